@@ -1,1 +1,144 @@
-//! 
+//! What executes an admitted call: the kernel's driver, or the simulated one, behind one trait.
+//!
+//! It must not know quotas, ledgers or filters. The broker decides, this crate does.
+//!
+//! A [`Call`] carries *copies*: segment 0 is the ioctl's own struct, segment 1 the block that a pointer in it names, the
+//! rest the blocks that pointers in segment 1 name. A driver changes the segments in place; pointers inside them keep the
+//! tenant's values on the way in and on the way out, so that the write-back compares like with like.
+
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod kernel;
+pub mod sim;
+pub mod wire;
+
+pub use call::{Call, Executed, FdSlot, FileKind, Link, Segment};
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Identity of one open file (`struct file`) of the tenant, given by the broker and stable until the file is closed.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct FileId(pub u64);
+
+/// The thread that makes a call, in the host's pid namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Caller {
+    /// Process (thread group).
+    pub tgid: i32,
+    /// Thread.
+    pub tid: i32,
+}
+
+/// A file that a call names: the one it is made on, or one in its struct.
+#[derive(Debug, Clone, Copy)]
+pub struct FileRef<'a> {
+    /// Identity.
+    pub id: FileId,
+    /// What it is.
+    pub kind: FileKind,
+    /// A duplicate of it in this process.
+    pub fd: BorrowedFd<'a>,
+}
+
+/// Why a driver could not execute a call; the tenant sees `EIO` (or what [`Error::errno`] says).
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The simulated driver's socket failed.
+    #[error("simulated driver at {socket}: {step}")]
+    Sim {
+        /// Path of the socket.
+        socket: String,
+        /// What was being done.
+        step: &'static str,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An answer of the simulated driver that is not one.
+    #[error("simulated driver at {socket}: malformed answer ({what})")]
+    Malformed {
+        /// Path of the socket.
+        socket: String,
+        /// What was wrong.
+        what: &'static str,
+    },
+    /// The simulated driver refused the session.
+    #[error("simulated driver at {socket} refused the session: {reason}")]
+    Refused {
+        /// Path of the socket.
+        socket: String,
+        /// Its reason.
+        reason: String,
+    },
+    /// A call that this driver cannot carry out on the tenant's behalf.
+    #[error("{0} cannot be executed outside the calling process")]
+    Unsupported(&'static str),
+}
+
+impl Error {
+    /// The errno that the tenant's ioctl gets.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Sim { .. } | Self::Malformed { .. } | Self::Refused { .. } => 5, // EIO
+            Self::Unsupported(_) => 25,                                            // ENOTTY
+        }
+    }
+}
+
+/// One card as its driver numbers it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CardIdentity {
+    /// `GPU-…`
+    pub uuid: String,
+    /// N of `/dev/nvidia<N>`
+    pub minor: u32,
+    /// RM's GPU id (CARD_INFO, PROBED_IDS)
+    pub gpu_id: u32,
+    /// RM's device instance (`deviceId` of NV01_DEVICE_0)
+    pub device_instance: u32,
+    /// Framebuffer in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Executes admitted calls.
+pub trait Driver: Send + Sync {
+    /// The driver's version string, e.g. `570.195.03`.
+    fn version(&self) -> &str;
+
+    /// The cards as this driver numbers them; empty where they must be learnt from the answers that pass by.
+    fn cards(&self) -> &[CardIdentity];
+
+    /// What a file of the tenant is; `None` for a file that is not the driver's.
+    fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind>;
+
+    /// Executes a call on a file of the tenant, changing its segments.
+    ///
+    /// # Errors
+    /// [`Error`] when the call could not be carried to the driver at all. A call that the driver itself refused is
+    /// `Ok` with a negative errno or a status in the struct.
+    fn execute(
+        &self,
+        file: FileRef<'_>,
+        caller: Caller,
+        call: &mut Call,
+    ) -> Result<Executed, Error>;
+
+    /// The tenant's last reference to a file is gone.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn closed(&self, file: FileId) -> Result<(), Error>;
+}
+
+/// A file that a call made and that the tenant gets.
+#[derive(Debug)]
+pub struct NewFile {
+    /// The tenant's descriptor that it replaces.
+    pub replaces: i32,
+    /// The file.
+    pub fd: OwnedFd,
+}

@@ -1,0 +1,78 @@
+//! One call on its way to a driver.
+
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{FileId, NewFile};
+
+/// What a file of the tenant is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FileKind {
+    /// `/dev/nvidiactl`
+    Ctl,
+    /// `/dev/nvidia<minor>`
+    Card {
+        /// N
+        minor: u32,
+    },
+    /// `/dev/nvidia-uvm`
+    Uvm,
+    /// `/dev/nvidia-uvm-tools`
+    UvmTools,
+}
+
+/// Where a segment's address stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The segment that holds the pointer.
+    pub segment: u8,
+    /// Offset of the 8-byte pointer in it.
+    pub pointer_at: u32,
+}
+
+/// One block of the tenant's memory, copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Its address in the tenant; not for dereferencing.
+    pub address: u64,
+    /// The pointer that names it; `None` for segment 0, which the ioctl's argument names.
+    pub link: Option<Link>,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A descriptor number inside the ioctl's struct, resolved.
+#[derive(Debug)]
+pub struct FdSlot {
+    /// The segment that holds it.
+    pub segment: u8,
+    /// Offset of the 4-byte number.
+    pub at: u32,
+    /// The tenant's number.
+    pub number: i32,
+    /// Identity and kind, where it is a file of the driver.
+    pub file: Option<(FileId, FileKind)>,
+    /// A duplicate in this process.
+    pub fd: OwnedFd,
+}
+
+/// A decoded call: copies only.
+#[derive(Debug)]
+pub struct Call {
+    /// The ioctl command, low 32 bits.
+    pub cmd: u32,
+    /// The blocks: 0 the struct, 1 the parameters, then what the parameters point to.
+    pub segments: Vec<Segment>,
+    /// Descriptors that the struct names.
+    pub fds: Vec<FdSlot>,
+}
+
+/// What came of a call.
+#[derive(Debug, Default)]
+pub struct Executed {
+    /// What the ioctl returns: 0 or more, or a negative errno.
+    pub ret: i32,
+    /// A file to put in place of one of the tenant's descriptors.
+    pub new_file: Option<NewFile>,
+}

@@ -1,0 +1,1 @@
+//! The simulated driver, seen from the broker.

@@ -1,0 +1,135 @@
+//! The messages between a broker and `cgpu-sim`.
+//!
+//! One message is one SOCK_SEQPACKET packet of postcard. A connection carries one request at a time; the answer follows it.
+//! The first request is [`Request::Hello`]. Descriptors travel beside a message as SCM_RIGHTS, in the order that the message names.
+//! Version [`PROTOCOL`] is checked by the simulator: both sides are built from one tree.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Caller, CardIdentity, FileId, FileKind};
+
+/// Raised when a message changes its shape.
+pub const PROTOCOL: u32 = 1;
+
+/// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
+pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Joins or opens a session.
+    Hello {
+        /// [`PROTOCOL`]
+        protocol: u32,
+        /// `namespace/container`: the session's name in the account.
+        session: String,
+    },
+    /// One ioctl of the tenant.
+    Ioctl {
+        /// The file that it is made on.
+        file: FileId,
+        /// What that file is.
+        kind: FileKind,
+        /// Who makes it.
+        caller: Caller,
+        /// The command, low 32 bits.
+        cmd: u32,
+        /// The blocks, in the order of [`crate::Call::segments`].
+        segments: Vec<Vec<u8>>,
+        /// For each descriptor in the struct: the tenant's number, and the file where it is one of the driver's.
+        fds: Vec<WireFd>,
+    },
+    /// The tenant's last reference to a file is gone.
+    Closed {
+        /// The file.
+        file: FileId,
+    },
+    /// The cards' own account.
+    Account,
+    /// Injects a fault.
+    Fault(Fault),
+}
+
+/// A descriptor of the tenant inside a struct.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireFd {
+    /// Segment.
+    pub segment: u8,
+    /// Offset in it.
+    pub at: u32,
+    /// The tenant's number.
+    pub number: i32,
+    /// Identity and kind, where it is a file of the driver.
+    pub file: Option<(FileId, FileKind)>,
+}
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// To [`Request::Hello`].
+    Welcome {
+        /// Driver version that the simulated driver plays.
+        driver_version: String,
+        /// The cards.
+        cards: Vec<CardIdentity>,
+    },
+    /// To [`Request::Ioctl`].
+    Done {
+        /// What the ioctl returns: 0 or a negative errno.
+        ret: i32,
+        /// The blocks, as long as they came.
+        segments: Vec<Vec<u8>>,
+        /// The tenant's descriptor number that the file sent beside this message replaces.
+        replaces: Option<i32>,
+    },
+    /// To [`Request::Closed`] and [`Request::Fault`].
+    Ok,
+    /// To [`Request::Account`].
+    Account(Vec<CardAccount>),
+    /// The request cannot be served.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a simulated card holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardAccount {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Memory of the card, bytes.
+    pub memory_bytes: u64,
+    /// Bytes held by all sessions.
+    pub used_bytes: u64,
+    /// The highest that `used_bytes` has been.
+    pub peak_bytes: u64,
+    /// Bytes by session; a session that holds nothing is absent.
+    pub sessions: Vec<(String, u64)>,
+}
+
+/// A fault to inject.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// The next `calls` allocations on a card fail with `NV_ERR_NO_MEMORY`.
+    OutOfMemory {
+        /// Card.
+        uuid: String,
+        /// How many.
+        calls: u32,
+    },
+    /// Every call on a card fails with `NV_ERR_GPU_IS_LOST`.
+    CardLost {
+        /// Card.
+        uuid: String,
+    },
+    /// The next `calls` ioctls take this long.
+    Slow {
+        /// Milliseconds each.
+        millis: u32,
+        /// How many.
+        calls: u32,
+    },
+    /// Ends all faults.
+    Clear,
+}

@@ -1,0 +1,262 @@
+//! Classes of RM objects: number, name, size of the allocation parameters.
+//!
+//! RM takes the parameters' size from the class and ignores the size on the wire (rmapi/alloc_free.c), so the broker may
+//! pass a longer block: [`PARAMS_WINDOW`] bytes cover every class here.
+
+use crate::{PerRelease, Release};
+
+/// Bytes copied of an allocation's parameters where the class's own size is not known exactly.
+pub const PARAMS_WINDOW: u32 = 512;
+
+/// What an object is, as far as accounting goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// an RM client
+    Root,
+    /// a card
+    Device,
+    /// a card's sub-device
+    Subdevice,
+    /// framebuffer: the size is in the parameters
+    Vidmem,
+    /// system memory that the driver allocates
+    Sysmem,
+    /// system memory of the caller, pinned
+    OsDescriptor,
+    /// address space without memory
+    Virtual,
+    /// a GPU virtual address space
+    VaSpace,
+    /// a time-slice group (TSG)
+    ChannelGroup,
+    /// a channel
+    Channel,
+    /// a context share of a TSG
+    ContextShare,
+    /// an engine object on a channel
+    Engine,
+    /// a doorbell page
+    Usermode,
+    /// an event
+    Event,
+    /// fabric or multicast memory, exports: memory that can leave the container's account
+    Fabric,
+    /// holds no card memory that is worth counting
+    Plain,
+}
+
+/// One class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Class {
+    /// Number.
+    pub number: u32,
+    /// The driver's name.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of the parameters that the driver reads and writes; 0: none.
+    pub params: PerRelease,
+    /// The first release that has it.
+    pub since: Release,
+}
+
+const fn row(
+    number: u32,
+    name: &'static str,
+    kind: Kind,
+    params: [u32; 4],
+    since: Release,
+) -> Class {
+    Class {
+        number,
+        name,
+        kind,
+        params: PerRelease(params),
+        since,
+    }
+}
+
+const W: [u32; 4] = [PARAMS_WINDOW; 4];
+const NONE: [u32; 4] = [0; 4];
+const MEMORY: [u32; 4] = [120, 128, 128, 128];
+const CHANNEL: [u32; 4] = [360, 360, 368, 368];
+const GR: [u32; 4] = [16; 4];
+const R: Release = Release::R535;
+
+/// Every class that a tenant may allocate, ordered by number.
+pub const ALL: &[Class] = &[
+    row(0x0000, "NV01_ROOT", Kind::Root, [108, 108, 120, 120], R),
+    row(
+        0x0001,
+        "NV01_ROOT_NON_PRIV",
+        Kind::Root,
+        [108, 108, 120, 120],
+        R,
+    ),
+    row(0x0002, "NV01_CONTEXT_DMA", Kind::Plain, W, R),
+    row(0x003e, "NV01_MEMORY_SYSTEM", Kind::Sysmem, MEMORY, R),
+    row(0x0040, "NV01_MEMORY_LOCAL_USER", Kind::Vidmem, MEMORY, R),
+    row(
+        0x0041,
+        "NV01_ROOT_CLIENT",
+        Kind::Root,
+        [108, 108, 120, 120],
+        R,
+    ),
+    row(0x0070, "NV01_MEMORY_VIRTUAL", Kind::Virtual, [24; 4], R),
+    row(
+        0x0071,
+        "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR",
+        Kind::OsDescriptor,
+        W,
+        R,
+    ),
+    row(0x0079, "NV01_EVENT_OS_EVENT", Kind::Event, [24; 4], R),
+    row(0x0080, "NV01_DEVICE_0", Kind::Device, [56; 4], R),
+    row(0x00de, "RM_USER_SHARED_DATA", Kind::Plain, W, R),
+    row(0x00f8, "NV_MEMORY_FABRIC", Kind::Fabric, [48; 4], R),
+    row(
+        0x00fd,
+        "NV_MEMORY_MULTICAST_FABRIC",
+        Kind::Fabric,
+        [40, 80, 80, 80],
+        R,
+    ),
+    row(0x2080, "NV20_SUBDEVICE_0", Kind::Subdevice, [4; 4], R),
+    row(0x2081, "NV2081_BINAPI", Kind::Plain, W, R),
+    row(0x208f, "NV20_SUBDEVICE_DIAG", Kind::Plain, NONE, R),
+    row(0x503b, "NV50_P2P", Kind::Plain, W, R),
+    row(0x503c, "NV50_THIRD_PARTY_P2P", Kind::Plain, W, R),
+    row(0x50a0, "NV50_MEMORY_VIRTUAL", Kind::Virtual, MEMORY, R),
+    row(0x83de, "GT200_DEBUGGER", Kind::Plain, [12; 4], R),
+    row(0x900e, "MPS_COMPUTE", Kind::Plain, NONE, R),
+    row(
+        0x9067,
+        "FERMI_CONTEXT_SHARE_A",
+        Kind::ContextShare,
+        [12; 4],
+        R,
+    ),
+    row(0x90e6, "GF100_SUBDEVICE_MASTER", Kind::Plain, NONE, R),
+    row(
+        0x90f1,
+        "FERMI_VASPACE_A",
+        Kind::VaSpace,
+        [48, 48, 48, 56],
+        R,
+    ),
+    row(
+        0xa06c,
+        "KEPLER_CHANNEL_GROUP_A",
+        Kind::ChannelGroup,
+        [20; 4],
+        R,
+    ),
+    row(0xc461, "TURING_USERMODE_A", Kind::Usermode, NONE, R),
+    row(0xc46f, "TURING_CHANNEL_GPFIFO_A", Kind::Channel, CHANNEL, R),
+    row(0xc56f, "AMPERE_CHANNEL_GPFIFO_A", Kind::Channel, CHANNEL, R),
+    row(0xc5b5, "TURING_DMA_COPY_A", Kind::Engine, W, R),
+    row(0xc5c0, "TURING_COMPUTE_A", Kind::Engine, GR, R),
+    row(0xc661, "HOPPER_USERMODE_A", Kind::Usermode, [2; 4], R),
+    row(0xc6b5, "AMPERE_DMA_COPY_A", Kind::Engine, W, R),
+    row(0xc6c0, "AMPERE_COMPUTE_A", Kind::Engine, GR, R),
+    row(
+        0xc761,
+        "BLACKWELL_USERMODE_A",
+        Kind::Usermode,
+        [2; 4],
+        Release::R570,
+    ),
+    row(0xc7b5, "AMPERE_DMA_COPY_B", Kind::Engine, W, R),
+    row(0xc7c0, "AMPERE_COMPUTE_B", Kind::Engine, GR, R),
+    row(0xc86f, "HOPPER_CHANNEL_GPFIFO_A", Kind::Channel, CHANNEL, R),
+    row(0xc8b5, "HOPPER_DMA_COPY_A", Kind::Engine, W, R),
+    row(
+        0xc96f,
+        "BLACKWELL_CHANNEL_GPFIFO_A",
+        Kind::Channel,
+        CHANNEL,
+        Release::R570,
+    ),
+    row(
+        0xc9b5,
+        "BLACKWELL_DMA_COPY_A",
+        Kind::Engine,
+        W,
+        Release::R570,
+    ),
+    row(0xc9c0, "ADA_COMPUTE_A", Kind::Engine, GR, R),
+    row(
+        0xca6f,
+        "BLACKWELL_CHANNEL_GPFIFO_B",
+        Kind::Channel,
+        CHANNEL,
+        Release::R570,
+    ),
+    row(
+        0xcab5,
+        "BLACKWELL_DMA_COPY_B",
+        Kind::Engine,
+        W,
+        Release::R570,
+    ),
+    row(0xcb33, "NV_CONFIDENTIAL_COMPUTE", Kind::Plain, W, R),
+    row(0xcba2, "HOPPER_SEC2_WORK_LAUNCH_A", Kind::Engine, NONE, R),
+    row(0xcbc0, "HOPPER_COMPUTE_A", Kind::Engine, GR, R),
+    row(
+        0xcdc0,
+        "BLACKWELL_COMPUTE_A",
+        Kind::Engine,
+        GR,
+        Release::R570,
+    ),
+    row(
+        0xcec0,
+        "BLACKWELL_COMPUTE_B",
+        Kind::Engine,
+        GR,
+        Release::R570,
+    ),
+];
+
+/// `NV01_MEMORY_LOCAL_USER`
+pub const NV01_MEMORY_LOCAL_USER: u32 = 0x40;
+/// `NV01_MEMORY_SYSTEM`
+pub const NV01_MEMORY_SYSTEM: u32 = 0x3e;
+/// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`
+pub const NV01_MEMORY_SYSTEM_OS_DESCRIPTOR: u32 = 0x71;
+/// `NV01_MEMORY_VIRTUAL`
+pub const NV01_MEMORY_VIRTUAL: u32 = 0x70;
+/// `NV01_ROOT_CLIENT`
+pub const NV01_ROOT_CLIENT: u32 = 0x41;
+/// `NV01_DEVICE_0`
+pub const NV01_DEVICE_0: u32 = 0x80;
+/// `NV20_SUBDEVICE_0`
+pub const NV20_SUBDEVICE_0: u32 = 0x2080;
+/// `KEPLER_CHANNEL_GROUP_A`
+pub const KEPLER_CHANNEL_GROUP_A: u32 = 0xa06c;
+/// `FERMI_VASPACE_A`
+pub const FERMI_VASPACE_A: u32 = 0x90f1;
+
+/// The first client handle that RM gives out (`RS_CLIENT_HANDLE_BASE`).
+pub const CLIENT_HANDLE_BASE: u32 = 0xc1d0_0000;
+
+/// The class of a number, where the release has it.
+#[must_use]
+pub fn row_of(number: u32, release: Release) -> Option<&'static Class> {
+    ALL.iter()
+        .find(|class| class.number == number && class.since <= release)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn numbers_ascend() {
+        assert!(
+            ALL.windows(2)
+                .all(|pair| matches!(pair, [a, b] if a.number < b.number))
+        );
+    }
+}

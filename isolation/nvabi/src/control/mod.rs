@@ -1,0 +1,236 @@
+//! Control calls: exact parameter sizes, and where the parameters hold pointers.
+
+use crate::{PerRelease, Release};
+
+mod flat;
+
+/// The size of a control without parameters, apart from 0, which says that the release lacks it.
+pub(crate) const EMPTY: u32 = u32::MAX;
+
+/// How long a nested block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// `u32` count at this offset of the parameters, times this many bytes.
+    Counted {
+        /// Offset of the count.
+        at: u16,
+        /// Bytes of an entry.
+        entry_bytes: u16,
+    },
+    /// Always this many bytes.
+    Fixed(u32),
+}
+
+/// A pointer inside the parameters. A NULL pointer names no block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nested {
+    /// Offset of the 8-byte pointer.
+    pub pointer_at: u16,
+    /// Bytes of the block.
+    pub length: Length,
+}
+
+/// One control as a release has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Control {
+    /// The command.
+    pub cmd: u32,
+    /// The driver's name.
+    pub name: &'static str,
+    /// Exact `paramsSize` in bytes.
+    pub params_bytes: u32,
+    /// The pointers, in the order of the segments that follow the parameters.
+    pub nested: &'static [Nested],
+}
+
+/// Controls that the headers list but the driver's deprecated converter answers, with their sizes (rmapi_deprecated_control.c).
+const CONVERTED: &[(u32, &str, PerRelease)] = &[
+    (
+        0x101,
+        "NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION",
+        PerRelease::all(40),
+    ),
+    (
+        0x2080_0802,
+        "NV2080_CTRL_CMD_BIOS_GET_INFO",
+        PerRelease::all(16),
+    ),
+];
+
+const fn counted(pointer_at: u16, at: u16, entry_bytes: u16) -> Nested {
+    Nested {
+        pointer_at,
+        length: Length::Counted { at, entry_bytes },
+    }
+}
+
+/// `{u32 count@0; u64 list@8}` of `{u32 index; u32 data}`.
+const INFO_LIST: &[Nested] = &[counted(8, 0, 8)];
+/// `{u32 count@0; u64 list@8}` of `u32`.
+const U32_LIST: &[Nested] = &[counted(8, 0, 4)];
+/// `{u32 bytes@0; u64 table@8}`.
+const CAPS: &[Nested] = &[counted(8, 0, 1)];
+
+/// Where parameters hold pointers (rmapi/embedded_param_copy.c and rmapi_deprecated_control.c of 580.105.08).
+const NESTED: &[(u32, &[Nested])] = &[
+    // Three strings, each `sizeOfStrings` long.
+    (
+        0x101,
+        &[counted(8, 0, 1), counted(16, 0, 1), counted(24, 0, 1)],
+    ),
+    // szName; the driver wants NULL or a buffer it never fills on Linux.
+    (
+        0x202,
+        &[Nested {
+            pointer_at: 16,
+            length: Length::Fixed(0),
+        }],
+    ),
+    (0x41_0110, INFO_LIST),
+    (0x80_0201, U32_LIST),
+    (0x2080_0123, U32_LIST),
+    (0x80_1701, CAPS),
+    (0x2080_0802, INFO_LIST),
+    (0x2080_1201, INFO_LIST),
+    (0x2080_1301, INFO_LIST),
+    (0x2080_1802, INFO_LIST),
+];
+
+/// Controls with pointers whose blocks cgpu does not carry: refused rather than executed with a tenant's pointer in them.
+const UNCARRIED: &[u32] = &[
+    0x127,
+    0x80_1102,
+    0x80_1104,
+    0x80_1301,
+    0x80_170d,
+    0x80_1b01,
+    0x2080_0122,
+    0x83de_0315,
+    0x83de_0316,
+];
+
+/// The control of a command; `None`: unknown, absent in the release, or with pointers that cgpu does not carry.
+#[must_use]
+pub fn row(cmd: u32, release: Release) -> Option<Control> {
+    if UNCARRIED.contains(&cmd) {
+        return None;
+    }
+    let nested = NESTED
+        .iter()
+        .find(|(of, _)| *of == cmd)
+        .map_or(&[][..], |(_, nested)| *nested);
+    let (name, size) = match flat::FLAT.binary_search_by_key(&cmd, |(of, _, _)| *of) {
+        Ok(at) => flat::FLAT
+            .get(at)
+            .map(|(_, name, sizes)| (*name, PerRelease(*sizes)))?,
+        Err(_absent) => CONVERTED
+            .iter()
+            .find(|(of, _, _)| *of == cmd)
+            .map(|(_, name, size)| (*name, *size))?,
+    };
+    let params_bytes = match size.of(release) {
+        0 => return None,
+        EMPTY => 0,
+        bytes => bytes,
+    };
+    Some(Control {
+        cmd,
+        name,
+        params_bytes,
+        nested,
+    })
+}
+
+macro_rules! commands {
+    ($($konst:ident = $cmd:literal;)*) => { $(#[doc = concat!("`", stringify!($konst), "`")] pub const $konst: u32 = $cmd;)* };
+}
+
+commands! {
+    NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2 = 0x13e;
+    NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS = 0x201;
+    NV0000_CTRL_CMD_GPU_GET_ID_INFO = 0x202;
+    NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2 = 0x205;
+    NV0000_CTRL_CMD_GPU_GET_PROBED_IDS = 0x214;
+    NV0000_CTRL_CMD_GPU_ATTACH_IDS = 0x215;
+    NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID = 0x275;
+    NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY = 0xd04;
+    NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD = 0x3d05;
+    NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD = 0x3d06;
+    NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO = 0x3d08;
+    NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD = 0x3d0b;
+    NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD = 0x3d0c;
+    NV0080_CTRL_CMD_GPU_GET_CLASSLIST = 0x80_0201;
+    NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES = 0x80_0280;
+    NV2080_CTRL_CMD_GPU_GET_NAME_STRING = 0x2080_0110;
+    NV2080_CTRL_CMD_GPU_GET_GID_INFO = 0x2080_014a;
+    NV2080_CTRL_CMD_GPU_GET_PIDS = 0x2080_018d;
+    NV2080_CTRL_CMD_GPU_GET_PID_INFO = 0x2080_018e;
+    NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS = 0x2080_110b;
+    NV2080_CTRL_CMD_GR_GET_INFO = 0x2080_1201;
+    NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE = 0x2080_1218;
+    NV2080_CTRL_CMD_FB_GET_INFO = 0x2080_1301;
+    NV2080_CTRL_CMD_FB_GET_INFO_V2 = 0x2080_1303;
+    NV2080_CTRL_CMD_FB_FLUSH_GPU_CACHE = 0x2080_130e;
+    NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO = 0x2080_1320;
+    NV2080_CTRL_CMD_MC_GET_ARCH_INFO = 0x2080_1701;
+    NV2080_CTRL_CMD_BUS_GET_PCI_INFO = 0x2080_1801;
+    NV2080_CTRL_CMD_PERF_BOOST = 0x2080_200a;
+    NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 = 0x2080_2096;
+    NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c_0101;
+    NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c_0103;
+    NVA06C_CTRL_CMD_GET_TIMESLICE = 0xa06c_0104;
+    NVA06C_CTRL_CMD_PREEMPT = 0xa06c_0105;
+    NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN = 0xc36f_0108;
+}
+
+/// Indices of the FB information list (`ctrl2080fb.h`); the values are KiB.
+pub mod fb_info {
+    /// Whole framebuffer.
+    pub const RAM_SIZE: u32 = 0x07;
+    /// Whole framebuffer, with what is hidden.
+    pub const TOTAL_RAM_SIZE: u32 = 0x08;
+    /// Heap.
+    pub const HEAP_SIZE: u32 = 0x09;
+    /// Heap that the CPU can map.
+    pub const MAPPABLE_HEAP_SIZE: u32 = 0x0a;
+    /// Largest free block.
+    pub const LARGEST_FREE_REGION_SIZE_KB: u32 = 0x12;
+    /// Free heap.
+    pub const HEAP_FREE: u32 = 0x16;
+    /// Framebuffer less carve-outs.
+    pub const USABLE_RAM_SIZE: u32 = 0x20;
+    /// Confidential computing: protected memory.
+    pub const PROTECTED_MEM_SIZE_TOTAL_KB: u32 = 0x33;
+    /// Confidential computing: free protected memory.
+    pub const PROTECTED_MEM_SIZE_FREE_KB: u32 = 0x34;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flat_table_ascends() {
+        assert!(
+            flat::FLAT
+                .windows(2)
+                .all(|pair| matches!(pair, [(a, ..), (b, ..)] if a < b))
+        );
+    }
+
+    #[test]
+    fn sizes_follow_the_release() {
+        let size = |release| {
+            row(NV2080_CTRL_CMD_FB_GET_INFO_V2, release).map(|control| control.params_bytes)
+        };
+        assert_eq!(
+            Release::ALL.map(size),
+            [Some(436), Some(444), Some(460), Some(1028)]
+        );
+    }
+
+    #[test]
+    fn a_control_with_pointers_that_are_not_carried_has_no_row() {
+        assert_eq!(row(0x80_1102, Release::R570), None);
+    }
+}

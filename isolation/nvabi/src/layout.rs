@@ -1,0 +1,301 @@
+//! Field offsets of the structs that cgpu reads or writes, in bytes. Equal in all releases unless a [`PerRelease`] says otherwise.
+
+/// `NVOS00_PARAMETERS`: free an object.
+pub mod nvos00 {
+    /// `hRoot`
+    pub const H_ROOT: usize = 0;
+    /// `hObjectParent`
+    pub const H_PARENT: usize = 4;
+    /// `hObjectOld`
+    pub const H_OLD: usize = 8;
+    /// `status`
+    pub const STATUS: usize = 12;
+}
+
+/// `NVOS02_PARAMETERS` with the file descriptor that follows it.
+pub mod nvos02 {
+    /// `hRoot`
+    pub const H_ROOT: usize = 0;
+    /// `hObjectParent`
+    pub const H_PARENT: usize = 4;
+    /// `hObjectNew`
+    pub const H_NEW: usize = 8;
+    /// `hClass`
+    pub const H_CLASS: usize = 12;
+    /// `flags`
+    pub const FLAGS: usize = 16;
+    /// `pMemory`
+    pub const P_MEMORY: usize = 24;
+    /// `limit`: size - 1
+    pub const LIMIT: usize = 32;
+    /// `status`
+    pub const STATUS: usize = 40;
+    /// `fd`
+    pub const FD: usize = 48;
+}
+
+/// `NVOS21_PARAMETERS`: allocate an object.
+pub mod nvos21 {
+    /// `hRoot`
+    pub const H_ROOT: usize = 0;
+    /// `hObjectParent`
+    pub const H_PARENT: usize = 4;
+    /// `hObjectNew`
+    pub const H_NEW: usize = 8;
+    /// `hClass`
+    pub const H_CLASS: usize = 12;
+    /// `pAllocParms`
+    pub const P_PARAMS: usize = 16;
+    /// `paramsSize`, ignored by the driver
+    pub const PARAMS_SIZE: usize = 24;
+    /// `status`
+    pub const STATUS: usize = 28;
+}
+
+/// `NVOS64_PARAMETERS`: allocate an object, long form. The first 24 bytes are those of [`nvos21`](super::nvos21).
+pub mod nvos64 {
+    /// `pRightsRequested`: a 4-byte access mask, may be NULL
+    pub const P_RIGHTS: usize = 24;
+    /// `paramsSize`, ignored by the driver
+    pub const PARAMS_SIZE: usize = 32;
+    /// `flags`; bit 0: serialised parameters
+    pub const FLAGS: usize = 36;
+    /// `status`
+    pub const STATUS: usize = 40;
+    /// Serialised parameters (FINN).
+    pub const FLAG_SERIALISED: u32 = 0x1;
+}
+
+/// `NVOS32_PARAMETERS`: the deprecated heap call.
+pub mod nvos32 {
+    /// `hRoot`
+    pub const H_ROOT: usize = 0;
+    /// `hObjectParent`
+    pub const H_PARENT: usize = 4;
+    /// `function`
+    pub const FUNCTION: usize = 8;
+    /// `status`
+    pub const STATUS: usize = 20;
+    /// `total`, bytes
+    pub const TOTAL: usize = 24;
+    /// `free`, bytes
+    pub const FREE: usize = 32;
+    /// `NVOS32_FUNCTION_ALLOC_SIZE`
+    pub const FUNCTION_ALLOC_SIZE: u32 = 2;
+    /// `NVOS32_FUNCTION_FREE`
+    pub const FUNCTION_FREE: u32 = 3;
+    /// `NVOS32_FUNCTION_INFO`
+    pub const FUNCTION_INFO: u32 = 5;
+    /// ALLOC_SIZE: `hMemory`
+    pub const ALLOC_H_MEMORY: usize = 44;
+    /// ALLOC_SIZE: `type`
+    pub const ALLOC_TYPE: usize = 48;
+    /// ALLOC_SIZE: `flags`
+    pub const ALLOC_FLAGS: usize = 52;
+    /// ALLOC_SIZE: `attr`
+    pub const ALLOC_ATTR: usize = 56;
+    /// ALLOC_SIZE: `size`, bytes, in and out
+    pub const ALLOC_SIZE: usize = 88;
+    /// ALLOC_SIZE: `attr2`
+    pub const ALLOC_ATTR2: usize = 144;
+    /// FREE: `hMemory`
+    pub const FREE_H_MEMORY: usize = 44;
+    /// INFO: `size`, bytes of the largest free block
+    pub const INFO_SIZE: usize = 56;
+}
+
+/// `NVOS33_PARAMETERS` with the file descriptor that follows it: prepare a CPU mapping.
+pub mod nvos33 {
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hDevice`
+    pub const H_DEVICE: usize = 4;
+    /// `hMemory`
+    pub const H_MEMORY: usize = 8;
+    /// `offset`, bytes
+    pub const OFFSET: usize = 16;
+    /// `length`, bytes
+    pub const LENGTH: usize = 24;
+    /// `pLinearAddress`
+    pub const P_LINEAR: usize = 32;
+    /// `status`
+    pub const STATUS: usize = 40;
+    /// `flags`
+    pub const FLAGS: usize = 44;
+    /// `fd`: the file that the caller will mmap
+    pub const FD: usize = 48;
+}
+
+/// `NVOS34_PARAMETERS`: end a CPU mapping.
+pub mod nvos34 {
+    /// `status`
+    pub const STATUS: usize = 24;
+}
+
+/// `NVOS46_PARAMETERS`: map into a GPU address space.
+pub mod nvos46 {
+    use crate::PerRelease;
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hDevice`
+    pub const H_DEVICE: usize = 4;
+    /// `hDma`
+    pub const H_DMA: usize = 8;
+    /// `hMemory`
+    pub const H_MEMORY: usize = 12;
+    /// `offset`, bytes
+    pub const OFFSET: usize = 16;
+    /// `length`, bytes
+    pub const LENGTH: usize = 24;
+    /// `flags`
+    pub const FLAGS: usize = 32;
+    /// `dmaOffset`: GPU virtual address
+    pub const DMA_OFFSET: PerRelease = PerRelease([40, 40, 40, 48]);
+    /// `status`
+    pub const STATUS: PerRelease = PerRelease([48, 48, 48, 56]);
+}
+
+/// `NVOS47_PARAMETERS`: unmap from a GPU address space.
+pub mod nvos47 {
+    use crate::PerRelease;
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hMemory`
+    pub const H_MEMORY: usize = 12;
+    /// `dmaOffset`: GPU virtual address
+    pub const DMA_OFFSET: usize = 24;
+    /// `status`
+    pub const STATUS: PerRelease = PerRelease([32, 40, 40, 40]);
+}
+
+/// `NVOS54_PARAMETERS`: a control call.
+pub mod nvos54 {
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hObject`
+    pub const H_OBJECT: usize = 4;
+    /// `cmd`
+    pub const CMD: usize = 8;
+    /// `flags`; bits 0 and 1: raised IRQL and lock bypass, bit 2: serialised parameters
+    pub const FLAGS: usize = 12;
+    /// `params`
+    pub const P_PARAMS: usize = 16;
+    /// `paramsSize`, bytes, checked by the driver
+    pub const PARAMS_SIZE: usize = 24;
+    /// `status`
+    pub const STATUS: usize = 28;
+    /// The flags that no tenant may use.
+    pub const FORBIDDEN_FLAGS: u32 = 0x7;
+}
+
+/// `NVOS55_PARAMETERS`: another handle for an object.
+pub mod nvos55 {
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hParent`
+    pub const H_PARENT: usize = 4;
+    /// `hObject`
+    pub const H_OBJECT: usize = 8;
+    /// `hClientSrc`
+    pub const H_CLIENT_SRC: usize = 12;
+    /// `hObjectSrc`
+    pub const H_OBJECT_SRC: usize = 16;
+    /// `status`
+    pub const STATUS: usize = 24;
+}
+
+/// `NVOS57_PARAMETERS`: set a share policy.
+pub mod nvos57 {
+    /// `status`
+    pub const STATUS: usize = 20;
+}
+
+/// `NV_MEMORY_ALLOCATION_PARAMS`, the parameters of the memory classes.
+pub mod memory_params {
+    /// `flags`
+    pub const FLAGS: usize = 8;
+    /// `attr`
+    pub const ATTR: usize = 24;
+    /// `attr2`
+    pub const ATTR2: usize = 28;
+    /// `size`: bytes asked, then bytes got
+    pub const SIZE: usize = 64;
+    /// `alignment`, bytes
+    pub const ALIGNMENT: usize = 72;
+    /// `offset`: physical address, out
+    pub const OFFSET: usize = 80;
+    /// `limit`: size - 1, out
+    pub const LIMIT: usize = 88;
+    /// `NVOS32_ALLOC_FLAGS_VIRTUAL`: address space, not memory
+    pub const FLAG_VIRTUAL: u32 = 0x0008_0000;
+    /// `attr` bits 24:23, page size: value 3 is huge
+    pub const ATTR_PAGE_SIZE_HUGE: u32 = 3 << 23;
+    /// Bits of [`ATTR_PAGE_SIZE_HUGE`].
+    pub const ATTR_PAGE_SIZE_MASK: u32 = 3 << 23;
+}
+
+/// `NV0080_ALLOC_PARAMETERS`: a device.
+pub mod device_params {
+    /// `deviceId`: the driver's device instance
+    pub const DEVICE_ID: usize = 0;
+}
+
+/// `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`: a TSG.
+pub mod channel_group_params {
+    /// `engineType`
+    pub const ENGINE_TYPE: usize = 12;
+}
+
+/// `NV_CHANNEL_ALLOC_PARAMS`
+pub mod channel_params {
+    /// `gpFifoOffset`: GPU virtual address of the ring
+    pub const GP_FIFO_OFFSET: usize = 8;
+    /// `gpFifoEntries`
+    pub const GP_FIFO_ENTRIES: usize = 16;
+    /// `hContextShare`
+    pub const H_CONTEXT_SHARE: usize = 24;
+    /// `hVASpace`
+    pub const H_VA_SPACE: usize = 28;
+    /// `hUserdMemory[0]`
+    pub const H_USERD_MEMORY: usize = 32;
+    /// `userdOffset[0]`, bytes
+    pub const USERD_OFFSET: usize = 64;
+    /// `engineType`
+    pub const ENGINE_TYPE: usize = 128;
+    /// `cid`, out
+    pub const CID: usize = 132;
+}
+
+/// `nv_ioctl_card_info_t`: one entry of CARD_INFO.
+pub mod card_info {
+    /// Bytes of an entry.
+    pub const BYTES: usize = 72;
+    /// `valid`, one byte
+    pub const VALID: usize = 0;
+    /// `pci_info.domain`
+    pub const PCI_DOMAIN: usize = 4;
+    /// `pci_info.bus`, one byte
+    pub const PCI_BUS: usize = 8;
+    /// `pci_info.slot`, one byte
+    pub const PCI_SLOT: usize = 9;
+    /// `pci_info.vendor_id`, two bytes
+    pub const PCI_VENDOR: usize = 12;
+    /// `pci_info.device_id`, two bytes
+    pub const PCI_DEVICE: usize = 14;
+    /// `gpu_id`
+    pub const GPU_ID: usize = 16;
+    /// `fb_size`: length of BAR1, bytes
+    pub const FB_SIZE: usize = 48;
+    /// `minor_number`: N of `/dev/nvidia<N>`
+    pub const MINOR: usize = 56;
+}
+
+/// `nv_ioctl_rm_api_version_t`
+pub mod api_version {
+    /// `cmd`: 0 strict, `'1'` relaxed, `'2'` query
+    pub const CMD: usize = 0;
+    /// `reply`: 1 recognised
+    pub const REPLY: usize = 4;
+    /// `versionString`, 64 bytes
+    pub const VERSION: usize = 8;
+}

@@ -1,0 +1,30 @@
+//! `NV_STATUS` codes (`nvstatuscodes.h`). The ioctl itself returns 0; the code stands in the call's struct.
+
+/// `NV_OK`
+pub const NV_OK: u32 = 0x0;
+/// `NV_ERR_GPU_IS_LOST`
+pub const NV_ERR_GPU_IS_LOST: u32 = 0x0f;
+/// `NV_ERR_INSUFFICIENT_RESOURCES`: something other than memory is used up.
+pub const NV_ERR_INSUFFICIENT_RESOURCES: u32 = 0x1a;
+/// `NV_ERR_INSUFFICIENT_PERMISSIONS`
+pub const NV_ERR_INSUFFICIENT_PERMISSIONS: u32 = 0x1b;
+/// `NV_ERR_INVALID_ARGUMENT`
+pub const NV_ERR_INVALID_ARGUMENT: u32 = 0x1f;
+/// `NV_ERR_INVALID_CLASS`
+pub const NV_ERR_INVALID_CLASS: u32 = 0x22;
+/// `NV_ERR_INVALID_CLIENT`
+pub const NV_ERR_INVALID_CLIENT: u32 = 0x23;
+/// `NV_ERR_INVALID_DEVICE`
+pub const NV_ERR_INVALID_DEVICE: u32 = 0x26;
+/// `NV_ERR_INVALID_OBJECT_HANDLE`
+pub const NV_ERR_INVALID_OBJECT_HANDLE: u32 = 0x33;
+/// `NV_ERR_INVALID_OBJECT_PARENT`
+pub const NV_ERR_INVALID_OBJECT_PARENT: u32 = 0x36;
+/// `NV_ERR_INVALID_STATE`
+pub const NV_ERR_INVALID_STATE: u32 = 0x40;
+/// `NV_ERR_NO_MEMORY`: what RM itself answers when the card is full, and what an allocation over quota gets.
+pub const NV_ERR_NO_MEMORY: u32 = 0x51;
+/// `NV_ERR_NOT_SUPPORTED`
+pub const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
+/// `NV_ERR_OBJECT_NOT_FOUND`
+pub const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;

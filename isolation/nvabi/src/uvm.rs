@@ -1,0 +1,103 @@
+//! The ioctls of `/dev/nvidia-uvm`: raw numbers without type, size or direction bits (`uvm_ioctl.h`).
+
+use crate::{PerRelease, Release};
+
+/// One ioctl of `nvidia-uvm.ko`. The driver compares all 32 bits of the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uvm {
+    /// The driver's name.
+    pub name: &'static str,
+    /// The whole command.
+    pub cmd: u32,
+    /// Bytes of the struct; 0 where the release does not have the call.
+    pub size: PerRelease,
+    /// Offset of `rmStatus`, the call's result.
+    pub status: PerRelease,
+}
+
+macro_rules! uvms {
+    ($($(#[$doc:meta])* $konst:ident = $cmd:literal, [$($size:literal),+], status [$($status:literal),+];)*) => {
+        $($(#[$doc])* pub const $konst: Uvm = Uvm {
+            name: stringify!($konst), cmd: $cmd, size: uvms!(@per $($size),+), status: uvms!(@per $($status),+),
+        };)*
+        /// Every UVM call that cgpu decodes.
+        pub const ALL: &[Uvm] = &[$($konst),*];
+    };
+    (@per $one:literal) => { PerRelease::all($one) };
+    (@per $a:literal, $b:literal, $c:literal, $d:literal) => { PerRelease([$a, $b, $c, $d]) };
+}
+
+uvms! {
+    /// Binds the file to the caller's address space.
+    UVM_INITIALIZE = 0x3000_0001, [16], status [8];
+    /// Registers a VA space of RM.
+    UVM_REGISTER_GPU_VASPACE = 25, [32], status [28];
+    /// Forgets a VA space.
+    UVM_UNREGISTER_GPU_VASPACE = 26, [20], status [16];
+    /// Registers a channel.
+    UVM_REGISTER_CHANNEL = 27, [56], status [48];
+    /// Forgets a channel.
+    UVM_UNREGISTER_CHANNEL = 28, [28], status [24];
+    /// Peer access between two cards.
+    UVM_ENABLE_PEER_ACCESS = 29, [36], status [32];
+    /// Ends peer access.
+    UVM_DISABLE_PEER_ACCESS = 30, [36], status [32];
+    /// Maps an RM allocation: takes a reference on the physical memory.
+    UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, 9264, 9264, 9264], status [1196, 9260, 9260, 9260];
+    /// Frees a range.
+    UVM_FREE = 34, [24], status [16];
+    /// Registers a card.
+    UVM_REGISTER_GPU = 37, [40], status [36];
+    /// Forgets a card.
+    UVM_UNREGISTER_GPU = 38, [20], status [16];
+    /// Asks whether the cards can reach pageable memory.
+    UVM_PAGEABLE_MEM_ACCESS = 39, [8], status [4];
+    /// Moves managed pages.
+    UVM_MIGRATE = 51, [80], status [72];
+    /// Unmaps part of an external range.
+    UVM_UNMAP_EXTERNAL = 66, [40], status [32];
+    /// A pool of semaphores in system memory.
+    UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, 9248, 9248, 9248], status [1176, 9240, 9240, 9240];
+    /// Asks whether a range is valid.
+    UVM_VALIDATE_VA_RANGE = 72, [24], status [16];
+    /// Reserves a range for external mappings.
+    UVM_CREATE_EXTERNAL_RANGE = 73, [24], status [16];
+    /// Binds a second file to the caller's address space.
+    UVM_MM_INITIALIZE = 75, [8], status [4];
+    /// Memory for peer-to-peer with another device.
+    UVM_ALLOC_DEVICE_P2P = 78, [0, 0, 56, 56], status [0, 0, 52, 52];
+}
+
+/// `UVM_DEINITIALIZE`: no parameters; nothing to decode.
+pub const UVM_DEINITIALIZE: u32 = 0x3000_0002;
+
+/// The row for a command; `None` where the release lacks the call.
+#[must_use]
+pub fn row(cmd: u32, release: Release) -> Option<&'static Uvm> {
+    ALL.iter()
+        .find(|row| row.cmd == cmd && row.size.of(release) != 0)
+}
+
+/// Offsets in `UVM_MAP_EXTERNAL_ALLOCATION_PARAMS`.
+pub mod map_external {
+    use crate::PerRelease;
+
+    /// `base`: GPU virtual address, bytes.
+    pub const BASE: usize = 0;
+    /// `length` in bytes.
+    pub const LENGTH: usize = 8;
+    /// `offset` into the allocation, bytes.
+    pub const OFFSET: usize = 16;
+    /// `perGpuAttributes`: entries of 36 bytes that begin with the card's 16-byte UUID.
+    pub const PER_GPU: usize = 24;
+    /// Bytes of an entry.
+    pub const PER_GPU_BYTES: usize = 36;
+    /// `gpuAttributesCount`
+    pub const COUNT: PerRelease = PerRelease([1176, 9240, 9240, 9240]);
+    /// `rmCtrlFd`
+    pub const RM_CTRL_FD: PerRelease = PerRelease([1184, 9248, 9248, 9248]);
+    /// `hClient`
+    pub const H_CLIENT: PerRelease = PerRelease([1188, 9252, 9252, 9252]);
+    /// `hMemory`
+    pub const H_MEMORY: PerRelease = PerRelease([1192, 9256, 9256, 9256]);
+}
