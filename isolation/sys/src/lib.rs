@@ -1,1 +1,19 @@
-//! 
+//! Every unsafe block of the project, behind safe functions that own their descriptors.
+//!
+//! One module a kernel facility, each opened by a note why it needs `unsafe`. This crate knows system calls only: no
+//! ioctl number of a driver, no quota, no path of cgpu.
+
+#![expect(
+    unsafe_code,
+    reason = "this crate exists to hold it; every other crate forbids it"
+)]
+
+pub mod fd_passing;
+pub mod ioctl;
+pub mod kcmp;
+pub mod lock;
+pub mod mapping;
+pub mod memory;
+pub mod pidfd;
+pub mod seccomp;
+pub mod signal;

@@ -1,0 +1,76 @@
+//! `kcmp(2)`: whether two descriptors name one open file.
+//!
+//! UNSAFETY: neither libc nor nix wraps the call.
+
+use std::cmp::Ordering;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const KCMP_FILE: libc::c_int = 0;
+
+/// Orders the open file behind `tid`'s descriptor `number` against the one behind `ours`. The order is arbitrary but fixed
+/// while the system runs, so it can key a search.
+///
+/// # Errors
+/// `ESRCH` when the thread has gone, `EBADF` when it has no such descriptor, `EPERM` without ptrace access.
+pub fn file(tid: i32, number: i32, ours: BorrowedFd<'_>) -> io::Result<Ordering> {
+    order(tid, i64::from(number), ours)
+}
+
+/// As [`file`], between two descriptors of this process.
+///
+/// # Errors
+/// As [`file`].
+pub fn own_files(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> io::Result<Ordering> {
+    order(
+        std::process::id().cast_signed(),
+        i64::from(a.as_raw_fd()),
+        b,
+    )
+}
+
+fn order(pid: i32, number: i64, ours: BorrowedFd<'_>) -> io::Result<Ordering> {
+    let own_pid = libc::c_long::from(std::process::id().cast_signed());
+    // SAFETY: kcmp takes numbers only; a wrong pid or descriptor is reported as an error.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_kcmp,
+            libc::c_long::from(pid),
+            own_pid,
+            libc::c_long::from(KCMP_FILE),
+            number,
+            libc::c_long::from(ours.as_raw_fd()),
+        )
+    };
+    match answer {
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        2 => Ok(Ordering::Greater),
+        -1 => Err(io::Error::last_os_error()),
+        // 3: "not equal, but ordering information is unavailable"; cannot be for files.
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_duplicate_is_equal_and_a_second_open_is_not() {
+        let first = std::fs::File::open("/dev/null").unwrap();
+        let second = std::fs::File::open("/dev/null").unwrap();
+        let copy = first.try_clone().unwrap();
+        assert_eq!(
+            own_files(first.as_fd(), copy.as_fd()).unwrap(),
+            Ordering::Equal
+        );
+        let order = own_files(first.as_fd(), second.as_fd()).unwrap();
+        assert_ne!(order, Ordering::Equal);
+        assert_eq!(
+            own_files(second.as_fd(), first.as_fd()).unwrap(),
+            order.reverse()
+        );
+    }
+}

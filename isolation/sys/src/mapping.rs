@@ -1,0 +1,99 @@
+//! Shared mappings, read and written word by word.
+//!
+//! UNSAFETY: the other side of a shared mapping changes it at any time, so no reference into it may exist; accesses are
+//! volatile and in bounds.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+/// A shared, writable mapping of a file.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is plain memory that belongs to no thread; all access is volatile.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; concurrent volatile accesses of aligned words do not tear on the architectures supported.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of a file from its offset 0.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` for no bytes.
+    pub fn shared(file: impl AsFd, bytes: usize) -> io::Result<Self> {
+        let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            mmap(
+                None,
+                length,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED,
+                file,
+                0,
+            )
+        }?;
+        Ok(Self {
+            start: start.cast(),
+            bytes,
+        })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it is empty; never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Address of the mapping in this process, for handing to a driver.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.start.addr().get() as u64
+    }
+
+    /// Reads an aligned `u32`; `None` out of bounds or unaligned.
+    #[must_use]
+    pub fn read_u32(&self, at: usize) -> Option<u32> {
+        let word = self.word(at)?;
+        // SAFETY: `word` checked bounds and alignment; the mapping lives as long as `self`.
+        Some(unsafe { word.read_volatile() })
+    }
+
+    /// Writes an aligned `u32`; `None` out of bounds or unaligned.
+    #[must_use]
+    pub fn write_u32(&self, at: usize, value: u32) -> Option<()> {
+        let word = self.word(at)?;
+        // SAFETY: as in `read_u32`.
+        unsafe { word.write_volatile(value) };
+        Some(())
+    }
+
+    fn word(&self, at: usize) -> Option<NonNull<u32>> {
+        if !at.is_multiple_of(4) || at.checked_add(4)? > self.bytes {
+            return None;
+        }
+        // SAFETY: `at` lies inside the mapping, by the check above.
+        Some(unsafe { self.start.add(at) }.cast())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `shared` made, and nothing refers into it.
+        let unmapped = unsafe { munmap(self.start.cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping");
+    }
+}

@@ -1,0 +1,268 @@
+//! Seccomp user notification: installing a filter, and the supervisor's side of its listener.
+//!
+//! UNSAFETY: libc has the structs and numbers, no wrapper exists. A notification is a plain struct that the kernel fills.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// One BPF instruction, as the kernel takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instruction {
+    /// Operation.
+    pub code: u16,
+    /// Jump if true.
+    pub jt: u8,
+    /// Jump if false.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+/// Whether a signal may interrupt a caller that waits for its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Any signal ends the wait; the program then repeats the call.
+    Interruptible,
+    /// Only a fatal signal does (Linux 5.19 and later).
+    Killable,
+}
+
+/// Whether this kernel has user notification with structs of the sizes that this program was built for.
+///
+/// # Errors
+/// `EOPNOTSUPP` or `EINVAL` from a kernel without it; `Unsupported` when the structs are larger than ours.
+pub fn supported() -> io::Result<()> {
+    let mut sizes = libc::seccomp_notif_sizes {
+        seccomp_notif: 0,
+        seccomp_notif_resp: 0,
+        seccomp_data: 0,
+    };
+    // SAFETY: GET_NOTIF_SIZES writes the struct given, which lives across the call.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_GET_NOTIF_SIZES,
+            0,
+            &raw mut sizes,
+        )
+    };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A kernel that writes more than the buffer holds would overrun it.
+    if usize::from(sizes.seccomp_notif) > size_of::<libc::seccomp_notif>()
+        || usize::from(sizes.seccomp_notif_resp) > size_of::<libc::seccomp_notif_resp>()
+    {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(())
+}
+
+/// Installs a filter on the calling thread and returns its listener. The caller has set no_new_privs or holds CAP_SYS_ADMIN.
+///
+/// # Errors
+/// The system's: `EACCES` without either, `EBUSY` when the filter chain has a listener, `EINVAL` for a bad program or
+/// for [`Wait::Killable`] on an old kernel.
+pub fn install_with_listener(program: &[Instruction], wait: Wait) -> io::Result<OwnedFd> {
+    let mut filter: Vec<libc::sock_filter> = program
+        .iter()
+        .map(|i| libc::sock_filter {
+            code: i.code,
+            jt: i.jt,
+            jf: i.jf,
+            k: i.k,
+        })
+        .collect();
+    let length = u16::try_from(filter.len()).map_err(|_too_long| io::ErrorKind::InvalidInput)?;
+    let fprog = libc::sock_fprog {
+        len: length,
+        filter: filter.as_mut_ptr(),
+    };
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
+        | match wait {
+            Wait::Interruptible => 0,
+            Wait::Killable => libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+        };
+    // SAFETY: `fprog` and the instructions it points to live across the call; the kernel validates the program.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const fprog,
+        )
+    };
+    let fd = RawFd::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// One system call that waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notification {
+    /// Identity of the wait.
+    pub id: NotifyId,
+    /// The calling thread, in this process's pid namespace; 0 when it is not visible from here.
+    pub tid: i32,
+    /// `AUDIT_ARCH_…`
+    pub arch: u32,
+    /// System-call number.
+    pub nr: i32,
+    /// Register arguments.
+    pub args: [u64; 6],
+}
+
+/// Identity of one waiting call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NotifyId(u64);
+
+/// The supervisor's end of a filter.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl From<OwnedFd> for Listener {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Listener {
+    /// Waits for the next call.
+    ///
+    /// # Errors
+    /// `ENOENT` when the call was given up meanwhile (or, on newer kernels, when no process has the filter any more),
+    /// `EINTR` on a signal to this thread.
+    pub fn receive(&self) -> io::Result<Notification> {
+        // SAFETY: all-zero is a valid seccomp_notif, and the kernel demands a zeroed one.
+        let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel fills the struct given, whose size `supported` has compared with the kernel's.
+        let answer = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_RECV,
+                &raw mut raw,
+            )
+        };
+        if answer != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Notification {
+            id: NotifyId(raw.id),
+            tid: raw.pid.cast_signed(),
+            arch: raw.data.arch,
+            nr: raw.data.nr,
+            args: raw.data.args,
+        })
+    }
+
+    /// Whether the call still waits. After a `true` the memory read *before* was the caller's.
+    #[must_use]
+    pub fn is_waiting(&self, id: NotifyId) -> bool {
+        // SAFETY: ID_VALID reads one u64, which lives across the call.
+        unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
+                &raw const id.0,
+            ) == 0
+        }
+    }
+
+    /// Ends the wait with a return value.
+    ///
+    /// # Errors
+    /// `ENOENT` when the caller waits no more: it has not got the answer.
+    pub fn answer(&self, id: NotifyId, value: i64) -> io::Result<()> {
+        self.respond(libc::seccomp_notif_resp {
+            id: id.0,
+            val: value,
+            error: 0,
+            flags: 0,
+        })
+    }
+
+    /// Ends the wait with an errno (positive).
+    ///
+    /// # Errors
+    /// As [`Listener::answer`].
+    pub fn fail(&self, id: NotifyId, errno: i32) -> io::Result<()> {
+        self.respond(libc::seccomp_notif_resp {
+            id: id.0,
+            val: 0,
+            error: -errno,
+            flags: 0,
+        })
+    }
+
+    /// Lets the kernel execute the call, reading the caller's memory anew: never after a check that must hold.
+    ///
+    /// # Errors
+    /// As [`Listener::answer`].
+    pub fn proceed(&self, id: NotifyId) -> io::Result<()> {
+        let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or_default();
+        self.respond(libc::seccomp_notif_resp {
+            id: id.0,
+            val: 0,
+            error: 0,
+            flags,
+        })
+    }
+
+    fn respond(&self, mut response: libc::seccomp_notif_resp) -> io::Result<()> {
+        // SAFETY: the kernel reads the struct given, which lives across the call.
+        let answer = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SEND,
+                &raw mut response,
+            )
+        };
+        if answer == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Installs a file in the caller in place of its descriptor `number`.
+    ///
+    /// # Errors
+    /// `ENOENT` when the caller waits no more; otherwise the system's.
+    pub fn replace_descriptor(
+        &self,
+        id: NotifyId,
+        number: i32,
+        file: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let request = libc::seccomp_notif_addfd {
+            id: id.0,
+            flags: u32::try_from(libc::SECCOMP_ADDFD_FLAG_SETFD).unwrap_or_default(),
+            srcfd: u32::try_from(file.as_raw_fd()).unwrap_or_default(),
+            newfd: u32::try_from(number)
+                .map_err(|_negative| io::Error::from_raw_os_error(libc::EBADF))?,
+            newfd_flags: libc::O_CLOEXEC.cast_unsigned(),
+        };
+        // SAFETY: the kernel reads the struct given, which lives across the call.
+        let answer = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_ADDFD,
+                &raw const request,
+            )
+        };
+        if answer < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}
