@@ -1,1 +1,33 @@
-//! 
+//! The harness: real engines, real images and our real programs on a private node.
+//!
+//! What it does: fetches engines from the distribution's packages without installing them, builds images
+//! without a registry, starts daemons with their own root, state and socket, and at the end checks that no
+//! process, mount, socket, cgroup or grant is left.
+//!
+//! What it must not know: any of our crates. It drives the programs as a user does, so that what a test sees
+//! is what a user sees.
+//!
+//! ```text
+//!   packages ─► cache/engines/{host,newer}     programs ─► bin/, bin/static
+//!                      │                            │
+//!                      ▼                            ▼
+//!   Node (cgpu-sim, cgpu.toml) ─► Containerd ─► Docker, Nerdctl      image ─► *.tar
+//!                      │
+//!                      ▼
+//!                  leftovers: must be empty
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod command;
+pub mod containerd;
+pub mod daemon;
+pub mod docker;
+pub mod image;
+pub mod leftovers;
+pub mod nerdctl;
+pub mod node;
+pub mod packages;
+pub mod programs;
+pub mod python;
+pub mod skip;

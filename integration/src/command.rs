@@ -1,0 +1,210 @@
+//! Running a program to its end with a time limit, keeping what it said.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long a command of a test may take before it counts as hung.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a finished command said.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The command as one would type it, without its environment.
+    pub line: String,
+    /// The exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// From start to end.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// Whether the exit code was 0.
+    pub fn succeeded(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// Fails with everything the command said, unless it ended with 0.
+    pub fn success(self) -> Result<Self> {
+        if self.succeeded() {
+            return Ok(self);
+        }
+        bail!(
+            "`{}` ended with {}\n--- stdout\n{}\n--- stderr\n{}",
+            self.line,
+            self.code
+                .map_or_else(|| "a signal".to_owned(), |code| format!("code {code}")),
+            self.stdout.trim_end(),
+            self.stderr.trim_end()
+        )
+    }
+
+    /// Fails when the command succeeded; otherwise returns both streams joined, to look for the reason in.
+    pub fn failure(self) -> Result<String> {
+        if self.succeeded() {
+            bail!(
+                "`{}` succeeded but had to fail\n--- stdout\n{}",
+                self.line,
+                self.stdout.trim_end()
+            )
+        }
+        Ok(format!("{}{}", self.stdout, self.stderr))
+    }
+
+    /// Standard output as JSON.
+    pub fn json(&self) -> Result<serde_json::Value> {
+        serde_json::from_str(&self.stdout)
+            .with_context(|| format!("`{}` did not print JSON:\n{}", self.line, self.stdout))
+    }
+}
+
+/// The command as one would type it.
+pub fn line(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|arg| {
+        let arg = arg.to_string_lossy();
+        if arg.is_empty() || arg.contains([' ', '\n', '"', '$', ';', '*', '|']) {
+            format!("'{arg}'")
+        } else {
+            arg.into_owned()
+        }
+    }));
+    words.join(" ")
+}
+
+/// Runs to the end, or kills after `limit`. A non-zero exit is not an error here: see [`Outcome::success`].
+///
+/// The streams go to files, not pipes: a daemon that the command leaves behind may keep them open.
+pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
+    let line = line(command);
+    let mut stdout = tempfile::tempfile().context("temporary file for standard output")?;
+    let mut stderr = tempfile::tempfile().context("temporary file for standard error")?;
+    let began = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone()?)
+        .stderr(stderr.try_clone()?)
+        .spawn()
+        .with_context(|| format!("starting `{line}`"))?;
+    let pid = Pid::from_raw(i32::try_from(child.id())?);
+    let (ended, end) = mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        // The receiver is gone only when the caller panicked.
+        drop(ended.send(child.wait()));
+    });
+    let received = end.recv_timeout(limit);
+    let timed_out = received.is_err();
+    let status = match received {
+        Ok(status) => status?,
+        Err(_) => {
+            kill(pid, Signal::SIGKILL).with_context(|| format!("killing `{line}`"))?;
+            end.recv()??
+        }
+    };
+    drop(waiter.join());
+    let read = |file: &mut std::fs::File| -> Result<String> {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(0))?;
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let outcome = Outcome {
+        line,
+        code: status.code(),
+        stdout: read(&mut stdout)?,
+        stderr: read(&mut stderr)?,
+        took: began.elapsed(),
+    };
+    if timed_out {
+        bail!(
+            "`{}` did not end within {} s\n--- stdout\n{}\n--- stderr\n{}",
+            outcome.line,
+            limit.as_secs(),
+            outcome.stdout,
+            outcome.stderr
+        );
+    }
+    Ok(outcome)
+}
+
+/// [`capture`] with the usual limit, and success demanded.
+pub fn succeed(command: &mut Command) -> Result<Outcome> {
+    capture(command, LIMIT)?.success()
+}
+
+/// Where `program` stands in `PATH`.
+pub fn find(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// One line of progress, so that a long step is never silent.
+pub fn progress(message: &str) {
+    eprintln!("==> {message}");
+}
+
+/// Waits until `probe` says yes. For daemons of others that announce their readiness by no event.
+pub fn wait_until(
+    what: &str,
+    limit: Duration,
+    mut probe: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let until = Instant::now() + limit;
+    loop {
+        if probe()? {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            bail!("{what}: not within {} s", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_both_streams_and_the_code() {
+        let outcome = capture(
+            Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
+            LIMIT,
+        )
+        .unwrap();
+        assert_eq!(outcome.code, Some(3));
+        assert_eq!(
+            (outcome.stdout.as_str(), outcome.stderr.as_str()),
+            ("out\n", "err\n")
+        );
+        outcome.clone().success().unwrap_err();
+        assert!(outcome.failure().unwrap().contains("err"));
+    }
+
+    #[test]
+    fn a_hung_command_is_killed_at_the_limit() {
+        let error =
+            capture(Command::new("sleep").arg("1000"), Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().contains("did not end"), "{error}");
+    }
+
+    #[test]
+    fn a_background_child_that_keeps_the_streams_does_not_hold_us() {
+        let outcome = succeed(Command::new("sh").args(["-c", "sleep 5 & echo $!"])).unwrap();
+        assert!(outcome.took < Duration::from_secs(4));
+        let pid: i32 = outcome.stdout.trim().parse().unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+}

@@ -1,0 +1,258 @@
+//! A private containerd: own root, state, socket and configuration; the host's is never touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::command::{LIMIT, Outcome, capture};
+use crate::daemon::Daemon;
+use crate::image::Image;
+use crate::node::Node;
+use crate::packages::Engines;
+
+/// The shim's runtime type.
+pub const CGPU: &str = "io.containerd.cgpu.v2";
+/// containerd's own shim.
+pub const RUNC: &str = "io.containerd.runc.v2";
+
+/// A running containerd of one node.
+#[derive(Debug)]
+pub struct Containerd {
+    engines: Engines,
+    folder: PathBuf,
+    namespace: String,
+    daemon: Daemon,
+    path: std::ffi::OsString,
+    config: PathBuf,
+}
+
+impl Containerd {
+    /// Starts it on the node and waits until it answers.
+    pub fn start(node: &Node, engines: &Engines) -> Result<Self> {
+        let folder = node
+            .root()
+            .join(format!("containerd-{}", engines.suite.name()));
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let config = folder.join("config.toml");
+        fs::write(
+            &config,
+            configuration(&folder, engines.containerd_version()?.0),
+        )?;
+        let path = node.search_path(engines)?;
+        let mut command = Command::new(engines.program("containerd")?);
+        command
+            .arg("--config")
+            .arg(&config)
+            .env("PATH", &path)
+            .env("CGPU_CONFIG", node.config());
+        let mut daemon = Daemon::start("containerd", &command, &folder.join("log"))?;
+        let socket = folder.join("containerd.sock");
+        let ctr = engines.program("ctr")?;
+        daemon.wait_ready(Duration::from_secs(30), || {
+            if !socket.exists() {
+                return Ok(false);
+            }
+            let answer = capture(
+                Command::new(&ctr).arg("-a").arg(&socket).arg("version"),
+                LIMIT,
+            )?;
+            Ok(answer.succeeded())
+        })?;
+        Ok(Self {
+            engines: engines.clone(),
+            folder,
+            namespace: node.namespace().to_owned(),
+            daemon,
+            path,
+            config: node.config().to_path_buf(),
+        })
+    }
+
+    /// The socket that clients speak to.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("containerd.sock")
+    }
+
+    /// The engines it came from.
+    pub fn engines(&self) -> &Engines {
+        &self.engines
+    }
+
+    /// The namespace of the node's containers.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        self.daemon.output()
+    }
+
+    /// Its `PATH`, for programs that stand beside it.
+    pub fn search_path(&self) -> &std::ffi::OsStr {
+        &self.path
+    }
+
+    /// A `ctr` command, not yet run. Its FIFOs go below the node's folder.
+    pub fn ctr_command(&self, args: &[&str]) -> Result<Command> {
+        let mut command = Command::new(self.engines.program("ctr")?);
+        command
+            .arg("-a")
+            .arg(self.socket())
+            .args(["-n", &self.namespace])
+            .env("PATH", &self.path)
+            .env("CGPU_CONFIG", &self.config);
+        let with_fifos = match args {
+            ["run", ..] => 1,
+            ["task" | "tasks" | "t", "exec" | "start", ..] => 2,
+            _ => 0,
+        };
+        command.args(args.iter().take(with_fifos));
+        if with_fifos > 0 {
+            command.arg("--fifo-dir").arg(self.folder.join("fifo"));
+        }
+        command.args(args.iter().skip(with_fifos));
+        Ok(command)
+    }
+
+    /// Runs `ctr` to its end.
+    pub fn ctr(&self, args: &[&str]) -> Result<Outcome> {
+        capture(&mut self.ctr_command(args)?, LIMIT)
+    }
+
+    /// Imports an image built by this harness.
+    pub fn import(&self, image: &Image) -> Result<()> {
+        let tar = image.tar.to_string_lossy();
+        let mut command = self.ctr_command(&["images", "import", &tar])?;
+        capture(&mut command, Duration::from_secs(300))?.success()?;
+        Ok(())
+    }
+
+    /// Starts a container that stays: `options` come before the image (`--runtime`, `--annotation`, …).
+    pub fn run_detached(
+        &self,
+        image: &Image,
+        id: &str,
+        options: &[&str],
+        program: &[&str],
+    ) -> Result<Outcome> {
+        let mut args = vec!["run", "-d"];
+        args.extend(options);
+        args.extend([image.name.as_str(), id]);
+        args.extend(program);
+        self.ctr(&args)
+    }
+
+    /// Runs a container to its end and removes it.
+    pub fn run_once(
+        &self,
+        image: &Image,
+        id: &str,
+        options: &[&str],
+        program: &[&str],
+    ) -> Result<Outcome> {
+        let mut args = vec!["run", "--rm"];
+        args.extend(options);
+        args.extend([image.name.as_str(), id]);
+        args.extend(program);
+        self.ctr(&args)
+    }
+
+    /// Runs a program in a running container.
+    pub fn exec(&self, id: &str, program: &[&str]) -> Result<Outcome> {
+        // Two execs of one container may run at once: each has its own name.
+        let name = format!("exec-{}", next_number());
+        let mut args = vec!["tasks", "exec", "--exec-id", name.as_str(), id];
+        args.extend(program);
+        self.ctr(&args)
+    }
+
+    /// Kills and removes a container, and waits until both are done.
+    pub fn remove(&self, id: &str) -> Result<()> {
+        let killed = self.ctr(&["tasks", "rm", "--force", id])?;
+        if !killed.succeeded() && !killed.stderr.contains("not found") {
+            killed.success()?;
+        }
+        self.ctr(&["containers", "rm", id])?.success()?;
+        Ok(())
+    }
+
+    /// Identities of the containers that exist.
+    pub fn containers(&self) -> Result<Vec<String>> {
+        let listed = self.ctr(&["containers", "ls", "-q"])?.success()?;
+        Ok(listed.stdout.lines().map(str::to_owned).collect())
+    }
+
+    /// SIGKILL, as a crash would be. Containers and shims stay.
+    pub fn kill(&mut self) -> Result<()> {
+        self.daemon.kill()
+    }
+
+    /// Removes what a failed test left, then ends the daemon. Returns the containers that had to be removed.
+    pub fn stop(&mut self) -> Result<Vec<String>> {
+        if self.daemon.pid().is_none() {
+            return Ok(Vec::new());
+        }
+        let left = self.containers().unwrap_or_default();
+        for id in &left {
+            self.remove(id)?;
+        }
+        self.daemon.stop(Duration::from_secs(20))?;
+        Ok(left)
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("containerd: {error:#}");
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(30).collect();
+            eprintln!("--- end of containerd's log");
+            for line in tail.into_iter().rev() {
+                eprintln!("{line}");
+            }
+        }
+    }
+}
+
+/// Everything that would reach outside the folder is named or switched off.
+fn configuration(folder: &Path, major: u32) -> String {
+    let at = folder.display();
+    let (version, extra) = if major >= 2 {
+        (
+            3,
+            // CRI and NRI open sockets in /var/run.
+            r#""io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.blockfile""#,
+        )
+    } else {
+        (
+            2,
+            r#""io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.aufs""#,
+        )
+    };
+    format!(
+        r#"version = {version}
+root = "{at}/root"
+state = "{at}/state"
+disabled_plugins = [{extra}, "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+[grpc]
+  address = "{at}/containerd.sock"
+[debug]
+  level = "info"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{at}/opt"
+"#
+    )
+}
+
+fn next_number() -> u32 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

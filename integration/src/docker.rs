@@ -1,0 +1,156 @@
+//! A private dockerd on top of a node's private containerd.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::command::{LIMIT, Outcome, capture};
+use crate::containerd::Containerd;
+use crate::daemon::Daemon;
+use crate::image::Image;
+use crate::node::Node;
+
+/// A running dockerd of one node. Declare it after its containerd.
+#[derive(Debug)]
+pub struct Docker {
+    folder: PathBuf,
+    client: PathBuf,
+    version: (u32, u32),
+    daemon: Daemon,
+}
+
+impl Docker {
+    /// Starts it with runtime `cgpu` = `cgpu-runtime` where that is built, and waits until it answers.
+    pub fn start(node: &Node, containerd: &Containerd) -> Result<Self> {
+        let engines = containerd.engines();
+        let folder = node.root().join(format!("docker-{}", engines.suite.name()));
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let mut runtimes = json!({});
+        if let Ok(command) = node.command("cgpu-runtime") {
+            runtimes["cgpu"] = json!({ "path": command.get_program().to_string_lossy() });
+        }
+        let config = folder.join("daemon.json");
+        fs::write(
+            &config,
+            serde_json::to_vec_pretty(&json!({ "runtimes": runtimes }))?,
+        )?;
+        let namespace = node.docker_namespace();
+        let mut command = Command::new(engines.program("dockerd")?);
+        command
+            .arg("--config-file")
+            .arg(&config)
+            .arg("--data-root")
+            .arg(folder.join("data"))
+            .arg("--exec-root")
+            .arg(folder.join("exec"))
+            .arg("--pidfile")
+            .arg(folder.join("pid"))
+            .arg("--host")
+            .arg(format!("unix://{}", folder.join("docker.sock").display()))
+            .arg("--containerd")
+            .arg(containerd.socket())
+            .args(["--containerd-namespace", &namespace])
+            .args([
+                "--containerd-plugins-namespace",
+                &format!("{namespace}-plugins"),
+            ])
+            .args(["--cgroup-parent", &format!("/{namespace}")])
+            .args(["--iptables=false", "--ip6tables=false", "--bridge=none"])
+            .arg("--exec-opt")
+            .arg("native.cgroupdriver=cgroupfs")
+            .env("PATH", containerd.search_path())
+            .env("CGPU_CONFIG", node.config());
+        let mut daemon = Daemon::start("dockerd", &command, &folder.join("log"))?;
+        let client = engines.program("docker")?;
+        let socket = folder.join("docker.sock");
+        daemon.wait_ready(Duration::from_secs(60), || {
+            if !socket.exists() {
+                return Ok(false);
+            }
+            let answer = capture(
+                Command::new(&client).args(["-H", &format!("unix://{}", socket.display()), "info"]),
+                LIMIT,
+            )?;
+            Ok(answer.succeeded())
+        })?;
+        Ok(Self {
+            folder,
+            client,
+            version: engines.docker_version()?,
+            daemon,
+        })
+    }
+
+    /// Major and minor version.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// A `docker` command, not yet run.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.client);
+        command
+            .arg("-H")
+            .arg(format!(
+                "unix://{}",
+                self.folder.join("docker.sock").display()
+            ))
+            .args(args)
+            .env("DOCKER_CONFIG", self.folder.join("client"));
+        command
+    }
+
+    /// Runs `docker` to its end.
+    pub fn docker(&self, args: &[&str]) -> Result<Outcome> {
+        capture(&mut self.command(args), LIMIT)
+    }
+
+    /// Loads an image built by this harness.
+    pub fn load(&self, image: &Image) -> Result<()> {
+        let tar = image.tar.to_string_lossy();
+        capture(
+            &mut self.command(&["load", "-i", &tar]),
+            Duration::from_secs(300),
+        )?
+        .success()?;
+        Ok(())
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        self.daemon.output()
+    }
+
+    /// Removes every container, then ends the daemon.
+    pub fn stop(&mut self) -> Result<()> {
+        if self.daemon.pid().is_none() {
+            return Ok(());
+        }
+        let listed = self.docker(&["ps", "-aq"])?;
+        for id in listed.stdout.lines() {
+            self.docker(&["rm", "-f", id])?.success()?;
+        }
+        self.daemon.stop(Duration::from_secs(30))?;
+        Ok(())
+    }
+}
+
+impl Drop for Docker {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("dockerd: {error:#}");
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(30).collect();
+            eprintln!("--- end of dockerd's log");
+            for line in tail.into_iter().rev() {
+                eprintln!("{line}");
+            }
+        }
+    }
+}

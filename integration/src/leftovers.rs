@@ -1,0 +1,232 @@
+//! What a node must not leave behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the shims of every containerd on a machine put their sockets; the path is fixed in containerd.
+const SHIM_SOCKETS: &str = "/run/containerd/s";
+/// Where shims keep runc's state, one folder a namespace.
+const RUNC_STATE: &str = "/run/containerd/runc";
+
+/// What belongs to one node, to be looked for when it ends.
+#[derive(Debug)]
+pub struct Marks {
+    root: PathBuf,
+    namespaces: Vec<String>,
+    sockets_before: BTreeSet<PathBuf>,
+}
+
+impl Marks {
+    /// Everything of the node stands below `root` or in one of `namespaces`, both used by nobody else.
+    pub fn new(root: &Path, namespaces: &[&str]) -> Self {
+        Self {
+            root: root.to_path_buf(),
+            namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(),
+            sockets_before: shim_sockets(),
+        }
+    }
+
+    /// Processes of the node: by command line, environment or cgroup. `(pid, what it is)`.
+    pub fn processes(&self) -> Vec<(i32, String)> {
+        let own = std::process::id().to_string();
+        let root = self.root.to_string_lossy().into_owned();
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Ok(pid) = name.parse::<i32>() else {
+                continue;
+            };
+            if name == own {
+                continue;
+            }
+            let read = |file: &str| {
+                fs::read(entry.path().join(file))
+                    .map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " "))
+                    .unwrap_or_default()
+            };
+            let command = read("cmdline");
+            // A zombie has no command line; its parent is the one to report.
+            if command.is_empty() {
+                continue;
+            }
+            let cgroup = read("cgroup");
+            let ours = command.contains(&root)
+                || read("environ").contains(&root)
+                || self
+                    .namespaces
+                    .iter()
+                    .any(|namespace| cgroup.contains(&format!("/{namespace}/")));
+            if ours {
+                found.push((pid, command.trim().to_owned()));
+            }
+        }
+        found
+    }
+
+    /// Mount points below the root, deepest first.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut mounts: Vec<PathBuf> = text
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .map(PathBuf::from)
+            .filter(|path| path.starts_with(&self.root))
+            .collect();
+        mounts.reverse();
+        mounts
+    }
+
+    /// Shim sockets that came since the node began and that nobody listens on: what a killed shim leaves.
+    pub fn dead_sockets(&self) -> Vec<PathBuf> {
+        let listening = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        shim_sockets()
+            .difference(&self.sockets_before)
+            .filter(|path| !listening.contains(&*path.to_string_lossy()))
+            .cloned()
+            .collect()
+    }
+
+    /// runc's state folders of containers in our namespaces.
+    pub fn runc_state(&self) -> Vec<PathBuf> {
+        self.namespaces
+            .iter()
+            .flat_map(|namespace| entries(&Path::new(RUNC_STATE).join(namespace)))
+            .collect()
+    }
+
+    /// cgroups of containers in our namespaces.
+    pub fn cgroups(&self) -> Vec<PathBuf> {
+        self.namespace_cgroups()
+            .iter()
+            .flat_map(|folder| entries(folder))
+            .filter(|path| path.is_dir())
+            .collect()
+    }
+
+    /// The empty parents that engines leave on purpose: one cgroup a namespace, and runc's state folder.
+    pub fn remove_parents(&self) {
+        let state = self
+            .namespaces
+            .iter()
+            .map(|name| Path::new(RUNC_STATE).join(name));
+        for folder in self.namespace_cgroups().into_iter().chain(state) {
+            // Not empty means a leftover, which is reported by name elsewhere.
+            drop(fs::remove_dir(folder));
+        }
+    }
+
+    fn namespace_cgroups(&self) -> Vec<PathBuf> {
+        let hierarchies = entries(Path::new("/sys/fs/cgroup"))
+            .into_iter()
+            .chain([PathBuf::from("/sys/fs/cgroup")]);
+        hierarchies
+            .flat_map(|hierarchy| {
+                self.namespaces
+                    .iter()
+                    .map(move |namespace| hierarchy.join(namespace))
+            })
+            .filter(|path| path.is_dir() && !path.is_symlink())
+            .collect()
+    }
+
+    /// One line for each thing that is left.
+    pub fn report(&self) -> Vec<String> {
+        let mut left: Vec<String> = self
+            .processes()
+            .into_iter()
+            .map(|(pid, what)| format!("process {pid}: {what}"))
+            .collect();
+        let paths = |kind: &str, paths: Vec<PathBuf>| -> Vec<String> {
+            paths
+                .into_iter()
+                .map(|path| format!("{kind} {}", path.display()))
+                .collect()
+        };
+        left.extend(paths("mount", self.mounts()));
+        left.extend(paths("dead shim socket", self.dead_sockets()));
+        left.extend(paths("runc state", self.runc_state()));
+        left.extend(paths("cgroup", self.cgroups()));
+        left
+    }
+}
+
+fn shim_sockets() -> BTreeSet<PathBuf> {
+    entries(Path::new(SHIM_SOCKETS)).into_iter().collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Grants and vGPU folders that stand in a state folder of cgpu.
+pub fn grants(state_dir: &Path) -> Vec<String> {
+    let mut left = Vec::new();
+    for namespace in entries(&state_dir.join("vgpus")) {
+        for container in entries(&namespace) {
+            left.push(format!("vgpu {}", container.display()));
+        }
+    }
+    for card in entries(&state_dir.join("cards")) {
+        let book = card.join("book.json");
+        let Ok(text) = fs::read_to_string(&book) else {
+            continue;
+        };
+        let held = serde_json::from_str::<serde_json::Value>(&text)
+            .ok()
+            .and_then(|book| {
+                let grants = book.get("grants")?;
+                Some(match grants {
+                    serde_json::Value::Array(list) => list.len(),
+                    serde_json::Value::Object(map) => map.len(),
+                    _ => 1,
+                })
+            });
+        match held {
+            Some(0) => {}
+            Some(count) => left.push(format!("{count} grants in {}", book.display())),
+            None => left.push(format!("no readable grants in {}", book.display())),
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::Daemon;
+    use std::process::Command;
+    use std::time::Duration;
+
+    #[test]
+    fn a_process_of_the_node_is_found_and_its_end_seen() {
+        let root = tempfile::tempdir().unwrap();
+        let marks = Marks::new(root.path(), &["no-such-namespace"]);
+        let mut daemon = Daemon::start(
+            "sleep",
+            Command::new("sleep").arg("1000").env("ROOT", root.path()),
+            &root.path().join("log"),
+        )
+        .unwrap();
+        let pid = i32::try_from(daemon.pid().unwrap()).unwrap();
+        assert!(marks.processes().iter().any(|(found, _)| *found == pid));
+        daemon.stop(Duration::from_secs(5)).unwrap();
+        assert_eq!(marks.report(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_grant_left_in_a_book_is_reported() {
+        let state = tempfile::tempdir().unwrap();
+        let card = state.path().join("cards/GPU-1");
+        fs::create_dir_all(&card).unwrap();
+        fs::write(card.join("book.json"), r#"{"version":1,"grants":[]}"#).unwrap();
+        assert_eq!(grants(state.path()), Vec::<String>::new());
+        fs::write(card.join("book.json"), r#"{"version":1,"grants":[{}]}"#).unwrap();
+        assert_eq!(grants(state.path()).len(), 1);
+    }
+}

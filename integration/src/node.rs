@@ -1,0 +1,276 @@
+//! One private node: its folder, its configuration, its simulated cards, and the check that nothing is left.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::command::{LIMIT, Outcome, capture};
+use crate::daemon::Daemon;
+use crate::leftovers::{Marks, grants};
+use crate::packages::Engines;
+use crate::programs::Programs;
+
+/// How long processes that are already told to end may take.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// A node of its own. Declare it before the engines on it: they must end first.
+#[derive(Debug)]
+pub struct Node {
+    root: Option<tempfile::TempDir>,
+    path: PathBuf,
+    namespace: String,
+    programs: Option<Programs>,
+    sim: Option<Daemon>,
+    marks: Marks,
+}
+
+impl Node {
+    /// Only a folder and a namespace: engines run on it as if cgpu did not exist.
+    pub fn bare() -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // Short: socket paths below it must stay under 108 bytes.
+        let root = tempfile::Builder::new()
+            .prefix("cgpu-")
+            .tempdir_in("/tmp")
+            .context("folder of the node")?;
+        let path = root.path().to_path_buf();
+        let namespace = format!(
+            "cgpu-{}-{}",
+            std::process::id(),
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
+        let docker = docker_namespace(&namespace);
+        let marks = Marks::new(&path, &[&namespace, &docker]);
+        Ok(Self {
+            root: Some(root),
+            path,
+            namespace,
+            programs: None,
+            sim: None,
+            marks,
+        })
+    }
+
+    /// A node with simulated cards, described by the text of a profile file.
+    pub fn simulated(programs: &Programs, engines: &Engines, profile: &str) -> Result<Self> {
+        let mut node = Self::bare()?;
+        node.programs = Some(programs.clone());
+        fs::create_dir_all(node.state_dir())?;
+        let profile_file = node.path.join("cards.toml");
+        fs::write(&profile_file, profile)?;
+        fs::write(
+            node.config(),
+            format!(
+                "state_dir = \"{}\"\nrunc = \"{}\"\nbroker = \"{}\"\n\n[driver]\nkind = \"sim\"\nprofile = \"{}\"\n",
+                node.state_dir().display(),
+                engines.runc()?.display(),
+                programs.program("cgpu-broker")?.display(),
+                profile_file.display()
+            ),
+        )?;
+        node.start_sim()?;
+        Ok(node)
+    }
+
+    /// Starts `cgpu-sim` (again, after [`Node::kill_sim`]).
+    pub fn start_sim(&mut self) -> Result<()> {
+        let programs = self
+            .programs
+            .as_ref()
+            .context("a bare node has no simulated cards")?;
+        let mut command = Command::new(programs.program("cgpu-sim")?);
+        command
+            .arg("--state-dir")
+            .arg(self.state_dir())
+            .arg("--profile")
+            .arg(self.path.join("cards.toml"))
+            .env("CGPU_CONFIG", self.config());
+        let mut sim = Daemon::start("cgpu-sim", &command, &self.path.join("sim.log"))?;
+        let socket = self.state_dir().join("sim/sim.sock");
+        let cards = self.state_dir().join("sim/cards.json");
+        sim.wait_ready(Duration::from_secs(10), || {
+            Ok(socket.exists() && cards.exists())
+        })?;
+        self.sim = Some(sim);
+        Ok(())
+    }
+
+    /// SIGKILL to the simulated cards.
+    pub fn kill_sim(&mut self) -> Result<()> {
+        self.sim.as_mut().context("no simulated cards run")?.kill()
+    }
+
+    /// The node's own folder.
+    pub fn root(&self) -> &Path {
+        &self.path
+    }
+
+    /// The containerd namespace of the node's containers.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The containerd namespace that dockerd uses on the node.
+    pub fn docker_namespace(&self) -> String {
+        docker_namespace(&self.namespace)
+    }
+
+    /// `state_dir` of the configuration.
+    pub fn state_dir(&self) -> PathBuf {
+        self.path.join("cgpu")
+    }
+
+    /// The configuration file: `CGPU_CONFIG` of everything on the node.
+    pub fn config(&self) -> PathBuf {
+        self.path.join("cgpu.toml")
+    }
+
+    /// Rewrites the configuration file, for tests of bad ones.
+    pub fn edit_config(&self, edit: impl FnOnce(String) -> String) -> Result<()> {
+        let text = fs::read_to_string(self.config())?;
+        fs::write(self.config(), edit(text))?;
+        Ok(())
+    }
+
+    /// `PATH` with our programs first, then the engines', then the machine's.
+    pub fn search_path(&self, engines: &Engines) -> Result<OsString> {
+        let mut folders = Vec::new();
+        if let Some(programs) = &self.programs {
+            folders.push(programs.folder().to_path_buf());
+        }
+        folders.extend(engines.folders());
+        folders.extend(std::env::split_paths(
+            &std::env::var_os("PATH").unwrap_or_default(),
+        ));
+        Ok(std::env::join_paths(folders)?)
+    }
+
+    /// One of our programs as a person on the node would run it.
+    pub fn command(&self, program: &str) -> Result<Command> {
+        let programs = self.programs.as_ref().context("a bare node")?;
+        let mut command = Command::new(programs.program(program)?);
+        command.env("CGPU_CONFIG", self.config());
+        Ok(command)
+    }
+
+    /// `cgpu ARGS` on the host.
+    pub fn cgpu(&self, args: &[&str]) -> Result<Outcome> {
+        capture(self.command("cgpu")?.args(args), LIMIT)
+    }
+
+    /// What stands in the state folder: vGPUs and grants.
+    pub fn grants(&self) -> Vec<String> {
+        grants(&self.state_dir())
+    }
+
+    /// Everything of the node except the simulated cards that still runs or is mounted.
+    pub fn leftovers(&self) -> Vec<String> {
+        let sim = self.sim.as_ref().and_then(Daemon::pid);
+        let sim = sim.map(|pid| format!("process {pid}:"));
+        let mut left = self.marks.report();
+        left.retain(|line| sim.as_ref().is_none_or(|sim| !line.starts_with(sim)));
+        left.extend(self.grants());
+        left
+    }
+
+    /// Waits a moment for what was told to end, then says what is left besides the simulated cards and daemons
+    /// of the caller.
+    pub fn settled(&self, known: impl Fn(&str) -> bool) -> Vec<String> {
+        let until = Instant::now() + SETTLE;
+        loop {
+            let mut left = self.leftovers();
+            left.retain(|line| !known(line));
+            if left.is_empty() || Instant::now() > until {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends the simulated cards and checks that nothing is left. Engines must be stopped before.
+    pub fn finish(mut self) -> Result<()> {
+        let left = self.end()?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        bail!("left behind on the node:\n  {}", left.join("\n  "))
+    }
+
+    fn end(&mut self) -> Result<Vec<String>> {
+        let Some(root) = self.root.take() else {
+            return Ok(Vec::new());
+        };
+        let mut left = self.settled(|_| false);
+        if let Some(mut sim) = self.sim.take() {
+            match sim.stop(Duration::from_secs(10)) {
+                Ok(_) => {}
+                Err(error) => left.push(format!("{error:#}")),
+            }
+            left.extend(self.settled(|line| left.iter().any(|known| known == line)));
+        }
+        // Reported; now end it all the same, so that one failure does not make the next.
+        for (pid, what) in self.marks.processes() {
+            if kill(Pid::from_raw(pid), Signal::SIGKILL).is_err() {
+                left.push(format!("process {pid} could not be killed: {what}"));
+            }
+        }
+        for mount in self.marks.mounts() {
+            umount2(&mount, MntFlags::MNT_DETACH)
+                .with_context(|| format!("unmounting {}", mount.display()))?;
+        }
+        for socket in self.marks.dead_sockets() {
+            drop(fs::remove_file(socket));
+        }
+        for state in self.marks.runc_state() {
+            drop(fs::remove_dir_all(state));
+        }
+        for cgroup in self.marks.cgroups() {
+            drop(fs::remove_dir(cgroup));
+        }
+        self.marks.remove_parents();
+        if std::env::var_os("CGPU_KEEP").is_some() {
+            eprintln!("kept: {}", root.keep().display());
+        } else {
+            root.close().context("removing the node's folder")?;
+        }
+        Ok(left)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let sim_log = self.sim.as_ref().map(Daemon::output).unwrap_or_default();
+        let ended = self.end();
+        if std::thread::panicking() {
+            if !sim_log.is_empty() {
+                eprintln!("--- cgpu-sim's log\n{sim_log}");
+            }
+            if let Ok(left) = ended {
+                for line in left {
+                    eprintln!("left behind: {line}");
+                }
+            }
+            return;
+        }
+        match ended {
+            Ok(left) => assert!(
+                left.is_empty(),
+                "left behind on the node:\n  {}",
+                left.join("\n  ")
+            ),
+            Err(error) => panic!("ending the node: {error:#}"),
+        }
+    }
+}
+
+fn docker_namespace(namespace: &str) -> String {
+    format!("{namespace}-docker")
+}

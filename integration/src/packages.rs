@@ -1,0 +1,272 @@
+//! What comes from distribution packages: unpacked into the cache, not installed.
+//!
+//! An installed engine would start with the machine, and `docker.io` would put a `docker-ce` off it. Unpacked,
+//! nothing on the host changes, and two releases stand side by side.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache;
+use crate::command::{Outcome, capture, progress};
+
+const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
+const DEBIAN_KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Which releases packages are taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// The machine's own sources.
+    Host,
+    /// Debian's newer releases, through a separate sources list that the machine's own apt never sees.
+    Newer,
+}
+
+impl Suite {
+    /// The name of this suite's folders in the cache.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Newer => "newer",
+        }
+    }
+
+    fn options(self) -> Result<Vec<String>> {
+        let mut options = vec!["-q".to_owned(), "-oAPT::Sandbox::User=root".to_owned()];
+        if self == Self::Newer {
+            let root = apt_folder();
+            fs::create_dir_all(root.join("lists/partial"))?;
+            fs::create_dir_all(root.join("cache/archives/partial"))?;
+            if !Path::new(DEBIAN_KEYS).exists() {
+                bail!("no {DEBIAN_KEYS}: install debian-archive-keyring to get the newer engines");
+            }
+            let list = root.join("newer.list");
+            fs::write(
+                &list,
+                format!("deb [signed-by={DEBIAN_KEYS}] http://deb.debian.org/debian forky main\n"),
+            )?;
+            for (key, path) in [
+                ("Dir::Etc::sourcelist", list.display().to_string()),
+                ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
+                (
+                    "Dir::State::lists",
+                    root.join("lists").display().to_string(),
+                ),
+                ("Dir::Cache", root.join("cache").display().to_string()),
+                ("Acquire::Languages", "none".to_owned()),
+                (
+                    "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled",
+                    "false".to_owned(),
+                ),
+                (
+                    "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled",
+                    "false".to_owned(),
+                ),
+            ] {
+                options.push(format!("-o{key}={path}"));
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn apt_folder() -> PathBuf {
+    cache::folder().join("apt")
+}
+
+fn apt(suite: Suite, program: &str, args: &[&str], at: &Path) -> Result<Outcome> {
+    let mut command = Command::new(program);
+    command
+        .args(suite.options()?)
+        .args(args)
+        .current_dir(at)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env("LC_ALL", "C");
+    capture(&mut command, DOWNLOAD_LIMIT)
+}
+
+/// Package lists are fetched when a package is asked for that they do not have.
+fn update(suite: Suite) -> Result<()> {
+    progress(&format!("apt-get update ({} releases)", suite.name()));
+    apt(suite, "apt-get", &["update"], Path::new("/"))?.success()?;
+    Ok(())
+}
+
+/// Downloads and unpacks packages into `<cache>/<part>`, once. Returns the folder.
+pub fn unpacked(suite: Suite, part: &str, packages: &[&str]) -> Result<PathBuf> {
+    let folder = cache::folder().join(part);
+    let _lock = cache::lock("packages")?;
+    cache::once(&folder, &packages.join(" "), |at| {
+        progress(&format!(
+            "fetching {} ({} releases)",
+            packages.join(" "),
+            suite.name()
+        ));
+        let debs = tempfile::tempdir().context("folder for downloads")?;
+        download(suite, packages, debs.path())?;
+        unpack_all(debs.path(), at)
+    })?;
+    Ok(folder)
+}
+
+fn download(suite: Suite, packages: &[&str], into: &Path) -> Result<()> {
+    let mut args = vec!["download"];
+    args.extend(packages);
+    let first = apt(suite, "apt-get", &args, into)?;
+    if first.succeeded() {
+        return Ok(());
+    }
+    update(suite)?;
+    apt(suite, "apt-get", &args, into)?.success()?;
+    Ok(())
+}
+
+fn unpack_all(debs: &Path, into: &Path) -> Result<()> {
+    for entry in fs::read_dir(debs)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            capture(
+                Command::new("dpkg").arg("-x").arg(&path).arg(into),
+                DOWNLOAD_LIMIT,
+            )?
+            .success()?;
+        }
+    }
+    Ok(())
+}
+
+/// The packages that `roots` need on a machine that has nothing, themselves included.
+pub fn closure(suite: Suite, roots: &[&str]) -> Result<Vec<String>> {
+    let empty = tempfile::NamedTempFile::new()?;
+    let status = format!("-oDir::State::status={}", empty.path().display());
+    let mut args = vec![
+        status.as_str(),
+        "-s",
+        "-y",
+        "--no-install-recommends",
+        "install",
+    ];
+    args.extend(roots);
+    let mut outcome = apt(suite, "apt-get", &args, Path::new("/"))?;
+    if !outcome.succeeded() {
+        update(suite)?;
+        outcome = apt(suite, "apt-get", &args, Path::new("/"))?.success()?;
+    }
+    let names: BTreeSet<String> = outcome
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("Inst "))
+        .filter_map(|rest| rest.split_whitespace().next())
+        .map(str::to_owned)
+        .collect();
+    if names.is_empty() {
+        bail!("apt-get would install nothing for {}", roots.join(" "));
+    }
+    Ok(names.into_iter().collect())
+}
+
+/// Installs the package of each program that is not in `PATH`.
+pub fn ensure_installed(needed: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<&str> = needed
+        .iter()
+        .filter(|(program, _)| crate::command::find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let _lock = cache::lock("packages")?;
+    progress(&format!("installing {}", missing.join(" ")));
+    let mut args = vec![
+        "-oDPkg::Lock::Timeout=300",
+        "-y",
+        "--no-install-recommends",
+        "install",
+    ];
+    args.extend(&missing);
+    let first = apt(Suite::Host, "apt-get", &args, Path::new("/"))?;
+    if first.succeeded() {
+        return Ok(());
+    }
+    update(Suite::Host)?;
+    apt(Suite::Host, "apt-get", &args, Path::new("/"))?.success()?;
+    Ok(())
+}
+
+/// The engines of one suite, unpacked.
+#[derive(Debug, Clone)]
+pub struct Engines {
+    /// Which releases they are from.
+    pub suite: Suite,
+    root: PathBuf,
+    runc_root: PathBuf,
+}
+
+impl Engines {
+    /// Fetches containerd, docker, and the host release's runc. An error here is a reason to skip aloud.
+    ///
+    /// runc is always the host release's: a newer one wants a newer C library.
+    pub fn fetch(suite: Suite) -> Result<Self> {
+        let packages: &[&str] = match suite {
+            Suite::Host => &["containerd", "docker.io", "tini"],
+            Suite::Newer => &["containerd", "docker.io", "docker-cli", "tini"],
+        };
+        let root = unpacked(suite, &format!("engines/{}", suite.name()), packages)?;
+        let runc_root = unpacked(Suite::Host, "engines/runc", &["runc"])?;
+        let engines = Self {
+            suite,
+            root,
+            runc_root,
+        };
+        // A program of another release may want a newer C library than this machine has.
+        engines.containerd_version()?;
+        Ok(engines)
+    }
+
+    /// The full path of one of the engines' programs.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        self.folders()
+            .into_iter()
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file())
+            .with_context(|| format!("no {name} in {}", self.root.display()))
+    }
+
+    /// The folders of the engines' programs, for `PATH`.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        [&self.root, &self.runc_root]
+            .iter()
+            .flat_map(|root| ["usr/bin", "usr/sbin"].map(|folder| root.join(folder)))
+            .collect()
+    }
+
+    /// The OCI runtime that everything on the node uses.
+    pub fn runc(&self) -> Result<PathBuf> {
+        self.program("runc")
+    }
+
+    /// Major and minor version of containerd.
+    pub fn containerd_version(&self) -> Result<(u32, u32)> {
+        version(&self.program("containerd")?)
+    }
+
+    /// Major and minor version of docker.
+    pub fn docker_version(&self) -> Result<(u32, u32)> {
+        version(&self.program("dockerd")?)
+    }
+}
+
+/// The first `N.N` that `program --version` prints.
+fn version(program: &Path) -> Result<(u32, u32)> {
+    let said = crate::command::succeed(Command::new(program).arg("--version"))?.stdout;
+    said.split([' ', '\n', ',', '~', '+'])
+        .find_map(|word| {
+            let mut parts = word.trim_start_matches('v').split('.');
+            Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+        })
+        .with_context(|| format!("no version in `{}`", said.trim()))
+}

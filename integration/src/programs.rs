@@ -1,0 +1,186 @@
+//! Our own programs, built once and gathered in one folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache;
+use crate::command::{line, progress};
+
+/// Package and program, for the host.
+const HOST: [(&str, &str); 6] = [
+    ("shim", "containerd-shim-cgpu-v2"),
+    ("broker", "cgpu-broker"),
+    ("sim", "cgpu-sim"),
+    ("hook", "cgpu-runtime"),
+    ("cli", "cgpu"),
+    ("cli", "cgpu-burn"),
+];
+/// Programs of package `cli` that run inside images, which have no C library.
+const STATIC: [&str; 2] = ["cgpu", "cgpu-burn"];
+
+/// How the programs are compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// As tests are: quick to build.
+    Dev,
+    /// As shipped: for the demo and for numbers.
+    Release,
+}
+
+/// The folder with our programs; those for images in `static/` below it.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// Builds what has changed and gathers it. cargo shows its own progress.
+    pub fn build(profile: Profile) -> Result<Self> {
+        let target = target_folder();
+        let name = match profile {
+            Profile::Dev => "debug",
+            Profile::Release => "release",
+        };
+        let _lock = cache::lock("programs")?;
+        progress(&format!("building our programs ({name})"));
+        let mut host = cargo(profile);
+        for (package, _) in HOST {
+            host.args(["--package", package]);
+        }
+        for (_, program) in HOST {
+            host.args(["--bin", program]);
+        }
+        built(&mut host)?;
+        let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let static_target = target.join("static");
+        let mut inside = cargo(profile);
+        inside
+            .args([
+                "--package",
+                "cli",
+                "--no-default-features",
+                "--target",
+                &triple,
+            ])
+            .arg("--target-dir")
+            .arg(&static_target)
+            .env("RUSTFLAGS", "-C target-feature=+crt-static");
+        for program in STATIC {
+            inside.args(["--bin", program]);
+        }
+        built(&mut inside)?;
+
+        let folder = target.join("cgpu-programs").join(name);
+        fs::create_dir_all(folder.join("static"))?;
+        for (_, program) in HOST {
+            place(&target.join(name).join(program), &folder.join(program))?;
+        }
+        for program in STATIC {
+            place(
+                &static_target.join(&triple).join(name).join(program),
+                &folder.join("static").join(program),
+            )?;
+        }
+        Ok(Self { folder })
+    }
+
+    /// What `CGPU_BIN` names, or else a development build, made once a test process.
+    pub fn for_tests() -> Result<&'static Self> {
+        static BUILT: OnceLock<Result<Programs, String>> = OnceLock::new();
+        let built = BUILT.get_or_init(|| {
+            let found = match std::env::var_os("CGPU_BIN") {
+                Some(folder) => Self::at(Path::new(&folder)),
+                None => Self::build(Profile::Dev),
+            };
+            found.map_err(|error| format!("{error:#}"))
+        });
+        match built {
+            Ok(programs) => Ok(programs),
+            Err(error) => bail!("our programs: {error}"),
+        }
+    }
+
+    /// Programs built earlier.
+    pub fn at(folder: &Path) -> Result<Self> {
+        let programs = Self {
+            folder: folder.to_path_buf(),
+        };
+        for program in HOST.iter().map(|(_, program)| *program) {
+            programs.program(program)?;
+        }
+        for program in programs.static_programs() {
+            if !program.is_file() {
+                bail!("no {}", program.display());
+            }
+        }
+        Ok(programs)
+    }
+
+    /// Where they are; for `PATH` and `CGPU_BIN`.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// One program of the host.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        if !path.is_file() {
+            bail!("no {}", path.display());
+        }
+        Ok(path)
+    }
+
+    /// The programs that run inside images.
+    pub fn static_programs(&self) -> Vec<PathBuf> {
+        STATIC
+            .iter()
+            .map(|program| self.folder.join("static").join(program))
+            .collect()
+    }
+}
+
+/// Where cargo puts what it builds.
+pub fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| cache::repository().join("target"), PathBuf::from)
+}
+
+fn cargo(profile: Profile) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.arg("build").current_dir(cache::repository());
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    command
+}
+
+fn built(command: &mut Command) -> Result<()> {
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("starting `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", line(command));
+    }
+    Ok(())
+}
+
+/// By a rename: the old program may be running.
+fn place(from: &Path, to: &Path) -> Result<()> {
+    let same = |a: &Path, b: &Path| -> std::io::Result<bool> {
+        let (a, b) = (fs::metadata(a)?, fs::metadata(b)?);
+        Ok(a.len() == b.len() && a.modified()? <= b.modified()?)
+    };
+    if same(from, to).unwrap_or(false) {
+        return Ok(());
+    }
+    let temporary = to.with_extension("new");
+    fs::copy(from, &temporary)
+        .with_context(|| format!("copying {} to {}", from.display(), temporary.display()))?;
+    fs::rename(&temporary, to).with_context(|| format!("moving to {}", to.display()))
+}
