@@ -49,56 +49,72 @@ pub fn with_pointers(
     arg: &mut [u8],
     blocks: &mut [Block<'_>],
 ) -> io::Result<i32> {
-    let mut saved = Vec::with_capacity(blocks.len());
+    let mut former = Vec::with_capacity(blocks.len());
     for index in 0..blocks.len() {
         let Some(block) = blocks.get_mut(index) else {
             break;
         };
         let (parent, at) = (block.parent, block.pointer_at);
-        // A zero-length block gets no pointer to a dangling address.
-        let address = if block.bytes.is_empty() {
-            0
-        } else {
-            block.bytes.as_mut_ptr().addr() as u64
+        // A zero-length block gets no pointer to a dangling address. The address leaves through the kernel, so its
+        // provenance is exposed: the compiler must not assume that the block is untouched.
+        let address = match block.bytes {
+            [] => 0,
+            ref mut bytes => bytes.as_mut_ptr().expose_provenance() as u64,
         };
-        let holder: &mut [u8] = match parent.checked_sub(1) {
-            None => arg,
-            Some(other) => blocks
-                .get_mut(other)
-                .map(|block| &mut *block.bytes)
-                .ok_or(io::ErrorKind::InvalidInput)?,
-        };
-        let field = at
-            .checked_add(8)
-            .and_then(|end| holder.get_mut(at..end))
-            .ok_or(io::ErrorKind::InvalidInput)?;
-        let mut former = [0u8; 8];
-        former.copy_from_slice(field);
-        field.copy_from_slice(&address.to_ne_bytes());
-        saved.push((parent, at, former));
+        match exchange_pointer(arg, blocks, parent, at, address.to_ne_bytes()) {
+            Some(was) => former.push((parent, at, was)),
+            None => {
+                put_back(arg, blocks, former);
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
     }
-    // The addresses leave through the kernel: keep the compiler from assuming that the blocks are untouched.
-    for block in blocks.iter_mut() {
-        std::hint::black_box(block.bytes.as_mut_ptr().expose_provenance());
-    }
-    // SAFETY: `arg` lives across the call and is as long as the command's struct, the pointers in it name live blocks of
-    // the lengths that the struct declares (both by the contract above), and no other reference to them is used meanwhile.
-    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(cmd), arg.as_mut_ptr()) };
+    let length = arg.len();
+    let mut padded = Vec::new();
+    let pointer = if length < declared_bytes(cmd) {
+        padded.extend_from_slice(arg);
+        padded.resize(declared_bytes(cmd), 0);
+        padded.as_mut_ptr()
+    } else {
+        arg.as_mut_ptr()
+    };
+    // SAFETY: `pointer` names at least as many live bytes as the command declares, the pointers in them name live blocks of
+    // the lengths that the struct declares (the contract above), and no other reference to them is used meanwhile.
+    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(cmd), pointer) };
     let result = if answer < 0 {
         Err(io::Error::last_os_error())
     } else {
         Ok(answer)
     };
-    for (parent, at, former) in saved {
-        let holder: Option<&mut [u8]> = match parent.checked_sub(1) {
-            None => Some(&mut *arg),
-            Some(other) => blocks.get_mut(other).map(|block| &mut *block.bytes),
-        };
-        if let Some(field) = holder.and_then(|holder| holder.get_mut(at..at + 8)) {
-            field.copy_from_slice(&former);
-        }
+    if !padded.is_empty() {
+        padded.truncate(length);
+        arg.copy_from_slice(&padded);
     }
+    put_back(arg, blocks, former);
     result
+}
+
+/// Writes a pointer into the struct (parent 0) or a block, and returns what stood there; `None` out of bounds.
+fn exchange_pointer(
+    arg: &mut [u8],
+    blocks: &mut [Block<'_>],
+    parent: usize,
+    at: usize,
+    pointer: [u8; 8],
+) -> Option<[u8; 8]> {
+    let holder: &mut [u8] = match parent.checked_sub(1) {
+        None => arg,
+        Some(other) => blocks.get_mut(other)?.bytes,
+    };
+    let field: &mut [u8; 8] = holder.get_mut(at..at.checked_add(8)?)?.try_into().ok()?;
+    Some(std::mem::replace(field, pointer))
+}
+
+fn put_back(arg: &mut [u8], blocks: &mut [Block<'_>], former: Vec<(usize, usize, [u8; 8])>) {
+    for (parent, at, pointer) in former {
+        let ours = exchange_pointer(arg, blocks, parent, at, pointer);
+        debug_assert!(ours.is_some(), "the same field was written before the call");
+    }
 }
 
 /// An ioctl with all 64 bits of the command register given and zeroed memory as its struct: for tests of a filter.
