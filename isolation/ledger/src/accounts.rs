@@ -1,0 +1,192 @@
+//! Bytes: what each card's share holds, and the allocations that hold it.
+
+use std::collections::BTreeMap;
+
+use crate::identity::{AllocationId, CardSlot, ProcessId};
+use crate::refusal::Refusal;
+
+/// What an allocation is for; the driver's own per-process figures contain the first only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Purpose {
+    /// Memory that the tenant asked for by size.
+    Memory,
+    /// Memory that the driver takes for an object by itself (context buffers, instance memory).
+    Context,
+}
+
+/// Device memory that a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// The card it comes from.
+    pub card: CardSlot,
+    /// How much, rounded up as the driver would.
+    pub bytes: u64,
+    /// What it is for.
+    pub purpose: Purpose,
+}
+
+/// One allocation of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// The card it lies on.
+    pub card: CardSlot,
+    /// Its exact size.
+    pub bytes: u64,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The process that allocated it.
+    pub process: ProcessId,
+    /// Handles, mapping pieces, exports and pins that refer to it; never 0.
+    pub references: u64,
+}
+
+/// One card's share. Sums are wider than what they add, so that no sequence of records can wrap them.
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(crate) quota_bytes: u64,
+    pub(crate) held_bytes: u128,
+    pub(crate) reserved_bytes: u128,
+    pub(crate) peak_bytes: u128,
+}
+
+impl Share {
+    fn new(quota_bytes: u64) -> Self {
+        Self {
+            quota_bytes,
+            held_bytes: 0,
+            reserved_bytes: 0,
+            peak_bytes: 0,
+        }
+    }
+
+    pub(crate) fn used_bytes(&self) -> u128 {
+        self.held_bytes.saturating_add(self.reserved_bytes)
+    }
+}
+
+/// A wide sum as the interface shows it: at the type's end where it does not fit.
+pub(crate) fn narrow(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    shares: BTreeMap<CardSlot, Share>,
+    allocations: BTreeMap<AllocationId, Allocation>,
+    next: u64,
+}
+
+impl Accounts {
+    pub(crate) fn new(quotas: &[(CardSlot, u64)]) -> Self {
+        let mut accounts = Self::default();
+        for (card, quota_bytes) in quotas {
+            accounts.set_quota(*card, *quota_bytes);
+        }
+        accounts
+    }
+
+    pub(crate) fn set_quota(&mut self, card: CardSlot, quota_bytes: u64) {
+        self.shares
+            .entry(card)
+            .and_modify(|share| share.quota_bytes = quota_bytes)
+            .or_insert_with(|| Share::new(quota_bytes));
+    }
+
+    pub(crate) fn share(&self, card: CardSlot) -> Option<&Share> {
+        self.shares.get(&card)
+    }
+
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (CardSlot, &Share)> {
+        self.shares.iter().map(|(card, share)| (*card, share))
+    }
+
+    pub(crate) fn allocation(&self, id: AllocationId) -> Option<&Allocation> {
+        self.allocations.get(&id)
+    }
+
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = (AllocationId, &Allocation)> {
+        self.allocations.iter().map(|(id, it)| (*id, it))
+    }
+
+    /// Sets bytes aside if they fit. Nothing asked always fits, also above a quota that was lowered.
+    pub(crate) fn reserve(&mut self, demand: Demand) -> Result<(), Refusal> {
+        let Some(share) = self.shares.get_mut(&demand.card) else {
+            return Err(Refusal::NoShare { card: demand.card });
+        };
+        let asked = u128::from(demand.bytes);
+        if demand.bytes > 0
+            && share.used_bytes().saturating_add(asked) > u128::from(share.quota_bytes)
+        {
+            return Err(Refusal::OverQuota {
+                card: demand.card,
+                asked_bytes: demand.bytes,
+                used_bytes: narrow(share.used_bytes()),
+                quota_bytes: share.quota_bytes,
+            });
+        }
+        share.reserved_bytes = share.reserved_bytes.saturating_add(asked);
+        Ok(())
+    }
+
+    /// Gives reserved bytes back.
+    pub(crate) fn unreserve(&mut self, demand: Demand) {
+        if let Some(share) = self.shares.get_mut(&demand.card) {
+            let bytes = u128::from(demand.bytes);
+            debug_assert!(share.reserved_bytes >= bytes);
+            share.reserved_bytes = share.reserved_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Charges an allocation that the driver has made, with one reference; it is not refused here.
+    pub(crate) fn charge(
+        &mut self,
+        card: CardSlot,
+        bytes: u64,
+        purpose: Purpose,
+        process: ProcessId,
+    ) -> AllocationId {
+        let share = self.shares.entry(card).or_insert_with(|| Share::new(0));
+        share.held_bytes = share.held_bytes.saturating_add(u128::from(bytes));
+        share.peak_bytes = share.peak_bytes.max(share.held_bytes);
+        let id = AllocationId(self.next);
+        self.next = self.next.wrapping_add(1);
+        self.allocations.insert(
+            id,
+            Allocation {
+                card,
+                bytes,
+                purpose,
+                process,
+                references: 1,
+            },
+        );
+        id
+    }
+
+    pub(crate) fn retain(&mut self, id: AllocationId) {
+        if let Some(allocation) = self.allocations.get_mut(&id) {
+            allocation.references = allocation.references.saturating_add(1);
+        } else {
+            debug_assert!(false, "{id} is gone and is referred to again");
+        }
+    }
+
+    /// Drops one reference; the allocation, if that was the last one.
+    pub(crate) fn release(&mut self, id: AllocationId) -> Option<Allocation> {
+        let Some(allocation) = self.allocations.get_mut(&id) else {
+            debug_assert!(false, "{id} is gone and is released again");
+            return None;
+        };
+        allocation.references = allocation.references.saturating_sub(1);
+        if allocation.references > 0 {
+            return None;
+        }
+        let gone = self.allocations.remove(&id)?;
+        if let Some(share) = self.shares.get_mut(&gone.card) {
+            let bytes = u128::from(gone.bytes);
+            debug_assert!(share.held_bytes >= bytes);
+            share.held_bytes = share.held_bytes.saturating_sub(bytes);
+        }
+        Some(gone)
+    }
+}

@@ -1,0 +1,73 @@
+//! Who and what the ledger speaks of.
+
+use std::fmt;
+
+/// The place of a card in the container's own list: 0 is what it sees as `/dev/nvidia0`'s card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CardSlot(pub u8);
+
+/// One open file of the tenant (a struct file, not a descriptor), named by the broker and never used again
+/// for another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64);
+
+/// A client of the resource manager (`hClient`, `hRoot`); the driver keeps these unique on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientHandle(pub u32);
+
+impl ClientHandle {
+    /// The handle by which the client names itself as an object (parent of its devices, `hObjectOld` of a
+    /// free of the whole client).
+    #[must_use]
+    pub fn as_object(self) -> ObjectHandle {
+        ObjectHandle(self.0)
+    }
+}
+
+/// An object's handle, unique within its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectHandle(pub u32);
+
+/// The process that made an object, by the pid the broker reports with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub i32);
+
+/// One allocation of device memory, whatever refers to it. Never used twice in a ledger's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AllocationId(pub(crate) u64);
+
+impl fmt::Display for CardSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "card {}", self.0)
+    }
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "file {}", self.0)
+    }
+}
+
+impl fmt::Display for ClientHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {:#x}", self.0)
+    }
+}
+
+impl fmt::Display for ObjectHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "object {:#x}", self.0)
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.0)
+    }
+}
+
+impl fmt::Display for AllocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "allocation {}", self.0)
+    }
+}

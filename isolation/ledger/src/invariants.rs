@@ -1,0 +1,231 @@
+//! The ledger's running sums against a full count of what they sum up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::book::{Ledger, PinFor};
+use crate::counts::{Counted, ObjectKind, wide};
+use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle};
+
+/// A running sum that is not what a full count yields: a bug in the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Discrepancy {
+    /// Bytes held on a card.
+    Held {
+        /// The card.
+        card: CardSlot,
+        /// The running sum.
+        recorded_bytes: u128,
+        /// The full count.
+        counted_bytes: u128,
+    },
+    /// Bytes reserved on a card.
+    Reserved {
+        /// The card.
+        card: CardSlot,
+        /// The running sum.
+        recorded_bytes: u128,
+        /// The full count.
+        counted_bytes: u128,
+    },
+    /// References to an allocation (recorded 0: it is referred to but gone).
+    References {
+        /// The allocation.
+        allocation: AllocationId,
+        /// The running count.
+        recorded: u64,
+        /// The full count.
+        counted: u64,
+    },
+    /// How many there are of something.
+    Count {
+        /// Of what.
+        counted: Counted,
+        /// The running count.
+        recorded: u64,
+        /// The full count.
+        found: u64,
+    },
+    /// An object's edge that the tree's index lacks, or the other way round.
+    Edges {
+        /// The client.
+        client: ClientHandle,
+    },
+    /// Pieces of address space that overlap.
+    Overlap {
+        /// The uvm file.
+        file: FileId,
+    },
+}
+
+impl Ledger {
+    /// Counts everything and compares. Cost: all of the ledger; for tests and diagnosis.
+    ///
+    /// # Errors
+    /// The first discrepancy.
+    pub fn check_invariants(&self) -> Result<(), Discrepancy> {
+        self.check_references()?;
+        self.check_bytes()?;
+        self.check_counts()?;
+        self.check_edges()?;
+        self.check_pieces()
+    }
+
+    fn check_references(&self) -> Result<(), Discrepancy> {
+        let handles = self
+            .clients
+            .values()
+            .flat_map(|it| it.tree.objects.values())
+            .filter_map(|object| object.allocation);
+        let pieces = self
+            .mappings
+            .values()
+            .flat_map(|pieces| pieces.iter())
+            .filter_map(|(_, piece)| piece.allocation);
+        let exports = self
+            .exports
+            .values()
+            .flat_map(|exports| exports.references.iter().copied());
+        let pins = self.pins.values().filter_map(|it| it.source.allocation);
+        let mut found: BTreeMap<AllocationId, u64> = BTreeMap::new();
+        for id in handles.chain(pieces).chain(exports).chain(pins) {
+            let count = found.entry(id).or_default();
+            *count = count.saturating_add(1);
+        }
+        for (id, allocation) in self.accounts.allocations() {
+            let counted = found.remove(&id).unwrap_or(0);
+            if counted != allocation.references || counted == 0 {
+                return Err(Discrepancy::References {
+                    allocation: id,
+                    recorded: allocation.references,
+                    counted,
+                });
+            }
+        }
+        match found.into_iter().next() {
+            Some((allocation, counted)) => Err(Discrepancy::References {
+                allocation,
+                recorded: 0,
+                counted,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_bytes(&self) -> Result<(), Discrepancy> {
+        for (card, share) in self.accounts.shares() {
+            let counted_bytes: u128 = self
+                .accounts
+                .allocations()
+                .filter(|(_, it)| it.card == card)
+                .map(|(_, it)| u128::from(it.bytes))
+                .sum();
+            if counted_bytes != share.held_bytes {
+                return Err(Discrepancy::Held {
+                    card,
+                    recorded_bytes: share.held_bytes,
+                    counted_bytes,
+                });
+            }
+            let counted_bytes: u128 = self
+                .reservations
+                .values()
+                .filter_map(|held| held.demand)
+                .filter(|demand| demand.card == card)
+                .map(|demand| u128::from(demand.bytes))
+                .sum();
+            if counted_bytes != share.reserved_bytes {
+                return Err(Discrepancy::Reserved {
+                    card,
+                    recorded_bytes: share.reserved_bytes,
+                    counted_bytes,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<(), Discrepancy> {
+        let mut found: BTreeMap<Counted, u64> = BTreeMap::new();
+        let mut note = |counted: Counted, more: u64| {
+            if more > 0 {
+                let count = found.entry(counted).or_default();
+                *count = count.saturating_add(more);
+            }
+        };
+        let mut note_kind = |kind: ObjectKind| {
+            note(Counted::Kind(kind), 1);
+            note(Counted::Objects, 1);
+        };
+        for client in self.clients.values() {
+            note_kind(ObjectKind::Client);
+            for object in client.tree.objects.values() {
+                note_kind(object.kind);
+            }
+        }
+        for held in self.reservations.values() {
+            note_kind(held.kind);
+        }
+        for pinned in self.pins.values() {
+            if pinned.purpose == PinFor::Duplicate {
+                note_kind(pinned.source.kind);
+            }
+        }
+        for pinned in self.pins.values() {
+            if let PinFor::Map { cards } = pinned.purpose {
+                note(Counted::Mappings, u64::from(cards));
+            }
+        }
+        for pieces in self.mappings.values() {
+            note(Counted::Mappings, wide(pieces.len()));
+        }
+        for ranges in self.ranges.values() {
+            note(Counted::Ranges, wide(ranges.len()));
+        }
+        let recorded: BTreeMap<Counted, u64> = self.counts.all().collect();
+        let names: BTreeSet<Counted> = recorded.keys().chain(found.keys()).copied().collect();
+        for counted in names {
+            let recorded = recorded.get(&counted).copied().unwrap_or(0);
+            let found = found.get(&counted).copied().unwrap_or(0);
+            if recorded != found {
+                return Err(Discrepancy::Count {
+                    counted,
+                    recorded,
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_edges(&self) -> Result<(), Discrepancy> {
+        for (client, it) in &self.clients {
+            let mut children: BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>> = BTreeMap::new();
+            let mut dependants: BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>> = BTreeMap::new();
+            for (handle, object) in &it.tree.objects {
+                if let Some(parent) = object.parent {
+                    children.entry(parent).or_default().insert(*handle);
+                }
+                for needed in &object.depends_on {
+                    dependants.entry(*needed).or_default().insert(*handle);
+                }
+            }
+            if children != it.tree.children || dependants != it.tree.dependants {
+                return Err(Discrepancy::Edges { client: *client });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_pieces(&self) -> Result<(), Discrepancy> {
+        for ((file, _), pieces) in &self.mappings {
+            let mut end = None;
+            for (base, piece) in pieces.iter() {
+                if piece.last < base || end.is_some_and(|end| base <= end) || pieces.is_empty() {
+                    return Err(Discrepancy::Overlap { file: *file });
+                }
+                end = Some(piece.last);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! What the broker asks of the ledger.
+
+use std::collections::BTreeMap;
+
+use crate::accounts::{Allocation, Purpose, narrow};
+use crate::book::Ledger;
+use crate::counts::ObjectKind;
+use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
+use crate::snapshot::ProcessUsage;
+use crate::tree::Object;
+
+impl Ledger {
+    /// The object that a handle names.
+    #[must_use]
+    pub fn object(&self, client: ClientHandle, handle: ObjectHandle) -> Option<&Object> {
+        self.clients.get(&client)?.tree.objects.get(&handle)
+    }
+
+    /// An allocation that is still referred to.
+    #[must_use]
+    pub fn allocation(&self, id: AllocationId) -> Option<&Allocation> {
+        self.accounts.allocation(id)
+    }
+
+    /// The file that owns a client; none for a client that is not ours.
+    #[must_use]
+    pub fn owner_file(&self, client: ClientHandle) -> Option<FileId> {
+        self.clients.get(&client).map(|it| it.file)
+    }
+
+    /// The card of an object: the one it says itself (a device), else the one its memory lies on, else
+    /// that of what it hangs below.
+    #[must_use]
+    pub fn card_of(&self, client: ClientHandle, handle: ObjectHandle) -> Option<CardSlot> {
+        self.clients
+            .get(&client)?
+            .tree
+            .ancestry(handle)
+            .find_map(|object| {
+                object.card.or_else(|| {
+                    let allocation = self.accounts.allocation(object.allocation?)?;
+                    Some(allocation.card)
+                })
+            })
+    }
+
+    /// All clients with the file that owns each and the process that made it, by handle.
+    pub fn clients(&self) -> impl Iterator<Item = (ClientHandle, FileId, ProcessId)> + '_ {
+        self.clients
+            .iter()
+            .map(|(client, it)| (*client, it.file, it.process))
+    }
+
+    /// The objects of one client, by handle.
+    pub fn objects(
+        &self,
+        client: ClientHandle,
+    ) -> impl Iterator<Item = (ObjectHandle, &Object)> + '_ {
+        self.clients
+            .get(&client)
+            .into_iter()
+            .flat_map(|it| it.tree.objects.iter())
+            .map(|(handle, object)| (*handle, object))
+    }
+
+    /// The objects of one kind in all clients (the channels, the channel groups), by client and handle.
+    pub fn objects_of(
+        &self,
+        kind: ObjectKind,
+    ) -> impl Iterator<Item = (ClientHandle, ObjectHandle, &Object)> + '_ {
+        self.clients.iter().flat_map(move |(client, it)| {
+            it.tree
+                .objects
+                .iter()
+                .filter(move |(_, object)| object.kind == kind)
+                .map(move |(handle, object)| (*client, *handle, object))
+        })
+    }
+
+    /// What each process has allocated on a card and is still held, by whomever; reservations do not
+    /// count. Processes with nothing are left out.
+    #[must_use]
+    pub fn usage_by_process(&self, card: CardSlot) -> Vec<ProcessUsage> {
+        let mut sums: BTreeMap<ProcessId, (u128, u128)> = BTreeMap::new();
+        for (_, allocation) in self.accounts.allocations() {
+            if allocation.card == card && allocation.bytes > 0 {
+                let (memory, context) = sums.entry(allocation.process).or_default();
+                let sum = match allocation.purpose {
+                    Purpose::Memory => memory,
+                    Purpose::Context => context,
+                };
+                *sum = sum.saturating_add(u128::from(allocation.bytes));
+            }
+        }
+        sums.into_iter()
+            .map(|(process, (memory, context))| ProcessUsage {
+                process,
+                memory_bytes: narrow(memory),
+                context_bytes: narrow(context),
+            })
+            .collect()
+    }
+}

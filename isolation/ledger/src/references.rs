@@ -1,0 +1,185 @@
+//! References beside the allocating handle: duplicates, external mappings, exports.
+
+use crate::book::{Exports, Freed, Ledger, Pin};
+use crate::counts::{Counted, wide};
+use crate::identity::{CardSlot, FileId, ObjectHandle};
+use crate::mappings::{Change, Span};
+use crate::objects::{Place, Recorded};
+
+impl Ledger {
+    /// Records that the driver has made another handle of a pinned object (a duplicate, an import). The
+    /// pin's reference becomes the new handle's; class, kind and card are the source's. What is in the way
+    /// is treated as in [`Ledger::add_object`].
+    pub fn duplicate(&mut self, pin: Pin, place: Place, depends_on: &[ObjectHandle]) -> Recorded {
+        let Some(pinned) = self.settle_pin(pin) else {
+            return Recorded::default();
+        };
+        let replaced = self.make_room(place);
+        self.insert_object(place, pinned.source, depends_on);
+        Recorded {
+            allocation: pinned.source.allocation,
+            over_quota_bytes: None,
+            replaced,
+        }
+    }
+
+    /// Records that `uvm_file` has a range for external mappings. Ranges it overlaps are forgotten, but
+    /// not the mappings in them: those go when the driver says so.
+    pub fn add_range(&mut self, uvm_file: FileId, span: Span) {
+        let ranges = self.ranges.entry(uvm_file).or_default();
+        let before = ranges.len();
+        ranges.retain(|base, last| *last < span.base() || *base > span.last());
+        let forgotten = before.saturating_sub(ranges.len());
+        ranges.insert(span.base(), span.last());
+        self.counts.subtract(Counted::Ranges, wide(forgotten));
+        self.counts.add(Counted::Ranges, 1);
+    }
+
+    /// Whether the container may make one more external range.
+    ///
+    /// # Errors
+    /// [`crate::Refusal::TooMany`].
+    pub fn check_range(&self) -> Result<(), crate::Refusal> {
+        self.counts.check(Counted::Ranges, 1)
+    }
+
+    /// Records that pinned memory is mapped at `span` on each of `cards`. What was mapped there on the
+    /// same card is released; one reference is held for every piece.
+    pub fn map_external(
+        &mut self,
+        pin: Pin,
+        uvm_file: FileId,
+        span: Span,
+        cards: &[CardSlot],
+    ) -> Freed {
+        let mut freed = Freed::default();
+        let Some(pinned) = self.settle_pin(pin) else {
+            return freed;
+        };
+        let allocation = pinned.source.allocation;
+        for card in cards {
+            self.cut(uvm_file, *card, span, &mut freed);
+            if let Some(id) = allocation {
+                self.accounts.retain(id);
+            }
+            self.mappings
+                .entry((uvm_file, *card))
+                .or_default()
+                .insert(span, allocation);
+            self.counts.add(Counted::Mappings, 1);
+        }
+        self.release(allocation, &mut freed);
+        freed
+    }
+
+    /// Records that a span is unmapped on one card, or on all. A piece that reaches beyond it is shortened
+    /// or split, and what is left of it keeps the memory charged.
+    pub fn unmap_external(
+        &mut self,
+        uvm_file: FileId,
+        span: Span,
+        card: Option<CardSlot>,
+    ) -> Freed {
+        let mut freed = Freed::default();
+        for card in self.cards_mapped_by(uvm_file, card) {
+            self.cut(uvm_file, card, span, &mut freed);
+        }
+        freed
+    }
+
+    /// Records that the range starting at `base` is freed, with every mapping in it on every card. If no
+    /// such range is known, the pieces that start at `base` go.
+    pub fn free_range(&mut self, uvm_file: FileId, base: u64) -> Freed {
+        let mut freed = Freed::default();
+        let known = self
+            .ranges
+            .get_mut(&uvm_file)
+            .and_then(|ranges| ranges.remove(&base))
+            .and_then(|last| Span::between(base, last));
+        if known.is_some() {
+            self.counts.subtract(Counted::Ranges, 1);
+            self.ranges.retain(|_, ranges| !ranges.is_empty());
+        }
+        for card in self.cards_mapped_by(uvm_file, None) {
+            let there = self
+                .mappings
+                .get(&(uvm_file, card))
+                .and_then(|pieces| pieces.starting_at(base));
+            if let Some(span) = known.or(there) {
+                self.cut(uvm_file, card, span, &mut freed);
+            }
+        }
+        freed
+    }
+
+    /// Records that a uvm file has lost its whole address space (its process is gone, or it is closed):
+    /// all its ranges and mappings.
+    pub fn drop_address_space(&mut self, uvm_file: FileId) -> Freed {
+        let mut freed = Freed::default();
+        for card in self.cards_mapped_by(uvm_file, None) {
+            if let Some(pieces) = self.mappings.remove(&(uvm_file, card)) {
+                self.counts.subtract(Counted::Mappings, wide(pieces.len()));
+                for (_, piece) in pieces.iter() {
+                    self.release(piece.allocation, &mut freed);
+                }
+            }
+        }
+        if let Some(ranges) = self.ranges.remove(&uvm_file) {
+            self.counts.subtract(Counted::Ranges, wide(ranges.len()));
+        }
+        freed
+    }
+
+    /// Records that a pinned object is exported by `file` at `index` (0 where a call exports only one). The
+    /// reference is held until the file is closed.
+    pub fn export(&mut self, pin: Pin, file: FileId, index: u32) -> Freed {
+        let mut freed = Freed::default();
+        let Some(pinned) = self.settle_pin(pin) else {
+            return freed;
+        };
+        let Exports {
+            by_index,
+            references,
+        } = self.exports.entry(file).or_default();
+        by_index.insert(index, pinned.source);
+        let is_new = pinned
+            .source
+            .allocation
+            .is_some_and(|allocation| references.insert(allocation));
+        // The pin's reference becomes the export's, unless the file holds this allocation already.
+        if !is_new {
+            self.release(pinned.source.allocation, &mut freed);
+        }
+        freed
+    }
+
+    fn cards_mapped_by(&self, uvm_file: FileId, only: Option<CardSlot>) -> Vec<CardSlot> {
+        self.mappings
+            .range((uvm_file, CardSlot(0))..=(uvm_file, CardSlot(u8::MAX)))
+            .map(|((_, card), _)| *card)
+            .filter(|card| only.is_none_or(|only| only == *card))
+            .collect()
+    }
+
+    fn cut(&mut self, uvm_file: FileId, card: CardSlot, span: Span, freed: &mut Freed) {
+        let Some(pieces) = self.mappings.get_mut(&(uvm_file, card)) else {
+            return;
+        };
+        let before = wide(pieces.len());
+        let changes = pieces.cut(span);
+        let after = wide(pieces.len());
+        if pieces.is_empty() {
+            self.mappings.remove(&(uvm_file, card));
+        }
+        self.counts
+            .add(Counted::Mappings, after.saturating_sub(before));
+        self.counts
+            .subtract(Counted::Mappings, before.saturating_sub(after));
+        for change in changes {
+            match change {
+                Change::Retain(id) => self.accounts.retain(id),
+                Change::Release(id) => self.release(Some(id), freed),
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The whole account as plain values, for reports.
+
+use crate::accounts::narrow;
+use crate::book::Ledger;
+use crate::counts::{Counted, wide};
+use crate::identity::{CardSlot, ProcessId};
+
+/// The account at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Every card, by slot.
+    pub cards: Vec<CardUsage>,
+    /// How many there are of each that there is at least one of, with those of calls under way.
+    pub counts: Vec<(Counted, u64)>,
+    /// Allocations held by at least one reference.
+    pub allocations: u64,
+    /// Files that hold exports.
+    pub exporting_files: u64,
+    /// Allocation calls under way.
+    pub reservations: u64,
+    /// Referring calls under way.
+    pub pins: u64,
+}
+
+/// One card's share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardUsage {
+    /// The card.
+    pub card: CardSlot,
+    /// The share.
+    pub quota_bytes: u64,
+    /// Held by allocations.
+    pub held_bytes: u64,
+    /// Reserved for calls under way.
+    pub reserved_bytes: u64,
+    /// The most ever held at once.
+    pub peak_bytes: u64,
+    /// Held, by the process that allocated.
+    pub processes: Vec<ProcessUsage>,
+}
+
+/// What one process has allocated on one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// The process.
+    pub process: ProcessId,
+    /// Memory asked for by size: what the driver's own per-process figure contains.
+    pub memory_bytes: u64,
+    /// Context memory.
+    pub context_bytes: u64,
+}
+
+impl Ledger {
+    /// The account as it stands.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            cards: self
+                .accounts
+                .shares()
+                .map(|(card, share)| CardUsage {
+                    card,
+                    quota_bytes: share.quota_bytes,
+                    held_bytes: narrow(share.held_bytes),
+                    reserved_bytes: narrow(share.reserved_bytes),
+                    peak_bytes: narrow(share.peak_bytes),
+                    processes: self.usage_by_process(card),
+                })
+                .collect(),
+            counts: self.counts.all().collect(),
+            allocations: wide(self.accounts.allocations().count()),
+            exporting_files: wide(self.exports.len()),
+            reservations: wide(self.reservations.len()),
+            pins: wide(self.pins.len()),
+        }
+    }
+}
