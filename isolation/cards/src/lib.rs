@@ -1,1 +1,33 @@
-//! 
+//! Cards and who holds which part of them.
+//!
+//! - [`inventory`]: the cards of this host, real (NVML) or simulated (a file that `cgpu-sim` writes).
+//! - [`placement`]: which cards a request gets; pure.
+//! - [`book`]: the durable account of every card's grants.
+//! - [`grant`]: one container's placed request, which its broker is started from.
+//! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
+//!
+//! This crate must not know of engines, bundles, annotations or seccomp: a request arrives here as bytes and card names.
+//!
+//! A grant's life on disk, all under the one lock of [`lock::StateLock`]:
+//!
+//! ```text
+//!   (nothing) --grant.json--> granted, not booked --books--> booked --books--> granted, not booked --rmdir--> (nothing)
+//! ```
+//!
+//! A book therefore never holds an entry whose container folder was not written first; what a crash leaves behind is
+//! found by walking the folders and the books.
+#![forbid(unsafe_code)]
+
+pub mod book;
+mod error;
+pub mod grant;
+pub mod identity;
+pub mod inventory;
+pub mod lock;
+pub mod placement;
+pub mod store;
+
+pub use error::Error;
+pub use grant::{CardGrant, ComputeTerms, Door, DoorKind, DriverSpec, Grant};
+pub use identity::{ContainerKey, GpuUuid};
+pub use inventory::{Card, Inventory, SimulatedInventory};

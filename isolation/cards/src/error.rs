@@ -1,0 +1,147 @@
+//! What can go wrong with cards, one variant per step.
+
+use std::path::PathBuf;
+
+use crate::identity::GpuUuid;
+
+/// Every failure of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Text that is no card's UUID.
+    #[error("{text:?} is not a card UUID: GPU- or MIG- and letters, digits and hyphens")]
+    Uuid {
+        /// What was given.
+        text: String,
+    },
+    /// A namespace or container id that cannot be a folder's name.
+    #[error("{part} {text:?} is not allowed: 1 to 128 of [A-Za-z0-9_.-], not . or ..")]
+    Name {
+        /// Which of the two.
+        part: &'static str,
+        /// What was given, cut at the limit.
+        text: String,
+    },
+    /// A file operation failed.
+    #[error("cannot {operation} {}", path.display())]
+    Io {
+        /// The verb: read, write, create, remove, lock.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file of ours that is not what this version writes.
+    #[error("{what} {} cannot be read: move it away by hand only if no container uses a card", path.display())]
+    Unreadable {
+        /// The kind of file: card book, grant, inventory.
+        what: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// What is wrong in it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A file of ours that is larger than any that we write.
+    #[error("{what} {} is larger than {limit_bytes} bytes", path.display())]
+    Oversized {
+        /// The kind of file.
+        what: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// The cap.
+        limit_bytes: u64,
+    },
+    /// A file that a newer cgpu wrote.
+    #[error("{what} {} has version {found}, newer than this cgpu, which knows up to {known}", path.display())]
+    Newer {
+        /// The kind of file.
+        what: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// The version in the file.
+        found: u32,
+        /// The newest version that this program reads.
+        known: u32,
+    },
+    /// A card book that speaks of another card than its folder.
+    #[error("card book {} is of card {found}", path.display())]
+    ForeignBook {
+        /// The book.
+        path: PathBuf,
+        /// The card that it names.
+        found: GpuUuid,
+    },
+    /// The books promise more of a card than the card has.
+    #[error(
+        "card book of {uuid} holds {booked_bytes} bytes of grants, the card has {memory_bytes}"
+    )]
+    Overbooked {
+        /// The card.
+        uuid: GpuUuid,
+        /// Sum of its grants.
+        booked_bytes: u64,
+        /// Its memory.
+        memory_bytes: u64,
+    },
+    /// A container that is granted already asks again.
+    #[error("container {key} already holds a part of card {uuid}")]
+    AlreadyBooked {
+        /// The container.
+        key: String,
+        /// The card.
+        uuid: GpuUuid,
+    },
+    /// An inventory that names a card twice.
+    #[error("inventory {} names {duplicate} twice", path.display())]
+    DuplicateCard {
+        /// The file.
+        path: PathBuf,
+        /// The repeated UUID or index.
+        duplicate: String,
+    },
+    /// No simulated cards: `cgpu-sim` has not written its inventory.
+    #[error("no simulated cards: {} does not exist; start cgpu-sim first", path.display())]
+    NoSimulator {
+        /// Where the inventory would be.
+        path: PathBuf,
+    },
+    /// This program was built without NVML.
+    #[error("this program is built without NVML and {} does not hold the inventory of driver {driver_version}: run `cgpu cards` once", path.display())]
+    NoNvml {
+        /// Where a saved inventory would be.
+        path: PathBuf,
+        /// The loaded driver.
+        driver_version: String,
+    },
+    /// NVML is absent or refuses.
+    #[cfg(feature = "nvml")]
+    #[error("NVML cannot {operation}")]
+    Nvml {
+        /// The query.
+        operation: &'static str,
+        /// NVML's answer.
+        #[source]
+        source: nvml_wrapper::error::NvmlError,
+    },
+    /// The request cannot be placed.
+    #[error(transparent)]
+    Placement(#[from] crate::placement::Refusal),
+}
+
+impl Error {
+    /// Wraps a failed file operation.
+    pub(crate) fn io(
+        operation: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            operation,
+            path,
+            source,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! A grant: one container's placed request. The broker is started from it, and from nothing else.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::identity::{ContainerKey, GpuUuid};
+use crate::store::{self, Store};
+
+/// The version that this cgpu writes, and the newest that it reads.
+pub const VERSION: u32 = 1;
+
+/// The name of the file in the container's folder.
+pub const FILE_NAME: &str = "grant.json";
+
+/// No grant of ours comes near this.
+const SIZE_MAX_BYTES: u64 = 1 << 20;
+
+/// What one container holds, until it is deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Whose it is.
+    pub key: ContainerKey,
+    /// Who executes its calls.
+    pub driver: DriverSpec,
+    /// Version of that driver, for example `570.195.03`; it selects the layouts.
+    pub driver_version: String,
+    /// Its slices, one a card, in the order in which the container numbers them.
+    pub cards: Vec<CardGrant>,
+    /// Its share of the cards' time.
+    pub compute: ComputeTerms,
+    /// Who asked.
+    pub door: Door,
+    /// The engine's bundle; `cgpu run` has none.
+    pub bundle: Option<PathBuf>,
+    /// When it was granted, milliseconds since 1970.
+    pub created_at_unix_ms: u64,
+}
+
+/// The driver behind the broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum DriverSpec {
+    /// The kernel's driver.
+    Kernel,
+    /// `cgpu-sim`.
+    Sim {
+        /// Its request socket.
+        socket: PathBuf,
+    },
+}
+
+/// One slice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardGrant {
+    /// Of which card.
+    pub uuid: GpuUuid,
+    /// The card's device number, as in `/dev/nvidia<minor>`.
+    pub minor: u32,
+    /// All memory of that card that the container may hold.
+    pub quota_bytes: u64,
+}
+
+/// A container's terms for the cards' compute time. What is absent follows the host's policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeTerms {
+    /// cGPU's policy number, if the container asked for one.
+    pub policy: Option<ComputePolicy>,
+    /// Cap or share in percent of a card, 1 to 100.
+    pub percent: Option<u32>,
+    /// Relative weight, at least 1.
+    pub weight: Option<u32>,
+    /// Whether it goes before the others.
+    pub priority: Priority,
+}
+
+/// How a card's time is divided; numbers and meanings are cGPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputePolicy {
+    /// 0: a fixed share of 1 / the most containers a card takes.
+    FairShare,
+    /// 1: 1 / the containers that are there.
+    Preemptive,
+    /// 2: by weight among the containers that are there.
+    Weighted,
+    /// 3: exactly the percentage; the rest stays idle.
+    Fixed,
+    /// 4: the percentage or weight, and what others leave.
+    Soft,
+    /// 5: the driver decides.
+    Native,
+}
+
+impl ComputePolicy {
+    /// All of them, by number.
+    pub const ALL: [Self; 6] = [
+        Self::FairShare,
+        Self::Preemptive,
+        Self::Weighted,
+        Self::Fixed,
+        Self::Soft,
+        Self::Native,
+    ];
+
+    /// cGPU's number.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::FairShare => 0,
+            Self::Preemptive => 1,
+            Self::Weighted => 2,
+            Self::Fixed => 3,
+            Self::Soft => 4,
+            Self::Native => 5,
+        }
+    }
+
+    /// The word that annotations and tables use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FairShare => "fair-share",
+            Self::Preemptive => "preemptive",
+            Self::Weighted => "weighted",
+            Self::Fixed => "fixed",
+            Self::Soft => "soft",
+            Self::Native => "native",
+        }
+    }
+}
+
+/// Before the others, or among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Among the others.
+    #[default]
+    Normal,
+    /// Before the others.
+    High,
+}
+
+/// Who made the grant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Door {
+    /// Which kind of program.
+    pub kind: DoorKind,
+    /// Its process, for people who look; the lock says whether it lives.
+    pub pid: u32,
+}
+
+/// The programs that start vGPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DoorKind {
+    /// `containerd-shim-cgpu-v2`: lives as long as its containers.
+    Shim,
+    /// `cgpu-runtime`: ends once the container is created.
+    Runtime,
+    /// `cgpu run`: lives as long as its process.
+    Run,
+}
+
+impl Grant {
+    /// Reads `<container folder>/grant.json`.
+    ///
+    /// # Errors
+    /// Unreadable, oversized, or of a newer cgpu.
+    pub fn read(container_dir: &Path) -> Result<Self, Error> {
+        let path = container_dir.join(FILE_NAME);
+        let bytes = store::read_capped("grant", &path, SIZE_MAX_BYTES)?;
+        store::parse_versioned("grant", &path, &bytes, VERSION)
+    }
+
+    /// Writes `<container folder>/grant.json` durably.
+    ///
+    /// # Errors
+    /// A failed file operation.
+    pub fn write(&self, store: &dyn Store, container_dir: &Path) -> Result<(), Error> {
+        store::write_json(store, "grant", &container_dir.join(FILE_NAME), self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::DiskStore;
+
+    fn sample() -> Grant {
+        Grant {
+            version: VERSION,
+            key: ContainerKey::new("default", "c1").unwrap(),
+            driver: DriverSpec::Sim {
+                socket: "/run/cgpu/sim/sim.sock".into(),
+            },
+            driver_version: "570.195.03".to_owned(),
+            cards: vec![CardGrant {
+                uuid: GpuUuid::new("GPU-1").unwrap(),
+                minor: 0,
+                quota_bytes: 4 << 30,
+            }],
+            compute: ComputeTerms {
+                policy: Some(ComputePolicy::Fixed),
+                percent: Some(30),
+                ..ComputeTerms::default()
+            },
+            door: Door {
+                kind: DoorKind::Shim,
+                pid: 7,
+            },
+            bundle: Some("/bundle".into()),
+            created_at_unix_ms: 1,
+        }
+    }
+
+    #[test]
+    fn a_grant_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        sample().write(&DiskStore, dir.path()).unwrap();
+        assert_eq!(Grant::read(dir.path()).unwrap(), sample());
+    }
+
+    #[test]
+    fn version_1_as_it_was_first_written_still_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(
+            dir.path().join(FILE_NAME),
+            include_str!("../tests/data/grant-v1.json"),
+        )
+        .unwrap();
+        assert_eq!(Grant::read(dir.path()).unwrap(), sample());
+    }
+
+    #[test]
+    fn a_newer_grant_is_named_as_such_even_if_nothing_else_in_it_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(
+            dir.path().join(FILE_NAME),
+            r#"{"version": 2, "shape": "unknown"}"#,
+        )
+        .unwrap();
+        let error = Grant::read(dir.path()).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Newer {
+                    found: 2,
+                    known: 1,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_truncated_grant_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE_NAME), r#"{"version": 1, "key""#).unwrap();
+        assert!(matches!(
+            Grant::read(dir.path()),
+            Err(Error::Unreadable { .. })
+        ));
+    }
+}

@@ -1,0 +1,214 @@
+//! Names of cards and containers, checked once where they enter.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The longest name of a namespace or container. containerd allows 76 characters, podman and plain runc more.
+const NAME_CHARS_MAX: usize = 128;
+
+/// The longest UUID. NVIDIA's are `GPU-` and 36 characters, a MIG instance's `MIG-` and 36.
+const UUID_CHARS_MAX: usize = 64;
+
+/// A card's name for life: `GPU-` and a UUID, as the driver prints it.
+///
+/// It becomes a folder's name, so that only letters, digits and hyphens are let in.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GpuUuid(String);
+
+impl GpuUuid {
+    /// Checks the spelling; whether such a card exists is the inventory's to say.
+    ///
+    /// # Errors
+    /// [`Error::Uuid`] names the text and what is allowed.
+    pub fn new(text: impl Into<String>) -> Result<Self, Error> {
+        let text = text.into();
+        let prefixed = ["GPU-", "MIG-"]
+            .iter()
+            .any(|prefix| text.len() > prefix.len() && text.starts_with(prefix));
+        let plain = text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if prefixed && plain && text.len() <= UUID_CHARS_MAX {
+            Ok(Self(text))
+        } else {
+            Err(Error::Uuid { text })
+        }
+    }
+
+    /// The text as the driver prints it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for GpuUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for GpuUuid {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<String> for GpuUuid {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self, Error> {
+        Self::new(text)
+    }
+}
+
+impl From<GpuUuid> for String {
+    fn from(uuid: GpuUuid) -> Self {
+        uuid.0
+    }
+}
+
+/// Which container: the engine's namespace and the container's id in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "KeyText", into = "KeyText")]
+pub struct ContainerKey {
+    namespace: String,
+    id: String,
+}
+
+impl ContainerKey {
+    /// Both names become folders: `[A-Za-z0-9_.-]`, 1 to 128 characters, and neither `.` nor `..`.
+    ///
+    /// # Errors
+    /// [`Error::Name`] names the offending part.
+    pub fn new(namespace: impl Into<String>, id: impl Into<String>) -> Result<Self, Error> {
+        let (namespace, id) = (namespace.into(), id.into());
+        for (part, text) in [("namespace", &namespace), ("container id", &id)] {
+            let plain = text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
+            if text.is_empty()
+                || text.len() > NAME_CHARS_MAX
+                || !plain
+                || text == "."
+                || text == ".."
+            {
+                return Err(Error::Name {
+                    part,
+                    text: text.chars().take(NAME_CHARS_MAX).collect(),
+                });
+            }
+        }
+        Ok(Self { namespace, id })
+    }
+
+    /// The engine's namespace, for example `default`, `moby`, `k8s.io`.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The container's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// `<namespace>/<id>`, the container's place below `vgpus/`.
+    #[must_use]
+    pub fn relative_dir(&self) -> PathBuf {
+        PathBuf::from(&self.namespace).join(&self.id)
+    }
+}
+
+impl fmt::Display for ContainerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.id)
+    }
+}
+
+impl FromStr for ContainerKey {
+    type Err = Error;
+    /// Reads what [`fmt::Display`] writes.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text.split_once('/') {
+            Some((namespace, id)) => Self::new(namespace, id),
+            None => Err(Error::Name {
+                part: "container key",
+                text: text.chars().take(NAME_CHARS_MAX).collect(),
+            }),
+        }
+    }
+}
+
+/// The key as it stands in files: checked again when it is read.
+#[derive(Serialize, Deserialize)]
+struct KeyText {
+    namespace: String,
+    id: String,
+}
+
+impl TryFrom<KeyText> for ContainerKey {
+    type Error = Error;
+    fn try_from(text: KeyText) -> Result<Self, Error> {
+        Self::new(text.namespace, text.id)
+    }
+}
+
+impl From<ContainerKey> for KeyText {
+    fn from(key: ContainerKey) -> Self {
+        Self {
+            namespace: key.namespace,
+            id: key.id,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_leave_their_folder_are_refused() {
+        for (namespace, id) in [
+            ("..", "a"),
+            ("a", ".."),
+            ("a", "."),
+            ("a/b", "c"),
+            ("", "a"),
+            ("a", ""),
+            ("a", "b c"),
+            ("a", "b\0"),
+        ] {
+            assert!(
+                ContainerKey::new(namespace, id).is_err(),
+                "{namespace:?} {id:?}"
+            );
+        }
+        assert!(ContainerKey::new("a", "x".repeat(129)).is_err());
+        assert!(ContainerKey::new("k8s.io", "x".repeat(128)).is_ok());
+    }
+
+    #[test]
+    fn a_key_reads_back_from_its_own_text_and_is_checked_in_files() {
+        let key = ContainerKey::new("k8s.io", "a_b-c.1").unwrap();
+        assert_eq!(key.to_string().parse::<ContainerKey>().unwrap(), key);
+        let json = serde_json::to_string(&key).unwrap();
+        assert_eq!(serde_json::from_str::<ContainerKey>(&json).unwrap(), key);
+        assert!(serde_json::from_str::<ContainerKey>(r#"{"namespace":"..","id":"x"}"#).is_err());
+    }
+
+    #[test]
+    fn uuids_are_checked() {
+        assert!(GpuUuid::new("GPU-8d8a6b0f-31c1-4a2c-9a40-0a2b5b1f0001").is_ok());
+        for text in ["", "GPU-", "gpu-1", "GPU-../../etc", "GPU-a/b", "0"] {
+            assert!(GpuUuid::new(text).is_err(), "{text:?}");
+        }
+    }
+}

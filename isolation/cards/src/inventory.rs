@@ -1,0 +1,321 @@
+//! The cards of this host.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::identity::GpuUuid;
+use crate::store::{self, DiskStore, Store};
+
+/// The version of the inventory files, simulated and saved, that this cgpu writes.
+pub const VERSION: u32 = 1;
+
+/// No inventory of ours comes near this.
+const SIZE_MAX_BYTES: u64 = 4 << 20;
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    /// Its name for life.
+    pub uuid: GpuUuid,
+    /// The model, for example `NVIDIA L4`.
+    pub name: String,
+    /// All of its memory that can be granted.
+    pub memory_bytes: u64,
+    /// Its device number, as in `/dev/nvidia<minor>`.
+    pub minor: u32,
+    /// Its place in the driver's order, which is what people type.
+    pub index: u32,
+    /// Its PCI address, for example `00000000:01:00.0`.
+    pub pci: String,
+}
+
+/// What `cgpu-sim` writes to `<state_dir>/sim/cards.json`, before it listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SimulatedInventory {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The driver release that is imitated, for example `570.195.03`.
+    pub driver_version: String,
+    /// The cards, by index.
+    pub cards: Vec<Card>,
+}
+
+impl SimulatedInventory {
+    /// Where it stands below a state folder.
+    #[must_use]
+    pub fn path(state_dir: &Path) -> PathBuf {
+        state_dir.join("sim/cards.json")
+    }
+
+    /// The socket of `cgpu-sim` below a state folder.
+    #[must_use]
+    pub fn socket_path(state_dir: &Path) -> PathBuf {
+        state_dir.join("sim/sim.sock")
+    }
+
+    /// Writes it durably; the folder must exist.
+    ///
+    /// # Errors
+    /// A failed file operation.
+    pub fn write(&self, store: &dyn Store, state_dir: &Path) -> Result<(), Error> {
+        store::write_json(store, "simulated inventory", &Self::path(state_dir), self)
+    }
+}
+
+/// The cards that requests are placed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    /// Release of the driver, for example `570.195.03`.
+    pub driver_version: String,
+    /// The cards, by index.
+    pub cards: Vec<Card>,
+}
+
+impl Inventory {
+    /// The simulated cards.
+    ///
+    /// # Errors
+    /// [`Error::NoSimulator`] where `cgpu-sim` has not written any; unreadable, newer, or naming a card twice.
+    pub fn simulated(state_dir: &Path) -> Result<Self, Error> {
+        let path = SimulatedInventory::path(state_dir);
+        if !path.exists() {
+            return Err(Error::NoSimulator { path });
+        }
+        Self::from_file("simulated inventory", &path)
+    }
+
+    /// The real cards. Asking NVML costs tens of milliseconds, so that its answer is saved in the state folder, and
+    /// used as long as the driver whose answer it is stays loaded. (The state folder does not survive a reboot.)
+    ///
+    /// # Errors
+    /// No answer is saved and NVML is absent, refuses, or is not built in; a broken saved answer.
+    pub fn kernel(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
+        let path = Self::saved_path(state_dir);
+        if path.exists() {
+            let saved = Self::from_file("saved inventory", &path)?;
+            if saved.driver_version == loaded_driver_version {
+                return Ok(saved);
+            }
+        }
+        Self::ask_driver(state_dir, loaded_driver_version)
+    }
+
+    /// Asks NVML now and saves the answer, as `cgpu cards` and `cgpu doctor` do.
+    ///
+    /// # Errors
+    /// NVML is absent, refuses, or is not built in; the answer cannot be saved.
+    pub fn ask_driver(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
+        let found = nvml::inventory(state_dir, loaded_driver_version)?;
+        let saved = SimulatedInventory {
+            version: VERSION,
+            driver_version: found.driver_version.clone(),
+            cards: found.cards.clone(),
+        };
+        store::write_json(
+            &DiskStore,
+            "saved inventory",
+            &Self::saved_path(state_dir),
+            &saved,
+        )?;
+        Ok(found)
+    }
+
+    fn saved_path(state_dir: &Path) -> PathBuf {
+        state_dir.join("cards.json")
+    }
+
+    fn from_file(what: &'static str, path: &Path) -> Result<Self, Error> {
+        let bytes = store::read_capped(what, path, SIZE_MAX_BYTES)?;
+        let SimulatedInventory {
+            driver_version,
+            mut cards,
+            ..
+        } = store::parse_versioned(what, path, &bytes, VERSION)?;
+        let mut names = BTreeSet::new();
+        for card in &cards {
+            for name in [
+                card.uuid.to_string(),
+                format!("index {}", card.index),
+                format!("minor {}", card.minor),
+            ] {
+                if let Some(duplicate) = names.replace(name) {
+                    return Err(Error::DuplicateCard {
+                        path: path.to_owned(),
+                        duplicate,
+                    });
+                }
+            }
+        }
+        cards.sort_by_key(|card| card.index);
+        Ok(Self {
+            driver_version,
+            cards,
+        })
+    }
+}
+
+#[cfg(feature = "nvml")]
+mod nvml {
+    //! The only place of this crate that speaks to NVML; `libnvidia-ml.so.1` is loaded when it is called.
+
+    use std::path::Path;
+
+    use nvml_wrapper::Nvml;
+    use nvml_wrapper::error::NvmlError;
+
+    use super::{Card, Inventory};
+    use crate::Error;
+    use crate::identity::GpuUuid;
+
+    pub(super) fn inventory(
+        _state_dir: &Path,
+        _loaded_driver_version: &str,
+    ) -> Result<Inventory, Error> {
+        let failed = |operation| move |source: NvmlError| Error::Nvml { operation, source };
+        let nvml = Nvml::init().map_err(failed("be loaded (libnvidia-ml.so.1)"))?;
+        let driver_version = nvml
+            .sys_driver_version()
+            .map_err(failed("say the driver's version"))?;
+        let count = nvml.device_count().map_err(failed("count the cards"))?;
+        let mut cards = Vec::new();
+        for index in 0..count {
+            let device = nvml.device_by_index(index).map_err(failed("open a card"))?;
+            cards.push(Card {
+                uuid: GpuUuid::new(device.uuid().map_err(failed("say a card's UUID"))?)?,
+                name: device.name().map_err(failed("say a card's name"))?,
+                memory_bytes: device
+                    .memory_info()
+                    .map_err(failed("say a card's memory"))?
+                    .total,
+                minor: device
+                    .minor_number()
+                    .map_err(failed("say a card's device number"))?,
+                index,
+                pci: device
+                    .pci_info()
+                    .map_err(failed("say a card's PCI address"))?
+                    .bus_id,
+            });
+        }
+        Ok(Inventory {
+            driver_version,
+            cards,
+        })
+    }
+}
+
+#[cfg(not(feature = "nvml"))]
+mod nvml {
+    //! Stands in where NVML is not built in.
+
+    use std::path::Path;
+
+    use super::Inventory;
+    use crate::Error;
+
+    pub(super) fn inventory(
+        state_dir: &Path,
+        loaded_driver_version: &str,
+    ) -> Result<Inventory, Error> {
+        Err(Error::NoNvml {
+            path: Inventory::saved_path(state_dir),
+            driver_version: loaded_driver_version.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(index: u32) -> Card {
+        Card {
+            uuid: GpuUuid::new(format!("GPU-{index}")).unwrap(),
+            name: "Simulated Ada".to_owned(),
+            memory_bytes: 24 << 30,
+            minor: index,
+            index,
+            pci: format!("00000000:0{index}:00.0"),
+        }
+    }
+
+    fn written(cards: Vec<Card>) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sim")).unwrap();
+        SimulatedInventory {
+            version: VERSION,
+            driver_version: "570.195.03".to_owned(),
+            cards,
+        }
+        .write(&DiskStore, dir.path())
+        .unwrap();
+        dir
+    }
+
+    #[test]
+    fn simulated_cards_are_read_by_index() {
+        let dir = written(vec![card(1), card(0)]);
+        let inventory = Inventory::simulated(dir.path()).unwrap();
+        assert_eq!(inventory.driver_version, "570.195.03");
+        assert_eq!(inventory.cards, [card(0), card(1)]);
+    }
+
+    #[test]
+    fn a_card_named_twice_is_refused() {
+        let dir = written(vec![
+            card(1),
+            Card {
+                uuid: GpuUuid::new("GPU-9").unwrap(),
+                ..card(1)
+            },
+        ]);
+        let error = Inventory::simulated(dir.path()).unwrap_err();
+        assert!(
+            matches!(&error, Error::DuplicateCard { duplicate, .. } if duplicate == "index 1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_simulator_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(
+            Inventory::simulated(dir.path()),
+            Err(Error::NoSimulator { .. })
+        ));
+    }
+
+    #[test]
+    fn a_saved_inventory_counts_only_for_the_driver_that_gave_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let saved = SimulatedInventory {
+            version: VERSION,
+            driver_version: "570.195.03".to_owned(),
+            cards: vec![card(0)],
+        };
+        store::write_json(
+            &DiskStore,
+            "saved inventory",
+            &Inventory::saved_path(dir.path()),
+            &saved,
+        )
+        .unwrap();
+        assert_eq!(
+            Inventory::kernel(dir.path(), "570.195.03").unwrap().cards,
+            [card(0)]
+        );
+        // Another driver is loaded now: the saved answer must not be used, and this machine has no NVML to ask.
+        if Path::new("/proc/driver/nvidia/version").exists() {
+            println!("SKIP: this machine has a card");
+            return;
+        }
+        let error = Inventory::kernel(dir.path(), "580.1").unwrap_err();
+        #[cfg(feature = "nvml")]
+        assert!(matches!(error, Error::Nvml { .. }), "{error}");
+        #[cfg(not(feature = "nvml"))]
+        assert!(matches!(error, Error::NoNvml { .. }), "{error}");
+    }
+}

@@ -1,0 +1,443 @@
+//! Which cards a request gets. Pure: the same room and the same wish give the same answer.
+//!
+//! All quotas are whole MiB. A request over several cards takes an equal part of each.
+
+use std::fmt;
+
+use crate::identity::GpuUuid;
+use crate::inventory::Card;
+
+/// One MiB in bytes.
+pub const MIB: u64 = 1 << 20;
+
+/// A card and what is still free of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// The card.
+    pub card: Card,
+    /// Its memory less all grants.
+    pub free_bytes: u64,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// How much memory.
+    pub amount: Amount,
+    /// On which cards.
+    pub cards: Choice,
+    /// Cards outside this list are never taken; absent: all may be.
+    pub among: Option<Vec<CardName>>,
+    /// How cards are chosen where there is a choice.
+    pub policy: Policy,
+}
+
+/// How much memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// In all, split equally over the cards.
+    TotalBytes(u64),
+    /// cGPU's share of each card, `container / device` of its memory.
+    Share(Share),
+    /// In all, and on no card more than the share: two dialects that agree on the smaller.
+    AtMost {
+        /// In all, split equally.
+        total_bytes: u64,
+        /// The cap on each card.
+        share: Share,
+    },
+}
+
+/// `container` units of a card that counts as `device` units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Units for the container, at least 1.
+    pub container: u64,
+    /// Units of the whole card, at least 1.
+    pub device: u64,
+}
+
+impl Share {
+    /// `floor(card's MiB × container / device)`, in bytes: the formula that fits all samples that the vendor printed.
+    #[must_use]
+    pub fn of(self, card_memory_bytes: u64) -> u64 {
+        let card_mib = u128::from(card_memory_bytes / MIB);
+        let share_mib = card_mib * u128::from(self.container) / u128::from(self.device.max(1));
+        u64::try_from(share_mib)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(MIB)
+    }
+}
+
+/// On which cards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// So many, whichever.
+    Count(u32),
+    /// Exactly these, in this order.
+    Named(Vec<CardName>),
+}
+
+/// A card as people name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CardName {
+    /// By its name for life.
+    Uuid(GpuUuid),
+    /// By its place in the driver's order.
+    Index(u32),
+}
+
+impl CardName {
+    /// Whether this names the card.
+    #[must_use]
+    pub fn names(&self, card: &Card) -> bool {
+        match self {
+            Self::Uuid(uuid) => *uuid == card.uuid,
+            Self::Index(index) => *index == card.index,
+        }
+    }
+}
+
+impl fmt::Display for CardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uuid(uuid) => uuid.fmt(f),
+            Self::Index(index) => index.fmt(f),
+        }
+    }
+}
+
+/// How cards are chosen where there is a choice; ties go to the lower index.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// The card with the least free memory that still fits: keeps whole cards free.
+    #[default]
+    Binpack,
+    /// The card with the most free memory: keeps neighbours few.
+    Spread,
+}
+
+/// One chosen card and its part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// The card.
+    pub card: Card,
+    /// The container's quota on it.
+    pub quota_bytes: u64,
+}
+
+/// Why a request cannot be placed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nothing asked for.
+    #[error("0 bytes of card memory were asked for: at least 1 MiB on each card")]
+    NoMemory,
+    /// No cards asked for.
+    #[error("0 cards were asked for: at least 1")]
+    NoCards,
+    /// More cards than there are.
+    #[error("{asked} cards were asked for, {} has {exist}", if *.restricted { "the allowed list" } else { "this host" })]
+    TooManyCards {
+        /// How many were asked for.
+        asked: u32,
+        /// How many there are to choose from.
+        exist: usize,
+        /// Whether a list of allowed cards made them fewer.
+        restricted: bool,
+    },
+    /// A name that no card has.
+    #[error("no card {name} on this host, which has: {present}")]
+    UnknownCard {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        present: String,
+    },
+    /// A card named twice.
+    #[error("card {name} is named twice")]
+    NamedTwice {
+        /// The second name.
+        name: String,
+    },
+    /// A named card that another part of the request excludes.
+    #[error("card {name} is not among the cards that the environment allows")]
+    Excluded {
+        /// The card.
+        name: String,
+    },
+    /// Equal parts would not be whole MiB.
+    #[error("{} does not split over {cards} cards: {total_bytes} bytes / {cards} is not a whole number of MiB", Bytes(*total_bytes))]
+    Indivisible {
+        /// What was asked for in all.
+        total_bytes: u64,
+        /// Over how many cards.
+        cards: u32,
+    },
+    /// More than a whole card.
+    #[error("{} on one card was asked for, the largest card that may be used has {}", Bytes(*asked_bytes), Bytes(*largest_bytes))]
+    AboveCard {
+        /// What was asked for on each card.
+        asked_bytes: u64,
+        /// The largest card.
+        largest_bytes: u64,
+    },
+    /// Not enough left.
+    #[error("{wanted} does not fit; left: {}", left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    DoesNotFit {
+        /// What was asked for, in words.
+        wanted: String,
+        /// What each card has left.
+        left: Vec<Left>,
+    },
+}
+
+/// What a card has left, for the person who reads the refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The card's index.
+    pub index: u32,
+    /// The card.
+    pub uuid: GpuUuid,
+    /// Its memory less all grants.
+    pub free_bytes: u64,
+    /// Its memory.
+    pub memory_bytes: u64,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "card {} ({}) {} of {}",
+            self.index,
+            self.uuid,
+            Bytes(self.free_bytes),
+            Bytes(self.memory_bytes)
+        )
+    }
+}
+
+/// Bytes as people write them: whole GiB as GiB, else MiB.
+#[derive(Debug, Clone, Copy)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 && self.0.is_multiple_of(1 << 30) {
+            write!(f, "{} GiB", self.0 >> 30)
+        } else if self.0.is_multiple_of(MIB) {
+            write!(f, "{} MiB", self.0 / MIB)
+        } else {
+            write!(f, "{} bytes", self.0)
+        }
+    }
+}
+
+/// Chooses the cards.
+///
+/// # Errors
+/// A [`Refusal`] that says what was asked for and what there is.
+pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
+    let allowed = allowed_rooms(rooms, wish.among.as_deref())?;
+    let wanted = match &wish.cards {
+        Choice::Count(count) => *count,
+        Choice::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
+    };
+    if wanted == 0 {
+        return Err(Refusal::NoCards);
+    }
+    let total_part = part_of_total(&wish.amount, wanted)?;
+    let candidates = match &wish.cards {
+        Choice::Named(names) => named_rooms(rooms, &allowed, names)?,
+        Choice::Count(count) => {
+            let enough = usize::try_from(*count).is_ok_and(|count| count <= allowed.len());
+            if !enough {
+                return Err(Refusal::TooManyCards {
+                    asked: *count,
+                    exist: allowed.len(),
+                    restricted: wish.among.is_some(),
+                });
+            }
+            by_preference(allowed, wish.policy)
+        }
+    };
+
+    let quota_on = |card: &Card| match wish.amount {
+        Amount::TotalBytes(_) => total_part,
+        Amount::Share(share) => share.of(card.memory_bytes),
+        Amount::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
+    };
+    if candidates.iter().all(|room| quota_on(&room.card) == 0) {
+        return Err(Refusal::NoMemory);
+    }
+    let largest_bytes = candidates
+        .iter()
+        .map(|room| room.card.memory_bytes)
+        .max()
+        .unwrap_or(0);
+    if let Some(asked_bytes) = candidates
+        .iter()
+        .map(|room| quota_on(&room.card))
+        .min()
+        .filter(|asked| *asked > largest_bytes)
+    {
+        return Err(Refusal::AboveCard {
+            asked_bytes,
+            largest_bytes,
+        });
+    }
+
+    let slices: Vec<Slice> = candidates
+        .iter()
+        .map(|room| (*room, quota_on(&room.card)))
+        .filter(|(room, quota_bytes)| *quota_bytes > 0 && *quota_bytes <= room.free_bytes)
+        .map(|(room, quota_bytes)| Slice {
+            card: room.card.clone(),
+            quota_bytes,
+        })
+        .take(usize::try_from(wanted).unwrap_or(usize::MAX))
+        .collect();
+    let complete = u32::try_from(slices.len()) == Ok(wanted);
+    if complete {
+        Ok(slices)
+    } else {
+        Err(Refusal::DoesNotFit {
+            wanted: wish.to_string(),
+            left: left(rooms),
+        })
+    }
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.amount {
+            Amount::TotalBytes(total_bytes) => write!(f, "{}", Bytes(total_bytes))?,
+            Amount::Share(share) => write!(f, "{}/{} of a card", share.container, share.device)?,
+            Amount::AtMost { total_bytes, share } => {
+                write!(
+                    f,
+                    "{} (at most {}/{} of a card)",
+                    Bytes(total_bytes),
+                    share.container,
+                    share.device
+                )?;
+            }
+        }
+        match &self.cards {
+            Choice::Count(1) => f.write_str(" on one card"),
+            Choice::Count(count) => write!(f, " over {count} cards"),
+            Choice::Named(names) => {
+                write!(
+                    f,
+                    " on card {}",
+                    names
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join(" and ")
+                )
+            }
+        }
+    }
+}
+
+/// Each card's part of a total; for a share there is no total to split.
+fn part_of_total(amount: &Amount, cards: u32) -> Result<u64, Refusal> {
+    let total_bytes = match *amount {
+        Amount::Share(_) => return Ok(0),
+        Amount::TotalBytes(total_bytes) | Amount::AtMost { total_bytes, .. } => total_bytes,
+    };
+    if total_bytes == 0 {
+        return Err(Refusal::NoMemory);
+    }
+    if !total_bytes.is_multiple_of(u64::from(cards) * MIB) {
+        return Err(Refusal::Indivisible { total_bytes, cards });
+    }
+    Ok(total_bytes / u64::from(cards))
+}
+
+fn allowed_rooms<'a>(
+    rooms: &'a [Room],
+    among: Option<&[CardName]>,
+) -> Result<Vec<&'a Room>, Refusal> {
+    let Some(names) = among else {
+        return Ok(rooms.iter().collect());
+    };
+    for name in names {
+        if !rooms.iter().any(|room| name.names(&room.card)) {
+            return Err(unknown(name, rooms));
+        }
+    }
+    Ok(rooms
+        .iter()
+        .filter(|room| names.iter().any(|name| name.names(&room.card)))
+        .collect())
+}
+
+fn named_rooms<'a>(
+    rooms: &'a [Room],
+    allowed: &[&'a Room],
+    names: &[CardName],
+) -> Result<Vec<&'a Room>, Refusal> {
+    let mut chosen: Vec<&Room> = Vec::new();
+    for name in names {
+        let room = rooms
+            .iter()
+            .find(|room| name.names(&room.card))
+            .ok_or_else(|| unknown(name, rooms))?;
+        if chosen.iter().any(|other| other.card.uuid == room.card.uuid) {
+            return Err(Refusal::NamedTwice {
+                name: name.to_string(),
+            });
+        }
+        if !allowed
+            .iter()
+            .any(|other| other.card.uuid == room.card.uuid)
+        {
+            return Err(Refusal::Excluded {
+                name: name.to_string(),
+            });
+        }
+        chosen.push(room);
+    }
+    Ok(chosen)
+}
+
+fn by_preference(mut rooms: Vec<&Room>, policy: Policy) -> Vec<&Room> {
+    match policy {
+        Policy::Binpack => rooms.sort_by_key(|room| (room.free_bytes, room.card.index)),
+        Policy::Spread => {
+            rooms.sort_by_key(|room| (std::cmp::Reverse(room.free_bytes), room.card.index))
+        }
+    }
+    rooms
+}
+
+fn unknown(name: &CardName, rooms: &[Room]) -> Refusal {
+    let present = rooms
+        .iter()
+        .map(|room| format!("{} ({})", room.card.index, room.card.uuid))
+        .collect::<Vec<_>>()
+        .join(", ");
+    Refusal::UnknownCard {
+        name: name.to_string(),
+        present: if present.is_empty() {
+            "none".to_owned()
+        } else {
+            present
+        },
+    }
+}
+
+fn left(rooms: &[Room]) -> Vec<Left> {
+    rooms
+        .iter()
+        .map(|room| Left {
+            index: room.card.index,
+            uuid: room.card.uuid.clone(),
+            free_bytes: room.free_bytes,
+            memory_bytes: room.card.memory_bytes,
+        })
+        .collect()
+}

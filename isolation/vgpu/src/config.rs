@@ -1,0 +1,280 @@
+//! `/etc/cgpu/cgpu.toml`: what the host's administrator decides. Unknown keys are refused.
+
+use std::path::{Path, PathBuf};
+
+use cards::placement::Policy;
+use serde::Deserialize;
+
+use crate::Error;
+
+/// Where the configuration is, unless `$CGPU_CONFIG` names another file.
+pub const DEFAULT_PATH: &str = "/etc/cgpu/cgpu.toml";
+
+/// The variable that names another file. Only the doors' own environment counts, which the administrator sets.
+pub const PATH_VARIABLE: &str = "CGPU_CONFIG";
+
+/// A configuration is a page of text.
+const SIZE_MAX_BYTES: u64 = 1 << 20;
+
+/// The host's configuration; every key has a default.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where cgpu keeps its state; root's alone. It need not survive a reboot.
+    pub state_dir: PathBuf,
+    /// The OCI runtime; absent: `runc` from [`RUNC_DIRS`].
+    pub runc: Option<PathBuf>,
+    /// The broker program; absent: `cgpu-broker` beside the program that runs.
+    pub broker: BrokerConfig,
+    /// A static `cgpu` that GPU containers find at `/usr/bin/cgpu`, read-only; absent: none.
+    pub container_tools: Option<PathBuf>,
+    /// Who executes the containers' calls.
+    pub driver: DriverConfig,
+    /// How cards are chosen.
+    pub placement: PlacementConfig,
+    /// How requests are read.
+    pub request: RequestConfig,
+}
+
+/// Table `[broker]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BrokerConfig {
+    /// The program; absent: `cgpu-broker` beside the program that runs.
+    pub path: Option<PathBuf>,
+    /// How long a broker may take to say that it is ready.
+    pub start_timeout_ms: u64,
+    /// How long a broker may take to end when it is told to, before it is killed.
+    pub stop_timeout_ms: u64,
+}
+
+/// Table `[driver]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DriverConfig {
+    /// Which one.
+    pub kind: DriverKind,
+}
+
+/// The drivers to choose from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverKind {
+    /// The kernel's if it is loaded, else the simulated one if it runs.
+    #[default]
+    Auto,
+    /// The kernel's only.
+    Kernel,
+    /// The simulated one only.
+    Sim,
+}
+
+/// Table `[placement]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlacementConfig {
+    /// Where the request does not say.
+    pub policy: Policy,
+}
+
+/// Table `[request]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RequestConfig {
+    /// What a container's environment may do.
+    pub environment: EnvironmentRule,
+    /// Whether `CGPU_DISABLE` in a container's environment is obeyed.
+    pub cgpu_disable: DisableRule,
+}
+
+/// What a container's environment may do. An image's own variables cannot be told from the caller's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvironmentRule {
+    /// Ask for a vGPU, as cGPU's users do, and narrow what the annotations ask for.
+    #[default]
+    Request,
+    /// Only narrow what the annotations ask for.
+    TightenOnly,
+}
+
+/// Whether `CGPU_DISABLE` is obeyed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DisableRule {
+    /// The container is left alone, as cGPU does.
+    #[default]
+    Obey,
+    /// A container that asks for a vGPU and disables it is refused.
+    Refuse,
+}
+
+/// Where `runc` is looked for: folders that only the administrator writes, never `$PATH`.
+pub const RUNC_DIRS: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: PathBuf::from("/run/cgpu"),
+            runc: None,
+            broker: BrokerConfig::default(),
+            container_tools: None,
+            driver: DriverConfig::default(),
+            placement: PlacementConfig::default(),
+            request: RequestConfig::default(),
+        }
+    }
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            path: None,
+            start_timeout_ms: 5_000,
+            stop_timeout_ms: 2_000,
+        }
+    }
+}
+
+impl Default for RequestConfig {
+    fn default() -> Self {
+        Self {
+            environment: EnvironmentRule::Request,
+            cgpu_disable: DisableRule::Obey,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file that `$CGPU_CONFIG` names, else [`DEFAULT_PATH`]; without the latter all defaults hold.
+    ///
+    /// # Errors
+    /// A named file that is absent; a file that is unreadable, oversized or wrong: the error names file, key and value.
+    pub fn load() -> Result<Self, Error> {
+        match std::env::var_os(PATH_VARIABLE) {
+            Some(path) => Self::from_file(Path::new(&path)),
+            None if Path::new(DEFAULT_PATH).exists() => Self::from_file(Path::new(DEFAULT_PATH)),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Reads one file.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn from_file(path: &Path) -> Result<Self, Error> {
+        let bytes = cards::store::read_capped("configuration", path, SIZE_MAX_BYTES)?;
+        let text = String::from_utf8(bytes).map_err(|error| Error::ConfigText {
+            path: path.to_owned(),
+            source: error.utf8_error(),
+        })?;
+        Self::from_text(path, &text)
+    }
+
+    /// Reads the text of a file; `path` is for the error.
+    ///
+    /// # Errors
+    /// Text that is not TOML, an unknown key, a value that is not allowed.
+    pub fn from_text(path: &Path, text: &str) -> Result<Self, Error> {
+        let config: Self = toml::from_str(text).map_err(|source| Error::ConfigSyntax {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let absolute = [
+            ("state_dir", Some(&config.state_dir)),
+            ("runc", config.runc.as_ref()),
+            ("broker.path", config.broker.path.as_ref()),
+            ("container_tools", config.container_tools.as_ref()),
+        ];
+        for (key, value) in absolute {
+            if let Some(value) = value.filter(|value| !value.is_absolute()) {
+                return Err(wrong(path, key, &value.display(), "an absolute path"));
+            }
+        }
+        for (key, value) in [
+            ("broker.start_timeout_ms", config.broker.start_timeout_ms),
+            ("broker.stop_timeout_ms", config.broker.stop_timeout_ms),
+        ] {
+            if !(1..=600_000).contains(&value) {
+                return Err(wrong(path, key, &value, "1 to 600000"));
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn wrong(
+    path: &Path,
+    key: &'static str,
+    value: &dyn std::fmt::Display,
+    allowed: &'static str,
+) -> Error {
+    Error::ConfigValue {
+        path: path.to_owned(),
+        key,
+        value: value.to_string(),
+        allowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), text)
+            .map_err(|error| crate::error::chain(&error))
+    }
+
+    #[test]
+    fn an_empty_file_is_all_defaults() {
+        assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn every_wrong_value_is_named_with_what_is_allowed() {
+        for (text, expected) in [
+            (
+                "memroy = 1",
+                &["/etc/cgpu/cgpu.toml", "memroy", "state_dir"][..],
+            ),
+            (
+                "[driver]\nkind = \"fake\"",
+                &["fake", "auto", "kernel", "sim"],
+            ),
+            ("[driver]\nkidn = \"sim\"", &["kidn", "kind"]),
+            (
+                "[placement]\npolicy = \"random\"",
+                &["random", "binpack", "spread"],
+            ),
+            (
+                "[broker]\nstart_timeout_ms = 0",
+                &["broker.start_timeout_ms", "0", "1 to 600000"],
+            ),
+            ("[broker]\nstart_timeout_ms = -1", &["-1"]),
+            ("[broker]\nstart_timeout_ms = \"soon\"", &["soon"]),
+            (
+                "state_dir = \"run\"",
+                &["state_dir", "run", "an absolute path"],
+            ),
+            ("runc = \"runc\"", &["runc", "an absolute path"]),
+            (
+                "[request]\nenvironment = \"no\"",
+                &["no", "request", "tighten_only"],
+            ),
+            ("state_dir = ", &["line 1"]),
+        ] {
+            let error = parse(text).unwrap_err();
+            for part in expected {
+                assert!(error.contains(part), "{text:?}: {error:?} lacks {part:?}");
+            }
+        }
+    }
+}
