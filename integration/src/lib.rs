@@ -30,4 +30,5 @@ pub mod node;
 pub mod packages;
 pub mod programs;
 pub mod python;
+pub mod rig;
 pub mod skip;

@@ -69,11 +69,20 @@ impl Node {
         fs::write(
             node.config(),
             format!(
-                "state_dir = \"{}\"\nrunc = \"{}\"\nbroker = \"{}\"\n\n[driver]\nkind = \"sim\"\nprofile = \"{}\"\n",
+                r#"state_dir = "{}"
+runc = "{}"
+container_tools = "{}"
+
+[broker]
+path = "{}"
+
+[driver]
+kind = "sim"
+"#,
                 node.state_dir().display(),
                 engines.runc()?.display(),
+                programs.folder().join("static/cgpu").display(),
                 programs.program("cgpu-broker")?.display(),
-                profile_file.display()
             ),
         )?;
         node.start_sim()?;

@@ -1,1 +1,44 @@
-fn main() {}
+//! `cargo xtask`: the project's own commands. `demo` shows, `test` checks, `bench` measures.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod demo;
+mod machine;
+mod table;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Real containers under a private containerd share two simulated cards; ends with expected and seen.
+    Demo(demo::Options),
+    /// Format, lints, and every test of the workspace; ends with `N passed, N failed, N skipped`.
+    Test(test::Options),
+    /// Latency and memory against their targets: a table, and target/bench.json.
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Task::Demo(options) => demo::run(&options),
+        Task::Test(options) => test::run(&options),
+        Task::Bench(options) => bench::run(&options),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What most tests and the demo stand on: a node with two simulated cards, a containerd, and an image with
+//! our client programs in it.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::command::Outcome;
+use crate::containerd::{CGPU, Containerd};
+use crate::image::{self, Image};
+use crate::node::Node;
+use crate::packages::{Engines, Suite};
+use crate::programs::Programs;
+
+/// Two cards of 24 GiB.
+pub const TWO_CARDS: &str = include_str!("../profiles/two-cards.toml");
+
+/// The node and its containerd. Fields end in this order.
+#[derive(Debug)]
+pub struct Rig {
+    /// The engine.
+    pub containerd: Containerd,
+    /// The node below it.
+    pub node: Node,
+    /// busybox with `cgpu` and `cgpu-burn` in `/usr/bin`.
+    pub image: Image,
+}
+
+impl Rig {
+    /// Starts both and imports the image.
+    pub fn start(programs: &Programs, engines: &Engines) -> Result<Self> {
+        Self::with_profile(programs, engines, TWO_CARDS)
+    }
+
+    /// The same with other cards.
+    pub fn with_profile(programs: &Programs, engines: &Engines, profile: &str) -> Result<Self> {
+        let image = image::busybox(Some(programs))?;
+        let node = Node::simulated(programs, engines, profile)?;
+        let containerd = Containerd::start(&node, engines)?;
+        containerd.import(&image)?;
+        Ok(Self {
+            containerd,
+            node,
+            image,
+        })
+    }
+
+    /// Starts a container that only waits, under our shim, with these annotations.
+    pub fn hold(&self, id: &str, annotations: &[&str]) -> Result<Outcome> {
+        self.detached(id, annotations, &["sleep", "100000"])
+    }
+
+    /// Starts a container under our shim with these annotations.
+    pub fn detached(&self, id: &str, annotations: &[&str], program: &[&str]) -> Result<Outcome> {
+        let options = options(annotations);
+        self.containerd
+            .run_detached(&self.image, id, &options, program)
+    }
+
+    /// Runs a container to its end under our shim with these annotations.
+    pub fn once(&self, id: &str, annotations: &[&str], program: &[&str]) -> Result<Outcome> {
+        let options = options(annotations);
+        self.containerd.run_once(&self.image, id, &options, program)
+    }
+
+    /// `cgpu smi --json` inside a container.
+    pub fn smi(&self, id: &str) -> Result<Value> {
+        self.containerd
+            .exec(id, &["cgpu", "smi", "--json"])?
+            .success()?
+            .json()
+    }
+
+    /// Stops the engine and then the node; fails when anything is left.
+    pub fn finish(mut self) -> Result<()> {
+        let left = self.containerd.stop()?;
+        drop(self.containerd);
+        self.node.finish()?;
+        anyhow::ensure!(
+            left.is_empty(),
+            "containers that were not removed: {}",
+            left.join(" ")
+        );
+        Ok(())
+    }
+}
+
+fn options<'a>(annotations: &[&'a str]) -> Vec<&'a str> {
+    let mut options = vec!["--runtime", CGPU];
+    for annotation in annotations {
+        options.extend(["--annotation", annotation]);
+    }
+    options
+}
+
+/// A rig on the engines of `suite`, or why this machine cannot have one.
+pub fn start(suite: Suite) -> Result<Result<Rig, String>> {
+    if let Some(reason) = crate::skip::lacks_root() {
+        return Ok(Err(reason.to_owned()));
+    }
+    let engines = match Engines::fetch(suite) {
+        Ok(engines) => engines,
+        Err(error) => return Ok(Err(format!("{error:#}"))),
+    };
+    // From here on a failure is a failure: our own programs must build and start.
+    Ok(Ok(Rig::start(Programs::for_tests()?, &engines)?))
+}

@@ -1,0 +1,157 @@
+//! Imports between our crates: only the edges of the table in docs/architecture.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use integration::cache::repository;
+use integration::command::succeed;
+use serde_json::Value;
+
+/// What a crate must not import whatever its place: (crate, foreign crate, reason).
+const FOREIGN: [(&str, &str, &str); 4] = [
+    (
+        "hook",
+        "tokio",
+        "the wrapper is one small synchronous program",
+    ),
+    (
+        "hook",
+        "nvml-wrapper",
+        "the wrapper runs as root beside any image",
+    ),
+    (
+        "shim",
+        "nvml-wrapper",
+        "a shim lives as long as its container",
+    ),
+    ("nvabi", "nix", "the ABI's numbers are pure"),
+];
+
+/// Each crate and what it may import, read from the table itself so that the page cannot drift from the rule.
+fn allowed() -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let page = fs::read_to_string(repository().join("docs/architecture.md"))?;
+    let rows = page
+        .lines()
+        .skip_while(|line| !line.starts_with("| crate | does | may import |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let mut table = BTreeMap::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let (Some(name), Some(may)) = (cells.first(), cells.last()) else {
+            continue;
+        };
+        let imports = if *may == "all of the above" {
+            table.keys().cloned().collect()
+        } else {
+            quoted(may)
+        };
+        for name in quoted(name) {
+            table.insert(name, imports.clone());
+        }
+    }
+    Ok(table)
+}
+
+fn quoted(cell: &str) -> BTreeSet<String> {
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+fn packages() -> Result<Vec<Value>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let said = succeed(
+        Command::new(cargo)
+            .args(["metadata", "--no-deps", "--format-version", "1"])
+            .current_dir(repository()),
+    )?;
+    let packages = said.json()?["packages"].as_array().cloned();
+    packages.context("cargo metadata lists packages")
+}
+
+#[test]
+fn every_edge_stands_in_the_table() -> Result<()> {
+    let allowed = allowed()?;
+    let mut wrong = Vec::new();
+    for package in packages()? {
+        let name = package["name"].as_str().context("a name")?;
+        let Some(may) = allowed.get(name) else {
+            wrong.push(format!("{name} has no row in docs/architecture.md"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = dependency["name"].as_str().context("a name")?;
+            let ours = dependency["path"].is_string();
+            // Tests may drive any crate but the programs at the top.
+            let for_tests = dependency["kind"] == "dev";
+            let fine = if for_tests {
+                !["shim", "hook", "cli", "xtask"].contains(&other)
+            } else {
+                may.contains(other)
+            };
+            if ours && !fine {
+                wrong.push(format!("{name} imports {other}"));
+            }
+            for (from, foreign, reason) in FOREIGN {
+                if !for_tests && (from, foreign) == (name, other) {
+                    wrong.push(format!("{name} imports {other}: {reason}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn the_table_names_every_crate_and_has_no_circle() -> Result<()> {
+    let allowed = allowed()?;
+    let names: BTreeSet<String> = packages()?
+        .iter()
+        .filter_map(|package| package["name"].as_str().map(str::to_owned))
+        .collect();
+    let rows: BTreeSet<String> = allowed.keys().cloned().collect();
+    assert_eq!(
+        rows, names,
+        "rows of the table against members of the workspace"
+    );
+    // Take away what imports nothing that is left, until nothing is: a circle would stay.
+    let mut left = allowed;
+    while !left.is_empty() {
+        let free: Vec<String> = left
+            .iter()
+            .filter(|(_, may)| may.iter().all(|other| !left.contains_key(other)))
+            .map(|(name, _)| name.clone())
+            .collect();
+        assert!(!free.is_empty(), "a circle among {:?}", left.keys());
+        for name in free {
+            left.remove(&name);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn unsafe_code_stands_in_sys_alone() -> Result<()> {
+    let mut wrong = Vec::new();
+    for package in packages()? {
+        let name = package["name"].as_str().context("a name")?;
+        for target in package["targets"].as_array().into_iter().flatten() {
+            let kind = target["kind"][0].as_str().context("a kind")?;
+            let path = target["src_path"].as_str().context("a path")?;
+            if name == "sys" || !["lib", "bin"].contains(&kind) {
+                continue;
+            }
+            if !fs::read_to_string(path)?.contains("#![forbid(unsafe_code)]") {
+                wrong.push(format!("{path} does not forbid unsafe code"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}

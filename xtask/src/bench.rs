@@ -1,0 +1,8 @@
+//! `cargo xtask bench`: latency and memory against their targets.
+use anyhow::Result;
+use std::process::ExitCode;
+#[derive(clap::Args)]
+pub(crate) struct Options {}
+pub(crate) fn run(_: &Options) -> Result<ExitCode> {
+    anyhow::bail!("not yet")
+}
