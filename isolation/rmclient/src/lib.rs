@@ -1,1 +1,35 @@
-//! 
+//! An open client of NVIDIA's resource manager: what `cgpu smi` and `cgpu-burn` speak to the driver with.
+//!
+//! It makes the driver's own ioctls, on files that it opens itself, and so sees exactly what any other program in its
+//! place would see: inside a slice the slice, outside the card. It must not know quotas, grants or brokers.
+//!
+//! ```text
+//!   Nodes --connect--> Client (nvidiactl, root client) --card--> Card (nvidia<N>, device, subdevice) --allocate--> Allocation
+//!                                                                 Card --uvm--> Uvm (nvidia-uvm) --map--> external mapping
+//! ```
+//!
+//! A signal may end any call with `EINTR` before its answer arrives; the client then repeats the call with the same bytes
+//! at the same address, as the kernel itself does for a handler with SA_RESTART.
+//!
+//! Sources of numbers and layouts: [`nvabi`], and for the few fields that only a client needs the public headers of
+//! open-gpu-kernel-modules 580.105.08 (`ctrl2080gpu.h`, `ctrl0000unix.h`, `nvos.h`, `uvm_ioctl.h`).
+
+#![forbid(unsafe_code)]
+
+mod card;
+mod client;
+mod error;
+mod file;
+mod heap;
+mod memory;
+mod status;
+mod uvm;
+
+pub use card::{Card, CardInfo, FbMemory, PciAddress, ProcessMemory, Uuid};
+pub use client::{Client, Handle};
+pub use error::Error;
+pub use file::Nodes;
+pub use heap::HeapInfo;
+pub use memory::{Allocation, CpuMapping, Form};
+pub use status::Status;
+pub use uvm::{GpuRange, Uvm};

@@ -1,0 +1,454 @@
+//! One card: what it is called, what it holds, and who holds it.
+
+use std::fmt;
+
+use nvabi::layout::{card_info, device_params};
+use nvabi::{bytes, class, control, escape};
+use sys::ioctl::Block;
+
+use crate::client::text_at;
+use crate::file::DriverFile;
+use crate::{Client, Error, Form, Handle};
+
+/// Where a card sits on the PCI bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress {
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Slot.
+    pub slot: u8,
+    /// Function.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:08X}:{:02X}:{:02X}.{:X}",
+            self.domain, self.bus, self.slot, self.function
+        )
+    }
+}
+
+/// One entry of CARD_INFO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CardInfo {
+    /// RM's GPU id.
+    pub gpu_id: u32,
+    /// N of `nvidia<N>`.
+    pub minor: u32,
+    /// Where it sits.
+    pub pci: PciAddress,
+    /// PCI vendor, 0x10de.
+    pub pci_vendor: u16,
+    /// PCI device.
+    pub pci_device: u16,
+}
+
+/// `nv_ioctl_card_info_t.pci_info.function`
+const PCI_FUNCTION_AT: usize = 10;
+
+impl CardInfo {
+    /// `None` for an entry without a card.
+    pub(crate) fn decode(entry: &[u8]) -> Option<Self> {
+        if bytes::u8_at(entry, card_info::VALID)? == 0 {
+            return None;
+        }
+        Some(Self {
+            gpu_id: bytes::u32_at(entry, card_info::GPU_ID)?,
+            minor: bytes::u32_at(entry, card_info::MINOR)?,
+            pci: PciAddress {
+                domain: bytes::u32_at(entry, card_info::PCI_DOMAIN)?,
+                bus: bytes::u8_at(entry, card_info::PCI_BUS)?,
+                slot: bytes::u8_at(entry, card_info::PCI_SLOT)?,
+                function: bytes::u8_at(entry, PCI_FUNCTION_AT)?,
+            },
+            pci_vendor: bytes::u16_at(entry, card_info::PCI_VENDOR)?,
+            pci_device: bytes::u16_at(entry, card_info::PCI_DEVICE)?,
+        })
+    }
+}
+
+/// A card's UUID, 16 bytes; its text is `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 0 | 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The card's memory as FB_GET_INFO tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FbMemory {
+    /// `TOTAL_RAM_SIZE`, bytes.
+    pub total_bytes: u64,
+    /// `HEAP_SIZE`, bytes.
+    pub heap_bytes: u64,
+    /// `HEAP_FREE`, bytes.
+    pub free_bytes: u64,
+}
+
+impl FbMemory {
+    /// What is in use: the heap less what is free of it.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.heap_bytes.saturating_sub(self.free_bytes)
+    }
+}
+
+/// What one process holds of a card's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// The process, in the pid namespace of whoever executes the call.
+    pub pid: u32,
+    /// Bytes; `None` where the driver does not say.
+    pub used_bytes: Option<u64>,
+}
+
+/// An open card.
+#[derive(Debug)]
+pub struct Card<'client> {
+    client: &'client Client,
+    info: CardInfo,
+    /// Kept open: the driver keeps a card initialised while a node of it is open.
+    _node: DriverFile,
+    device: Handle,
+    subdevice: Handle,
+}
+
+/// `NV0080_ALLOC_PARAMETERS.hClientShare`
+const H_CLIENT_SHARE_AT: usize = 4;
+
+/// `NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS` (`ctrl0000gpu.h`).
+mod id_info {
+    pub(super) const GPU_ID: usize = 0;
+    pub(super) const DEVICE_INSTANCE: usize = 8;
+    pub(super) const SUBDEVICE_INSTANCE: usize = 12;
+}
+
+/// `NV2080_CTRL_GPU_GET_GID_INFO_PARAMS` (`ctrl2080gpu.h`).
+mod gid_info {
+    pub(super) const FLAGS: usize = 4;
+    pub(super) const LENGTH: usize = 8;
+    pub(super) const DATA: usize = 12;
+    /// `..._FLAGS_FORMAT_BINARY`
+    pub(super) const FORMAT_BINARY: u32 = 2;
+}
+
+/// `NV2080_CTRL_GPU_GET_PIDS_PARAMS` and `NV2080_CTRL_GPU_GET_PID_INFO_PARAMS` (`ctrl2080gpu.h`).
+mod pids {
+    pub(super) const ID: usize = 4;
+    pub(super) const COUNT: usize = 8;
+    pub(super) const TABLE: usize = 12;
+    pub(super) const TABLE_ENTRIES: usize = 950;
+    pub(super) const INFO_COUNT: usize = 0;
+    pub(super) const INFO_LIST: usize = 8;
+    pub(super) const INFO_BYTES: usize = 72;
+    pub(super) const INFO_ENTRIES: usize = 200;
+    pub(super) const INFO_RESULT: usize = 8;
+    /// `data.vidMemUsage.memPrivate`
+    pub(super) const INFO_PRIVATE: usize = 16;
+}
+
+/// `gpuNameString` of `NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS`.
+const NAME_AT: usize = 4;
+/// `NV2080_GPU_MAX_NAME_STRING_LENGTH`
+const NAME_LONGEST: usize = 64;
+
+impl<'client> Card<'client> {
+    pub(crate) fn open(client: &'client Client, info: CardInfo) -> Result<Self, Error> {
+        let node = open_node(client, info)?;
+        let (device_instance, subdevice_instance) = instances(client, info)?;
+        let mut params = [0u8; 56];
+        bytes::put_u32(&mut params, device_params::DEVICE_ID, device_instance);
+        bytes::put_u32(&mut params, H_CLIENT_SHARE_AT, client.root().0);
+        let device = client.allocate(
+            Form::Short,
+            client.root(),
+            class::NV01_DEVICE_0,
+            &mut params,
+        )?;
+        let mut params = subdevice_instance.to_le_bytes();
+        let subdevice =
+            client.allocate(Form::Short, device, class::NV20_SUBDEVICE_0, &mut params)?;
+        Ok(Self {
+            client,
+            info,
+            _node: node,
+            device,
+            subdevice,
+        })
+    }
+
+    /// Its entry of CARD_INFO.
+    #[must_use]
+    pub fn info(&self) -> CardInfo {
+        self.info
+    }
+
+    /// The client that it was opened with.
+    #[must_use]
+    pub fn client(&self) -> &'client Client {
+        self.client
+    }
+
+    /// The handle of its device object.
+    #[must_use]
+    pub fn device(&self) -> Handle {
+        self.device
+    }
+
+    /// The handle of its subdevice object.
+    #[must_use]
+    pub fn subdevice(&self) -> Handle {
+        self.subdevice
+    }
+
+    /// The product's name; a simulated card says so in it.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn name(&self) -> Result<String, Error> {
+        let params = self.query(control::NV2080_CTRL_CMD_GPU_GET_NAME_STRING, |_zeroed| ())?;
+        Ok(text_at(&params, NAME_AT, NAME_LONGEST))
+    }
+
+    /// The card's UUID.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn uuid(&self) -> Result<Uuid, Error> {
+        let params = self.query(control::NV2080_CTRL_CMD_GPU_GET_GID_INFO, |params| {
+            bytes::put_u32(params, gid_info::FLAGS, gid_info::FORMAT_BINARY);
+            bytes::put_u32(params, gid_info::LENGTH, 16);
+        })?;
+        match bytes::array_at(&params, gid_info::DATA) {
+            Some(uuid) => Ok(Uuid(uuid)),
+            None => Err(Error::Malformed {
+                call: "NV2080_CTRL_CMD_GPU_GET_GID_INFO",
+                what: "no UUID",
+            }),
+        }
+    }
+
+    /// Total and free memory, by FB_GET_INFO_V2.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn memory(&self) -> Result<FbMemory, Error> {
+        const LIST_AT: usize = 4;
+        let params = self.query(control::NV2080_CTRL_CMD_FB_GET_INFO_V2, |params| {
+            bytes::put_u32(params, 0, FB_INDICES_COUNT);
+            if let Some(list) = params.get_mut(LIST_AT..) {
+                ask(list);
+            }
+        })?;
+        answers(params.get(LIST_AT..).unwrap_or(&[]))
+    }
+
+    /// Total and free memory, by the older FB_GET_INFO with its list behind a pointer.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn memory_by_v1(&self) -> Result<FbMemory, Error> {
+        let cmd = control::NV2080_CTRL_CMD_FB_GET_INFO;
+        let mut params = self.client.params(cmd)?;
+        bytes::put_u32(&mut params, 0, FB_INDICES_COUNT);
+        let mut list = [0u8; 8 * FB_INDICES.len()];
+        ask(&mut list);
+        let nested = vec![Block {
+            parent: 1,
+            pointer_at: 8,
+            bytes: &mut list,
+        }];
+        self.client
+            .control(self.subdevice, cmd, &mut params, nested)?;
+        answers(&list)
+    }
+
+    /// The processes that hold objects on the card.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn processes(&self) -> Result<Vec<ProcessMemory>, Error> {
+        let table = self.query(control::NV2080_CTRL_CMD_GPU_GET_PIDS, |params| {
+            bytes::put_u32(params, pids::ID, class::NV20_SUBDEVICE_0);
+        })?;
+        let count = bytes::u32_at(&table, pids::COUNT).unwrap_or(0);
+        let count = usize::try_from(count)
+            .unwrap_or(usize::MAX)
+            .min(pids::TABLE_ENTRIES);
+        let found: Vec<u32> = (0..count)
+            .filter_map(|index| bytes::u32_at(&table, pids::TABLE + 4 * index))
+            .collect();
+        let mut processes = Vec::with_capacity(found.len());
+        for some in found.chunks(pids::INFO_ENTRIES) {
+            processes.extend(self.process_memory(some)?);
+        }
+        processes.sort_by_key(|process| process.pid);
+        Ok(processes)
+    }
+
+    fn process_memory(&self, pids: &[u32]) -> Result<Vec<ProcessMemory>, Error> {
+        let row = |index: usize| pids::INFO_LIST + pids::INFO_BYTES * index;
+        let params = self.query(control::NV2080_CTRL_CMD_GPU_GET_PID_INFO, |params| {
+            bytes::put_u32(
+                params,
+                pids::INFO_COUNT,
+                u32::try_from(pids.len()).unwrap_or(0),
+            );
+            // `index` stays 0: NV2080_CTRL_GPU_PID_INFO_INDEX_VIDEO_MEMORY_USAGE.
+            for (index, pid) in pids.iter().enumerate() {
+                bytes::put_u32(params, row(index), *pid);
+            }
+        })?;
+        let used = |index: usize| {
+            let result = bytes::u32_at(&params, row(index) + pids::INFO_RESULT)?;
+            let bytes = bytes::u64_at(&params, row(index) + pids::INFO_PRIVATE)?;
+            (result == nvabi::status::NV_OK).then_some(bytes)
+        };
+        Ok(pids
+            .iter()
+            .enumerate()
+            .map(|(index, pid)| ProcessMemory {
+                pid: *pid,
+                used_bytes: used(index),
+            })
+            .collect())
+    }
+
+    /// A control on the subdevice, whose parameters `fill` completes.
+    fn query(&self, cmd: u32, fill: impl FnOnce(&mut [u8])) -> Result<Vec<u8>, Error> {
+        let mut params = self.client.params(cmd)?;
+        fill(&mut params);
+        self.client
+            .control(self.subdevice, cmd, &mut params, Vec::new())?;
+        Ok(params)
+    }
+
+    /// A further open file of the card's node, bound to the client.
+    pub(crate) fn open_again(&self) -> Result<DriverFile, Error> {
+        open_node(self.client, self.info)
+    }
+}
+
+fn open_node(client: &Client, info: CardInfo) -> Result<DriverFile, Error> {
+    let node = client.open(client.nodes().card(info.minor))?;
+    let escape = escape::NV_ESC_REGISTER_FD;
+    let mut arg = client.ctl().number().to_le_bytes();
+    node.call(escape.name, escape.cmd(client.release()), &mut arg, &mut [])?;
+    Ok(node)
+}
+
+/// Device and subdevice instance of a GPU id.
+fn instances(client: &Client, info: CardInfo) -> Result<(u32, u32), Error> {
+    let cmd = control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2;
+    let mut params = client.params(cmd)?;
+    bytes::put_u32(&mut params, id_info::GPU_ID, info.gpu_id);
+    client.control(client.root(), cmd, &mut params, Vec::new())?;
+    match (
+        bytes::u32_at(&params, id_info::DEVICE_INSTANCE),
+        bytes::u32_at(&params, id_info::SUBDEVICE_INSTANCE),
+    ) {
+        (Some(device), Some(subdevice)) => Ok((device, subdevice)),
+        _ => Err(Error::Malformed {
+            call: "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2",
+            what: "no instance",
+        }),
+    }
+}
+
+const FB_INDICES: [u32; 3] = [
+    control::fb_info::TOTAL_RAM_SIZE,
+    control::fb_info::HEAP_SIZE,
+    control::fb_info::HEAP_FREE,
+];
+const FB_INDICES_COUNT: u32 = 3;
+
+/// Writes the wanted indices into a list of `{u32 index; u32 data}`.
+fn ask(list: &mut [u8]) {
+    for (entry, index) in list.chunks_exact_mut(8).zip(FB_INDICES) {
+        bytes::put_u32(entry, 0, index);
+    }
+}
+
+/// Reads the values, which are KiB.
+fn answers(list: &[u8]) -> Result<FbMemory, Error> {
+    let value =
+        |position: usize| bytes::u32_at(list, 8 * position + 4).map(|kib| u64::from(kib) * 1024);
+    match (value(0), value(1), value(2)) {
+        (Some(total_bytes), Some(heap_bytes), Some(free_bytes)) => Ok(FbMemory {
+            total_bytes,
+            heap_bytes,
+            free_bytes,
+        }),
+        _ => Err(Error::Malformed {
+            call: "NV2080_CTRL_CMD_FB_GET_INFO",
+            what: "a list that is too short",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_entry_without_a_card_is_none() {
+        assert_eq!(CardInfo::decode(&[0; 72]), None);
+        assert_eq!(CardInfo::decode(&[1; 8]), None);
+    }
+
+    #[test]
+    fn an_entry_is_read_by_its_offsets() {
+        let mut entry = [0u8; 72];
+        entry[0] = 1;
+        bytes::put_u32(&mut entry, 4, 1);
+        entry[8..11].copy_from_slice(&[0x65, 2, 3]);
+        bytes::put_u32(&mut entry, 16, 0x6502);
+        bytes::put_u32(&mut entry, 56, 4);
+        let info = CardInfo::decode(&entry).unwrap();
+        assert_eq!(info.pci.to_string(), "00000001:65:02.3");
+        assert_eq!((info.gpu_id, info.minor), (0x6502, 4));
+    }
+
+    #[test]
+    fn a_uuid_prints_as_the_driver_prints_it() {
+        let uuid = Uuid(core::array::from_fn(|index| u8::try_from(index).unwrap()));
+        assert_eq!(uuid.to_string(), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    #[test]
+    fn memory_is_read_in_kib() {
+        let mut list = [0u8; 24];
+        ask(&mut list);
+        for (entry, kib) in list.chunks_exact_mut(8).zip([4096u32, 4096, 1024]) {
+            bytes::put_u32(entry, 4, kib);
+        }
+        let memory = answers(&list).unwrap();
+        assert_eq!(memory.total_bytes, 4 << 20);
+        assert_eq!(memory.used_bytes(), 3 << 20);
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_of_a_driver_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let decoded = CardInfo::decode(&bytes);
+            prop_assert!(decoded.is_none() || bytes.len() >= 60);
+            prop_assert_eq!(answers(&bytes).is_ok(), bytes.len() >= 24);
+        }
+    }
+}

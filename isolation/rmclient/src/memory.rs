@@ -1,0 +1,186 @@
+//! Card memory: allocating, mapping into this process, exporting.
+
+use nvabi::layout::{memory_params, nvos33};
+use nvabi::{bytes, class, control, escape};
+use sys::mapping::Mapping;
+
+use crate::client::checked;
+use crate::file::DriverFile;
+use crate::{Card, Error, Handle};
+
+/// Which struct of RM_ALLOC is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `NVOS21_PARAMETERS`, 32 bytes.
+    Short,
+    /// `NVOS64_PARAMETERS`, 48 bytes.
+    Long,
+}
+
+/// A piece of card memory. It lives until it is freed, or its client ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// Its handle, below the card's device.
+    pub handle: Handle,
+    /// What the driver gave: at least what was asked.
+    pub bytes: u64,
+}
+
+/// `NVOS32_ATTR_PHYSICALITY_ALLOW_NONCONTIGUOUS` (bits 28:27 = 3): a large block need not be one piece of the card.
+pub(crate) const ATTR_ALLOW_NONCONTIGUOUS: u32 = 3 << 27;
+
+/// `NV_MEMORY_ALLOCATION_PARAMS.owner`: free text of the client.
+const OWNER_AT: usize = 0;
+
+impl Card<'_> {
+    /// Allocates `size_bytes` of the card's memory (class `NV01_MEMORY_LOCAL_USER`).
+    ///
+    /// # Errors
+    /// [`Error::is_no_memory`] when the card or the slice is full; otherwise the driver's status.
+    pub fn allocate(&self, form: Form, size_bytes: u64) -> Result<Allocation, Error> {
+        let client = self.client();
+        let class = class::NV01_MEMORY_LOCAL_USER;
+        let length =
+            class::row_of(class, client.release()).map_or(0, |row| row.params.of(client.release()));
+        let mut params = vec![0u8; usize::try_from(length).unwrap_or(0)];
+        bytes::put_u32(&mut params, OWNER_AT, client.root().0);
+        bytes::put_u32(&mut params, memory_params::ATTR, ATTR_ALLOW_NONCONTIGUOUS);
+        bytes::put_u64(&mut params, memory_params::SIZE, size_bytes);
+        let handle = client.allocate(form, self.device(), class, &mut params)?;
+        let bytes = bytes::u64_at(&params, memory_params::SIZE).unwrap_or(size_bytes);
+        Ok(Allocation { handle, bytes })
+    }
+
+    /// Frees a handle of card memory. The memory goes when its last handle and its last mapping go.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn free(&self, memory: Handle) -> Result<(), Error> {
+        self.client().free(self.device(), memory)
+    }
+
+    /// Another handle for card memory of this client.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn duplicate(&self, memory: Handle) -> Result<Handle, Error> {
+        self.client()
+            .duplicate(self.device(), self.client().root(), memory)
+    }
+
+    /// Maps the first `size_bytes` of card memory into this process.
+    ///
+    /// # Errors
+    /// The driver's status, or the mmap's error.
+    pub fn map(&self, memory: Handle, size_bytes: u64) -> Result<CpuMapping, Error> {
+        let client = self.client();
+        let release = client.release();
+        let escape = escape::NV_ESC_RM_MAP_MEMORY;
+        let file = self.open_again()?;
+        let mut arg = [0u8; 56];
+        bytes::put_u32(&mut arg, nvos33::H_CLIENT, client.root().0);
+        bytes::put_u32(&mut arg, nvos33::H_DEVICE, self.device().0);
+        bytes::put_u32(&mut arg, nvos33::H_MEMORY, memory.0);
+        bytes::put_u64(&mut arg, nvos33::LENGTH, size_bytes);
+        bytes::put(&mut arg, nvos33::FD, &file.number().to_le_bytes());
+        client
+            .ctl()
+            .call(escape.name, escape.cmd(release), &mut arg, &mut [])?;
+        checked(escape.name, &arg, nvos33::STATUS)?;
+        let failed = |source| Error::Mapping {
+            path: file.path().to_owned(),
+            bytes: size_bytes,
+            source,
+        };
+        let length = usize::try_from(size_bytes)
+            .map_err(|_too_large| failed(std::io::ErrorKind::InvalidInput.into()))?;
+        let words = Mapping::shared(&file, length).map_err(failed)?;
+        let address = bytes::u64_at(&arg, nvos33::P_LINEAR).unwrap_or(0);
+        Ok(CpuMapping {
+            words,
+            memory,
+            address,
+            file,
+        })
+    }
+
+    /// Ends a mapping of [`Card::map`].
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn unmap(&self, mapping: CpuMapping) -> Result<(), Error> {
+        let client = self.client();
+        let escape = escape::NV_ESC_RM_UNMAP_MEMORY;
+        let CpuMapping {
+            words,
+            memory,
+            address,
+            file,
+        } = mapping;
+        drop(words);
+        let mut arg = [0u8; 32];
+        bytes::put_u32(&mut arg, nvos34::H_CLIENT, client.root().0);
+        bytes::put_u32(&mut arg, nvos34::H_DEVICE, self.device().0);
+        bytes::put_u32(&mut arg, nvos34::H_MEMORY, memory.0);
+        bytes::put_u64(&mut arg, nvos34::P_LINEAR, address);
+        client
+            .ctl()
+            .call(escape.name, escape.cmd(client.release()), &mut arg, &mut [])?;
+        drop(file);
+        checked(escape.name, &arg, nvabi::layout::nvos34::STATUS)
+    }
+
+    /// Exports card memory to a file of its own: while the file is open, the memory stays even without a handle.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn export(&self, memory: Handle) -> Result<std::os::fd::OwnedFd, Error> {
+        let client = self.client();
+        let cmd = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
+        let target = client.open(client.nodes().ctl())?;
+        let mut params = client.params(cmd)?;
+        bytes::put_u32(&mut params, export::TYPE, export::TYPE_RM);
+        bytes::put_u32(&mut params, export::H_DEVICE, self.device().0);
+        bytes::put_u32(&mut params, export::H_PARENT, self.device().0);
+        bytes::put_u32(&mut params, export::H_OBJECT, memory.0);
+        bytes::put(&mut params, export::FD, &target.number().to_le_bytes());
+        client.control(client.root(), cmd, &mut params, Vec::new())?;
+        Ok(target.into())
+    }
+}
+
+/// Card memory mapped into this process.
+#[derive(Debug)]
+pub struct CpuMapping {
+    words: Mapping,
+    memory: Handle,
+    address: u64,
+    file: DriverFile,
+}
+
+impl CpuMapping {
+    /// The mapped words.
+    #[must_use]
+    pub fn words(&self) -> &Mapping {
+        &self.words
+    }
+}
+
+/// `NVOS34_PARAMETERS` (`nvos.h`): `hClient 0, hDevice 4, hMemory 8, pLinearAddress 16`.
+mod nvos34 {
+    pub(super) const H_CLIENT: usize = 0;
+    pub(super) const H_DEVICE: usize = 4;
+    pub(super) const H_MEMORY: usize = 8;
+    pub(super) const P_LINEAR: usize = 16;
+}
+
+/// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS` (`ctrl0000unix.h`).
+mod export {
+    pub(super) const TYPE: usize = 0;
+    pub(super) const H_DEVICE: usize = 4;
+    pub(super) const H_PARENT: usize = 8;
+    pub(super) const H_OBJECT: usize = 12;
+    pub(super) const FD: usize = 16;
+    /// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM`
+    pub(super) const TYPE_RM: u32 = 1;
+}

@@ -1,0 +1,170 @@
+//! `nvidia-uvm`: mapping card memory into a GPU address space, which takes a reference on it.
+
+use nvabi::bytes;
+use nvabi::uvm::{self as row, Uvm as Row, map_external};
+
+use crate::client::checked;
+use crate::file::DriverFile;
+use crate::{Card, Client, Error, Handle, Uuid};
+
+/// A part of the GPU's virtual addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GpuRange {
+    /// First address.
+    pub base: u64,
+    /// Length in bytes.
+    pub length_bytes: u64,
+}
+
+/// An initialised `nvidia-uvm`.
+#[derive(Debug)]
+pub struct Uvm<'client> {
+    client: &'client Client,
+    file: DriverFile,
+}
+
+/// The commands of this module carry no size, so the kernel may copy this much: the largest struct rounded up.
+const STRUCT_BYTES: usize = 16 * 1024;
+
+/// `UVM_REGISTER_GPU_PARAMS` (`uvm_ioctl.h`).
+mod register_gpu {
+    pub(super) const UUID: usize = 0;
+    pub(super) const RM_CTRL_FD: usize = 24;
+    pub(super) const H_CLIENT: usize = 28;
+}
+
+/// `base` and `length` begin `UVM_CREATE_EXTERNAL_RANGE_PARAMS`, `UVM_FREE_PARAMS` and `UVM_UNMAP_EXTERNAL_PARAMS`.
+mod range {
+    pub(super) const BASE: usize = 0;
+    pub(super) const LENGTH: usize = 8;
+    /// `UVM_UNMAP_EXTERNAL_PARAMS.gpuUuid`
+    pub(super) const UNMAP_UUID: usize = 16;
+}
+
+impl Client {
+    /// Opens and initialises `nvidia-uvm` for this process.
+    ///
+    /// # Errors
+    /// [`Error::Open`] where there is no such node; otherwise the driver's status.
+    pub fn uvm(&self) -> Result<Uvm<'_>, Error> {
+        let file = self.open(self.nodes().uvm())?;
+        let uvm = Uvm { client: self, file };
+        uvm.call(&row::UVM_INITIALIZE, |_flags_zero| ())?;
+        Ok(uvm)
+    }
+}
+
+impl Uvm<'_> {
+    /// Makes a card known to this file.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn register(&self, uuid: Uuid) -> Result<(), Error> {
+        self.call(&row::UVM_REGISTER_GPU, |arg| {
+            bytes::put(arg, register_gpu::UUID, &uuid.0);
+            bytes::put(arg, register_gpu::RM_CTRL_FD, &self.ctl_number());
+            bytes::put_u32(arg, register_gpu::H_CLIENT, self.client.root().0);
+        })
+    }
+
+    /// Registers a VA space of the card with this file.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn register_va_space(&self, uuid: Uuid, va_space: Handle) -> Result<(), Error> {
+        self.call(&row::UVM_REGISTER_GPU_VASPACE, |arg| {
+            bytes::put(arg, 0, &uuid.0);
+            bytes::put(arg, 16, &self.ctl_number());
+            bytes::put_u32(arg, 20, self.client.root().0);
+            bytes::put_u32(arg, 24, va_space.0);
+        })
+    }
+
+    /// Reserves a range for external mappings.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn create_range(&self, at: GpuRange) -> Result<(), Error> {
+        self.call(&row::UVM_CREATE_EXTERNAL_RANGE, |arg| put_range(arg, at))
+    }
+
+    /// Maps card memory at a part of a range. The memory then outlives its handles, until it is unmapped.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn map(&self, at: GpuRange, uuid: Uuid, memory: Handle) -> Result<(), Error> {
+        let release = self.client.release();
+        let place = |offset: nvabi::PerRelease| usize::try_from(offset.of(release)).unwrap_or(0);
+        self.call(&row::UVM_MAP_EXTERNAL_ALLOCATION, |arg| {
+            put_range(arg, at);
+            bytes::put(arg, map_external::PER_GPU, &uuid.0);
+            bytes::put_u64(arg, place(map_external::COUNT), 1);
+            bytes::put(arg, place(map_external::RM_CTRL_FD), &self.ctl_number());
+            bytes::put_u32(arg, place(map_external::H_CLIENT), self.client.root().0);
+            bytes::put_u32(arg, place(map_external::H_MEMORY), memory.0);
+        })
+    }
+
+    /// Unmaps a part of a range on one card.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn unmap(&self, at: GpuRange, uuid: Uuid) -> Result<(), Error> {
+        self.call(&row::UVM_UNMAP_EXTERNAL, |arg| {
+            put_range(arg, at);
+            bytes::put(arg, range::UNMAP_UUID, &uuid.0);
+        })
+    }
+
+    /// Frees a range with all its mappings.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn free_range(&self, at: GpuRange) -> Result<(), Error> {
+        self.call(&row::UVM_FREE, |arg| put_range(arg, at))
+    }
+
+    fn ctl_number(&self) -> [u8; 4] {
+        self.client.ctl().number().to_le_bytes()
+    }
+
+    fn call(&self, row: &Row, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
+        let release = self.client.release();
+        let mut arg = vec![0u8; STRUCT_BYTES];
+        fill(&mut arg);
+        self.file.call(row.name, row.cmd, &mut arg, &mut [])?;
+        let status_at = usize::try_from(row.status.of(release)).unwrap_or(0);
+        checked(row.name, &arg, status_at)
+    }
+}
+
+impl Card<'_> {
+    /// Allocates a GPU address space on the card (class `FERMI_VASPACE_A`).
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn va_space(&self) -> Result<Handle, Error> {
+        let client = self.client();
+        let class = nvabi::class::FERMI_VASPACE_A;
+        let length = nvabi::class::row_of(class, client.release())
+            .map_or(0, |row| row.params.of(client.release()));
+        let mut params = vec![0u8; usize::try_from(length).unwrap_or(0)];
+        bytes::put_u32(&mut params, VA_SPACE_FLAGS_AT, VA_SPACE_FLAGS);
+        bytes::put_u64(&mut params, VA_SPACE_BASE_AT, VA_SPACE_BASE);
+        client.allocate(crate::Form::Short, self.device(), class, &mut params)
+    }
+}
+
+/// `NV_VASPACE_ALLOCATION_PARAMETERS.flags`
+const VA_SPACE_FLAGS_AT: usize = 4;
+/// `..._FLAGS_ENABLE_PAGE_FAULTING` (bit 6) and `..._FLAGS_IS_EXTERNALLY_OWNED` (bit 5): nvidia-uvm owns its page tables.
+const VA_SPACE_FLAGS: u32 = (1 << 6) | (1 << 5);
+/// `NV_VASPACE_ALLOCATION_PARAMETERS.vaBase`
+const VA_SPACE_BASE_AT: usize = 40;
+/// The first address after the page that catches null pointers.
+const VA_SPACE_BASE: u64 = 0x1000;
+
+fn put_range(arg: &mut [u8], at: GpuRange) {
+    bytes::put_u64(arg, range::BASE, at.base);
+    bytes::put_u64(arg, range::LENGTH, at.length_bytes);
+}
