@@ -104,6 +104,17 @@ pub struct CardIdentity {
     pub memory_bytes: u64,
 }
 
+/// Card memory that an object takes without a size field, in bytes: the declared context tax.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct ImplicitBytes {
+    /// For each channel group (TSG): context buffers.
+    pub channel_group: u64,
+    /// For each channel: instance memory and method buffers.
+    pub channel: u64,
+    /// For each GPU virtual address space: page tables.
+    pub va_space: u64,
+}
+
 /// Executes admitted calls.
 pub trait Driver: Send + Sync {
     /// The driver's version string, e.g. `570.195.03`.
@@ -111,6 +122,9 @@ pub trait Driver: Send + Sync {
 
     /// The cards as this driver numbers them; empty where they must be learnt from the answers that pass by.
     fn cards(&self) -> &[CardIdentity];
+
+    /// What objects without a size cost on a card.
+    fn implicit(&self) -> ImplicitBytes;
 
     /// What a file of the tenant is; `None` for a file that is not the driver's.
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind>;

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Caller, CardIdentity, FileId, FileKind};
+use crate::{Caller, CardIdentity, FileId, FileKind, ImplicitBytes};
 
 /// Raised when a message changes its shape.
 pub const PROTOCOL: u32 = 1;
@@ -72,6 +72,8 @@ pub enum Answer {
         driver_version: String,
         /// The cards.
         cards: Vec<CardIdentity>,
+        /// What objects without a size field cost: the simulator charges it, and the broker's ledger the same.
+        implicit: ImplicitBytes,
     },
     /// To [`Request::Ioctl`].
     Done {

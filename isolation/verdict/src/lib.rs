@@ -1,1 +1,45 @@
-//! 
+//! What a tenant's call may do: pure functions from a decoded call to a verdict.
+//!
+//! Follow one ioctl: [`op`] names it by file and command, [`blocks`] says which further memory belongs to it, and
+//! [`decide`] gives the [`Verdict`]. [`filter`] holds the seccomp rules that bring calls here, [`view`] rewrites answers so that
+//! a tenant sees its slice. This crate reads no memory, keeps no account and knows no process: the broker does.
+//!
+//! Deny by default: a number, class or control without a row is refused as the driver itself would refuse it.
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm
+)]
+
+pub mod blocks;
+pub mod decide;
+pub mod filter;
+pub mod op;
+pub mod view;
+
+pub use decide::{Effect, Memory, Verdict, decide};
+pub use op::{Op, Surface, op};
+
+/// How a refused call is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The ioctl fails with this errno.
+    Errno(i32),
+    /// The ioctl returns 0 and this `NV_STATUS` stands in the struct, at this offset.
+    Status {
+        /// The status.
+        status: u32,
+        /// Offset of the field in the ioctl's struct.
+        at: usize,
+    },
+}
+
+/// `ENOTTY`: what a file answers to an ioctl that is not its own.
+pub const ENOTTY: i32 = 25;
+/// `EINVAL`: what `nvidia.ko` answers to a number or size that it does not know.
+pub const EINVAL: i32 = 22;
+/// `EFAULT`: memory that cannot be read or written.
+pub const EFAULT: i32 = 14;

@@ -1,0 +1,261 @@
+//! Which memory, apart from the struct, belongs to a call.
+
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::control::{self, Length, Nested};
+use nvabi::layout::{nvos21, nvos54, nvos64};
+use nvabi::{Release, class, escape, status};
+
+use crate::{EFAULT, Op, Refusal};
+
+/// Longest block that is copied: the largest control's parameters (perfmon samples) have 55 888 bytes.
+pub const MAX_BLOCK_BYTES: usize = 64 * 1024;
+
+/// A block to fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// The segment that holds the pointer.
+    pub segment: u8,
+    /// Offset of the pointer in it.
+    pub pointer_at: usize,
+    /// The tenant's address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: usize,
+    /// Whether a shorter readable block will do.
+    pub extent: Extent,
+}
+
+/// Whether a block must be readable in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Unreadable memory fails the call with `EFAULT`, as the driver would.
+    Exact,
+    /// A window over a block whose true length the class decides: what can be read is enough.
+    Window,
+}
+
+/// The parameters of a call, from its struct (segment 0).
+///
+/// # Errors
+/// The refusal that the driver would give: an unknown class or control, a wrong size, serialised parameters.
+pub fn params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, Refusal> {
+    let Op::Escape(row) = op else { return Ok(None) };
+    match **row {
+        escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG => alloc_params(op, arg, release),
+        escape::NV_ESC_RM_CONTROL => control_params(op, arg, release),
+        _ => Ok(None),
+    }
+}
+
+fn alloc_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, Refusal> {
+    let long = op.struct_bytes(release) == 48;
+    if long && field(arg, nvos64::FLAGS)? & nvos64::FLAG_SERIALISED != 0 {
+        return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
+    }
+    let class = class::row_of(field(arg, nvos21::H_CLASS)?, release)
+        .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_CLASS, release))?;
+    let address = u64_at(arg, nvos21::P_PARAMS).ok_or(Refusal::Errno(EFAULT))?;
+    let bytes = class.params.of(release);
+    if address == 0 || bytes == 0 {
+        return Ok(None);
+    }
+    let extent = if bytes == class::PARAMS_WINDOW {
+        Extent::Window
+    } else {
+        Extent::Exact
+    };
+    Ok(Some(Block {
+        segment: 0,
+        pointer_at: nvos21::P_PARAMS,
+        address,
+        bytes: bytes as usize,
+        extent,
+    }))
+}
+
+fn control_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, Refusal> {
+    if field(arg, nvos54::FLAGS)? & nvos54::FORBIDDEN_FLAGS != 0 {
+        return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
+    }
+    let control = control::row(field(arg, nvos54::CMD)?, release)
+        .ok_or_else(|| op.refuse(status::NV_ERR_NOT_SUPPORTED, release))?;
+    if field(arg, nvos54::PARAMS_SIZE)? != control.params_bytes {
+        return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
+    }
+    let address = u64_at(arg, nvos54::P_PARAMS).ok_or(Refusal::Errno(EFAULT))?;
+    if control.params_bytes == 0 {
+        return Ok(None);
+    }
+    if address == 0 {
+        return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
+    }
+    Ok(Some(Block {
+        segment: 0,
+        pointer_at: nvos54::P_PARAMS,
+        address,
+        bytes: control.params_bytes as usize,
+        extent: Extent::Exact,
+    }))
+}
+
+/// The blocks that a control's parameters (segment 1) point to, in the order of its row. NULL pointers name none.
+///
+/// # Errors
+/// `NV_ERR_INVALID_ARGUMENT` for a list that is longer than any that the driver takes.
+pub fn nested(op: &Op, arg: &[u8], params: &[u8], release: Release) -> Result<Vec<Block>, Refusal> {
+    let Op::Escape(row) = op else {
+        return Ok(Vec::new());
+    };
+    if **row != escape::NV_ESC_RM_CONTROL {
+        return Ok(Vec::new());
+    }
+    let Some(control) = control::row(field(arg, nvos54::CMD)?, release) else {
+        return Ok(Vec::new());
+    };
+    let mut blocks = Vec::with_capacity(control.nested.len());
+    for Nested { pointer_at, length } in control.nested {
+        let pointer_at = usize::from(*pointer_at);
+        let address = u64_at(params, pointer_at).ok_or(Refusal::Errno(EFAULT))?;
+        let bytes = match length {
+            Length::Fixed(bytes) => *bytes as usize,
+            Length::Counted { at, entry_bytes } => {
+                let count = field(params, usize::from(*at))? as usize;
+                count.saturating_mul(usize::from(*entry_bytes))
+            }
+        };
+        if bytes > MAX_BLOCK_BYTES {
+            return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
+        }
+        if address != 0 && bytes != 0 {
+            blocks.push(Block {
+                segment: 1,
+                pointer_at,
+                address,
+                bytes,
+                extent: Extent::Exact,
+            });
+        }
+    }
+    Ok(blocks)
+}
+
+fn field(block: &[u8], at: usize) -> Result<u32, Refusal> {
+    u32_at(block, at).ok_or(Refusal::Errno(EFAULT))
+}
+
+/// Offset of a descriptor number inside a call's struct that the driver would resolve in the caller.
+#[must_use]
+pub fn descriptor_at(op: &Op) -> Option<usize> {
+    let Op::Escape(row) = op else {
+        return match op {
+            Op::Uvm(row) if **row == nvabi::uvm::UVM_MM_INITIALIZE => Some(0),
+            _ => None,
+        };
+    };
+    match **row {
+        escape::NV_ESC_REGISTER_FD => Some(0),
+        escape::NV_ESC_RM_MAP_MEMORY => Some(nvabi::layout::nvos33::FD),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvabi::bytes::{put_u32, put_u64};
+
+    fn control_call(cmd: u32, size: u32, flags: u32) -> Vec<u8> {
+        let mut arg = vec![0; 32];
+        put_u32(&mut arg, nvos54::CMD, cmd);
+        put_u32(&mut arg, nvos54::FLAGS, flags);
+        put_u64(&mut arg, nvos54::P_PARAMS, 0x1000);
+        put_u32(&mut arg, nvos54::PARAMS_SIZE, size);
+        arg
+    }
+
+    const CONTROL: Op = Op::Escape(&escape::NV_ESC_RM_CONTROL);
+    const R: Release = Release::R570;
+
+    #[test]
+    fn a_known_control_names_its_block() {
+        let block = params(&CONTROL, &control_call(0x2080_1303, 460, 0), R)
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (block.address, block.bytes, block.pointer_at),
+            (0x1000, 460, nvos54::P_PARAMS)
+        );
+    }
+
+    #[test]
+    fn a_control_is_refused_as_the_driver_would() {
+        let status = |status| {
+            Err(Refusal::Status {
+                status,
+                at: nvos54::STATUS,
+            })
+        };
+        assert_eq!(
+            params(&CONTROL, &control_call(0xdead_beef, 4, 0), R),
+            status(0x56)
+        );
+        assert_eq!(
+            params(&CONTROL, &control_call(0x2080_1303, 436, 0), R),
+            status(0x1f)
+        );
+        for serialised_or_lock_bypass in [1, 2, 4, 7] {
+            assert_eq!(
+                params(
+                    &CONTROL,
+                    &control_call(0x2080_1303, 460, serialised_or_lock_bypass),
+                    R
+                ),
+                status(0x56)
+            );
+        }
+    }
+
+    #[test]
+    fn nested_lists_are_bounded() {
+        let arg = control_call(0x80_0201, 16, 0);
+        let mut list = vec![0; 16];
+        put_u64(&mut list, 8, 0x2000);
+        put_u32(&mut list, 0, 3);
+        let blocks = nested(&CONTROL, &arg, &list, R).unwrap();
+        assert_eq!(blocks.len(), 1);
+        assert_eq!(blocks.first().map(|block| block.bytes), Some(12));
+        put_u32(&mut list, 0, u32::MAX);
+        assert_eq!(
+            nested(&CONTROL, &arg, &list, R),
+            Err(Refusal::Status {
+                status: 0x1f,
+                at: nvos54::STATUS
+            })
+        );
+        put_u32(&mut list, 0, 0);
+        assert_eq!(nested(&CONTROL, &arg, &list, R), Ok(vec![]));
+    }
+
+    #[test]
+    fn an_unknown_class_and_serialised_parameters_are_refused() {
+        let mut arg = vec![0; 48];
+        let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_LONG);
+        put_u32(&mut arg, nvos21::H_CLASS, 0xc2);
+        assert_eq!(
+            params(&op, &arg, R),
+            Err(Refusal::Status {
+                status: 0x22,
+                at: nvos64::STATUS
+            })
+        );
+        put_u32(&mut arg, nvos21::H_CLASS, 0x40);
+        put_u32(&mut arg, nvos64::FLAGS, 1);
+        assert_eq!(
+            params(&op, &arg, R),
+            Err(Refusal::Status {
+                status: 0x56,
+                at: nvos64::STATUS
+            })
+        );
+    }
+}

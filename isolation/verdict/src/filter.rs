@@ -1,0 +1,547 @@
+//! The seccomp rules that bring a tenant's calls to the broker.
+//!
+//! One list of [`IoctlRule`]s, from `nvabi`'s rows, has two forms: OCI `linux.seccomp` (written by `vgpu`, since runc
+//! installs it) and a BPF [`program`] of our own (for `cgpu run`). What both must hold:
+//! - only the low 32 bits of the command register count, as the kernel truncates it;
+//! - the driver ignores the type byte and the direction, so a rule on them can be walked around: rules compare number and size;
+//! - `seccomp(SET_MODE_FILTER, NEW_LISTENER)` fails, so that a tenant can never supervise itself past the broker;
+//! - foreign system-call tables (i386, x32) reach the same driver: their ioctl is closed.
+
+use nvabi::escape::{self, KEY_MASK};
+use nvabi::{Release, uvm};
+
+/// Whose calls are filtered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilterSpec {
+    /// The driver's layouts: sizes are part of the keys.
+    pub release: Release,
+    /// Which rows come to the broker.
+    pub coverage: Coverage,
+}
+
+/// Which rows come to the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coverage {
+    /// The calls that memory and views need; a real driver answers the rest alone.
+    Production,
+    /// Every row: there is no driver behind a simulated card's files.
+    Simulated,
+}
+
+/// Matches `register & mask == value`; `mask` never covers the upper half of the register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaskedEq {
+    /// Bits compared.
+    pub mask: u32,
+    /// Their value.
+    pub value: u32,
+}
+
+/// What happens to a matching call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// The broker gets it.
+    Notify,
+    /// It fails at once with this errno.
+    Errno(u16),
+}
+
+/// One rule on `ioctl`'s command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoctlRule {
+    /// The driver's name of the call.
+    pub name: &'static str,
+    /// When it matches.
+    pub when: MaskedEq,
+    /// What happens.
+    pub action: Action,
+}
+
+/// `ENOTTY`
+const ENOTTY: u16 = 25;
+/// `EBUSY`: what the kernel itself answers to a second listener.
+pub const EBUSY: u16 = 16;
+
+/// Escapes that a production filter brings to the broker.
+const PRODUCTION_ESCAPES: [escape::Escape; 12] = [
+    escape::NV_ESC_RM_ALLOC_MEMORY,
+    escape::NV_ESC_RM_FREE,
+    escape::NV_ESC_RM_CONTROL,
+    escape::NV_ESC_RM_ALLOC,
+    escape::NV_ESC_RM_ALLOC_LONG,
+    escape::NV_ESC_RM_DUP_OBJECT,
+    escape::NV_ESC_RM_SHARE,
+    escape::NV_ESC_RM_VID_HEAP_CONTROL,
+    escape::NV_ESC_RM_MAP_MEMORY,
+    escape::NV_ESC_REGISTER_FD,
+    escape::NV_ESC_EXPORT_TO_DMABUF_FD,
+    escape::NV_ESC_RM_IDLE_CHANNELS,
+];
+
+/// Escapes that fail in the filter: a tunnel, the registry, an allocation without a size.
+const CLOSED_ESCAPES: [escape::Escape; 3] = [
+    escape::NV_ESC_IOCTL_XFER_CMD,
+    escape::NV_ESC_RM_ALLOC_OBJECT,
+    escape::NV_ESC_RM_ACCESS_REGISTRY,
+];
+
+/// UVM calls that a production filter brings to the broker.
+const PRODUCTION_UVM: [uvm::Uvm; 10] = [
+    uvm::UVM_INITIALIZE,
+    uvm::UVM_REGISTER_GPU_VASPACE,
+    uvm::UVM_REGISTER_CHANNEL,
+    uvm::UVM_MAP_EXTERNAL_ALLOCATION,
+    uvm::UVM_FREE,
+    uvm::UVM_MIGRATE,
+    uvm::UVM_UNMAP_EXTERNAL,
+    uvm::UVM_ALLOC_SEMAPHORE_POOL,
+    uvm::UVM_MM_INITIALIZE,
+    uvm::UVM_ALLOC_DEVICE_P2P,
+];
+
+/// The rules on `ioctl`, no two of which match one command.
+#[must_use]
+pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
+    let simulated = spec.coverage == Coverage::Simulated;
+    let mut rules = Vec::new();
+    for row in escape::ALL {
+        let Some(value) = row.key(spec.release) else {
+            continue;
+        };
+        let when = MaskedEq {
+            mask: KEY_MASK,
+            value,
+        };
+        if CLOSED_ESCAPES.contains(row) {
+            rules.push(IoctlRule {
+                name: row.name,
+                when,
+                action: Action::Errno(ENOTTY),
+            });
+        } else if simulated || PRODUCTION_ESCAPES.contains(row) {
+            rules.push(IoctlRule {
+                name: row.name,
+                when,
+                action: Action::Notify,
+            });
+        }
+    }
+    // Any count of entries, so the size is not compared but the type byte is: it gives nothing away but card numbers.
+    let by_type = |nr: u8| MaskedEq {
+        mask: 0xffff,
+        value: (u32::from(escape::NV_IOCTL_MAGIC) << 8) | u32::from(nr),
+    };
+    rules.push(IoctlRule {
+        name: "NV_ESC_CARD_INFO",
+        when: by_type(escape::NV_ESC_CARD_INFO),
+        action: Action::Notify,
+    });
+    if simulated {
+        let when = by_type(escape::NV_ESC_ATTACH_GPUS_TO_FD);
+        rules.push(IoctlRule {
+            name: "NV_ESC_ATTACH_GPUS_TO_FD",
+            when,
+            action: Action::Notify,
+        });
+    }
+    for row in uvm::ALL.iter().filter(|row| row.size.of(spec.release) != 0) {
+        if simulated || PRODUCTION_UVM.contains(row) {
+            let when = MaskedEq {
+                mask: u32::MAX,
+                value: row.cmd,
+            };
+            rules.push(IoctlRule {
+                name: row.name,
+                when,
+                action: Action::Notify,
+            });
+        }
+    }
+    rules
+}
+
+/// `mmap` of a shared file at a large offset comes to the broker: managed memory of `/dev/nvidia-uvm` has offset = address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MmapRule {
+    /// Condition on the flags (argument 3): shared, not anonymous.
+    pub flags: MaskedEq,
+    /// Condition on the offset (argument 5): at least this many bytes.
+    pub least_offset_bytes: u64,
+}
+
+/// The rule on `mmap`.
+pub const MMAP: MmapRule = MmapRule {
+    flags: MaskedEq {
+        mask: 0x21,
+        value: 0x01,
+    },
+    least_offset_bytes: 1 << 16,
+};
+
+/// `seccomp`'s arguments that would make a second listener: operation SET_MODE_FILTER with the flag NEW_LISTENER.
+pub const NEW_LISTENER: (u32, MaskedEq) = (
+    1,
+    MaskedEq {
+        mask: 1 << 3,
+        value: 1 << 3,
+    },
+);
+
+/// One BPF instruction (`struct sock_filter`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Insn {
+    /// Operation.
+    pub code: u16,
+    /// Jump if true.
+    pub jt: u8,
+    /// Jump if false.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+/// The filter as a BPF program over `struct seccomp_data`.
+#[must_use]
+pub fn program(spec: &FilterSpec) -> Vec<Insn> {
+    use bpf::*;
+    const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+    const X32_BIT: u32 = 0x4000_0000;
+    let mut code = vec![
+        load(ARCH),
+        skip_if_equal(AUDIT_ARCH_X86_64, 1),
+        ret(KILL_PROCESS),
+        load(NR),
+        // x32 numbers share the native table.
+        Insn {
+            code: JGE,
+            jt: 0,
+            jf: 1,
+            k: X32_BIT,
+        },
+        ret(KILL_PROCESS),
+    ];
+
+    // Each section begins with the system-call number loaded and is skipped as a whole by `section`.
+    let mut ioctl = vec![load(arg_low(1))];
+    for mask in [KEY_MASK, 0xffff, u32::MAX] {
+        let rules: Vec<IoctlRule> = ioctl_rules(spec)
+            .into_iter()
+            .filter(|rule| rule.when.mask == mask)
+            .collect();
+        if mask != u32::MAX {
+            ioctl.push(and(mask));
+        }
+        for rule in &rules {
+            let verdict = match rule.action {
+                Action::Notify => USER_NOTIF,
+                Action::Errno(errno) => ERRNO | u32::from(errno),
+            };
+            ioctl.push(Insn {
+                code: JEQ,
+                jt: 0,
+                jf: 1,
+                k: rule.when.value,
+            });
+            ioctl.push(ret(verdict));
+        }
+        ioctl.push(load(arg_low(1)));
+    }
+    ioctl.push(ret(ALLOW));
+    code.extend(section(SYS_IOCTL, ioctl));
+
+    let offset_high_is_zero = Insn {
+        code: JEQ,
+        jt: 0,
+        jf: 2,
+        k: 0,
+    };
+    code.extend(section(
+        SYS_MMAP,
+        vec![
+            load(arg_low(3)),
+            and(MMAP.flags.mask),
+            Insn {
+                code: JEQ,
+                jt: 1,
+                jf: 0,
+                k: MMAP.flags.value,
+            },
+            ret(ALLOW),
+            load(arg_high(5)),
+            offset_high_is_zero,
+            load(arg_low(5)),
+            Insn {
+                code: JGE,
+                jt: 0,
+                jf: 1,
+                k: u32::try_from(MMAP.least_offset_bytes).unwrap_or(u32::MAX),
+            },
+            ret(USER_NOTIF),
+            ret(ALLOW),
+        ],
+    ));
+
+    code.extend(section(
+        SYS_SECCOMP,
+        vec![
+            load(arg_low(0)),
+            Insn {
+                code: JEQ,
+                jt: 1,
+                jf: 0,
+                k: NEW_LISTENER.0,
+            },
+            ret(ALLOW),
+            load(arg_low(1)),
+            and(NEW_LISTENER.1.mask),
+            Insn {
+                code: JEQ,
+                jt: 0,
+                jf: 1,
+                k: NEW_LISTENER.1.value,
+            },
+            ret(ERRNO | u32::from(EBUSY)),
+            ret(ALLOW),
+        ],
+    ));
+    code.push(ret(ALLOW));
+    code
+}
+
+/// The few BPF operations that a seccomp filter needs (`linux/bpf_common.h`, `linux/seccomp.h`).
+mod bpf {
+    use super::Insn;
+
+    pub(super) const JEQ: u16 = 0x15;
+    pub(super) const JGE: u16 = 0x35;
+    pub(super) const NR: u32 = 0;
+    pub(super) const ARCH: u32 = 4;
+    pub(super) const KILL_PROCESS: u32 = 0x8000_0000;
+    pub(super) const USER_NOTIF: u32 = 0x7fc0_0000;
+    pub(super) const ERRNO: u32 = 0x0005_0000;
+    pub(super) const ALLOW: u32 = 0x7fff_0000;
+    pub(super) const SYS_MMAP: u32 = 9;
+    pub(super) const SYS_IOCTL: u32 = 16;
+    pub(super) const SYS_SECCOMP: u32 = 317;
+
+    pub(super) const fn arg_low(index: u32) -> u32 {
+        16 + index * 8
+    }
+
+    pub(super) const fn arg_high(index: u32) -> u32 {
+        arg_low(index) + 4
+    }
+
+    pub(super) const fn load(offset: u32) -> Insn {
+        Insn {
+            code: 0x20,
+            jt: 0,
+            jf: 0,
+            k: offset,
+        }
+    }
+
+    pub(super) const fn and(mask: u32) -> Insn {
+        Insn {
+            code: 0x54,
+            jt: 0,
+            jf: 0,
+            k: mask,
+        }
+    }
+
+    pub(super) const fn ret(verdict: u32) -> Insn {
+        Insn {
+            code: 0x06,
+            jt: 0,
+            jf: 0,
+            k: verdict,
+        }
+    }
+
+    pub(super) const fn skip_if_equal(value: u32, count: u8) -> Insn {
+        Insn {
+            code: JEQ,
+            jt: count,
+            jf: 0,
+            k: value,
+        }
+    }
+
+    /// `body` runs for one system call only; behind it the number is loaded again.
+    pub(super) fn section(nr: u32, body: Vec<Insn>) -> Vec<Insn> {
+        let skip = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        let mut code = vec![
+            load(NR),
+            Insn {
+                code: JEQ,
+                jt: 1,
+                jf: 0,
+                k: nr,
+            },
+            Insn {
+                code: 0x05,
+                jt: 0,
+                jf: 0,
+                k: skip,
+            },
+        ];
+        code.extend(body);
+        code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program over one call, as the kernel does.
+    fn run(program: &[Insn], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
+        let mut data = Vec::new();
+        data.extend_from_slice(&nr.to_le_bytes());
+        data.extend_from_slice(&arch.to_le_bytes());
+        data.extend_from_slice(&0u64.to_le_bytes());
+        for arg in args {
+            data.extend_from_slice(&arg.to_le_bytes());
+        }
+        let (mut pc, mut a) = (0usize, 0u32);
+        loop {
+            let insn = program[pc];
+            pc += 1;
+            let jump = |taken: bool| usize::from(if taken { insn.jt } else { insn.jf });
+            match insn.code {
+                0x20 => a = u32::from_le_bytes(data[insn.k as usize..][..4].try_into().unwrap()),
+                0x54 => a &= insn.k,
+                0x15 => pc += jump(a == insn.k),
+                0x35 => pc += jump(a >= insn.k),
+                0x05 => pc += insn.k as usize,
+                0x06 => return insn.k,
+                other => panic!("operation {other:#x}"),
+            }
+        }
+    }
+
+    const X86_64: u32 = 0xc000_003e;
+    const NOTIFY: u32 = 0x7fc0_0000;
+    const ALLOW: u32 = 0x7fff_0000;
+    const FAIL_ENOTTY: u32 = 0x0005_0019;
+
+    fn filters() -> impl Iterator<Item = (FilterSpec, Vec<Insn>)> {
+        let coverages = [Coverage::Production, Coverage::Simulated];
+        Release::ALL
+            .into_iter()
+            .flat_map(move |release| coverages.map(|coverage| FilterSpec { release, coverage }))
+            .map(|spec| (spec, program(&spec)))
+    }
+
+    fn ioctl(program: &[Insn], cmd: u64) -> u32 {
+        run(program, 16, X86_64, [3, cmd, 0x1000, 0, 0, 0])
+    }
+
+    #[test]
+    fn ioctl_vectors() {
+        for (spec, filter) in filters() {
+            for cmd in [
+                0xc020_462a,
+                0xc030_462b,
+                0xc020_462b,
+                0xc010_4629,
+                0xc01c_4634,
+                0xc0b8_464a,
+                0xc038_4627,
+                0xffff_ffff_c020_462a,
+                0x1234_c030_462b,
+                0x0020_462a,
+                0x4030_462b,
+                0xc020_542a,
+                0xc030_002b,
+                0xc0b8_ff4a,
+                33,
+                34,
+                25,
+                27,
+                66,
+                0x3000_0001,
+                0xdead_beef_0000_0021,
+            ] {
+                assert_eq!(ioctl(&filter, cmd), NOTIFY, "{spec:?} {cmd:#x}");
+            }
+            for cmd in [
+                0xc010_46d3,
+                0xc010_aad3,
+                0xc014_4628,
+                0xc048_464d,
+                0x1_c010_46d3,
+            ] {
+                assert_eq!(ioctl(&filter, cmd), FAIL_ENOTTY, "{spec:?} {cmd:#x}");
+            }
+            for cmd in [0x3000_0002, 0x802c_542a, 0x5401, 0x541b, 0xc021_462a] {
+                assert_eq!(ioctl(&filter, cmd), ALLOW, "{spec:?} {cmd:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn mmap_vectors() {
+        const SHARED: u64 = 1;
+        const PRIVATE: u64 = 2;
+        const FIXED: u64 = 0x10;
+        const ANONYMOUS: u64 = 0x20;
+        for (_, filter) in filters() {
+            let mmap = |flags, offset| run(&filter, 9, X86_64, [0, 4096, 3, flags, 3, offset]);
+            assert_eq!(mmap(PRIVATE, 1 << 32), ALLOW);
+            assert_eq!(mmap(SHARED, 0), ALLOW);
+            assert_eq!(mmap(SHARED, 0xf000), ALLOW);
+            assert_eq!(mmap(SHARED | ANONYMOUS, 1 << 20), ALLOW);
+            assert_eq!(mmap(SHARED, 0x10000), NOTIFY);
+            assert_eq!(mmap(SHARED, 1 << 32), NOTIFY);
+            assert_eq!(
+                mmap(SHARED | PRIVATE, 1 << 32),
+                NOTIFY,
+                "MAP_SHARED_VALIDATE"
+            );
+            assert_eq!(mmap(SHARED | FIXED, 0x7000_0000_0000), NOTIFY);
+        }
+    }
+
+    #[test]
+    fn a_second_listener_is_refused_and_a_plain_filter_is_not() {
+        for (_, filter) in filters() {
+            let seccomp = |op, flags| run(&filter, 317, X86_64, [op, flags, 0, 0, 0, 0]);
+            assert_eq!(seccomp(1, 1 << 3), 0x0005_0010);
+            assert_eq!(
+                seccomp(0xffff_0000_0000_0001, 0xff00_0000_0000_0009),
+                0x0005_0010
+            );
+            assert_eq!(seccomp(1, 0), ALLOW);
+            assert_eq!(seccomp(3, 0), ALLOW);
+        }
+    }
+
+    #[test]
+    fn foreign_system_call_tables_are_closed() {
+        for (_, filter) in filters() {
+            assert_eq!(run(&filter, 54, 0x4000_0003, [0; 6]), 0x8000_0000);
+            assert_eq!(run(&filter, 0x4000_0202, X86_64, [0; 6]), 0x8000_0000);
+        }
+    }
+
+    #[test]
+    fn no_two_rules_match_one_command() {
+        for (spec, _) in filters() {
+            let rules = ioctl_rules(&spec);
+            for (at, rule) in rules.iter().enumerate() {
+                for other in &rules[at + 1..] {
+                    let both = rule.when.mask & other.when.mask;
+                    assert_ne!(
+                        rule.when.value & both,
+                        other.when.value & both,
+                        "{} and {}",
+                        rule.name,
+                        other.name
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Answers rewritten to the slice, always from one snapshot, so that any sum a tool makes agrees.
+
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
+use nvabi::control::fb_info;
+use nvabi::layout::{card_info, nvos32};
+
+/// What a tenant has of one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Quota in bytes.
+    pub quota_bytes: u64,
+    /// Bytes charged.
+    pub used_bytes: u64,
+}
+
+impl Slice {
+    fn free_bytes(self) -> u64 {
+        self.quota_bytes.saturating_sub(self.used_bytes)
+    }
+}
+
+fn kib(bytes: u64) -> u32 {
+    u32::try_from(bytes / 1024).unwrap_or(u32::MAX)
+}
+
+/// Rewrites a list of `{u32 index; u32 KiB}`: total = quota, free = what is left of it (never more than the card has).
+///
+/// `entries` is what the caller asked for; entries beyond the list's end are the driver's affair.
+pub fn fb_info_list(list: &mut [u8], entries: u32, slice: Slice) {
+    for entry in list.chunks_exact_mut(8).take(entries as usize) {
+        let (Some(index), Some(real)) = (u32_at(entry, 0), u32_at(entry, 4)) else {
+            continue;
+        };
+        let shown = match index {
+            fb_info::RAM_SIZE
+            | fb_info::TOTAL_RAM_SIZE
+            | fb_info::HEAP_SIZE
+            | fb_info::USABLE_RAM_SIZE
+            | fb_info::PROTECTED_MEM_SIZE_TOTAL_KB => kib(slice.quota_bytes),
+            fb_info::MAPPABLE_HEAP_SIZE => real.min(kib(slice.quota_bytes)),
+            fb_info::HEAP_FREE
+            | fb_info::LARGEST_FREE_REGION_SIZE_KB
+            | fb_info::PROTECTED_MEM_SIZE_FREE_KB => real.min(kib(slice.free_bytes())),
+            _ => continue,
+        };
+        put_u32(entry, 4, shown);
+    }
+}
+
+/// Rewrites NVOS32's INFO answer.
+pub fn heap_info(arg: &mut [u8], slice: Slice) {
+    put_u64(arg, nvos32::TOTAL, slice.quota_bytes);
+    put_u64(arg, nvos32::FREE, slice.free_bytes());
+    put_u64(arg, nvos32::INFO_SIZE, slice.free_bytes());
+}
+
+/// Rewrites FB_GET_FB_REGION_INFO: one region, from 0 to the quota. Regions are 128-byte-aligned rows whose layout differs
+/// by release; what is kept is the first row's flags, what is hidden is every other row.
+pub fn fb_region_info(params: &mut [u8], slice: Slice) {
+    /// `numFBRegions`
+    const COUNT: usize = 0;
+    /// `fbRegion[0].regionBase`, `regionLimit`: u64 each
+    const FIRST_BASE: usize = 8;
+    const FIRST_LIMIT: usize = 16;
+    put_u32(params, COUNT, 1);
+    put_u64(params, FIRST_BASE, 0);
+    put_u64(params, FIRST_LIMIT, slice.quota_bytes.saturating_sub(1));
+}
+
+/// Keeps the entries of CARD_INFO whose minor is granted, in their order, and blanks the rest.
+pub fn card_info(arg: &mut [u8], is_granted: impl Fn(u32) -> bool) {
+    let kept: Vec<Vec<u8>> = arg
+        .chunks_exact(card_info::BYTES)
+        .filter(|entry| entry.first().is_some_and(|valid| *valid != 0))
+        .filter(|entry| u32_at(entry, card_info::MINOR).is_some_and(&is_granted))
+        .map(<[u8]>::to_vec)
+        .collect();
+    arg.fill(0);
+    for (slot, entry) in arg.chunks_exact_mut(card_info::BYTES).zip(kept) {
+        slot.copy_from_slice(&entry);
+    }
+}
+
+/// Keeps the granted ids of a list of 32 `u32` GPU ids at the block's start; the rest becomes `NV0000_CTRL_GPU_INVALID_ID`.
+pub fn gpu_ids(params: &mut [u8], is_granted: impl Fn(u32) -> bool) {
+    const IDS: usize = 32;
+    const INVALID_ID: u32 = u32::MAX;
+    let kept: Vec<u32> = (0..IDS)
+        .filter_map(|slot| u32_at(params, slot * 4))
+        .filter(|id| *id != INVALID_ID && is_granted(*id))
+        .collect();
+    for slot in 0..IDS {
+        put_u32(
+            params,
+            slot * 4,
+            kept.get(slot).copied().unwrap_or(INVALID_ID),
+        );
+    }
+}
+
+/// Rewrites GPU_GET_PIDS: no processes, as tools in a container of the original show it.
+pub fn no_pids(params: &mut [u8]) {
+    /// `pidTblCount`, then the table
+    const COUNT: usize = 8;
+    put_u32(params, COUNT, 0);
+    if let Some(table) = params.get_mut(COUNT + 4..) {
+        table.fill(0);
+    }
+}
+
+/// Rewrites perfmon samples: other tenants' rows are part of them, so none is shown.
+pub fn no_samples(params: &mut [u8]) {
+    /// `count`, `tracker`, then the samples
+    const COUNT: usize = 8;
+    put(params, COUNT, &[0; 4]);
+    if let Some(rest) = params.get_mut(COUNT + 4..) {
+        rest.fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn list(entries: &[(u32, u32)]) -> Vec<u8> {
+        entries
+            .iter()
+            .flat_map(|(index, data)| [index.to_le_bytes(), data.to_le_bytes()].concat())
+            .collect()
+    }
+
+    #[test]
+    fn totals_are_the_quota_and_any_difference_is_what_is_used() {
+        let card_kib = 24 << 20;
+        let mut answer = list(&[
+            (0x07, card_kib),
+            (0x08, card_kib),
+            (0x09, card_kib),
+            (0x16, card_kib),
+            (0x20, card_kib),
+        ]);
+        fb_info_list(
+            &mut answer,
+            5,
+            Slice {
+                quota_bytes: 4 * GIB,
+                used_bytes: GIB,
+            },
+        );
+        let shown: Vec<u32> = answer
+            .chunks_exact(8)
+            .map(|entry| u32_at(entry, 4).unwrap())
+            .collect();
+        assert_eq!(shown, [4 << 20, 4 << 20, 4 << 20, 3 << 20, 4 << 20]);
+    }
+
+    #[test]
+    fn free_is_never_more_than_the_card_has() {
+        let mut answer = list(&[(0x16, 100), (0x12, 7)]);
+        fb_info_list(
+            &mut answer,
+            2,
+            Slice {
+                quota_bytes: 4 * GIB,
+                used_bytes: 0,
+            },
+        );
+        assert_eq!(answer, list(&[(0x16, 100), (0x12, 7)]));
+    }
+
+    #[test]
+    fn a_quota_shrunk_below_what_is_held_shows_no_free_memory() {
+        let mut answer = list(&[(0x16, 1 << 20)]);
+        fb_info_list(
+            &mut answer,
+            1,
+            Slice {
+                quota_bytes: GIB,
+                used_bytes: 2 * GIB,
+            },
+        );
+        assert_eq!(answer, list(&[(0x16, 0)]));
+    }
+
+    #[test]
+    fn entries_beyond_the_count_stay() {
+        let mut answer = list(&[(0x07, 1), (0x07, 1)]);
+        fb_info_list(
+            &mut answer,
+            1,
+            Slice {
+                quota_bytes: GIB,
+                used_bytes: 0,
+            },
+        );
+        assert_eq!(answer, list(&[(0x07, 1 << 20), (0x07, 1)]));
+    }
+
+    #[test]
+    fn only_granted_cards_are_listed() {
+        let mut cards = vec![0u8; 4 * card_info::BYTES];
+        for (slot, minor) in [0u32, 1, 2].into_iter().enumerate() {
+            put(&mut cards, slot * card_info::BYTES, &[1]);
+            put_u32(
+                &mut cards,
+                slot * card_info::BYTES + card_info::MINOR,
+                minor,
+            );
+        }
+        super::card_info(&mut cards, |minor| minor != 1);
+        let minors: Vec<(u8, u32)> = cards
+            .chunks_exact(card_info::BYTES)
+            .map(|entry| (entry[0], u32_at(entry, card_info::MINOR).unwrap()))
+            .collect();
+        assert_eq!(minors, [(1, 0), (1, 2), (0, 0), (0, 0)]);
+    }
+
+    #[test]
+    fn only_granted_ids_are_listed() {
+        let mut params = vec![0xff; 256];
+        for (slot, id) in [0x100_u32, 0x200, 0x300].into_iter().enumerate() {
+            put_u32(&mut params, slot * 4, id);
+        }
+        gpu_ids(&mut params, |id| id == 0x300);
+        assert_eq!(u32_at(&params, 0), Some(0x300));
+        assert_eq!(u32_at(&params, 4), Some(u32::MAX));
+    }
+}
