@@ -319,7 +319,9 @@ impl Ledger {
 
     /// Drops one reference and notes what went with it.
     pub(crate) fn release(&mut self, allocation: Option<AllocationId>, freed: &mut Freed) {
-        if let Some(gone) = allocation.and_then(|id| self.accounts.release(id)) {
+        if let Some(gone) = allocation.and_then(|id| self.accounts.release(id))
+            && gone.bytes > 0
+        {
             let bytes = freed.bytes.entry(gone.card).or_default();
             *bytes = bytes.saturating_add(gone.bytes);
         }
