@@ -182,6 +182,21 @@ pub enum Refusal {
         /// The largest card.
         largest_bytes: u64,
     },
+    /// Two dialects that differ by more than cGPU's rounding.
+    #[error(
+        "{} on a card was asked for, and the environment's {}/{} of card {index} is {}: they contradict each other",
+        Bytes(*asked_bytes), share.container, share.device, Bytes(share.of(*memory_bytes))
+    )]
+    Contradiction {
+        /// What the caller asked for on each card.
+        asked_bytes: u64,
+        /// What the environment asks for.
+        share: Share,
+        /// The card on which they were compared.
+        index: u32,
+        /// Its memory.
+        memory_bytes: u64,
+    },
     /// Not enough left.
     #[error("{wanted} does not fit; left: {}", left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     DoesNotFit {
@@ -268,6 +283,9 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
         Amount::Share(share) => share.of(card.memory_bytes),
         Amount::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
     };
+    if let Amount::AtMost { share, .. } = wish.amount {
+        refuse_contradiction(&candidates, total_part, share)?;
+    }
     if candidates.iter().all(|room| quota_on(&room.card) == 0) {
         return Err(Refusal::NoMemory);
     }
@@ -339,6 +357,28 @@ impl fmt::Display for Wish {
                 )
             }
         }
+    }
+}
+
+/// A unit of cGPU's is a card's memory by a number that was rounded down, so that the same wish in both dialects can differ
+/// by up to one unit. A share that is larger by more is another wish.
+fn refuse_contradiction(
+    candidates: &[&Room],
+    asked_bytes: u64,
+    share: Share,
+) -> Result<(), Refusal> {
+    let contradicting = candidates.iter().map(|room| &room.card).find(|card| {
+        let unit_bytes = card.memory_bytes / share.device.max(1);
+        share.of(card.memory_bytes) > asked_bytes.saturating_add(unit_bytes)
+    });
+    match contradicting {
+        None => Ok(()),
+        Some(card) => Err(Refusal::Contradiction {
+            asked_bytes,
+            share,
+            index: card.index,
+            memory_bytes: card.memory_bytes,
+        }),
     }
 }
 

@@ -6,6 +6,49 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A value that is not allowed.
+    #[error("{key} = {value:?} is not allowed: {allowed}")]
+    Value {
+        /// The annotation or variable.
+        key: String,
+        /// Its value, cut.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// An annotation of ours that does not exist.
+    #[error("unknown annotation {key}: allowed are {allowed}")]
+    UnknownKey {
+        /// The annotation.
+        key: String,
+        /// Those that exist.
+        allowed: String,
+    },
+    /// Two parts of a request that cannot both hold.
+    #[error("{one} contradicts {other}")]
+    Contradiction {
+        /// The one.
+        one: String,
+        /// The other.
+        other: String,
+    },
+    /// A request without an amount of memory.
+    #[error("a vGPU needs an amount of memory: set cgpu.io/memory, for example to 4Gi")]
+    NoMemoryTerm,
+    /// The cluster's scheduler found no card and said so in its only way.
+    #[error("the scheduler found no card for this container: {value}")]
+    Unscheduled {
+        /// The variable that says so.
+        value: String,
+    },
+    /// A spec whose JSON has another shape than the OCI specification's.
+    #[error("{field} of the container's spec is not {expected}")]
+    SpecShape {
+        /// Where.
+        field: String,
+        /// What it must be.
+        expected: &'static str,
+    },
     /// Placeholder of a body that is being written.
     #[error("this part of cgpu is not built yet")]
     Unfinished,

@@ -22,6 +22,7 @@ pub mod config;
 mod error;
 mod lifecycle;
 pub mod request;
+mod spec;
 
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;

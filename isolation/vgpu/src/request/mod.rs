@@ -1,7 +1,34 @@
 //! What a container asks for, in one form whatever the dialect.
+//!
+//! Two dialects: our annotations (`cgpu.io/*`, [`native`]) and cGPU's environment ([`cgpu_environment`]). How they meet:
+//!
+//! - Annotations come from the engine's caller. Environment can come from the caller, or from the image: `config.json`
+//!   does not say which. So where annotations ask, environment may only narrow (less memory, fewer cards to choose
+//!   from, a lower weight), and a wider value is an error, or has no effect where it is a mere preference.
+//! - Without annotations the environment asks, as cGPU's users expect. An image can then fill in what its caller left
+//!   out; the caller's own value of the same variable always wins over the image's, since engines merge that way. An
+//!   administrator who runs images that are not trusted sets `request.environment = "tighten_only"`.
+//! - `CGPU_DISABLE` without annotations leaves the container alone (cGPU's meaning; the container gets no card from us);
+//!   against an annotation it is a contradiction.
+//! - `NVIDIA_VISIBLE_DEVICES` alone asks for nothing. A list in it names the cards; `all`, `void` and nothing do not.
+
+mod cgpu_environment;
+mod memory;
+mod native;
 
 use cards::ComputeTerms;
-use cards::placement::Wish;
+use cards::grant::{ComputePolicy, Priority};
+use cards::placement::{Amount, CardName, Choice, Wish};
+use serde_json::Value;
+
+use self::cgpu_environment::EnvironmentTerms;
+use self::native::NativeTerms;
+pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, PREFIX};
+use crate::config::{DisableRule, EnvironmentRule};
+use crate::{Config, Error, spec};
+
+/// The value that [`Error::Value`] quotes is cut here: it comes from strangers and ends in logs.
+const QUOTED_CHARS_MAX: usize = 120;
 
 /// A request, before cards are chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,3 +38,183 @@ pub struct Request {
     /// Share of the cards' time.
     pub compute: ComputeTerms,
 }
+
+impl Request {
+    /// Reads a bundle's `config.json`. `None`: the container asks for no vGPU, or is a pod's sandbox.
+    ///
+    /// # Errors
+    /// An unknown key of ours, a bad value, a contradiction; a spec of the wrong shape.
+    pub fn from_spec(config: &Config, spec: &Value) -> Result<Option<Self>, Error> {
+        let annotations = spec::annotations(spec)?;
+        if is_sandbox(&annotations) {
+            return Ok(None);
+        }
+        let native = NativeTerms::read(annotations.iter().copied())?;
+        let environment = EnvironmentTerms::read(&spec::environment(spec)?, native.is_some())?;
+        Self::join(config, native, environment)
+    }
+
+    /// Reads terms as they stand in annotations, for example `("cgpu.io/memory", "4Gi")`; what `cgpu run` builds from its
+    /// options.
+    ///
+    /// # Errors
+    /// As [`Request::from_spec`]; [`Error::NoMemoryTerm`] where no memory is among the terms.
+    pub fn from_terms<'a>(
+        config: &Config,
+        terms: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, Error> {
+        let native = NativeTerms::read(terms)?.unwrap_or_default();
+        Self::join(config, Some(native), EnvironmentTerms::default())?.ok_or(Error::NoMemoryTerm)
+    }
+
+    fn join(
+        config: &Config,
+        native: Option<NativeTerms>,
+        environment: EnvironmentTerms,
+    ) -> Result<Option<Self>, Error> {
+        match native {
+            Some(native) => narrowed(config, native, environment).map(Some),
+            None if config.request.environment == EnvironmentRule::TightenOnly => Ok(None),
+            None => from_environment(config, environment),
+        }
+    }
+}
+
+fn from_environment(
+    config: &Config,
+    environment: EnvironmentTerms,
+) -> Result<Option<Request>, Error> {
+    let Some(share) = environment.share else {
+        return Ok(None);
+    };
+    if environment.disabled {
+        return match config.request.cgpu_disable {
+            DisableRule::Obey => Ok(None),
+            DisableRule::Refuse => Err(Error::Contradiction {
+                one: "CGPU_DISABLE".to_owned(),
+                other: "ALIYUN_COM_GPU_MEM_CONTAINER (and request.cgpu_disable = \"refuse\")"
+                    .to_owned(),
+            }),
+        };
+    }
+    Ok(Some(Request {
+        wish: Wish {
+            amount: Amount::Share(share),
+            cards: environment.cards.map_or(Choice::Count(1), Choice::Named),
+            among: None,
+            policy: config.placement.policy,
+        },
+        compute: ComputeTerms {
+            // cGPU's own rule: a weight above 1 switches to policy 2.
+            policy: environment
+                .weight
+                .filter(|weight| *weight > 1)
+                .map(|_| ComputePolicy::Weighted),
+            percent: None,
+            weight: environment.weight,
+            priority: environment.priority,
+        },
+    }))
+}
+
+fn narrowed(
+    config: &Config,
+    native: NativeTerms,
+    environment: EnvironmentTerms,
+) -> Result<Request, Error> {
+    if environment.disabled {
+        return Err(Error::Contradiction {
+            one: "CGPU_DISABLE".to_owned(),
+            other: format!("the annotations {PREFIX}*"),
+        });
+    }
+    let amount = match (native.memory_bytes, environment.share) {
+        (Some(total_bytes), Some(share)) => Amount::AtMost { total_bytes, share },
+        (Some(total_bytes), None) => Amount::TotalBytes(total_bytes),
+        (None, Some(share)) if config.request.environment == EnvironmentRule::Request => {
+            Amount::Share(share)
+        }
+        (None, _) => return Err(Error::NoMemoryTerm),
+    };
+    let cards = native.cards.unwrap_or(Choice::Count(1));
+    if let (Choice::Named(names), Some(allowed)) = (&cards, &environment.cards) {
+        refuse_other_cards(names, allowed)?;
+    }
+    Ok(Request {
+        wish: Wish {
+            amount,
+            cards,
+            among: environment.cards,
+            policy: native.placement.unwrap_or(config.placement.policy),
+        },
+        compute: ComputeTerms {
+            policy: native.policy,
+            percent: native.percent,
+            weight: match (native.weight, environment.weight) {
+                (Some(native), Some(environment)) => Some(native.min(environment)),
+                (native, _) => native,
+            },
+            priority: native.priority.unwrap_or(Priority::Normal),
+        },
+    })
+}
+
+/// Names of one kind are compared here, so that the error speaks of the request; an index against a UUID waits for the inventory.
+fn refuse_other_cards(names: &[CardName], allowed: &[CardName]) -> Result<(), Error> {
+    let comparable = |name: &CardName| {
+        allowed
+            .iter()
+            .all(|other| std::mem::discriminant(other) == std::mem::discriminant(name))
+    };
+    match names
+        .iter()
+        .find(|name| comparable(name) && !allowed.contains(name))
+    {
+        None => Ok(()),
+        Some(name) => Err(Error::Contradiction {
+            one: format!("cgpu.io/cards, which names card {name}"),
+            other: "the environment's list of visible devices, which does not".to_owned(),
+        }),
+    }
+}
+
+fn is_sandbox(annotations: &[(&str, &str)]) -> bool {
+    // containerd's CRI and CRI-O.
+    [
+        "io.kubernetes.cri.container-type",
+        "io.kubernetes.cri-o.ContainerType",
+    ]
+    .iter()
+    .any(|key| annotations.contains(&(*key, "sandbox")))
+}
+
+fn bad_value(key: &str, value: &str, allowed: impl Into<String>) -> Error {
+    Error::Value {
+        key: key.to_owned(),
+        value: value.chars().take(QUOTED_CHARS_MAX).collect(),
+        allowed: allowed.into(),
+    }
+}
+
+/// `GPU-…` names and indices, separated by commas.
+fn card_list(key: &str, value: &str, allowed: &'static str) -> Result<Vec<CardName>, Error> {
+    let names: Vec<CardName> = value
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(|name| match name.parse::<u32>() {
+            Ok(index) => Ok(CardName::Index(index)),
+            Err(_) => cards::GpuUuid::new(name)
+                .map(CardName::Uuid)
+                .map_err(|_| bad_value(key, value, allowed)),
+        })
+        .collect::<Result<_, _>>()?;
+    if names.is_empty() {
+        Err(bad_value(key, value, allowed))
+    } else {
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests;

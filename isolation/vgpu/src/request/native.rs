@@ -1,0 +1,139 @@
+//! Our own dialect: annotations.
+
+use cards::grant::{ComputePolicy, Priority};
+use cards::placement::{Choice, Policy};
+
+use super::{bad_value, card_list, memory};
+use crate::Error;
+
+/// All of our annotations begin so; one that is not in [`ALLOWED_KEYS`] is refused.
+pub const PREFIX: &str = "cgpu.io/";
+
+/// The mark that we leave in an edited spec.
+pub const APPLIED_KEY: &str = "cgpu.io/applied";
+
+/// What people may write.
+pub const ALLOWED_KEYS: [&str; 7] = [
+    "cgpu.io/memory",
+    "cgpu.io/cards",
+    "cgpu.io/compute",
+    "cgpu.io/weight",
+    "cgpu.io/policy",
+    "cgpu.io/priority",
+    "cgpu.io/placement",
+];
+
+const CARDS_ALLOWED: &str = "a number of cards, at least 1, or a list of card UUIDs or indices with a comma in it (`1,` is card 1)";
+
+/// The largest weight; cGPU documents none.
+pub(super) const WEIGHT_MAX: u32 = 1000;
+
+/// What the annotations say; what they leave out is absent.
+#[derive(Debug, Default)]
+pub(super) struct NativeTerms {
+    pub(super) memory_bytes: Option<u64>,
+    pub(super) cards: Option<Choice>,
+    pub(super) percent: Option<u32>,
+    pub(super) weight: Option<u32>,
+    pub(super) policy: Option<ComputePolicy>,
+    pub(super) priority: Option<Priority>,
+    pub(super) placement: Option<Policy>,
+}
+
+impl NativeTerms {
+    /// `None`: not one of our keys is there.
+    pub(super) fn read<'a>(
+        annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Option<Self>, Error> {
+        let mut terms = Self::default();
+        let mut any = false;
+        for (key, value) in annotations {
+            if !key.starts_with(PREFIX) || key == APPLIED_KEY {
+                continue;
+            }
+            any = true;
+            let text = value.trim();
+            match key {
+                "cgpu.io/memory" => terms.memory_bytes = Some(memory::parse(key, value)?),
+                "cgpu.io/cards" => terms.cards = Some(cards(key, text)?),
+                "cgpu.io/compute" => {
+                    terms.percent = Some(whole(
+                        key,
+                        text.strip_suffix('%').unwrap_or(text),
+                        1..=100,
+                        "1 to 100, in percent of a card",
+                    )?);
+                }
+                "cgpu.io/weight" => {
+                    terms.weight = Some(whole(key, text, 1..=WEIGHT_MAX, "1 to 1000")?)
+                }
+                "cgpu.io/policy" => terms.policy = Some(policy(key, text)?),
+                "cgpu.io/priority" => {
+                    terms.priority = Some(match text {
+                        "high" => Priority::High,
+                        "normal" => Priority::Normal,
+                        _ => return Err(bad_value(key, value, "high, normal")),
+                    });
+                }
+                "cgpu.io/placement" => {
+                    terms.placement = Some(match text {
+                        "binpack" => Policy::Binpack,
+                        "spread" => Policy::Spread,
+                        _ => return Err(bad_value(key, value, "binpack, spread")),
+                    });
+                }
+                _ => {
+                    return Err(Error::UnknownKey {
+                        key: key.chars().take(128).collect(),
+                        allowed: ALLOWED_KEYS.join(", "),
+                    });
+                }
+            }
+        }
+        if terms.policy == Some(ComputePolicy::Fixed) && terms.percent.is_none() {
+            return Err(bad_value(
+                "cgpu.io/policy",
+                "fixed",
+                "fixed only together with cgpu.io/compute",
+            ));
+        }
+        Ok(any.then_some(terms))
+    }
+}
+
+fn cards(key: &str, text: &str) -> Result<Choice, Error> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse::<u32>() {
+        Ok(count) if is_number && count > 0 => Ok(Choice::Count(count)),
+        _ if is_number || text.starts_with('-') || text.starts_with('+') => {
+            Err(bad_value(key, text, CARDS_ALLOWED))
+        }
+        _ => card_list(key, text, CARDS_ALLOWED).map(Choice::Named),
+    }
+}
+
+fn policy(key: &str, text: &str) -> Result<ComputePolicy, Error> {
+    ComputePolicy::ALL
+        .into_iter()
+        .find(|policy| policy.name() == text || policy.number().to_string() == text)
+        .ok_or_else(|| {
+            let allowed = ComputePolicy::ALL
+                .map(|policy| format!("{} or {}", policy.number(), policy.name()))
+                .join(", ");
+            bad_value(key, text, allowed)
+        })
+}
+
+/// A whole number in a range, digits only.
+pub(super) fn whole(
+    key: &str,
+    text: &str,
+    range: std::ops::RangeInclusive<u32>,
+    allowed: &str,
+) -> Result<u32, Error> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse::<u32>() {
+        Ok(number) if digits && range.contains(&number) => Ok(number),
+        _ => Err(bad_value(key, text, allowed)),
+    }
+}

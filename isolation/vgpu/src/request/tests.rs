@@ -1,0 +1,534 @@
+//! The two dialects, alone and together.
+
+use std::path::Path;
+
+use cards::grant::Priority;
+use cards::placement::{MIB, Policy, Room, Share, Slice, place};
+use cards::{Card, GpuUuid};
+use serde_json::json;
+
+use super::*;
+
+fn read(annotations: &[(&str, &str)], environment: &[&str]) -> Result<Option<Request>, String> {
+    read_with(&Config::default(), annotations, environment)
+}
+
+fn read_with(
+    config: &Config,
+    annotations: &[(&str, &str)],
+    environment: &[&str],
+) -> Result<Option<Request>, String> {
+    let annotations: serde_json::Map<String, Value> = annotations
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(value)))
+        .collect();
+    let spec =
+        json!({"ociVersion": "1.0.2", "annotations": annotations, "process": {"env": environment}});
+    Request::from_spec(config, &spec).map_err(|error| crate::chain(&error))
+}
+
+fn room(index: u32, memory_mib: u64) -> Room {
+    let card = Card {
+        uuid: GpuUuid::new(format!("GPU-{index}")).unwrap(),
+        name: "card".to_owned(),
+        memory_bytes: memory_mib * MIB,
+        minor: index,
+        index,
+        pci: String::new(),
+    };
+    Room {
+        free_bytes: card.memory_bytes,
+        card,
+    }
+}
+
+fn quota_mib(request: &Request, memory_mib: u64) -> u64 {
+    let slices: Vec<Slice> =
+        place(&[room(0, memory_mib), room(1, memory_mib)], &request.wish).unwrap();
+    slices[0].quota_bytes / MIB
+}
+
+#[test]
+fn a_container_that_says_nothing_of_ours_asks_for_nothing() {
+    for environment in [
+        &["PATH=/bin"][..],
+        &["NVIDIA_VISIBLE_DEVICES=all"],
+        &["NVIDIA_VISIBLE_DEVICES=0,1", "ALIYUN_COM_GPU_MEM_DEV=24"],
+        &["ALIYUN_COM_GPU_HIGH_PRIO=perhaps", "CGPU_DISABLE=perhaps"],
+    ] {
+        assert_eq!(
+            read(&[("some.org/memory", "4Gi")], environment),
+            Ok(None),
+            "{environment:?}"
+        );
+    }
+    assert_eq!(
+        Request::from_spec(&Config::default(), &json!({})).unwrap(),
+        None
+    );
+    assert_eq!(
+        Request::from_spec(
+            &Config::default(),
+            &json!({"process": null, "annotations": null})
+        )
+        .unwrap(),
+        None
+    );
+}
+
+#[test]
+fn the_vendor_s_printed_samples_hold() {
+    for (physical_mib, device, container, visible_mib) in [
+        (15079, 14, 3, 3231),
+        (16130, 15, 3, 3226),
+        (16130, 15, 2, 2150),
+        (16130, 15, 4, 4301),
+        (16160, 15, 4, 4309),
+        (23028, 22, 8, 8373),
+    ] {
+        let environment = [
+            format!("ALIYUN_COM_GPU_MEM_CONTAINER={container}"),
+            format!("ALIYUN_COM_GPU_MEM_DEV={device}"),
+        ];
+        let environment: Vec<&str> = environment.iter().map(String::as_str).collect();
+        let request = read(&[], &environment).unwrap().unwrap();
+        assert_eq!(
+            quota_mib(&request, physical_mib),
+            visible_mib,
+            "{physical_mib} {device} {container}"
+        );
+        // The row with CGPU_DISABLE: the whole card, that is, no vGPU.
+        let disabled: Vec<&str> = environment
+            .iter()
+            .copied()
+            .chain(["CGPU_DISABLE=true"])
+            .collect();
+        assert_eq!(read(&[], &disabled), Ok(None));
+    }
+}
+
+#[test]
+fn annotations_ask_in_full() {
+    let request = read(
+        &[
+            ("cgpu.io/memory", "8Gi"),
+            ("cgpu.io/cards", "2"),
+            ("cgpu.io/compute", "30%"),
+            ("cgpu.io/weight", "7"),
+            ("cgpu.io/policy", "4"),
+            ("cgpu.io/priority", "high"),
+            ("cgpu.io/placement", "spread"),
+        ],
+        &[],
+    )
+    .unwrap()
+    .unwrap();
+    assert_eq!(
+        request.wish,
+        Wish {
+            amount: Amount::TotalBytes(8 << 30),
+            cards: Choice::Count(2),
+            among: None,
+            policy: Policy::Spread
+        }
+    );
+    assert_eq!(
+        request.compute,
+        ComputeTerms {
+            policy: Some(ComputePolicy::Soft),
+            percent: Some(30),
+            weight: Some(7),
+            priority: Priority::High
+        }
+    );
+    assert_eq!(quota_mib(&request, 24 << 10), 4 << 10);
+}
+
+#[test]
+fn cards_are_a_number_or_a_list() {
+    let cards = |value| {
+        read(&[("cgpu.io/memory", "4Gi"), ("cgpu.io/cards", value)], &[])
+            .map(|request| request.unwrap().wish.cards)
+    };
+    assert_eq!(cards("3"), Ok(Choice::Count(3)));
+    assert_eq!(cards("1,"), Ok(Choice::Named(vec![CardName::Index(1)])));
+    assert_eq!(
+        cards("0, 1"),
+        Ok(Choice::Named(vec![CardName::Index(0), CardName::Index(1)]))
+    );
+    assert_eq!(
+        cards("GPU-0"),
+        Ok(Choice::Named(vec![CardName::Uuid(
+            GpuUuid::new("GPU-0").unwrap()
+        )]))
+    );
+    for value in [
+        "0",
+        "-1",
+        "+1",
+        "",
+        ",",
+        "two",
+        "1.5",
+        "99999999999",
+        "GPU-0,x/y",
+    ] {
+        let error = cards(value).unwrap_err();
+        assert!(
+            error.contains("cgpu.io/cards") && error.contains("at least 1"),
+            "{value:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn bad_values_name_key_value_and_what_is_allowed() {
+    for (key, value, allowed) in [
+        ("cgpu.io/memory", "0Gi", "at least 1Mi"),
+        ("cgpu.io/memory", "-1Gi", "whole number"),
+        ("cgpu.io/memory", "4096", "Mi, Gi, Ti"),
+        ("cgpu.io/compute", "0", "1 to 100"),
+        ("cgpu.io/compute", "101", "1 to 100"),
+        ("cgpu.io/weight", "0", "1 to 1000"),
+        ("cgpu.io/policy", "6", "0 or fair-share"),
+        ("cgpu.io/policy", "fixed", "together with cgpu.io/compute"),
+        ("cgpu.io/priority", "highest", "high, normal"),
+        ("cgpu.io/placement", "random", "binpack, spread"),
+    ] {
+        let error = read(&[(key, value)], &[]).unwrap_err();
+        for part in [key, value, allowed] {
+            assert!(error.contains(part), "{key}={value}: {error}");
+        }
+    }
+    let error = read(&[("cgpu.io/memory", "4Gi"), ("cgpu.io/memroy", "4Gi")], &[]).unwrap_err();
+    assert!(
+        error.contains("cgpu.io/memroy") && error.contains("cgpu.io/memory, cgpu.io/cards"),
+        "{error}"
+    );
+    let error = read(&[("cgpu.io/cards", "2")], &[]).unwrap_err();
+    assert!(error.contains("cgpu.io/memory"), "{error}");
+}
+
+#[test]
+fn bad_environment_is_refused_where_it_asks() {
+    for (environment, parts) in [
+        (
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=4"][..],
+            &["ALIYUN_COM_GPU_MEM_DEV"][..],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=0",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+            ],
+            &["ALIYUN_COM_GPU_MEM_CONTAINER", "\"0\""],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4Gi",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+            ],
+            &["4Gi"],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=25",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+            ],
+            &["at most", "24"],
+        ),
+        (
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=4", "ALIYUN_COM_GPU_MEM_DEV=0"],
+            &["ALIYUN_COM_GPU_MEM_DEV"],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+                "ALIYUN_COM_GPU_MEM_CONTAINER=8",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+            ],
+            &["4 and 8", "one value"],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+                "CGPU_DISABLE=perhaps",
+            ],
+            &["CGPU_DISABLE", "perhaps"],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+                "NVIDIA_VISIBLE_DEVICES=no-gpu-has-4GiB-to-run",
+            ],
+            &["no-gpu-has-4GiB-to-run"],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+                "ALIYUN_COM_GPU_MEM_IDX=-1",
+            ],
+            &["ALIYUN_COM_GPU_MEM_IDX=-1"],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+                "NVIDIA_VISIBLE_DEVICES=none",
+            ],
+            &["NVIDIA_VISIBLE_DEVICES=none"],
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+                "ALIYUN_COM_GPU_MEM_DEV=24",
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=2",
+                "NVIDIA_VISIBLE_DEVICES=0,1,2",
+            ],
+            &["mixed mode"],
+        ),
+    ] {
+        let error = read(&[], environment).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{environment:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn the_environment_names_cards_in_all_three_ways() {
+    let base = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ];
+    for (extra, cards) in [
+        (&[][..], Choice::Count(1)),
+        (&["NVIDIA_VISIBLE_DEVICES=all"], Choice::Count(1)),
+        (&["NVIDIA_VISIBLE_DEVICES=void"], Choice::Count(1)),
+        (
+            &["NVIDIA_VISIBLE_DEVICES=1"],
+            Choice::Named(vec![CardName::Index(1)]),
+        ),
+        (
+            &["NVIDIA_VISIBLE_DEVICES=GPU-1"],
+            Choice::Named(vec![CardName::Uuid(GpuUuid::new("GPU-1").unwrap())]),
+        ),
+        (
+            &["ALIYUN_COM_GPU_MEM_IDX=1"],
+            Choice::Named(vec![CardName::Index(1)]),
+        ),
+        (
+            &[
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=0,1",
+                "NVIDIA_VISIBLE_DEVICES=all",
+            ],
+            Choice::Named(vec![CardName::Index(0), CardName::Index(1)]),
+        ),
+    ] {
+        let environment: Vec<&str> = base.iter().chain(extra).copied().collect();
+        assert_eq!(
+            read(&[], &environment).unwrap().unwrap().wish.cards,
+            cards,
+            "{extra:?}"
+        );
+    }
+}
+
+#[test]
+fn a_weight_above_one_switches_to_weights_and_high_priority_is_read() {
+    let base = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT=5",
+        "ALIYUN_COM_GPU_HIGH_PRIO=1",
+    ];
+    let compute = read(&[], &base).unwrap().unwrap().compute;
+    assert_eq!(
+        compute,
+        ComputeTerms {
+            policy: Some(ComputePolicy::Weighted),
+            percent: None,
+            weight: Some(5),
+            priority: Priority::High
+        }
+    );
+}
+
+#[test]
+fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
+    let asked = |environment: &[&str]| {
+        read(
+            &[("cgpu.io/memory", "8Gi"), ("cgpu.io/weight", "3")],
+            environment,
+        )
+    };
+    // Less memory, a list of cards to choose from, a lower weight: taken.
+    let request = asked(&[
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+        "NVIDIA_VISIBLE_DEVICES=1",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT=2",
+    ])
+    .unwrap()
+    .unwrap();
+    assert_eq!(quota_mib(&request, 24 << 10), 4 << 10);
+    assert_eq!(
+        place(&[room(0, 24 << 10), room(1, 24 << 10)], &request.wish).unwrap()[0]
+            .card
+            .index,
+        1
+    );
+    assert_eq!(request.compute.weight, Some(2));
+    // Preferences that would widen: no effect.
+    let request = asked(&[
+        "ALIYUN_COM_GPU_SCHD_WEIGHT=9",
+        "ALIYUN_COM_GPU_HIGH_PRIO=1",
+        "NVIDIA_VISIBLE_DEVICES=all",
+    ])
+    .unwrap()
+    .unwrap();
+    assert_eq!(
+        (
+            request.compute.weight,
+            request.compute.priority,
+            request.wish.among
+        ),
+        (Some(3), Priority::Normal, None)
+    );
+    // More memory: the request is refused where the card's size is known.
+    let request = asked(&[
+        "ALIYUN_COM_GPU_MEM_CONTAINER=16",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ])
+    .unwrap()
+    .unwrap();
+    assert_eq!(
+        request.wish.amount,
+        Amount::AtMost {
+            total_bytes: 8 << 30,
+            share: Share {
+                container: 16,
+                device: 24
+            }
+        }
+    );
+    let refusal = place(&[room(0, 24 << 10)], &request.wish)
+        .unwrap_err()
+        .to_string();
+    assert!(refusal.contains("contradict"), "{refusal}");
+    // The same amount in cGPU's rounding (4/23 of a 24 564 MiB card is 4 272 MiB): no contradiction, the annotation holds.
+    let request = read(
+        &[("cgpu.io/memory", "4Gi")],
+        &[
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+            "ALIYUN_COM_GPU_MEM_DEV=23",
+        ],
+    )
+    .unwrap()
+    .unwrap();
+    assert_eq!(quota_mib(&request, 24_564), 4096);
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let error = read(&[("cgpu.io/memory", "8Gi")], &["CGPU_DISABLE=1"]).unwrap_err();
+    assert!(
+        error.contains("CGPU_DISABLE") && error.contains("cgpu.io/"),
+        "{error}"
+    );
+    let error = read(
+        &[("cgpu.io/memory", "8Gi"), ("cgpu.io/cards", "0,1")],
+        &["NVIDIA_VISIBLE_DEVICES=1"],
+    )
+    .unwrap_err();
+    assert!(error.contains("card 0"), "{error}");
+    let error = read(
+        &[("cgpu.io/memory", "8Gi")],
+        &["NVIDIA_VISIBLE_DEVICES=none"],
+    )
+    .unwrap_err();
+    assert!(error.contains("NVIDIA_VISIBLE_DEVICES=none"), "{error}");
+}
+
+#[test]
+fn the_administrator_can_deny_the_environment_a_say() {
+    let strict = Config::from_text(
+        Path::new("t"),
+        "[request]\nenvironment = \"tighten_only\"\ncgpu_disable = \"refuse\"",
+    )
+    .unwrap();
+    let environment = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ];
+    assert_eq!(read_with(&strict, &[], &environment), Ok(None));
+    assert!(read_with(&strict, &[("cgpu.io/cards", "1")], &environment).is_err());
+    let refusing =
+        Config::from_text(Path::new("t"), "[request]\ncgpu_disable = \"refuse\"").unwrap();
+    let disabled = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+        "CGPU_DISABLE=1",
+    ];
+    assert!(
+        read_with(&refusing, &[], &disabled)
+            .unwrap_err()
+            .contains("CGPU_DISABLE")
+    );
+}
+
+#[test]
+fn sandboxes_are_left_alone() {
+    for key in [
+        "io.kubernetes.cri.container-type",
+        "io.kubernetes.cri-o.ContainerType",
+    ] {
+        assert_eq!(
+            read(&[("cgpu.io/memory", "4Gi"), (key, "sandbox")], &[]),
+            Ok(None)
+        );
+        assert!(
+            read(&[("cgpu.io/memory", "4Gi"), (key, "container")], &[])
+                .unwrap()
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn specs_of_the_wrong_shape_are_errors() {
+    for spec in [
+        json!([]),
+        json!("x"),
+        json!({"annotations": []}),
+        json!({"annotations": {"cgpu.io/memory": 4}}),
+        json!({"process": 1}),
+        json!({"process": {"env": {}}}),
+        json!({"process": {"env": [1]}}),
+    ] {
+        assert!(
+            Request::from_spec(&Config::default(), &spec).is_err(),
+            "{spec}"
+        );
+    }
+}
+
+#[test]
+fn options_of_the_command_line_use_the_same_grammar() {
+    let request = Request::from_terms(
+        &Config::default(),
+        [("cgpu.io/memory", "4Gi"), ("cgpu.io/cards", "2")],
+    )
+    .unwrap();
+    assert_eq!(
+        (request.wish.amount, request.wish.cards),
+        (Amount::TotalBytes(4 << 30), Choice::Count(2))
+    );
+    assert!(matches!(
+        Request::from_terms(&Config::default(), []),
+        Err(Error::NoMemoryTerm)
+    ));
+}

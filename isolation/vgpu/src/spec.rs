@@ -1,0 +1,107 @@
+//! Reading `config.json` as it comes: a JSON value of any shape, from an engine or from a stranger.
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+
+/// The annotations, in the file's order; none if there are none.
+pub(crate) fn annotations(spec: &Value) -> Result<Vec<(&str, &str)>, Error> {
+    let Some(annotations) = object(spec, "")?
+        .get("annotations")
+        .filter(|value| !value.is_null())
+    else {
+        return Ok(Vec::new());
+    };
+    object(annotations, "annotations")?
+        .iter()
+        .map(|(key, value)| match value.as_str() {
+            Some(value) => Ok((key.as_str(), value)),
+            None => Err(Error::SpecShape {
+                field: format!("annotations[{key:.128}]"),
+                expected: "a string",
+            }),
+        })
+        .collect()
+}
+
+/// The environment of the container's first process; entries without `=` name a variable without a value.
+pub(crate) fn environment(spec: &Value) -> Result<Vec<(&str, &str)>, Error> {
+    let process = object(spec, "")?
+        .get("process")
+        .filter(|value| !value.is_null());
+    match process
+        .map(|process| object(process, "process"))
+        .transpose()?
+    {
+        None => Ok(Vec::new()),
+        Some(process) => process_environment(process),
+    }
+}
+
+/// The environment of a process spec.
+pub(crate) fn process_environment(
+    process: &Map<String, Value>,
+) -> Result<Vec<(&str, &str)>, Error> {
+    let Some(environment) = process.get("env").filter(|value| !value.is_null()) else {
+        return Ok(Vec::new());
+    };
+    let wrong = || Error::SpecShape {
+        field: "process.env".to_owned(),
+        expected: "an array of strings",
+    };
+    environment
+        .as_array()
+        .ok_or_else(wrong)?
+        .iter()
+        .map(|entry| {
+            Ok(entry
+                .as_str()
+                .ok_or_else(wrong)?
+                .split_once('=')
+                .unwrap_or((entry.as_str().unwrap_or_default(), "")))
+        })
+        .collect()
+}
+
+/// A value that must be an object.
+pub(crate) fn object<'a>(value: &'a Value, field: &str) -> Result<&'a Map<String, Value>, Error> {
+    value.as_object().ok_or_else(|| shape(field))
+}
+
+fn shape(field: &str) -> Error {
+    Error::SpecShape {
+        field: if field.is_empty() {
+            "the spec".to_owned()
+        } else {
+            field.to_owned()
+        },
+        expected: "an object",
+    }
+}
+
+/// The object at `key`, created if it is absent or null.
+pub(crate) fn child_object<'a>(
+    parent: &'a mut Map<String, Value>,
+    key: &str,
+) -> Result<&'a mut Map<String, Value>, Error> {
+    let slot = parent.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = Value::Object(Map::new());
+    }
+    slot.as_object_mut().ok_or_else(|| shape(key))
+}
+
+/// The array at `key`, created if it is absent or null.
+pub(crate) fn child_array<'a>(
+    parent: &'a mut Map<String, Value>,
+    key: &str,
+) -> Result<&'a mut Vec<Value>, Error> {
+    let slot = parent.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = Value::Array(Vec::new());
+    }
+    slot.as_array_mut().ok_or_else(|| Error::SpecShape {
+        field: key.to_owned(),
+        expected: "an array",
+    })
+}
