@@ -101,3 +101,6 @@ pub mod map_external {
     /// `hMemory`
     pub const H_MEMORY: PerRelease = PerRelease([1192, 9256, 9256, 9256]);
 }
+
+/// Offset of `gpuUuid` in `UVM_UNMAP_EXTERNAL_PARAMS`.
+pub const UNMAP_EXTERNAL_UUID: usize = 16;

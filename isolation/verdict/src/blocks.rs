@@ -146,16 +146,16 @@ fn field(block: &[u8], at: usize) -> Result<u32, Refusal> {
 /// Offset of a descriptor number inside a call's struct that the driver would resolve in the caller.
 #[must_use]
 pub fn descriptor_at(op: &Op) -> Option<usize> {
-    let Op::Escape(row) = op else {
-        return match op {
-            Op::Uvm(row) if **row == nvabi::uvm::UVM_MM_INITIALIZE => Some(0),
+    match op {
+        Op::Uvm(row) => (**row == nvabi::uvm::UVM_MM_INITIALIZE).then_some(0),
+        Op::CardInfo { .. } | Op::AttachGpus { .. } => None,
+        Op::Escape(row) => match **row {
+            escape::NV_ESC_REGISTER_FD => Some(0),
+            escape::NV_ESC_RM_MAP_MEMORY => Some(nvabi::layout::nvos33::FD),
+            escape::NV_ESC_RM_ALLOC_MEMORY => Some(nvabi::layout::nvos02::FD),
+            escape::NV_ESC_ALLOC_OS_EVENT => Some(8),
             _ => None,
-        };
-    };
-    match **row {
-        escape::NV_ESC_REGISTER_FD => Some(0),
-        escape::NV_ESC_RM_MAP_MEMORY => Some(nvabi::layout::nvos33::FD),
-        _ => None,
+        },
     }
 }
 

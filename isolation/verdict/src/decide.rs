@@ -1,6 +1,6 @@
 //! From a decoded call to what becomes of it.
 
-use nvabi::bytes::{u32_at, u64_at};
+use nvabi::bytes::{array_at, u32_at, u64_at};
 use nvabi::class::{self, Class, Kind};
 use nvabi::control as ctl;
 use nvabi::layout::{device_params, memory_params, nvos00, nvos02, nvos21, nvos32, nvos54, nvos55};
@@ -55,7 +55,14 @@ pub enum Effect {
         /// The source.
         source_object: u32,
     },
-    /// UVM takes a reference on a physical allocation.
+    /// UVM has a range for external mappings.
+    Range {
+        /// First GPU address.
+        base: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// UVM takes a reference on a physical allocation for each card.
     MapExternal {
         /// First GPU address of the range.
         base: u64,
@@ -65,13 +72,22 @@ pub enum Effect {
         client: u32,
         /// The allocation.
         memory: u32,
+        /// The cards that map it, by UUID.
+        cards: Vec<[u8; 16]>,
     },
-    /// UVM gives references up.
+    /// UVM gives up what one card has mapped there.
     Unmap {
         /// First GPU address.
         base: u64,
-        /// Bytes; `None`: the whole range that begins at `base`.
-        length: Option<u64>,
+        /// Bytes.
+        length: u64,
+        /// The card, by UUID.
+        card: [u8; 16],
+    },
+    /// UVM frees the range that begins there, with all mappings in it.
+    FreeRange {
+        /// First GPU address.
+        base: u64,
     },
     /// Stops channels: every client named must be the container's own.
     ChannelClients {
@@ -370,28 +386,49 @@ fn disabled_clients(params: &[u8]) -> Option<Effect> {
 fn uvm_call(row: &uvm::Uvm, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
     let base = || u64_at(arg, uvm::map_external::BASE).ok_or(Refusal::Errno(EFAULT));
     let length = || u64_at(arg, uvm::map_external::LENGTH).ok_or(Refusal::Errno(EFAULT));
+    let refused = |status| Refusal::Status {
+        status,
+        at: row.status.of(release) as usize,
+    };
     match *row {
+        uvm::UVM_CREATE_EXTERNAL_RANGE => Ok(Effect::Range {
+            base: base()?,
+            length: length()?,
+        }),
         uvm::UVM_MAP_EXTERNAL_ALLOCATION => Ok(Effect::MapExternal {
             base: base()?,
             length: length()?,
             client: word(arg, uvm::map_external::H_CLIENT.of(release) as usize)?,
             memory: word(arg, uvm::map_external::H_MEMORY.of(release) as usize)?,
+            cards: mapped_cards(arg, release)
+                .ok_or_else(|| refused(status::NV_ERR_INVALID_ARGUMENT))?,
         }),
-        uvm::UVM_FREE => Ok(Effect::Unmap {
-            base: base()?,
-            length: None,
-        }),
-        uvm::UVM_UNMAP_EXTERNAL => Ok(Effect::Unmap {
-            base: base()?,
-            length: Some(length()?),
-        }),
+        uvm::UVM_FREE => Ok(Effect::FreeRange { base: base()? }),
+        uvm::UVM_UNMAP_EXTERNAL => {
+            let card = array_at(arg, uvm::UNMAP_EXTERNAL_UUID).ok_or(Refusal::Errno(EFAULT))?;
+            Ok(Effect::Unmap {
+                base: base()?,
+                length: length()?,
+                card,
+            })
+        }
         // Moves managed pages to a card, or maps card memory to another device: not accounted, so not allowed.
-        uvm::UVM_MIGRATE | uvm::UVM_ALLOC_DEVICE_P2P => Err(Refusal::Status {
-            status: status::NV_ERR_NOT_SUPPORTED,
-            at: row.status.of(release) as usize,
-        }),
+        uvm::UVM_MIGRATE | uvm::UVM_ALLOC_DEVICE_P2P => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
         _ => Ok(Effect::None),
     }
+}
+
+/// The UUIDs of `perGpuAttributes`; `None` when the count is beyond the array.
+fn mapped_cards(arg: &[u8], release: Release) -> Option<Vec<[u8; 16]>> {
+    use uvm::map_external::{COUNT, PER_GPU, PER_GPU_BYTES};
+    let count_at = COUNT.of(release) as usize;
+    let most = (count_at - PER_GPU) / PER_GPU_BYTES;
+    let count = usize::try_from(u64_at(arg, count_at)?)
+        .ok()
+        .filter(|count| *count <= most)?;
+    (0..count)
+        .map(|slot| array_at(arg, PER_GPU + slot * PER_GPU_BYTES))
+        .collect()
 }
 
 fn word(block: &[u8], at: usize) -> Result<u32, Refusal> {

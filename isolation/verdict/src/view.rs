@@ -108,6 +108,23 @@ pub fn no_pids(params: &mut [u8]) {
     }
 }
 
+/// Rewrites GPU_GET_PID_INFO: whatever process was asked for holds nothing that this tenant may know of.
+pub fn no_pid_info(params: &mut [u8]) {
+    /// The rows, their length, and where in a row the figures stand.
+    const ROWS: usize = 8;
+    const ROW_BYTES: usize = 72;
+    const FIGURES: core::ops::Range<usize> = 16..64;
+    for row in params
+        .get_mut(ROWS..)
+        .unwrap_or_default()
+        .chunks_exact_mut(ROW_BYTES)
+    {
+        if let Some(figures) = row.get_mut(FIGURES) {
+            figures.fill(0);
+        }
+    }
+}
+
 /// Rewrites perfmon samples: other tenants' rows are part of them, so none is shown.
 pub fn no_samples(params: &mut [u8]) {
     /// `count`, `tracker`, then the samples
@@ -120,6 +137,7 @@ pub fn no_samples(params: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::card_info as show_cards;
     use super::*;
 
     const GIB: u64 = 1 << 30;
@@ -209,7 +227,7 @@ mod tests {
                 minor,
             );
         }
-        super::card_info(&mut cards, |minor| minor != 1);
+        show_cards(&mut cards, |minor| minor != 1);
         let minors: Vec<(u8, u32)> = cards
             .chunks_exact(card_info::BYTES)
             .map(|entry| (entry[0], u32_at(entry, card_info::MINOR).unwrap()))
