@@ -42,33 +42,21 @@ impl Containerd {
             configuration(&folder, engines.containerd_version()?.0),
         )?;
         let path = node.search_path(engines)?;
-        let mut command = Command::new(engines.program("containerd")?);
-        command
-            .arg("--config")
-            .arg(&config)
-            .env("PATH", &path)
-            .env("CGPU_CONFIG", node.config());
-        let mut daemon = Daemon::start("containerd", &command, &folder.join("log"))?;
-        let socket = folder.join("containerd.sock");
-        let ctr = engines.program("ctr")?;
-        daemon.wait_ready(Duration::from_secs(30), || {
-            if !socket.exists() {
-                return Ok(false);
-            }
-            let answer = capture(
-                Command::new(&ctr).arg("-a").arg(&socket).arg("version"),
-                LIMIT,
-            )?;
-            Ok(answer.succeeded())
-        })?;
+        let daemon = daemon(engines, &folder, &path, &node.config())?;
         Ok(Self {
             engines: engines.clone(),
             folder,
             namespace: node.namespace().to_owned(),
             daemon,
             path,
-            config: node.config().to_path_buf(),
+            config: node.config(),
         })
+    }
+
+    /// Starts it again after [`Containerd::kill`], with the same state.
+    pub fn restart(&mut self) -> Result<()> {
+        self.daemon = daemon(&self.engines, &self.folder, &self.path, &self.config)?;
+        Ok(())
     }
 
     /// The socket that clients speak to.
@@ -211,14 +199,37 @@ impl Drop for Containerd {
             eprintln!("containerd: {error:#}");
         }
         if std::thread::panicking() {
-            let log = self.log();
-            let tail: Vec<&str> = log.lines().rev().take(30).collect();
-            eprintln!("--- end of containerd's log");
-            for line in tail.into_iter().rev() {
-                eprintln!("{line}");
-            }
+            eprintln!("--- end of containerd's log\n{}", self.daemon.tail());
         }
     }
+}
+
+fn daemon(
+    engines: &Engines,
+    folder: &Path,
+    path: &std::ffi::OsStr,
+    config: &Path,
+) -> Result<Daemon> {
+    let mut command = Command::new(engines.program("containerd")?);
+    command
+        .arg("--config")
+        .arg(folder.join("config.toml"))
+        .env("PATH", path)
+        .env("CGPU_CONFIG", config);
+    let mut daemon = Daemon::start("containerd", &command, &folder.join("log"))?;
+    let socket = folder.join("containerd.sock");
+    let ctr = engines.program("ctr")?;
+    daemon.wait_ready(Duration::from_secs(30), || {
+        if !socket.exists() {
+            return Ok(false);
+        }
+        let answer = capture(
+            Command::new(&ctr).arg("-a").arg(&socket).arg("version"),
+            LIMIT,
+        )?;
+        Ok(answer.succeeded())
+    })?;
+    Ok(daemon)
 }
 
 /// Everything that would reach outside the folder is named or switched off.

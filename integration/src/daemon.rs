@@ -62,6 +62,11 @@ impl Daemon {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// The last lines of it, without containerd's long list of plugins.
+    pub fn tail(&self) -> String {
+        tail(&self.output())
+    }
+
     /// Waits until `ready` says yes; fails at once when the program ends before.
     pub fn wait_ready(
         &mut self,
@@ -79,11 +84,7 @@ impl Daemon {
         });
         waited.with_context(|| {
             let text = fs::read_to_string(&log).unwrap_or_default();
-            let tail: Vec<&str> = text.lines().rev().take(20).collect();
-            format!(
-                "{name} says:\n{}",
-                tail.into_iter().rev().collect::<Vec<_>>().join("\n")
-            )
+            format!("{name} says:\n{}", tail(&text))
         })
     }
 
@@ -129,4 +130,16 @@ impl Drop for Daemon {
             eprintln!("{error:#}");
         }
     }
+}
+
+fn tail(text: &str) -> String {
+    const LINES: usize = 30;
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.contains("loading plugin"))
+        .collect();
+    lines
+        .get(lines.len().saturating_sub(LINES)..)
+        .unwrap_or_default()
+        .join("\n")
 }

@@ -145,12 +145,7 @@ impl Drop for Docker {
             eprintln!("dockerd: {error:#}");
         }
         if std::thread::panicking() {
-            let log = self.log();
-            let tail: Vec<&str> = log.lines().rev().take(30).collect();
-            eprintln!("--- end of dockerd's log");
-            for line in tail.into_iter().rev() {
-                eprintln!("{line}");
-            }
+            eprintln!("--- end of dockerd's log\n{}", self.daemon.tail());
         }
     }
 }
