@@ -187,6 +187,64 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Four memory objects of one client, the last without device memory.
+fn prelude() -> Vec<Step> {
+    let client = ClientHandle(0);
+    let mut steps = vec![Step::SeeClient(FileId(0), client, ProcessId(1))];
+    for (n, at) in (3_u32..7).enumerate() {
+        let demand = Demand {
+            card: CARDS[n % 2],
+            bytes: 10 + u64::from(at),
+            purpose: Purpose::Memory,
+        };
+        steps.push(Step::Reserve(
+            ObjectKind::Memory,
+            (at < 6).then_some(demand),
+        ));
+        let place = Place {
+            file: FileId(0),
+            client,
+            parent: client.as_object(),
+            handle: ObjectHandle(at),
+            process: ProcessId(1),
+        };
+        let object = Object {
+            place,
+            class: 0x40,
+            kind: ObjectKind::Memory,
+            card: None,
+            depends_on: Vec::new(),
+        };
+        steps.push(Step::Add(object, 0, Actual::AsReserved));
+    }
+    steps
+}
+
+/// What is done with memory once it is there: mostly mappings, ranges and exports of few files.
+fn reference_step() -> impl Strategy<Value = Step> {
+    let which = any::<usize>();
+    let uvm = || (1_u64..3).prop_map(FileId);
+    let memory = || (3_u32..7).prop_map(ObjectHandle);
+    let cards = prop_oneof![
+        4 => card().prop_map(|card| vec![card]),
+        1 => proptest::collection::vec(card(), 0..4),
+    ];
+    prop_oneof![
+        8 => (memory(), pin_for()).prop_map(|(h, p)| Step::Pin(ClientHandle(0), h, p)),
+        2 => (uvm(), 0_u32..2, pin_for()).prop_map(|(f, i, p)| Step::PinExport(f, i, p)),
+        5 => (which, uvm(), span(), cards).prop_map(|(w, f, s, c)| Step::Map(w, f, s, c)),
+        3 => (which, uvm(), 0_u32..2).prop_map(|(w, f, i)| Step::Export(w, f, i)),
+        1 => (which, place(), depends_on()).prop_map(|(w, p, d)| Step::Duplicate(w, p, d)),
+        3 => (uvm(), span()).prop_map(|(f, s)| Step::AddRange(f, s)),
+        3 => (uvm(), span()).prop_map(|(f, s)| Step::FreeRange(f, s.base())),
+        3 => (uvm(), span(), proptest::option::of(card()))
+            .prop_map(|(f, s, c)| Step::Unmap(f, s, c)),
+        1 => which.prop_map(Step::Unpin),
+        1 => memory().prop_map(|h| Step::Free(ClientHandle(0), h)),
+        1 => uvm().prop_map(Step::CloseFile),
+    ]
+}
+
 fn limits() -> impl Strategy<Value = Limits> {
     prop_oneof![
         Just(Limits::none()),
@@ -533,6 +591,18 @@ proptest! {
     ) {
         let mut pair = Pair::new(limits);
         for step in &steps {
+            pair.apply(step)?;
+            pair.compare()?;
+        }
+        pair.wind_down()?;
+    }
+
+    #[test]
+    fn references_agree_with_the_naive_model_after_every_step(
+        steps in proptest::collection::vec(reference_step(), 1..120),
+    ) {
+        let mut pair = Pair::new(Limits::none());
+        for step in prelude().iter().chain(&steps) {
             pair.apply(step)?;
             pair.compare()?;
         }
