@@ -130,6 +130,10 @@ pub struct Card<'client> {
 
 /// `NV0080_ALLOC_PARAMETERS.hClientShare`
 const H_CLIENT_SHARE_AT: usize = 4;
+/// `NV0080_ALLOC_PARAMETERS.vaMode`
+const VA_MODE_AT: usize = 48;
+/// `NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES`: address spaces are objects of their own.
+const VA_MODE_MULTIPLE: u32 = 2;
 
 /// `NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS` (`ctrl0000gpu.h`).
 mod id_info {
@@ -174,6 +178,7 @@ impl<'client> Card<'client> {
         let mut params = [0u8; 56];
         bytes::put_u32(&mut params, device_params::DEVICE_ID, device_instance);
         bytes::put_u32(&mut params, H_CLIENT_SHARE_AT, client.root().0);
+        bytes::put_u32(&mut params, VA_MODE_AT, VA_MODE_MULTIPLE);
         let device = client.allocate(
             Form::Short,
             client.root(),

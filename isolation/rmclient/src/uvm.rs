@@ -150,6 +150,7 @@ impl Card<'_> {
             .map_or(0, |row| row.params.of(client.release()));
         let mut params = vec![0u8; usize::try_from(length).unwrap_or(0)];
         bytes::put_u32(&mut params, VA_SPACE_FLAGS_AT, VA_SPACE_FLAGS);
+        bytes::put_u64(&mut params, VA_SPACE_SIZE_AT, VA_SPACE_SIZE);
         bytes::put_u64(&mut params, VA_SPACE_BASE_AT, VA_SPACE_BASE);
         client.allocate(crate::Form::Short, self.device(), class, &mut params)
     }
@@ -157,8 +158,12 @@ impl Card<'_> {
 
 /// `NV_VASPACE_ALLOCATION_PARAMETERS.flags`
 const VA_SPACE_FLAGS_AT: usize = 4;
-/// `..._FLAGS_ENABLE_PAGE_FAULTING` (bit 6) and `..._FLAGS_IS_EXTERNALLY_OWNED` (bit 5): nvidia-uvm owns its page tables.
-const VA_SPACE_FLAGS: u32 = (1 << 6) | (1 << 5);
+/// `..._FLAGS_ENABLE_PAGE_FAULTING` (bit 6) and `..._FLAGS_IS_EXTERNALLY_OWNED` (bit 3): nvidia-uvm owns its page tables.
+const VA_SPACE_FLAGS: u32 = (1 << 6) | (1 << 3);
+/// `NV_VASPACE_ALLOCATION_PARAMETERS.vaSize`
+const VA_SPACE_SIZE_AT: usize = 8;
+/// 49 bits of address, less what the driver keeps at their end.
+const VA_SPACE_SIZE: u64 = 0x1_ffff_fb00_0000;
 /// `NV_VASPACE_ALLOCATION_PARAMETERS.vaBase`
 const VA_SPACE_BASE_AT: usize = 40;
 /// The first address after the page that catches null pointers.

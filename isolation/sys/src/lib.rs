@@ -15,5 +15,6 @@ pub mod lock;
 pub mod mapping;
 pub mod memory;
 pub mod pidfd;
+pub mod probe;
 pub mod seccomp;
 pub mod signal;

@@ -1,0 +1,211 @@
+//! The command line of `cgpu-burn`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand, ValueEnum};
+use rmclient::{Card, Client, Nodes};
+
+use super::{Outcome, Printed, allocate, calls, churn, storm, vectors};
+use crate::size::Size;
+
+/// An open tenant: allocates, maps and frees card memory through the driver's own calls.
+#[derive(Debug, Parser)]
+#[command(name = "cgpu-burn", version)]
+pub struct Arguments {
+    /// Where the driver's nodes are.
+    #[arg(long, global = true, default_value = "/dev")]
+    dev: PathBuf,
+    /// Print one JSON document instead of a line of text.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    load: Load,
+}
+
+/// Which call allocates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Path {
+    /// `NV_ESC_RM_ALLOC` with the 32-byte struct.
+    Short,
+    /// `NV_ESC_RM_ALLOC` with the 48-byte struct.
+    Long,
+    /// `NV_ESC_RM_VID_HEAP_CONTROL`.
+    Heap,
+}
+
+#[derive(Debug, Subcommand)]
+enum Load {
+    /// Allocate SIZE; exit 3 when there is not so much.
+    Alloc {
+        /// How much, e.g. 512Mi.
+        size: Size,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+        /// Allocate in pieces of this size instead of one.
+        #[arg(long)]
+        chunk: Option<Size>,
+        /// Which call allocates.
+        #[arg(long, value_enum, default_value = "short")]
+        path: Path,
+        /// Keep the memory for so many seconds after the report.
+        #[arg(long, default_value_t = 0)]
+        hold: u64,
+    },
+    /// Allocate until there is no memory left, and say how much there was.
+    Fill {
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+        /// Size of a piece.
+        #[arg(long, default_value = "64Mi")]
+        chunk: Size,
+        /// When a piece does not fit, try halves down to this size.
+        #[arg(long)]
+        down_to: Option<Size>,
+        /// Which call allocates.
+        #[arg(long, value_enum, default_value = "short")]
+        path: Path,
+        /// Keep the memory for so many seconds after the report.
+        #[arg(long, default_value_t = 0)]
+        hold: u64,
+    },
+    /// Allocate SIZE, report, and keep it until SIGTERM or SIGINT.
+    Hold {
+        /// How much, e.g. 512Mi.
+        size: Size,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
+    /// Allocate, duplicate, map, unmap and free at random from several processes.
+    Churn(churn::Options),
+    /// One process of `churn`; its report goes to standard output.
+    #[command(hide = true)]
+    ChurnWorker(churn::Options),
+    /// Measure the latency of each kind of call.
+    Calls {
+        /// Calls of each kind.
+        #[arg(long, default_value_t = 10_000)]
+        count: u64,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
+    /// Allocate and free while a signal arrives every millisecond; every call must happen exactly once.
+    Storm {
+        /// How long, half of it with handlers that restart calls and half with handlers that do not.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// Microseconds between signals.
+        #[arg(long, default_value_t = 1000)]
+        period_us: u32,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
+    /// Make each call that a filter must catch, however it is spelt, and print what came back.
+    Vectors {
+        /// The file to make the calls on.
+        #[arg(long, default_value = "/dev/null")]
+        on: PathBuf,
+    },
+}
+
+/// Runs a command line.
+///
+/// # Errors
+/// The step that failed; the load itself reports what the driver refused.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let nodes = Nodes::in_dir(&arguments.dev);
+    let printed = if arguments.json {
+        Printed::Json
+    } else {
+        Printed::Text
+    };
+    let finish = |outcome: Outcome| {
+        outcome.print(printed);
+        outcome.exit_code()
+    };
+    match &arguments.load {
+        Load::Alloc {
+            size,
+            card,
+            chunk,
+            path,
+            hold,
+        } => with_card(&nodes, *card, |card| {
+            let wanted = allocate::Wanted {
+                total_bytes: size.bytes,
+                chunk_bytes: chunk.map_or(size.bytes, |chunk| chunk.bytes),
+                path: *path,
+            };
+            let code = finish(allocate::allocate(card, &wanted));
+            std::thread::sleep(Duration::from_secs(*hold));
+            Ok(code)
+        }),
+        Load::Fill {
+            card,
+            chunk,
+            down_to,
+            path,
+            hold,
+        } => with_card(&nodes, *card, |card| {
+            let smallest_bytes = down_to.map_or(chunk.bytes, |size| size.bytes);
+            let code = finish(allocate::fill(card, chunk.bytes, smallest_bytes, *path));
+            std::thread::sleep(Duration::from_secs(*hold));
+            Ok(code)
+        }),
+        Load::Hold { size, card } => with_card(&nodes, *card, |card| {
+            let signals = allocate::ending_signals()?;
+            let wanted = allocate::Wanted {
+                total_bytes: size.bytes,
+                chunk_bytes: size.bytes,
+                path: Path::Short,
+            };
+            let outcome = allocate::allocate(card, &wanted);
+            let held = outcome.code == 0;
+            let code = finish(outcome);
+            if held {
+                signals.wait().context("wait for a signal")?;
+            }
+            Ok(code)
+        }),
+        Load::Churn(options) => Ok(finish(churn::run(&arguments.dev, options)?)),
+        Load::ChurnWorker(options) => Ok(finish(churn::work(&nodes, options)?)),
+        Load::Calls { count, card } => with_card(&nodes, *card, |card| {
+            Ok(finish(calls::measure(card, *count)?))
+        }),
+        Load::Storm {
+            seconds,
+            period_us,
+            card,
+        } => with_card(&nodes, *card, |card| {
+            let storm = storm::Storm {
+                duration: Duration::from_secs(*seconds),
+                period_us: *period_us,
+            };
+            Ok(finish(storm::run(card, &storm)?))
+        }),
+        Load::Vectors { on } => Ok(finish(vectors::run(on)?)),
+    }
+}
+
+fn with_card<T>(
+    nodes: &Nodes,
+    index: usize,
+    load: impl FnOnce(&Card<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let client = Client::connect(nodes)?;
+    let cards = client.cards()?;
+    let card = cards.get(index).with_context(|| {
+        format!(
+            "there is no card {index}: {} of the driver's cards have a node here",
+            cards.len()
+        )
+    })?;
+    load(card)
+}

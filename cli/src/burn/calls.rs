@@ -1,0 +1,91 @@
+//! How long a call of each kind takes.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use rmclient::{Card, Form, Status};
+use serde_json::{Map, Value, json};
+
+use super::Outcome;
+use crate::model::JSON_VERSION;
+
+/// A control that no driver has: whoever decides answers it without the driver.
+const NO_SUCH_CONTROL: u32 = 0x2080_fffe;
+/// `TCGETS`: neither the driver nor a filter for it knows the command.
+const FOREIGN_IOCTL: u32 = 0x5401;
+/// Smallest piece that the driver gives.
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// Times `count` calls of each kind.
+///
+/// # Errors
+/// A call that did not answer as its kind must.
+pub fn measure(card: &Card<'_>, count: u64) -> anyhow::Result<Outcome> {
+    let client = card.client();
+    let elsewhere = File::open("/dev/null").context("open /dev/null")?;
+    let kinds: [(&str, &mut dyn FnMut() -> anyhow::Result<()>); 4] = [
+        ("passed", &mut || {
+            let answer = sys::ioctl::raw(elsewhere.as_fd(), FOREIGN_IOCTL, &mut [0; 64]);
+            anyhow::ensure!(answer.is_err(), "/dev/null has answered TCGETS");
+            Ok(())
+        }),
+        ("answered", &mut || {
+            let answer = client.control(card.subdevice(), NO_SUCH_CONTROL, &mut [0; 8], Vec::new());
+            match answer.map_err(|error| error.status()) {
+                Err(Some(Status(nvabi::status::NV_ERR_NOT_SUPPORTED))) => Ok(()),
+                other => anyhow::bail!("control {NO_SUCH_CONTROL:#x} answered {other:?}"),
+            }
+        }),
+        ("executed", &mut || {
+            card.name()?;
+            Ok(())
+        }),
+        ("allocated and freed", &mut || {
+            let allocation = card.allocate(Form::Short, PIECE_BYTES)?;
+            card.free(allocation.handle)?;
+            Ok(())
+        }),
+    ];
+    let mut document = Map::new();
+    let mut lines = Vec::new();
+    for (kind, call) in kinds {
+        let times = time(count, call).with_context(|| format!("time calls {kind}"))?;
+        let (median, p99) = (times.value_at_quantile(0.5), times.value_at_quantile(0.99));
+        lines.push(format!("{kind}: median {median} ns, p99 {p99} ns"));
+        document.insert(
+            kind.replace(' ', "_"),
+            json!({
+                "median_ns": median, "p99_ns": p99,
+                "min_ns": times.min(), "max_ns": times.max(), "count": times.len(),
+            }),
+        );
+    }
+    Ok(Outcome {
+        text: lines.join("\n"),
+        json: json!({"version": JSON_VERSION, "load": "calls", "kinds": Value::Object(document)}),
+        code: 0,
+    })
+}
+
+/// The first calls warm caches and buffers up; they are not counted.
+const WARM_UP: u64 = 100;
+
+fn time(
+    count: u64,
+    call: &mut dyn FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Histogram<u64>> {
+    let mut times = Histogram::new(3).context("make a histogram")?;
+    for _ in 0..WARM_UP.min(count) {
+        call()?;
+    }
+    for _ in 0..count {
+        let start = Instant::now();
+        call()?;
+        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        times.saturating_record(nanoseconds);
+    }
+    Ok(times)
+}

@@ -1,0 +1,55 @@
+//! The load that `cgpu-burn` puts on a card: an open tenant for tests, demonstrations and measurements.
+//!
+//! Every report is a JSON document with a version, printed with `--json`; without it, one line for people. Exit codes:
+//! 0 done, 1 something that must not happen, 3 [`NO_MEMORY`].
+
+pub mod allocate;
+pub mod calls;
+pub mod churn;
+pub mod storm;
+pub mod vectors;
+
+mod arguments;
+mod random;
+
+pub use arguments::{Arguments, run};
+
+use std::process::ExitCode;
+
+/// The exit code for `NV_ERR_NO_MEMORY`.
+pub const NO_MEMORY: u8 = 3;
+
+/// A finished load: what to print, and whether it went well.
+#[derive(Debug)]
+pub struct Outcome {
+    /// One line for people.
+    pub text: String,
+    /// The report.
+    pub json: serde_json::Value,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl Outcome {
+    /// Prints in the form asked for.
+    #[expect(clippy::print_stdout, reason = "the program's output")]
+    fn print(&self, form: Printed) {
+        match form {
+            Printed::Text => println!("{}", self.text),
+            Printed::Json => println!("{}", self.json),
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+/// How reports are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Printed {
+    /// For people.
+    Text,
+    /// For scripts: one document on one line.
+    Json,
+}

@@ -1,0 +1,29 @@
+//! Tables for people. Their shape is no contract; scripts read the JSON.
+
+pub mod smi;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// An empty table in the house's form, with these headings.
+pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::ASCII_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(headings);
+    table
+}
+
+/// A document as `--json` prints it.
+///
+/// # Errors
+/// None that our documents can meet; serde's signature has one.
+pub fn json<T: Serialize>(document: &T) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(document)
+}
+
+/// `-` for what is not known.
+pub(crate) fn or_dash(text: Option<impl ToString>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| text.to_string())
+}
