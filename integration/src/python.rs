@@ -14,6 +14,10 @@ use crate::packages::{Suite, closure, ensure_installed, unpacked};
 
 /// The release of tinygrad that the simulated cards are made for.
 pub const TINYGRAD: &str = "0.14.0";
+/// What a container with tinygrad runs: copies to the card and back, then allocates until refused; prints JSON.
+pub const CHECK: &str = include_str!("../payloads/tinygrad_check.py");
+/// Selects tinygrad's backend for NVIDIA cards, and of its interfaces the one that speaks to the kernel's driver.
+pub const SELECT: &str = "DEV=NVK+NV";
 /// What this release asks for in its metadata.
 const PYTHON_AT_LEAST: (u32, u32) = (3, 11);
 /// Packages that Python's dependencies pull in and that a program never loads.

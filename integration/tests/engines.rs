@@ -1,80 +1,287 @@
-//! The same slice through every engine a user may have.
+//! The same slice through every engine that a user may have.
 
-use anyhow::Result;
-use integration::containerd::{Containerd, RUNC};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use integration::command::{LIMIT, Outcome, capture};
+use integration::containerd::CGPU;
 use integration::docker::Docker;
-use integration::nerdctl::Nerdctl;
-use integration::node::Node;
-use integration::packages::{Engines, Suite};
-use integration::{image, skip};
+use integration::nerdctl::{self, Nerdctl};
+use integration::packages::Suite;
+use integration::rig::{self, Rig, TWO_CARDS};
+use integration::{node, skip};
+use serde_json::Value;
 
-fn docker_plain(suite: Suite) -> Result<()> {
-    let engines = match Engines::fetch(suite) {
-        Ok(engines) => engines,
-        Err(error) => skip!("docker_plain", "{error:#}"),
+const GIB: u64 = 1 << 30;
+
+/// What every engine must do with a slice of 4 GiB; `prefix` starts a container up to its runtime options.
+fn slice_by(run: impl Fn(&[&str], &[&str]) -> Result<Outcome>, ask: &[&str]) -> Result<()> {
+    let smi = run(ask, &["cgpu", "smi", "--json"])?.success()?.json()?;
+    assert_eq!(totals(&smi)?, [4 * GIB], "{smi}");
+    let over = run(ask, &["cgpu-burn", "--json", "alloc", "4097Mi"])?;
+    assert_eq!(over.code, Some(3), "{over:?}");
+    run(ask, &["cgpu-burn", "alloc", "4000Mi"])?.success()?;
+    // The exit code of the program, and a plain container under the same runtime.
+    assert_eq!(run(ask, &["sh", "-c", "exit 9"])?.code, Some(9));
+    let nodes = run(&[], &["sh", "-c", "ls /dev | grep -c nvidia"])?;
+    assert_eq!(nodes.stdout.trim(), "0", "{nodes:?}");
+    Ok(())
+}
+
+fn totals(smi: &Value) -> Result<Vec<u64>> {
+    smi["cards"]
+        .as_array()
+        .context("cards in the document")?
+        .iter()
+        .map(|card| card["memory_total_bytes"].as_u64().context("a total"))
+        .collect()
+}
+
+const ALIYUN: [&str; 4] = [
+    "-e",
+    "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+    "-e",
+    "ALIYUN_COM_GPU_MEM_DEV=24",
+];
+
+fn docker(suite: Suite, test: &str, body: fn(&Rig, &Docker) -> Result<()>) -> Result<()> {
+    let rig = match rig::start(suite)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(test, "{reason}"),
     };
-    let image = image::busybox(None)?;
-    let node = Node::bare()?;
-    let mut containerd = Containerd::start(&node, &engines)?;
-    let mut docker = Docker::start(&node, &containerd)?;
-    docker.load(&image)?;
-    let said = docker
-        .docker(&["run", "--rm", "--network=none", &image.name, "echo", "hi"])?
-        .success()?;
-    assert_eq!(said.stdout, "hi\n");
+    let mut docker = Docker::start(&rig.node, &rig.containerd)?;
+    docker.load(&rig.image)?;
+    body(&rig, &docker)?;
     docker.stop()?;
-    containerd.stop()?;
-    node.finish()
+    drop(docker);
+    rig.finish()
 }
-#[test]
-fn docker_host() -> Result<()> {
-    docker_plain(Suite::Host)
-}
-#[test]
-fn docker_newer() -> Result<()> {
-    docker_plain(Suite::Newer)
+
+fn docker_runs(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
+    slice_by(
+        |ask, program| {
+            let mut args = vec!["run", "--rm", "--network=none", "--runtime", runtime];
+            args.extend(ask);
+            args.push(&rig.image.name);
+            args.extend(program);
+            docker.docker(&args)
+        },
+        &ALIYUN,
+    )?;
+    // Docker's own life cycle: detached, exec, top, stats, pause, restart, stop, logs.
+    let mut run = vec![
+        "run",
+        "-d",
+        "--name",
+        "d",
+        "--network=none",
+        "--runtime",
+        runtime,
+    ];
+    run.extend(ALIYUN);
+    run.extend([
+        rig.image.name.as_str(),
+        "sh",
+        "-c",
+        "echo started; exec sleep 100000",
+    ]);
+    docker.docker(&run)?.success()?;
+    let smi = docker
+        .docker(&["exec", "d", "cgpu", "smi", "--json"])?
+        .success()?;
+    assert_eq!(totals(&smi.json()?)?, [4 * GIB]);
+    let over = docker.docker(&["exec", "d", "cgpu-burn", "alloc", "5Gi"])?;
+    assert_eq!(over.code, Some(3), "{over:?}");
+    assert!(
+        docker
+            .docker(&["top", "d"])?
+            .success()?
+            .stdout
+            .contains("sleep")
+    );
+    docker.docker(&["stats", "--no-stream", "d"])?.success()?;
+    docker
+        .docker(&["update", "--memory", "64m", "--memory-swap", "64m", "d"])?
+        .success()?;
+    docker.docker(&["pause", "d"])?.success()?;
+    docker.docker(&["unpause", "d"])?.success()?;
+    docker.docker(&["restart", "-t", "0", "d"])?.success()?;
+    let smi = docker
+        .docker(&["exec", "d", "cgpu", "smi", "--json"])?
+        .success()?;
+    assert_eq!(totals(&smi.json()?)?, [4 * GIB], "after a restart");
+    let logs = docker.docker(&["logs", "d"])?.success()?;
+    assert_eq!(logs.stdout, "started\nstarted\n");
+    docker.docker(&["stop", "-t", "0", "d"])?.success()?;
+    assert_eq!(
+        rig.node.grants(),
+        Vec::<String>::new(),
+        "a stopped container holds no card"
+    );
+    docker.docker(&["rm", "d"])?.success()?;
+    // The default profile, none, and privileged: the filter must hold under each.
+    for security in [
+        &["--security-opt", "seccomp=unconfined"][..],
+        &["--privileged"],
+        &["--user", "1000"],
+    ] {
+        let mut args = vec!["run", "--rm", "--network=none", "--runtime", runtime];
+        args.extend(security);
+        args.extend(ALIYUN);
+        args.extend([rig.image.name.as_str(), "cgpu-burn", "alloc", "5Gi"]);
+        let over = docker.docker(&args)?;
+        assert_eq!(over.code, Some(3), "{security:?}: {over:?}");
+    }
+    Ok(())
 }
 
 #[test]
-fn nerdctl_host() -> Result<()> {
-    let engines = Engines::fetch(Suite::Newer)?;
-    let image = image::busybox(None)?;
-    let node = Node::bare()?;
-    let mut containerd = Containerd::start(&node, &engines)?;
-    let nerdctl = Nerdctl::new(&node, &containerd)?;
-    nerdctl.load(&image)?;
-    let said = nerdctl
-        .nerdctl(&[
-            "run",
-            "--rm",
-            "--network=none",
-            "--runtime",
-            RUNC,
-            &image.name,
-            "echo",
-            "hi",
-        ])?
-        .success()?;
-    assert_eq!(said.stdout, "hi\n");
-    containerd.stop()?;
-    node.finish()
+fn docker_of_the_host_release_by_the_oci_wrapper() -> Result<()> {
+    docker(
+        Suite::Host,
+        "docker_of_the_host_release_by_the_oci_wrapper",
+        |rig, docker| docker_runs(rig, docker, "cgpu"),
+    )
 }
+
 #[test]
-fn tiny() -> Result<()> {
-    let engines = Engines::fetch(Suite::Host)?;
-    let image = image::tinygrad(None)?;
-    let node = Node::bare()?;
-    let mut containerd = Containerd::start(&node, &engines)?;
-    containerd.import(&image)?;
-    let said = containerd
-        .run_once(
-            &image,
-            "c1",
-            &["--runtime", RUNC],
-            &["python3", "-c", "import tinygrad; print(1)"],
-        )?
-        .success()?;
-    assert_eq!(said.stdout, "1\n");
-    containerd.stop()?;
+fn newer_docker_by_the_oci_wrapper() -> Result<()> {
+    docker(
+        Suite::Newer,
+        "newer_docker_by_the_oci_wrapper",
+        |rig, docker| docker_runs(rig, docker, "cgpu"),
+    )
+}
+
+#[test]
+fn newer_docker_takes_the_shim_by_name() -> Result<()> {
+    docker(
+        Suite::Newer,
+        "newer_docker_takes_the_shim_by_name",
+        |rig, docker| {
+            docker_runs(rig, docker, CGPU)?;
+            // Annotations reach the shim as well.
+            let said = docker
+                .docker(&[
+                    "run",
+                    "--rm",
+                    "--network=none",
+                    "--runtime",
+                    CGPU,
+                    "--annotation",
+                    "cgpu.io/memory=6Gi",
+                    "--annotation",
+                    "cgpu.io/cards=2",
+                    &rig.image.name,
+                    "cgpu",
+                    "smi",
+                    "--json",
+                ])?
+                .success()?;
+            assert_eq!(totals(&said.json()?)?, [3 * GIB, 3 * GIB]);
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn nerdctl_takes_the_shim_by_name() -> Result<()> {
+    let test = "nerdctl_takes_the_shim_by_name";
+    if let Err(error) = nerdctl::program() {
+        skip!(test, "{error:#}");
+    }
+    let rig = match rig::start(Suite::Newer)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let nerdctl = Nerdctl::new(&rig.node, &rig.containerd)?;
+    nerdctl.load(&rig.image)?;
+    slice_by(
+        |ask, program| {
+            let mut args = vec!["run", "--rm", "--network=none", "--runtime", CGPU];
+            args.extend(ask);
+            args.push(&rig.image.name);
+            args.extend(program);
+            nerdctl.nerdctl(&args)
+        },
+        &["--annotation", "cgpu.io/memory=4Gi"],
+    )?;
+    rig.finish()
+}
+
+#[test]
+fn a_plain_process_by_cgpu_run() -> Result<()> {
+    let test = "a_plain_process_by_cgpu_run";
+    let rig = match rig::start(Suite::Host)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let burn = rig
+        .node
+        .command("cgpu-burn")?
+        .get_program()
+        .to_string_lossy()
+        .into_owned();
+    let cgpu = rig
+        .node
+        .command("cgpu")?
+        .get_program()
+        .to_string_lossy()
+        .into_owned();
+    let run = |options: &[&str], program: &[&str]| -> Result<Outcome> {
+        let mut args = vec!["run"];
+        args.extend(options);
+        args.push("--");
+        args.extend(program);
+        rig.node.cgpu(&args)
+    };
+    let smi = run(&["--memory", "4Gi"], &[&cgpu, "smi", "--json"])?.success()?;
+    assert_eq!(totals(&smi.json()?)?, [4 * GIB]);
+    let smi = run(
+        &["--memory", "8Gi", "--cards", "2"],
+        &[&cgpu, "smi", "--json"],
+    )?
+    .success()?;
+    assert_eq!(totals(&smi.json()?)?, [4 * GIB, 4 * GIB]);
+    let over = run(&["--memory", "1Gi"], &[&burn, "alloc", "1025Mi"])?;
+    assert_eq!(over.code, Some(3), "{over:?}");
+    assert_eq!(
+        run(&["--memory", "1Gi"], &["sh", "-c", "exit 11"])?.code,
+        Some(11)
+    );
+    run(&["--memory", "0"], &["true"])?.failure()?;
+    assert_eq!(rig.node.grants(), Vec::<String>::new());
+    rig.finish()
+}
+
+#[test]
+fn a_plain_process_on_cards_simulated_for_it() -> Result<()> {
+    let test = "a_plain_process_on_cards_simulated_for_it";
+    if let Some(reason) = skip::lacks_root() {
+        skip!(test, "{reason}");
+    }
+    let programs = integration::programs::Programs::for_tests()?;
+    let node = node::Node::bare()?;
+    let profile = node.root().join("cards.toml");
+    std::fs::write(&profile, TWO_CARDS)?;
+    let config = node.root().join("cgpu.toml");
+    std::fs::write(
+        &config,
+        format!("state_dir = \"{}\"\n", node.state_dir().display()),
+    )?;
+    let cgpu = programs.program("cgpu")?;
+    let said = capture(
+        Command::new(&cgpu)
+            .args(["run", "--memory", "4Gi", "--simulate"])
+            .arg(&profile)
+            .arg("--")
+            .arg(Path::new(&cgpu))
+            .args(["smi", "--json"])
+            .env("CGPU_CONFIG", &config),
+        LIMIT,
+    )?
+    .success()?;
+    assert_eq!(totals(&said.json()?)?, [4 * GIB]);
     node.finish()
 }
