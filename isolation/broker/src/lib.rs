@@ -1,1 +1,28 @@
-//! 
+//! The broker: one process per container that receives the container's NVIDIA system calls and answers them.
+//!
+//! ```text
+//! notify.sock ─ intake ─▶ workers ─▶ serve ─▶ fetch ─▶ verdict ─▶ account ─▶ driver ─▶ account ─▶ fetch ─▶ answer
+//!                                      │                           │
+//!                                    files, replay               reaper (closed files, exits)
+//! ```
+//!
+//! It decides nothing itself: what a call may do is `verdict`'s, what still fits is `ledger`'s, what executes is `driver`'s.
+//! It must not know engines, bundles or annotations: it is started from a grant and sees files and calls.
+//!
+//! Lock order: `OpenFile::order` → `FileTable` or `Account::ledger`, `Account::numbering`; the last three are never held together
+//! with each other, nor across a driver call.
+
+#![forbid(unsafe_code)]
+
+pub mod account;
+pub mod container;
+pub mod control;
+pub mod counters;
+pub mod fetch;
+pub mod files;
+pub mod intake;
+pub mod reaper;
+pub mod replay;
+pub mod serve;
+pub mod start;
+pub mod workers;

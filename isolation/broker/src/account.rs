@@ -1,0 +1,670 @@
+//! A verdict's effect on the container's account: what is set aside before the driver executes, and what is booked after.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use driver::{CardIdentity, FileId, ImplicitBytes, Segment};
+use ledger::{
+    Actual, CardSlot, ClientHandle, Counted, Demand, Ledger, Limits, NewObject, ObjectHandle,
+    ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Reservation, Span,
+};
+use nvabi::bytes::{array_at, u32_at, u64_at};
+use nvabi::class::{Class, Kind};
+use nvabi::layout::{card_info, nvos02, nvos21, nvos32, nvos55};
+use nvabi::{Release, control, escape, status};
+use verdict::decide::View;
+use verdict::view::{self, Slice};
+use verdict::{Effect, Memory, Op, Refusal};
+
+/// One card of the grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// `GPU-…`
+    pub uuid: String,
+    /// The UUID's 16 bytes, as UVM writes it.
+    pub uuid_bytes: [u8; 16],
+    /// N of `/dev/nvidia<N>`
+    pub minor: u32,
+    /// Quota in bytes.
+    pub quota_bytes: u64,
+}
+
+/// Counts that no honest container comes near; they bound memory that no size declares.
+const LIMITS: [(Counted, u64); 6] = [
+    (Counted::Kind(ObjectKind::Client), 4096),
+    (Counted::Kind(ObjectKind::ChannelGroup), 1024),
+    (Counted::Kind(ObjectKind::Channel), 8192),
+    (Counted::Kind(ObjectKind::VaSpace), 1024),
+    (Counted::Objects, 1 << 20),
+    (Counted::Mappings, 1 << 20),
+];
+
+/// The container's account.
+#[derive(Debug)]
+pub struct Account {
+    release: Release,
+    slots: Vec<Slot>,
+    implicit: ImplicitBytes,
+    ledger: Mutex<Ledger>,
+    numbering: Mutex<Numbering>,
+}
+
+/// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
+#[derive(Debug, Default)]
+struct Numbering {
+    slot_of_gpu_id: HashMap<u32, CardSlot>,
+    slot_of_instance: HashMap<u32, CardSlot>,
+}
+
+/// What is set aside for a call while the driver executes it.
+#[must_use = "hand it to `book` or `give_back`"]
+#[derive(Debug)]
+pub enum SetAside {
+    /// Nothing.
+    Nothing,
+    /// Bytes and a slot for an object.
+    Object(Reservation, Option<CardSlot>),
+    /// A reference.
+    Pinned(Pin, Vec<CardSlot>),
+}
+
+/// Who made the call, on which file.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// The file.
+    pub file: FileId,
+    /// The process.
+    pub process: i32,
+}
+
+impl Account {
+    /// An empty account.
+    #[must_use]
+    pub fn new(
+        release: Release,
+        slots: Vec<Slot>,
+        cards: &[CardIdentity],
+        implicit: ImplicitBytes,
+    ) -> Self {
+        let quotas: Vec<(CardSlot, u64)> = (0u8..)
+            .zip(&slots)
+            .map(|(slot, card)| (CardSlot(slot), card.quota_bytes))
+            .collect();
+        let limits = LIMITS
+            .iter()
+            .fold(Limits::none(), |limits, (counted, most)| {
+                limits.with(*counted, *most)
+            });
+        let mut numbering = Numbering::default();
+        for card in cards {
+            if let Some(slot) = slots
+                .iter()
+                .position(|slot| slot.uuid == card.uuid)
+                .and_then(card_slot)
+            {
+                numbering.slot_of_gpu_id.insert(card.gpu_id, slot);
+                numbering
+                    .slot_of_instance
+                    .insert(card.device_instance, slot);
+            }
+        }
+        let ledger = Ledger::with_limits(&quotas, limits);
+        Self {
+            release,
+            slots,
+            implicit,
+            ledger: Mutex::new(ledger),
+            numbering: Mutex::new(numbering),
+        }
+    }
+
+    /// The cards of the grant.
+    #[must_use]
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The ledger, for reports.
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn numbering(&self) -> MutexGuard<'_, Numbering> {
+        self.numbering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets aside what a call needs.
+    ///
+    /// # Errors
+    /// The driver's own refusal: no memory for what is over quota, an invalid client for another tenant's.
+    pub fn set_aside(&self, effect: &Effect, op: &Op) -> Result<SetAside, (Refusal, Why)> {
+        let refuse = |status, why| (op.refuse(status, self.release), why);
+        let refused = |refusal: ledger::Refusal| {
+            let status = status_of(&refusal);
+            refuse(status, Why::Ledger(refusal))
+        };
+        match effect {
+            Effect::None
+            | Effect::View(_)
+            | Effect::Free { .. }
+            | Effect::Unmap { .. }
+            | Effect::FreeRange { .. } => Ok(SetAside::Nothing),
+            Effect::Client => {
+                let reservation = self
+                    .ledger()
+                    .reserve(ObjectKind::Client, None)
+                    .map_err(refused)?;
+                Ok(SetAside::Object(reservation, None))
+            }
+            Effect::Object {
+                class,
+                client,
+                parent,
+                device_instance,
+            } => {
+                let card = match device_instance {
+                    Some(instance) => {
+                        let slot = self.numbering().slot_of_instance.get(instance).copied();
+                        Some(slot.ok_or_else(|| {
+                            refuse(status::NV_ERR_INVALID_DEVICE, Why::ForeignDevice(*instance))
+                        })?)
+                    }
+                    None => self
+                        .ledger()
+                        .card_of(ClientHandle(*client), ObjectHandle(*parent)),
+                };
+                let demand = match (self.implicit_bytes(class.kind), card) {
+                    (0, _) | (_, None) => None,
+                    (bytes, Some(card)) => Some(Demand {
+                        card,
+                        bytes,
+                        purpose: Purpose::Context,
+                    }),
+                };
+                let reservation = self
+                    .ledger()
+                    .reserve(object_kind(class.kind), demand)
+                    .map_err(refused)?;
+                Ok(SetAside::Object(
+                    reservation,
+                    card.filter(|_| device_instance.is_some()),
+                ))
+            }
+            Effect::Memory(Memory {
+                client,
+                parent,
+                reserve_bytes,
+                ..
+            }) => {
+                let mut ledger = self.ledger();
+                let card = ledger
+                    .card_of(ClientHandle(*client), ObjectHandle(*parent))
+                    .ok_or_else(|| refuse(status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoDevice))?;
+                let demand = Demand {
+                    card,
+                    bytes: *reserve_bytes,
+                    purpose: Purpose::Memory,
+                };
+                let reservation = ledger
+                    .reserve(ObjectKind::Memory, Some(demand))
+                    .map_err(refused)?;
+                Ok(SetAside::Object(reservation, None))
+            }
+            Effect::Dup {
+                source_client,
+                source_object,
+                ..
+            } => {
+                let pin = self
+                    .ledger()
+                    .pin(
+                        ClientHandle(*source_client),
+                        ObjectHandle(*source_object),
+                        PinFor::Duplicate,
+                    )
+                    .map_err(refused)?;
+                Ok(SetAside::Pinned(pin, Vec::new()))
+            }
+            Effect::Range { .. } => {
+                self.ledger().check_range().map_err(refused)?;
+                Ok(SetAside::Nothing)
+            }
+            Effect::MapExternal {
+                client,
+                memory,
+                cards,
+                ..
+            } => {
+                let slots: Option<Vec<CardSlot>> =
+                    cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
+                let slots =
+                    slots.ok_or_else(|| refuse(status::NV_ERR_INVALID_DEVICE, Why::NoDevice))?;
+                let purpose = PinFor::Map {
+                    cards: u32::try_from(slots.len()).unwrap_or(u32::MAX),
+                };
+                let pin = self
+                    .ledger()
+                    .pin(ClientHandle(*client), ObjectHandle(*memory), purpose)
+                    .map_err(refused)?;
+                Ok(SetAside::Pinned(pin, slots))
+            }
+            Effect::ChannelClients { clients } => {
+                let ledger = self.ledger();
+                let foreign = clients
+                    .iter()
+                    .find(|client| ledger.owner_file(ClientHandle(**client)).is_none());
+                match foreign {
+                    None => Ok(SetAside::Nothing),
+                    Some(_) => Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
+                }
+            }
+        }
+    }
+
+    /// Gives back what was set aside: the driver did not do it.
+    pub fn give_back(&self, set_aside: SetAside) {
+        match set_aside {
+            SetAside::Nothing => {}
+            SetAside::Object(reservation, _) => self.ledger().roll_back(reservation),
+            SetAside::Pinned(pin, _) => {
+                self.ledger().unpin(pin);
+            }
+        }
+    }
+
+    /// Books a call that the driver has executed with success.
+    pub fn book(
+        &self,
+        effect: &Effect,
+        set_aside: SetAside,
+        origin: Origin,
+        op: &Op,
+        segments: &[Segment],
+    ) {
+        let file = ledger::FileId(origin.file.0);
+        let process = ProcessId(origin.process);
+        let word = |segment: u8, at: usize| {
+            segments
+                .get(usize::from(segment))
+                .and_then(|segment| u32_at(&segment.bytes, at))
+                .unwrap_or_default()
+        };
+        let place = |client: u32, parent: u32, handle: u32| Place {
+            file,
+            client: ClientHandle(client),
+            parent: ObjectHandle(parent),
+            handle: ObjectHandle(handle),
+            process,
+        };
+        match (effect, set_aside) {
+            (Effect::Client, SetAside::Object(reservation, _)) => {
+                let client = ClientHandle(word(0, nvos21::H_NEW));
+                self.ledger()
+                    .open_client(file, client, process, reservation);
+            }
+            (
+                Effect::Object {
+                    class,
+                    client,
+                    parent,
+                    ..
+                },
+                SetAside::Object(reservation, card),
+            ) => {
+                let handle = word(0, new_handle_at(op));
+                let new = NewObject {
+                    place: place(*client, *parent, handle),
+                    class: class.number,
+                    kind: object_kind(class.kind),
+                    card,
+                    depends_on: &dependencies(class, segments),
+                };
+                self.ledger()
+                    .add_object(new, reservation, Actual::AsReserved);
+            }
+            (Effect::Memory(memory), SetAside::Object(reservation, _)) => {
+                let (segment, at) = memory.size_at;
+                let actual = segments
+                    .get(usize::from(segment))
+                    .and_then(|segment| u64_at(&segment.bytes, at))
+                    .map_or(Actual::AsReserved, Actual::Bytes);
+                let new = NewObject {
+                    place: place(
+                        memory.client,
+                        memory.parent,
+                        word(memory.handle_at.0, memory.handle_at.1),
+                    ),
+                    class: memory.class,
+                    kind: ObjectKind::Memory,
+                    card: None,
+                    depends_on: &[],
+                };
+                let recorded = self.ledger().add_object(new, reservation, actual);
+                if let Some(over_bytes) = recorded.over_quota_bytes {
+                    tracing::warn!(
+                        over_bytes,
+                        "the driver rounded an allocation beyond the quota"
+                    );
+                }
+            }
+            (Effect::Dup { client, parent, .. }, SetAside::Pinned(pin, _)) => {
+                let handle = word(0, nvos55::H_OBJECT);
+                self.ledger()
+                    .duplicate(pin, place(*client, *parent, handle), &[]);
+            }
+            (Effect::MapExternal { base, length, .. }, SetAside::Pinned(pin, cards)) => {
+                let mut ledger = self.ledger();
+                match Span::new(*base, *length) {
+                    Some(span) => {
+                        ledger.map_external(pin, file, span, &cards);
+                    }
+                    None => {
+                        ledger.unpin(pin);
+                    }
+                }
+            }
+            (Effect::Free { client, object }, _) => {
+                self.ledger()
+                    .free(ClientHandle(*client), ObjectHandle(*object));
+            }
+            (Effect::Range { base, length }, _) => {
+                if let Some(span) = Span::new(*base, *length) {
+                    self.ledger().add_range(file, span);
+                }
+            }
+            (Effect::Unmap { base, length, card }, _) => {
+                if let (Some(span), Some(slot)) =
+                    (Span::new(*base, *length), self.slot_of_uuid(card))
+                {
+                    self.ledger().unmap_external(file, span, Some(slot));
+                }
+            }
+            (Effect::FreeRange { base }, _) => {
+                self.ledger().free_range(file, *base);
+            }
+            (_, set_aside) => self.give_back(set_aside),
+        }
+    }
+
+    /// Notes an object whose call the kernel will execute after our answer: uncharged, and never in another's place.
+    pub fn note_unconfirmed(&self, effect: &Effect, origin: Origin, op: &Op, segments: &[Segment]) {
+        let Effect::Object {
+            class,
+            client,
+            parent,
+            ..
+        } = effect
+        else {
+            return;
+        };
+        let handle = segments
+            .first()
+            .and_then(|first| u32_at(&first.bytes, new_handle_at(op)))
+            .unwrap_or_default();
+        self.ledger().add_unconfirmed(NewObject {
+            place: Place {
+                file: ledger::FileId(origin.file.0),
+                client: ClientHandle(*client),
+                parent: ObjectHandle(*parent),
+                handle: ObjectHandle(handle),
+                process: ProcessId(origin.process),
+            },
+            class: class.number,
+            kind: object_kind(class.kind),
+            card: None,
+            depends_on: &[],
+        });
+    }
+
+    /// The last reference to a file is gone.
+    pub fn close_file(&self, file: FileId) {
+        self.ledger().close_file(ledger::FileId(file.0));
+    }
+
+    /// Rewrites an answer to the slice.
+    ///
+    /// # Errors
+    /// A refusal when the question is about an object whose card is not known: nothing is shown then.
+    pub fn rewrite(&self, view: &View, op: &Op, segments: &mut [Segment]) -> Result<(), Refusal> {
+        self.learn_gpu_ids(view, segments);
+        let unknown = || op.refuse(status::NV_ERR_INVALID_OBJECT_HANDLE, self.release);
+        let slice = |(client, object): (u32, u32)| {
+            let ledger = self.ledger();
+            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
+            Some(Slice {
+                quota_bytes: ledger.quota(card),
+                used_bytes: ledger.used(card),
+            })
+        };
+        let (arg, rest) = match segments.split_first_mut() {
+            Some((first, rest)) => (&mut first.bytes, rest),
+            None => return Ok(()),
+        };
+        if let View::FbInfo {
+            object,
+            segment,
+            at,
+            entries,
+        } = view
+        {
+            let slice = slice(*object).ok_or_else(unknown)?;
+            let list = usize::from(*segment)
+                .checked_sub(1)
+                .and_then(|index| rest.get_mut(index));
+            if let Some(list) = list.and_then(|segment| segment.bytes.get_mut(*at..)) {
+                view::fb_info_list(list, *entries, slice);
+            }
+            return Ok(());
+        }
+        let params = rest
+            .first_mut()
+            .map(|segment| segment.bytes.as_mut_slice())
+            .unwrap_or_default();
+        match view {
+            View::FbInfo { .. } => {}
+            View::FbRegions { object } => {
+                view::fb_region_info(params, slice(*object).ok_or_else(unknown)?)
+            }
+            View::HeapInfo { object } => view::heap_info(arg, slice(*object).ok_or_else(unknown)?),
+            View::Cards => view::card_info(arg, |minor| {
+                self.slots.iter().any(|slot| slot.minor == minor)
+            }),
+            View::GpuIds => {
+                let numbering = self.numbering();
+                view::gpu_ids(params, |id| numbering.slot_of_gpu_id.contains_key(&id));
+            }
+            View::NoPids => view::no_pids(params),
+            View::NoPidInfo => view::no_pid_info(params),
+            View::NoSamples => view::no_samples(params),
+        }
+        Ok(())
+    }
+
+    /// Takes the driver's numbers of our cards from an answer that passes by, before it is rewritten.
+    fn learn_gpu_ids(&self, view: &View, segments: &[Segment]) {
+        if *view != View::Cards {
+            return;
+        }
+        let Some(arg) = segments.first() else { return };
+        let mut numbering = self.numbering();
+        for entry in arg
+            .bytes
+            .chunks_exact(card_info::BYTES)
+            .filter(|entry| entry.first() == Some(&1))
+        {
+            let minor = u32_at(entry, card_info::MINOR);
+            let slot = self
+                .slots
+                .iter()
+                .position(|slot| Some(slot.minor) == minor)
+                .and_then(card_slot);
+            if let (Some(slot), Some(gpu_id)) = (slot, u32_at(entry, card_info::GPU_ID)) {
+                numbering.slot_of_gpu_id.insert(gpu_id, slot);
+            }
+        }
+    }
+
+    /// Takes the device instance of one of our cards from an answer to GPU_GET_ID_INFO.
+    pub fn learn_instance(&self, op: &Op, segments: &[Segment]) {
+        /// `gpuId`, then `deviceInstance`: 8 in both versions of the control
+        const GPU_ID: usize = 0;
+        const INSTANCE: usize = 8;
+        let (Op::Escape(row), [arg, params, ..]) = (op, segments) else {
+            return;
+        };
+        let is_id_info = matches!(
+            u32_at(&arg.bytes, nvabi::layout::nvos54::CMD),
+            Some(
+                control::NV0000_CTRL_CMD_GPU_GET_ID_INFO
+                    | control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2
+            )
+        );
+        if **row != escape::NV_ESC_RM_CONTROL || !is_id_info {
+            return;
+        }
+        let mut numbering = self.numbering();
+        let slot =
+            u32_at(&params.bytes, GPU_ID).and_then(|id| numbering.slot_of_gpu_id.get(&id).copied());
+        if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE)) {
+            numbering.slot_of_instance.insert(instance, slot);
+        }
+    }
+
+    fn slot_of_uuid(&self, uuid: &[u8; 16]) -> Option<CardSlot> {
+        self.slots
+            .iter()
+            .position(|slot| slot.uuid_bytes == *uuid)
+            .and_then(card_slot)
+    }
+
+    fn implicit_bytes(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::ChannelGroup => self.implicit.channel_group,
+            Kind::Channel => self.implicit.channel,
+            Kind::VaSpace => self.implicit.va_space,
+            Kind::Root
+            | Kind::Device
+            | Kind::Subdevice
+            | Kind::Vidmem
+            | Kind::Sysmem
+            | Kind::OsDescriptor
+            | Kind::Virtual
+            | Kind::ContextShare
+            | Kind::Engine
+            | Kind::Usermode
+            | Kind::Event
+            | Kind::Fabric
+            | Kind::Plain => 0,
+        }
+    }
+}
+
+/// Why a call was refused, for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// The account has no room.
+    #[error(transparent)]
+    Ledger(ledger::Refusal),
+    /// A device that is not part of the grant.
+    #[error("device instance {0} is not granted")]
+    ForeignDevice(u32),
+    /// Memory whose card cannot be told.
+    #[error("no granted card")]
+    NoDevice,
+    /// Channels of another container.
+    #[error("a channel that is not the container's")]
+    ForeignChannels,
+}
+
+fn status_of(refusal: &ledger::Refusal) -> u32 {
+    match refusal {
+        ledger::Refusal::OverQuota { .. } | ledger::Refusal::NoShare { .. } => {
+            status::NV_ERR_NO_MEMORY
+        }
+        ledger::Refusal::TooMany { .. } => status::NV_ERR_INSUFFICIENT_RESOURCES,
+        ledger::Refusal::ForeignClient { .. } => status::NV_ERR_INVALID_CLIENT,
+        ledger::Refusal::UnknownObject { .. } | ledger::Refusal::UnknownExport { .. } => {
+            status::NV_ERR_INVALID_OBJECT_HANDLE
+        }
+    }
+}
+
+fn card_slot(index: usize) -> Option<CardSlot> {
+    u8::try_from(index).ok().map(CardSlot)
+}
+
+fn object_kind(kind: Kind) -> ObjectKind {
+    match kind {
+        Kind::Root => ObjectKind::Client,
+        Kind::Device => ObjectKind::Device,
+        Kind::Subdevice => ObjectKind::Subdevice,
+        Kind::Vidmem | Kind::Sysmem | Kind::OsDescriptor | Kind::Virtual => ObjectKind::Memory,
+        Kind::VaSpace => ObjectKind::VaSpace,
+        Kind::ChannelGroup => ObjectKind::ChannelGroup,
+        Kind::Channel => ObjectKind::Channel,
+        Kind::ContextShare => ObjectKind::ContextShare,
+        Kind::Engine | Kind::Usermode | Kind::Event | Kind::Fabric | Kind::Plain => {
+            ObjectKind::Other
+        }
+    }
+}
+
+fn new_handle_at(op: &Op) -> usize {
+    match op {
+        Op::Escape(row) if **row == escape::NV_ESC_RM_ALLOC_MEMORY => nvos02::H_NEW,
+        Op::Escape(row) if **row == escape::NV_ESC_RM_VID_HEAP_CONTROL => nvos32::ALLOC_H_MEMORY,
+        Op::Escape(_) | Op::CardInfo { .. } | Op::AttachGpus { .. } | Op::Uvm(_) => nvos21::H_NEW,
+    }
+}
+
+/// What takes an object with it beside its parent: a context share and a channel go with their VA space.
+fn dependencies(class: &Class, segments: &[Segment]) -> Vec<ObjectHandle> {
+    let at = match class.kind {
+        Kind::ContextShare => 0,
+        Kind::ChannelGroup => 8,
+        Kind::Channel => nvabi::layout::channel_params::H_VA_SPACE,
+        Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::Vidmem
+        | Kind::Sysmem
+        | Kind::OsDescriptor
+        | Kind::Virtual
+        | Kind::VaSpace
+        | Kind::Engine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain => return Vec::new(),
+    };
+    let handle = segments
+        .get(1)
+        .and_then(|params| u32_at(&params.bytes, at))
+        .filter(|handle| *handle != 0);
+    handle.map(ObjectHandle).into_iter().collect()
+}
+
+/// The 16 bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`; `None` for a name of another form.
+#[must_use]
+pub fn uuid_bytes(uuid: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = uuid
+        .strip_prefix("GPU-")?
+        .bytes()
+        .filter(|byte| *byte != b'-')
+        .collect();
+    let nibble = |byte: u8| {
+        char::from(byte)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
+    let bytes: Option<Vec<u8>> = digits
+        .chunks(2)
+        .map(|pair| match pair {
+            [high, low] => Some((nibble(*high)? << 4) | nibble(*low)?),
+            _ => None,
+        })
+        .collect();
+    array_at(&bytes?, 0).filter(|_| digits.len() == 32)
+}

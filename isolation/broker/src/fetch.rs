@@ -1,0 +1,105 @@
+//! Copying a call out of the tenant's memory, once, and the answer back into it.
+
+use driver::{Link, Segment};
+use nvabi::Release;
+use verdict::blocks::{self, Block, Extent};
+use verdict::{EFAULT, Op, Refusal};
+
+/// Copies the struct (segment 0).
+///
+/// # Errors
+/// `EFAULT` when it cannot be read in full.
+pub fn argument(tid: i32, op: &Op, address: u64, release: Release) -> Result<Segment, Refusal> {
+    let mut bytes = vec![0; op.struct_bytes(release)];
+    sys::memory::read_exact(tid, address, &mut bytes)
+        .map_err(|_unreadable| Refusal::Errno(EFAULT))?;
+    Ok(Segment {
+        address,
+        link: None,
+        bytes,
+    })
+}
+
+/// Copies the parameters and what they point to, behind the struct that `segments` holds.
+///
+/// # Errors
+/// What `verdict::blocks` refuses, and `EFAULT` for memory that cannot be read.
+pub fn parameters(
+    tid: i32,
+    op: &Op,
+    segments: &mut Vec<Segment>,
+    release: Release,
+) -> Result<(), Refusal> {
+    let arg = segments
+        .first()
+        .map(|first| first.bytes.clone())
+        .unwrap_or_default();
+    let Some(block) = blocks::params(op, &arg, release)? else {
+        return Ok(());
+    };
+    let params = copy(tid, block)?;
+    let nested = blocks::nested(op, &arg, &params.bytes, release)?;
+    segments.push(params);
+    for block in nested {
+        segments.push(copy(tid, block)?);
+    }
+    Ok(())
+}
+
+fn copy(tid: i32, block: Block) -> Result<Segment, Refusal> {
+    let mut bytes = vec![0; block.bytes];
+    let unreadable = |_error| Refusal::Errno(EFAULT);
+    match block.extent {
+        Extent::Exact => {
+            sys::memory::read_exact(tid, block.address, &mut bytes).map_err(unreadable)?
+        }
+        Extent::Window => {
+            let read = sys::memory::read(tid, block.address, &mut bytes).map_err(unreadable)?;
+            bytes.truncate(read);
+        }
+    }
+    let pointer_at = u32::try_from(block.pointer_at).map_err(|_beyond| Refusal::Errno(EFAULT))?;
+    Ok(Segment {
+        address: block.address,
+        link: Some(Link {
+            segment: block.segment,
+            pointer_at,
+        }),
+        bytes,
+    })
+}
+
+/// Writes back what has changed: from the first changed byte of each block to the last, so that memory next to it, which
+/// another thread may be writing, is left alone.
+///
+/// # Errors
+/// `EFAULT` when the tenant's memory is not writable, as the driver would answer.
+pub fn write_back(tid: i32, before: &[Segment], after: &[Segment]) -> Result<(), Refusal> {
+    for (before, after) in before.iter().zip(after) {
+        if let Some((at, changed)) = changed_span(&before.bytes, &after.bytes) {
+            sys::memory::write_all(tid, before.address.wrapping_add(at), changed)
+                .map_err(|_unwritable| Refusal::Errno(EFAULT))?;
+        }
+    }
+    Ok(())
+}
+
+fn changed_span<'a>(before: &[u8], after: &'a [u8]) -> Option<(u64, &'a [u8])> {
+    let differs = |(old, new): (&u8, &u8)| old != new;
+    let first = before.iter().zip(after).position(differs)?;
+    let last = before.iter().zip(after).rposition(differs)?;
+    Some((u64::try_from(first).ok()?, after.get(first..=last)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_changed_span_is_written() {
+        assert_eq!(changed_span(b"aaaaaa", b"aaaaaa"), None);
+        assert_eq!(changed_span(b"aaaaaa", b"abacaa"), Some((1, &b"bac"[..])));
+        assert_eq!(changed_span(b"a", b"b"), Some((0, &b"b"[..])));
+        assert_eq!(changed_span(b"", b""), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! The threads that wait on listeners.
+//!
+//! Every listener (one for the container's init, one for each exec) has as many threads as it has calls under way, and one
+//! more that waits: the thread that takes a call is the one that answers it, so no hand-over between threads is paid, and a
+//! call that blocks in the driver never keeps another waiting.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sys::seccomp::Listener;
+use sys::signal::ThreadId;
+
+use crate::container::Container;
+use crate::reaper::Reaper;
+use crate::serve;
+
+/// Interrupts a thread that waits on a listener whose processes have all gone (older kernels do not wake it themselves).
+pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
+
+/// Deepest frame: a copied UVM struct (9 KiB) twice, and the formatter.
+const STACK_BYTES: usize = 128 * 1024;
+/// One container cannot have more calls under way; further ones wait their turn.
+const MOST_THREADS: usize = 64;
+/// Waiting threads beyond this end themselves.
+const MOST_WAITING: usize = 2;
+
+/// One listener and its threads.
+pub struct Session {
+    listener: Listener,
+    dead: AtomicBool,
+    waiting: AtomicUsize,
+    threads: Mutex<Vec<ThreadId>>,
+    container: Arc<Container>,
+    reaper: Arc<Reaper>,
+}
+
+impl Session {
+    /// Serves a listener from now on.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(
+        listener: OwnedFd,
+        container: Arc<Container>,
+        reaper: Arc<Reaper>,
+    ) -> std::io::Result<Arc<Self>> {
+        let session = Arc::new(Self {
+            listener: Listener::from(listener),
+            dead: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            threads: Mutex::default(),
+            container,
+            reaper,
+        });
+        session.spawn()?;
+        Ok(session)
+    }
+
+    /// The listener, to be watched for its end (`EPOLLHUP`).
+    pub fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// No process has the filter any more: its threads end.
+    pub fn end(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        for thread in self.lock().iter() {
+            // A thread that has just ended needs no waking.
+            let _ended = thread.signal(WAKE_SIGNAL);
+        }
+    }
+
+    /// Whether all threads have ended; one that was between two waits when [`Session::end`] woke it is woken again.
+    pub fn is_over(&self) -> bool {
+        if self.lock().is_empty() {
+            return true;
+        }
+        if self.dead.load(Ordering::SeqCst) {
+            self.end();
+        }
+        false
+    }
+
+    fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
+        let session = Arc::clone(self);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let spawned = thread::Builder::new()
+            .name("calls".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || session.run());
+        if let Err(error) = spawned {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn run(self: Arc<Self>) {
+        let id = ThreadId::current();
+        self.lock().push(id);
+        self.wait_and_serve();
+        self.lock().retain(|other| *other != id);
+    }
+
+    fn wait_and_serve(self: &Arc<Self>) {
+        while !self.dead.load(Ordering::SeqCst) {
+            let call = match self.listener.receive() {
+                Ok(call) => call,
+                Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
+                    Errno::EINTR => continue,
+                    // The caller gave up, or nobody has the filter any more.
+                    Errno::ENOENT if !self.has_hung_up() => continue,
+                    _ => break,
+                },
+            };
+            let others = self.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
+            if others == 0
+                && self.lock().len() < MOST_THREADS
+                && let Err(error) = self.spawn()
+            {
+                tracing::warn!(error = %error, "no further thread for this container's calls");
+            }
+            serve::serve(&self.container, &self.reaper, &self.listener, &call);
+            if self.waiting.fetch_add(1, Ordering::SeqCst) >= MOST_WAITING {
+                break;
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn has_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(self.listener.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut fds, PollTimeout::ZERO);
+        let [fd] = fds;
+        polled.is_err()
+            || fd
+                .revents()
+                .is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<ThreadId>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
