@@ -1,1 +1,54 @@
-//! 
+//! `containerd-shim-cgpu-v2`, runtime type `io.containerd.cgpu.v2`: containerd's Task service over runc, with a share
+//! of a GPU for the containers that ask for one.
+//!
+//! What stands where: [`task`] says what may happen when (pure), [`runtime`] makes it happen, [`wire`] speaks protobuf;
+//! the modules here are the program around them: command line, `start` and its reply, the server, `delete`.
+//!
+//! What this crate must not know: cards, grants, seccomp, the broker. It calls `vgpu` before `runc create`, at Exec and
+//! at delete, and keeps what `vgpu` returns while the container lives.
+//!
+//! The bootstrap is our own, on `containerd-shim-protos` and `ttrpc`, rather than that of the crate `containerd-shim`:
+//! as published in 0.12 it replies with JSON of version 3 that containerd 1.6 and 1.7 do not understand, it serves
+//! task v3 only, and its multi-thread runtime costs more memory than the whole of this program.
+
+#![forbid(unsafe_code)]
+
+mod bootstrap;
+mod command_line;
+mod delete;
+mod error;
+mod info;
+mod log;
+pub mod runtime;
+mod serve;
+pub mod task;
+pub mod wire;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+pub use error::{Error, Result};
+
+use command_line::{Action, Invocation};
+
+/// Does what the command line asks for; what containerd is to read goes to standard output, and nothing else does.
+///
+/// # Errors
+/// Whatever fails; containerd shows the text to the user.
+pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<()> {
+    let invocation = Invocation::parse(arguments)?;
+    let reply = match invocation.action {
+        Action::Version => info::version(),
+        Action::Info => info::info()?,
+        Action::Start => bootstrap::start(&invocation)?,
+        Action::Serve => {
+            serve::serve(&invocation)?;
+            Vec::new()
+        }
+        Action::Delete => delete::delete(&invocation)?,
+    };
+    let mut out = std::io::stdout().lock();
+    out.write_all(&reply)
+        .and_then(|()| out.flush())
+        .map_err(error::system("write the reply"))
+}

@@ -1,0 +1,315 @@
+//! `start`: finds or starts the server of a container's group and replies with its address.
+//!
+//! Which reply: containerd 2.3 and later put [`BootstrapParams`] on standard input and read [`BootstrapResult`]; all
+//! before read a bare address, which 1.6 takes whole and 1.7 to 2.2 take for task v2. With v2, containerd runs `start`
+//! and `delete` for every container of a pod. The reply is all that is printed, on either stream: newer ones read both.
+
+use std::env;
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
+use protobuf::Message;
+use protobuf::well_known_types::any::Any;
+use sha2::{Digest, Sha256};
+
+use crate::command_line::{Invocation, Verbosity};
+use crate::error::{Error, Result, file, system};
+use crate::runtime::Spec;
+use crate::task::RuncOptions;
+use crate::wire::{OPTIONS_TYPE, runc_options};
+
+/// Short, because a socket's path has at most 108 bytes and the name has 64; shared with containerd's own shim, whose
+/// names differ.
+const SOCKET_DIR: &str = "/run/containerd/s";
+
+/// containerd's own limit for what it writes.
+const MOST_INPUT_BYTES: u64 = 10 << 20;
+
+/// How containerd called `start`.
+#[derive(Debug, PartialEq)]
+enum Call {
+    /// Through standard input, 2.3 and later.
+    Params(Box<BootstrapParams>),
+    /// Through flags and environment; the runtime options may be on standard input.
+    Flags(Option<Any>),
+}
+
+/// Starts or finds the server; returns what containerd reads.
+pub(crate) fn start(invocation: &Invocation) -> Result<Vec<u8>> {
+    let mut input = Vec::new();
+    let stdin = std::io::stdin().lock();
+    stdin
+        .take(MOST_INPUT_BYTES)
+        .read_to_end(&mut input)
+        .map_err(system("read standard input"))?;
+    let call = call(&input, invocation);
+    let bundle = env::current_dir().map_err(system("find the working directory"))?;
+    let spec = Spec::read(&bundle)?;
+    let group = spec.group().unwrap_or(&invocation.id);
+    let dir = match &call {
+        Call::Params(params) => params.socket_dir.clone().filter(|dir| !dir.is_empty()),
+        Call::Flags(_) => None,
+    };
+    let dir = dir.map_or_else(|| PathBuf::from(SOCKET_DIR), PathBuf::from);
+    let socket = dir.join(socket_name(
+        &invocation.address,
+        &invocation.namespace,
+        group,
+    ));
+    if let Some(listener) = bind(&socket)? {
+        spawn_server(invocation, &call, listener, &bundle).inspect_err(|_| {
+            // Nobody will answer there.
+            drop(std::fs::remove_file(&socket));
+        })?;
+    }
+    let address = format!("unix://{}", socket.display());
+    // containerd 1.6 finds its shims by this file when it restarts.
+    let saved = bundle.join("address");
+    std::fs::write(&saved, &address).map_err(file("write", saved))?;
+    reply(&call, address)
+}
+
+/// Tells the two protocols apart: options decode as parameters too, with the type's name as the identity.
+fn call(input: &[u8], invocation: &Invocation) -> Call {
+    if let Ok(params) = BootstrapParams::parse_from_bytes(input)
+        && params.instance_id == invocation.id
+        && params.namespace == invocation.namespace
+    {
+        return Call::Params(Box::new(params));
+    }
+    let any = Any::parse_from_bytes(input)
+        .ok()
+        .filter(|any| !any.type_url.is_empty());
+    Call::Flags(any)
+}
+
+fn reply(call: &Call, address: String) -> Result<Vec<u8>> {
+    match call {
+        Call::Flags(_) => Ok(address.into_bytes()),
+        Call::Params(_) => {
+            let result = BootstrapResult {
+                version: 3,
+                address,
+                protocol: "ttrpc".to_owned(),
+                ..Default::default()
+            };
+            result.write_to_bytes().map_err(|source| Error::Protobuf {
+                what: "the bootstrap result",
+                source,
+            })
+        }
+    }
+}
+
+/// The same for every container of a group under one containerd, and for no other.
+fn socket_name(containerd: &str, namespace: &str, group: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in ["cgpu", containerd, namespace, group] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    hash.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Binds the socket; `None` if a server of this group answers there already.
+fn bind(socket: &Path) -> Result<Option<UnixListener>> {
+    if let Some(dir) = socket.parent() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(dir)
+            .map_err(file("create", dir))?;
+    }
+    let listener = match UnixListener::bind(socket) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            if UnixStream::connect(socket).is_ok() {
+                return Ok(None);
+            }
+            std::fs::remove_file(socket).map_err(file("remove", socket))?;
+            UnixListener::bind(socket)
+        }
+        other => other,
+    };
+    let listener = listener.map_err(file("bind", socket))?;
+    std::fs::set_permissions(socket, PermissionsExt::from_mode(0o600))
+        .map_err(file("set the mode of", socket))?;
+    Ok(Some(listener))
+}
+
+/// Starts this program as the server; the listening socket is its standard input.
+fn spawn_server(
+    invocation: &Invocation,
+    call: &Call,
+    listener: UnixListener,
+    bundle: &Path,
+) -> Result<()> {
+    let program = env::current_exe().map_err(system("find this program"))?;
+    let mut command = Command::new(&program);
+    command.args([
+        "-namespace",
+        &invocation.namespace,
+        "-id",
+        &invocation.id,
+        "-address",
+        &invocation.address,
+    ]);
+    if invocation.verbosity == Verbosity::Debug {
+        command.arg("-debug");
+    }
+    if let Call::Params(params) = call {
+        command.env("TTRPC_ADDRESS", &params.containerd_ttrpc_address);
+    }
+    command.current_dir(bundle).process_group(0);
+    command
+        .stdin(OwnedFd::from(listener))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut server = command.spawn().map_err(file("execute", program))?;
+    let placed = place(server.id(), &options(call)?);
+    if placed.is_err() {
+        server
+            .kill()
+            .and_then(|()| server.wait())
+            .map_err(system("end the server"))?;
+    }
+    placed
+}
+
+fn options(call: &Call) -> Result<RuncOptions> {
+    match call {
+        Call::Flags(any) => runc_options(any.as_ref()),
+        Call::Params(params) => {
+            let is_runc = |any: &&Any| any.type_url.ends_with(OPTIONS_TYPE);
+            runc_options(
+                params
+                    .extensions
+                    .iter()
+                    .filter_map(|extension| extension.value.as_ref())
+                    .find(is_runc),
+            )
+        }
+    }
+}
+
+/// Puts the server into the control group that the options name, and makes it a little less likely to be killed than
+/// its containers, a little more than containerd.
+fn place(server: u32, options: &RuncOptions) -> Result<()> {
+    if let Some(cgroup) = &options.shim_cgroup {
+        let root = Path::new("/sys/fs/cgroup");
+        let below = cgroup.trim_start_matches('/');
+        let dirs = if root.join("cgroup.controllers").exists() {
+            vec![root.join(below)]
+        } else {
+            let controllers = std::fs::read_dir(root)
+                .map_err(file("read", root))?
+                .flatten();
+            controllers
+                .map(|entry| entry.path().join(below))
+                .filter(|dir| dir.exists())
+                .collect()
+        };
+        for procs in dirs.iter().map(|dir| dir.join("cgroup.procs")) {
+            std::fs::write(&procs, server.to_string()).map_err(file("write", procs))?;
+        }
+    }
+    let parent = PathBuf::from(format!(
+        "/proc/{}/oom_score_adj",
+        std::os::unix::process::parent_id()
+    ));
+    let score = std::fs::read_to_string(parent)
+        .ok()
+        .and_then(|text| text.trim().parse::<i32>().ok());
+    if let Some(score) = score.filter(|score| *score < 1_000) {
+        // Lowering is refused without a capability that a nested containerd lacks; then it stays as it is.
+        drop(std::fs::write(
+            format!("/proc/{server}/oom_score_adj"),
+            (score + 1).to_string(),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command_line::Action;
+
+    fn invocation() -> Invocation {
+        Invocation {
+            action: Action::Start,
+            namespace: "ns".into(),
+            id: "id".into(),
+            address: "/run/c.sock".into(),
+            bundle: None,
+            verbosity: Verbosity::Normal,
+        }
+    }
+
+    #[test]
+    fn options_on_standard_input_get_a_bare_address() {
+        let any = Any {
+            type_url: OPTIONS_TYPE.into(),
+            value: b"ns".to_vec(),
+            ..Any::default()
+        };
+        for input in [
+            Vec::new(),
+            any.write_to_bytes().unwrap(),
+            b"\xff\xff".to_vec(),
+        ] {
+            let read = call(&input, &invocation());
+            assert!(matches!(read, Call::Flags(_)), "{input:?}");
+            assert_eq!(reply(&read, "unix:///s".into()).unwrap(), b"unix:///s");
+        }
+    }
+
+    #[test]
+    fn parameters_for_this_container_get_a_version_3_result() {
+        let params = BootstrapParams {
+            instance_id: "id".into(),
+            namespace: "ns".into(),
+            ..Default::default()
+        };
+        let read = call(&params.write_to_bytes().unwrap(), &invocation());
+        let result =
+            BootstrapResult::parse_from_bytes(&reply(&read, "unix:///s".into()).unwrap()).unwrap();
+        assert_eq!(
+            (
+                result.version,
+                result.address.as_str(),
+                result.protocol.as_str()
+            ),
+            (3, "unix:///s", "ttrpc")
+        );
+    }
+
+    #[test]
+    fn a_socket_is_bound_once_and_taken_over_from_the_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("d/s");
+        let first = bind(&socket).unwrap().unwrap();
+        assert!(bind(&socket).unwrap().is_none(), "a live server is found");
+        drop(first);
+        assert!(bind(&socket).unwrap().is_some(), "a dead one is replaced");
+    }
+
+    #[test]
+    fn names_differ_by_every_part() {
+        let names = [
+            socket_name("a", "b", "c"),
+            socket_name("ab", "", "c"),
+            socket_name("a", "bc", ""),
+        ];
+        assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);
+        assert_eq!(names[0].len(), 64);
+    }
+}

@@ -1,0 +1,67 @@
+//! `delete`: what containerd runs after a container is gone, and to clean up after a shim that was killed.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::SystemTime;
+
+use containerd_shim_protos::api::DeleteResponse;
+use protobuf::{Message, MessageField};
+
+use crate::command_line::Invocation;
+use crate::error::{Error, Result, file, system};
+use crate::runtime::{Cards, Gpu, Runc, rootfs};
+use crate::task::ContainerId;
+use crate::wire::events::timestamp;
+
+/// 128 + SIGKILL: how a container ends that `delete` has to end.
+const KILLED: u32 = 137;
+
+/// Ends and removes whatever is left of the container; returns what containerd reads. All steps are tried, the first
+/// error is told.
+pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
+    let id = ContainerId::new(&invocation.id)?;
+    let bundle = match &invocation.bundle {
+        Some(bundle) => bundle.clone(),
+        None => std::env::current_dir().map_err(system("find the working directory"))?,
+    };
+    let pid = std::fs::read_to_string(bundle.join("init.pid"))
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let forced = force(&invocation.namespace, &id, &bundle);
+    let unmounted = rootfs::unmount(&bundle.join("rootfs"));
+    let released = Cards
+        .release(&invocation.namespace, &id)
+        .map_err(Error::from);
+    forced.and(unmounted).and(released)?;
+    let response = DeleteResponse {
+        pid: pid.unwrap_or(0),
+        exit_status: KILLED,
+        exited_at: MessageField::some(timestamp(SystemTime::now())),
+        ..Default::default()
+    };
+    response.write_to_bytes().map_err(|source| Error::Protobuf {
+        what: "the answer",
+        source,
+    })
+}
+
+fn force(namespace: &str, id: &ContainerId, bundle: &PathBuf) -> Result<()> {
+    let runc = Runc::saved(bundle, namespace)?;
+    if !runc.state_dir(id).exists() {
+        return Ok(());
+    }
+    let mut command = runc.delete_by_force(id, bundle);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let output = command.output().map_err(file("execute", runc.binary()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::Runc {
+        verb: "delete",
+        message,
+    })
+}

@@ -1,0 +1,151 @@
+//! Every way in which the shim can fail, one variant per step.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::runtime::GpuError;
+use crate::task::{BadName, ContainerId, Denied};
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line is not containerd's.
+    #[error("command line: {0}")]
+    CommandLine(String),
+    /// A file or directory.
+    #[error("cannot {doing} {path}")]
+    File {
+        /// The verb.
+        doing: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A call of the kernel that names no file.
+    #[error("cannot {doing}")]
+    System {
+        /// The verb and its object.
+        doing: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// `config.json` or another file is not what its format says.
+    #[error("{path} is not valid")]
+    Json {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A request's body is not the JSON that it must be.
+    #[error("{what} is not valid JSON")]
+    RequestJson {
+        /// Which field.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A message is not valid protobuf.
+    #[error("cannot decode {what}")]
+    Protobuf {
+        /// Which message.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: protobuf::Error,
+    },
+    /// A request lacks something or names something impossible.
+    #[error("{key} {value:?} is not allowed: {allowed}")]
+    Invalid {
+        /// Which field.
+        key: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say.
+        allowed: &'static str,
+    },
+    /// A name.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// The container is not known.
+    #[error("container {0} does not exist")]
+    NoContainer(ContainerId),
+    /// The identity is taken.
+    #[error("container {0} already exists")]
+    ContainerExists(ContainerId),
+    /// The state machine says no.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// The process has no terminal.
+    #[error("{0} has no terminal")]
+    NoTerminal(String),
+    /// Part of the protocol that this shim does not do.
+    #[error("{0} is not supported")]
+    Unsupported(&'static str),
+    /// runc refused; its own words, which engines map to exit codes 125, 126 and 127.
+    #[error("OCI runtime {verb} failed: {message}")]
+    Runc {
+        /// Which command.
+        verb: &'static str,
+        /// What its log says.
+        message: String,
+    },
+    /// The control group went away with the container.
+    #[error("container {0} has no control group")]
+    NoCgroup(ContainerId),
+    /// The GPU side refused or failed.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// A client did not open its end of a FIFO.
+    #[error("nobody opened {path} for reading within {waited_s} s")]
+    FifoUnread {
+        /// The FIFO.
+        path: PathBuf,
+        /// How long the shim waited.
+        waited_s: u64,
+    },
+    /// runc ended without sending the terminal.
+    #[error("runc sent no terminal")]
+    NoConsole,
+    /// The ttrpc server or client.
+    #[error("ttrpc: {doing}")]
+    Ttrpc {
+        /// The verb and its object.
+        doing: &'static str,
+        /// Why.
+        #[source]
+        source: ttrpc::Error,
+    },
+    /// A task of ours ended without an answer, which only a panic does.
+    #[error("internal: {0} did not finish")]
+    Lost(&'static str),
+}
+
+/// The result of everything here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// `.map_err(file("open", path))`
+pub(crate) fn file(
+    doing: &'static str,
+    path: impl Into<PathBuf>,
+) -> impl FnOnce(io::Error) -> Error {
+    let path = path.into();
+    move |source| Error::File {
+        doing,
+        path,
+        source,
+    }
+}
+
+/// `.map_err(system("fork"))`
+pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::System {
+        doing,
+        source: source.into(),
+    }
+}

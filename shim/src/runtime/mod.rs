@@ -1,0 +1,22 @@
+//! Everything that touches the world: runc, processes, streams, mounts, control groups, containerd's event socket.
+//! [`Supervisor`] joins these to the state machine of [`crate::task`]; nothing here knows protobuf but the publisher,
+//! which passes sealed envelopes on.
+
+mod cgroup;
+mod console;
+mod gpu;
+mod oom;
+pub mod publisher;
+mod reaper;
+pub mod rootfs;
+mod runc;
+mod spec;
+mod stdio;
+mod supervisor;
+
+pub use cgroup::{Blkio, Cgroup, CpuV1, CpuV2, MemoryV1, MemoryV2, Stats, StatsV1, StatsV2};
+pub use gpu::{Cards, Gpu, GpuError, GpuFault, Share};
+pub use reaper::Reaper;
+pub use runc::Runc;
+pub use spec::Spec;
+pub use supervisor::{KillScope, Process, Supervisor};

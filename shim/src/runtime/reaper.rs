@@ -1,0 +1,182 @@
+//! The one place that waits for processes. The shim is a sub-reaper, so containers' processes, runc, the broker and
+//! orphans of all of them are its children; `waitpid(-1)` takes them all, and each is handed to who watches it.
+//!
+//! A process that ends before anybody could watch it (an init or an exec between runc's fork and the reading of its
+//! pid file) is kept while a [`Window`] is open, and forgotten otherwise.
+
+use std::collections::HashMap;
+use std::io;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use tokio::sync::oneshot;
+
+use crate::error::{Result, system};
+use crate::task::{Exit, Pid};
+
+type OnExit = Box<dyn FnOnce(Exit) + Send>;
+
+#[derive(Default)]
+struct Book {
+    watched: HashMap<Pid, OnExit>,
+    open_windows: usize,
+    strays: HashMap<Pid, Exit>,
+}
+
+/// Hands ended children to their watchers.
+#[derive(Clone, Default)]
+pub struct Reaper {
+    book: Arc<Mutex<Book>>,
+}
+
+impl Reaper {
+    /// Nothing changes under a panic that a later look could not repair, so poison is ignored.
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a child and watches it. The lock is held over the spawn, so its end cannot be seen first.
+    ///
+    /// # Errors
+    /// The spawn's own.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, oneshot::Receiver<Exit>)> {
+        let mut book = self.book();
+        let child = command.spawn()?;
+        let (sender, receiver) = oneshot::channel();
+        let on_exit: OnExit = Box::new(move |exit| drop(sender.send(exit)));
+        if let Some(pid) = Pid::new(child.id()) {
+            book.watched.insert(pid, on_exit);
+        }
+        Ok((child, receiver))
+    }
+
+    /// From now until the window is dropped, ends of unknown processes are kept.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.book().open_windows += 1;
+        Window {
+            reaper: self.clone(),
+        }
+    }
+
+    /// Takes every child that has ended.
+    pub fn reap(&self) {
+        loop {
+            let mut book = self.book();
+            let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid, code.cast_unsigned()),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                    (pid, 128 + (signal as i32).cast_unsigned())
+                }
+                Ok(WaitStatus::StillAlive) => return,
+                Ok(_) | Err(nix::errno::Errno::EINTR) => continue,
+                Err(_) => return,
+            };
+            let Some(pid) = Pid::new(pid.as_raw().cast_unsigned()) else {
+                continue;
+            };
+            let exit = Exit {
+                status,
+                at: SystemTime::now(),
+            };
+            match book.watched.remove(&pid) {
+                Some(on_exit) => {
+                    // The watcher takes the container's lock; never both.
+                    drop(book);
+                    on_exit(exit);
+                }
+                None if book.open_windows > 0 => drop(book.strays.insert(pid, exit)),
+                None => tracing::debug!(%pid, status, "reaped a process that nobody watches"),
+            }
+        }
+    }
+
+    /// Reaps at every SIGCHLD, for ever.
+    ///
+    /// # Errors
+    /// When the signal cannot be listened to.
+    pub async fn run(self) -> Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut child_ended = signal(SignalKind::child()).map_err(system("listen for SIGCHLD"))?;
+        loop {
+            self.reap();
+            if child_ended.recv().await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// While it lives, no end of a process is forgotten.
+pub struct Window {
+    reaper: Reaper,
+}
+
+impl Window {
+    /// Watches a process that runc started; calls `on_exit` at once if it has ended already.
+    pub fn claim(self, pid: Pid, on_exit: impl FnOnce(Exit) + Send + 'static) {
+        let ended = {
+            let mut book = self.reaper.book();
+            match book.strays.remove(&pid) {
+                Some(exit) => exit,
+                None => {
+                    book.watched.insert(pid, Box::new(on_exit));
+                    return;
+                }
+            }
+        };
+        on_exit(ended);
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let mut book = self.reaper.book();
+        book.open_windows -= 1;
+        if book.open_windows == 0 {
+            book.strays.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // `waitpid(-1)` takes every child of the process, so all that forks in this test binary stands in this one test.
+    #[test]
+    fn exits_reach_their_watchers_even_when_they_come_first() {
+        let reaper = Reaper::default();
+        let (child, mut early) = reaper
+            .spawn(Command::new("/bin/sh").args(["-c", "exit 7"]))
+            .unwrap();
+        assert!(child.id() > 0);
+        let status = loop {
+            reaper.reap();
+            if let Ok(exit) = early.try_recv() {
+                break exit.status;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(status, 7);
+
+        let window = reaper.window();
+        let (child, watched) = reaper
+            .spawn(Command::new("/bin/sh").args(["-c", "kill -9 $$"]))
+            .unwrap();
+        drop(watched);
+        let pid = Pid::new(child.id()).unwrap();
+        reaper.book().watched.remove(&pid);
+        while !reaper.book().strays.contains_key(&pid) {
+            reaper.reap();
+            std::thread::yield_now();
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        window.claim(pid, move |exit| sender.send(exit.status).unwrap());
+        assert_eq!(receiver.recv().unwrap(), 137);
+        assert!(reaper.book().strays.is_empty());
+        assert_eq!(reaper.book().open_windows, 0);
+    }
+}

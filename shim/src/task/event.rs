@@ -1,0 +1,83 @@
+//! What containerd is told of, in the order in which it happened.
+
+use std::path::PathBuf;
+
+use super::container::Exit;
+use super::identity::{ContainerId, ExecId, Pid, Target};
+use super::request::{Mount, StdioRequest};
+
+/// One event of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The container exists, its init waits.
+    Create {
+        /// Which container.
+        id: ContainerId,
+        /// Its bundle.
+        bundle: PathBuf,
+        /// What was mounted.
+        rootfs: Vec<Mount>,
+        /// Init's streams.
+        stdio: StdioRequest,
+        /// Init.
+        pid: Pid,
+    },
+    /// Init runs the user's program.
+    Start {
+        /// Which container.
+        id: ContainerId,
+        /// Init.
+        pid: Pid,
+    },
+    /// An exec is known, not yet started.
+    ExecAdded {
+        /// Which container.
+        id: ContainerId,
+        /// Which exec.
+        exec: ExecId,
+    },
+    /// An exec runs.
+    ExecStarted {
+        /// Which container.
+        id: ContainerId,
+        /// Which exec.
+        exec: ExecId,
+        /// Its process.
+        pid: Pid,
+    },
+    /// A process has ended and its output is delivered.
+    Exit {
+        /// Which container.
+        id: ContainerId,
+        /// Which process.
+        target: Target,
+        /// Its process number.
+        pid: Pid,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// The container is gone.
+    Delete {
+        /// Which container.
+        id: ContainerId,
+        /// What init was.
+        pid: Pid,
+        /// How init ended.
+        exit: Exit,
+    },
+    /// The kernel killed for want of memory.
+    Oom {
+        /// Which container.
+        id: ContainerId,
+    },
+    /// The container is frozen.
+    Paused {
+        /// Which container.
+        id: ContainerId,
+    },
+    /// The container runs again.
+    Resumed {
+        /// Which container.
+        id: ContainerId,
+    },
+}

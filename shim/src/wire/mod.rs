@@ -1,0 +1,11 @@
+//! Between protobuf and the shim's own words: requests in, answers, events, numbers and statuses out. Nothing else: no
+//! decision, no effect.
+
+pub mod events;
+mod metrics;
+mod options;
+mod service;
+mod status;
+
+pub use options::{OPTIONS_TYPE, runc_options};
+pub use service::{TaskService, services};
