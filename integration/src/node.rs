@@ -1,7 +1,10 @@
 //! One private node: its folder, its configuration, its simulated cards, and the check that nothing is left.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use crate::command::{LIMIT, Outcome, capture};
 use crate::daemon::Daemon;
@@ -180,6 +184,52 @@ kind = "sim"
         grants(&self.state_dir())
     }
 
+    /// What the brokers' ledgers hold: bytes by `(container, card)`. Cards on which nothing is held are left out.
+    pub fn ledgers(&self) -> Result<BTreeMap<(String, String), u64>> {
+        let mut held = BTreeMap::new();
+        for socket in control_sockets(&self.state_dir()) {
+            let status = ask(&socket, r#"{"op":"status"}"#)
+                .with_context(|| format!("asking {}", socket.display()))?;
+            let container = status["container"]
+                .as_str()
+                .with_context(|| format!("no container in {status}"))?;
+            for card in status["cards"].as_array().into_iter().flatten() {
+                let used = card["used_bytes"]
+                    .as_u64()
+                    .with_context(|| format!("no used_bytes in {status}"))?;
+                if used > 0 {
+                    let uuid = card["uuid"].as_str().unwrap_or_default();
+                    held.insert((container.to_owned(), uuid.to_owned()), used);
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// The simulated cards' own account: a JSON list of cards.
+    pub fn sim_account(&self) -> Result<Value> {
+        let mut command = self.command("cgpu-sim")?;
+        command
+            .args(["account", "--state-dir"])
+            .arg(self.state_dir());
+        capture(&mut command, LIMIT)?.success()?.json()
+    }
+
+    /// Processes of the node that run `program`.
+    pub fn running(&self, program: &str) -> Vec<i32> {
+        self.marks
+            .processes()
+            .into_iter()
+            .filter(|(_, command)| {
+                let first = command.split(' ').next().unwrap_or_default();
+                Path::new(first)
+                    .file_name()
+                    .is_some_and(|name| name == program)
+            })
+            .map(|(pid, _)| pid)
+            .collect()
+    }
+
     /// Everything of the node except the simulated cards that still runs or is mounted.
     pub fn leftovers(&self) -> Vec<String> {
         let sim = self.sim.as_ref().and_then(Daemon::pid);
@@ -278,6 +328,33 @@ impl Drop for Node {
             Err(error) => panic!("ending the node: {error:#}"),
         }
     }
+}
+
+fn control_sockets(state_dir: &Path) -> Vec<PathBuf> {
+    let folders = |folder: PathBuf| -> Vec<PathBuf> {
+        fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect()
+    };
+    folders(state_dir.join("vgpus"))
+        .into_iter()
+        .flat_map(folders)
+        .map(|vgpu| vgpu.join("control.sock"))
+        .filter(|socket| socket.exists())
+        .collect()
+}
+
+/// One JSON request a line, one JSON answer a line.
+fn ask(socket: &Path, request: &str) -> Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    serde_json::from_str(&line).with_context(|| format!("not JSON: {line:?}"))
 }
 
 fn docker_namespace(namespace: &str) -> String {

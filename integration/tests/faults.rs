@@ -1,6 +1,5 @@
 //! Kill -9 at any moment of a container's start: nothing stays after the next start or `cgpu doctor --repair`.
 
-use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -27,24 +26,6 @@ fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
     };
     body(&rig)?;
     rig.finish()
-}
-
-/// Processes of the node whose command line has `program` in it.
-fn running(rig: &Rig, program: &str) -> Vec<i32> {
-    let root = rig.node.root().to_string_lossy().into_owned();
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Ok(pid) = entry.file_name().to_string_lossy().parse() else {
-            continue;
-        };
-        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        let first = command.split(' ').next().unwrap_or_default();
-        if first.ends_with(program) && command.contains(&root) {
-            found.push(pid);
-        }
-    }
-    found
 }
 
 fn kill(pid: i32) -> Result<()> {
@@ -76,11 +57,11 @@ fn killed_at_every_moment(rig: &Rig, program: &str) -> Result<()> {
             .stderr(Stdio::null())
             .spawn()?;
         wait_until("the program to start", LIMIT, || {
-            Ok(!running(rig, program).is_empty() || start.try_wait()?.is_some())
+            Ok(!rig.node.running(program).is_empty() || start.try_wait()?.is_some())
         })?;
         // The moment of the kill is what is varied: there is no event to wait for.
         std::thread::sleep(STEP * step);
-        for pid in running(rig, program) {
+        for pid in rig.node.running(program) {
             kill(pid)?;
             hits += 1;
         }

@@ -1,8 +1,306 @@
-//! `cargo xtask bench`: latency and memory against their targets.
-use anyhow::Result;
+//! `cargo xtask bench`: latency and memory against their targets, on simulated cards.
+//!
+//! Ratios and differences are of values measured in one run, turn by turn, so that a busy machine is busy for both.
+
+use std::fs;
 use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use integration::command::progress;
+use integration::containerd::{CGPU, RUNC};
+use integration::image;
+use integration::packages::{Engines, Suite};
+use integration::programs::{Profile, Programs, target_folder};
+use integration::rig::Rig;
+use integration::skip;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{machine, table};
+
 #[derive(clap::Args)]
-pub(crate) struct Options {}
-pub(crate) fn run(_: &Options) -> Result<ExitCode> {
-    anyhow::bail!("not yet")
+pub(crate) struct Options {
+    /// Fewer repetitions: to see that it works, not for numbers.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// One line of `target/bench.json`.
+#[derive(Debug, Serialize)]
+struct Measured {
+    name: &'static str,
+    unit: &'static str,
+    median: f64,
+    p99: f64,
+    /// The most that the median may be.
+    target: f64,
+    holds: bool,
+    machine: String,
+}
+
+const VGPU: [&str; 4] = ["--runtime", CGPU, "--annotation", "cgpu.io/memory=1Gi"];
+const PASSING: &str = include_str!("../../integration/payloads/passing_calls.py");
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    if let Some(reason) = skip::lacks_root() {
+        bail!("the bench {reason}: it starts a containerd");
+    }
+    let machine = machine::describe();
+    let mut bench = Bench {
+        rig: Rig::start(
+            &Programs::build(Profile::Release)?,
+            &Engines::fetch(Suite::Host)?,
+        )?,
+        machine: machine.clone(),
+        measured: Vec::new(),
+    };
+    let (calls, starts, blocks) = if options.quick {
+        (2_000, 5, 20)
+    } else {
+        (50_000, 40, 300)
+    };
+    bench.notified_calls(calls)?;
+    bench.passing_calls(blocks)?;
+    bench.starts(starts)?;
+    bench.memory()?;
+    let Bench { rig, measured, .. } = bench;
+    rig.finish()?;
+
+    println!("\n{machine}\n");
+    let rows: Vec<Vec<String>> = measured
+        .iter()
+        .map(|one| {
+            vec![
+                one.name.to_owned(),
+                one.unit.to_owned(),
+                format!("{:.2}", one.median),
+                format!("{:.2}", one.p99),
+                format!("≤ {}", one.target),
+                if one.holds { "holds" } else { "MISSED" }.to_owned(),
+            ]
+        })
+        .collect();
+    table::print(&["what", "unit", "median", "p99", "target", ""], &rows);
+    let file = target_folder().join("bench.json");
+    fs::write(&file, serde_json::to_vec_pretty(&measured)?)
+        .with_context(|| format!("writing {}", file.display()))?;
+    println!("\n{}", file.display());
+    let missed = measured.iter().filter(|one| !one.holds).count();
+    Ok(if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+struct Bench {
+    rig: Rig,
+    machine: String,
+    measured: Vec<Measured>,
+}
+
+impl Bench {
+    fn add(&mut self, name: &'static str, unit: &'static str, median: f64, p99: f64, target: f64) {
+        self.measured.push(Measured {
+            name,
+            unit,
+            median,
+            p99,
+            target,
+            holds: median <= target,
+            machine: self.machine.clone(),
+        });
+    }
+
+    fn notified_calls(&mut self, count: u32) -> Result<()> {
+        progress("notified calls");
+        self.rig.hold("calls", &["cgpu.io/memory=1Gi"])?.success()?;
+        let count = count.to_string();
+        let said = self
+            .rig
+            .containerd
+            .exec(
+                "calls",
+                &["cgpu-burn", "--json", "calls", "--count", &count],
+            )?
+            .success()?
+            .json()?;
+        self.rig.containerd.remove("calls")?;
+        for (name, kind, target) in [
+            ("notified call, answered", "answered", 12.0),
+            ("notified call, executed", "executed", 20.0),
+        ] {
+            let (median, p99) = microseconds(&said["kinds"][kind])?;
+            self.add(name, "µs", median, p99, target);
+        }
+        Ok(())
+    }
+
+    fn passing_calls(&mut self, blocks: usize) -> Result<()> {
+        progress("calls that the filter lets pass");
+        let image = match image::tinygrad(None) {
+            Ok(image) => image,
+            Err(error) => {
+                skip::record("bench: passing calls", &format!("{error:#}"));
+                return Ok(());
+            }
+        };
+        self.rig.containerd.import(&image)?;
+        let sample = |id: &str, options: &[&str]| -> Result<Vec<f64>> {
+            let blocks = (blocks / 5).to_string();
+            let program = ["python3", "-c", PASSING, &blocks, "2000"];
+            let said = self
+                .rig
+                .containerd
+                .run_once(&image, id, options, &program)?
+                .success()?;
+            serde_json::from_value(said.json()?).context("a list of times")
+        };
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for turn in 0..5 {
+            with.extend(sample(&format!("with{turn}"), &VGPU)?);
+            without.extend(sample(&format!("without{turn}"), &["--runtime", CGPU])?);
+        }
+        let (with, without) = (sorted(with), sorted(without));
+        let difference = |share: f64| (quantile(&with, share) - quantile(&without, share)) / 1000.0;
+        let (median, p99) = (difference(0.5), difference(0.99));
+        self.add(
+            "call that passes the filter, more than without",
+            "µs",
+            median,
+            p99,
+            0.1,
+        );
+        Ok(())
+    }
+
+    fn starts(&mut self, rounds: usize) -> Result<()> {
+        progress("container starts");
+        let kinds: [&[&str]; 3] = [&VGPU, &["--runtime", CGPU], &["--runtime", RUNC]];
+        let mut times = [Vec::new(), Vec::new(), Vec::new()];
+        for round in 0..=rounds {
+            for (kind, (options, times)) in kinds.iter().zip(&mut times).enumerate() {
+                let id = format!("start-{kind}-{round}");
+                let said = self
+                    .rig
+                    .containerd
+                    .run_detached(&self.rig.image, &id, options, &["sleep", "1000"])?
+                    .success()?;
+                self.rig.containerd.remove(&id)?;
+                // The first of each kind warms the caches.
+                if round > 0 {
+                    times.push(said.took.as_secs_f64() * 1000.0);
+                }
+            }
+        }
+        let [vgpu, plain, runc] = times.map(sorted);
+        let more = |share: f64| quantile(&vgpu, share) - quantile(&plain, share);
+        let (median, p99) = (more(0.5), more(0.99));
+        self.add(
+            "container start with a vGPU, more than without",
+            "ms",
+            median,
+            p99,
+            10.0,
+        );
+        let (median, p99) = (
+            quantile(&plain, 0.5) / quantile(&runc, 0.5),
+            quantile(&plain, 0.99) / quantile(&runc, 0.99),
+        );
+        self.add(
+            "container start without a vGPU, to containerd-shim-runc-v2",
+            "×",
+            median,
+            p99,
+            1.0,
+        );
+        Ok(())
+    }
+
+    fn memory(&mut self) -> Result<()> {
+        progress("memory of shim and broker");
+        let ids: Vec<String> = (0..5).map(|number| format!("memory-{number}")).collect();
+        for id in &ids {
+            self.rig.hold(id, &["cgpu.io/memory=1Gi"])?.success()?;
+            self.rig
+                .containerd
+                .exec(id, &["cgpu-burn", "alloc", "512Mi"])?
+                .success()?;
+        }
+        for (name, program, target) in [
+            ("shim, private memory", "containerd-shim-cgpu-v2", 5.0),
+            ("broker, private memory", "cgpu-broker", 3.0),
+        ] {
+            let all = sorted(self.private_mb(program)?);
+            self.add(
+                name,
+                "MB",
+                quantile(&all, 0.5),
+                quantile(&all, 0.99),
+                target,
+            );
+        }
+        for id in &ids {
+            self.rig.containerd.remove(id)?;
+        }
+        Ok(())
+    }
+
+    /// Private memory of each process of the node that runs `program`, in MB.
+    fn private_mb(&self, program: &str) -> Result<Vec<f64>> {
+        let mut all = Vec::new();
+        for pid in self.rig.node.running(program) {
+            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+            let kib: u32 = text
+                .lines()
+                .filter(|line| line.starts_with("Private_"))
+                .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok())
+                .sum();
+            all.push(f64::from(kib) * 1024.0 / 1e6);
+        }
+        if all.is_empty() {
+            bail!("no {program} runs on the node");
+        }
+        Ok(all)
+    }
+}
+
+fn microseconds(kind: &Value) -> Result<(f64, f64)> {
+    let value = |key: &str| {
+        kind[key]
+            .as_f64()
+            .map(|nanoseconds| nanoseconds / 1000.0)
+            .with_context(|| format!("no {key} in {kind}"))
+    };
+    Ok((value("median_ns")?, value("p99_ns")?))
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The value below which `share` of the sorted values lie; 0 of none.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of 0 to 1 of a length gives an index within it"
+    )]
+    let index = (sorted.len() as f64 * share).floor() as usize;
+    sorted.get(index.min(last)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_sorted_values() {
+        let values = sorted(vec![4.0, 1.0, 3.0, 2.0, 5.0]);
+        assert!((quantile(&values, 0.5) - 3.0).abs() < 1e-9);
+        assert!((quantile(&values, 0.99) - 5.0).abs() < 1e-9);
+        assert!(quantile(&[], 0.5).abs() < 1e-9);
+    }
 }
