@@ -189,3 +189,6 @@ impl Book {
             .fold(0, |sum, entry| sum.saturating_add(entry.quota_bytes))
     }
 }
+
+#[cfg(test)]
+mod tests;

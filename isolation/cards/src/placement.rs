@@ -262,7 +262,6 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
     if wanted == 0 {
         return Err(Refusal::NoCards);
     }
-    let total_part = part_of_total(&wish.amount, wanted)?;
     let candidates = match &wish.cards {
         Choice::Named(names) => named_rooms(rooms, &allowed, names)?,
         Choice::Count(count) => {
@@ -277,6 +276,7 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
             by_preference(allowed, wish.policy)
         }
     };
+    let total_part = part_of_total(&wish.amount, wanted)?;
 
     let quota_on = |card: &Card| match wish.amount {
         Amount::TotalBytes(_) => total_part,
@@ -481,3 +481,6 @@ fn left(rooms: &[Room]) -> Vec<Left> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

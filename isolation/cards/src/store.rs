@@ -126,7 +126,7 @@ pub fn replace(store: &dyn Store, path: &Path, bytes: &[u8]) -> Result<(), Error
     store
         .rename(&temporary, path)
         .map_err(Error::io("replace", path))?;
-    let parent = path.parent().unwrap_or(Path::new("/"));
+    let parent = path.parent().unwrap_or_else(|| Path::new("/"));
     store.sync(parent).map_err(Error::io("sync", parent))
 }
 

@@ -49,9 +49,164 @@ pub enum Error {
         /// What it must be.
         expected: &'static str,
     },
-    /// Placeholder of a body that is being written.
-    #[error("this part of cgpu is not built yet")]
-    Unfinished,
+    /// A seccomp profile that cannot be combined with ours.
+    #[error("the container's seccomp profile cannot be used with a vGPU: {problem}")]
+    SeccompProfile {
+        /// Why.
+        problem: String,
+    },
+    /// A file operation failed.
+    #[error("cannot {operation} {}", path.display())]
+    Io {
+        /// The verb.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A spec that is not JSON.
+    #[error("{} is not a container spec", path.display())]
+    SpecJson {
+        /// The file.
+        path: PathBuf,
+        /// Where it breaks off.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A state folder that somebody else can write.
+    #[error("state folder {} belongs to user {owner} with mode {mode:o}: it must be this user's, and writable by no other", path.display())]
+    StateDir {
+        /// The folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Neither a loaded driver nor a running simulator.
+    #[error("no NVIDIA driver is loaded ({kernel} does not exist) and no simulated cards are there ({} does not exist)", simulated.display())]
+    NoDriver {
+        /// Where the kernel's driver would speak.
+        kernel: &'static str,
+        /// Where the simulator would.
+        simulated: PathBuf,
+    },
+    /// The kernel's driver says no version.
+    #[error("{path} names no driver version")]
+    KernelVersion {
+        /// The file.
+        path: &'static str,
+    },
+    /// A driver version that is none.
+    #[error("driver version {version:?}")]
+    DriverVersion {
+        /// The text.
+        version: String,
+        /// Why.
+        #[source]
+        source: nvabi::ParseVersionError,
+    },
+    /// A driver whose layouts are not known.
+    #[error("cannot hold containers to their memory")]
+    DriverRelease {
+        /// The driver.
+        #[source]
+        source: nvabi::UnsupportedRelease,
+    },
+    /// The kernel lacks what the broker lives by.
+    #[error(
+        "this kernel has no seccomp user notification, which a vGPU needs (Linux 5.7 and later, CONFIG_SECCOMP_FILTER)"
+    )]
+    KernelWithoutNotify {
+        /// The kernel's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No OCI runtime.
+    #[error("no runc in {searched}: install it, or name one as `runc` in the configuration")]
+    NoRunc {
+        /// Where it was looked for.
+        searched: String,
+    },
+    /// An OCI runtime that others can change.
+    #[error("runtime {} belongs to user {owner} with mode {mode:o}: it must be root's, executable, and writable by no other", path.display())]
+    UntrustedRunc {
+        /// The program.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
+    /// An OCI runtime whose answer is not understood.
+    #[error("`{} features` does not answer with JSON", path.display())]
+    RuncFeatures {
+        /// The program.
+        path: PathBuf,
+        /// Where it breaks off.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// An OCI runtime that cannot hand over a listener.
+    #[error("runtime {} has no seccomp notify (SCMP_ACT_NOTIFY), which a vGPU needs: runc 1.1 or later with libseccomp 2.5 or later", path.display())]
+    RuncWithoutNotify {
+        /// The program.
+        path: PathBuf,
+    },
+    /// A file to bind that is a link or a folder.
+    #[error("{} is not a plain file or device, and is not bound into a container", path.display())]
+    MountSource {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The container holds a vGPU already.
+    #[error("container {key} holds a vGPU already")]
+    Exists {
+        /// The container.
+        key: cards::ContainerKey,
+    },
+    /// A mark that no live grant explains.
+    #[error(
+        "the spec carries cgpu.io/applied = {mark}, but that container holds no vGPU with this bundle; cgpu alone writes this annotation"
+    )]
+    ForgedMark {
+        /// The container that the mark names.
+        mark: cards::ContainerKey,
+    },
+    /// The broker's program cannot be started.
+    #[error("cannot start the broker {}", path.display())]
+    BrokerSpawn {
+        /// The program.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The broker did not become ready.
+    #[error("the broker did not start: {problem}; the last line of its log: {log}")]
+    BrokerStart {
+        /// What happened.
+        problem: String,
+        /// The last line of its log.
+        log: String,
+    },
+    /// The broker cannot be told to end.
+    #[error("cannot stop the broker of {}", path.display())]
+    BrokerStop {
+        /// The container's folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A broker lives although the one that was started is dead.
+    #[error("a broker of {} lives that cgpu cannot name: end it by hand", path.display())]
+    BrokerLives {
+        /// The container's folder.
+        path: PathBuf,
+    },
     /// Cards, books, grants, placement, names.
     #[error(transparent)]
     Cards(#[from] cards::Error),
@@ -85,6 +240,21 @@ pub enum Error {
         /// What is allowed.
         allowed: &'static str,
     },
+}
+
+impl Error {
+    /// Wraps a failed file operation.
+    pub(crate) fn io(
+        operation: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            operation,
+            path,
+            source,
+        }
+    }
 }
 
 /// An error and its sources on one line, as doors hand it to their engines.

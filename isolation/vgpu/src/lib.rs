@@ -18,17 +18,24 @@
 //! undone by [`reclaim`]: a container's folder whose `door.lock` and `broker.lock` nobody holds.
 #![forbid(unsafe_code)]
 
+pub mod broker;
+mod bundle;
 pub mod config;
+mod control;
+pub mod edit;
 mod error;
+mod host;
 mod lifecycle;
 pub mod request;
+pub mod runc;
 mod spec;
+mod state;
 
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;
 pub use error::{Error, chain};
 pub use lifecycle::{
-    BrokerState, Mount, Vgpu, VgpuState, create, create_plain, edit_exec, list, reclaim, release,
-    release_if,
+    BrokerState, Mount, Vgpu, VgpuState, create, create_plain, edit_exec, edit_exec_file, list,
+    reclaim, release, release_if,
 };
 pub use request::Request;

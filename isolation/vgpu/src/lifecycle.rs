@@ -1,19 +1,33 @@
 //! Create, release, reclaim, list.
+//!
+//! The order of `create`, and the seam of its tests: at each [`Step`] a door can fail, or be killed. What stands before a
+//! step is known from the folder alone, so that one routine ([`undo`]) is the way back after a failure, at release, and
+//! in reclaim.
 
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use cards::lock::FileLock;
-use cards::{ContainerKey, DoorKind, Grant};
+use cards::book::Books;
+use cards::grant::{self, Door};
+use cards::lock::{Attempt, FileLock, StateLock};
+use cards::placement::place;
+use cards::store::DiskStore;
+use cards::{CardGrant, ContainerKey, DoorKind, Grant};
+use verdict::filter::FilterSpec;
 
-use crate::{Config, Error, Request};
+use crate::bundle::Spec;
+use crate::host::Host;
+use crate::state::{self, ContainerDir};
+use crate::{Config, Error, Request, broker, bundle, control, edit, runc};
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
 /// [`release`] when the container is deleted.
 #[derive(Debug)]
 pub struct Vgpu {
     grant: Grant,
-    dir: PathBuf,
+    dir: ContainerDir,
     mounts: Vec<Mount>,
+    filter: FilterSpec,
     _door: FileLock,
 }
 
@@ -27,19 +41,25 @@ impl Vgpu {
     /// Where seccomp listeners are sent, in runc's form: one message of JSON with the listener attached.
     #[must_use]
     pub fn notify_socket(&self) -> PathBuf {
-        self.dir.join("notify.sock")
+        self.dir.notify_socket()
     }
 
     /// Where the broker answers questions.
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
-        self.dir.join("control.sock")
+        self.dir.control_socket()
     }
 
     /// The files that the container finds at other places; already in `config.json` where there is a bundle.
     #[must_use]
     pub fn mounts(&self) -> &[Mount] {
         &self.mounts
+    }
+
+    /// Which calls must be notifications; already in `config.json` where there is a bundle.
+    #[must_use]
+    pub fn filter(&self) -> FilterSpec {
+        self.filter
     }
 }
 
@@ -52,6 +72,22 @@ pub struct Mount {
     pub target: PathBuf,
     /// As in `config.json`, for example `bind`, `rw`, `nosuid`, `noexec`.
     pub options: Vec<String>,
+}
+
+impl Mount {
+    /// Checks that there is something to bind, and that it is no link: its target would be the link's owner's choice.
+    pub(crate) fn new(source: PathBuf, target: PathBuf, options: &[&str]) -> Result<Self, Error> {
+        let metadata = std::fs::symlink_metadata(&source)
+            .map_err(Error::io("find the file to bind", &source))?;
+        if metadata.is_symlink() || metadata.is_dir() {
+            return Err(Error::MountSource { path: source });
+        }
+        Ok(Self {
+            source,
+            target,
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+        })
+    }
 }
 
 /// A vGPU as others see it.
@@ -74,72 +110,437 @@ pub enum BrokerState {
     Gone,
 }
 
+/// What `create` has just done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Locked,
+    Reclaimed,
+    FolderMade,
+    DoorLocked,
+    GrantWritten,
+    Booked,
+    SpecReplaced,
+    BrokerReady,
+}
+
+/// Told of every step; a test's implementation fails there, or is killed there.
+pub(crate) trait Watch {
+    fn reached(&self, step: Step) -> Result<(), Error>;
+}
+
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn reached(&self, _step: Step) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
 /// Gives the bundle's container its vGPU, if it asks for one: grant, edited `config.json`, broker ready.
-/// `Ok(None)`: it asks for none, and nothing was touched.
+/// `Ok(None)`: it asks for none, or another door has done it; nothing was touched.
 ///
 /// # Errors
 /// Everything is as before; the text names what is wrong and what is allowed.
 pub fn create(
-    _config: &Config,
-    _key: &ContainerKey,
-    _bundle: &Path,
-    _door: DoorKind,
+    config: &Config,
+    key: &ContainerKey,
+    bundle: &Path,
+    door: DoorKind,
 ) -> Result<Option<Vgpu>, Error> {
-    Err(Error::Unfinished)
+    create_watched(config, key, bundle, door, &Unwatched)
+}
+
+pub(crate) fn create_watched(
+    config: &Config,
+    key: &ContainerKey,
+    bundle: &Path,
+    door: DoorKind,
+    watch: &dyn Watch,
+) -> Result<Option<Vgpu>, Error> {
+    let mut spec = Spec::read(bundle)?;
+    if let Some(mark) = edit::applied_for(&spec.value)? {
+        match resolve_mark(config, &mark, bundle)? {
+            Mark::DoneByAnotherDoor => return Ok(None),
+            Mark::Undone => spec = Spec::read(bundle)?,
+        }
+    }
+    let Some(request) = Request::from_spec(config, &spec.value)? else {
+        return Ok(None);
+    };
+    sys::seccomp::supported().map_err(|source| Error::KernelWithoutNotify { source })?;
+    let host = Host::find(config)?;
+    state::prepare(&config.state_dir)?;
+    runc::require_notify(config)?;
+    let placed = grant(
+        config,
+        &host,
+        key,
+        &request,
+        Origin {
+            door,
+            bundle: Some(bundle),
+        },
+        watch,
+    )?;
+    let started = || -> Result<Vec<Mount>, Error> {
+        let mounts = host.mounts(config, &placed.grant.cards)?;
+        let mut edited = spec.value.clone();
+        let plan = edit::Plan {
+            grant: &placed.grant,
+            mounts: &mounts,
+            uvm_major: host.uvm_major,
+            listener: &placed.dir.notify_socket(),
+            seccomp: &edit::SeccompRules::of(&host.filter),
+        };
+        edit::apply(&mut edited, &plan)?;
+        spec.replace(&placed.dir, &edited)?;
+        watch.reached(Step::SpecReplaced)?;
+        broker::start(config, &placed.dir)?;
+        watch.reached(Step::BrokerReady)?;
+        Ok(mounts)
+    };
+    match started() {
+        Ok(mounts) => Ok(Some(placed.into_vgpu(mounts, &host))),
+        Err(error) => Err(after_undoing(config, key, placed, error)),
+    }
 }
 
 /// Gives a plain process a vGPU: grant and broker; the caller does the mounts and installs the filter.
 ///
 /// # Errors
 /// As [`create`].
-pub fn create_plain(
-    _config: &Config,
-    _key: &ContainerKey,
-    _request: &Request,
-) -> Result<Vgpu, Error> {
-    Err(Error::Unfinished)
+pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> Result<Vgpu, Error> {
+    sys::seccomp::supported().map_err(|source| Error::KernelWithoutNotify { source })?;
+    let host = Host::find(config)?;
+    state::prepare(&config.state_dir)?;
+    let placed = grant(
+        config,
+        &host,
+        key,
+        request,
+        Origin {
+            door: DoorKind::Run,
+            bundle: None,
+        },
+        &Unwatched,
+    )?;
+    let started = host.mounts(config, &placed.grant.cards).and_then(|mounts| {
+        broker::start(config, &placed.dir)?;
+        Ok(mounts)
+    });
+    match started {
+        Ok(mounts) => Ok(placed.into_vgpu(mounts, &host)),
+        Err(error) => Err(after_undoing(config, key, placed, error)),
+    }
 }
 
 /// Edits the process spec of an exec, which engines build anew, if the container holds a vGPU.
 ///
 /// # Errors
-/// A spec that is not an object, or a grant that cannot be read.
+/// A spec that is not an object.
 pub fn edit_exec(
-    _config: &Config,
-    _key: &ContainerKey,
-    _process: &mut serde_json::Value,
+    config: &Config,
+    key: &ContainerKey,
+    process: &mut serde_json::Value,
 ) -> Result<(), Error> {
-    Err(Error::Unfinished)
+    if ContainerDir::of(&config.state_dir, key).exists() {
+        edit::apply_to_exec(process)
+    } else {
+        Ok(())
+    }
 }
 
-/// Ends a container's vGPU: broker stopped, grant and folder gone. A container without one is fine.
+/// [`edit_exec`] on the file that an engine hands to its runtime; unchanged files are not written.
+///
+/// # Errors
+/// A file that cannot be read or written, or is no JSON object.
+pub fn edit_exec_file(config: &Config, key: &ContainerKey, file: &Path) -> Result<(), Error> {
+    let before = bundle::read_json(file)?;
+    let mut process = before.clone();
+    edit_exec(config, key, &mut process)?;
+    if process == before {
+        Ok(())
+    } else {
+        bundle::write_json(file, &process)
+    }
+}
+
+/// Ends a container's vGPU: broker stopped, spec put back, grant and folder gone. A container without one is fine.
 ///
 /// # Errors
 /// What could not be undone; a later call, or [`reclaim`], tries again.
-pub fn release(_config: &Config, _key: &ContainerKey) -> Result<(), Error> {
-    Err(Error::Unfinished)
+pub fn release(config: &Config, key: &ContainerKey) -> Result<(), Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    if !dir.exists() {
+        return Ok(());
+    }
+    // Outside the lock: a broker may take a second to end, and other containers start meanwhile.
+    broker::stop(config, &dir)?;
+    let lock = StateLock::take(&config.state_dir)?;
+    undo(config, key, &dir, &lock)
 }
 
 /// [`release`], if the grant was made by this kind of door: a runtime wrapper below a shim must leave the shim's alone.
 ///
 /// # Errors
 /// As [`release`].
-pub fn release_if(_config: &Config, _key: &ContainerKey, _door: DoorKind) -> Result<(), Error> {
-    Err(Error::Unfinished)
+pub fn release_if(config: &Config, key: &ContainerKey, door: DoorKind) -> Result<(), Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    if !dir.exists() {
+        return Ok(());
+    }
+    match Grant::read(dir.path()) {
+        Ok(grant) if grant.door.kind != door => Ok(()),
+        _ => release(config, key),
+    }
 }
 
 /// Undoes what killed doors and brokers left behind; says whose it was.
 ///
 /// # Errors
 /// What could not be undone.
-pub fn reclaim(_config: &Config) -> Result<Vec<ContainerKey>, Error> {
-    Err(Error::Unfinished)
+pub fn reclaim(config: &Config) -> Result<Vec<ContainerKey>, Error> {
+    if !state::vgpus_dir(&config.state_dir).exists() && !config.state_dir.join("cards").exists() {
+        return Ok(Vec::new());
+    }
+    let lock = StateLock::take(&config.state_dir)?;
+    reclaim_locked(config, &lock)
 }
 
 /// All vGPUs of this host, by key.
 ///
 /// # Errors
 /// A state folder or grant that cannot be read.
-pub fn list(_config: &Config) -> Result<Vec<VgpuState>, Error> {
-    Err(Error::Unfinished)
+pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
+    let mut states = Vec::new();
+    for key in state::containers(&config.state_dir)? {
+        let dir = ContainerDir::of(&config.state_dir, &key);
+        let grant = match Grant::read(dir.path()) {
+            // Being made, or being removed, at this moment.
+            Err(cards::Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                continue;
+            }
+            other => other?,
+        };
+        let alive = dir.has_broker()?;
+        states.push(VgpuState {
+            grant,
+            broker: if alive {
+                BrokerState::Alive
+            } else {
+                BrokerState::Gone
+            },
+            status: if alive {
+                control::status(&dir.control_socket())
+            } else {
+                None
+            },
+        });
+    }
+    Ok(states)
 }
+
+struct Origin<'a> {
+    door: DoorKind,
+    bundle: Option<&'a Path>,
+}
+
+/// A durable grant and the lock that keeps it.
+struct Placed {
+    grant: Grant,
+    dir: ContainerDir,
+    door: FileLock,
+}
+
+impl Placed {
+    fn into_vgpu(self, mounts: Vec<Mount>, host: &Host) -> Vgpu {
+        Vgpu {
+            grant: self.grant,
+            dir: self.dir,
+            mounts,
+            filter: host.filter,
+            _door: self.door,
+        }
+    }
+}
+
+/// Under the state lock: reclaim, choose cards, write the grant, write the books.
+fn grant(
+    config: &Config,
+    host: &Host,
+    key: &ContainerKey,
+    request: &Request,
+    origin: Origin<'_>,
+    watch: &dyn Watch,
+) -> Result<Placed, Error> {
+    let store = DiskStore;
+    let lock = StateLock::take(&config.state_dir)?;
+    watch.reached(Step::Locked)?;
+    reclaim_locked(config, &lock)?;
+    watch.reached(Step::Reclaimed)?;
+    let dir = ContainerDir::of(&config.state_dir, key);
+    if dir.exists() {
+        return Err(Error::Exists { key: key.clone() });
+    }
+    let books = Books::open(&lock, &config.state_dir, &store);
+    let slices =
+        place(&books.rooms(&host.inventory.cards)?, &request.wish).map_err(cards::Error::from)?;
+    let grant = Grant {
+        version: grant::VERSION,
+        key: key.clone(),
+        driver: host.driver.clone(),
+        driver_version: host.inventory.driver_version.clone(),
+        cards: slices
+            .into_iter()
+            .map(|slice| CardGrant {
+                uuid: slice.card.uuid,
+                minor: slice.card.minor,
+                quota_bytes: slice.quota_bytes,
+            })
+            .collect(),
+        compute: request.compute.clone(),
+        door: Door {
+            kind: origin.door,
+            pid: std::process::id(),
+        },
+        bundle: origin.bundle.map(absolute).transpose()?,
+        created_at_unix_ms: now_unix_ms(),
+    };
+    let written = || -> Result<FileLock, Error> {
+        make_folder(&dir)?;
+        watch.reached(Step::FolderMade)?;
+        let Attempt::Taken(door) = FileLock::attempt(&dir.door_lock())? else {
+            return Err(Error::Exists { key: key.clone() });
+        };
+        watch.reached(Step::DoorLocked)?;
+        grant.write(&store, dir.path())?;
+        watch.reached(Step::GrantWritten)?;
+        books.add(&grant)?;
+        watch.reached(Step::Booked)?;
+        Ok(door)
+    };
+    match written() {
+        Ok(door) => Ok(Placed { grant, dir, door }),
+        Err(error) => {
+            report_failed_undo(key, undo(config, key, &dir, &lock));
+            Err(error)
+        }
+    }
+}
+
+fn make_folder(dir: &ContainerDir) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir.path())
+        .map_err(Error::io("create", dir.path()))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(Error::io("resolve", path))
+}
+
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The way back after a step that failed outside the lock.
+fn after_undoing(config: &Config, key: &ContainerKey, placed: Placed, error: Error) -> Error {
+    report_failed_undo(key, release(config, key));
+    drop(placed);
+    error
+}
+
+/// The error that counts is the one that made us undo; what is left is stale and reclaimed by the next start.
+fn report_failed_undo(key: &ContainerKey, result: Result<(), Error>) {
+    if let Err(error) = result {
+        tracing::warn!(%key, error = %crate::chain(&error), "a failed start could not be undone; the next start will");
+    }
+}
+
+/// Removes all traces of a container whose broker is dead, in the reverse order of their making. Safe to repeat.
+fn undo(
+    config: &Config,
+    key: &ContainerKey,
+    dir: &ContainerDir,
+    lock: &StateLock,
+) -> Result<(), Error> {
+    match Grant::read(dir.path()) {
+        Ok(Grant {
+            bundle: Some(bundle),
+            ..
+        }) => restore(dir, key, &bundle),
+        Ok(_) => {}
+        Err(cards::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error @ cards::Error::Newer { .. }) => return Err(error.into()),
+        Err(error) => {
+            tracing::warn!(%key, error = %crate::chain(&error), "a grant that cannot be read is removed")
+        }
+    }
+    let store = DiskStore;
+    Books::open(lock, &config.state_dir, &store).remove(key)?;
+    dir.remove()
+}
+
+/// The card's memory is free for others whether or not the engine's folder still takes its spec back.
+fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) {
+    if let Err(error) = bundle::restore(dir, key, bundle) {
+        tracing::warn!(%key, error = %crate::chain(&error), "the spec could not be put back");
+    }
+}
+
+fn reclaim_locked(config: &Config, lock: &StateLock) -> Result<Vec<ContainerKey>, Error> {
+    let mut reclaimed = Vec::new();
+    for key in state::containers(&config.state_dir)? {
+        let dir = ContainerDir::of(&config.state_dir, &key);
+        if dir.is_live()? {
+            continue;
+        }
+        // A broker whose door was killed before it took its lock.
+        broker::stop(config, &dir)?;
+        undo(config, &key, &dir, lock)?;
+        tracing::info!(%key, "reclaimed a stale vGPU");
+        reclaimed.push(key);
+    }
+    let store = DiskStore;
+    let books = Books::open(lock, &config.state_dir, &store);
+    for entry in books.all()?.into_iter().flat_map(|book| book.grants) {
+        if !ContainerDir::of(&config.state_dir, &entry.key).exists()
+            && !reclaimed.contains(&entry.key)
+        {
+            books.remove(&entry.key)?;
+            reclaimed.push(entry.key);
+        }
+    }
+    Ok(reclaimed)
+}
+
+enum Mark {
+    DoneByAnotherDoor,
+    Undone,
+}
+
+/// A spec that carries our mark: another door has just done the work, or one was killed at it, or somebody wrote the mark by hand.
+fn resolve_mark(config: &Config, mark: &ContainerKey, bundle: &Path) -> Result<Mark, Error> {
+    reclaim(config)?;
+    let dir = ContainerDir::of(&config.state_dir, mark);
+    let bundle = absolute(bundle)?;
+    if dir.exists()
+        && Grant::read(dir.path()).is_ok_and(|grant| grant.bundle.as_ref() == Some(&bundle))
+    {
+        return Ok(Mark::DoneByAnotherDoor);
+    }
+    if edit::applied_for(&Spec::read(&bundle)?.value)?.is_some() {
+        return Err(Error::ForgedMark { mark: mark.clone() });
+    }
+    Ok(Mark::Undone)
+}
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,7 @@ pub(crate) fn process_environment(
                 .as_str()
                 .ok_or_else(wrong)?
                 .split_once('=')
-                .unwrap_or((entry.as_str().unwrap_or_default(), "")))
+                .unwrap_or_else(|| (entry.as_str().unwrap_or_default(), "")))
         })
         .collect()
 }

@@ -36,16 +36,18 @@ pub(super) struct EnvironmentTerms {
 }
 
 impl EnvironmentTerms {
-    /// Values are judged only where they matter: where the environment asks, or annotations do.
-    pub(super) fn read(
-        environment: &[(&str, &str)],
-        annotations_ask: AnnotationsAsk,
-    ) -> Result<Self, Error> {
-        let variables = Variables(environment);
-        let container = variables.one(CONTAINER)?;
-        if container.is_none() && !annotations_ask {
-            return Ok(Self::default());
+    /// Reads the environment of a container whose annotations ask for nothing: unless the environment asks, its values
+    /// are not judged.
+    pub(super) fn read_if_asking(environment: &[(&str, &str)]) -> Result<Self, Error> {
+        match Variables(environment).one(CONTAINER)? {
+            Some(_) => Self::read(environment),
+            None => Ok(Self::default()),
         }
+    }
+
+    /// Reads the environment of a container that asks for a vGPU.
+    pub(super) fn read(environment: &[(&str, &str)]) -> Result<Self, Error> {
+        let variables = Variables(environment);
         if let Some(value) = environment
             .iter()
             .find_map(|(key, value)| unschedulable(key, value))
@@ -53,7 +55,8 @@ impl EnvironmentTerms {
             return Err(Error::Unscheduled { value });
         }
         Ok(Self {
-            share: container
+            share: variables
+                .one(CONTAINER)?
                 .map(|container| share(container, variables.one(DEVICE)?))
                 .transpose()?,
             cards: sliced_cards(&variables)?,
@@ -70,9 +73,6 @@ impl EnvironmentTerms {
         })
     }
 }
-
-/// Whether one of our annotations is there.
-type AnnotationsAsk = bool;
 
 /// The gpushare device plugin cannot answer a failed allocation by an error: it poisons the environment instead.
 fn unschedulable(key: &str, value: &str) -> Option<String> {

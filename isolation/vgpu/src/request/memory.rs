@@ -38,7 +38,7 @@ pub(super) fn parse(key: &str, value: &str) -> Result<u64, Error> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(refused());
     }
-    let number: u64 = digits.parse().map_err(|_| refused())?;
+    let number: u64 = digits.parse().map_err(|_overflow| refused())?;
     let bytes = number.checked_mul(unit_bytes).ok_or_else(refused)? / MIB * MIB;
     if bytes == 0 {
         Err(refused())

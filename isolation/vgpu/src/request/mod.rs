@@ -50,7 +50,11 @@ impl Request {
             return Ok(None);
         }
         let native = NativeTerms::read(annotations.iter().copied())?;
-        let environment = EnvironmentTerms::read(&spec::environment(spec)?, native.is_some())?;
+        let variables = spec::environment(spec)?;
+        let environment = match native {
+            Some(_) => EnvironmentTerms::read(&variables)?,
+            None => EnvironmentTerms::read_if_asking(&variables)?,
+        };
         Self::join(config, native, environment)
     }
 
@@ -206,7 +210,7 @@ fn card_list(key: &str, value: &str, allowed: &'static str) -> Result<Vec<CardNa
             Ok(index) => Ok(CardName::Index(index)),
             Err(_) => cards::GpuUuid::new(name)
                 .map(CardName::Uuid)
-                .map_err(|_| bad_value(key, value, allowed)),
+                .map_err(|_spelling| bad_value(key, value, allowed)),
         })
         .collect::<Result<_, _>>()?;
     if names.is_empty() {

@@ -465,7 +465,7 @@ fn the_administrator_can_deny_the_environment_a_say() {
         "ALIYUN_COM_GPU_MEM_DEV=24",
     ];
     assert_eq!(read_with(&strict, &[], &environment), Ok(None));
-    assert!(read_with(&strict, &[("cgpu.io/cards", "1")], &environment).is_err());
+    read_with(&strict, &[("cgpu.io/cards", "1")], &environment).unwrap_err();
     let refusing =
         Config::from_text(Path::new("t"), "[request]\ncgpu_disable = \"refuse\"").unwrap();
     let disabled = [

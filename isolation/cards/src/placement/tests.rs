@@ -1,0 +1,236 @@
+//! Placement against its promises.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn room(index: u32, memory_mib: u64, free_mib: u64) -> Room {
+    Room {
+        card: Card {
+            uuid: GpuUuid::new(format!("GPU-{index}")).unwrap(),
+            name: "card".to_owned(),
+            memory_bytes: memory_mib * MIB,
+            minor: index,
+            index,
+            pci: String::new(),
+        },
+        free_bytes: free_mib * MIB,
+    }
+}
+
+fn wish(total_mib: u64, count: u32) -> Wish {
+    Wish {
+        amount: Amount::TotalBytes(total_mib * MIB),
+        cards: Choice::Count(count),
+        among: None,
+        policy: Policy::Binpack,
+    }
+}
+
+fn chosen(rooms: &[Room], wish: &Wish) -> Vec<u32> {
+    place(rooms, wish)
+        .unwrap()
+        .iter()
+        .map(|slice| slice.card.index)
+        .collect()
+}
+
+#[test]
+fn binpack_takes_the_fullest_card_that_fits_and_spread_the_emptiest() {
+    let rooms = [
+        room(0, 24, 20),
+        room(1, 24, 6),
+        room(2, 24, 4),
+        room(3, 24, 24),
+    ];
+    assert_eq!(chosen(&rooms, &wish(5, 1)), [1]);
+    assert_eq!(chosen(&rooms, &wish(4, 1)), [2]);
+    assert_eq!(chosen(&rooms, &wish(10, 2)), [1, 0]);
+    let spread = |total, count| Wish {
+        policy: Policy::Spread,
+        ..wish(total, count)
+    };
+    assert_eq!(chosen(&rooms, &spread(5, 1)), [3]);
+    assert_eq!(chosen(&rooms, &spread(10, 2)), [3, 0]);
+}
+
+#[test]
+fn ties_go_to_the_lower_index() {
+    let rooms = [room(1, 24, 24), room(0, 24, 24)];
+    assert_eq!(chosen(&rooms, &wish(5, 1)), [0]);
+    assert_eq!(
+        chosen(
+            &rooms,
+            &Wish {
+                policy: Policy::Spread,
+                ..wish(5, 1)
+            }
+        ),
+        [0]
+    );
+}
+
+#[test]
+fn named_cards_are_taken_in_the_order_named_or_not_at_all() {
+    let rooms = [room(0, 24, 24), room(1, 24, 24), room(2, 24, 1)];
+    let named = |names: Vec<CardName>| Wish {
+        cards: Choice::Named(names),
+        ..wish(4, 1)
+    };
+    let uuid = |text: &str| CardName::Uuid(GpuUuid::new(text).unwrap());
+    assert_eq!(
+        chosen(&rooms, &named(vec![CardName::Index(1), uuid("GPU-0")])),
+        [1, 0]
+    );
+    let refusal = |names| place(&rooms, &named(names)).unwrap_err();
+    assert!(matches!(
+        refusal(vec![CardName::Index(2)]),
+        Refusal::DoesNotFit { .. }
+    ));
+    assert!(matches!(refusal(vec![]), Refusal::NoCards));
+    assert!(matches!(
+        refusal(vec![CardName::Index(0), uuid("GPU-0")]),
+        Refusal::NamedTwice { .. }
+    ));
+    let text = refusal(vec![uuid("GPU-9")]).to_string();
+    assert!(
+        text.contains("GPU-9") && text.contains("0 (GPU-0), 1 (GPU-1), 2 (GPU-2)"),
+        "{text}"
+    );
+    let among = Wish {
+        among: Some(vec![CardName::Index(1)]),
+        ..named(vec![CardName::Index(0)])
+    };
+    assert!(matches!(
+        place(&rooms, &among),
+        Err(Refusal::Excluded { .. })
+    ));
+}
+
+#[test]
+fn refusals_say_what_is_wrong() {
+    let rooms = [room(0, 24 << 10, 4 << 10), room(1, 24 << 10, 12 << 10)];
+    for (wish, parts) in [
+        (
+            wish(16 << 10, 1),
+            &[
+                "16 GiB on one card does not fit",
+                "card 0 (GPU-0) 4 GiB of 24 GiB",
+                "card 1 (GPU-1) 12 GiB of 24 GiB",
+            ][..],
+        ),
+        (wish(16 << 10, 2), &["16 GiB over 2 cards does not fit"]),
+        (wish(25 << 10, 1), &["25 GiB", "largest", "24 GiB"]),
+        (
+            wish(5, 2),
+            &["5 MiB does not split over 2 cards", "whole number of MiB"],
+        ),
+        (wish(4, 3), &["3 cards", "this host has 2"]),
+        (wish(4, 0), &["0 cards"]),
+        (wish(0, 1), &["0 bytes"]),
+    ] {
+        let text = place(&rooms, &wish).unwrap_err().to_string();
+        for part in parts {
+            assert!(text.contains(part), "{wish:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_host_without_cards_refuses() {
+    assert!(matches!(
+        place(&[], &wish(4, 1)),
+        Err(Refusal::TooManyCards { exist: 0, .. })
+    ));
+}
+
+fn any_rooms() -> impl Strategy<Value = Vec<Room>> {
+    prop::collection::vec((1u64..64, 0u64..64), 0..6).prop_map(|cards| {
+        (0u32..)
+            .zip(cards)
+            .map(|(index, (memory, free))| room(index, memory, free.min(memory)))
+            .collect()
+    })
+}
+
+fn any_wish() -> impl Strategy<Value = Wish> {
+    let share = (1u64..30, 1u64..30).prop_map(|(container, device)| Share { container, device });
+    let amount = prop_oneof![
+        (0u64..100).prop_map(|mib| Amount::TotalBytes(mib * MIB)),
+        share.clone().prop_map(Amount::Share),
+        (0u64..100, share).prop_map(|(mib, share)| Amount::AtMost {
+            total_bytes: mib * MIB,
+            share
+        }),
+    ];
+    let names = || prop::collection::vec((0u32..7).prop_map(CardName::Index), 0..4);
+    let cards = prop_oneof![
+        (0u32..5).prop_map(Choice::Count),
+        names().prop_map(Choice::Named)
+    ];
+    let policy = prop_oneof![Just(Policy::Binpack), Just(Policy::Spread)];
+    (amount, cards, prop::option::of(names()), policy).prop_map(|(amount, cards, among, policy)| {
+        Wish {
+            amount,
+            cards,
+            among,
+            policy,
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_placed_fits_is_distinct_whole_and_within_the_wish(rooms in any_rooms(), wish in any_wish()) {
+        match place(&rooms, &wish) {
+            Ok(slices) => {
+                let count = match &wish.cards {
+                    Choice::Count(count) => usize::try_from(*count).unwrap(),
+                    Choice::Named(names) => names.len(),
+                };
+                prop_assert_eq!(slices.len(), count);
+                for (at, slice) in slices.iter().enumerate() {
+                    let room = rooms.iter().find(|room| room.card == slice.card).unwrap();
+                    prop_assert!(slice.quota_bytes > 0 && slice.quota_bytes <= room.free_bytes);
+                    prop_assert!(slice.quota_bytes.is_multiple_of(MIB));
+                    prop_assert!(slices[..at].iter().all(|other| other.card.uuid != slice.card.uuid));
+                    if let Some(among) = &wish.among {
+                        prop_assert!(among.iter().any(|name| name.names(&slice.card)));
+                    }
+                    if let Choice::Named(names) = &wish.cards {
+                        prop_assert!(names[at].names(&slice.card));
+                    }
+                    let cap = match wish.amount {
+                        Amount::TotalBytes(total) => total / u64::try_from(count).unwrap(),
+                        Amount::Share(share) => share.of(slice.card.memory_bytes),
+                        Amount::AtMost { total_bytes, share } => (total_bytes / u64::try_from(count).unwrap()).min(share.of(slice.card.memory_bytes)),
+                    };
+                    prop_assert_eq!(slice.quota_bytes, cap);
+                }
+            }
+            Err(refusal) => prop_assert!(!refusal.to_string().is_empty()),
+        }
+    }
+
+    #[test]
+    fn a_single_total_is_refused_only_if_no_card_has_it(rooms in any_rooms(), mib in 1u64..70) {
+        let fits = rooms.iter().any(|room| room.free_bytes >= mib * MIB);
+        for policy in [Policy::Binpack, Policy::Spread] {
+            let placed = place(&rooms, &Wish { policy, ..wish(mib, 1) });
+            prop_assert_eq!(placed.is_ok(), fits);
+            if let Ok(slices) = placed {
+                let free = |index: u32| rooms.iter().find(|room| room.card.index == index).unwrap().free_bytes;
+                let fitting = rooms.iter().map(|room| room.free_bytes).filter(|free| *free >= mib * MIB);
+                let best = match policy { Policy::Binpack => fitting.min(), Policy::Spread => fitting.max() };
+                prop_assert_eq!(Some(free(slices[0].card.index)), best);
+            }
+        }
+    }
+
+    #[test]
+    fn the_formula_never_passes_the_card(memory_mib in 1u64..1_000_000, container in 1u64..100_000, device in 1u64..100_000) {
+        let share = Share { container: container.min(device), device };
+        prop_assert!(share.of(memory_mib * MIB) <= memory_mib * MIB);
+        prop_assert_eq!(share.of(memory_mib * MIB) / MIB, memory_mib * share.container / share.device);
+    }
+}

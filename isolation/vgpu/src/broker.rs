@@ -1,0 +1,254 @@
+//! Starting and stopping `cgpu-broker`.
+//!
+//! The broker is its own process group, so that a terminal's signals to its door pass it by, and it inherits nothing but
+//! the pipe of its readiness: what else was open here would keep an engine's pipes from ending.
+
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+use sys::pidfd::PidFd;
+
+use crate::state::ContainerDir;
+use crate::{Config, Error};
+
+/// What the broker writes when it can serve.
+const READY: &[u8] = b"ready\n";
+
+/// The program's name, beside the program that runs.
+const PROGRAM: &str = "cgpu-broker";
+
+/// How much of the log's end is searched for its last line.
+const LOG_TAIL_BYTES: u64 = 4096;
+
+/// How long a killed process may take to be gone; the kernel needs microseconds unless it hangs in a driver.
+const KILL_TIMEOUT_MS: u16 = 10_000;
+
+/// Which process the broker is. The start time tells it from a later process of the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    pid: i32,
+    /// In clock ticks since boot, field 22 of `/proc/<pid>/stat`.
+    start_ticks: u64,
+}
+
+/// The program that [`start`] would start.
+///
+/// # Errors
+/// No configured path, and this program's own place is not known.
+pub fn program(config: &Config) -> Result<PathBuf, Error> {
+    if let Some(path) = &config.broker.path {
+        return Ok(path.clone());
+    }
+    let me = std::env::current_exe().map_err(Error::io("find", Path::new("/proc/self/exe")))?;
+    Ok(me.with_file_name(PROGRAM))
+}
+
+/// Starts the container's broker and waits until it is ready.
+///
+/// # Errors
+/// It cannot be started, ends, says something else, or takes too long; it is dead then. The text has the last line of its log.
+pub(crate) fn start(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
+    let program = program(config)?;
+    let log = dir.file("broker.log");
+    let stderr = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&log)
+        .map_err(Error::io("create", &log))?;
+    let mut child = Command::new(&program)
+        .arg("--dir")
+        .arg(dir.path())
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .process_group(0)
+        .spawn()
+        .map_err(|source| Error::BrokerSpawn {
+            path: program.clone(),
+            source,
+        })?;
+    let ready = record(dir, &child).and_then(|()| await_ready(config, child.stdout.take()));
+    if ready.is_err() {
+        end(&mut child);
+    }
+    ready.map_err(|error| match error {
+        Error::BrokerStart { problem, .. } => Error::BrokerStart {
+            problem,
+            log: last_line(&log),
+        },
+        other => other,
+    })
+}
+
+fn end(child: &mut Child) {
+    // Both fail only for a process that has ended and that somebody else waited for (a shim reaps all its children).
+    drop(child.kill());
+    drop(child.wait());
+}
+
+fn record(dir: &ContainerDir, child: &Child) -> Result<(), Error> {
+    let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
+    let path = dir.file("broker.pid");
+    // A broker that has ended already is found by its silence.
+    let identity = Identity {
+        pid,
+        start_ticks: start_ticks(pid).unwrap_or(0),
+    };
+    let text = serde_json::to_vec(&identity).map_err(|source| Error::SpecJson {
+        path: path.clone(),
+        source,
+    })?;
+    std::fs::write(&path, text).map_err(Error::io("write", &path))
+}
+
+fn await_ready(config: &Config, stdout: Option<ChildStdout>) -> Result<(), Error> {
+    let failed = |problem: String| Error::BrokerStart {
+        problem,
+        log: String::new(),
+    };
+    let Some(mut stdout) = stdout else {
+        return Err(failed("its output is not connected".to_owned()));
+    };
+    let deadline = Instant::now() + Duration::from_millis(config.broker.start_timeout_ms);
+    let mut said = Vec::new();
+    while said.len() < READY.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up: the last partial millisecond must not become a busy loop.
+        let left_ms = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
+        let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut polled, PollTimeout::from(left_ms)) {
+            Ok(0) if Instant::now() >= deadline => {
+                return Err(failed(format!(
+                    "it is not ready after {} ms",
+                    config.broker.start_timeout_ms
+                )));
+            }
+            Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
+            Ok(_) => {}
+            Err(errno) => return Err(failed(format!("its output cannot be waited for: {errno}"))),
+        }
+        let mut bytes = [0; READY.len()];
+        let wanted = READY.len() - said.len();
+        match stdout.read(bytes.get_mut(..wanted).unwrap_or_default()) {
+            Ok(0) => return Err(failed("it ended before it was ready".to_owned())),
+            Ok(count) => said.extend(bytes.iter().take(count)),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(format!("its output cannot be read: {error}"))),
+        }
+        if !READY.starts_with(&said) {
+            return Err(failed(format!(
+                "it said {:?} instead of ready",
+                String::from_utf8_lossy(&said)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn last_line(log: &Path) -> String {
+    let tail = || -> std::io::Result<Vec<u8>> {
+        use std::io::{Seek, SeekFrom};
+        let mut file = std::fs::File::open(log)?;
+        let len = file.metadata()?.len();
+        file.seek(SeekFrom::Start(len.saturating_sub(LOG_TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let text = String::from_utf8_lossy(&tail().unwrap_or_default()).into_owned();
+    text.lines()
+        .rev()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or("its log is empty")
+        .to_owned()
+}
+
+/// Ends the container's broker if it lives: SIGTERM, and SIGKILL after the configured time.
+///
+/// # Errors
+/// It does not end, or a broker lives that this program cannot name.
+pub(crate) fn stop(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
+    let patience_ms = u16::try_from(config.broker.stop_timeout_ms).unwrap_or(u16::MAX);
+    if let Some(process) = recorded(dir)? {
+        let stuck = |source| Error::BrokerStop {
+            path: dir.path().to_owned(),
+            source,
+        };
+        for (signal, wait_ms) in [
+            (libc::SIGTERM, patience_ms),
+            (libc::SIGKILL, KILL_TIMEOUT_MS),
+        ] {
+            match process.signal(signal) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
+                other => other.map_err(stuck)?,
+            }
+            if process.wait_exit(wait_ms).map_err(stuck)? {
+                break;
+            }
+        }
+        reap(dir);
+    }
+    if dir.has_broker()? {
+        Err(Error::BrokerLives {
+            path: dir.path().to_owned(),
+        })
+    } else {
+        Ok(())
+    }
+}
+
+/// The broker that was recorded, if that very process still lives.
+fn recorded(dir: &ContainerDir) -> Result<Option<PidFd>, Error> {
+    let Some(identity) = identity(dir)? else {
+        return Ok(None);
+    };
+    let Ok(process) = PidFd::open(identity.pid) else {
+        return Ok(None);
+    };
+    // Compared after the descriptor is open: from here on the number cannot change hands.
+    Ok((start_ticks(identity.pid) == Some(identity.start_ticks)).then_some(process))
+}
+
+fn identity(dir: &ContainerDir) -> Result<Option<Identity>, Error> {
+    let path = dir.file("broker.pid");
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("read", path)(error)),
+    };
+    // A door that was killed while it wrote leaves half of it; the broker then ends by itself, since its door is gone.
+    Ok(serde_json::from_slice(&bytes).ok())
+}
+
+/// The broker may be our own child, and nobody else's business then.
+fn reap(dir: &ContainerDir) {
+    use nix::sys::wait::{WaitPidFlag, waitpid};
+    if let Ok(Some(identity)) = identity(dir) {
+        let waited = waitpid(
+            nix::unistd::Pid::from_raw(identity.pid),
+            Some(WaitPidFlag::WNOHANG),
+        );
+        // ECHILD: not our child, or waited for already.
+        tracing::trace!(?waited, "broker ended");
+    }
+}
+
+fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name, in parentheses, can hold anything; the fields are counted behind it. Field 3 is the first there.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(22 - 3)?.parse().ok()
+}

@@ -1,0 +1,115 @@
+//! The bundle's `config.json`: read with a cap, replaced in one step, and put back as it was.
+//!
+//! The original is kept in the container's folder until release. Engines throw a bundle away after its container, people who
+//! use runc by hand do not: their next start must find the spec that they wrote.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use cards::ContainerKey;
+use cards::store::read_capped;
+use serde_json::Value;
+
+use crate::state::ContainerDir;
+use crate::{Error, edit};
+
+/// A spec is tens of KiB; one with a hundred times that many mounts is still below.
+const SPEC_MAX_BYTES: u64 = 16 << 20;
+
+/// The original's name in the container's folder.
+const ORIGINAL: &str = "config.original.json";
+
+/// A spec as it was read.
+#[derive(Debug)]
+pub(crate) struct Spec {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    pub(crate) value: Value,
+}
+
+impl Spec {
+    pub(crate) fn read(bundle: &Path) -> Result<Self, Error> {
+        let path = bundle.join("config.json");
+        let bytes = read_capped("container spec", &path, SPEC_MAX_BYTES)?;
+        let value = parse(&path, &bytes)?;
+        Ok(Self { path, bytes, value })
+    }
+
+    /// Keeps the original and writes the edited value in its place.
+    pub(crate) fn replace(&self, dir: &ContainerDir, edited: &Value) -> Result<(), Error> {
+        let original = dir.file(ORIGINAL);
+        cards::store::replace(&cards::store::DiskStore, &original, &self.bytes)?;
+        let bytes = serde_json::to_vec(edited).map_err(|source| Error::SpecJson {
+            path: self.path.clone(),
+            source,
+        })?;
+        write_like(&self.path, &bytes)
+    }
+}
+
+/// Puts the original back, if the spec that is there carries this container's mark. The bundle may be gone, or another
+/// container's by now: then there is nothing to do.
+pub(crate) fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) -> Result<(), Error> {
+    let original = dir.file(ORIGINAL);
+    let path = bundle.join("config.json");
+    if !original.exists() || !path.exists() {
+        return Ok(());
+    }
+    let ours = Spec::read(bundle).and_then(|spec| edit::applied_for(&spec.value));
+    if !matches!(ours, Ok(Some(mark)) if mark == *key) {
+        return Ok(());
+    }
+    let bytes = read_capped("container spec", &original, SPEC_MAX_BYTES)?;
+    write_like(&path, &bytes)
+}
+
+/// Reads a JSON file that an engine wrote, for example the process spec of an exec.
+pub(crate) fn read_json(path: &Path) -> Result<Value, Error> {
+    parse(path, &read_capped("process spec", path, SPEC_MAX_BYTES)?)
+}
+
+/// Replaces a JSON file that an engine wrote.
+pub(crate) fn write_json(path: &Path, value: &Value) -> Result<(), Error> {
+    let bytes = serde_json::to_vec(value).map_err(|source| Error::SpecJson {
+        path: path.to_owned(),
+        source,
+    })?;
+    write_like(path, &bytes)
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Value, Error> {
+    serde_json::from_slice(bytes).map_err(|source| Error::SpecJson {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Replaces a file in one step by another with the same owner and mode.
+fn write_like(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let old = std::fs::metadata(path).map_err(Error::io("read", path))?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(".cgpu-tmp");
+    let temporary = PathBuf::from(name);
+    let written =
+        write_new(&temporary, bytes, &old).and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        // The error that counts is the first; what is left behind is ours and overwritten next time.
+        drop(std::fs::remove_file(&temporary));
+    }
+    written.map_err(Error::io("write", path))
+}
+
+fn write_new(path: &Path, bytes: &[u8], like: &std::fs::Metadata) -> std::io::Result<()> {
+    let mut file: File = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)?;
+    file.write_all(bytes)?;
+    fchown(&file, Some(like.uid()), Some(like.gid()))?;
+    file.set_permissions(std::fs::Permissions::from_mode(like.mode() & 0o7777))
+}

@@ -1,0 +1,28 @@
+//! Asking a broker: one line of JSON to its control socket, one line back.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// A broker answers within microseconds unless it hangs; `list` must not hang with it.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A status is a few KiB.
+const ANSWER_MAX_BYTES: u64 = 1 << 20;
+
+/// The broker's status; nothing if it does not answer, or not in time.
+pub(crate) fn status(socket: &Path) -> Option<serde_json::Value> {
+    let ask = || -> std::io::Result<serde_json::Value> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(b"{\"op\":\"status\"}\n")?;
+        let mut line = String::new();
+        BufReader::new(stream.take(ANSWER_MAX_BYTES)).read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    };
+    ask()
+        .inspect_err(|error| tracing::debug!(%error, socket = %socket.display(), "no status"))
+        .ok()
+}

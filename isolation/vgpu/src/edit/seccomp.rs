@@ -1,0 +1,523 @@
+//! `linux.seccomp`: the broker's calls become notifications, whatever profile the engine chose.
+//!
+//! What libseccomp does decides the form (`db_rule_add` of 2.5.4, tried with runc 1.1.5 and 1.3.6, crun 1.8.1):
+//!
+//! - An unconditional rule of a system call swallows every conditional one, before or after it, without a word. So the
+//!   call is taken out of every unconditional rule, and what was allowed comes back as conditional rules that together
+//!   with ours match everything once.
+//! - `SCMP_CMP_EQ` compares 64 bits where the kernel takes 32 of the ioctl's command: only `SCMP_CMP_MASKED_EQ` holds.
+//! - A rule whose action is the profile's default is skipped by runc: an errno of ours that equals the default's would
+//!   leave its calls to the allowing rules. Another errno is taken then.
+//! - Rules apply to every architecture of the profile: a 32-bit or x32 ioctl is a notification too, and the broker refuses it
+//!   by the notification's `arch` and `nr`.
+//!
+//! What a profile denies stays denied. What a profile allows by conditions that meet ours only in part cannot be kept
+//! exactly, and is refused.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use verdict::filter::{self, Action, FilterSpec, IoctlRule, MaskedEq};
+
+use super::Plan;
+use crate::{Error, spec};
+
+/// Which calls are the broker's.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// On `ioctl`'s command.
+    pub ioctl: Vec<IoctlRule>,
+}
+
+impl Rules {
+    /// The rules for a driver.
+    #[must_use]
+    pub fn of(spec: &FilterSpec) -> Self {
+        Self {
+            ioctl: filter::ioctl_rules(spec),
+        }
+    }
+}
+
+/// Position of the command among `ioctl`'s arguments.
+const COMMAND: u64 = 1;
+
+/// Adds our rules to the container's profile, or makes one.
+pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
+    let linux = spec::child_object(root, "linux")?;
+    let profile = spec::child_object(linux, "seccomp")?;
+    if is_ours(profile, plan.listener)? {
+        return Ok(());
+    }
+    if !profile.contains_key("defaultAction") {
+        if !profile.is_empty() {
+            return Err(unusable("it has no defaultAction"));
+        }
+        profile.insert("defaultAction".to_owned(), json!("SCMP_ACT_ALLOW"));
+        // Without the list, runc's filter kills every program of another table than the native one.
+        profile.insert("architectures".to_owned(), json!(ARCHITECTURES));
+    }
+    let default = Outcome::of(profile, "defaultAction", "defaultErrnoRet")?;
+    let rules = spec::child_array(profile, "syscalls")?;
+    for call in [ioctl(plan.seccomp), mmap(), seccomp()] {
+        restrict(rules, &default, &call)?;
+    }
+    profile.insert(
+        "listenerPath".to_owned(),
+        json!(plan.listener.display().to_string()),
+    );
+    profile.insert(
+        "listenerMetadata".to_owned(),
+        json!(plan.grant.key.to_string()),
+    );
+    Ok(())
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURES: [&str; 3] = ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"];
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURES: [&str; 2] = ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"];
+
+/// A container has one listener: with somebody else's, ours could not be.
+fn is_ours(profile: &Map<String, Value>, listener: &Path) -> Result<bool, Error> {
+    let listener = listener.display().to_string();
+    match profile.get("listenerPath").and_then(Value::as_str) {
+        Some(path) if path == listener => Ok(true),
+        Some(path) if !path.is_empty() => Err(unusable(format!(
+            "it names the listener {path:.128}, and a container can have only one; cgpu needs it"
+        ))),
+        _ => Ok(false),
+    }
+}
+
+fn unusable(problem: impl Into<String>) -> Error {
+    Error::SeccompProfile {
+        problem: problem.into(),
+    }
+}
+
+/// Our rules on one system call.
+struct Call {
+    name: &'static str,
+    /// What becomes different.
+    ours: Vec<(Vec<Comparison>, Change)>,
+    /// With `ours`, these match every call of this name. They may meet `ours`: libseccomp tests the comparison with more
+    /// bits first.
+    rest: Vec<Vec<Comparison>>,
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    Notify,
+    Fail(u16),
+}
+
+fn ioctl(rules: &Rules) -> Call {
+    let ours = rules
+        .ioctl
+        .iter()
+        .map(|rule| {
+            let change = match rule.action {
+                Action::Notify => Change::Notify,
+                Action::Errno(errno) => Change::Fail(errno),
+            };
+            (vec![Comparison::masked(COMMAND, rule.when)], change)
+        })
+        .collect();
+    let bit = |value| vec![Comparison::masked(COMMAND, MaskedEq { mask: 1, value })];
+    Call {
+        name: "ioctl",
+        ours,
+        rest: vec![bit(0), bit(1)],
+    }
+}
+
+/// Shared mappings of a file at a large offset: `/dev/nvidia-uvm` makes managed memory of them.
+fn mmap() -> Call {
+    let (flags, offset) = (3, 5);
+    let shared = Comparison::masked(flags, filter::MMAP.flags);
+    let at = |op| Comparison {
+        index: offset,
+        op,
+        value: filter::MMAP.least_offset_bytes,
+        value_two: 0,
+    };
+    let flags_are = |mask, value| Comparison::masked(flags, MaskedEq { mask, value });
+    let anonymous = filter::MMAP.flags.mask & !filter::MMAP.flags.value;
+    Call {
+        name: "mmap",
+        ours: vec![(vec![shared, at(Op::GreaterOrEqual)], Change::Notify)],
+        rest: vec![
+            vec![shared, at(Op::Less)],
+            vec![flags_are(filter::MMAP.flags.mask, 0)],
+            vec![flags_are(anonymous, anonymous)],
+        ],
+    }
+}
+
+/// `seccomp(2)` with the flag NEW_LISTENER. Every other operation than SET_MODE_FILTER fails with that flag set anyway, so
+/// that the flag alone is compared; plain filters can be installed as before.
+fn seccomp() -> Call {
+    let flags = 1;
+    let (_set_mode_filter, new_listener) = filter::NEW_LISTENER;
+    let clear = MaskedEq {
+        mask: new_listener.mask,
+        value: 0,
+    };
+    Call {
+        name: "seccomp",
+        ours: vec![(
+            vec![Comparison::masked(flags, new_listener)],
+            Change::Fail(filter::EBUSY),
+        )],
+        rest: vec![vec![Comparison::masked(flags, clear)]],
+    }
+}
+
+/// Rewrites the rules on one call so that `call.ours` hold in addition to what the profile denies.
+fn restrict(rules: &mut Vec<Value>, default: &Outcome, call: &Call) -> Result<(), Error> {
+    let mut own = Vec::new();
+    for rule in rules.iter() {
+        if let (Some(rule), _) = without(rule.clone(), call.name) {
+            let outcome = Outcome::of_rule(&rule)?;
+            // What equals the profile's default says nothing: runc skips it.
+            if outcome != *default {
+                own.push((rule, outcome));
+            }
+        }
+    }
+    let unconditional = own
+        .iter()
+        .find(|(rule, _)| is_unconditional(rule))
+        .map(|(_, outcome)| outcome.clone());
+    let otherwise = unconditional.as_ref().unwrap_or(default);
+    if !otherwise.is_permissive() && (unconditional.is_some() || own.is_empty()) {
+        // Denied as a whole, by name or by default: nothing to see for the broker.
+        return Ok(());
+    }
+
+    let mut kept: Vec<Value> = std::mem::take(rules)
+        .into_iter()
+        .filter_map(|rule| without(rule, call.name).1)
+        .collect();
+    for (rule, outcome) in own.into_iter().filter(|(rule, _)| !is_unconditional(rule)) {
+        if keep_conditional(&rule, &outcome, otherwise, call)? {
+            kept.push(rule);
+        }
+    }
+    *rules = kept;
+
+    for (comparisons, change) in &call.ours {
+        if !denied_already(rules, call.name, comparisons) {
+            rules.push(rule_value(call.name, comparisons, &change.outcome(default)));
+        }
+    }
+    if let Some(allowed) = unconditional {
+        rules.extend(
+            call.rest
+                .iter()
+                .map(|comparisons| rule_value(call.name, comparisons, &allowed)),
+        );
+    }
+    Ok(())
+}
+
+impl Change {
+    fn outcome(self, default: &Outcome) -> Outcome {
+        match self {
+            Self::Notify => Outcome {
+                action: "SCMP_ACT_NOTIFY".to_owned(),
+                errno: None,
+            },
+            Self::Fail(errno) => {
+                let outcome = |errno| Outcome {
+                    action: "SCMP_ACT_ERRNO".to_owned(),
+                    errno: Some(u64::from(errno)),
+                };
+                let wanted = outcome(errno);
+                // EINVAL: a refusal that every caller knows too.
+                if wanted == *default {
+                    outcome(22)
+                } else {
+                    wanted
+                }
+            }
+        }
+    }
+}
+
+/// Whether a conditional rule of the profile stays. Denials stay. An allowance stays if it meets none of ours; if ours
+/// cover it, or the call is allowed otherwise anyway, it goes; else it cannot be kept exactly.
+fn keep_conditional(
+    rule: &Value,
+    outcome: &Outcome,
+    otherwise: &Outcome,
+    call: &Call,
+) -> Result<bool, Error> {
+    if outcome.action == "SCMP_ACT_NOTIFY" {
+        return Err(unusable(format!(
+            "it sends {} to another listener",
+            call.name
+        )));
+    }
+    if !outcome.is_permissive() {
+        return Ok(true);
+    }
+    let alternatives = alternatives(rule, call.name)?;
+    let meets = |ours: &[Comparison]| alternatives.iter().any(|theirs| !disjoint(theirs, ours));
+    if !call.ours.iter().any(|(ours, _)| meets(ours)) {
+        return Ok(true);
+    }
+    let covered = alternatives
+        .iter()
+        .all(|theirs| call.ours.iter().any(|(ours, _)| covers(ours, theirs)));
+    if otherwise.is_permissive() || covered {
+        return Ok(false);
+    }
+    Err(unusable(format!(
+        "it allows {} under a condition that meets the card's calls only in part; allow single values (SCMP_CMP_EQ), or all of it",
+        call.name
+    )))
+}
+
+/// The same condition twice with two actions is an error of libseccomp's; the profile's denial holds.
+fn denied_already(rules: &[Value], name: &str, comparisons: &[Comparison]) -> bool {
+    rules
+        .iter()
+        .filter(|rule| names(rule).any(|other| other == name))
+        .any(|rule| {
+            alternatives(rule, name)
+                .is_ok_and(|alternatives| alternatives.iter().any(|theirs| theirs == comparisons))
+        })
+}
+
+/// An action and, for `SCMP_ACT_ERRNO`, its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outcome {
+    action: String,
+    errno: Option<u64>,
+}
+
+impl Outcome {
+    fn of(object: &Map<String, Value>, action_key: &str, errno_key: &str) -> Result<Self, Error> {
+        let action = object
+            .get(action_key)
+            .and_then(Value::as_str)
+            .ok_or_else(|| unusable(format!("a rule has no {action_key}")))?;
+        // Without a number runc answers EPERM.
+        let errno = (action == "SCMP_ACT_ERRNO")
+            .then(|| object.get(errno_key).and_then(Value::as_u64).unwrap_or(1));
+        Ok(Self {
+            action: action.to_owned(),
+            errno,
+        })
+    }
+
+    fn of_rule(rule: &Value) -> Result<Self, Error> {
+        let object = rule
+            .as_object()
+            .ok_or_else(|| unusable("a rule is not an object"))?;
+        Self::of(object, "action", "errnoRet")
+    }
+
+    /// Everything that is not known to deny.
+    fn is_permissive(&self) -> bool {
+        !matches!(
+            self.action.as_str(),
+            "SCMP_ACT_KILL"
+                | "SCMP_ACT_KILL_THREAD"
+                | "SCMP_ACT_KILL_PROCESS"
+                | "SCMP_ACT_TRAP"
+                | "SCMP_ACT_ERRNO"
+        )
+    }
+}
+
+/// One comparison of an argument, in the OCI specification's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Comparison {
+    index: u64,
+    op: Op,
+    value: u64,
+    /// The value that a masked comparison expects; 0 otherwise.
+    value_two: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Op {
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Equal,
+    GreaterOrEqual,
+    Greater,
+    MaskedEqual,
+}
+
+const OPS: [(Op, &str); 7] = [
+    (Op::NotEqual, "SCMP_CMP_NE"),
+    (Op::Less, "SCMP_CMP_LT"),
+    (Op::LessOrEqual, "SCMP_CMP_LE"),
+    (Op::Equal, "SCMP_CMP_EQ"),
+    (Op::GreaterOrEqual, "SCMP_CMP_GE"),
+    (Op::Greater, "SCMP_CMP_GT"),
+    (Op::MaskedEqual, "SCMP_CMP_MASKED_EQ"),
+];
+
+impl Comparison {
+    fn masked(index: u64, when: MaskedEq) -> Self {
+        Self {
+            index,
+            op: Op::MaskedEqual,
+            value: u64::from(when.mask),
+            value_two: u64::from(when.value),
+        }
+    }
+
+    fn of(value: &Value, call: &str) -> Result<Self, Error> {
+        let field = |key| value.get(key).and_then(Value::as_u64);
+        let op = value.get("op").and_then(Value::as_str);
+        let op = OPS
+            .iter()
+            .find(|(_, name)| op == Some(*name))
+            .map(|(op, _)| *op);
+        match (field("index"), op, field("value")) {
+            (Some(index), Some(op), Some(operand)) => Ok(Self {
+                index,
+                op,
+                value: operand,
+                value_two: if op == Op::MaskedEqual {
+                    field("valueTwo").unwrap_or(0)
+                } else {
+                    0
+                },
+            }),
+            _ => Err(unusable(format!(
+                "a condition on {call} is not an index, a known operator and a value"
+            ))),
+        }
+    }
+
+    fn value(self) -> Value {
+        let op = OPS
+            .iter()
+            .find(|(op, _)| *op == self.op)
+            .map_or("", |(_, name)| *name);
+        json!({"index": self.index, "value": self.value, "valueTwo": self.value_two, "op": op})
+    }
+
+    /// Whether no argument matches both; `false` where that is not certain. `ours` is masked, or a bound.
+    fn excludes(self, ours: Self) -> bool {
+        if self.index != ours.index {
+            return false;
+        }
+        match (self.op, ours.op) {
+            (Op::Equal, Op::MaskedEqual) => self.value & ours.value != ours.value_two,
+            (Op::MaskedEqual, Op::MaskedEqual) => {
+                (self.value_two ^ ours.value_two) & self.value & ours.value != 0
+            }
+            // The smallest match of a masked comparison is its value.
+            (Op::Less, Op::MaskedEqual) => ours.value_two >= self.value,
+            (Op::LessOrEqual, Op::MaskedEqual) => ours.value_two > self.value,
+            (Op::Equal, Op::GreaterOrEqual) | (Op::LessOrEqual, Op::GreaterOrEqual) => {
+                self.value < ours.value
+            }
+            (Op::Less, Op::GreaterOrEqual) => self.value <= ours.value,
+            _ => false,
+        }
+    }
+
+    /// Whether every argument that matches `self` matches `ours`; `false` where that is not certain.
+    fn is_within(self, ours: Self) -> bool {
+        if self.index != ours.index {
+            return false;
+        }
+        match (self.op, ours.op) {
+            (Op::Equal, Op::MaskedEqual) => self.value & ours.value == ours.value_two,
+            (Op::MaskedEqual, Op::MaskedEqual) => {
+                self.value & ours.value == ours.value
+                    && self.value_two & ours.value == ours.value_two
+            }
+            (Op::Equal | Op::GreaterOrEqual, Op::GreaterOrEqual) => self.value >= ours.value,
+            _ => false,
+        }
+    }
+}
+
+/// Comparisons of one alternative all hold; one contradiction is enough.
+fn disjoint(theirs: &[Comparison], ours: &[Comparison]) -> bool {
+    ours.iter()
+        .any(|ours| theirs.iter().any(|theirs| theirs.excludes(*ours)))
+}
+
+fn covers(ours: &[Comparison], theirs: &[Comparison]) -> bool {
+    ours.iter()
+        .all(|ours| theirs.iter().any(|theirs| theirs.is_within(*ours)))
+}
+
+/// A rule's conditions as runc reads them: all hold together, unless one argument is named twice: then any one is enough.
+fn alternatives(rule: &Value, call: &str) -> Result<Vec<Vec<Comparison>>, Error> {
+    let conditions = rule
+        .get("args")
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let comparisons = conditions
+        .iter()
+        .map(|condition| Comparison::of(condition, call))
+        .collect::<Result<Vec<_>, _>>()?;
+    let repeated = comparisons.iter().enumerate().any(|(at, one)| {
+        comparisons
+            .iter()
+            .take(at)
+            .any(|other| other.index == one.index)
+    });
+    Ok(if repeated {
+        comparisons.into_iter().map(|one| vec![one]).collect()
+    } else {
+        vec![comparisons]
+    })
+}
+
+fn names(rule: &Value) -> impl Iterator<Item = &str> {
+    rule.get("names")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+fn is_unconditional(rule: &Value) -> bool {
+    rule.get("args")
+        .is_none_or(|args| args.is_null() || args.as_array().is_some_and(Vec::is_empty))
+}
+
+/// Splits a rule: what it says of this call, and what it says of others. All its other fields stay with both.
+fn without(rule: Value, name: &str) -> (Option<Value>, Option<Value>) {
+    if !names(&rule).any(|other| other == name) {
+        return (None, Some(rule));
+    }
+    let others: Vec<Value> = names(&rule)
+        .filter(|other| *other != name)
+        .map(|other| json!(other))
+        .collect();
+    let mut own = rule.clone();
+    own["names"] = json!([name]);
+    if others.is_empty() {
+        return (Some(own), None);
+    }
+    let mut rest = rule;
+    rest["names"] = Value::Array(others);
+    (Some(own), Some(rest))
+}
+
+fn rule_value(name: &str, comparisons: &[Comparison], outcome: &Outcome) -> Value {
+    let args: Vec<Value> = comparisons
+        .iter()
+        .map(|comparison| comparison.value())
+        .collect();
+    let mut rule = json!({"names": [name], "action": outcome.action, "args": args});
+    if let Some(errno) = outcome.errno {
+        rule["errnoRet"] = json!(errno);
+    }
+    rule
+}

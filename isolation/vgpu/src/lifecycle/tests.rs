@@ -1,0 +1,679 @@
+//! Doors that succeed, fail and are killed, with a played broker and a played runc.
+//!
+//! The test program plays other programs: started with [`PLAY_BROKER`] it is a broker that holds its lock until its door is
+//! gone, with [`PLAY_DOOR`] a door that is killed at a step.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use cards::placement::MIB;
+use cards::{Card, GpuUuid, SimulatedInventory};
+use serde_json::{Value, json};
+
+use super::*;
+
+const PLAY_BROKER: &str = "CGPU_TEST_PLAY_BROKER";
+const PLAY_DOOR: &str = "CGPU_TEST_PLAY_DOOR";
+
+const STEPS: [Step; 8] = [
+    Step::Locked,
+    Step::Reclaimed,
+    Step::FolderMade,
+    Step::DoorLocked,
+    Step::GrantWritten,
+    Step::Booked,
+    Step::SpecReplaced,
+    Step::BrokerReady,
+];
+
+/// A host of two cards of 24 GiB in a folder of its own.
+struct TestHost {
+    dir: tempfile::TempDir,
+    config: Config,
+}
+
+impl TestHost {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config_in(dir.path());
+        fs::create_dir(&config.state_dir).unwrap();
+        fs::set_permissions(&config.state_dir, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir_all(config.state_dir.join("sim/dev")).unwrap();
+        for name in [
+            "nvidiactl",
+            "nvidia0",
+            "nvidia1",
+            "nvidia-uvm",
+            "nvidia-uvm-tools",
+        ] {
+            fs::write(config.state_dir.join("sim/dev").join(name), "").unwrap();
+        }
+        let cards = (0..2)
+            .map(|index| Card {
+                uuid: GpuUuid::new(format!("GPU-{index}")).unwrap(),
+                name: "Simulated Ada".to_owned(),
+                memory_bytes: 24 << 30,
+                minor: index,
+                index,
+                pci: format!("00000000:0{index}:00.0"),
+            })
+            .collect();
+        SimulatedInventory {
+            version: 1,
+            driver_version: "570.195.03".to_owned(),
+            cards,
+        }
+        .write(&DiskStore, &config.state_dir)
+        .unwrap();
+        program(
+            &dir.path().join("runc"),
+            "echo ran >> \"$(dirname \"$0\")/runc.calls\"; echo '{\"linux\":{\"seccomp\":{\"actions\":[\"SCMP_ACT_NOTIFY\"]}}}'",
+        );
+        let me = std::env::current_exe().unwrap();
+        // The test harness talks on standard output; the broker's pipe becomes descriptor 3.
+        program(
+            &dir.path().join("broker"),
+            &format!(
+                "exec 3>&1 >/dev/null; {PLAY_BROKER}=\"$2\" exec '{}' --exact lifecycle::tests::play_broker",
+                me.display()
+            ),
+        );
+        Self { dir, config }
+    }
+
+    fn bundle(&self, id: &str, annotations: Value) -> PathBuf {
+        let bundle = self.dir.path().join("bundles").join(id);
+        fs::create_dir_all(&bundle).unwrap();
+        let spec = json!({"ociVersion": "1.0.2", "vendor": {"kept": [1, 2]}, "annotations": annotations, "process": {"args": ["x"], "env": ["A=b"]}});
+        fs::write(
+            bundle.join("config.json"),
+            serde_json::to_vec_pretty(&spec).unwrap(),
+        )
+        .unwrap();
+        bundle
+    }
+
+    fn create(&self, id: &str, memory: &str) -> Result<Option<Vgpu>, Error> {
+        let bundle = self.bundle(id, json!({"cgpu.io/memory": memory}));
+        create(&self.config, &key(id), &bundle, DoorKind::Shim)
+    }
+
+    fn booked_mib(&self) -> u64 {
+        let lock = StateLock::take(&self.config.state_dir).unwrap();
+        let store = DiskStore;
+        let books = Books::open(&lock, &self.config.state_dir, &store)
+            .all()
+            .unwrap();
+        books
+            .iter()
+            .map(cards::book::Book::booked_bytes)
+            .sum::<u64>()
+            / MIB
+    }
+
+    /// Nothing of any container is left.
+    fn assert_clean(&self, context: &dyn std::fmt::Debug) {
+        assert_eq!(self.booked_mib(), 0, "{context:?}");
+        assert_eq!(
+            state::containers(&self.config.state_dir).unwrap(),
+            [],
+            "{context:?}"
+        );
+        assert_eq!(
+            brokers(self.dir.path()),
+            Vec::<String>::new(),
+            "{context:?}"
+        );
+        let vgpus = state::vgpus_dir(&self.config.state_dir);
+        assert!(
+            !vgpus.exists() || fs::read_dir(vgpus).unwrap().next().is_none(),
+            "{context:?}"
+        );
+    }
+}
+
+fn config_in(dir: &Path) -> Config {
+    Config {
+        state_dir: dir.join("state"),
+        runc: Some(dir.join("runc")),
+        broker: crate::config::BrokerConfig {
+            path: Some(dir.join("broker")),
+            ..Default::default()
+        },
+        ..Config::default()
+    }
+}
+
+fn program(path: &Path, body: &str) {
+    fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn key(id: &str) -> ContainerKey {
+    ContainerKey::new("default", id).unwrap()
+}
+
+fn spec_bytes(bundle: &Path) -> Vec<u8> {
+    fs::read(bundle.join("config.json")).unwrap()
+}
+
+/// Played brokers of a host that still live: their environment names their folder.
+fn brokers(host: &Path) -> Vec<String> {
+    let wanted = format!("{PLAY_BROKER}={}", host.display());
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| {
+            let pid = entry.ok()?.file_name().into_string().ok()?;
+            let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            String::from_utf8_lossy(&environment)
+                .contains(&wanted)
+                .then_some(pid)
+        })
+        .collect()
+}
+
+#[test]
+fn play_broker() {
+    let Some(dir) = std::env::var_os(PLAY_BROKER).map(PathBuf::from) else {
+        return;
+    };
+    let _lock = FileLock::take(&dir.join("broker.lock")).unwrap();
+    fs::write("/proc/self/fd/3", "ready\n").unwrap();
+    // The door's death is the only event that this broker waits for.
+    let door = FileLock::take(&dir.join("door.lock"));
+    drop(door);
+}
+
+#[test]
+fn play_door() {
+    let Some(play) = std::env::var_os(PLAY_DOOR) else {
+        return;
+    };
+    let play = play.into_string().unwrap();
+    let [host, bundle, step] = play.split(':').collect::<Vec<_>>().try_into().unwrap();
+    let step = STEPS[step.parse::<usize>().unwrap()];
+    drop(create_watched(
+        &config_in(Path::new(host)),
+        &key("killed"),
+        Path::new(bundle),
+        DoorKind::Shim,
+        &KilledAt(step),
+    ));
+}
+
+struct KilledAt(Step);
+
+impl Watch for KilledAt {
+    fn reached(&self, step: Step) -> Result<(), Error> {
+        if step == self.0 {
+            nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
+        }
+        Ok(())
+    }
+}
+
+struct FailsAt(Step);
+
+impl Watch for FailsAt {
+    fn reached(&self, step: Step) -> Result<(), Error> {
+        if step == self.0 {
+            Err(Error::NoMemoryTerm)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "8Gi", "cgpu.io/cards": "2"}));
+    let before = spec_bytes(&bundle);
+    let vgpu = create(&host.config, &key("c1"), &bundle, DoorKind::Shim)
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        vgpu.grant()
+            .cards
+            .iter()
+            .map(|card| card.quota_bytes)
+            .collect::<Vec<_>>(),
+        [4 << 30, 4 << 30]
+    );
+    assert_eq!(host.booked_mib(), 8 << 10);
+    assert_eq!(brokers(host.dir.path()).len(), 1);
+    let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    assert_eq!(spec["annotations"]["cgpu.io/applied"], "default/c1");
+    assert_eq!(spec["vendor"], json!({"kept": [1, 2]}));
+    assert_eq!(
+        spec["linux"]["seccomp"]["listenerPath"],
+        vgpu.notify_socket().display().to_string()
+    );
+    let states = list(&host.config).unwrap();
+    assert_eq!(
+        (states.len(), states[0].broker, &states[0].grant),
+        (1, BrokerState::Alive, vgpu.grant())
+    );
+
+    let mut process = json!({"args": ["sh"], "env": ["NVIDIA_VISIBLE_DEVICES=all"]});
+    edit_exec(&host.config, &key("c1"), &mut process).unwrap();
+    assert_eq!(process["env"], json!(["NVIDIA_VISIBLE_DEVICES=void"]));
+
+    release(&host.config, &key("c1")).unwrap();
+    host.assert_clean(&"released");
+    assert_eq!(spec_bytes(&bundle), before);
+    release(&host.config, &key("c1")).unwrap();
+    drop(vgpu);
+}
+
+#[test]
+fn a_container_that_asks_for_nothing_is_not_touched_and_leaves_no_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("bundle");
+    fs::create_dir(&bundle).unwrap();
+    let text = "{ \"ociVersion\":\"1.0.2\",\n\"annotations\" : {\"a\":\"b\"} }";
+    fs::write(bundle.join("config.json"), text).unwrap();
+    let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let before = inode(&bundle.join("config.json"));
+    let config = config_in(dir.path());
+    assert!(
+        create(&config, &key("c"), &bundle, DoorKind::Shim)
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(
+        (
+            spec_bytes(&bundle).as_slice(),
+            inode(&bundle.join("config.json"))
+        ),
+        (text.as_bytes(), before)
+    );
+    let mut process = json!({"env": ["NVIDIA_VISIBLE_DEVICES=all"]});
+    edit_exec(&config, &key("c"), &mut process).unwrap();
+    assert_eq!(process, json!({"env": ["NVIDIA_VISIBLE_DEVICES=all"]}));
+    release(&config, &key("c")).unwrap();
+    assert_eq!(reclaim(&config).unwrap(), []);
+    assert!(!config.state_dir.exists());
+}
+
+#[test]
+fn a_failure_at_any_step_leaves_everything_as_it_was() {
+    for step in STEPS {
+        let host = TestHost::new();
+        let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+        let before = spec_bytes(&bundle);
+        let result = create_watched(
+            &host.config,
+            &key("c1"),
+            &bundle,
+            DoorKind::Shim,
+            &FailsAt(step),
+        );
+        assert!(matches!(result, Err(Error::NoMemoryTerm)), "{step:?}");
+        host.assert_clean(&step);
+        assert_eq!(spec_bytes(&bundle), before, "{step:?}");
+        assert_eq!(fs::read_dir(&bundle).unwrap().count(), 1, "{step:?}");
+    }
+}
+
+#[test]
+fn a_door_killed_at_any_step_is_reclaimed_by_the_next_start() {
+    for (at, step) in STEPS.iter().enumerate() {
+        let host = TestHost::new();
+        let bundle = host.bundle("killed", json!({"cgpu.io/memory": "20Gi"}));
+        let before = spec_bytes(&bundle);
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "lifecycle::tests::play_door"])
+            .env(
+                PLAY_DOOR,
+                format!("{}:{}:{at}", host.dir.path().display(), bundle.display()),
+            )
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(9),
+            "{step:?}"
+        );
+        await_no_broker(&host);
+        // The same bundle again: the killed door's edit must not be taken for ours.
+        let vgpu = create(&host.config, &key("killed"), &bundle, DoorKind::Shim).unwrap();
+        assert!(vgpu.is_some(), "{step:?}");
+        assert_eq!(host.booked_mib(), 20 << 10, "{step:?}");
+        release(&host.config, &key("killed")).unwrap();
+        host.assert_clean(step);
+        assert_eq!(spec_bytes(&bundle), before, "{step:?}");
+    }
+}
+
+/// A broker whose door was killed ends by itself; its lock says when.
+fn await_no_broker(host: &TestHost) {
+    let lock = ContainerDir::of(&host.config.state_dir, &key("killed")).broker_lock();
+    if lock.exists() {
+        drop(FileLock::take(&lock).unwrap());
+    }
+}
+
+#[test]
+fn reclaim_names_what_it_removed_and_leaves_the_living_alone() {
+    let host = TestHost::new();
+    let dead = host.create("dead", "4Gi").unwrap().unwrap();
+    let alive = host.create("alive", "4Gi").unwrap().unwrap();
+    assert_eq!(reclaim(&host.config).unwrap(), []);
+    drop(dead);
+    let dir = ContainerDir::of(&host.config.state_dir, &key("dead"));
+    drop(FileLock::take(&dir.broker_lock()).unwrap());
+    assert_eq!(reclaim(&host.config).unwrap(), [key("dead")]);
+    assert_eq!(host.booked_mib(), 4 << 10);
+    release(&host.config, &key("alive")).unwrap();
+    drop(alive);
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn a_broker_that_is_not_ready_is_a_failed_start_with_its_own_words() {
+    for (body, words) in [
+        (
+            "echo 'cannot reach cgpu-sim' >&2; exit 1",
+            &["ended before", "cannot reach cgpu-sim"][..],
+        ),
+        (
+            "exec sleep 1000",
+            &["not ready after 300 ms", "its log is empty"],
+        ),
+        ("echo hello; exec sleep 1000", &["instead of ready"]),
+        ("printf rea; exec sleep 1000", &["not ready after 300 ms"]),
+    ] {
+        let mut host = TestHost::new();
+        host.config.broker.start_timeout_ms = 300;
+        program(&host.dir.path().join("broker"), body);
+        let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+        for word in words {
+            assert!(error.contains(word), "{body}: {error}");
+        }
+        host.assert_clean(&body);
+    }
+    let mut host = TestHost::new();
+    host.config.broker.path = Some("/nonexistent/cgpu-broker".into());
+    let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+    assert!(error.contains("/nonexistent/cgpu-broker"), "{error}");
+    host.assert_clean(&"no program");
+}
+
+#[test]
+fn a_broker_that_ignores_sigterm_is_killed() {
+    let mut host = TestHost::new();
+    host.config.broker.stop_timeout_ms = 50;
+    program(
+        &host.dir.path().join("broker"),
+        "trap '' TERM; echo ready; exec >&-; while :; do sleep 1000; done",
+    );
+    let vgpu = host.create("c1", "4Gi").unwrap().unwrap();
+    release(&host.config, &key("c1")).unwrap();
+    drop(vgpu);
+    host.assert_clean(&"killed");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_is_left() {
+    let host = TestHost::new();
+    let _first = host.create("c1", "20Gi").unwrap().unwrap();
+    let _second = host.create("c2", "12Gi").unwrap().unwrap();
+    let error = crate::chain(&host.create("c3", "16Gi").unwrap_err());
+    for part in [
+        "16 GiB",
+        "card 0",
+        "GPU-0",
+        "4 GiB of 24 GiB",
+        "card 1",
+        "12 GiB of 24 GiB",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    assert!(error.contains("default/c1 holds a vGPU already"), "{error}");
+    assert_eq!(host.booked_mib(), 32 << 10);
+    for id in ["c1", "c2"] {
+        release(&host.config, &key(id)).unwrap();
+    }
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn twenty_doors_at_once_never_overbook() {
+    let host = TestHost::new();
+    // 20 containers of 3 GiB on 48 GiB: 16 fit.
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let doors: Vec<_> = (0..20)
+            .map(|at| {
+                scope.spawn({
+                    let host = &host;
+                    move || host.create(&format!("c{at}"), "3Gi")
+                })
+            })
+            .collect();
+        doors.into_iter().map(|door| door.join().unwrap()).collect()
+    });
+    let refused = results
+        .iter()
+        .filter(|result| matches!(result, Err(Error::Cards(cards::Error::Placement(_)))))
+        .count();
+    assert_eq!(
+        (
+            results.iter().filter(|result| result.is_ok()).count(),
+            refused
+        ),
+        (16, 4)
+    );
+    assert_eq!(host.booked_mib(), 48 << 10);
+    for at in 0..20 {
+        release(&host.config, &key(&format!("c{at}"))).unwrap();
+    }
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn a_second_door_on_the_same_bundle_finds_the_work_done() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let _shim = create(&host.config, &key("c1"), &bundle, DoorKind::Shim)
+        .unwrap()
+        .unwrap();
+    let edited = spec_bytes(&bundle);
+    // The wrapper below a shim may use another namespace for the same container.
+    let other = ContainerKey::new("runc", "c1").unwrap();
+    assert!(
+        create(&host.config, &other, &bundle, DoorKind::Runtime)
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(spec_bytes(&bundle), edited);
+    release_if(&host.config, &key("c1"), DoorKind::Runtime).unwrap();
+    assert_eq!(
+        host.booked_mib(),
+        4 << 10,
+        "the shim's grant is not the wrapper's to release"
+    );
+    release_if(&host.config, &key("c1"), DoorKind::Shim).unwrap();
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn a_mark_written_by_hand_is_refused() {
+    let host = TestHost::new();
+    for mark in ["default/other", "nonsense"] {
+        let bundle = host.bundle(
+            "c1",
+            json!({"cgpu.io/memory": "4Gi", "cgpu.io/applied": mark}),
+        );
+        let error =
+            crate::chain(&create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err());
+        assert!(error.contains(mark), "{error}");
+    }
+    // Naming a living neighbour does not help either.
+    let _neighbour = host.create("neighbour", "4Gi").unwrap().unwrap();
+    let bundle = host.bundle("c1", json!({"cgpu.io/applied": "default/neighbour"}));
+    assert!(matches!(
+        create(&host.config, &key("c1"), &bundle, DoorKind::Shim),
+        Err(Error::ForgedMark { .. })
+    ));
+    release(&host.config, &key("neighbour")).unwrap();
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn broken_specs_are_refused_and_stay_as_they_are() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({}));
+    let path = bundle.join("config.json");
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for text in [
+        "",
+        "{\"annotations\": {\"cgpu.io/mem",
+        "[]",
+        "null",
+        "\u{0}",
+        deep.as_str(),
+        "{\"annotations\": {\"cgpu.io/memory\": [4]}}",
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err();
+        assert!(!crate::chain(&error).is_empty());
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    // Parses, asks, and cannot be edited.
+    for (field, value) in [
+        ("mounts", json!({})),
+        ("linux", json!([])),
+        ("linux", json!({"seccomp": []})),
+        ("linux", json!({"devices": 3})),
+    ] {
+        let mut spec = json!({"annotations": {"cgpu.io/memory": "4Gi"}});
+        spec[field] = value;
+        fs::write(&path, spec.to_string()).unwrap();
+        create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err();
+        assert_eq!(fs::read_to_string(&path).unwrap(), spec.to_string());
+        host.assert_clean(&spec);
+    }
+    fs::File::create(&path).unwrap().set_len(17 << 20).unwrap();
+    let error =
+        crate::chain(&create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err());
+    assert!(error.contains("larger than 16777216 bytes"), "{error}");
+}
+
+#[test]
+fn a_book_that_cannot_be_read_or_is_newer_refuses_and_is_never_written_over() {
+    for (text, words) in [
+        ("{\"version\": 1, \"uu", "cannot be read"),
+        ("{\"version\": 7}", "version 7, newer than this cgpu"),
+    ] {
+        let host = TestHost::new();
+        let book = host.config.state_dir.join("cards/GPU-1/book.json");
+        fs::create_dir_all(book.parent().unwrap()).unwrap();
+        fs::write(&book, text).unwrap();
+        let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+        assert!(error.contains(words), "{error}");
+        assert_eq!(fs::read_to_string(&book).unwrap(), text);
+        assert_eq!(state::containers(&host.config.state_dir).unwrap(), []);
+    }
+}
+
+#[test]
+fn a_runtime_without_notify_is_refused_and_one_with_it_is_asked_once() {
+    let host = TestHost::new();
+    for id in ["c1", "c2", "c3"] {
+        drop(host.create(id, "1Gi").unwrap().unwrap());
+    }
+    let calls = || {
+        fs::read_to_string(host.dir.path().join("runc.calls"))
+            .unwrap()
+            .lines()
+            .count()
+    };
+    assert_eq!(calls(), 1);
+    // Another file in its place is asked anew.
+    let runc = host.dir.path().join("runc");
+    fs::remove_file(&runc).unwrap();
+    program(
+        &runc,
+        "echo '{\"linux\":{\"seccomp\":{\"enabled\":true,\"actions\":[\"SCMP_ACT_ALLOW\"]}}}'",
+    );
+    let error = crate::chain(&host.create("c4", "1Gi").unwrap_err());
+    assert!(
+        error.contains("SCMP_ACT_NOTIFY") && error.contains("runc 1.1"),
+        "{error}"
+    );
+    // `features` is unknown to runc 1.0.
+    program(&runc, "exit 1");
+    assert!(matches!(
+        host.create("c4", "1Gi"),
+        Err(Error::RuncWithoutNotify { .. })
+    ));
+    fs::set_permissions(&runc, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = crate::chain(&host.create("c4", "1Gi").unwrap_err());
+    assert!(
+        error.contains("777") && error.contains("writable by no other"),
+        "{error}"
+    );
+    for id in ["c1", "c2", "c3"] {
+        release(&host.config, &key(id)).unwrap();
+    }
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn a_plain_process_gets_a_vgpu_without_a_bundle() {
+    let host = TestHost::new();
+    let request = Request::from_terms(&host.config, [("cgpu.io/memory", "4Gi")]).unwrap();
+    let vgpu = create_plain(&host.config, &key("p1"), &request).unwrap();
+    assert_eq!(
+        (vgpu.grant().bundle.as_ref(), vgpu.grant().door.kind),
+        (None, DoorKind::Run)
+    );
+    let targets: Vec<_> = vgpu
+        .mounts()
+        .iter()
+        .map(|mount| mount.target.display().to_string())
+        .collect();
+    assert_eq!(
+        targets,
+        [
+            "/dev/nvidia0",
+            "/dev/nvidiactl",
+            "/dev/nvidia-uvm",
+            "/dev/nvidia-uvm-tools"
+        ]
+    );
+    release(&host.config, &key("p1")).unwrap();
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn a_state_folder_that_others_can_write_is_refused() {
+    let host = TestHost::new();
+    fs::set_permissions(&host.config.state_dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    assert!(error.contains("777"), "{error}");
+}
+
+#[test]
+fn without_any_driver_the_refusal_says_what_was_looked_for() {
+    let host = TestHost::new();
+    fs::remove_file(SimulatedInventory::path(&host.config.state_dir)).unwrap();
+    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    assert!(
+        error.contains("/proc/driver/nvidia/version") && error.contains("sim/cards.json"),
+        "{error}"
+    );
+    let mut host = TestHost::new();
+    host.config.driver.kind = crate::config::DriverKind::Kernel;
+    if Path::new("/proc/driver/nvidia/version").exists() {
+        println!("SKIP: this machine has a card");
+        return;
+    }
+    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    assert!(error.contains("/proc/driver/nvidia/version"), "{error}");
+    host.assert_clean(&"no driver");
+}

@@ -1,0 +1,120 @@
+//! The OCI runtime: where it is, and whether it can hand over a seccomp listener.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::RUNC_DIRS;
+use crate::{Config, Error};
+
+/// The answer of `runc features` costs milliseconds to get and depends on nothing but the file.
+const CACHE: &str = "runc-features.json";
+
+/// What identifies a program file: another file has another inode, size or time of change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Known {
+    path: PathBuf,
+    inode: u64,
+    size_bytes: u64,
+    changed_s: i64,
+    changed_ns: i64,
+    seccomp_notify: bool,
+}
+
+/// The configured runtime, else `runc` from [`RUNC_DIRS`]; `$PATH` has no say. It must be root's (or ours) alone: whoever can
+/// change it holds every container.
+///
+/// # Errors
+/// It is absent, no file, or writable by others.
+pub fn path(config: &Config) -> Result<PathBuf, Error> {
+    let path = match &config.runc {
+        Some(path) => path.clone(),
+        None => RUNC_DIRS
+            .iter()
+            .map(|dir| Path::new(dir).join("runc"))
+            .find(|path| path.is_file())
+            .ok_or_else(|| Error::NoRunc {
+                searched: RUNC_DIRS.join(", "),
+            })?,
+    };
+    let metadata = std::fs::metadata(&path).map_err(Error::io("find the runtime", &path))?;
+    let owner_is_trusted = metadata.uid() == 0 || metadata.uid() == nix::unistd::geteuid().as_raw();
+    if metadata.is_file()
+        && owner_is_trusted
+        && metadata.mode() & 0o022 == 0
+        && metadata.mode() & 0o111 != 0
+    {
+        Ok(path)
+    } else {
+        Err(Error::UntrustedRunc {
+            path,
+            owner: metadata.uid(),
+            mode: metadata.mode() & 0o7777,
+        })
+    }
+}
+
+/// Makes sure that the runtime can hand over a seccomp listener.
+///
+/// # Errors
+/// It cannot, or does not say (`runc features` came with 1.1, as did the listener).
+pub(crate) fn require_notify(config: &Config) -> Result<(), Error> {
+    let path = path(config)?;
+    let metadata = std::fs::metadata(&path).map_err(Error::io("find the runtime", &path))?;
+    let cache = config.state_dir.join(CACHE);
+    let known = |seccomp_notify| Known {
+        path: path.clone(),
+        inode: metadata.ino(),
+        size_bytes: metadata.size(),
+        changed_s: metadata.ctime(),
+        changed_ns: metadata.ctime_nsec(),
+        seccomp_notify,
+    };
+    if saved(&cache).is_some_and(|saved| saved == known(true)) {
+        return Ok(());
+    }
+    if !asks_notify(&path)? {
+        return Err(Error::RuncWithoutNotify { path });
+    }
+    // A cache: two doors may write it at once, and a broken one is asked anew.
+    if let Ok(text) = serde_json::to_vec(&known(true)) {
+        let temporary = config
+            .state_dir
+            .join(format!("{CACHE}.{}", std::process::id()));
+        let written =
+            std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &cache));
+        if let Err(error) = written {
+            tracing::warn!(%error, path = %cache.display(), "the runtime's features cannot be saved");
+        }
+    }
+    Ok(())
+}
+
+fn saved(cache: &Path) -> Option<Known> {
+    let bytes = cards::store::read_capped("runtime features", cache, 1 << 16).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+fn asks_notify(path: &Path) -> Result<bool, Error> {
+    let output = Command::new(path)
+        .arg("features")
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(Error::io("run", path))?;
+    if !output.status.success() {
+        return Ok(false);
+    }
+    let features: serde_json::Value =
+        serde_json::from_slice(&output.stdout).map_err(|source| Error::RuncFeatures {
+            path: path.to_owned(),
+            source,
+        })?;
+    let actions = features
+        .pointer("/linux/seccomp/actions")
+        .and_then(serde_json::Value::as_array);
+    Ok(actions.is_some_and(|actions| actions.iter().any(|action| action == "SCMP_ACT_NOTIFY")))
+}

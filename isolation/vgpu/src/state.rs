@@ -1,0 +1,156 @@
+//! The state folder: where everything of a container lies, and what a folder's locks say.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use cards::ContainerKey;
+use cards::lock::FileLock;
+
+use crate::Error;
+
+/// A container's folder, `<state_dir>/vgpus/<namespace>/<container>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ContainerDir(PathBuf);
+
+/// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
+/// there, the folder can still be explained.
+const FILES: [&str; 9] = [
+    "notify.sock",
+    "control.sock",
+    "broker.pid",
+    "broker.lock",
+    "broker.log",
+    "config.original.json",
+    "config.original.json.tmp",
+    "grant.json.tmp",
+    "grant.json",
+];
+
+impl ContainerDir {
+    pub(crate) fn of(state_dir: &Path, key: &ContainerKey) -> Self {
+        Self(vgpus_dir(state_dir).join(key.relative_dir()))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.0.is_dir()
+    }
+
+    pub(crate) fn notify_socket(&self) -> PathBuf {
+        self.file("notify.sock")
+    }
+
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        self.file("control.sock")
+    }
+
+    pub(crate) fn door_lock(&self) -> PathBuf {
+        self.file("door.lock")
+    }
+
+    pub(crate) fn broker_lock(&self) -> PathBuf {
+        self.file("broker.lock")
+    }
+
+    /// Whether the broker lives.
+    pub(crate) fn has_broker(&self) -> Result<bool, Error> {
+        Ok(FileLock::is_held(&self.broker_lock())?)
+    }
+
+    /// Whether the door or the broker lives. Nobody: the folder is stale.
+    pub(crate) fn is_live(&self) -> Result<bool, Error> {
+        Ok(FileLock::is_held(&self.door_lock())? || self.has_broker()?)
+    }
+
+    /// Empties and removes the folder, and the namespace's if it was the last.
+    pub(crate) fn remove(&self) -> Result<(), Error> {
+        for name in FILES.iter().chain(&["door.lock"]) {
+            absent_is_fine(
+                "remove",
+                &self.file(name),
+                std::fs::remove_file(self.file(name)),
+            )?;
+        }
+        absent_is_fine("remove", &self.0, std::fs::remove_dir(&self.0))?;
+        if let Some(namespace) = self.0.parent() {
+            match std::fs::remove_dir(namespace) {
+                Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {}
+                other => absent_is_fine("remove", namespace, other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn vgpus_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("vgpus")
+}
+
+/// Creates the state folder if it is absent, and refuses one that others can write: whoever can, holds every container.
+pub(crate) fn prepare(state_dir: &Path) -> Result<(), Error> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state_dir)
+        .map_err(Error::io("create", state_dir))?;
+    let metadata = std::fs::metadata(state_dir).map_err(Error::io("read", state_dir))?;
+    let ours = metadata.uid() == nix::unistd::geteuid().as_raw();
+    if ours && metadata.mode() & 0o022 == 0 {
+        Ok(())
+    } else {
+        Err(Error::StateDir {
+            path: state_dir.to_owned(),
+            owner: metadata.uid(),
+            mode: metadata.mode() & 0o7777,
+        })
+    }
+}
+
+/// All containers that have a folder, by key.
+pub(crate) fn containers(state_dir: &Path) -> Result<Vec<ContainerKey>, Error> {
+    let mut keys = Vec::new();
+    for namespace in entries(&vgpus_dir(state_dir))? {
+        for id in entries(&vgpus_dir(state_dir).join(&namespace))? {
+            match ContainerKey::new(namespace.as_str(), id.as_str()) {
+                Ok(key) => keys.push(key),
+                Err(error) => tracing::warn!(%error, "a folder among the vGPUs that is none"),
+            }
+        }
+    }
+    keys.sort();
+    Ok(keys)
+}
+
+fn entries(dir: &Path) -> Result<Vec<String>, Error> {
+    let read = match std::fs::read_dir(dir) {
+        Ok(read) => read,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("read", dir)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in read {
+        let entry = entry.map_err(Error::io("read", dir))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    Ok(names)
+}
+
+pub(crate) fn absent_is_fine(
+    operation: &'static str,
+    path: &Path,
+    result: std::io::Result<()>,
+) -> Result<(), Error> {
+    match result {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(operation, path)(error))
+        }
+        _ => Ok(()),
+    }
+}
