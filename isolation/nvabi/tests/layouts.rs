@@ -510,7 +510,7 @@ fn control_sizes_match_the_exported_table() {
         for (index, release) in Release::ALL.into_iter().enumerate() {
             let size = sizes
                 .get(index)
-                .or(sizes.first().filter(|_| sizes.len() == 1))
+                .or_else(|| sizes.first().filter(|_| sizes.len() == 1))
                 .copied()
                 .unwrap_or("-");
             let Some(row) = control::row(cmd, release) else {
