@@ -1,5 +1,13 @@
 //! What a command line of `cgpu` does.
 
+#[cfg(feature = "nvml")]
+mod cards;
+#[cfg(feature = "nvml")]
+mod doctor;
+#[cfg(feature = "nvml")]
+mod ps;
+#[cfg(feature = "nvml")]
+mod run;
 mod smi;
 
 use std::path::PathBuf;
@@ -25,6 +33,49 @@ enum Command {
         /// Where the driver's nodes are.
         #[arg(long, default_value = "/dev")]
         dev: PathBuf,
+    },
+    /// Every vGPU of this host.
+    Ps {
+        #[command(flatten)]
+        form: Form,
+    },
+    /// The cards of this host, and what is left to grant of them.
+    Cards {
+        #[command(flatten)]
+        form: Form,
+    },
+    /// What this host offers to GPU containers, what is missing, and how to get it. Exit code 0: one could start.
+    Doctor {
+        #[command(flatten)]
+        form: Form,
+        /// Take back what killed containers left behind.
+        #[arg(long)]
+        repair: bool,
+    },
+    /// Run a plain process in a slice, without any engine.
+    #[cfg(feature = "nvml")]
+    Run(run::Options),
+    /// Run a plain process in a slice, without any engine.
+    #[cfg(not(feature = "nvml"))]
+    Run {
+        /// Not in this build.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        rest: Vec<String>,
+    },
+    /// The process of `run`, before it becomes the command.
+    #[cfg(feature = "nvml")]
+    #[command(hide = true)]
+    RunInside {
+        /// What is prepared, as JSON.
+        plan: String,
+    },
+    /// A program that ends with this one.
+    #[cfg(feature = "nvml")]
+    #[command(hide = true)]
+    WithParent {
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
     },
 }
 
@@ -57,8 +108,40 @@ impl Form {
 ///
 /// # Errors
 /// The step that failed.
+#[cfg(feature = "nvml")]
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Smi { form, dev } => smi::run(form, &dev),
+        Command::Ps { form } => ps::run(form),
+        Command::Cards { form } => cards::run(form),
+        Command::Doctor { form, repair } => doctor::run(
+            form,
+            if repair {
+                doctor::Repair::Yes
+            } else {
+                doctor::Repair::No
+            },
+        ),
+        Command::Run(options) => run::run(&options),
+        Command::RunInside { plan } => run::inside(&plan),
+        Command::WithParent { command } => run::with_parent(&command),
     }
+}
+
+/// Runs a command line.
+///
+/// # Errors
+/// The step that failed; a command that this build does not have.
+#[cfg(not(feature = "nvml"))]
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let absent = match arguments.command {
+        Command::Smi { form, dev } => return smi::run(form, &dev),
+        Command::Ps { .. } => "ps",
+        Command::Cards { .. } => "cards",
+        Command::Doctor { .. } => "doctor",
+        Command::Run { .. } => "run",
+    };
+    anyhow::bail!(
+        "`cgpu {absent}` is for the host: this build is for use inside containers and has `cgpu smi` only"
+    )
 }

@@ -126,3 +126,56 @@ fn process_name(pid: u32) -> Option<String> {
     let short = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(short.trim_end().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Smi {
+        Smi {
+            version: JSON_VERSION,
+            driver_version: "570.195.03".to_owned(),
+            cards: vec![SmiCard {
+                index: 0,
+                minor: 1,
+                name: "Simulated RTX 4090".to_owned(),
+                uuid: "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f".to_owned(),
+                bus_id: "00000000:01:00.0".to_owned(),
+                memory_total_bytes: 4 << 30,
+                memory_used_bytes: 64 << 20,
+                memory_free_bytes: (4 << 30) - (64 << 20),
+                processes: vec![SmiProcess {
+                    pid: 42,
+                    name: None,
+                    used_bytes: Some(64 << 20),
+                }],
+            }],
+        }
+    }
+
+    #[test]
+    fn the_document_is_as_scripts_know_it() {
+        crate::model::snapshot::check(&sample(), "smi");
+    }
+
+    #[test]
+    fn the_table_says_what_the_document_says() {
+        let table = crate::render::smi::render(&sample());
+        for part in [
+            "570.195.03",
+            "Simulated RTX 4090",
+            "64 MiB / 4096 MiB",
+            "42",
+            "00000000:01:00.0",
+        ] {
+            assert!(table.contains(part), "no {part} in\n{table}");
+        }
+    }
+
+    #[test]
+    fn without_a_driver_the_node_is_named() {
+        let empty = tempfile::tempdir().unwrap();
+        let absent = collect(&Nodes::in_dir(empty.path())).unwrap().unwrap_err();
+        assert!(matches!(absent, Absent::Driver(node) if node == empty.path().join("nvidiactl")));
+    }
+}

@@ -1,5 +1,11 @@
 //! Tables for people. Their shape is no contract; scripts read the JSON.
 
+#[cfg(feature = "nvml")]
+pub mod cards;
+#[cfg(feature = "nvml")]
+pub mod doctor;
+#[cfg(feature = "nvml")]
+pub mod ps;
 pub mod smi;
 
 use comfy_table::{ContentArrangement, Table, presets};

@@ -1,0 +1,13 @@
+//! `cgpu cards`
+
+use std::process::ExitCode;
+
+use super::Form;
+use crate::model::cards::collect;
+use crate::render;
+
+pub(super) fn run(form: Form) -> anyhow::Result<ExitCode> {
+    let cards = collect(&vgpu::Config::load()?)?;
+    form.print(&cards, render::cards::render)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,42 @@
+//! `cgpu doctor`
+
+mod probe;
+
+pub(super) use probe::beside_this_program;
+
+use std::process::ExitCode;
+
+use vgpu::Config;
+
+use super::Form;
+use crate::model::doctor::assess;
+use crate::render;
+
+/// Whether leftovers are taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repair {
+    /// They are only listed.
+    No,
+    /// They are taken back first.
+    Yes,
+}
+
+pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
+    let loaded = Config::load();
+    let reclaimed = match (&loaded, repair) {
+        (Ok(config), Repair::Yes) if config.state_dir.is_dir() => {
+            let keys = vgpu::reclaim(config)?;
+            Some(keys.iter().map(ToString::to_string).collect())
+        }
+        (_, Repair::Yes) => Some(Vec::new()),
+        (_, Repair::No) => None,
+    };
+    let mut doctor = assess(&probe::look(&loaded));
+    doctor.reclaimed = reclaimed;
+    form.print(&doctor, render::doctor::render)?;
+    Ok(if doctor.can_start {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,190 @@
+//! Looks at the host. Nothing is changed but the saved inventory of real cards.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cards::SimulatedInventory;
+use nix::unistd::{AccessFlags, access, geteuid};
+use serde_json::Value;
+use sys::pidfd::PidFd;
+use vgpu::config::{DEFAULT_PATH, PATH_VARIABLE, RUNC_DIRS};
+use vgpu::{Config, chain};
+
+use crate::model::doctor::{Cgroup, Facts, Runc};
+use crate::model::host_driver::{HostDriver, kernel_version};
+use crate::model::ps::{self, State};
+
+pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
+    let defaults = Config::default();
+    let config = loaded.as_ref().unwrap_or(&defaults);
+    let driver = HostDriver::of(config);
+    let inventory = driver
+        .inventory(config)
+        .map_err(|error| format!("{error:#}"));
+    let driver_version = match driver {
+        HostDriver::Kernel => kernel_version().map_err(|error| format!("{error:#}")),
+        HostDriver::Sim | HostDriver::None => version_of(&inventory),
+    };
+    Facts {
+        configuration: match loaded {
+            Ok(_) => Ok(configuration_source()),
+            Err(error) => Err(chain(error)),
+        },
+        kernel_release: nix::sys::utsname::uname()
+            .map(|name| name.release().to_string_lossy().into_owned())
+            .unwrap_or_else(|errno| format!("of unknown release ({errno})")),
+        is_root: geteuid().is_root(),
+        seccomp_notify: sys::seccomp::supported().map_err(|error| error.to_string()),
+        wait_killable: knows_wait_killable(),
+        pidfd_getfd: pidfd_getfd().map_err(|error| error.to_string()),
+        cgroup: cgroup(),
+        runc: runc(config),
+        broker: broker(config),
+        driver,
+        driver_version,
+        cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
+        simulator: simulator(config),
+        state_dir: config.state_dir.clone(),
+        state_dir_usable: state_dir(&config.state_dir),
+        stale: stale(config),
+    }
+}
+
+fn version_of(
+    inventory: &Result<Option<cards::Inventory>, String>,
+) -> Result<nvabi::DriverVersion, String> {
+    match inventory {
+        Ok(Some(inventory)) => inventory
+            .driver_version
+            .parse()
+            .map_err(|error| format!("{:?}: {error}", inventory.driver_version)),
+        Ok(None) => Err("there is no driver".to_owned()),
+        Err(why) => Err(why.clone()),
+    }
+}
+
+fn configuration_source() -> String {
+    match std::env::var_os(PATH_VARIABLE) {
+        Some(path) => PathBuf::from(path).display().to_string(),
+        None if Path::new(DEFAULT_PATH).exists() => DEFAULT_PATH.to_owned(),
+        None => format!("built-in defaults ({DEFAULT_PATH} does not exist)"),
+    }
+}
+
+/// A kernel that knows the flag goes on to read the (absent) program; another refuses the flag.
+fn knows_wait_killable() -> bool {
+    const NEW_LISTENER: u64 = 1 << 3;
+    const WAIT_KILLABLE_RECV: u64 = 1 << 5;
+    match sys::probe::install_nothing(NEW_LISTENER | WAIT_KILLABLE_RECV) {
+        Ok(()) => true,
+        Err(error) => error.raw_os_error() != Some(nix::errno::Errno::EINVAL as i32),
+    }
+}
+
+fn pidfd_getfd() -> io::Result<()> {
+    let own = std::process::id().cast_signed();
+    // Any open file will do: a copy of standard output, and of standard error where that is closed.
+    let process = PidFd::open(own)?;
+    process
+        .duplicate(1)
+        .or_else(|_closed| process.duplicate(2))?;
+    Ok(())
+}
+
+fn cgroup() -> Cgroup {
+    match nix::sys::statfs::statfs("/sys/fs/cgroup") {
+        Ok(mounted) if mounted.filesystem_type() == nix::sys::statfs::CGROUP2_SUPER_MAGIC => {
+            Cgroup::V2
+        }
+        Ok(mounted) if mounted.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC => Cgroup::V1,
+        _ => Cgroup::None,
+    }
+}
+
+fn runc(config: &Config) -> Result<Runc, String> {
+    let path = match &config.runc {
+        Some(path) => path.clone(),
+        None => RUNC_DIRS
+            .iter()
+            .map(|dir| Path::new(dir).join("runc"))
+            .find(|path| path.is_file())
+            .ok_or_else(|| format!("not found in {}", RUNC_DIRS.join(", ")))?,
+    };
+    let says = |argument: &str| {
+        let output = Command::new(&path)
+            .arg(argument)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("{} {argument}: {error}", path.display()))?;
+        Ok::<_, String>(output.stdout)
+    };
+    let version = says("--version")?;
+    let version = String::from_utf8_lossy(&version);
+    // `features` came with 1.1, as did the listener: a runtime without it has neither.
+    let features: Option<Value> = serde_json::from_slice(&says("features")?).ok();
+    let notify = features
+        .as_ref()
+        .and_then(|features| features.pointer("/linux/seccomp/actions"))
+        .and_then(Value::as_array)
+        .is_some_and(|actions| actions.iter().any(|action| action == "SCMP_ACT_NOTIFY"));
+    Ok(Runc {
+        path,
+        version: version
+            .lines()
+            .next()
+            .unwrap_or("of unknown version")
+            .to_owned(),
+        notify,
+    })
+}
+
+fn broker(config: &Config) -> Result<PathBuf, String> {
+    let path = match &config.broker.path {
+        Some(path) => path.clone(),
+        None => beside_this_program("cgpu-broker").map_err(|error| error.to_string())?,
+    };
+    match access(&path, AccessFlags::X_OK) {
+        Ok(()) => Ok(path),
+        Err(errno) => Err(format!("{}: {}", path.display(), errno.desc())),
+    }
+}
+
+/// Another program of the same installation.
+pub(in crate::commands) fn beside_this_program(name: &str) -> io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name(name))
+}
+
+fn simulator(config: &Config) -> Result<(), String> {
+    let socket = SimulatedInventory::socket_path(&config.state_dir);
+    match sys::fd_passing::connect_seqpacket(&socket) {
+        Ok(_connected) => Ok(()),
+        Err(error) => Err(format!("{}: {error}", socket.display())),
+    }
+}
+
+/// The folder itself, or where it is not there yet, the nearest parent that is.
+fn state_dir(dir: &Path) -> Result<(), String> {
+    let existing = dir
+        .ancestors()
+        .find(|ancestor| ancestor.exists())
+        .unwrap_or_else(|| Path::new("/"));
+    if !existing.is_dir() {
+        return Err(format!("{} is not a folder", existing.display()));
+    }
+    access(
+        existing,
+        AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
+    )
+    .map_err(|errno| format!("{}: {}", existing.display(), errno.desc()))
+}
+
+fn stale(config: &Config) -> Result<Vec<String>, String> {
+    let ps = ps::collect(config).map_err(|error| chain(&error))?;
+    Ok(ps
+        .vgpus
+        .iter()
+        .filter(|vgpu| vgpu.state == State::Stale)
+        .map(|vgpu| format!("{}/{}", vgpu.namespace, vgpu.container))
+        .collect())
+}

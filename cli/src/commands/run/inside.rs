@@ -1,0 +1,144 @@
+//! The process that becomes the command: its own `/dev`, the filter, the listener to the broker, then the command.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use caps::{CapSet, Capability};
+use nix::sys::signal::SigSet;
+use nvabi::{DriverVersion, Release};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sys::seccomp::{Instruction, Wait, install_with_listener};
+use verdict::filter::{self, FilterSpec, program};
+
+use super::private_dev::{self, DevPlan};
+
+/// Everything that is decided before.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    /// `namespace/container`
+    pub(super) id: String,
+    /// Where the listener goes.
+    pub(super) notify_socket: PathBuf,
+    /// The driver's version, for the filter's keys.
+    pub(super) driver_version: String,
+    /// Which calls come to the broker.
+    pub(super) coverage: Coverage,
+    /// The nodes.
+    pub(super) dev: DevPlan,
+    /// The command and its arguments, as the kernel takes them.
+    pub(super) command: Vec<Vec<u8>>,
+}
+
+/// [`filter::Coverage`], as it stands in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Coverage {
+    /// A real driver answers what the broker need not see.
+    Production,
+    /// There is no driver behind the files.
+    Simulated,
+}
+
+/// The shell's code for a command that is there and cannot be run.
+const NOT_EXECUTABLE: u8 = 126;
+/// The shell's code for a command that is not there.
+const NOT_FOUND: u8 = 127;
+
+#[expect(
+    clippy::print_stderr,
+    reason = "the command's error, with the shell's exit code"
+)]
+pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
+    let plan: Plan = serde_json::from_str(plan).context("read the plan")?;
+    let Some((program, arguments)) = plan.command.split_first() else {
+        bail!("the plan has no command");
+    };
+    private_dev::enter(&plan.dev)?;
+    hand_over_listener(&plan)?;
+    drop_admin()?;
+    // What `cgpu run` has blocked for itself is not for the command.
+    SigSet::empty()
+        .thread_set_mask()
+        .context("unblock signals")?;
+    let program = OsStr::from_bytes(program);
+    let error = Command::new(program)
+        .args(arguments.iter().map(|argument| OsStr::from_bytes(argument)))
+        .exec();
+    eprintln!("cgpu: {}: {error}", program.display());
+    Ok(ExitCode::from(match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_EXECUTABLE,
+    }))
+}
+
+/// Installs the filter and sends its listener in the form in which runc does. From here on the broker answers this process.
+fn hand_over_listener(plan: &Plan) -> anyhow::Result<()> {
+    let version: DriverVersion = plan
+        .driver_version
+        .parse()
+        .context("read the driver's version")?;
+    let spec = FilterSpec {
+        release: Release::of(version)?,
+        coverage: match plan.coverage {
+            Coverage::Production => filter::Coverage::Production,
+            Coverage::Simulated => filter::Coverage::Simulated,
+        },
+    };
+    let instructions: Vec<Instruction> = program(&spec)
+        .iter()
+        .map(|insn| Instruction {
+            code: insn.code,
+            jt: insn.jt,
+            jf: insn.jf,
+            k: insn.k,
+        })
+        .collect();
+    let broker = UnixStream::connect(&plan.notify_socket)
+        .with_context(|| format!("connect to the broker at {}", plan.notify_socket.display()))?;
+    if !caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false) {
+        nix::sys::prctl::set_no_new_privs().context("set no_new_privs")?;
+    }
+    // A kernel before 5.19 does not know the flag; then the broker answers a repeated call from the first result.
+    let listener = match install_with_listener(&instructions, Wait::Killable) {
+        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EINVAL as i32) => {
+            install_with_listener(&instructions, Wait::Interruptible)
+        }
+        other => other,
+    }
+    .context("install the filter (is this process under another program's seccomp listener?)")?;
+    let pid = std::process::id();
+    let state = json!({
+        "ociVersion": "1.0.2",
+        "fds": ["seccompFd"],
+        "pid": pid,
+        "metadata": "",
+        "state": {"ociVersion": "1.0.2", "id": plan.id, "status": "running", "pid": pid, "bundle": ""},
+    });
+    sys::fd_passing::send(
+        broker.as_fd(),
+        state.to_string().as_bytes(),
+        &[listener.as_fd()],
+    )
+    .context("send the listener to the broker")
+}
+
+/// The driver takes privilege from CAP_SYS_ADMIN of the calling thread, and lets it past every limit.
+fn drop_admin() -> anyhow::Result<()> {
+    let admin = Capability::CAP_SYS_ADMIN;
+    for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Bounding] {
+        if caps::has_cap(None, set, admin).unwrap_or(false) {
+            caps::drop(None, set, admin).context("take CAP_SYS_ADMIN away")?;
+        }
+    }
+    for set in [CapSet::Effective, CapSet::Permitted] {
+        caps::drop(None, set, admin).context("take CAP_SYS_ADMIN away")?;
+    }
+    Ok(())
+}

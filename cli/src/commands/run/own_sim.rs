@@ -1,0 +1,128 @@
+//! Simulated cards for one command alone.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use cards::SimulatedInventory;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use vgpu::Config;
+use vgpu::config::DriverKind;
+
+use crate::commands::doctor::beside_this_program;
+
+/// The simulator's standard error, in its state folder.
+const LOG: &str = "log";
+/// How long simulated cards may take to be there.
+const START: Duration = Duration::from_secs(10);
+/// How often it is looked whether they are: the simulator says so by its socket alone.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long they may take to end before they are killed.
+const STOP_MS: u16 = 2_000;
+
+/// A `cgpu-sim` of our own with its state folder.
+#[derive(Debug)]
+pub(super) struct OwnSim {
+    sim: Child,
+    state_dir: PathBuf,
+}
+
+impl OwnSim {
+    /// Starts it and waits until it serves.
+    pub(super) fn start(profile: &Path) -> anyhow::Result<Self> {
+        let program = beside_this_program("cgpu-sim").context("find this program")?;
+        let template = std::env::temp_dir().join("cgpu-run-XXXXXX");
+        let state_dir = nix::unistd::mkdtemp(&template)
+            .with_context(|| format!("make a folder {}", template.display()))?;
+        let log = File::create(state_dir.join(LOG)).context("make the log of cgpu-sim")?;
+        let sim = Command::new(std::env::current_exe().context("find this program")?)
+            .args(["with-parent", "--"])
+            .arg(&program)
+            .arg("--state-dir")
+            .arg(&state_dir)
+            .arg("--profile")
+            .arg(profile)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // A terminal's Ctrl-C is for the command; the cards end after it.
+            .process_group(0)
+            .spawn();
+        let sim = match sim {
+            Ok(sim) => sim,
+            Err(error) => {
+                drop(std::fs::remove_dir_all(&state_dir));
+                return Err(error).context("start cgpu-sim");
+            }
+        };
+        let mut own = Self { sim, state_dir };
+        match own.await_ready() {
+            Ok(()) => Ok(own),
+            Err(error) => {
+                own.stop()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes these cards the ones to grant from.
+    pub(super) fn apply(&self, config: &mut Config) {
+        config.state_dir.clone_from(&self.state_dir);
+        config.driver.kind = DriverKind::Sim;
+    }
+
+    fn await_ready(&mut self) -> anyhow::Result<()> {
+        let socket = SimulatedInventory::socket_path(&self.state_dir);
+        let deadline = Instant::now() + START;
+        loop {
+            if sys::fd_passing::connect_seqpacket(&socket).is_ok() {
+                return Ok(());
+            }
+            if let Some(status) = self.sim.try_wait().context("look at cgpu-sim")? {
+                bail!("cgpu-sim ended with {status}: {}", self.last_words());
+            }
+            if Instant::now() > deadline {
+                bail!("cgpu-sim does not serve after {} s", START.as_secs());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read(self.state_dir.join(LOG)).unwrap_or_default();
+        String::from_utf8_lossy(&log).trim_end().to_owned()
+    }
+
+    /// Ends the cards and removes their folder.
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
+        let pid = self.sim.id().cast_signed();
+        if self.sim.try_wait().context("look at cgpu-sim")?.is_none() {
+            let process = sys::pidfd::PidFd::open(pid).context("open cgpu-sim's process")?;
+            kill(Pid::from_raw(pid), Signal::SIGTERM).context("end cgpu-sim")?;
+            if !process.wait_exit(STOP_MS).context("wait for cgpu-sim")? {
+                self.sim.kill().context("kill cgpu-sim")?;
+            }
+            self.sim.wait().context("wait for cgpu-sim")?;
+        }
+        std::fs::remove_dir_all(&self.state_dir)
+            .with_context(|| format!("remove {}", self.state_dir.display()))
+    }
+}
+
+/// Becomes a program that is killed when its parent ends, so that a killed `cgpu run` leaves no cards behind.
+pub(in crate::commands) fn with_parent(command: &[OsString]) -> anyhow::Result<ExitCode> {
+    let Some((program, arguments)) = command.split_first() else {
+        bail!("there is no program");
+    };
+    SigSet::empty()
+        .thread_set_mask()
+        .context("unblock signals")?;
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).context("follow the parent")?;
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("start {}", program.display()))
+}

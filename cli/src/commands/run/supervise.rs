@@ -1,0 +1,101 @@
+//! Waiting for the command while passing signals on.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitCode, ExitStatus};
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::unistd::Pid;
+
+/// What is passed on. A stop of this program itself is left to the terminal.
+const FORWARDED: [Signal; 8] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGALRM,
+];
+
+/// Those that would end this program, kept from doing so while there is something to undo.
+#[derive(Debug)]
+pub(super) struct EndingSignals(SigSet);
+
+/// Keeps the signals that would end this program. Programs started from here on inherit this, so it is as little as can be:
+/// the broker and the simulator take SIGTERM and SIGINT themselves.
+pub(super) fn keep_ending_signals() -> anyhow::Result<EndingSignals> {
+    let signals: SigSet = [
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+    ]
+    .into_iter()
+    .collect();
+    signals.thread_block().context("block signals")?;
+    Ok(EndingSignals(signals))
+}
+
+impl EndingSignals {
+    /// Keeps all signals that [`wait`] passes on, and that of the command's end.
+    pub(super) fn and_all_others(self) -> anyhow::Result<SignalFd> {
+        let mut signals = self.0;
+        signals.extend(FORWARDED);
+        signals.add(Signal::SIGCHLD);
+        signals.thread_block().context("block signals")?;
+        SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("open a signal descriptor")
+    }
+}
+
+/// Waits for the command; its exit code is this program's, 128 and the signal's number where a signal ended it.
+pub(super) fn wait(mut child: Child, signals: &SignalFd) -> anyhow::Result<ExitCode> {
+    let pid = Pid::from_raw(child.id().cast_signed());
+    loop {
+        if let Some(status) = child.try_wait().context("wait for the command")? {
+            return Ok(exit_code(status));
+        }
+        let Some(info) = signals.read_signal().context("wait for a signal")? else {
+            continue;
+        };
+        let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok();
+        if let Some(signal) =
+            signal.filter(|signal| *signal != Signal::SIGCHLD && is_for_us_alone(&info))
+        {
+            // It may have ended, but nobody has waited for it: its number is its own still.
+            kill(pid, signal).context("pass a signal on")?;
+        }
+    }
+}
+
+/// A terminal sends its signals to the whole foreground group, the command included; a person or program to us alone.
+fn is_for_us_alone(info: &siginfo) -> bool {
+    const SI_KERNEL: i32 = 0x80;
+    info.ssi_code != SI_KERNEL
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 1,
+    };
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_the_shell_s() {
+        for (raw, code) in [(0, 0), (11 << 8, 11), (9, 137), (15, 143)] {
+            assert_eq!(
+                format!("{:?}", exit_code(ExitStatus::from_raw(raw))),
+                format!("{:?}", ExitCode::from(code))
+            );
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The cards of this host, and what is granted of them.
+
+use cards::book::{Book, Books};
+use cards::inventory::Card;
+use cards::lock::StateLock;
+use cards::store::DiskStore;
+use serde::Serialize;
+use vgpu::Config;
+
+use super::JSON_VERSION;
+use super::host_driver::HostDriver;
+
+/// What `cgpu cards` shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Cards {
+    /// [`JSON_VERSION`]
+    pub version: u32,
+    /// Who is behind them.
+    pub driver: HostDriver,
+    /// That driver's version; absent without a driver.
+    pub driver_version: Option<String>,
+    /// By index.
+    pub cards: Vec<CardRow>,
+    /// Grants on cards that are not there (any more).
+    pub orphaned: Vec<Orphan>,
+}
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CardRow {
+    /// Its place in the driver's order.
+    pub index: u32,
+    /// N of `/dev/nvidia<N>`.
+    pub minor: u32,
+    /// The model.
+    pub name: String,
+    /// `GPU-…`
+    pub uuid: String,
+    /// Its PCI address.
+    pub pci: String,
+    /// All that can be granted of it, bytes.
+    pub memory_bytes: u64,
+    /// What is granted, bytes.
+    pub granted_bytes: u64,
+    /// What is left to grant, bytes; 0 for a card that is granted beyond its memory.
+    pub free_bytes: u64,
+    /// To whom.
+    pub grants: Vec<CardGrantRow>,
+}
+
+/// One container's part of a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CardGrantRow {
+    /// The engine's namespace.
+    pub namespace: String,
+    /// The container's id.
+    pub container: String,
+    /// Its quota on this card, bytes.
+    pub quota_bytes: u64,
+}
+
+/// A book without a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Orphan {
+    /// The card that is not there.
+    pub uuid: String,
+    /// Who holds grants on it.
+    pub grants: Vec<CardGrantRow>,
+}
+
+/// Asks the driver for its cards, and the books for the grants.
+///
+/// # Errors
+/// A driver that cannot say its cards; books that cannot be read.
+pub fn collect(config: &Config) -> anyhow::Result<Cards> {
+    let driver = HostDriver::of(config);
+    let inventory = driver.inventory(config)?;
+    let books = if config.state_dir.is_dir() {
+        let lock = StateLock::take(&config.state_dir)?;
+        Books::open(&lock, &config.state_dir, &DiskStore).all()?
+    } else {
+        Vec::new()
+    };
+    let (driver_version, found) = match inventory {
+        Some(inventory) => (Some(inventory.driver_version), inventory.cards),
+        None => (None, Vec::new()),
+    };
+    Ok(join(driver, driver_version, &found, &books))
+}
+
+fn join(
+    driver: HostDriver,
+    driver_version: Option<String>,
+    found: &[Card],
+    books: &[Book],
+) -> Cards {
+    let cards = found
+        .iter()
+        .map(|card| {
+            let book = books.iter().find(|book| book.uuid == card.uuid);
+            let granted_bytes = book.map_or(0, Book::booked_bytes);
+            CardRow {
+                index: card.index,
+                minor: card.minor,
+                name: card.name.clone(),
+                uuid: card.uuid.to_string(),
+                pci: card.pci.clone(),
+                memory_bytes: card.memory_bytes,
+                granted_bytes,
+                free_bytes: card.memory_bytes.saturating_sub(granted_bytes),
+                grants: book.map_or_else(Vec::new, rows),
+            }
+        })
+        .collect();
+    let orphaned = books
+        .iter()
+        .filter(|book| !book.grants.is_empty() && found.iter().all(|card| card.uuid != book.uuid))
+        .map(|book| Orphan {
+            uuid: book.uuid.to_string(),
+            grants: rows(book),
+        })
+        .collect();
+    Cards {
+        version: JSON_VERSION,
+        driver,
+        driver_version,
+        cards,
+        orphaned,
+    }
+}
+
+fn rows(book: &Book) -> Vec<CardGrantRow> {
+    book.grants
+        .iter()
+        .map(|entry| CardGrantRow {
+            namespace: entry.key.namespace().to_owned(),
+            container: entry.key.id().to_owned(),
+            quota_bytes: entry.quota_bytes,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_document_is_as_scripts_know_it() {
+        let card: Card = serde_json::from_value(json!({
+            "uuid": "GPU-1", "name": "Simulated RTX 4090", "memory_bytes": 24u64 << 30, "minor": 0, "index": 0,
+            "pci": "00000000:01:00.0",
+        }))
+        .unwrap();
+        let book = |uuid: &str| -> Book {
+            serde_json::from_value(json!({
+                "version": 1, "uuid": uuid,
+                "grants": [{"key": {"namespace": "default", "id": "c1"}, "quota_bytes": 4u64 << 30, "created_at_unix_ms": 1}],
+            }))
+            .unwrap()
+        };
+        let document = join(
+            HostDriver::Sim,
+            Some("570.195.03".to_owned()),
+            &[card],
+            &[book("GPU-1"), book("GPU-2")],
+        );
+        crate::model::snapshot::check(&document, "cards");
+    }
+}

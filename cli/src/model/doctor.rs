@@ -1,0 +1,442 @@
+//! What this host offers to GPU containers, what is missing, and how to get it.
+//!
+//! [`Facts`] are looked up by the command; [`assess`] judges them and touches nothing.
+
+use std::path::PathBuf;
+
+use nvabi::{DriverVersion, Release};
+use serde::Serialize;
+
+use super::JSON_VERSION;
+use super::host_driver::HostDriver;
+
+/// What was found. An `Err` holds the reason as text, for people.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The configuration's file, or why it cannot be used.
+    pub configuration: Result<String, String>,
+    /// `uname -r`
+    pub kernel_release: String,
+    /// Whether this program runs as root.
+    pub is_root: bool,
+    /// Seccomp user notification.
+    pub seccomp_notify: Result<(), String>,
+    /// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
+    pub wait_killable: bool,
+    /// `pidfd_getfd`
+    pub pidfd_getfd: Result<(), String>,
+    /// Control groups.
+    pub cgroup: Cgroup,
+    /// The OCI runtime.
+    pub runc: Result<Runc, String>,
+    /// The broker program.
+    pub broker: Result<PathBuf, String>,
+    /// Which driver would be behind the containers' cards.
+    pub driver: HostDriver,
+    /// Its version.
+    pub driver_version: Result<DriverVersion, String>,
+    /// How many cards it has; for the kernel's driver asked through NVML.
+    pub cards: Result<usize, String>,
+    /// For the simulated driver: whether `cgpu-sim` accepts connections.
+    pub simulator: Result<(), String>,
+    /// The state folder.
+    pub state_dir: PathBuf,
+    /// Whether it can be used.
+    pub state_dir_usable: Result<(), String>,
+    /// Containers whose door and broker have ended, or why they cannot be listed.
+    pub stale: Result<Vec<String>, String>,
+}
+
+/// How the host's control groups are mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cgroup {
+    /// Version 2 only.
+    V2,
+    /// Version 1.
+    V1,
+    /// Not at all.
+    None,
+}
+
+/// An OCI runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runc {
+    /// Where.
+    pub path: PathBuf,
+    /// Its first line of `--version`.
+    pub version: String,
+    /// Whether it can hand over a seccomp listener.
+    pub notify: bool,
+}
+
+/// What `cgpu doctor` shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Doctor {
+    /// [`JSON_VERSION`]
+    pub version: u32,
+    /// Whether a GPU container could start now.
+    pub can_start: bool,
+    /// What would hold a container to its slice; absent where none could start.
+    pub choice: Option<Choice>,
+    /// One by one.
+    pub checks: Vec<Check>,
+    /// Containers whose leftovers were taken back; absent without `--repair`.
+    pub reclaimed: Option<Vec<String>>,
+}
+
+/// The backend that a container would get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// Its name.
+    pub backend: &'static str,
+    /// Who executes admitted calls.
+    pub driver: HostDriver,
+    /// How memory is held.
+    pub memory: &'static str,
+    /// How compute time is divided.
+    pub compute: &'static str,
+    /// Why this one.
+    pub reason: String,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// How it stands.
+    pub level: Level,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+/// How a check stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, but worse than it could.
+    Note,
+    /// No GPU container can start.
+    Missing,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            name,
+            level: Level::Ok,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    fn note(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            level: Level::Note,
+            remedy: Some(remedy.into()),
+            ..Self::ok(name, found)
+        }
+    }
+
+    fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            level: Level::Missing,
+            remedy: Some(remedy.into()),
+            ..Self::ok(name, found)
+        }
+    }
+}
+
+/// Judges the facts.
+#[must_use]
+pub fn assess(facts: &Facts) -> Doctor {
+    let mut checks = kernel(facts);
+    checks.extend(programs(facts));
+    checks.extend(driver(facts));
+    checks.extend(state(facts));
+    let can_start = checks.iter().all(|check| check.level != Level::Missing);
+    Doctor {
+        version: JSON_VERSION,
+        can_start,
+        choice: can_start.then(|| choice(facts)),
+        checks,
+        reclaimed: None,
+    }
+}
+
+fn kernel(facts: &Facts) -> Vec<Check> {
+    vec![
+        Check::ok("kernel", format!("Linux {}", facts.kernel_release)),
+        match &facts.seccomp_notify {
+            Ok(()) => Check::ok("seccomp user notification", "supported"),
+            Err(why) => Check::missing(
+                "seccomp user notification",
+                format!("not supported: {why}"),
+                "run Linux 5.9 or later with CONFIG_SECCOMP_FILTER",
+            ),
+        },
+        if facts.wait_killable {
+            Check::ok("WAIT_KILLABLE_RECV", "supported")
+        } else {
+            Check::note(
+                "WAIT_KILLABLE_RECV",
+                "not supported: a call that a signal ends is made again and answered from the first result",
+                "run Linux 5.19 or later; `cgpu run` then uses it (runc cannot)",
+            )
+        },
+        match &facts.pidfd_getfd {
+            Ok(()) => Check::ok("pidfd_getfd", "supported"),
+            Err(why) => Check::missing(
+                "pidfd_getfd",
+                format!("not usable: {why}"),
+                "run Linux 5.6 or later, as root, without a seccomp profile that forbids it",
+            ),
+        },
+        match facts.cgroup {
+            Cgroup::V2 => Check::ok("cgroups", "version 2"),
+            Cgroup::V1 => Check::ok("cgroups", "version 1, alone or beside version 2"),
+            Cgroup::None => Check::note(
+                "cgroups",
+                "not mounted at /sys/fs/cgroup",
+                "mount them; runc needs them, `cgpu run` does not",
+            ),
+        },
+    ]
+}
+
+fn programs(facts: &Facts) -> Vec<Check> {
+    vec![
+        match &facts.runc {
+            Ok(runc) if runc.notify => Check::ok(
+                "runc",
+                format!(
+                    "{}, {}, with seccomp notify",
+                    runc.path.display(),
+                    runc.version
+                ),
+            ),
+            Ok(runc) => Check::missing(
+                "runc",
+                format!(
+                    "{}, {}, without seccomp notify",
+                    runc.path.display(),
+                    runc.version
+                ),
+                "install runc 1.1 or later built with libseccomp 2.5 or later",
+            ),
+            Err(why) => Check::missing(
+                "runc",
+                why,
+                "install runc 1.1 or later, or name it as `runc` in cgpu.toml",
+            ),
+        },
+        match &facts.broker {
+            Ok(path) => Check::ok("broker", path.display().to_string()),
+            Err(why) => Check::missing(
+                "broker",
+                why,
+                "install cgpu-broker beside cgpu, or name it as `broker.path` in cgpu.toml",
+            ),
+        },
+    ]
+}
+
+fn driver(facts: &Facts) -> Vec<Check> {
+    let named = match facts.driver {
+        HostDriver::None => {
+            return vec![Check::missing(
+                "driver",
+                "neither the kernel's NVIDIA driver nor simulated cards",
+                "load the NVIDIA driver, or start cgpu-sim with a profile of simulated cards",
+            )];
+        }
+        HostDriver::Kernel => "the kernel's NVIDIA driver",
+        HostDriver::Sim => "simulated cards (cgpu-sim)",
+    };
+    let mut checks = vec![match &facts.driver_version {
+        Ok(version) => match Release::of(*version) {
+            Ok(_known) => Check::ok("driver", format!("{named} {version}")),
+            Err(unsupported) => Check::missing(
+                "driver",
+                format!("{named}: {unsupported}"),
+                "install a driver of a supported branch",
+            ),
+        },
+        Err(why) => Check::missing(
+            "driver",
+            format!("{named}: {why}"),
+            "check that the driver is loaded (nvidia.ko), or that cgpu-sim has started",
+        ),
+    }];
+    match (facts.driver, &facts.simulator) {
+        (HostDriver::Sim, Ok(())) => checks.push(Check::ok("simulator", "accepts connections")),
+        (HostDriver::Sim, Err(why)) => checks.push(Check::missing(
+            "simulator",
+            format!("does not accept connections: {why}"),
+            "start cgpu-sim again",
+        )),
+        _ => {}
+    }
+    let inventory = match facts.driver {
+        HostDriver::Kernel => "NVML",
+        HostDriver::Sim | HostDriver::None => "cards",
+    };
+    checks.push(match &facts.cards {
+        Ok(0) => Check::missing(inventory, "no card", "add a card to this host or profile"),
+        Ok(count) => Check::ok(inventory, format!("{count} cards")),
+        Err(why) => Check::missing(
+            inventory,
+            why,
+            "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
+        ),
+    });
+    checks
+}
+
+fn state(facts: &Facts) -> Vec<Check> {
+    let dir = facts.state_dir.display();
+    vec![
+        match &facts.configuration {
+            Ok(source) => Check::ok("configuration", source),
+            Err(why) => Check::missing("configuration", why, "correct the file"),
+        },
+        match (&facts.state_dir_usable, facts.is_root) {
+            (Ok(()), _) => Check::ok("state folder", dir.to_string()),
+            (Err(why), true) => Check::missing(
+                "state folder",
+                format!("{dir}: {why}"),
+                "name another folder as `state_dir` in cgpu.toml",
+            ),
+            (Err(why), false) => Check::missing(
+                "state folder",
+                format!("{dir}: {why}"),
+                "run this as root: the state folder is root's alone",
+            ),
+        },
+        match &facts.stale {
+            Ok(none) if none.is_empty() => Check::ok("stale grants", "none"),
+            Ok(stale) => Check::note(
+                "stale grants",
+                stale.join(", "),
+                "`cgpu doctor --repair` takes them back now, the next start of a GPU container otherwise",
+            ),
+            Err(why) => Check::missing(
+                "stale grants",
+                why,
+                "a grant or card book that cannot be read is never overwritten: move it away once nothing runs",
+            ),
+        },
+    ]
+}
+
+fn choice(facts: &Facts) -> Choice {
+    let reason = match facts.driver {
+        HostDriver::Kernel => {
+            "the kernel and runc can hand over system calls, and the loaded driver's layouts are known"
+        }
+        HostDriver::Sim | HostDriver::None => {
+            "the kernel and runc can hand over system calls, and the cards are simulated"
+        }
+    };
+    Choice {
+        backend: "broker",
+        driver: facts.driver,
+        memory: "hard: every allocation is decided by the container's broker",
+        compute: "none: compute terms are recorded with the grant and not enforced",
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy() -> Facts {
+        Facts {
+            configuration: Ok("/etc/cgpu/cgpu.toml".to_owned()),
+            kernel_release: "6.1.0".to_owned(),
+            is_root: true,
+            seccomp_notify: Ok(()),
+            wait_killable: true,
+            pidfd_getfd: Ok(()),
+            cgroup: Cgroup::V2,
+            runc: Ok(Runc {
+                path: PathBuf::from("/usr/bin/runc"),
+                version: "runc version 1.1.5".to_owned(),
+                notify: true,
+            }),
+            broker: Ok(PathBuf::from("/usr/bin/cgpu-broker")),
+            driver: HostDriver::Sim,
+            driver_version: Ok("570.195.03".parse().unwrap()),
+            cards: Ok(2),
+            simulator: Ok(()),
+            state_dir: PathBuf::from("/run/cgpu"),
+            state_dir_usable: Ok(()),
+            stale: Ok(Vec::new()),
+        }
+    }
+
+    #[test]
+    fn the_document_is_as_scripts_know_it() {
+        let mut document = assess(&healthy());
+        document.reclaimed = Some(vec!["default/c1".to_owned()]);
+        crate::model::snapshot::check(&document, "doctor");
+    }
+
+    type Damage = fn(&mut Facts);
+
+    #[test]
+    fn each_missing_thing_stops_a_start_and_says_how_to_get_it() {
+        let damages: [(&str, Damage); 11] = [
+            ("seccomp user notification", |f| {
+                f.seccomp_notify = Err("why".into())
+            }),
+            ("pidfd_getfd", |f| f.pidfd_getfd = Err("why".into())),
+            ("runc", |f| f.runc = Err("why".into())),
+            ("runc", |f| f.runc.as_mut().unwrap().notify = false),
+            ("broker", |f| f.broker = Err("why".into())),
+            ("driver", |f| f.driver = HostDriver::None),
+            ("driver", |f| {
+                f.driver_version = Ok("470.1.1".parse().unwrap())
+            }),
+            ("simulator", |f| f.simulator = Err("why".into())),
+            ("cards", |f| f.cards = Ok(0)),
+            ("state folder", |f| f.state_dir_usable = Err("why".into())),
+            ("configuration", |f| f.configuration = Err("why".into())),
+        ];
+        for (name, damage) in damages {
+            let mut facts = healthy();
+            damage(&mut facts);
+            let document = assess(&facts);
+            assert!(!document.can_start, "{name}");
+            assert_eq!(document.choice, None, "{name}");
+            let missing: Vec<&Check> = document
+                .checks
+                .iter()
+                .filter(|check| check.level == Level::Missing)
+                .collect();
+            assert_eq!(missing.len(), 1, "{name}: {missing:?}");
+            assert_eq!(missing[0].name, name);
+            assert!(missing[0].remedy.is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_only_makes_it_worse_does_not_stop_a_start() {
+        let mut facts = healthy();
+        facts.wait_killable = false;
+        facts.cgroup = Cgroup::None;
+        facts.stale = Ok(vec!["default/c1".to_owned()]);
+        let document = assess(&facts);
+        assert!(document.can_start);
+        let notes = document
+            .checks
+            .iter()
+            .filter(|check| check.level == Level::Note);
+        assert_eq!(notes.count(), 3);
+    }
+}

@@ -1,0 +1,99 @@
+//! Which driver is behind this host's cards.
+
+use std::path::Path;
+
+use cards::{Inventory, SimulatedInventory};
+use nvabi::DriverVersion;
+use serde::Serialize;
+use vgpu::Config;
+use vgpu::config::DriverKind;
+
+/// Where the kernel's driver says its version.
+pub const KERNEL_VERSION_PATH: &str = "/proc/driver/nvidia/version";
+
+/// The driver behind the cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostDriver {
+    /// The kernel's.
+    Kernel,
+    /// `cgpu-sim`.
+    Sim,
+    /// Neither.
+    None,
+}
+
+impl HostDriver {
+    /// The driver that containers of this host would get.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let simulated = SimulatedInventory::path(&config.state_dir).exists();
+        match config.driver.kind {
+            DriverKind::Kernel => Self::Kernel,
+            DriverKind::Sim => Self::Sim,
+            DriverKind::Auto if Path::new(KERNEL_VERSION_PATH).exists() => Self::Kernel,
+            DriverKind::Auto if simulated => Self::Sim,
+            DriverKind::Auto => Self::None,
+        }
+    }
+
+    /// The cards behind it, asked anew; `None` without a driver.
+    ///
+    /// # Errors
+    /// A driver that is configured or loaded and cannot say its cards.
+    pub fn inventory(self, config: &Config) -> anyhow::Result<Option<Inventory>> {
+        match self {
+            Self::None => Ok(None),
+            Self::Sim => Ok(Some(Inventory::simulated(&config.state_dir)?)),
+            Self::Kernel => {
+                let version = kernel_version()?;
+                let asked = Inventory::ask_driver(&config.state_dir, &version.to_string())?;
+                Ok(Some(asked))
+            }
+        }
+    }
+}
+
+/// The version of the kernel's driver.
+///
+/// # Errors
+/// It is not loaded, or says something else than a version.
+pub fn kernel_version() -> anyhow::Result<DriverVersion> {
+    use anyhow::Context;
+    let text = std::fs::read_to_string(KERNEL_VERSION_PATH)
+        .with_context(|| format!("read {KERNEL_VERSION_PATH}"))?;
+    version_in(&text)
+        .with_context(|| format!("{KERNEL_VERSION_PATH} has no version such as 570.195.03"))
+}
+
+/// The open and the closed module name themselves with different words, and both write one version.
+fn version_in(text: &str) -> Option<DriverVersion> {
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("NVRM version:"))?;
+    line.split_whitespace()
+        .filter(|word| word.contains('.'))
+        .find_map(|word| word.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_in;
+
+    #[test]
+    fn both_modules_say_their_version() {
+        for (line, version) in [
+            (
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.195.03  Sat Sep 20 00:00:00 UTC 2025",
+                "570.195.03",
+            ),
+            (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build",
+                "580.105.08",
+            ),
+        ] {
+            assert_eq!(version_in(line).unwrap().to_string(), version);
+        }
+        assert!(version_in("GCC version: 12.2.0").is_none());
+    }
+}

@@ -1,0 +1,339 @@
+//! Every vGPU of this host.
+
+use std::path::Path;
+
+use cards::grant::{ComputeTerms, Priority};
+use cards::lock::FileLock;
+use cards::{DoorKind, DriverSpec};
+use serde::{Deserialize, Serialize};
+use vgpu::{BrokerState, Config, VgpuState};
+
+use super::JSON_VERSION;
+use super::host_driver::HostDriver;
+
+/// What `cgpu ps` shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ps {
+    /// [`JSON_VERSION`]
+    pub version: u32,
+    /// By namespace and container.
+    pub vgpus: Vec<PsVgpu>,
+}
+
+/// One container's vGPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PsVgpu {
+    /// The engine's namespace.
+    pub namespace: String,
+    /// The container's id.
+    pub container: String,
+    /// Which program made it: `shim`, `runtime` or `run`.
+    pub door: DoorKind,
+    /// How its memory is held to the quota.
+    pub backend: Backend,
+    /// Who executes its calls.
+    pub driver: HostDriver,
+    /// That driver's version.
+    pub driver_version: String,
+    /// Whether it is alive.
+    pub state: State,
+    /// Its broker's process, if it lives.
+    pub broker_pid: Option<i32>,
+    /// Its compute terms.
+    pub compute: PsCompute,
+    /// Its slices.
+    pub cards: Vec<PsCard>,
+    /// What the broker says of its processes; absent where it has not answered.
+    pub processes: Option<Vec<PsProcess>>,
+    /// What the broker says of its calls; absent where it has not answered.
+    pub calls: Option<PsCalls>,
+}
+
+/// How a grant is enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// A broker answers the container's system calls.
+    Broker,
+}
+
+/// Whether a vGPU is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Its broker answers.
+    Running,
+    /// Its broker lives and has not answered in time.
+    Silent,
+    /// Its door lives, its broker has ended: no call of the container succeeds.
+    BrokerGone,
+    /// Neither lives: the next start, or `cgpu doctor --repair`, takes it back.
+    Stale,
+}
+
+impl State {
+    /// As tables show it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Silent => "silent",
+            Self::BrokerGone => "broker gone",
+            Self::Stale => "stale",
+        }
+    }
+}
+
+/// Compute terms.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PsCompute {
+    /// The policy's name; absent: the host's default.
+    pub policy: Option<&'static str>,
+    /// Cap or share, percent of a card.
+    pub percent: Option<u32>,
+    /// Relative weight.
+    pub weight: Option<u32>,
+    /// `normal` or `high`.
+    pub priority: Priority,
+}
+
+impl From<&ComputeTerms> for PsCompute {
+    fn from(terms: &ComputeTerms) -> Self {
+        Self {
+            policy: terms.policy.map(|policy| policy.name()),
+            percent: terms.percent,
+            weight: terms.weight,
+            priority: terms.priority,
+        }
+    }
+}
+
+/// One slice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PsCard {
+    /// `GPU-…`
+    pub uuid: String,
+    /// N of `/dev/nvidia<N>`.
+    pub minor: u32,
+    /// All that the container may hold of it, bytes.
+    pub quota_bytes: u64,
+    /// What it holds, bytes; absent where the broker has not answered.
+    pub used_bytes: Option<u64>,
+    /// The most that it held, bytes.
+    pub peak_bytes: Option<u64>,
+    /// Allocations refused.
+    pub refused: Option<u64>,
+}
+
+/// A process of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PsProcess {
+    /// On the host.
+    pub pid: i64,
+    /// Its name.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// What it holds.
+    #[serde(default)]
+    pub cards: Vec<PsProcessCard>,
+}
+
+/// What a process holds of a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PsProcessCard {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Bytes.
+    pub used_bytes: u64,
+}
+
+/// A broker's calls since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PsCalls {
+    /// All.
+    pub total: u64,
+    /// Answered without the driver.
+    #[serde(default)]
+    pub answered: u64,
+    /// Executed by the driver.
+    #[serde(default)]
+    pub executed: u64,
+    /// Left to the kernel.
+    #[serde(default)]
+    pub continued: u64,
+    /// Refused.
+    #[serde(default)]
+    pub refused: u64,
+    /// Answered from a result that a signal had kept from being delivered.
+    #[serde(default)]
+    pub replayed: u64,
+}
+
+/// What a broker answers to `status`. Fields that a newer broker adds are ignored.
+#[derive(Debug, Deserialize)]
+struct BrokerStatus {
+    #[serde(default)]
+    cards: Vec<BrokerCard>,
+    #[serde(default)]
+    processes: Vec<PsProcess>,
+    calls: PsCalls,
+}
+
+#[derive(Debug, Deserialize)]
+struct BrokerCard {
+    uuid: String,
+    used_bytes: u64,
+    peak_bytes: u64,
+    #[serde(default)]
+    refused: u64,
+}
+
+/// `broker.pid` of a container's folder.
+#[derive(Debug, Deserialize)]
+struct BrokerPid {
+    pid: i32,
+}
+
+/// Asks the state folder and the brokers.
+///
+/// # Errors
+/// A state folder or grant that cannot be read.
+pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
+    let mut vgpus = Vec::new();
+    for state in vgpu::list(config)? {
+        let dir = config
+            .state_dir
+            .join("vgpus")
+            .join(state.grant.key.relative_dir());
+        let door_lives = FileLock::is_held(&dir.join("door.lock"))?;
+        vgpus.push(one(&state, door_lives, broker_pid(&dir)));
+    }
+    Ok(Ps {
+        version: JSON_VERSION,
+        vgpus,
+    })
+}
+
+fn broker_pid(container_dir: &Path) -> Option<i32> {
+    let text = std::fs::read(container_dir.join("broker.pid")).ok()?;
+    let written: BrokerPid = serde_json::from_slice(&text).ok()?;
+    Some(written.pid)
+}
+
+fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
+    let grant = &vgpu.grant;
+    let status: Option<BrokerStatus> = vgpu
+        .status
+        .clone()
+        .and_then(|status| serde_json::from_value(status).ok());
+    let state = match (vgpu.broker, &status) {
+        (BrokerState::Alive, Some(_)) => State::Running,
+        (BrokerState::Alive, None) => State::Silent,
+        (BrokerState::Gone, _) if door_lives => State::BrokerGone,
+        (BrokerState::Gone, _) => State::Stale,
+    };
+    let cards = grant
+        .cards
+        .iter()
+        .map(|slice| {
+            let told = status.as_ref().and_then(|status| {
+                status
+                    .cards
+                    .iter()
+                    .find(|card| card.uuid == slice.uuid.as_str())
+            });
+            PsCard {
+                uuid: slice.uuid.to_string(),
+                minor: slice.minor,
+                quota_bytes: slice.quota_bytes,
+                used_bytes: told.map(|card| card.used_bytes),
+                peak_bytes: told.map(|card| card.peak_bytes),
+                refused: told.map(|card| card.refused),
+            }
+        })
+        .collect();
+    PsVgpu {
+        namespace: grant.key.namespace().to_owned(),
+        container: grant.key.id().to_owned(),
+        door: grant.door.kind,
+        backend: Backend::Broker,
+        driver: match grant.driver {
+            DriverSpec::Kernel => HostDriver::Kernel,
+            DriverSpec::Sim { .. } => HostDriver::Sim,
+        },
+        driver_version: grant.driver_version.clone(),
+        state,
+        broker_pid: broker_pid.filter(|_| vgpu.broker == BrokerState::Alive),
+        compute: PsCompute::from(&grant.compute),
+        cards,
+        calls: status.as_ref().map(|status| status.calls),
+        processes: status.map(|status| status.processes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn granted(status: Option<serde_json::Value>, broker: BrokerState) -> VgpuState {
+        let grant = serde_json::from_value(json!({
+            "version": 1,
+            "key": {"namespace": "default", "id": "c1"},
+            "driver": {"kind": "sim", "socket": "/run/cgpu/sim/sim.sock"},
+            "driver_version": "570.195.03",
+            "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30}],
+            "compute": {"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"},
+            "door": {"kind": "shim", "pid": 7},
+            "bundle": "/bundle",
+            "created_at_unix_ms": 1,
+        }))
+        .unwrap();
+        VgpuState {
+            grant,
+            broker,
+            status,
+        }
+    }
+
+    fn status() -> serde_json::Value {
+        json!({
+            "version": 1, "container": "default/c1",
+            "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30, "used_bytes": 64 << 20,
+                       "peak_bytes": 128 << 20, "refused": 2}],
+            "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
+            "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
+            "listeners": 1, "something_newer": true,
+        })
+    }
+
+    #[test]
+    fn the_document_is_as_scripts_know_it() {
+        let document = Ps {
+            version: JSON_VERSION,
+            vgpus: vec![
+                one(&granted(Some(status()), BrokerState::Alive), true, Some(99)),
+                one(&granted(None, BrokerState::Gone), false, Some(99)),
+            ],
+        };
+        crate::model::snapshot::check(&document, "ps");
+    }
+
+    #[test]
+    fn the_state_follows_the_locks_and_the_answer() {
+        for (answer, broker, door_lives, state) in [
+            (Some(status()), BrokerState::Alive, true, State::Running),
+            (None, BrokerState::Alive, true, State::Silent),
+            (
+                Some(json!({"version": 1})),
+                BrokerState::Alive,
+                true,
+                State::Silent,
+            ),
+            (None, BrokerState::Gone, true, State::BrokerGone),
+            (None, BrokerState::Gone, false, State::Stale),
+        ] {
+            assert_eq!(one(&granted(answer, broker), door_lives, None).state, state);
+        }
+    }
+}

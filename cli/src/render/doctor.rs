@@ -1,0 +1,40 @@
+//! The tables of `cgpu doctor`.
+
+use super::table;
+use crate::model::doctor::{Doctor, Level};
+
+/// The checks, what is to be done, and the conclusion.
+#[must_use]
+pub fn render(doctor: &Doctor) -> String {
+    let mut rows = table(["", "CHECK", "FOUND"]);
+    let mut remedies = Vec::new();
+    for check in &doctor.checks {
+        let mark = match check.level {
+            Level::Ok => "ok",
+            Level::Note => "note",
+            Level::Missing => "MISSING",
+        };
+        rows.add_row([mark, check.name, check.found.as_str()]);
+        if let Some(remedy) = &check.remedy {
+            remedies.push(format!("{}: {remedy}", check.name));
+        }
+    }
+    let mut text = rows.to_string();
+    if !remedies.is_empty() {
+        text.push_str("\n\nWhat to do:\n  ");
+        text.push_str(&remedies.join("\n  "));
+    }
+    match &doctor.reclaimed {
+        None => {}
+        Some(none) if none.is_empty() => text.push_str("\n\nRepair: nothing was left behind"),
+        Some(keys) => text.push_str(&format!("\n\nRepair: taken back from {}", keys.join(", "))),
+    }
+    match &doctor.choice {
+        Some(choice) => text.push_str(&format!(
+            "\n\nA GPU container can start. Backend: {} ({})\n  memory:  {}\n  compute: {}",
+            choice.backend, choice.reason, choice.memory, choice.compute
+        )),
+        None => text.push_str("\n\nNo GPU container can start here."),
+    }
+    text
+}
