@@ -1,7 +1,7 @@
-//! The simulated driver, seen from the broker: calls go to `cgpu-sim` over its socket (see [`crate::wire`]).
+//! The simulated driver, seen from the broker: each call goes to `cgpu-sim` and comes back.
 //!
-//! A connection carries one call at a time, so there are as many as calls under way; idle ones are kept. The session
-//! (everything that the container holds on the simulated cards) lives as long as any of them.
+//! A connection carries one call at a time, so there are as many as calls under way. All are of one session, which the
+//! simulator frees when the last of them closes; one at least stays open as long as the driver lives.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,18 +11,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use nix::sys::stat::fstat;
-
-use crate::wire::{Answer, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
+use crate::wire::{Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
 use crate::{
     Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef, ImplicitBytes,
     NewFile,
 };
 
-/// Idle connections beyond this are closed.
-const MOST_IDLE: usize = 4;
-
-/// A session with `cgpu-sim`.
+/// A session of a simulator.
 #[derive(Debug)]
 pub struct SimDriver {
     socket: PathBuf,
@@ -30,53 +25,109 @@ pub struct SimDriver {
     version: String,
     cards: Vec<CardIdentity>,
     implicit: ImplicitBytes,
-    nodes: HashMap<(u64, u64), FileKind>,
+    nodes: Nodes,
     idle: Mutex<Vec<Connection>>,
 }
 
-/// A connection with its buffer: only the pages that answers have filled are ever touched.
+/// The simulator's device files by (device, inode): what stays the same through a bind mount.
+#[derive(Debug, Default)]
+struct Nodes(HashMap<(u64, u64), FileKind>);
+
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
     buffer: Vec<u8>,
 }
 
+/// A new connection, and what its greeting said.
+struct Opened {
+    connection: Connection,
+    version: String,
+    cards: Vec<CardIdentity>,
+    implicit: ImplicitBytes,
+}
+
 impl SimDriver {
-    /// Opens a session. The device files are those in `dev` beside the socket; the containers' are bind mounts of them.
+    /// Opens a session (`namespace/container`) with the simulator at a socket (`<state_dir>/sim/sim.sock`); its device
+    /// files are in the folder `dev` beside it.
     ///
     /// # Errors
-    /// [`Error`] when the simulator does not answer, refuses, or has no device files.
+    /// [`Error::Sim`] where there is no simulator, [`Error::Refused`] where it is of another build.
     pub fn connect(socket: &Path, session: &str) -> Result<Self, Error> {
+        let failed = |step| {
+            let socket = socket.display().to_string();
+            move |source| Error::Sim {
+                socket,
+                step,
+                source,
+            }
+        };
+        let nodes =
+            Nodes::below(&socket.with_file_name("dev")).map_err(failed("list the device files"))?;
         let mut driver = Self {
             socket: socket.to_owned(),
             session: session.to_owned(),
             version: String::new(),
             cards: Vec::new(),
             implicit: ImplicitBytes::default(),
-            nodes: HashMap::new(),
+            nodes,
             idle: Mutex::default(),
         };
-        let (connection, answer) = driver.open()?;
-        let Answer::Welcome {
-            driver_version,
+        let Opened {
+            connection,
+            version,
             cards,
             implicit,
-        } = answer
-        else {
-            return Err(driver.malformed("no welcome"));
-        };
-        driver.nodes = nodes(socket, &cards)
-            .map_err(|source| driver.failed("reading the device files", source))?;
-        driver.version = driver_version;
+        } = driver.open()?;
+        driver.version = version;
         driver.cards = cards;
         driver.implicit = implicit;
-        driver.give_back(connection);
+        driver.put_back(connection);
         Ok(driver)
     }
 
-    fn open(&self) -> Result<(Connection, Answer), Error> {
+    /// What each simulated card holds, of all sessions.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    pub fn account(&self) -> Result<Vec<CardAccount>, Error> {
+        match self.ask(&Request::Account)?.0 {
+            Answer::Account(cards) => Ok(cards),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Injects a fault.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`]; [`Error::Refused`] for a card that does not exist.
+    pub fn fault(&self, fault: Fault) -> Result<(), Error> {
+        self.done(&Request::Fault(fault))
+    }
+
+    fn done(&self, request: &Request) -> Result<(), Error> {
+        match self.ask(request)?.0 {
+            Answer::Ok => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn unexpected(&self, answer: Answer) -> Error {
+        let socket = self.socket.display().to_string();
+        match answer {
+            Answer::Refused { reason } => Error::Refused { socket, reason },
+            Answer::Welcome { .. } | Answer::Done { .. } | Answer::Ok | Answer::Account(_) => {
+                Error::Malformed {
+                    socket,
+                    what: "an answer to another request",
+                }
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Opened, Error> {
         let socket = sys::fd_passing::connect_seqpacket(&self.socket)
-            .map_err(|source| self.failed("connecting", source))?;
+            .map_err(|source| self.failed("connect", source))?;
         let mut connection = Connection {
             socket,
             buffer: vec![0; MAX_MESSAGE_BYTES],
@@ -85,39 +136,43 @@ impl SimDriver {
             protocol: PROTOCOL,
             session: self.session.clone(),
         };
-        let (answer, _none) = self.exchange(&mut connection, &hello)?;
-        match answer {
-            Answer::Refused { reason } => Err(Error::Refused {
-                socket: self.name(),
-                reason,
+        match self.exchange(&mut connection, &hello)?.0 {
+            Answer::Welcome {
+                driver_version,
+                cards,
+                implicit,
+            } => Ok(Opened {
+                connection,
+                version: driver_version,
+                cards,
+                implicit,
             }),
-            answer => Ok((connection, answer)),
+            other => Err(self.unexpected(other)),
         }
     }
 
-    /// Sends a request on a connection of its own and waits for the answer.
-    ///
-    /// # Errors
-    /// [`Error`]; the connection is closed then.
-    pub fn request(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Error> {
-        let idle = self
+    /// One request and its answer, on a connection that nobody else uses meanwhile.
+    fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Error> {
+        let pooled = self
             .idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .pop();
-        let mut connection = match idle {
+        let mut connection = match pooled {
             Some(connection) => connection,
-            None => self.open()?.0,
+            None => self.open()?.connection,
         };
-        let (answer, file) = self.exchange(&mut connection, request)?;
-        self.give_back(connection);
-        match answer {
-            Answer::Refused { reason } => Err(Error::Refused {
-                socket: self.name(),
-                reason,
-            }),
-            answer => Ok((answer, file)),
-        }
+        // A connection that failed is dropped: what would come next on it is unknown.
+        let answer = self.exchange(&mut connection, request)?;
+        self.put_back(connection);
+        Ok(answer)
+    }
+
+    fn put_back(&self, connection: Connection) {
+        self.idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(connection);
     }
 
     fn exchange(
@@ -125,72 +180,35 @@ impl SimDriver {
         connection: &mut Connection,
         request: &Request,
     ) -> Result<(Answer, Option<OwnedFd>), Error> {
-        let message = postcard::to_stdvec(request)
-            .map_err(|_too_deep| self.malformed("a request that cannot be written"))?;
-        sys::fd_passing::send(connection.socket.as_fd(), &message, &[])
-            .map_err(|source| self.failed("sending", source))?;
-        let (bytes, files) =
+        let malformed = |what| Error::Malformed {
+            socket: self.socket.display().to_string(),
+            what,
+        };
+        let bytes = postcard::to_slice(request, &mut connection.buffer)
+            .map_err(|_too_long| malformed("the request is too long"))?;
+        sys::fd_passing::send(connection.socket.as_fd(), bytes, &[])
+            .map_err(|source| self.failed("send", source))?;
+        let (length, fds) =
             sys::fd_passing::receive(connection.socket.as_fd(), &mut connection.buffer)
-                .map_err(|source| self.failed("receiving", source))?;
-        if bytes == 0 {
-            return Err(self.failed("receiving", io::ErrorKind::UnexpectedEof.into()));
+                .map_err(|source| self.failed("receive", source))?;
+        if length == 0 {
+            return Err(self.failed("receive", io::ErrorKind::UnexpectedEof.into()));
         }
         let answer = connection
             .buffer
-            .get(..bytes)
-            .and_then(|message| postcard::from_bytes(message).ok());
-        let answer = answer.ok_or_else(|| self.malformed("not an answer"))?;
-        Ok((answer, files.into_iter().next()))
-    }
-
-    fn give_back(&self, connection: Connection) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < MOST_IDLE {
-            idle.push(connection);
-        }
-    }
-
-    fn name(&self) -> String {
-        self.socket.display().to_string()
+            .get(..length)
+            .and_then(|bytes| postcard::from_bytes(bytes).ok())
+            .ok_or_else(|| malformed("not an answer"))?;
+        Ok((answer, fds.into_iter().next()))
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> Error {
         Error::Sim {
-            socket: self.name(),
+            socket: self.socket.display().to_string(),
             step,
             source,
         }
     }
-
-    fn malformed(&self, what: &'static str) -> Error {
-        Error::Malformed {
-            socket: self.name(),
-            what,
-        }
-    }
-}
-
-/// (device, inode) of every device file, by what it stands for.
-fn nodes(socket: &Path, cards: &[CardIdentity]) -> io::Result<HashMap<(u64, u64), FileKind>> {
-    let dev = socket.parent().unwrap_or(Path::new("/")).join("dev");
-    let mut names = vec![
-        ("nvidiactl".to_owned(), FileKind::Ctl),
-        ("nvidia-uvm".to_owned(), FileKind::Uvm),
-        ("nvidia-uvm-tools".to_owned(), FileKind::UvmTools),
-    ];
-    names.extend(cards.iter().map(|card| {
-        (
-            format!("nvidia{}", card.minor),
-            FileKind::Card { minor: card.minor },
-        )
-    }));
-    names
-        .into_iter()
-        .map(|(name, kind)| {
-            let meta = fs::metadata(dev.join(name))?;
-            Ok(((meta.dev(), meta.ino()), kind))
-        })
-        .collect()
 }
 
 impl Driver for SimDriver {
@@ -207,8 +225,7 @@ impl Driver for SimDriver {
     }
 
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
-        let stat = fstat(fd).ok()?;
-        self.nodes.get(&(stat.st_dev, stat.st_ino)).copied()
+        self.nodes.kind(fd)
     }
 
     fn execute(
@@ -217,6 +234,10 @@ impl Driver for SimDriver {
         caller: Caller,
         call: &mut Call,
     ) -> Result<Executed, Error> {
+        let malformed = |what| Error::Malformed {
+            socket: self.socket.display().to_string(),
+            what,
+        };
         let request = Request::Ioctl {
             file: file.id,
             kind: file.kind,
@@ -238,40 +259,108 @@ impl Driver for SimDriver {
                 })
                 .collect(),
         };
-        let (answer, sent) = self.request(&request)?;
+        let (answer, fd) = self.ask(&request)?;
         let Answer::Done {
             ret,
             segments,
             replaces,
         } = answer
         else {
-            return Err(self.malformed("no result"));
+            return Err(self.unexpected(answer));
         };
-        let as_long = segments.len() == call.segments.len()
+        let same = segments.len() == call.segments.len()
             && segments
                 .iter()
                 .zip(&call.segments)
                 .all(|(new, old)| new.len() == old.bytes.len());
-        if !as_long {
-            return Err(self.malformed("blocks of another length"));
+        if !same {
+            return Err(malformed("blocks of another length"));
         }
         for (segment, bytes) in call.segments.iter_mut().zip(segments) {
             segment.bytes = bytes;
         }
-        let new_file = match (replaces, sent) {
+        let new_file = match (replaces, fd) {
             (Some(replaces), Some(fd)) => Some(NewFile { replaces, fd }),
             (None, None) => None,
             (Some(_), None) | (None, Some(_)) => {
-                return Err(self.malformed("a file without its number"));
+                return Err(malformed("a file and its place do not come together"));
             }
         };
         Ok(Executed { ret, new_file })
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {
-        match self.request(&Request::Closed { file })? {
-            (Answer::Ok, _) => Ok(()),
-            _ => Err(self.malformed("no acknowledgement")),
+        self.done(&Request::Closed { file })
+    }
+}
+
+impl Nodes {
+    fn below(dev: &Path) -> io::Result<Self> {
+        let mut nodes = HashMap::new();
+        for entry in fs::read_dir(dev)? {
+            let entry = entry?;
+            if let Some(kind) = entry.file_name().to_str().and_then(kind_of_name) {
+                let metadata = entry.metadata()?;
+                nodes.insert((metadata.dev(), metadata.ino()), kind);
+            }
         }
+        Ok(Self(nodes))
+    }
+
+    fn kind(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
+        let stat = nix::sys::stat::fstat(fd).ok()?;
+        self.0.get(&(stat.st_dev, stat.st_ino)).copied()
+    }
+}
+
+fn kind_of_name(name: &str) -> Option<FileKind> {
+    match name {
+        "nvidiactl" => Some(FileKind::Ctl),
+        "nvidia-uvm" => Some(FileKind::Uvm),
+        "nvidia-uvm-tools" => Some(FileKind::UvmTools),
+        card => card
+            .strip_prefix("nvidia")?
+            .parse()
+            .ok()
+            .map(|minor| FileKind::Card { minor }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_told_apart_by_what_they_are_and_not_by_name() {
+        let dir = std::env::temp_dir().join(format!("cgpu-driver-nodes-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for name in [
+            "nvidiactl",
+            "nvidia7",
+            "nvidia-uvm",
+            "nvidia-uvm-tools",
+            "other",
+        ] {
+            fs::write(dir.join(name), "").unwrap();
+        }
+        fs::hard_link(dir.join("nvidia7"), dir.join("renamed")).unwrap();
+        let nodes = Nodes::below(&dir).unwrap();
+        let kind = |name: &str| nodes.kind(fs::File::open(dir.join(name)).unwrap().as_fd());
+        assert_eq!(kind("nvidiactl"), Some(FileKind::Ctl));
+        assert_eq!(kind("renamed"), Some(FileKind::Card { minor: 7 }));
+        assert_eq!(kind("nvidia-uvm"), Some(FileKind::Uvm));
+        assert_eq!(kind("nvidia-uvm-tools"), Some(FileKind::UvmTools));
+        assert_eq!(kind("other"), None);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn no_simulator_is_an_error_that_names_the_socket() {
+        let error = SimDriver::connect(Path::new("/nonexistent/sim/sim.sock"), "a/b").unwrap_err();
+        assert!(
+            error.to_string().contains("/nonexistent/sim/sim.sock"),
+            "{error}"
+        );
+        assert_eq!(error.errno(), 5);
     }
 }

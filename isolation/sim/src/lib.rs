@@ -1,1 +1,113 @@
-//! 
+//! Simulated NVIDIA cards behind the driver's own requests → program `cgpu-sim`.
+//!
+//! Answers the ioctls that a broker would otherwise hand to the kernel's driver: RM objects, memory, UVM maps, and the
+//! rings that a client fills without any call. It must not know quotas, ledgers or filters: a card here gives out all of
+//! its memory to whoever asks, and its account is what the broker's ledger is checked against. No tenant is protected
+//! from another by this crate; that is the broker's work.
+//!
+//! Kernels (SM code) are not executed: a launch completes after the duration that the profile declares.
+//!
+//! ```text
+//! Machine ── Hardware ── SimCard ×N          account, faults
+//!    └────── Session ×M (one a container)    files, clients, objects
+//!               └──── Channel ×K ── VaSpace  rings, read by one thread a session
+//! ```
+//!
+//! Locks, in the order they may be taken: session list, session state, VA space, card. The ring thread takes a VA space
+//! for reading or a channel's execution, never a session's state, so that a tenant's pages that block cannot stop calls.
+
+#![forbid(unsafe_code)]
+
+mod architecture;
+mod card;
+mod fifo;
+mod machine;
+mod memory;
+mod profile;
+mod server;
+mod session;
+mod vaspace;
+
+pub use architecture::Architecture;
+pub use card::SimCard;
+pub use machine::{Machine, Outcome, SessionHandle};
+pub use profile::{CardProfile, Profile};
+pub use server::Server;
+
+use std::path::PathBuf;
+
+/// Why the simulator cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The profile cannot be read.
+    #[error("profile {path} cannot be read")]
+    ProfileUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The profile is not TOML of the known shape.
+    #[error("profile {path}: {reason}")]
+    ProfileSyntax {
+        /// The file.
+        path: PathBuf,
+        /// What and where, by the parser.
+        reason: String,
+    },
+    /// A value in the profile is out of range.
+    #[error("profile {path}: {key} = {value}: {allowed}")]
+    ProfileValue {
+        /// The file.
+        path: PathBuf,
+        /// The key, with its table.
+        key: String,
+        /// What stands there.
+        value: String,
+        /// What may stand there.
+        allowed: &'static str,
+    },
+    /// Another simulator holds the folder.
+    #[error("another cgpu-sim serves {path}")]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file of the root could not be made.
+    #[error("{step} {path}")]
+    File {
+        /// What was being done.
+        step: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The inventory could not be written.
+    #[error("the inventory below {path} cannot be written")]
+    Inventory {
+        /// The state folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: cards::Error,
+    },
+    /// The process could not be set up.
+    #[error("{step}")]
+    Process {
+        /// What was being done.
+        step: &'static str,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Locks, and goes on where another thread panicked: the data of this crate is valid between statements.
+fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

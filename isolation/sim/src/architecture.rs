@@ -1,0 +1,92 @@
+//! What a card of an architecture offers.
+
+use nvabi::Release;
+use serde::Deserialize;
+
+/// The architectures that can be simulated.
+///
+/// GA100 and Hopper are absent: the open client that the simulator is tested with does not drive them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Architecture {
+    /// Ampere, GA102 and its like.
+    Ga10x,
+    /// Ada, AD102 and its like.
+    Ada,
+    /// Blackwell, GB202 and its like.
+    Blackwell,
+}
+
+/// The layout of a launch's descriptor (QMD).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QmdVersion {
+    V3,
+    V5,
+}
+
+/// Classes that every card has: memory, address spaces, groups, events, the debugger.
+const COMMON: &[u32] = &[
+    0x3e, 0x40, 0x70, 0x71, 0x79, 0x50a0, 0x83de, 0x9067, 0x90f1, 0xa06c,
+];
+
+impl Architecture {
+    /// The first release whose tables have its classes.
+    pub(crate) fn since(self) -> Release {
+        match self {
+            Self::Ga10x | Self::Ada => Release::R535,
+            Self::Blackwell => Release::R570,
+        }
+    }
+
+    fn own_classes(self) -> &'static [u32] {
+        match self {
+            Self::Ga10x => &[0xc461, 0xc56f, 0xc7b5, 0xc7c0],
+            Self::Ada => &[0xc461, 0xc56f, 0xc7b5, 0xc9c0],
+            Self::Blackwell => &[0xc661, 0xc761, 0xc96f, 0xcab5, 0xcec0],
+        }
+    }
+
+    /// The class list, in the order that GPU_GET_CLASSLIST gives it.
+    pub(crate) fn classes(self) -> Vec<u32> {
+        COMMON.iter().chain(self.own_classes()).copied().collect()
+    }
+
+    /// Whether a class that belongs to cards exists on this one.
+    pub(crate) fn has(self, class: u32) -> bool {
+        COMMON.contains(&class) || self.own_classes().contains(&class)
+    }
+
+    /// `NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_*` (ctrl2080mc.h).
+    pub(crate) fn mc_architecture(self) -> u32 {
+        match self {
+            Self::Ga10x => 0x170,
+            Self::Ada => 0x190,
+            Self::Blackwell => 0x1b0,
+        }
+    }
+
+    /// `SM_VERSION` of GR_GET_INFO (ctrl0080gr.h).
+    pub(crate) fn sm_version(self) -> u32 {
+        match self {
+            Self::Ga10x => 0x806,
+            Self::Ada => 0x809,
+            Self::Blackwell => 0xa04,
+        }
+    }
+
+    /// A PCI device id of the family.
+    pub(crate) fn pci_device_id(self) -> u16 {
+        match self {
+            Self::Ga10x => 0x2204,
+            Self::Ada => 0x2684,
+            Self::Blackwell => 0x2b85,
+        }
+    }
+
+    pub(crate) fn qmd(self) -> QmdVersion {
+        match self {
+            Self::Ga10x | Self::Ada => QmdVersion::V3,
+            Self::Blackwell => QmdVersion::V5,
+        }
+    }
+}

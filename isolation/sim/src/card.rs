@@ -1,0 +1,233 @@
+//! One card: its identity, its account, its faults.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use driver::CardIdentity;
+use driver::wire::CardAccount;
+use nvabi::status::{NV_ERR_GPU_IS_LOST, NV_ERR_NO_MEMORY};
+
+use crate::locked;
+use crate::profile::{CardProfile, uuid_text};
+use crate::session::Refusal;
+
+/// Length of BAR1 that every simulated card shows, bytes.
+pub(crate) const BAR1_BYTES: u64 = 256 << 20;
+
+/// A simulated card.
+#[derive(Debug)]
+pub struct SimCard {
+    /// Its place in the driver's order; also its minor number and device instance.
+    pub index: u32,
+    /// What the profile says.
+    pub profile: CardProfile,
+    channels_made: AtomicU32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used_bytes: u64,
+    peak_bytes: u64,
+    /// By session and process.
+    holders: BTreeMap<(Arc<str>, i32), Holder>,
+    /// Next made-up physical address.
+    next_offset: u64,
+    /// Allocations that are still to fail.
+    out_of_memory_calls: u32,
+    lost: bool,
+}
+
+#[derive(Debug, Default)]
+struct Holder {
+    bytes: u64,
+    /// Charges, also those of no bytes.
+    charges: u64,
+}
+
+/// A process that holds something on a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) bytes: u64,
+}
+
+impl SimCard {
+    pub(crate) fn new(index: u32, profile: CardProfile) -> Arc<Self> {
+        Arc::new(Self {
+            index,
+            profile,
+            channels_made: AtomicU32::new(1),
+            state: Mutex::default(),
+        })
+    }
+
+    /// `GPU-…`
+    #[must_use]
+    pub fn uuid(&self) -> String {
+        uuid_text(&self.profile.uuid)
+    }
+
+    /// Bus number; domain, slot and function are 0.
+    pub(crate) fn pci_bus(&self) -> u8 {
+        u8::try_from(self.index)
+            .unwrap_or(u8::MAX)
+            .saturating_add(1)
+    }
+
+    /// RM's id: domain, bus and slot in one number.
+    pub(crate) fn gpu_id(&self) -> u32 {
+        u32::from(self.pci_bus()) << 8
+    }
+
+    /// As the driver numbers it.
+    #[must_use]
+    pub fn identity(&self) -> CardIdentity {
+        CardIdentity {
+            uuid: self.uuid(),
+            minor: self.index,
+            gpu_id: self.gpu_id(),
+            device_instance: self.index,
+            memory_bytes: self.profile.memory_bytes,
+        }
+    }
+
+    /// A number for a new channel.
+    pub(crate) fn next_channel(&self) -> u32 {
+        self.channels_made.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Bytes that nobody holds.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.profile
+            .memory_bytes
+            .saturating_sub(locked(&self.state).used_bytes)
+    }
+
+    /// Who holds what.
+    #[must_use]
+    pub fn account(&self) -> CardAccount {
+        let state = locked(&self.state);
+        let mut sessions = BTreeMap::<&str, u64>::new();
+        for ((session, _pid), holder) in state.holders.iter().filter(|(_, holder)| holder.bytes > 0)
+        {
+            let sum = sessions.entry(session).or_default();
+            *sum = sum.saturating_add(holder.bytes);
+        }
+        CardAccount {
+            uuid: self.uuid(),
+            memory_bytes: self.profile.memory_bytes,
+            used_bytes: state.used_bytes,
+            peak_bytes: state.peak_bytes,
+            sessions: sessions
+                .into_iter()
+                .map(|(name, bytes)| (name.to_owned(), bytes))
+                .collect(),
+        }
+    }
+
+    /// Every process that has an object on the card, of all sessions.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        let mut processes = BTreeMap::<i32, u64>::new();
+        for ((_session, pid), holder) in &locked(&self.state).holders {
+            let sum = processes.entry(*pid).or_default();
+            *sum = sum.saturating_add(holder.bytes);
+        }
+        processes
+            .into_iter()
+            .map(|(pid, bytes)| Process { pid, bytes })
+            .collect()
+    }
+
+    /// Takes memory; the answer gives it back when it is dropped. No bytes: the process is only listed.
+    pub(crate) fn charge(
+        self: &Arc<Self>,
+        session: &Arc<str>,
+        pid: i32,
+        bytes: u64,
+    ) -> Result<Charge, Refusal> {
+        let mut state = locked(&self.state);
+        if state.lost {
+            return Err(Refusal(NV_ERR_GPU_IS_LOST));
+        }
+        if bytes > 0 && state.out_of_memory_calls > 0 {
+            state.out_of_memory_calls -= 1;
+            return Err(Refusal(NV_ERR_NO_MEMORY));
+        }
+        let used = state
+            .used_bytes
+            .checked_add(bytes)
+            .filter(|used| *used <= self.profile.memory_bytes)
+            .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+        state.used_bytes = used;
+        state.peak_bytes = state.peak_bytes.max(used);
+        let offset = state.next_offset;
+        state.next_offset = offset.wrapping_add(bytes);
+        let holder = state.holders.entry((session.clone(), pid)).or_default();
+        holder.bytes += bytes;
+        holder.charges += 1;
+        Ok(Charge {
+            card: self.clone(),
+            session: session.clone(),
+            pid,
+            bytes,
+            offset: offset % self.profile.memory_bytes,
+        })
+    }
+
+    /// `NV_ERR_GPU_IS_LOST` where that fault is injected.
+    pub(crate) fn alive(&self) -> Result<(), Refusal> {
+        if locked(&self.state).lost {
+            Err(Refusal(NV_ERR_GPU_IS_LOST))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn fail_allocations(&self, calls: u32) {
+        locked(&self.state).out_of_memory_calls = calls;
+    }
+
+    pub(crate) fn lose(&self) {
+        locked(&self.state).lost = true;
+    }
+
+    pub(crate) fn end_faults(&self) {
+        let mut state = locked(&self.state);
+        state.lost = false;
+        state.out_of_memory_calls = 0;
+    }
+}
+
+/// Memory of a card that is taken as long as this exists.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    card: Arc<SimCard>,
+    session: Arc<str>,
+    pid: i32,
+    bytes: u64,
+    /// A made-up physical address, inside the card.
+    pub(crate) offset: u64,
+}
+
+impl Charge {
+    pub(crate) fn card(&self) -> &Arc<SimCard> {
+        &self.card
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut state = locked(&self.card.state);
+        state.used_bytes -= self.bytes;
+        let key = (self.session.clone(), self.pid);
+        if let Some(holder) = state.holders.get_mut(&key) {
+            holder.bytes -= self.bytes;
+            holder.charges -= 1;
+            if holder.charges == 0 {
+                state.holders.remove(&key);
+            }
+        }
+    }
+}

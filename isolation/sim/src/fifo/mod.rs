@@ -1,0 +1,594 @@
+//! Channels: the rings that a client fills, and the engines behind them.
+//!
+//! ```text
+//! idle ──GP_PUT moves──▶ running ──acquire fails──▶ stalled ──value comes──▶ running
+//!   ▲                      │  └──launch──▶ waiting for the kernel's end ──▶ running
+//!   └──────ring empty──────┘  └──MMU fault, unknown method──▶ in error, until it is reset
+//! ```
+//!
+//! Everything of a channel runs in order: a launch ends before the next method, which is what every client that waits for
+//! its own results expects, and more than the hardware promises.
+
+mod compute;
+mod copy;
+mod host;
+mod runner;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::card::SimCard;
+use crate::fifo::compute::Launch;
+use crate::locked;
+use crate::memory::Backing;
+use crate::session::nanoseconds;
+use crate::vaspace::VaSpace;
+
+pub(crate) use runner::Runner;
+
+/// USERD fields (clc56f.h): where the card reads, where the client has written to.
+const GP_GET: u64 = 0x88;
+const GP_PUT: u64 = 0x8c;
+/// RM's default, µs.
+const DEFAULT_TIMESLICE_US: u64 = 1024;
+/// Bytes moved at once.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Methods in a subchannel's space: a 12-bit word address.
+const METHODS: usize = 4096;
+const SUBCHANNELS: usize = 8;
+/// Methods below this are the host's, whatever the subchannel.
+const FIRST_ENGINE_METHOD: u32 = 0x100;
+/// `ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT` and `..._GR_EXCEPTION` (nverror.h): what the log of a real driver calls Xid.
+const XID_MMU_FAULT: u32 = 31;
+const XID_METHOD: u32 = 13;
+
+/// A time-slice group: its channels run only when it is scheduled.
+#[derive(Debug)]
+pub(crate) struct Group {
+    scheduled: AtomicBool,
+    timeslice_us: AtomicU64,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            scheduled: AtomicBool::new(false),
+            timeslice_us: AtomicU64::new(DEFAULT_TIMESLICE_US),
+        }
+    }
+}
+
+impl Group {
+    pub(crate) fn schedule(&self, on: bool) {
+        self.scheduled.store(on, Ordering::Release);
+    }
+
+    pub(crate) fn timeslice(&self) -> u64 {
+        self.timeslice_us.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_timeslice(&self, micros: u64) {
+        self.timeslice_us.store(micros, Ordering::Relaxed);
+    }
+}
+
+/// What a channel is made of.
+#[derive(Debug)]
+pub(crate) struct ChannelSpec {
+    pub(crate) client: u32,
+    pub(crate) card: Arc<SimCard>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) space: Arc<VaSpace>,
+    pub(crate) userd: Arc<Backing>,
+    pub(crate) userd_offset: u64,
+    pub(crate) fifo_address: u64,
+    pub(crate) entries: u32,
+    pub(crate) error_notifier: Option<Arc<Backing>>,
+}
+
+/// A channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    spec: ChannelSpec,
+    id: u32,
+    /// Scheduled by itself, without its group.
+    scheduled: AtomicBool,
+    /// Taken off the runlist by FIFO_DISABLE_CHANNELS.
+    disabled: AtomicBool,
+    /// Its object is freed.
+    removed: AtomicBool,
+    execution: Mutex<Execution>,
+}
+
+/// Why a channel went into error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// An address that leads nowhere.
+    Mmu { address: u64 },
+    /// Something that the engine does not know.
+    Method { class: u32, method: u32, value: u32 },
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing to do.
+    Idle,
+    /// Something was done; there may be more.
+    Progress,
+    /// An acquire waits for a value.
+    Stalled,
+    /// A kernel runs until this time of the cards' clock.
+    Until(Duration),
+}
+
+/// What a method came to.
+enum Method {
+    Done,
+    Stalled,
+    Launched,
+}
+
+#[derive(Debug, Default)]
+struct Execution {
+    /// Index of the next ring entry.
+    get: u32,
+    words: Vec<u32>,
+    at: usize,
+    header: Option<Header>,
+    host: host::Registers,
+    subchannels: [Subchannel; SUBCHANNELS],
+    launch: Option<Launch>,
+    interrupts: u32,
+    failure: Option<Failure>,
+}
+
+#[derive(Debug, Default)]
+struct Subchannel {
+    class: u32,
+    registers: Option<Box<[u32; METHODS]>>,
+    /// Bytes of inline data that have come.
+    inline_bytes: u64,
+}
+
+/// A method header whose data has not all been taken.
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    subchannel: usize,
+    method: u32,
+    remaining: u32,
+    /// What the next method address is, relative to this one.
+    stride: Stride,
+    immediate: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stride {
+    Increment,
+    Stay,
+    IncrementOnce,
+}
+
+impl Subchannel {
+    fn register(&self, method: u32) -> u32 {
+        let at = usize::try_from(method / 4).unwrap_or(usize::MAX);
+        self.registers
+            .as_ref()
+            .and_then(|all| all.get(at))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    fn set(&mut self, method: u32, value: u32) {
+        let at = usize::try_from(method / 4).unwrap_or(usize::MAX);
+        let registers = self.registers.get_or_insert_with(|| Box::new([0; METHODS]));
+        if let Some(register) = registers.get_mut(at) {
+            *register = value;
+        }
+    }
+
+    /// An address in two registers, upper part first.
+    fn address(&self, upper: u32) -> u64 {
+        u64::from(self.register(upper)) << 32 | u64::from(self.register(upper + 4))
+    }
+}
+
+impl Channel {
+    /// `None` where USERD does not fit into its memory.
+    pub(crate) fn new(spec: ChannelSpec) -> Option<Arc<Self>> {
+        let end = spec.userd_offset.checked_add(GP_PUT + 4)?;
+        if end > spec.userd.bytes() {
+            return None;
+        }
+        let id = spec.card.next_channel();
+        Some(Arc::new(Self {
+            spec,
+            id,
+            scheduled: AtomicBool::new(false),
+            disabled: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+            execution: Mutex::default(),
+        }))
+    }
+
+    /// Number on its card, and the doorbell's token.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn userd(&self) -> &Arc<Backing> {
+        &self.spec.userd
+    }
+
+    pub(crate) fn schedule(&self, on: bool) {
+        self.scheduled.store(on, Ordering::Release);
+    }
+
+    pub(crate) fn disable(&self, off: bool) {
+        self.disabled.store(off, Ordering::Release);
+    }
+
+    /// Forgets an error, and what the ring holds.
+    pub(crate) fn reset(&self) {
+        let mut execution = locked(&self.execution);
+        let put = self.gp_put().unwrap_or(0);
+        *execution = Execution {
+            get: put,
+            ..Execution::default()
+        };
+    }
+
+    /// The address that could not be translated, where that stopped the channel.
+    pub(crate) fn fault_address(&self) -> Option<u64> {
+        match locked(&self.execution).failure {
+            Some(Failure::Mmu { address }) => Some(address),
+            Some(Failure::Method { .. }) | None => None,
+        }
+    }
+
+    fn remove(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    fn runs(&self) -> bool {
+        let scheduled = self.scheduled.load(Ordering::Acquire)
+            || self.spec.group.scheduled.load(Ordering::Acquire);
+        scheduled && !self.disabled.load(Ordering::Acquire) && !self.removed.load(Ordering::Acquire)
+    }
+
+    fn gp_put(&self) -> Option<u32> {
+        let mut word = [0; 4];
+        self.spec
+            .userd
+            .read(self.spec.userd_offset + GP_PUT, &mut word)
+            .ok()?;
+        Some(u32::from_le_bytes(word))
+    }
+
+    /// Does a piece of work: at most one ring entry, or one kernel.
+    pub(crate) fn step(&self, now: &dyn Fn() -> Duration) -> Step {
+        if !self.runs() {
+            return Step::Idle;
+        }
+        let mut execution = locked(&self.execution);
+        if execution.failure.is_some() {
+            return Step::Idle;
+        }
+        match self.advance(&mut execution, now) {
+            Ok(step) => step,
+            Err(failure) => {
+                self.fail(&mut execution, failure, now());
+                Step::Progress
+            }
+        }
+    }
+
+    /// Non-stalling interrupts since the last look.
+    pub(crate) fn take_interrupts(&self) -> u32 {
+        std::mem::take(&mut locked(&self.execution).interrupts)
+    }
+
+    fn advance(
+        &self,
+        execution: &mut Execution,
+        now: &dyn Fn() -> Duration,
+    ) -> Result<Step, Failure> {
+        if let Some(launch) = &execution.launch {
+            if now() < launch.ends {
+                return Ok(Step::Until(launch.ends));
+            }
+            execution.launch = self.finish_launch(execution, now())?;
+            return Ok(Step::Progress);
+        }
+        // As long as an entry is under way its words are kept, also when all of them are taken.
+        if execution.words.is_empty() && !self.fetch(execution)? {
+            return Ok(Step::Idle);
+        }
+        let step = self.run_words(execution, now)?;
+        if step == Step::Progress
+            && execution.at >= execution.words.len()
+            && execution.launch.is_none()
+        {
+            self.entry_done(execution);
+        }
+        Ok(step)
+    }
+
+    /// Takes the next ring entry; `false` when the ring is empty.
+    fn fetch(&self, execution: &mut Execution) -> Result<bool, Failure> {
+        let Some(put) = self.gp_put() else {
+            return Ok(false);
+        };
+        if put == execution.get {
+            return Ok(false);
+        }
+        if put >= self.spec.entries {
+            return Err(Failure::Method {
+                class: 0,
+                method: 0x8c,
+                value: put,
+            });
+        }
+        let mut entry = [0; 8];
+        self.read(
+            self.spec
+                .fifo_address
+                .wrapping_add(u64::from(execution.get) * 8),
+            &mut entry,
+        )?;
+        let entry = u64::from_le_bytes(entry);
+        // word0 31:2 and word1 7:0: address; word1 30:10: length in words.
+        let address = entry & 0xff_ffff_fffc;
+        let length = entry >> 42 & 0x1f_ffff;
+        let mut bytes = vec![0; usize::try_from(length * 4).unwrap_or(0)];
+        self.read(address, &mut bytes)?;
+        execution.words = bytes
+            .chunks_exact(4)
+            .filter_map(|word| word.try_into().ok())
+            .map(u32::from_le_bytes)
+            .collect();
+        execution.at = 0;
+        Ok(true)
+    }
+
+    /// Tells the client that the entry is taken.
+    fn entry_done(&self, execution: &mut Execution) {
+        execution.words.clear();
+        execution.at = 0;
+        execution.get = (execution.get + 1) % self.spec.entries;
+        if let Err(error) = self.spec.userd.write(
+            self.spec.userd_offset + GP_GET,
+            &execution.get.to_le_bytes(),
+        ) {
+            tracing::warn!(channel = self.id, %error, "GP_GET cannot be written");
+        }
+    }
+
+    fn run_words(
+        &self,
+        execution: &mut Execution,
+        now: &dyn Fn() -> Duration,
+    ) -> Result<Step, Failure> {
+        loop {
+            let Some(header) = execution.header else {
+                let Some(word) = execution.words.get(execution.at).copied() else {
+                    return Ok(Step::Progress);
+                };
+                execution.at += 1;
+                if !execution.read_header(word)? {
+                    // End of the segment.
+                    execution.at = execution.words.len();
+                }
+                continue;
+            };
+            let Some(value) = header
+                .immediate
+                .or_else(|| execution.words.get(execution.at).copied())
+            else {
+                // The data of this header comes with the next entry.
+                return Ok(Step::Progress);
+            };
+            let came_to = self.method(execution, header.subchannel, header.method, value, now)?;
+            if matches!(came_to, Method::Stalled) {
+                return Ok(Step::Stalled);
+            }
+            execution.take(header);
+            if matches!(came_to, Method::Launched) {
+                return Ok(Step::Progress);
+            }
+        }
+    }
+
+    fn method(
+        &self,
+        execution: &mut Execution,
+        subchannel: usize,
+        method: u32,
+        value: u32,
+        now: &dyn Fn() -> Duration,
+    ) -> Result<Method, Failure> {
+        if method < FIRST_ENGINE_METHOD {
+            return self.host_method(execution, subchannel, method, value, now);
+        }
+        let Some(state) = execution.subchannels.get_mut(subchannel) else {
+            return Err(Failure::Method {
+                class: 0,
+                method,
+                value,
+            });
+        };
+        state.set(method, value);
+        // The low byte of a class says which engine it is.
+        match state.class & 0xff {
+            0xb5 => self
+                .copy_method(state, method, value, now())
+                .map(|()| Method::Done),
+            0xc0 => {
+                let launch = self.compute_method(state, method, value, now())?;
+                execution.launch = launch;
+                Ok(if execution.launch.is_some() {
+                    Method::Launched
+                } else {
+                    Method::Done
+                })
+            }
+            _no_engine => Err(Failure::Method {
+                class: state.class,
+                method,
+                value,
+            }),
+        }
+    }
+
+    fn fail(&self, execution: &mut Execution, failure: Failure, now: Duration) {
+        let xid = match failure {
+            Failure::Mmu { .. } => XID_MMU_FAULT,
+            Failure::Method { .. } => XID_METHOD,
+        };
+        tracing::warn!(
+            card = self.spec.card.index,
+            client = format_args!("{:#x}", self.spec.client),
+            channel = self.id,
+            xid,
+            ?failure,
+            "channel in error"
+        );
+        execution.failure = Some(failure);
+        if let Some(notifier) = &self.spec.error_notifier {
+            // NvNotification {timeStamp 0:8, info32 8, info16 12, status 14:2} (nvtypes.h); status -1: error.
+            let mut block = [0; 16];
+            block[..8].copy_from_slice(&nanoseconds(now).to_le_bytes());
+            block[8..12].copy_from_slice(&xid.to_le_bytes());
+            block[14..].copy_from_slice(&u16::MAX.to_le_bytes());
+            if let Err(error) = notifier.write(0, &block) {
+                tracing::debug!(channel = self.id, %error, "error notifier cannot be written");
+            }
+        }
+    }
+
+    /// Reads the channel's address space.
+    fn read(&self, mut address: u64, mut into: &mut [u8]) -> Result<(), Failure> {
+        while !into.is_empty() {
+            let place = self
+                .spec
+                .space
+                .translate(address)
+                .ok_or(Failure::Mmu { address })?;
+            let bytes = usize::try_from(place.bytes)
+                .unwrap_or(usize::MAX)
+                .min(into.len());
+            let (now, later) = into.split_at_mut(bytes);
+            place
+                .backing
+                .read(place.offset, now)
+                .map_err(|_gone| Failure::Mmu { address })?;
+            into = later;
+            address = address.wrapping_add(u64::try_from(bytes).unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// Writes the channel's address space.
+    fn write(&self, mut address: u64, mut bytes: &[u8]) -> Result<(), Failure> {
+        while !bytes.is_empty() {
+            let place = self
+                .spec
+                .space
+                .translate(address)
+                .ok_or(Failure::Mmu { address })?;
+            let length = usize::try_from(place.bytes)
+                .unwrap_or(usize::MAX)
+                .min(bytes.len());
+            let (now, later) = bytes.split_at(length);
+            place
+                .backing
+                .write(place.offset, now)
+                .map_err(|_gone| Failure::Mmu { address })?;
+            bytes = later;
+            address = address.wrapping_add(u64::try_from(length).unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// Copies within the channel's address space.
+    fn copy(&self, mut from: u64, mut to: u64, mut bytes: u64) -> Result<(), Failure> {
+        let mut buffer = vec![0; usize::try_from(bytes.min(CHUNK_BYTES)).unwrap_or(0)];
+        while bytes > 0 {
+            let length = bytes.min(CHUNK_BYTES);
+            let chunk = buffer
+                .get_mut(..usize::try_from(length).unwrap_or(0))
+                .unwrap_or_default();
+            self.read(from, chunk)?;
+            self.write(to, chunk)?;
+            from = from.wrapping_add(length);
+            to = to.wrapping_add(length);
+            bytes -= length;
+        }
+        Ok(())
+    }
+
+    /// Writes a semaphore of four words: the payload, and when.
+    fn write_stamped(&self, address: u64, payload: u64, now: Duration) -> Result<(), Failure> {
+        let mut words = [0; 16];
+        words[..8].copy_from_slice(&payload.to_le_bytes());
+        words[8..].copy_from_slice(&nanoseconds(now).to_le_bytes());
+        // The time first: whoever sees the payload finds the time beside it.
+        self.write(address.wrapping_add(8), &words[8..])?;
+        self.write(address, &words[..8])
+    }
+}
+
+impl Execution {
+    /// Reads a method header (clc56f.h, DMA_*); `false` at the end of the segment.
+    fn read_header(&mut self, word: u32) -> Result<bool, Failure> {
+        let count = word >> 16 & 0x1fff;
+        let subchannel = usize::try_from(word >> 13 & 7).unwrap_or(0);
+        let method = (word & 0xfff) * 4;
+        let (stride, remaining, immediate) = match word >> 29 {
+            // No operation: what rings are padded with.
+            0 if word == 0 => return Ok(true),
+            1 => (Stride::Increment, count, None),
+            3 => (Stride::Stay, count, None),
+            4 => (Stride::Stay, 1, Some(count)),
+            5 => (Stride::IncrementOnce, count, None),
+            7 => return Ok(false),
+            _unknown => {
+                return Err(Failure::Method {
+                    class: 0,
+                    method,
+                    value: word,
+                });
+            }
+        };
+        if remaining > 0 {
+            self.header = Some(Header {
+                subchannel,
+                method,
+                remaining,
+                stride,
+                immediate,
+            });
+        }
+        Ok(true)
+    }
+
+    /// The method of a header is done.
+    fn take(&mut self, header: Header) {
+        if header.immediate.is_none() {
+            self.at += 1;
+        }
+        let (method, stride) = match header.stride {
+            Stride::Increment => (header.method.wrapping_add(4), Stride::Increment),
+            Stride::Stay => (header.method, Stride::Stay),
+            Stride::IncrementOnce => (header.method.wrapping_add(4), Stride::Stay),
+        };
+        let remaining = header.remaining - 1;
+        self.header = (remaining > 0).then_some(Header {
+            method,
+            stride,
+            remaining,
+            ..header
+        });
+    }
+}

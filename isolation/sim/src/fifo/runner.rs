@@ -1,0 +1,216 @@
+//! The thread that reads the rings of one session.
+//!
+//! A doorbell is a plain store to shared memory, which wakes nobody, so rings are looked at again and again: at once
+//! after work, less and less often while there is none. Without a channel the thread sleeps for good.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::EventFd;
+
+use super::{Channel, Step};
+use crate::locked;
+
+/// Stack of a ring thread.
+const STACK_BYTES: usize = 256 << 10;
+/// How long to rest between looks, by how long there has been no work.
+const RESTS: &[(Duration, Duration)] = &[
+    (Duration::from_millis(2), Duration::from_micros(50)),
+    (Duration::from_millis(50), Duration::from_micros(250)),
+    (Duration::from_secs(1), Duration::from_millis(1)),
+];
+/// After the last of these.
+const LONGEST_REST: Duration = Duration::from_millis(5);
+
+/// Reads the rings of one session.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    session: Arc<str>,
+    state: Mutex<State>,
+    wake: Condvar,
+    /// The thread rests for long enough that waking it is worth a call.
+    dozing: AtomicBool,
+    watchers: Mutex<Vec<Watcher>>,
+    started: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    channels: Vec<Arc<Channel>>,
+    thread: Thread,
+    looks: u64,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Thread {
+    #[default]
+    NotStarted,
+    Running,
+    Stopped,
+}
+
+/// An event object and where it reports to.
+#[derive(Debug)]
+struct Watcher {
+    client: u32,
+    object: u32,
+    fd: Arc<EventFd>,
+}
+
+impl Runner {
+    pub(crate) fn new(session: &Arc<str>) -> Arc<Self> {
+        Arc::new(Self {
+            session: session.clone(),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            dozing: AtomicBool::new(false),
+            watchers: Mutex::default(),
+            started: Instant::now(),
+        })
+    }
+
+    pub(crate) fn add(self: &Arc<Self>, channel: Arc<Channel>) {
+        let mut state = locked(&self.state);
+        state.channels.push(channel);
+        if state.thread == Thread::NotStarted {
+            let runner = self.clone();
+            let thread = std::thread::Builder::new()
+                .name("ring".to_owned())
+                .stack_size(STACK_BYTES)
+                .spawn(move || runner.run());
+            match thread {
+                Ok(_detached) => state.thread = Thread::Running,
+                Err(error) => {
+                    tracing::error!(session = &*self.session, %error, "no thread for the rings: channels do not run")
+                }
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn remove(&self, channel: &Arc<Channel>) {
+        channel.remove();
+        locked(&self.state)
+            .channels
+            .retain(|other| !Arc::ptr_eq(other, channel));
+    }
+
+    /// Something may have been written: look soon.
+    pub(crate) fn look(&self) {
+        if self.dozing.load(Ordering::Acquire) {
+            locked(&self.state).looks += 1;
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        let mut state = locked(&self.state);
+        for channel in state.channels.drain(..) {
+            channel.remove();
+        }
+        state.thread = Thread::Stopped;
+        drop(state);
+        locked(&self.watchers).clear();
+        self.wake.notify_one();
+    }
+
+    /// An event object reports to a descriptor.
+    pub(crate) fn watch(&self, client: u32, object: u32, fd: Arc<EventFd>) {
+        locked(&self.watchers).push(Watcher { client, object, fd });
+    }
+
+    pub(crate) fn unwatch(&self, client: u32, object: u32) {
+        locked(&self.watchers)
+            .retain(|watcher| (watcher.client, watcher.object) != (client, object));
+    }
+
+    pub(crate) fn forget_event(&self, fd: &Arc<EventFd>) {
+        locked(&self.watchers).retain(|watcher| !Arc::ptr_eq(&watcher.fd, fd));
+    }
+
+    /// Steps every channel once; how long until one of them has something to do for sure.
+    fn round(&self, channels: &[Arc<Channel>]) -> Round {
+        let now = || self.started.elapsed();
+        let mut round = Round {
+            progress: false,
+            next: None,
+        };
+        let mut interrupts = 0_u32;
+        for channel in channels {
+            match channel.step(&now) {
+                Step::Progress => round.progress = true,
+                Step::Until(end) => {
+                    let rest = end.saturating_sub(now());
+                    round.next = Some(round.next.map_or(rest, |next| next.min(rest)));
+                }
+                Step::Idle | Step::Stalled => {}
+            }
+            interrupts = interrupts.saturating_add(channel.take_interrupts());
+        }
+        if interrupts > 0 {
+            for watcher in locked(&self.watchers).iter() {
+                // A counter that is full is readable already.
+                if let Err(error) = watcher.fd.write(1) {
+                    tracing::debug!(%error, "event not counted");
+                }
+            }
+        }
+        round
+    }
+
+    fn run(&self) {
+        let mut last_work = Instant::now();
+        let mut seen = 0;
+        loop {
+            let mut state = locked(&self.state);
+            while state.channels.is_empty() && state.thread != Thread::Stopped {
+                state = self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                last_work = Instant::now();
+            }
+            if state.thread == Thread::Stopped {
+                return;
+            }
+            let channels = state.channels.clone();
+            if state.looks != seen {
+                seen = state.looks;
+                last_work = Instant::now();
+            }
+            drop(state);
+            let Round { progress, next } = self.round(&channels);
+            drop(channels);
+            if progress {
+                last_work = Instant::now();
+                continue;
+            }
+            let idle = last_work.elapsed();
+            let rest = RESTS
+                .iter()
+                .find(|(until, _rest)| idle < *until)
+                .map_or(LONGEST_REST, |(_until, rest)| *rest);
+            // A kernel's end is known: no need to look before.
+            let rest = next.unwrap_or(rest);
+            let state = locked(&self.state);
+            if state.looks != seen || state.thread == Thread::Stopped {
+                continue;
+            }
+            self.dozing
+                .store(rest >= Duration::from_millis(1), Ordering::Release);
+            drop(
+                self.wake
+                    .wait_timeout(state, rest)
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+            self.dozing.store(false, Ordering::Release);
+        }
+    }
+}
+
+struct Round {
+    progress: bool,
+    next: Option<Duration>,
+}

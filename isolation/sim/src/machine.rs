@@ -1,0 +1,247 @@
+//! The machine: its cards, and the sessions that use them.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use driver::wire::{CardAccount, Fault, WireFd};
+use driver::{Caller, CardIdentity, FileId, FileKind, ImplicitBytes};
+use nvabi::Release;
+use nvabi::class::CLIENT_HANDLE_BASE;
+
+use crate::card::SimCard;
+use crate::locked;
+use crate::profile::Profile;
+use crate::session::{Replacement, Session};
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct Hardware {
+    pub(crate) version: String,
+    pub(crate) release: Release,
+    pub(crate) implicit: ImplicitBytes,
+    pub(crate) cards: Vec<Arc<SimCard>>,
+    clients_made: AtomicU32,
+    started: Instant,
+    slow: Mutex<Slow>,
+}
+
+#[derive(Debug, Default)]
+struct Slow {
+    millis: u32,
+    calls: u32,
+}
+
+impl Hardware {
+    pub(crate) fn card_by_gpu_id(&self, gpu_id: u32) -> Option<&Arc<SimCard>> {
+        self.cards.iter().find(|card| card.gpu_id() == gpu_id)
+    }
+
+    /// A handle that no client of the machine has had.
+    pub(crate) fn next_client(&self) -> u32 {
+        CLIENT_HANDLE_BASE.wrapping_add(self.clients_made.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The cards' clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// How long the next call is to take, by an injected fault.
+    fn delay(&self) -> Option<Duration> {
+        let mut slow = locked(&self.slow);
+        slow.calls = slow.calls.checked_sub(1)?;
+        Some(Duration::from_millis(u64::from(slow.millis)))
+    }
+}
+
+/// Simulated cards and their driver.
+#[derive(Debug)]
+pub struct Machine {
+    hardware: Arc<Hardware>,
+    sessions: Mutex<BTreeMap<String, Joined>>,
+}
+
+#[derive(Debug)]
+struct Joined {
+    session: Arc<Session>,
+    handles: u32,
+}
+
+/// What came of an ioctl.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What the ioctl returns: 0 or a negative errno.
+    pub ret: i32,
+    /// A file, and the tenant's descriptor that it replaces.
+    pub replaces: Option<(i32, OwnedFd)>,
+}
+
+impl Machine {
+    /// A machine with the cards of a profile, all of them free.
+    #[must_use]
+    pub fn new(profile: Profile) -> Arc<Self> {
+        let cards = profile
+            .cards
+            .into_iter()
+            .zip(0..)
+            .map(|(card, index)| SimCard::new(index, card))
+            .collect();
+        let hardware = Hardware {
+            version: profile.driver_version,
+            release: profile.release,
+            implicit: profile.implicit,
+            cards,
+            clients_made: AtomicU32::new(1),
+            started: Instant::now(),
+            slow: Mutex::default(),
+        };
+        Arc::new(Self {
+            hardware: Arc::new(hardware),
+            sessions: Mutex::default(),
+        })
+    }
+
+    /// The version that the driver gives itself.
+    #[must_use]
+    pub fn driver_version(&self) -> &str {
+        &self.hardware.version
+    }
+
+    /// What objects without a size take.
+    #[must_use]
+    pub fn implicit(&self) -> ImplicitBytes {
+        self.hardware.implicit
+    }
+
+    /// The cards, by index.
+    #[must_use]
+    pub fn cards(&self) -> &[Arc<SimCard>] {
+        &self.hardware.cards
+    }
+
+    /// The cards as the driver numbers them.
+    #[must_use]
+    pub fn identities(&self) -> Vec<CardIdentity> {
+        self.hardware
+            .cards
+            .iter()
+            .map(|card| card.identity())
+            .collect()
+    }
+
+    /// What each card holds.
+    #[must_use]
+    pub fn account(&self) -> Vec<CardAccount> {
+        self.hardware
+            .cards
+            .iter()
+            .map(|card| card.account())
+            .collect()
+    }
+
+    /// Opens a session, or joins it where it is open. It ends, with all that it holds, when the last handle is dropped.
+    #[must_use]
+    pub fn join(self: &Arc<Self>, name: &str) -> SessionHandle {
+        let mut sessions = locked(&self.sessions);
+        let joined = sessions.entry(name.to_owned()).or_insert_with(|| Joined {
+            session: Session::new(name, self.hardware.clone()),
+            handles: 0,
+        });
+        joined.handles += 1;
+        SessionHandle {
+            machine: self.clone(),
+            session: joined.session.clone(),
+        }
+    }
+
+    /// Injects a fault.
+    ///
+    /// # Errors
+    /// The text says which card does not exist.
+    pub fn fault(&self, fault: &Fault) -> Result<(), String> {
+        let card = |uuid: &str| {
+            self.hardware
+                .cards
+                .iter()
+                .find(|card| card.uuid() == uuid)
+                .ok_or_else(|| format!("no card {uuid}"))
+        };
+        match fault {
+            Fault::OutOfMemory { uuid, calls } => card(uuid)?.fail_allocations(*calls),
+            Fault::CardLost { uuid } => card(uuid)?.lose(),
+            Fault::Slow { millis, calls } => {
+                *locked(&self.hardware.slow) = Slow {
+                    millis: *millis,
+                    calls: *calls,
+                }
+            }
+            Fault::Clear => {
+                *locked(&self.hardware.slow) = Slow::default();
+                for card in &self.hardware.cards {
+                    card.end_faults();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A membership in a session.
+#[derive(Debug)]
+pub struct SessionHandle {
+    machine: Arc<Machine>,
+    session: Arc<Session>,
+}
+
+impl SessionHandle {
+    /// Executes an ioctl on a file of the session's, changing its blocks.
+    pub fn ioctl(
+        &self,
+        file: FileId,
+        kind: FileKind,
+        caller: Caller,
+        cmd: u32,
+        segments: &mut Vec<Vec<u8>>,
+        fds: &[WireFd],
+    ) -> Outcome {
+        if let Some(delay) = self.machine.hardware.delay() {
+            std::thread::sleep(delay);
+        }
+        let done = self.session.ioctl(file, kind, caller, cmd, segments, fds);
+        Outcome {
+            ret: done.ret,
+            replaces: done
+                .replacement
+                .map(|Replacement { number, fd }| (number, fd)),
+        }
+    }
+
+    /// The tenant's last descriptor of a file is gone.
+    pub fn closed(&self, file: FileId) {
+        self.session.closed(file);
+    }
+
+    /// The machine that the session is on.
+    #[must_use]
+    pub fn machine(&self) -> &Arc<Machine> {
+        &self.machine
+    }
+}
+
+impl Drop for SessionHandle {
+    fn drop(&mut self) {
+        let mut sessions = locked(&self.machine.sessions);
+        let Some(joined) = sessions.get_mut(&*self.session.name) else {
+            return;
+        };
+        joined.handles -= 1;
+        if joined.handles == 0 {
+            sessions.remove(&*self.session.name);
+            // Under the lock: whoever joins anew finds the cards free of what the former session held.
+            self.session.end();
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `cgpu-sim`: simulated NVIDIA cards for machines that have none.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use cards::SimulatedInventory;
+use clap::{Args, Parser, Subcommand};
+use driver::sim::SimDriver;
+use driver::wire::Fault;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use sim::{Profile, Server};
+use tracing_subscriber::EnvFilter;
+
+/// The session that account and faults are asked in; it never holds anything.
+const OBSERVER: &str = "cgpu-sim/observer";
+
+/// Simulates NVIDIA cards: answers the driver's ioctls that a cgpu broker carries to it. Kernels are not executed; a
+/// launch completes after the time that the profile declares.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cgpu-sim",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+struct Arguments {
+    #[command(flatten)]
+    serve: Serve,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The profile (TOML): which driver, which cards.
+    #[arg(long, value_name = "FILE", required = true)]
+    profile: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The state folder of cgpu; the simulator's own files stand in its folder `sim`.
+    #[arg(long, value_name = "DIR", default_value = "/run/cgpu")]
+    state_dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prints what each card holds, as JSON.
+    Account {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Injects a fault into the running simulator.
+    Fault {
+        #[command(flatten)]
+        place: Place,
+        #[command(subcommand)]
+        fault: Injected,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Injected {
+    /// The next allocations on a card fail for lack of memory.
+    OutOfMemory {
+        /// The card, GPU-…
+        uuid: String,
+        /// How many allocations.
+        #[arg(long, default_value_t = 1)]
+        calls: u32,
+    },
+    /// Every call on a card fails as if it had fallen off the bus.
+    CardLost {
+        /// The card, GPU-…
+        uuid: String,
+    },
+    /// The next calls take long.
+    Slow {
+        /// How long each.
+        millis: u32,
+        /// How many calls.
+        #[arg(long, default_value_t = 1)]
+        calls: u32,
+    },
+    /// Ends all faults.
+    Clear,
+}
+
+fn main() -> ExitCode {
+    let filter =
+        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        None => serve(&arguments.serve),
+        Some(Command::Account { place }) => account(&place.state_dir),
+        Some(Command::Fault { place, fault }) => inject(&place.state_dir, fault),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(arguments: &Serve) -> anyhow::Result<()> {
+    // Before any thread is made, so that every one of them leaves these to this one.
+    let mut ends = SigSet::empty();
+    ends.add(Signal::SIGTERM);
+    ends.add(Signal::SIGINT);
+    ends.thread_block().context("block signals")?;
+    // Every object that a client maps is a file.
+    let (_soft, hard) =
+        getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;
+
+    let profile = Profile::read(
+        arguments
+            .profile
+            .as_deref()
+            .context("no profile is given")?,
+    )?;
+    let server = Server::bind(profile, &arguments.place.state_dir)?;
+    server.start()?;
+    say("ready\n")?;
+    let signal = ends.wait().context("wait for the end")?;
+    tracing::info!(%signal, "ends");
+    Ok(())
+}
+
+fn account(state_dir: &Path) -> anyhow::Result<()> {
+    let cards = connect(state_dir)?.account()?;
+    say(&format!(
+        "{}\n",
+        serde_json::to_string_pretty(&cards).context("write JSON")?
+    ))
+}
+
+fn inject(state_dir: &Path, fault: Injected) -> anyhow::Result<()> {
+    let fault = match fault {
+        Injected::OutOfMemory { uuid, calls } => Fault::OutOfMemory { uuid, calls },
+        Injected::CardLost { uuid } => Fault::CardLost { uuid },
+        Injected::Slow { millis, calls } => Fault::Slow { millis, calls },
+        Injected::Clear => Fault::Clear,
+    };
+    Ok(connect(state_dir)?.fault(fault)?)
+}
+
+fn connect(state_dir: &Path) -> anyhow::Result<SimDriver> {
+    Ok(SimDriver::connect(
+        &SimulatedInventory::socket_path(state_dir),
+        OBSERVER,
+    )?)
+}
+
+fn say(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("write to standard output")
+}

@@ -1,0 +1,375 @@
+//! The profile: which driver and which cards are simulated.
+
+use std::path::Path;
+
+use driver::ImplicitBytes;
+use nvabi::{DriverVersion, Release};
+use serde::Deserialize;
+
+use crate::Error;
+use crate::architecture::Architecture;
+
+/// Most cards that the driver knows (`NV_MAX_DEVICES`).
+const MAX_CARDS: u32 = 32;
+/// A tebibyte: more than any card has.
+const MAX_MEMORY_MIB: u64 = 1 << 20;
+/// A longer name does not fit into NAME_STRING with its end (ctrl2080gpu.h).
+const MAX_NAME_BYTES: usize = 63;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileText {
+    driver: DriverText,
+    #[serde(default)]
+    implicit: ImplicitText,
+    card: Vec<CardText>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DriverText {
+    version: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ImplicitText {
+    channel_group_bytes: u64,
+    channel_bytes: u64,
+    va_space_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CardText {
+    name: String,
+    memory_mib: u64,
+    architecture: Architecture,
+    uuid: Option<String>,
+    #[serde(default = "one")]
+    count: u32,
+    #[serde(default)]
+    kernel_duration_us: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What is simulated.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// The driver version that is played, as its clients read it.
+    pub driver_version: String,
+    /// Its layouts.
+    pub release: Release,
+    /// What the driver takes for objects that nobody gives a size.
+    pub implicit: ImplicitBytes,
+    /// The cards, by index.
+    pub cards: Vec<CardProfile>,
+}
+
+/// One card.
+#[derive(Debug, Clone)]
+pub struct CardProfile {
+    /// What NAME_STRING says.
+    pub name: String,
+    /// The 16 bytes behind `GPU-…`.
+    pub uuid: [u8; 16],
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// What it is.
+    pub architecture: Architecture,
+    /// How long every kernel runs, µs.
+    pub kernel_duration_us: u32,
+}
+
+impl Profile {
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// Unreadable, of another shape, or a value out of range; each names the key and what is allowed.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::ProfileUnreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// As [`Profile::read`], from text; the path is for messages.
+    ///
+    /// # Errors
+    /// As [`Profile::read`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Error> {
+        let syntax = |error: toml::de::Error| Error::ProfileSyntax {
+            path: path.to_owned(),
+            reason: error.to_string().trim_end().to_owned(),
+        };
+        let ProfileText {
+            driver,
+            implicit,
+            card,
+        } = toml::from_str(text).map_err(syntax)?;
+        let wrong = |key: String, value: String, allowed| Error::ProfileValue {
+            path: path.to_owned(),
+            key,
+            value,
+            allowed,
+        };
+        let release = driver
+            .version
+            .parse::<DriverVersion>()
+            .ok()
+            .and_then(|version| Release::of(version).ok())
+            .ok_or_else(|| {
+                wrong(
+                    "driver.version".to_owned(),
+                    format!("{:?}", driver.version),
+                    "must be 535.x, 550.54.14 or a later 550.x, 570.86.15 or a later 570.x, 580.65.06 or a later 580.x",
+                )
+            })?;
+        let mut cards = Vec::new();
+        for (at, text) in card.iter().enumerate() {
+            let key = |name: &str| format!("card[{at}].{name}");
+            if text.count == 0 || text.count > MAX_CARDS {
+                return Err(wrong(
+                    key("count"),
+                    text.count.to_string(),
+                    "must be 1 to 32",
+                ));
+            }
+            for _copy in 0..text.count {
+                let card = CardProfile::of(text, cards.len()).map_err(
+                    |Wrong {
+                         name,
+                         value,
+                         allowed,
+                     }| { wrong(key(name), value, allowed) },
+                )?;
+                if text.architecture.since() > release {
+                    return Err(wrong(
+                        key("architecture"),
+                        format!("{:?}", text.architecture).to_lowercase(),
+                        "needs driver.version 570.86.15 or later",
+                    ));
+                }
+                if cards
+                    .iter()
+                    .any(|other: &CardProfile| other.uuid == card.uuid)
+                {
+                    return Err(wrong(
+                        key("uuid"),
+                        uuid_text(&card.uuid),
+                        "must differ from that of every other card",
+                    ));
+                }
+                cards.push(card);
+            }
+        }
+        if cards.is_empty() || u32::try_from(cards.len()).is_ok_and(|count| count > MAX_CARDS) {
+            return Err(wrong(
+                "card".to_owned(),
+                format!("{} cards", cards.len()),
+                "must be 1 to 32 cards",
+            ));
+        }
+        let least = cards
+            .iter()
+            .map(|card| card.memory_bytes)
+            .min()
+            .unwrap_or(0);
+        for (name, bytes) in [
+            ("implicit.channel_group_bytes", implicit.channel_group_bytes),
+            ("implicit.channel_bytes", implicit.channel_bytes),
+            ("implicit.va_space_bytes", implicit.va_space_bytes),
+        ] {
+            if bytes > least {
+                return Err(wrong(
+                    name.to_owned(),
+                    bytes.to_string(),
+                    "must not pass the memory of the smallest card",
+                ));
+            }
+        }
+        let implicit = ImplicitBytes {
+            channel_group: implicit.channel_group_bytes,
+            channel: implicit.channel_bytes,
+            va_space: implicit.va_space_bytes,
+        };
+        Ok(Self {
+            driver_version: driver.version,
+            release,
+            implicit,
+            cards,
+        })
+    }
+}
+
+struct Wrong {
+    name: &'static str,
+    value: String,
+    allowed: &'static str,
+}
+
+impl CardProfile {
+    fn of(text: &CardText, index: usize) -> Result<Self, Wrong> {
+        let printable = text
+            .name
+            .bytes()
+            .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        if text.name.is_empty() || text.name.len() > MAX_NAME_BYTES || !printable {
+            return Err(Wrong {
+                name: "name",
+                value: format!("{:?}", text.name),
+                allowed: "must be 1 to 63 printable ASCII characters",
+            });
+        }
+        if text.memory_mib == 0 || text.memory_mib > MAX_MEMORY_MIB {
+            return Err(Wrong {
+                name: "memory_mib",
+                value: text.memory_mib.to_string(),
+                allowed: "must be 1 to 1048576",
+            });
+        }
+        let uuid = match &text.uuid {
+            None => made_uuid(&text.name, index),
+            Some(uuid) if text.count == 1 => parsed_uuid(uuid).ok_or_else(|| Wrong {
+                name: "uuid",
+                value: format!("{uuid:?}"),
+                allowed: "must be GPU- and a UUID, e.g. GPU-8d8a6b0f-31c1-4a2c-9a40-0a2b5b1f0001",
+            })?,
+            Some(uuid) => {
+                return Err(Wrong {
+                    name: "uuid",
+                    value: format!("{uuid:?}"),
+                    allowed: "cannot stand beside a count above 1",
+                });
+            }
+        };
+        Ok(Self {
+            name: text.name.clone(),
+            uuid,
+            memory_bytes: text.memory_mib << 20,
+            architecture: text.architecture,
+            kernel_duration_us: text.kernel_duration_us,
+        })
+    }
+}
+
+/// `GPU-` and the 8-4-4-4-12 form.
+pub(crate) fn uuid_text(bytes: &[u8; 16]) -> String {
+    let mut text = "GPU-".to_owned();
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+fn parsed_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits = text.strip_prefix("GPU-")?.replace('-', "");
+    let bytes: [u8; 16] = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
+    (uuid_text(&bytes) == text.to_ascii_lowercase().replacen("gpu-", "GPU-", 1)).then_some(bytes)
+}
+
+/// A version 8 UUID (RFC 9562: contents of one's own) that depends on name and index only: FNV-1a over both.
+fn made_uuid(name: &str, index: usize) -> [u8; 16] {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let hash = name
+        .bytes()
+        .chain([0])
+        .chain(index.to_string().bytes())
+        .fold(BASIS, |hash, byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(PRIME)
+        });
+    let mut bytes = hash.to_be_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Profile, Error> {
+        Profile::parse(Path::new("p.toml"), text)
+    }
+
+    const TWO: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated RTX 4090\"\nmemory_mib = 24576\narchitecture = \"ada\"\ncount = 2\n";
+
+    #[test]
+    fn cards_are_counted_and_named_deterministically() {
+        let profile = parse(TWO).unwrap();
+        let uuids: Vec<String> = profile
+            .cards
+            .iter()
+            .map(|card| uuid_text(&card.uuid))
+            .collect();
+        assert_eq!(uuids.len(), 2);
+        assert_ne!(uuids[0], uuids[1]);
+        assert_eq!(
+            uuids,
+            parse(TWO)
+                .unwrap()
+                .cards
+                .iter()
+                .map(|card| uuid_text(&card.uuid))
+                .collect::<Vec<_>>()
+        );
+        assert_eq!(
+            cards::GpuUuid::new(uuids[0].clone()).unwrap().as_str(),
+            uuids[0]
+        );
+        assert_eq!(profile.cards[1].memory_bytes, 24 << 30);
+    }
+
+    #[test]
+    fn a_given_uuid_is_kept_and_checked() {
+        let with = |uuid: &str| parse(&TWO.replace("count = 2", &format!("uuid = \"{uuid}\"")));
+        let uuid = "GPU-8d8a6b0f-31c1-4a2c-9a40-0a2b5b1f0001";
+        assert_eq!(uuid_text(&with(uuid).unwrap().cards[0].uuid), uuid);
+        for wrong in [
+            "8d8a6b0f",
+            "GPU-8d8a6b0f31c14a2c9a400a2b5b1f0001",
+            "GPU-zz8a6b0f-31c1-4a2c-9a40-0a2b5b1f0001",
+        ] {
+            assert!(
+                with(wrong).unwrap_err().to_string().contains("uuid"),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_wrong_value_is_named_with_what_is_allowed() {
+        for (from, to, expect) in [
+            ("570.195.03", "471.1", "driver.version"),
+            ("24576", "0", "card[0].memory_mib = 0: must be 1 to 1048576"),
+            (
+                "count = 2",
+                "count = 33",
+                "card[0].count = 33: must be 1 to 32",
+            ),
+            ("count = 2", "counts = 2", "unknown field `counts`"),
+            ("\"ada\"", "\"hopper\"", "unknown variant `hopper`"),
+            ("Simulated RTX 4090", "", "card[0].name"),
+            (
+                "[[card]]",
+                "[implicit]\nchannel_bytes = 99999999999\n[[card]]",
+                "implicit.channel_bytes = 99999999999",
+            ),
+        ] {
+            let error = parse(&TWO.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        }
+        let old = TWO
+            .replace("570.195.03", "550.163.01")
+            .replace("\"ada\"", "\"blackwell\"");
+        assert!(parse(&old).unwrap_err().to_string().contains("570.86.15"));
+    }
+}

@@ -1,0 +1,642 @@
+//! Making and freeing objects.
+
+use std::sync::Arc;
+
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::class::{self, Kind, NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR};
+use nvabi::layout::{
+    channel_params, device_params, memory_params, nvos00, nvos02, nvos21, nvos32, nvos55, nvos64,
+};
+use nvabi::status::{
+    NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS, NV_ERR_INVALID_DEVICE,
+    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED,
+};
+
+use super::objects::{Client, Object, Resource, end_all, require_class};
+use super::{Context, Refusal, Replacement, Segments, State, event};
+use crate::card::SimCard;
+use crate::fifo::{Channel, ChannelSpec, Group};
+use crate::memory::{Backing, Memory};
+use crate::vaspace::VaSpace;
+
+const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+const MIB2: u64 = 2 << 20;
+const KIB64: u64 = 64 << 10;
+/// The host's page.
+const PAGE_BYTES: u64 = 4096;
+/// More than any host has; a larger size is a mistake that must not reach the memfd.
+const MAX_SYSTEM_BYTES: u64 = 1 << 40;
+/// The doorbell page (`NVC361_NV_USERMODE__SIZE`).
+const USERMODE_BYTES: u64 = KIB64;
+/// One channel's USERD (`NV_RAMUSERD_CHAN_SIZE`), in a page of its own.
+const USERD_BYTES: u64 = PAGE_BYTES;
+/// `attr` bits 26:25: where memory shall be.
+const ATTR_LOCATION_MASK: u32 = 3 << 25;
+const ATTR_LOCATION_PCI: u32 = 1 << 25;
+/// `attr2` bits 21:20: which huge page; all but 0 are 2 MiB and more.
+const ATTR2_PAGE_SIZE_HUGE_MASK: u32 = 3 << 20;
+
+/// Offsets of VA space handles in allocation parameters (nvos.h).
+const VIRTUAL_H_VA_SPACE: usize = 16;
+const MEMORY_H_VA_SPACE: usize = 108;
+const GROUP_H_VA_SPACE: usize = 8;
+const CONTEXT_SHARE_H_VA_SPACE: usize = 0;
+/// `subDeviceId`
+const SUBDEVICE_ID: usize = 0;
+/// `hObjectError` of a channel.
+const CHANNEL_H_ERROR: usize = 0;
+/// Outputs of VID_HEAP_CONTROL's ALLOC_SIZE: the fields after `size` and `alignment` (nvos.h).
+const HEAP_OFFSET: usize = 104;
+const HEAP_LIMIT: usize = 112;
+
+pub(super) fn rm_alloc(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<(), Refusal> {
+    let (arg, params) = split(segments)?;
+    let field = |at| u32_at(arg, at).ok_or(INVALID);
+    let class = field(nvos21::H_CLASS)?;
+    let row =
+        class::row_of(class, context.hardware.release).ok_or(Refusal(NV_ERR_INVALID_CLASS))?;
+    let handle = if row.kind == Kind::Root {
+        let owner = state.owner(context);
+        let handle = context.hardware.next_client();
+        state.clients.insert(
+            handle,
+            Client::new(handle, class::NV01_ROOT_CLIENT, owner, context.caller.tgid),
+        );
+        handle
+    } else {
+        let request = New {
+            client: field(nvos21::H_ROOT)?,
+            parent: field(nvos21::H_PARENT)?,
+            wanted: field(nvos21::H_NEW)?,
+            class,
+            kind: row.kind,
+        };
+        request.make(
+            state,
+            context,
+            params.map(Vec::as_mut_slice).unwrap_or_default(),
+        )?
+    };
+    put_u32(arg, nvos21::H_NEW, handle);
+    Ok(())
+}
+
+pub(super) fn rm_alloc_long(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<(), Refusal> {
+    let (arg, _params) = split(segments)?;
+    let flags = u32_at(arg, nvos64::FLAGS).ok_or(INVALID)?;
+    if flags & nvos64::FLAG_SERIALISED != 0 {
+        return Err(Refusal(NV_ERR_NOT_SUPPORTED));
+    }
+    rm_alloc(state, context, segments)
+}
+
+fn split(segments: &mut Segments) -> Result<(&mut Vec<u8>, Option<&mut Vec<u8>>), Refusal> {
+    let (first, rest) = segments.split_first_mut().ok_or(INVALID)?;
+    Ok((first, rest.first_mut()))
+}
+
+/// A new object.
+struct New {
+    client: u32,
+    parent: u32,
+    wanted: u32,
+    class: u32,
+    kind: Kind,
+}
+
+impl New {
+    fn make(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        params: &mut [u8],
+    ) -> Result<u32, Refusal> {
+        let client = state.client(context, self.client)?;
+        client.check_handle(self.wanted)?;
+        if self.kind == Kind::Device {
+            return self.device(client, context, params);
+        }
+        if self.kind == Kind::Event {
+            let number = event::number_of(params).ok_or(INVALID)?;
+            let object = self.object(client.parent(self.parent)?.card.clone(), Resource::Plain);
+            let handle = client.insert(self.wanted, object)?;
+            state.attach_event(context.runner, self.client, handle, number);
+            return Ok(handle);
+        }
+        let parent = client.parent(self.parent)?;
+        let card = parent
+            .card
+            .clone()
+            .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?;
+        card.alive()?;
+        if self.kind != Kind::Subdevice {
+            require_class(&card, self.class)?;
+        }
+        let object = match self.kind {
+            Kind::Subdevice => {
+                self.require(matches!(parent.resource, Resource::Device(_)))?;
+                if u32_at(params, SUBDEVICE_ID).unwrap_or(0) != 0 {
+                    return Err(Refusal(NV_ERR_INVALID_DEVICE));
+                }
+                self.object(Some(card), Resource::Subdevice)
+            }
+            Kind::Vidmem | Kind::Sysmem => self.memory(client, context, card, params)?,
+            Kind::Virtual => {
+                let at = if self.class == class::NV01_MEMORY_VIRTUAL {
+                    VIRTUAL_H_VA_SPACE
+                } else {
+                    MEMORY_H_VA_SPACE
+                };
+                let (space, depends_on) =
+                    self.named_space(client, u32_at(params, at).unwrap_or(0))?;
+                Object {
+                    depends_on,
+                    ..self.object(Some(card), Resource::Virtual(space))
+                }
+            }
+            Kind::VaSpace => {
+                self.require(matches!(parent.resource, Resource::Device(_)))?;
+                let implicit = Some(Arc::new(card.charge(
+                    context.session,
+                    client.pid,
+                    context.hardware.implicit.va_space,
+                )?));
+                Object {
+                    implicit,
+                    ..self.object(Some(card), Resource::VaSpace(Arc::default()))
+                }
+            }
+            Kind::ChannelGroup => {
+                self.require(matches!(parent.resource, Resource::Device(_)))?;
+                let (space, depends_on) =
+                    self.named_space(client, u32_at(params, GROUP_H_VA_SPACE).unwrap_or(0))?;
+                let implicit = Some(Arc::new(card.charge(
+                    context.session,
+                    client.pid,
+                    context.hardware.implicit.channel_group,
+                )?));
+                Object {
+                    implicit,
+                    depends_on,
+                    ..self.object(Some(card), Resource::ChannelGroup(Arc::default(), space))
+                }
+            }
+            Kind::ContextShare => {
+                self.require(matches!(parent.resource, Resource::ChannelGroup(..)))?;
+                let handle = u32_at(params, CONTEXT_SHARE_H_VA_SPACE).ok_or(INVALID)?;
+                let (space, depends_on) = self.named_space(client, handle)?;
+                Object {
+                    depends_on,
+                    ..self.object(Some(card), Resource::ContextShare(space))
+                }
+            }
+            Kind::Channel => return self.channel(client, context, card, params),
+            Kind::Engine => {
+                self.require(matches!(parent.resource, Resource::Channel(_)))?;
+                self.object(Some(card), Resource::Plain)
+            }
+            Kind::Usermode => {
+                self.require(matches!(parent.resource, Resource::Subdevice))?;
+                self.object(
+                    Some(card),
+                    Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new()),
+                )
+            }
+            Kind::Plain => self.object(Some(card), Resource::Plain),
+            Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+            Kind::Root | Kind::Device | Kind::Event => return Err(Refusal(NV_ERR_INVALID_CLASS)),
+        };
+        client.insert(self.wanted, object)
+    }
+
+    fn object(&self, card: Option<Arc<SimCard>>, resource: Resource) -> Object {
+        Object::new(self.class, self.parent, card, resource)
+    }
+
+    #[expect(
+        clippy::unused_self,
+        reason = "reads as a rule of the object that is made"
+    )]
+    fn require(&self, right_parent: bool) -> Result<(), Refusal> {
+        if right_parent {
+            Ok(())
+        } else {
+            Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT))
+        }
+    }
+
+    fn device(
+        &self,
+        client: &mut Client,
+        context: &Context<'_>,
+        params: &[u8],
+    ) -> Result<u32, Refusal> {
+        self.require(matches!(
+            client.parent(self.parent)?.resource,
+            Resource::Client
+        ))?;
+        let instance = u32_at(params, device_params::DEVICE_ID).ok_or(INVALID)?;
+        let card = usize::try_from(instance)
+            .ok()
+            .and_then(|index| context.hardware.cards.get(index))
+            .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+        // Lists the process on the card.
+        let implicit = Some(Arc::new(card.charge(context.session, client.pid, 0)?));
+        let object = self.object(Some(card.clone()), Resource::Device(Arc::default()));
+        client.insert(self.wanted, Object { implicit, ..object })
+    }
+
+    fn memory(
+        &self,
+        client: &Client,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+        params: &mut [u8],
+    ) -> Result<Object, Refusal> {
+        let word = |at| u32_at(params, at).ok_or(INVALID);
+        let (flags, attr, attr2) = (
+            word(memory_params::FLAGS)?,
+            word(memory_params::ATTR)?,
+            word(memory_params::ATTR2)?,
+        );
+        let size = u64_at(params, memory_params::SIZE).ok_or(INVALID)?;
+        if flags & memory_params::FLAG_VIRTUAL != 0 {
+            return Err(INVALID);
+        }
+        let memory = if self.kind == Kind::Vidmem {
+            if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+                return Err(INVALID);
+            }
+            card_memory(client, context, &card, size, attr, attr2)?
+        } else {
+            system_memory(size)?
+        };
+        let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
+        put_u64(params, memory_params::SIZE, memory.bytes);
+        put_u64(params, memory_params::OFFSET, offset);
+        put_u64(params, memory_params::LIMIT, memory.bytes - 1);
+        Ok(self.object(Some(card), Resource::Memory(memory, Vec::new())))
+    }
+
+    /// The space of a handle; 0: the default one of the device.
+    fn named_space(
+        &self,
+        client: &Client,
+        handle: u32,
+    ) -> Result<(Arc<VaSpace>, Vec<u32>), Refusal> {
+        if handle == 0 {
+            let (_handle, device) = client.device_of(self.parent)?;
+            return Ok((device.space()?.clone(), Vec::new()));
+        }
+        Ok((client.object(handle)?.space()?.clone(), vec![handle]))
+    }
+
+    fn channel(
+        &self,
+        client: &mut Client,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+        params: &mut [u8],
+    ) -> Result<u32, Refusal> {
+        let word = |at| u32_at(params, at).ok_or(INVALID);
+        let parent = client.parent(self.parent)?;
+        let (group, group_space) = match &parent.resource {
+            Resource::ChannelGroup(group, space) => (group.clone(), space.clone()),
+            Resource::Device(space) => (Arc::<Group>::default(), space.clone()),
+            Resource::Client
+            | Resource::Subdevice
+            | Resource::Memory(..)
+            | Resource::Virtual(_)
+            | Resource::VaSpace(_)
+            | Resource::ContextShare(_)
+            | Resource::Channel(_)
+            | Resource::Plain => return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT)),
+        };
+        let named = [
+            word(channel_params::H_CONTEXT_SHARE)?,
+            word(channel_params::H_VA_SPACE)?,
+        ]
+        .into_iter()
+        .find(|handle| *handle != 0);
+        let (space, depends_on) = match named {
+            Some(handle) => (client.object(handle)?.space()?.clone(), vec![handle]),
+            None => (group_space, Vec::new()),
+        };
+        let entries = word(channel_params::GP_FIFO_ENTRIES)?;
+        if entries == 0 {
+            return Err(INVALID);
+        }
+        let userd_offset = u64_at(params, channel_params::USERD_OFFSET).ok_or(INVALID)?;
+        let userd = match word(channel_params::H_USERD_MEMORY)? {
+            0 => Arc::new(Backing::own(USERD_BYTES)),
+            handle => client.object(handle)?.memory()?.backing.clone(),
+        };
+        let error_notifier = match word(CHANNEL_H_ERROR)? {
+            0 => None,
+            handle => client
+                .object(handle)?
+                .memory()
+                .ok()
+                .map(|memory| memory.backing.clone()),
+        };
+        let implicit = Some(Arc::new(card.charge(
+            context.session,
+            client.pid,
+            context.hardware.implicit.channel,
+        )?));
+        let channel = Channel::new(ChannelSpec {
+            client: self.client,
+            card: card.clone(),
+            group,
+            space,
+            userd,
+            userd_offset,
+            fifo_address: u64_at(params, channel_params::GP_FIFO_OFFSET).ok_or(INVALID)?,
+            entries,
+            error_notifier,
+        })
+        .ok_or(INVALID)?;
+        let object = self.object(Some(card), Resource::Channel(channel.clone()));
+        let handle = client.insert(
+            self.wanted,
+            Object {
+                implicit,
+                depends_on,
+                ..object
+            },
+        )?;
+        put_u32(params, channel_params::CID, channel.id());
+        context.runner.add(channel);
+        Ok(handle)
+    }
+}
+
+/// Framebuffer, rounded as RM's physical allocator does (video_mem.c): 2 MiB pages from that size on, else 64 KiB.
+fn card_memory(
+    client: &Client,
+    context: &Context<'_>,
+    card: &Arc<SimCard>,
+    size: u64,
+    attr: u32,
+    attr2: u32,
+) -> Result<Arc<Memory>, Refusal> {
+    if size == 0 {
+        return Err(INVALID);
+    }
+    let huge = size >= MIB2
+        || attr & memory_params::ATTR_PAGE_SIZE_MASK == memory_params::ATTR_PAGE_SIZE_HUGE
+        || attr2 & ATTR2_PAGE_SIZE_HUGE_MASK != 0;
+    let bytes = size
+        .checked_next_multiple_of(if huge { MIB2 } else { KIB64 })
+        .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let charge = card.charge(context.session, client.pid, bytes)?;
+    Ok(Arc::new(Memory {
+        bytes,
+        backing: Arc::new(Backing::own(bytes)),
+        charge: Some(charge),
+    }))
+}
+
+/// The host's memory: not the card's, so not charged.
+fn system_memory(size: u64) -> Result<Arc<Memory>, Refusal> {
+    let bytes = size
+        .checked_next_multiple_of(PAGE_BYTES)
+        .filter(|bytes| *bytes <= MAX_SYSTEM_BYTES)
+        .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    if bytes == 0 {
+        return Err(INVALID);
+    }
+    Ok(Arc::new(Memory {
+        bytes,
+        backing: Arc::new(Backing::own(bytes)),
+        charge: None,
+    }))
+}
+
+pub(super) fn rm_free(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<(), Refusal> {
+    let arg = segments.first().ok_or(INVALID)?;
+    let client = u32_at(arg, nvos00::H_ROOT).ok_or(INVALID)?;
+    let handle = u32_at(arg, nvos00::H_OLD).ok_or(INVALID)?;
+    free(state, context, client, handle)
+}
+
+fn free(state: &mut State, context: &Context<'_>, client: u32, handle: u32) -> Result<(), Refusal> {
+    if handle == client {
+        state.client(context, client)?;
+        state.free_client(context.runner, client);
+        return Ok(());
+    }
+    // A handle that does not exist is freed already (RM answers NV_OK).
+    let gone = state.client(context, client)?.free(handle);
+    end_all(context.runner, client, gone);
+    Ok(())
+}
+
+pub(super) fn alloc_memory(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<Option<Replacement>, Refusal> {
+    let arg = segments.first_mut().ok_or(INVALID)?;
+    let word = |at| u32_at(arg, at).ok_or(INVALID);
+    let (root, parent, wanted, class) = (
+        word(nvos02::H_ROOT)?,
+        word(nvos02::H_PARENT)?,
+        word(nvos02::H_NEW)?,
+        word(nvos02::H_CLASS)?,
+    );
+    let address = u64_at(arg, nvos02::P_MEMORY).ok_or(INVALID)?;
+    let size = u64_at(arg, nvos02::LIMIT)
+        .and_then(|limit| limit.checked_add(1))
+        .ok_or(INVALID)?;
+    let client = state.client(context, root)?;
+    client.check_handle(wanted)?;
+    let (_device, device) = client.device_of(parent)?;
+    let card = device.card.clone();
+    if let Some(card) = &card {
+        card.alive()?;
+    }
+    let mut replacement = None;
+    let memory = match class {
+        NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => {
+            if address.checked_add(size).is_none() {
+                return Err(Refusal(NV_ERR_INVALID_ADDRESS));
+            }
+            let backing = Backing::client(context.caller.tgid, address, size).map_err(|error| {
+                tracing::warn!(pid = context.caller.tgid, %error, "pages of a client cannot be reached");
+                Refusal(NV_ERR_INVALID_ADDRESS)
+            })?;
+            // Pinning fails where nothing is mapped, as get_user_pages does.
+            for at in [0, size - 1] {
+                backing
+                    .read(at, &mut [0])
+                    .map_err(|_unmapped| Refusal(NV_ERR_INVALID_ADDRESS))?;
+            }
+            Arc::new(Memory {
+                bytes: size,
+                backing: Arc::new(backing),
+                charge: None,
+            })
+        }
+        NV01_MEMORY_SYSTEM => {
+            let memory = system_memory(size)?;
+            if let Some(fd) = context.fd_at(0, nvos02::FD).filter(|fd| fd.file.is_some()) {
+                let shared = memory
+                    .backing
+                    .share()
+                    .map_err(|_failed| Refusal(NV_ERR_NO_MEMORY))?;
+                replacement = Some(Replacement {
+                    number: fd.number,
+                    fd: shared,
+                });
+            }
+            memory
+        }
+        _other => return Err(Refusal(NV_ERR_INVALID_CLASS)),
+    };
+    let handle = client.insert(
+        wanted,
+        Object::new(class, parent, card, Resource::Memory(memory, Vec::new())),
+    )?;
+    put_u32(arg, nvos02::H_NEW, handle);
+    Ok(replacement)
+}
+
+pub(super) fn vid_heap_control(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<(), Refusal> {
+    let arg = segments.first_mut().ok_or(INVALID)?;
+    let word = |at| u32_at(arg, at).ok_or(INVALID);
+    let (root, parent) = (word(nvos32::H_ROOT)?, word(nvos32::H_PARENT)?);
+    match word(nvos32::FUNCTION)? {
+        nvos32::FUNCTION_ALLOC_SIZE => {
+            let (wanted, flags, attr, attr2) = (
+                word(nvos32::ALLOC_H_MEMORY)?,
+                word(nvos32::ALLOC_FLAGS)?,
+                word(nvos32::ALLOC_ATTR)?,
+                word(nvos32::ALLOC_ATTR2)?,
+            );
+            let size = u64_at(arg, nvos32::ALLOC_SIZE).ok_or(INVALID)?;
+            let client = state.client(context, root)?;
+            client.check_handle(wanted)?;
+            let (_handle, device) = client.device_of(parent)?;
+            let card = device
+                .card
+                .clone()
+                .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?;
+            card.alive()?;
+            let (class, resource, bytes, offset) = if flags & memory_params::FLAG_VIRTUAL != 0 {
+                if size == 0 {
+                    return Err(INVALID);
+                }
+                (
+                    class::NV01_MEMORY_VIRTUAL,
+                    Resource::Virtual(device.space()?.clone()),
+                    size,
+                    0,
+                )
+            } else {
+                let (class, memory) = if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+                    (NV01_MEMORY_SYSTEM, system_memory(size)?)
+                } else {
+                    (
+                        class::NV01_MEMORY_LOCAL_USER,
+                        card_memory(client, context, &card, size, attr, attr2)?,
+                    )
+                };
+                let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
+                (
+                    class,
+                    Resource::Memory(memory.clone(), Vec::new()),
+                    memory.bytes,
+                    offset,
+                )
+            };
+            let handle = client.insert(wanted, Object::new(class, parent, Some(card), resource))?;
+            put_u32(arg, nvos32::ALLOC_H_MEMORY, handle);
+            put_u64(arg, nvos32::ALLOC_SIZE, bytes);
+            put_u64(arg, HEAP_OFFSET, offset);
+            put_u64(arg, HEAP_LIMIT, bytes - 1);
+            Ok(())
+        }
+        nvos32::FUNCTION_FREE => {
+            let handle = word(nvos32::FREE_H_MEMORY)?;
+            free(state, context, root, handle)
+        }
+        nvos32::FUNCTION_INFO => {
+            let client = state.client(context, root)?;
+            let (_handle, device) = client.device_of(parent)?;
+            let card = device
+                .card
+                .as_ref()
+                .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?;
+            card.alive()?;
+            let free = card.free_bytes();
+            put_u64(arg, nvos32::TOTAL, card.profile.memory_bytes);
+            put_u64(arg, nvos32::FREE, free);
+            put_u64(arg, nvos32::INFO_SIZE, free);
+            Ok(())
+        }
+        _other => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+    }
+}
+
+/// Another handle for memory or an address space, of a client of the same container.
+pub(super) fn dup_object(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<(), Refusal> {
+    let arg = segments.first_mut().ok_or(INVALID)?;
+    let word = |at| u32_at(arg, at).ok_or(INVALID);
+    let (to, parent, wanted) = (
+        word(nvos55::H_CLIENT)?,
+        word(nvos55::H_PARENT)?,
+        word(nvos55::H_OBJECT)?,
+    );
+    let (from, source) = (word(nvos55::H_CLIENT_SRC)?, word(nvos55::H_OBJECT_SRC)?);
+    let source = state
+        .clients
+        .get(&from)
+        .ok_or(Refusal(nvabi::status::NV_ERR_INVALID_CLIENT))?
+        .object(source)?;
+    let resource = match &source.resource {
+        Resource::Memory(memory, _spaces) => Resource::Memory(memory.clone(), Vec::new()),
+        Resource::VaSpace(space) => Resource::VaSpace(space.clone()),
+        Resource::Client
+        | Resource::Device(_)
+        | Resource::Subdevice
+        | Resource::Virtual(_)
+        | Resource::ChannelGroup(..)
+        | Resource::ContextShare(_)
+        | Resource::Channel(_)
+        | Resource::Plain => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+    };
+    let (class, card, implicit) = (source.class, source.card.clone(), source.implicit.clone());
+    let client = state.client(context, to)?;
+    let (_device, device) = client.device_of(parent)?;
+    if device.card.as_ref().map(|card| card.index) != card.as_ref().map(|card| card.index) {
+        return Err(Refusal(NV_ERR_INVALID_DEVICE));
+    }
+    let object = Object {
+        implicit,
+        ..Object::new(class, parent, card, resource)
+    };
+    let handle = client.insert(wanted, object)?;
+    put_u32(arg, nvos55::H_OBJECT, handle);
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! Control calls: whose object, which command, how long; the answers about a card stand in `query`.
+
+use std::sync::Arc;
+
+use nvabi::bytes::{array_at, put, put_u32, put_u64, u8_at, u32_at, u64_at};
+use nvabi::control::{self as ctl};
+use nvabi::layout::nvos54;
+use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED};
+
+use super::objects::{Object, Resource};
+use super::{Context, Refusal, Segments, State, export, query};
+use crate::fifo::{Channel, Group};
+
+const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+pub(super) const UNSUPPORTED: Refusal = Refusal(NV_ERR_NOT_SUPPORTED);
+
+/// The parameters of a control, and the blocks that they point to.
+pub(super) struct Params<'a> {
+    pub(super) bytes: &'a mut [u8],
+    pub(super) lists: &'a mut [Vec<u8>],
+}
+
+pub(super) fn execute(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<(), Refusal> {
+    let (arg, rest) = segments.split_first_mut().ok_or(INVALID)?;
+    let word = |at| u32_at(arg, at).ok_or(INVALID);
+    let (client, handle, cmd) = (
+        word(nvos54::H_CLIENT)?,
+        word(nvos54::H_OBJECT)?,
+        word(nvos54::CMD)?,
+    );
+    if word(nvos54::FLAGS)? & nvos54::FORBIDDEN_FLAGS != 0 {
+        return Err(UNSUPPORTED);
+    }
+    let object = state.object(context, client, handle)?;
+    let row = ctl::row(cmd, context.hardware.release).ok_or(UNSUPPORTED)?;
+    if word(nvos54::PARAMS_SIZE)? != row.params_bytes {
+        return Err(INVALID);
+    }
+    let size = usize::try_from(row.params_bytes).map_err(|_wide| INVALID)?;
+    let (first, lists) = match rest.split_first_mut() {
+        Some((first, lists)) => (first.as_mut_slice(), lists),
+        None => (&mut [][..], &mut [][..]),
+    };
+    let mut params = Params {
+        bytes: first.get_mut(..size).ok_or(INVALID)?,
+        lists,
+    };
+    if let Some(card) = &object.card {
+        card.alive()?;
+    }
+    match (cmd >> 16, &object.resource) {
+        (0x0000, Resource::Client) => of_client(state, context, client, cmd, &mut params),
+        (0x0080, Resource::Device(_)) => query::device(object, cmd, &mut params),
+        (0x2080, Resource::Subdevice) => {
+            if cmd == ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
+                return disable_channels(state, context, params.bytes);
+            }
+            query::subdevice(context, object, cmd, &mut params)
+        }
+        (0x0041, Resource::Memory(..)) => Err(UNSUPPORTED),
+        (0xa06c, Resource::ChannelGroup(group, _space)) => of_group(group, cmd, params.bytes),
+        (0xa06f | 0x906f | 0xc36f, Resource::Channel(channel)) => {
+            let channel = channel.clone();
+            of_channel(state, context, client, &channel, cmd, params.bytes)
+        }
+        (0x83de, Resource::Plain) if object.class == 0x83de => {
+            of_debugger(state, context, client, cmd, params.bytes)
+        }
+        _not_a_command_of_the_object => Err(UNSUPPORTED),
+    }
+}
+
+/// Commands that change nothing that is modelled: accepted as they are.
+pub(super) fn accepted(cmd: u32) -> bool {
+    matches!(
+        cmd,
+        ctl::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY
+            | 0x0901 // SET_SUB_PROCESS_ID
+            | 0x0216 // GPU_DETACH_IDS
+            | 0x0289 // GPU_ASYNC_ATTACH_ID
+            | 0x0290 // GPU_WAIT_ATTACH_ID
+            | 0x2080_0145 // GPU_ACQUIRE_COMPUTE_MODE_RESERVATION
+            | 0x2080_0146 // GPU_RELEASE_COMPUTE_MODE_RESERVATION
+            | 0x2080_0301 // EVENT_SET_NOTIFICATION
+            | 0x2080_1210 // GR_SET_CTXSW_PREEMPTION_MODE
+            | ctl::NV2080_CTRL_CMD_FB_FLUSH_GPU_CACHE
+            | ctl::NV2080_CTRL_CMD_PERF_BOOST
+            | 0x2080_220c // RC_RELEASE_WATCHDOG_REQUESTS
+            | 0x2080_2210 // RC_SOFT_DISABLE_WATCHDOG
+            | 0x83de_0307 // DEBUG_SET_MODE_MMU_DEBUG
+            | 0x83de_0309 // DEBUG_SET_EXCEPTION_MASK
+            | 0x83de_0310 // DEBUG_CLEAR_ALL_SM_ERROR_STATES
+    )
+}
+
+fn of_client(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    cmd: u32,
+    params: &mut Params<'_>,
+) -> Result<(), Refusal> {
+    match cmd {
+        ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => {
+            export::to_fd(state, context, client, params.bytes)
+        }
+        ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => {
+            export::from_fd(state, context, client, params.bytes)
+        }
+        // {hObject 0, mapFlags 4, addrSpaceType 8}; 1 system memory, 2 framebuffer.
+        0xd01 => {
+            let object = state.object(context, client, u32_at(params.bytes, 0).ok_or(INVALID)?)?;
+            let kind = if object.memory()?.charge.is_some() {
+                2
+            } else {
+                1
+            };
+            put_u32(params.bytes, 8, kind);
+            Ok(())
+        }
+        _about_the_machine => query::machine(context, cmd, params),
+    }
+}
+
+/// Time-slice groups.
+fn of_group(group: &Arc<Group>, cmd: u32, params: &mut [u8]) -> Result<(), Refusal> {
+    match cmd {
+        ctl::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE => group.schedule(u8_at(params, 0) != Some(0)),
+        ctl::NVA06C_CTRL_CMD_SET_TIMESLICE => match u64_at(params, 0) {
+            Some(micros) if micros > 0 => group.set_timeslice(micros),
+            _zero => return Err(INVALID),
+        },
+        ctl::NVA06C_CTRL_CMD_GET_TIMESLICE => {
+            put_u64(params, 0, group.timeslice());
+        }
+        ctl::NVA06C_CTRL_CMD_PREEMPT => {}
+        _other => return Err(UNSUPPORTED),
+    }
+    Ok(())
+}
+
+fn of_channel(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    channel: &Channel,
+    cmd: u32,
+    params: &mut [u8],
+) -> Result<(), Refusal> {
+    match cmd {
+        // NVA06F_CTRL_CMD_GPFIFO_SCHEDULE {bEnable 0}
+        0xa06f_0103 => channel.schedule(u8_at(params, 0) != Some(0)),
+        // GET_CLASS_ENGINEID {hObject 0, classEngineID 4, classID 8, engineID 12}. A client may write the answer into
+        // SET_OBJECT, so it is the class number.
+        0x906f_0101 | 0xc36f_0101 => {
+            let class = state
+                .object(context, client, u32_at(params, 0).ok_or(INVALID)?)?
+                .class;
+            put_u32(params, 4, class);
+            put_u32(params, 8, class);
+            put_u32(params, 12, class);
+        }
+        // NV906F_CTRL_CMD_RESET_CHANNEL
+        0x906f_0102 => channel.reset(),
+        ctl::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN => {
+            put_u32(params, 0, channel.id());
+        }
+        _other => return Err(UNSUPPORTED),
+    }
+    Ok(())
+}
+
+/// `{bDisable 0:1, numChannels 4, pRunlistPreemptEvent 16:8, hClientList 24, hChannelList 280}`, 64 of each.
+fn disable_channels(
+    state: &mut State,
+    context: &Context<'_>,
+    params: &[u8],
+) -> Result<(), Refusal> {
+    const MAX_CHANNELS: u32 = 64;
+    let disable = u8_at(params, 0) != Some(0);
+    let count = u32_at(params, 4)
+        .filter(|count| *count <= MAX_CHANNELS)
+        .ok_or(INVALID)?;
+    if u64_at(params, 16) != Some(0) {
+        return Err(INVALID);
+    }
+    let mut channels = Vec::new();
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        let client = u32_at(params, 24 + 4 * at).ok_or(INVALID)?;
+        let handle = u32_at(params, 280 + 4 * at).ok_or(INVALID)?;
+        match &state.object(context, client, handle)?.resource {
+            Resource::Channel(channel) => channels.push(channel.clone()),
+            Resource::Client
+            | Resource::Device(_)
+            | Resource::Subdevice
+            | Resource::Memory(..)
+            | Resource::Virtual(_)
+            | Resource::VaSpace(_)
+            | Resource::ChannelGroup(..)
+            | Resource::ContextShare(_)
+            | Resource::Plain => return Err(INVALID),
+        }
+    }
+    for channel in channels {
+        channel.disable(disable);
+    }
+    Ok(())
+}
+
+fn of_debugger(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    cmd: u32,
+    params: &mut [u8],
+) -> Result<(), Refusal> {
+    let faults: Vec<u64> = state
+        .client(context, client)?
+        .objects
+        .values()
+        .filter_map(|Object { resource, .. }| match resource {
+            Resource::Channel(channel) => channel.fault_address(),
+            Resource::Client
+            | Resource::Device(_)
+            | Resource::Subdevice
+            | Resource::Memory(..)
+            | Resource::Virtual(_)
+            | Resource::VaSpace(_)
+            | Resource::ChannelGroup(..)
+            | Resource::ContextShare(_)
+            | Resource::Plain => None,
+        })
+        .collect();
+    match cmd {
+        // DEBUG_READ_ALL_SM_ERROR_STATES {hTargetChannel 0, numSMsToRead 4, states 8:4800, mmuFaultInfo 4808,
+        // mmuFault.valid 4812:1}
+        0x83de_030c => {
+            let head: [u8; 8] = array_at(params, 0).ok_or(INVALID)?;
+            params.fill(0);
+            put(params, 0, &head);
+            put(params, 4812, &[u8::from(!faults.is_empty())]);
+            Ok(())
+        }
+        // DEBUG_READ_MMU_FAULT_INFO {{faultAddress 0:8, faultType 8, accessType 12}[4], count 64}
+        0x83de_0328 => {
+            params.fill(0);
+            let mut count = 0;
+            for (address, at) in faults.iter().zip([0, 16, 32, 48]) {
+                put_u64(params, at, *address);
+                count += 1;
+            }
+            put_u32(params, 64, count);
+            Ok(())
+        }
+        _known if accepted(cmd) => Ok(()),
+        _other => Err(UNSUPPORTED),
+    }
+}

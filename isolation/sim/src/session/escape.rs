@@ -1,0 +1,256 @@
+//! The ioctls of `/dev/nvidiactl` and `/dev/nvidia<N>`.
+
+use driver::FileKind;
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
+use nvabi::escape::{self as esc, Escape, On};
+use nvabi::layout::{
+    api_version, card_info, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54,
+    nvos55, nvos57, nvos64,
+};
+use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED, NV_OK};
+
+use super::{
+    Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State, alloc, control, event,
+    mapping,
+};
+use crate::card::BAR1_BYTES;
+
+/// Offset of `status` in NVOS30 and NVOS56 and of `Status` in the event structs (nvos.h, nv-ioctl.h).
+const NVOS30_STATUS: usize = 48;
+const NVOS56_STATUS: usize = 32;
+const OS_EVENT_STATUS: usize = 12;
+/// NVIDIA's PCI vendor id.
+const PCI_VENDOR: u16 = 0x10de;
+
+pub(super) fn execute(
+    state: &mut State,
+    context: &Context<'_>,
+    cmd: u32,
+    segments: &mut Segments,
+) -> Ioctl {
+    let nr = cmd.to_le_bytes()[0];
+    if nr == esc::NV_ESC_CARD_INFO || nr == esc::NV_ESC_ATTACH_GPUS_TO_FD {
+        return Ioctl::returns(match segments.first_mut() {
+            Some(block) if nr == esc::NV_ESC_CARD_INFO => fill_card_info(context, block),
+            Some(block) => attach_gpus(context, block),
+            None => EFAULT,
+        });
+    }
+    let release = context.hardware.release;
+    let Some(row) = esc::row(cmd, release) else {
+        return Ioctl::returns(EINVAL);
+    };
+    let size = usize::try_from(row.size.of(release)).unwrap_or(usize::MAX);
+    if segments.first().is_none_or(|block| block.len() < size) {
+        return Ioctl::returns(EFAULT);
+    }
+    if !right_file(row, context.kind, segments) {
+        return Ioctl::returns(EINVAL);
+    }
+    let mut replacement = None;
+    let (result, status_at) = match *row {
+        esc::NV_ESC_RM_ALLOC => (alloc::rm_alloc(state, context, segments), nvos21::STATUS),
+        esc::NV_ESC_RM_ALLOC_LONG => (
+            alloc::rm_alloc_long(state, context, segments),
+            nvos64::STATUS,
+        ),
+        esc::NV_ESC_RM_FREE => (alloc::rm_free(state, context, segments), nvos00::STATUS),
+        esc::NV_ESC_RM_ALLOC_MEMORY => (
+            keep(
+                alloc::alloc_memory(state, context, segments),
+                &mut replacement,
+            ),
+            nvos02::STATUS,
+        ),
+        esc::NV_ESC_RM_VID_HEAP_CONTROL => (
+            alloc::vid_heap_control(state, context, segments),
+            nvos32::STATUS,
+        ),
+        esc::NV_ESC_RM_DUP_OBJECT => (alloc::dup_object(state, context, segments), nvos55::STATUS),
+        esc::NV_ESC_RM_CONTROL => (control::execute(state, context, segments), nvos54::STATUS),
+        esc::NV_ESC_RM_MAP_MEMORY => (
+            keep(
+                mapping::map_memory(state, context, segments),
+                &mut replacement,
+            ),
+            nvos33::STATUS,
+        ),
+        esc::NV_ESC_RM_UNMAP_MEMORY => (
+            mapping::unmap_memory(state, context, segments),
+            nvos34::STATUS,
+        ),
+        esc::NV_ESC_RM_MAP_MEMORY_DMA => (
+            mapping::map_memory_dma(state, context, segments),
+            offset(nvos46::STATUS.of(release)),
+        ),
+        esc::NV_ESC_RM_UNMAP_MEMORY_DMA => (
+            mapping::unmap_memory_dma(state, context, segments),
+            offset(nvos47::STATUS.of(release)),
+        ),
+        esc::NV_ESC_RM_SHARE => (with_client(state, context, segments), nvos57::STATUS),
+        esc::NV_ESC_RM_IDLE_CHANNELS => (with_client(state, context, segments), NVOS30_STATUS),
+        esc::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => {
+            (with_client(state, context, segments), NVOS56_STATUS)
+        }
+        esc::NV_ESC_ALLOC_OS_EVENT => (
+            keep(
+                event::alloc_os_event(state, context, segments),
+                &mut replacement,
+            ),
+            OS_EVENT_STATUS,
+        ),
+        esc::NV_ESC_FREE_OS_EVENT => (
+            event::free_os_event(state, context, segments),
+            OS_EVENT_STATUS,
+        ),
+        esc::NV_ESC_EXPORT_TO_DMABUF_FD => {
+            // `status` is the last field.
+            (Err(Refusal(NV_ERR_NOT_SUPPORTED)), size.saturating_sub(8))
+        }
+        esc::NV_ESC_REGISTER_FD => return Ioctl::returns(register_fd(state, context)),
+        esc::NV_ESC_CHECK_VERSION_STR => return Ioctl::returns(check_version(context, segments)),
+        esc::NV_ESC_SYS_PARAMS => {
+            // No memory block size: the host has no memory that could be onlined.
+            return Ioctl::returns(filled(segments, |block| put_u64(block, 0, u64::MAX)));
+        }
+        esc::NV_ESC_WAIT_OPEN_COMPLETE => {
+            return Ioctl::returns(filled(segments, |block| put_u64(block, 0, 0)));
+        }
+        _refused_by_the_driver_or_unused => return Ioctl::returns(EINVAL),
+    };
+    let status = match result {
+        Ok(()) => NV_OK,
+        Err(Refusal(status)) => {
+            tracing::debug!(call = row.name, status, "refused");
+            status
+        }
+    };
+    let ret = filled(segments, |block| put_u32(block, status_at, status));
+    Ioctl {
+        ret,
+        replacement: replacement.filter(|_| status == NV_OK),
+    }
+}
+
+fn offset(at: u32) -> usize {
+    usize::try_from(at).unwrap_or(usize::MAX)
+}
+
+fn filled(segments: &mut Segments, fill: impl FnOnce(&mut [u8]) -> bool) -> i32 {
+    if segments.first_mut().is_some_and(|block| fill(block)) {
+        0
+    } else {
+        EFAULT
+    }
+}
+
+fn keep(
+    result: Result<Option<Replacement>, Refusal>,
+    into: &mut Option<Replacement>,
+) -> Result<(), Refusal> {
+    result.map(|replacement| *into = replacement)
+}
+
+/// `NV_CTL_DEVICE_ONLY` and `NV_ACTUAL_DEVICE_ONLY` of the driver (escape.c); events may be made on any file.
+fn right_file(row: &Escape, kind: FileKind, segments: &Segments) -> bool {
+    let event = matches!(*row, esc::NV_ESC_RM_ALLOC | esc::NV_ESC_RM_ALLOC_LONG)
+        && segments
+            .first()
+            .and_then(|block| u32_at(block, nvos21::H_CLASS))
+            == Some(event::NV01_EVENT_OS_EVENT);
+    match row.on {
+        On::Any => true,
+        On::Ctl => kind == FileKind::Ctl || event,
+        On::Card => matches!(kind, FileKind::Card { .. }),
+    }
+}
+
+/// Calls that change nothing here: the client, which is their first field, must be the caller's.
+fn with_client(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &Segments,
+) -> Result<(), Refusal> {
+    let client = segments
+        .first()
+        .and_then(|block| u32_at(block, 0))
+        .ok_or(Refusal(NV_ERR_INVALID_ARGUMENT))?;
+    state.client(context, client).map(|_client| ())
+}
+
+/// Links a device file to a control file, once.
+fn register_fd(state: &mut State, context: &Context<'_>) -> i32 {
+    let Some((ctl, FileKind::Ctl)) = context.fd_at(0, 0).and_then(|fd| fd.file) else {
+        return EINVAL;
+    };
+    if context.kind == FileKind::Ctl || state.linked.contains_key(&context.file) {
+        return EINVAL;
+    }
+    state.linked.insert(context.file, ctl);
+    0
+}
+
+fn check_version(context: &Context<'_>, segments: &mut Segments) -> i32 {
+    const STRICT: u32 = 0;
+    const QUERY: u32 = b'2' as u32;
+    const VERSION_BYTES: usize = 64;
+    let Some(block) = segments.first_mut() else {
+        return EFAULT;
+    };
+    let mut own = [0; VERSION_BYTES];
+    if !put(&mut own, 0, context.hardware.version.as_bytes()) {
+        return EINVAL;
+    }
+    let same = block
+        .get(api_version::VERSION..api_version::VERSION + VERSION_BYTES)
+        .is_some_and(|asked| {
+            asked.split(|byte| *byte == 0).next() == Some(context.hardware.version.as_bytes())
+        });
+    let cmd = u32_at(block, api_version::CMD);
+    if !put(block, api_version::VERSION, &own) {
+        return EFAULT;
+    }
+    let recognised = same || cmd == Some(QUERY);
+    put_u32(block, api_version::REPLY, u32::from(recognised));
+    if !recognised && cmd == Some(STRICT) {
+        EINVAL
+    } else {
+        0
+    }
+}
+
+fn fill_card_info(context: &Context<'_>, block: &mut [u8]) -> i32 {
+    if !block.len().is_multiple_of(card_info::BYTES) {
+        return EINVAL;
+    }
+    block.fill(0);
+    for (entry, card) in block
+        .chunks_exact_mut(card_info::BYTES)
+        .zip(&context.hardware.cards)
+    {
+        put(entry, card_info::VALID, &[1]);
+        put(entry, card_info::PCI_BUS, &[card.pci_bus()]);
+        put(entry, card_info::PCI_VENDOR, &PCI_VENDOR.to_le_bytes());
+        put(
+            entry,
+            card_info::PCI_DEVICE,
+            &card.profile.architecture.pci_device_id().to_le_bytes(),
+        );
+        put_u32(entry, card_info::GPU_ID, card.gpu_id());
+        put_u64(entry, card_info::FB_SIZE, BAR1_BYTES);
+        put_u32(entry, card_info::MINOR, card.index);
+    }
+    0
+}
+
+fn attach_gpus(context: &Context<'_>, block: &[u8]) -> i32 {
+    let known = |id: &[u8]| {
+        let id = u32_at(id, 0).unwrap_or(0);
+        id == 0 || context.hardware.card_by_gpu_id(id).is_some()
+    };
+    if block.len().is_multiple_of(4) && block.chunks_exact(4).all(known) {
+        0
+    } else {
+        EINVAL
+    }
+}

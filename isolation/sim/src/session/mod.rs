@@ -1,0 +1,234 @@
+//! One container's side of the driver: its files, clients and objects.
+
+mod alloc;
+mod control;
+mod escape;
+mod event;
+mod export;
+mod mapping;
+mod objects;
+mod query;
+mod uvm;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use driver::wire::WireFd;
+use driver::{Caller, FileId, FileKind};
+use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE};
+
+use crate::fifo::Runner;
+use crate::locked;
+use crate::machine::Hardware;
+use crate::session::event::OsEvent;
+use crate::session::export::Exported;
+use crate::session::objects::{Client, Object};
+pub(crate) use crate::session::query::nanoseconds;
+use crate::session::uvm::UvmFile;
+
+/// An `NV_STATUS` that is not `NV_OK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal(pub(crate) u32);
+
+/// `EFAULT`: the struct is shorter than its command says.
+const EFAULT: i32 = -14;
+/// `EINVAL`: what `nvidia.ko` answers to a command that it does not know, or on the wrong file.
+const EINVAL: i32 = -22;
+
+/// The blocks of a call.
+pub(crate) type Segments = Vec<Vec<u8>>;
+
+/// A file to put in place of one of the tenant's descriptors.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    pub(crate) number: i32,
+    pub(crate) fd: OwnedFd,
+}
+
+/// What came of an ioctl.
+#[derive(Debug)]
+pub(crate) struct Ioctl {
+    pub(crate) ret: i32,
+    pub(crate) replacement: Option<Replacement>,
+}
+
+impl Ioctl {
+    const fn returns(ret: i32) -> Self {
+        Self {
+            ret,
+            replacement: None,
+        }
+    }
+}
+
+/// Who calls, on what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) hardware: &'a Hardware,
+    pub(crate) session: &'a Arc<str>,
+    pub(crate) runner: &'a Arc<Runner>,
+    pub(crate) file: FileId,
+    pub(crate) kind: FileKind,
+    pub(crate) caller: Caller,
+    pub(crate) fds: &'a [WireFd],
+}
+
+impl Context<'_> {
+    /// The descriptor that stands at an offset of a segment.
+    fn fd_at(&self, segment: u8, at: usize) -> Option<&WireFd> {
+        self.fds
+            .iter()
+            .find(|fd| fd.segment == segment && usize::try_from(fd.at) == Ok(at))
+    }
+}
+
+/// One container.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) name: Arc<str>,
+    hardware: Arc<Hardware>,
+    runner: Arc<Runner>,
+    state: Mutex<State>,
+}
+
+/// All that a container has in the driver.
+#[derive(Debug, Default)]
+struct State {
+    /// Control file of each device file, by REGISTER_FD.
+    linked: HashMap<FileId, FileId>,
+    clients: BTreeMap<u32, Client>,
+    uvm: HashMap<FileId, UvmFile>,
+    os_events: Vec<OsEvent>,
+    exports: HashMap<FileId, Exported>,
+}
+
+impl Session {
+    pub(crate) fn new(name: &str, hardware: Arc<Hardware>) -> Arc<Self> {
+        let name: Arc<str> = name.into();
+        Arc::new(Self {
+            runner: Runner::new(&name),
+            name,
+            hardware,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Executes one ioctl, changing its blocks.
+    pub(crate) fn ioctl(
+        &self,
+        file: FileId,
+        kind: FileKind,
+        caller: Caller,
+        cmd: u32,
+        segments: &mut Segments,
+        fds: &[WireFd],
+    ) -> Ioctl {
+        let context = Context {
+            hardware: &self.hardware,
+            session: &self.name,
+            runner: &self.runner,
+            file,
+            kind,
+            caller,
+            fds,
+        };
+        let mut state = locked(&self.state);
+        let done = match kind {
+            FileKind::Ctl | FileKind::Card { .. } => {
+                escape::execute(&mut state, &context, cmd, segments)
+            }
+            FileKind::Uvm => uvm::execute(&mut state, &context, cmd, segments),
+            FileKind::UvmTools => Ioctl::returns(EINVAL),
+        };
+        drop(state);
+        self.runner.look();
+        done
+    }
+
+    /// The last descriptor of a file is gone.
+    pub(crate) fn closed(&self, file: FileId) {
+        let mut state = locked(&self.state);
+        state.close(&self.runner, file);
+    }
+
+    /// Frees everything, as when the last process of a container has gone.
+    pub(crate) fn end(&self) {
+        let mut state = locked(&self.state);
+        let clients: Vec<u32> = state.clients.keys().copied().collect();
+        for client in clients {
+            state.free_client(&self.runner, client);
+        }
+        let files: Vec<FileId> = state
+            .uvm
+            .keys()
+            .chain(state.exports.keys())
+            .copied()
+            .collect();
+        for file in files {
+            state.close(&self.runner, file);
+        }
+        *state = State::default();
+        drop(state);
+        self.runner.stop();
+    }
+}
+
+impl State {
+    /// The file that a client of this call must belong to: a device file acts for its control file.
+    fn owner(&self, context: &Context<'_>) -> FileId {
+        self.linked
+            .get(&context.file)
+            .copied()
+            .unwrap_or(context.file)
+    }
+
+    /// A client, if it is the calling file's.
+    fn client(&mut self, context: &Context<'_>, handle: u32) -> Result<&mut Client, Refusal> {
+        let owner = self.owner(context);
+        self.clients
+            .get_mut(&handle)
+            .filter(|client| client.owner == owner)
+            .ok_or(Refusal(NV_ERR_INVALID_CLIENT))
+    }
+
+    /// An object of a client of the calling file.
+    fn object(
+        &mut self,
+        context: &Context<'_>,
+        client: u32,
+        handle: u32,
+    ) -> Result<&mut Object, Refusal> {
+        self.client(context, client)?
+            .objects
+            .get_mut(&handle)
+            .ok_or(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
+    }
+
+    fn free_client(&mut self, runner: &Arc<Runner>, handle: u32) {
+        if let Some(mut client) = self.clients.remove(&handle) {
+            let gone = client.free(handle);
+            objects::end_all(runner, handle, gone);
+        }
+        self.os_events.retain(|event| event.client != handle);
+    }
+
+    fn close(&mut self, runner: &Arc<Runner>, file: FileId) {
+        let clients: Vec<u32> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.owner == file)
+            .map(|(handle, _)| *handle)
+            .collect();
+        for client in clients {
+            self.free_client(runner, client);
+        }
+        self.linked
+            .retain(|device, ctl| *device != file && *ctl != file);
+        if let Some(uvm) = self.uvm.remove(&file) {
+            uvm.end(file);
+        }
+        self.exports.remove(&file);
+        self.os_events.retain(|event| event.file != file);
+    }
+}

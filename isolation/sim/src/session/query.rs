@@ -1,0 +1,458 @@
+//! What clients ask about the machine and its cards. The answers are the card's truth; the broker shows a slice of it.
+
+use std::time::Duration;
+
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
+use nvabi::control::{self as ctl, fb_info};
+use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_OBJECT_NOT_FOUND};
+
+use super::control::{Params, UNSUPPORTED, accepted};
+use super::objects::Object;
+use super::{Context, Refusal};
+use crate::card::{BAR1_BYTES, SimCard};
+use crate::profile::uuid_text;
+
+const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+/// `NV0000_CTRL_GPU_INVALID_ID`
+const NO_ID: u32 = u32::MAX;
+/// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`
+const ALL_IDS: u32 = 0xffff;
+/// Entries of a list of GPU ids.
+const IDS: usize = 32;
+/// PCI vendor in the low half of a device id, device in the high one (ctrl2080bus.h).
+const PCI_VENDOR: u32 = 0x10de;
+/// `NV2080_ENGINE_TYPE_GRAPHICS`, `..._COPY0` (cl2080_notification.h).
+const ENGINES: &[u32] = &[1, 9];
+/// Made-up topology, small because a client sizes its local memory by it.
+const GPCS: u32 = 2;
+const TPCS_PER_GPC: u32 = 2;
+const SMS_PER_TPC: u32 = 2;
+const MAX_WARPS_PER_SM: u32 = 48;
+const THREADS_PER_WARP: u32 = 32;
+
+/// Controls of the client: about the driver, and which cards there are.
+pub(super) fn machine(
+    context: &Context<'_>,
+    cmd: u32,
+    params: &mut Params<'_>,
+) -> Result<(), Refusal> {
+    let hardware = context.hardware;
+    let block = &mut *params.bytes;
+    let card_of = |at: usize, block: &[u8]| {
+        u32_at(block, at)
+            .and_then(|id| hardware.card_by_gpu_id(id))
+            .ok_or(INVALID)
+    };
+    match cmd {
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2 => {
+            // Three strings of 256 bytes until 550, four from 570 on; the version is the first, the title the last.
+            block.fill(0);
+            put(block, 0, hardware.version.as_bytes());
+            let title = block.len().saturating_sub(8 + 256);
+            put(block, title, b"cgpu-sim: no NVIDIA hardware");
+        }
+        // SYSTEM_GET_BUILD_VERSION {sizeOfStrings 0, three pointers 8, 16, 24, changelistNumber 32, 36}
+        0x101 => {
+            for list in params.lists.iter_mut() {
+                list.fill(0);
+            }
+            if let Some(list) = params.lists.first_mut() {
+                // A buffer that is too short gets nothing, as RM does.
+                put(list, 0, hardware.version.as_bytes());
+            }
+            put_u64(block, 32, 0);
+        }
+        // SYSTEM_GET_FEATURES, GPU_GET_MEMOP_ENABLE
+        0x1f0 | 0x27b => {
+            put_u32(block, 0, 0);
+        }
+        ctl::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS => put_ids(context, block, 0),
+        ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS => {
+            block.fill(0);
+            put_ids(context, block, 0);
+            for at in 0..IDS {
+                put_u32(block, 128 + 4 * at, NO_ID);
+            }
+        }
+        ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS => {
+            put_u32(block, 128, NO_ID);
+            for at in 0..IDS {
+                match u32_at(block, 4 * at) {
+                    Some(NO_ID) | None => break,
+                    Some(ALL_IDS) if at == 0 => break,
+                    Some(id) if hardware.card_by_gpu_id(id).is_some() => {}
+                    Some(id) => {
+                        put_u32(block, 128, id);
+                        return Err(INVALID);
+                    }
+                }
+            }
+        }
+        // GPU_GET_DEVICE_IDS: a bit for each device instance.
+        0x204 => {
+            let mask = hardware.cards.iter().fold(0_u32, |mask, card| {
+                mask | 1_u32.checked_shl(card.index).unwrap_or(0)
+            });
+            put_u32(block, 0, mask);
+        }
+        // {gpuId 0, flags 4, deviceInstance 8, subDeviceInstance 12, name 16:8, sliStatus 24, boardId 28, gpuInstance 32, numaId 36}
+        ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO => {
+            let card = card_of(0, block)?;
+            put_u32(block, 4, 0);
+            put_u32(block, 8, card.index);
+            put_u32(block, 12, 0);
+            put_u32(block, 24, 0);
+            put_u32(block, 28, card.gpu_id());
+            put_u32(block, 32, card.index);
+            put_u32(block, 36, NO_ID);
+        }
+        // {gpuId 0, flags 4, deviceInstance 8, subDeviceInstance 12, sliStatus 16, boardId 20, gpuInstance 24, numaId 28}
+        ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2 => {
+            let card = card_of(0, block)?;
+            put_u32(block, 4, 0);
+            put_u32(block, 8, card.index);
+            put_u32(block, 12, 0);
+            put_u32(block, 16, 0);
+            put_u32(block, 20, card.gpu_id());
+            put_u32(block, 24, card.index);
+            put_u32(block, 28, NO_ID);
+        }
+        // GPU_GET_PCI_INFO {gpuId 0, domain 4, bus 8:2, slot 10:2}
+        0x21b => {
+            let card = card_of(0, block)?;
+            put_u32(block, 4, 0);
+            put_u32(block, 8, u32::from(card.pci_bus()));
+        }
+        // {gpuId 0, flags 4, uuid 8:256, length 264}
+        ctl::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID => {
+            let card = card_of(0, block)?;
+            let format = u32_at(block, 4).ok_or(INVALID)?;
+            let length = put_uuid(block, 8, card, format)?;
+            put_u32(block, 264, length);
+        }
+        // GPU_GET_ACTIVE_DEVICE_IDS {numDevices 0, {gpuId, gpuInstanceId, computeInstanceId}[] 4}
+        0x288 => {
+            let mut count = 0;
+            for (card, at) in hardware.cards.iter().zip((4..).step_by(12)) {
+                if put_u32(block, at, card.gpu_id()) && put_u64(block, at + 4, u64::MAX) {
+                    count += 1;
+                }
+            }
+            put_u32(block, 0, count);
+        }
+        _known if accepted(cmd) => {}
+        _other => return Err(UNSUPPORTED),
+    }
+    Ok(())
+}
+
+fn put_ids(context: &Context<'_>, block: &mut [u8], from: usize) {
+    for at in 0..IDS {
+        let id = context
+            .hardware
+            .cards
+            .get(at)
+            .map_or(NO_ID, |card| card.gpu_id());
+        put_u32(block, from + 4 * at, id);
+    }
+}
+
+/// Writes a card's UUID as `GPU-…` (format 0, with the end of the string) or as 16 bytes (format 2); its length.
+fn put_uuid(block: &mut [u8], at: usize, card: &SimCard, format: u32) -> Result<u32, Refusal> {
+    match format & 3 {
+        0 => {
+            let mut text = uuid_text(&card.profile.uuid).into_bytes();
+            text.push(0);
+            put(block, at, &text);
+            u32::try_from(text.len()).map_err(|_long| INVALID)
+        }
+        2 => {
+            put(block, at, &card.profile.uuid);
+            Ok(16)
+        }
+        _unknown => Err(INVALID),
+    }
+}
+
+/// Controls of a device.
+pub(super) fn device(object: &Object, cmd: u32, params: &mut Params<'_>) -> Result<(), Refusal> {
+    let card = object.card.as_ref().ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+    let classes = card.profile.architecture.classes();
+    let count = u32::try_from(classes.len()).map_err(|_many| INVALID)?;
+    match cmd {
+        // {numClasses 0, classList 8:8}: without a list, or with one that is too short, the count is all of the answer.
+        ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST => {
+            if let Some(list) = params.lists.first_mut().filter(|list| !list.is_empty()) {
+                put_words(list, 0, &classes)?;
+            }
+            put_u32(params.bytes, 0, count);
+        }
+        // GPU_GET_CLASSLIST_V2 {numClasses 0, classList 4}
+        0x80_0292 => {
+            put_words(params.bytes, 4, &classes)?;
+            put_u32(params.bytes, 0, count);
+        }
+        ctl::NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES => {
+            put_u32(params.bytes, 0, 1);
+        }
+        // GPU_GET_VIRTUALIZATION_MODE: none.
+        0x80_0289 => params.bytes.fill(0),
+        _other => return Err(UNSUPPORTED),
+    }
+    Ok(())
+}
+
+fn put_words(block: &mut [u8], at: usize, words: &[u32]) -> Result<(), Refusal> {
+    for (word, place) in words.iter().zip((at..).step_by(4)) {
+        if !put_u32(block, place, *word) {
+            return Err(INVALID);
+        }
+    }
+    Ok(())
+}
+
+/// Controls of a sub-device: about one card.
+pub(super) fn subdevice(
+    context: &Context<'_>,
+    object: &Object,
+    cmd: u32,
+    params: &mut Params<'_>,
+) -> Result<(), Refusal> {
+    let card = object.card.as_ref().ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+    let block = &mut *params.bytes;
+    match cmd {
+        // {flags 0, name 4:128}; flags 0: ASCII.
+        ctl::NV2080_CTRL_CMD_GPU_GET_NAME_STRING => {
+            if u32_at(block, 0) != Some(0) {
+                return Err(UNSUPPORTED);
+            }
+            block.fill(0);
+            put(block, 4, card.profile.name.as_bytes());
+        }
+        // GPU_GET_ID
+        0x2080_0142 => {
+            put_u32(block, 0, card.gpu_id());
+        }
+        // {index 0, flags 4, length 8, data 12:256}
+        ctl::NV2080_CTRL_CMD_GPU_GET_GID_INFO => {
+            let format = u32_at(block, 4).ok_or(INVALID)?;
+            let length = put_uuid(block, 12, card, format)?;
+            put_u32(block, 8, length);
+        }
+        // GPU_GET_ENGINES {engineCount 0, list 8:8}, GPU_GET_ENGINES_V2 {engineCount 0, list 4}
+        0x2080_0123 => {
+            if let Some(list) = params.lists.first_mut().filter(|list| !list.is_empty()) {
+                put_words(list, 0, ENGINES)?;
+            }
+            put_u32(block, 0, u32::try_from(ENGINES.len()).unwrap_or(0));
+        }
+        0x2080_0170 => {
+            put_words(block, 4, ENGINES)?;
+            put_u32(block, 0, u32::try_from(ENGINES.len()).unwrap_or(0));
+        }
+        // GPU_GET_INFO_V2, BUS_GET_INFO_V2 {count 0, {index, data}[] 4}: nothing of it is modelled.
+        0x2080_0102 | 0x2080_1823 => fill_info(block, 4, |_index| 0)?,
+        // GPU_QUERY_COMPUTE_MODE_RULES: none. RC_GET_WATCHDOG_INFO, GPU_GET_COMPUTE_POLICY_CONFIG: nothing set.
+        0x2080_0131 | 0x2080_2209 | 0x2080_0195 => block.fill(0),
+        ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => put_pids(card, block)?,
+        ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => put_pid_info(card, block)?,
+        // TIMER_GET_TIME {ns 0:8}
+        0x2080_0403 => {
+            put_u64(block, 0, nanoseconds(context.hardware.now()));
+        }
+        // TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO {clock 0:1, sampleCount 1:1, {cpu, gpu}[16] 8}: one clock for both.
+        0x2080_0406 => {
+            let now = nanoseconds(context.hardware.now());
+            for at in (8..block.len()).step_by(8) {
+                put_u64(block, at, now);
+            }
+        }
+        // {list count 0, list 8:8}
+        ctl::NV2080_CTRL_CMD_GR_GET_INFO => {
+            let count = u32_at(block, 0).ok_or(INVALID)?;
+            fill_list(params.lists.first_mut(), count, |index| {
+                gr_info(card, index)
+            })?;
+        }
+        // GR_GET_CTX_BUFFER_SIZE {hChannel 0, bytes 8:8}; FLCN_GET_CTX_BUFFER_SIZE has the same shape.
+        ctl::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE => {
+            put_u64(block, 8, context.hardware.implicit.channel_group);
+        }
+        0x2080_3125 => {
+            put_u64(block, 8, 0);
+        }
+        // GR_GET_GPC_MASK {…, gpcMask 16}, GR_GET_TPC_MASK {…, gpcId 16, tpcMask 20}
+        0x2080_122a => {
+            put_u32(block, 16, (1 << GPCS) - 1);
+        }
+        0x2080_122b => {
+            let exists = u32_at(block, 16).is_some_and(|gpc| gpc < GPCS);
+            put_u32(block, 20, if exists { (1 << TPCS_PER_GPC) - 1 } else { 0 });
+        }
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO => {
+            let count = u32_at(block, 0).ok_or(INVALID)?;
+            fill_list(params.lists.first_mut(), count, fb_info_of(card))?;
+        }
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2 => fill_info(block, 4, fb_info_of(card))?,
+        // {architecture 0, implementation 4, revision 8, subRevision 12:1}
+        ctl::NV2080_CTRL_CMD_MC_GET_ARCH_INFO => {
+            block.fill(0);
+            put_u32(block, 0, card.profile.architecture.mc_architecture());
+            put_u32(block, 4, 2);
+            put_u32(block, 8, 0xa1);
+        }
+        // {deviceId 0, subSystemId 4, revisionId 8, extDeviceId 12}
+        ctl::NV2080_CTRL_CMD_BUS_GET_PCI_INFO => {
+            let device = u32::from(card.profile.architecture.pci_device_id());
+            put_u32(block, 0, device << 16 | PCI_VENDOR);
+            put_u32(block, 4, device << 16 | PCI_VENDOR);
+            put_u32(block, 8, 0xa1);
+            put_u32(block, 12, device);
+        }
+        // BUS_GET_PCI_BAR_INFO {count 0, {flags 0, barSize MiB 4, barSizeBytes 8:8, barOffset 16:8}[8] 8}
+        0x2080_1803 => {
+            block.fill(0);
+            put_u32(block, 0, 2);
+            for (at, bytes) in [(8, 16_u64 << 20), (32, BAR1_BYTES)] {
+                put_u32(block, at + 4, u32::try_from(bytes >> 20).unwrap_or(0));
+                put_u64(block, at + 8, bytes);
+            }
+        }
+        _known if accepted(cmd) => {}
+        _other => return Err(UNSUPPORTED),
+    }
+    Ok(())
+}
+
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// `{count; {index, data}[]}` in one block.
+fn fill_info(block: &mut [u8], at: usize, answer: impl Fn(u32) -> u32) -> Result<(), Refusal> {
+    let count = u32_at(block, 0).ok_or(INVALID)?;
+    fill_entries(block.get_mut(at..).ok_or(INVALID)?, count, answer)
+}
+
+/// The same, with the entries in a block of their own.
+fn fill_list(
+    list: Option<&mut Vec<u8>>,
+    count: u32,
+    answer: impl Fn(u32) -> u32,
+) -> Result<(), Refusal> {
+    match list {
+        Some(list) => fill_entries(list, count, answer),
+        None if count == 0 => Ok(()),
+        None => Err(INVALID),
+    }
+}
+
+fn fill_entries(
+    entries: &mut [u8],
+    count: u32,
+    answer: impl Fn(u32) -> u32,
+) -> Result<(), Refusal> {
+    const ENTRY_BYTES: usize = 8;
+    let bytes = usize::try_from(count)
+        .ok()
+        .and_then(|count| count.checked_mul(ENTRY_BYTES))
+        .ok_or(INVALID)?;
+    for entry in entries
+        .get_mut(..bytes)
+        .ok_or(INVALID)?
+        .chunks_exact_mut(ENTRY_BYTES)
+    {
+        let index = u32_at(entry, 0).unwrap_or(0);
+        put_u32(entry, 4, answer(index));
+    }
+    Ok(())
+}
+
+/// Answers of FB_GET_INFO in KiB, from one look at the account.
+fn fb_info_of(card: &SimCard) -> impl Fn(u32) -> u32 {
+    /// BAR1: all, largest free piece, free (ctrl2080fb.h).
+    const BAR1: [u32; 3] = [0x05, 0x1d, 0x1f];
+    let kib = |bytes: u64| u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+    let (total, free, bar1) = (
+        kib(card.profile.memory_bytes),
+        kib(card.free_bytes()),
+        kib(BAR1_BYTES),
+    );
+    move |index| match index {
+        fb_info::RAM_SIZE
+        | fb_info::TOTAL_RAM_SIZE
+        | fb_info::HEAP_SIZE
+        | fb_info::MAPPABLE_HEAP_SIZE
+        | fb_info::USABLE_RAM_SIZE => total,
+        fb_info::LARGEST_FREE_REGION_SIZE_KB | fb_info::HEAP_FREE => free,
+        bar if BAR1.contains(&bar) => bar1,
+        _not_modelled => 0,
+    }
+}
+
+/// Indices of ctrl0080gr.h.
+fn gr_info(card: &SimCard, index: u32) -> u32 {
+    match index {
+        0x0c => card.profile.architecture.sm_version(),
+        0x0d => MAX_WARPS_PER_SM,
+        0x0e => THREADS_PER_WARP,
+        0x14 => GPCS,
+        0x17 => TPCS_PER_GPC,
+        0x20 => SMS_PER_TPC,
+        _not_modelled => 0,
+    }
+}
+
+/// `{idType 0, id 4, count 8, pids[950] 12}`
+fn put_pids(card: &SimCard, block: &mut [u8]) -> Result<(), Refusal> {
+    const PIDS: usize = 950;
+    let processes = card.processes();
+    if processes.len() > PIDS {
+        return Err(INVALID);
+    }
+    for (process, at) in processes.iter().zip((12..).step_by(4)) {
+        put(block, at, &process.pid.to_le_bytes());
+    }
+    put_u32(block, 8, u32::try_from(processes.len()).unwrap_or(0));
+    Ok(())
+}
+
+/// `{count 0, {pid 0, index 4, result 8, data 16:48, computeInstanceId 64, gpuInstanceId 68}[200] 8}`; index 0: memory,
+/// whose first field is what the process alone holds.
+fn put_pid_info(card: &SimCard, block: &mut [u8]) -> Result<(), Refusal> {
+    const ENTRY_BYTES: usize = 72;
+    const ENTRIES: u32 = 200;
+    const INDEX_MEMORY: u32 = 0;
+    let count = u32_at(block, 0)
+        .filter(|count| *count <= ENTRIES)
+        .ok_or(INVALID)?;
+    let processes = card.processes();
+    let entries = block
+        .get_mut(8..)
+        .ok_or(INVALID)?
+        .chunks_exact_mut(ENTRY_BYTES);
+    for entry in entries.take(usize::try_from(count).unwrap_or(0)) {
+        if u32_at(entry, 4) != Some(INDEX_MEMORY) {
+            return Err(INVALID);
+        }
+        let pid = u32_at(entry, 0).unwrap_or(0);
+        let found = processes
+            .iter()
+            .find(|process| u32::try_from(process.pid) == Ok(pid));
+        if let Some(data) = entry.get_mut(16..64) {
+            data.fill(0);
+        }
+        put_u64(entry, 16, found.map_or(0, |process| process.bytes));
+        put_u32(
+            entry,
+            8,
+            if found.is_some() {
+                0
+            } else {
+                NV_ERR_OBJECT_NOT_FOUND
+            },
+        );
+        put_u64(entry, 64, u64::MAX);
+    }
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! The ioctls of `/dev/nvidia-uvm`: external ranges, and the maps in them that hold memory.
+//!
+//! Managed memory (an `mmap` of the file) is not modelled: migrations and semaphore pools are refused.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use driver::FileId;
+use nvabi::bytes::{array_at, put, put_u32, u32_at, u64_at};
+use nvabi::status::{
+    NV_ERR_GPU_UUID_NOT_FOUND, NV_ERR_ILLEGAL_ACTION, NV_ERR_INVALID_ADDRESS,
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_LIMIT,
+    NV_ERR_INVALID_STATE, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_UVM_ADDRESS_IN_USE,
+    NV_OK,
+};
+use nvabi::uvm::{self, map_external};
+
+use super::objects::Resource;
+use super::{Context, EFAULT, EINVAL, Ioctl, Refusal, Segments, State};
+use crate::card::SimCard;
+use crate::vaspace::{MadeBy, VaSpace};
+
+const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+const BAD_ADDRESS: Refusal = Refusal(NV_ERR_INVALID_ADDRESS);
+/// Addresses and lengths are whole pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// What a uvm file knows.
+#[derive(Debug, Default)]
+pub(super) struct UvmFile {
+    initialised: bool,
+    /// External ranges: first address to last.
+    ranges: BTreeMap<u64, u64>,
+    /// Registered cards, by index, each with its address space once that is registered.
+    cards: HashMap<u32, Option<Arc<VaSpace>>>,
+}
+
+impl UvmFile {
+    /// The file is closed: its maps end, and with them their hold on memory.
+    pub(super) fn end(self, file: FileId) {
+        for space in self.cards.into_values().flatten() {
+            space.unmap_all(|made_by| made_by == MadeBy::Uvm(file));
+        }
+    }
+
+    /// The external range that a span lies in.
+    fn range_around(&self, base: u64, last: u64) -> Option<(u64, u64)> {
+        let (from, to) = self.ranges.range(..=base).next_back()?;
+        (last <= *to).then_some((*from, *to))
+    }
+
+    fn spaces(&self) -> impl Iterator<Item = &Arc<VaSpace>> {
+        self.cards.values().flatten()
+    }
+}
+
+pub(super) fn execute(
+    state: &mut State,
+    context: &Context<'_>,
+    cmd: u32,
+    segments: &mut Segments,
+) -> Ioctl {
+    if cmd == uvm::UVM_DEINITIALIZE {
+        return Ioctl::returns(0);
+    }
+    let release = context.hardware.release;
+    let Some(row) = uvm::row(cmd, release) else {
+        return Ioctl::returns(EINVAL);
+    };
+    let size = usize::try_from(row.size.of(release)).unwrap_or(usize::MAX);
+    let Some(block) = segments.first_mut().filter(|block| block.len() >= size) else {
+        return Ioctl::returns(EFAULT);
+    };
+    let result = run(state, context, cmd, block);
+    let status = result.map_or_else(
+        |Refusal(status)| {
+            tracing::debug!(call = row.name, status, "refused");
+            status
+        },
+        |()| NV_OK,
+    );
+    let status_at = usize::try_from(row.status.of(release)).unwrap_or(usize::MAX);
+    Ioctl::returns(if put_u32(block, status_at, status) {
+        0
+    } else {
+        EFAULT
+    })
+}
+
+fn run(
+    state: &mut State,
+    context: &Context<'_>,
+    cmd: u32,
+    block: &mut [u8],
+) -> Result<(), Refusal> {
+    if cmd == uvm::UVM_INITIALIZE.cmd {
+        state.uvm.entry(context.file).or_default().initialised = true;
+        return Ok(());
+    }
+    if cmd == uvm::UVM_MM_INITIALIZE.cmd {
+        // The second file only keeps the address space of the first alive.
+        return Ok(());
+    }
+    if !state
+        .uvm
+        .get(&context.file)
+        .is_some_and(|file| file.initialised)
+    {
+        return Err(Refusal(NV_ERR_ILLEGAL_ACTION));
+    }
+    if cmd == uvm::UVM_REGISTER_GPU_VASPACE.cmd {
+        return register_space(state, context, block);
+    }
+    if cmd == uvm::UVM_MAP_EXTERNAL_ALLOCATION.cmd {
+        return map_external_allocation(state, context, block);
+    }
+    if cmd == uvm::UVM_REGISTER_CHANNEL.cmd {
+        return register_channel(state, context, block);
+    }
+    let file = state
+        .uvm
+        .get_mut(&context.file)
+        .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
+    match cmd {
+        cmd if cmd == uvm::UVM_REGISTER_GPU.cmd => {
+            let card = card_at(context, block, 0)?;
+            card.alive()?;
+            file.cards.entry(card.index).or_default();
+            // {numaEnabled 16:1, numaNodeId 20}
+            put(block, 16, &[0]);
+            put_u32(block, 20, u32::MAX);
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_UNREGISTER_GPU.cmd => {
+            let card = card_at(context, block, 0)?;
+            let space = file
+                .cards
+                .remove(&card.index)
+                .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+            end_maps(space.as_ref(), context.file);
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_UNREGISTER_GPU_VASPACE.cmd => {
+            let card = card_at(context, block, 0)?;
+            let space = file
+                .cards
+                .get_mut(&card.index)
+                .and_then(Option::take)
+                .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+            end_maps(Some(&space), context.file);
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_ENABLE_PEER_ACCESS.cmd
+            || cmd == uvm::UVM_DISABLE_PEER_ACCESS.cmd =>
+        {
+            for at in [0, 16] {
+                let card = card_at(context, block, at)?;
+                if !file.cards.contains_key(&card.index) {
+                    return Err(Refusal(NV_ERR_INVALID_DEVICE));
+                }
+            }
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_UNREGISTER_CHANNEL.cmd => Ok(()),
+        cmd if cmd == uvm::UVM_PAGEABLE_MEM_ACCESS.cmd => {
+            put(block, 0, &[0]);
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_CREATE_EXTERNAL_RANGE.cmd => {
+            let (base, last) = span(block)?;
+            let overlaps = file
+                .ranges
+                .range(..=last)
+                .next_back()
+                .is_some_and(|(_from, to)| *to >= base);
+            if overlaps {
+                return Err(Refusal(NV_ERR_UVM_ADDRESS_IN_USE));
+            }
+            file.ranges.insert(base, last);
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_FREE.cmd => {
+            // Only a whole range is freed, named by its base and length.
+            let (base, last) = span(block)?;
+            if file.ranges.get(&base) != Some(&last) {
+                return Err(BAD_ADDRESS);
+            }
+            file.ranges.remove(&base);
+            for space in file.spaces() {
+                space.unmap(base, last - base + 1, |made_by| {
+                    made_by == MadeBy::Uvm(context.file)
+                });
+            }
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_UNMAP_EXTERNAL.cmd => {
+            let (base, last) = span(block)?;
+            let card = card_at(context, block, 16)?;
+            file.range_around(base, last).ok_or(BAD_ADDRESS)?;
+            let space = file
+                .cards
+                .get(&card.index)
+                .and_then(Option::as_ref)
+                .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+            space.unmap(base, last - base + 1, |made_by| {
+                made_by == MadeBy::Uvm(context.file)
+            });
+            Ok(())
+        }
+        cmd if cmd == uvm::UVM_VALIDATE_VA_RANGE.cmd => {
+            let (base, last) = span(block)?;
+            file.range_around(base, last)
+                .map(|_range| ())
+                .ok_or(BAD_ADDRESS)
+        }
+        cmd if cmd == uvm::UVM_MIGRATE.cmd => Err(BAD_ADDRESS),
+        _semaphore_pools_and_p2p => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+    }
+}
+
+fn end_maps(space: Option<&Arc<VaSpace>>, file: FileId) {
+    if let Some(space) = space {
+        space.unmap_all(|made_by| made_by == MadeBy::Uvm(file));
+    }
+}
+
+/// `base 0:8, length 8:8` as first and last address.
+fn span(block: &[u8]) -> Result<(u64, u64), Refusal> {
+    let base = u64_at(block, 0).ok_or(INVALID)?;
+    let length = u64_at(block, 8).ok_or(INVALID)?;
+    if !base.is_multiple_of(PAGE_BYTES) || !length.is_multiple_of(PAGE_BYTES) {
+        return Err(BAD_ADDRESS);
+    }
+    let last = length
+        .checked_sub(1)
+        .and_then(|more| base.checked_add(more))
+        .ok_or(BAD_ADDRESS)?;
+    Ok((base, last))
+}
+
+fn card_at<'a>(
+    context: &Context<'a>,
+    block: &[u8],
+    at: usize,
+) -> Result<&'a Arc<SimCard>, Refusal> {
+    let uuid: [u8; 16] = array_at(block, at).ok_or(INVALID)?;
+    context
+        .hardware
+        .cards
+        .iter()
+        .find(|card| card.profile.uuid == uuid)
+        .ok_or(Refusal(NV_ERR_GPU_UUID_NOT_FOUND))
+}
+
+/// `{uuid 0:16, rmCtrlFd 16, hClient 20, hVaSpace 24}`
+fn register_space(state: &mut State, context: &Context<'_>, block: &[u8]) -> Result<(), Refusal> {
+    let card = card_at(context, block, 0)?;
+    card.alive()?;
+    let client = u32_at(block, 20).ok_or(INVALID)?;
+    let handle = u32_at(block, 24).ok_or(INVALID)?;
+    let object = state
+        .clients
+        .get(&client)
+        .ok_or(Refusal(NV_ERR_INVALID_CLIENT))?
+        .object(handle)?;
+    let on_card = object
+        .card
+        .as_ref()
+        .is_some_and(|of| of.index == card.index);
+    let space = match &object.resource {
+        Resource::VaSpace(space) if on_card => space.clone(),
+        Resource::VaSpace(_)
+        | Resource::Client
+        | Resource::Device(_)
+        | Resource::Subdevice
+        | Resource::Memory(..)
+        | Resource::Virtual(_)
+        | Resource::ChannelGroup(..)
+        | Resource::ContextShare(_)
+        | Resource::Channel(_)
+        | Resource::Plain => return Err(INVALID),
+    };
+    let file = state
+        .uvm
+        .get_mut(&context.file)
+        .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
+    match file.cards.get_mut(&card.index) {
+        Some(slot @ None) => {
+            *slot = Some(space);
+            Ok(())
+        }
+        Some(Some(_registered)) => Err(Refusal(NV_ERR_INVALID_STATE)),
+        None => Err(Refusal(NV_ERR_INVALID_DEVICE)),
+    }
+}
+
+/// `{uuid 0:16, rmCtrlFd 16, hClient 20, hChannel 24, base 32:8, length 40:8}`: the channel must exist on the card.
+fn register_channel(state: &State, context: &Context<'_>, block: &[u8]) -> Result<(), Refusal> {
+    let card = card_at(context, block, 0)?;
+    let client = u32_at(block, 20).ok_or(INVALID)?;
+    let handle = u32_at(block, 24).ok_or(INVALID)?;
+    let object = state
+        .clients
+        .get(&client)
+        .ok_or(Refusal(NV_ERR_INVALID_CLIENT))?
+        .object(handle)?;
+    let on_card = object
+        .card
+        .as_ref()
+        .is_some_and(|of| of.index == card.index);
+    if on_card && matches!(object.resource, Resource::Channel(_)) {
+        Ok(())
+    } else {
+        Err(Refusal(NV_ERR_OBJECT_NOT_FOUND))
+    }
+}
+
+/// Maps memory on every card that the attributes name; each map holds the memory.
+fn map_external_allocation(
+    state: &State,
+    context: &Context<'_>,
+    block: &[u8],
+) -> Result<(), Refusal> {
+    let release = context.hardware.release;
+    let at = |offset: nvabi::PerRelease| usize::try_from(offset.of(release)).unwrap_or(usize::MAX);
+    let (base, last) = span(block)?;
+    let bytes = last - base + 1;
+    let offset = u64_at(block, map_external::OFFSET).ok_or(INVALID)?;
+    let client = u32_at(block, at(map_external::H_CLIENT)).ok_or(INVALID)?;
+    let handle = u32_at(block, at(map_external::H_MEMORY)).ok_or(INVALID)?;
+    let count = u64_at(block, at(map_external::COUNT))
+        .and_then(|count| usize::try_from(count).ok())
+        .ok_or(INVALID)?;
+    let room =
+        at(map_external::COUNT).saturating_sub(map_external::PER_GPU) / map_external::PER_GPU_BYTES;
+    if count == 0 || count > room {
+        return Err(INVALID);
+    }
+    let file = state
+        .uvm
+        .get(&context.file)
+        .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
+    file.range_around(base, last).ok_or(BAD_ADDRESS)?;
+    let memory = state
+        .clients
+        .get(&client)
+        .ok_or(Refusal(NV_ERR_INVALID_CLIENT))?
+        .object(handle)?
+        .memory()?;
+    // RM's sizes are whole pages, those of a client's own pages need not be.
+    let size = memory
+        .bytes
+        .checked_next_multiple_of(PAGE_BYTES)
+        .ok_or(INVALID)?;
+    if offset.checked_add(bytes).is_none_or(|end| end > size) {
+        return Err(Refusal(NV_ERR_INVALID_LIMIT));
+    }
+    if let Some(charge) = &memory.charge {
+        charge.card().alive()?;
+    }
+    let mut spaces = Vec::new();
+    for entry in 0..count {
+        let card = card_at(
+            context,
+            block,
+            map_external::PER_GPU + entry * map_external::PER_GPU_BYTES,
+        )?;
+        card.alive()?;
+        let space = file
+            .cards
+            .get(&card.index)
+            .and_then(Option::as_ref)
+            .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+        spaces.push(space);
+    }
+    for space in spaces {
+        space.map(
+            base,
+            bytes,
+            memory.clone(),
+            offset,
+            MadeBy::Uvm(context.file),
+        );
+    }
+    Ok(())
+}
