@@ -2,8 +2,6 @@
 
 mod probe;
 
-pub(super) use probe::beside_this_program;
-
 use std::process::ExitCode;
 
 use vgpu::Config;

@@ -8,7 +8,7 @@ use cards::SimulatedInventory;
 use nix::unistd::{AccessFlags, access, geteuid};
 use serde_json::Value;
 use sys::pidfd::PidFd;
-use vgpu::config::{DEFAULT_PATH, PATH_VARIABLE, RUNC_DIRS};
+use vgpu::config::{DEFAULT_PATH, PATH_VARIABLE};
 use vgpu::{Config, chain};
 
 use crate::model::doctor::{Cgroup, Facts, Runc};
@@ -103,14 +103,7 @@ fn cgroup() -> Cgroup {
 }
 
 fn runc(config: &Config) -> Result<Runc, String> {
-    let path = match &config.runc {
-        Some(path) => path.clone(),
-        None => RUNC_DIRS
-            .iter()
-            .map(|dir| Path::new(dir).join("runc"))
-            .find(|path| path.is_file())
-            .ok_or_else(|| format!("not found in {}", RUNC_DIRS.join(", ")))?,
-    };
+    let path = vgpu::runc::path(config).map_err(|error| chain(&error))?;
     let says = |argument: &str| {
         let output = Command::new(&path)
             .arg(argument)
@@ -140,19 +133,11 @@ fn runc(config: &Config) -> Result<Runc, String> {
 }
 
 fn broker(config: &Config) -> Result<PathBuf, String> {
-    let path = match &config.broker.path {
-        Some(path) => path.clone(),
-        None => beside_this_program("cgpu-broker").map_err(|error| error.to_string())?,
-    };
+    let path = vgpu::broker::program(config).map_err(|error| chain(&error))?;
     match access(&path, AccessFlags::X_OK) {
         Ok(()) => Ok(path),
         Err(errno) => Err(format!("{}: {}", path.display(), errno.desc())),
     }
-}
-
-/// Another program of the same installation.
-pub(in crate::commands) fn beside_this_program(name: &str) -> io::Result<PathBuf> {
-    Ok(std::env::current_exe()?.with_file_name(name))
 }
 
 fn simulator(config: &Config) -> Result<(), String> {

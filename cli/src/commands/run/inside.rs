@@ -12,11 +12,9 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use caps::{CapSet, Capability};
 use nix::sys::signal::SigSet;
-use nvabi::{DriverVersion, Release};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sys::seccomp::{Instruction, Wait, install_with_listener};
-use verdict::filter::{self, FilterSpec, program};
 
 use super::private_dev::{self, DevPlan};
 
@@ -27,23 +25,12 @@ pub(super) struct Plan {
     pub(super) id: String,
     /// Where the listener goes.
     pub(super) notify_socket: PathBuf,
-    /// The driver's version, for the filter's keys.
-    pub(super) driver_version: String,
-    /// Which calls come to the broker.
-    pub(super) coverage: Coverage,
+    /// The filter: code, jt, jf and k of each instruction.
+    pub(super) filter: Vec<(u16, u8, u8, u32)>,
     /// The nodes.
     pub(super) dev: DevPlan,
     /// The command and its arguments, as the kernel takes them.
     pub(super) command: Vec<Vec<u8>>,
-}
-
-/// [`filter::Coverage`], as it stands in a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Coverage {
-    /// A real driver answers what the broker need not see.
-    Production,
-    /// There is no driver behind the files.
-    Simulated,
 }
 
 /// The shell's code for a command that is there and cannot be run.
@@ -80,25 +67,10 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
 
 /// Installs the filter and sends its listener in the form in which runc does. From here on the broker answers this process.
 fn hand_over_listener(plan: &Plan) -> anyhow::Result<()> {
-    let version: DriverVersion = plan
-        .driver_version
-        .parse()
-        .context("read the driver's version")?;
-    let spec = FilterSpec {
-        release: Release::of(version)?,
-        coverage: match plan.coverage {
-            Coverage::Production => filter::Coverage::Production,
-            Coverage::Simulated => filter::Coverage::Simulated,
-        },
-    };
-    let instructions: Vec<Instruction> = program(&spec)
+    let instructions: Vec<Instruction> = plan
+        .filter
         .iter()
-        .map(|insn| Instruction {
-            code: insn.code,
-            jt: insn.jt,
-            jf: insn.jf,
-            k: insn.k,
-        })
+        .map(|&(code, jt, jf, k)| Instruction { code, jt, jf, k })
         .collect();
     let broker = UnixStream::connect(&plan.notify_socket)
         .with_context(|| format!("connect to the broker at {}", plan.notify_socket.display()))?;

@@ -26,10 +26,9 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use cards::{ContainerKey, DriverSpec, Grant};
 use clap::Args;
-use nvabi::DriverVersion;
 use vgpu::{Config, Request};
 
-use self::inside::{Coverage, Plan};
+use self::inside::Plan;
 use self::private_dev::DevPlan;
 
 /// The namespace of containers that no engine knows.
@@ -142,22 +141,16 @@ fn start(
     let plan = Plan {
         id: key.to_string(),
         notify_socket: vgpu.notify_socket(),
-        driver_version: grant.driver_version.clone(),
-        coverage: match grant.driver {
-            DriverSpec::Kernel => Coverage::Production,
-            DriverSpec::Sim { .. } => Coverage::Simulated,
-        },
+        filter: verdict::filter::program(&vgpu.filter())
+            .iter()
+            .map(|insn| (insn.code, insn.jt, insn.jf, insn.k))
+            .collect(),
         dev: dev_plan(vgpu, grant),
         command: command
             .iter()
             .map(|part| part.as_encoded_bytes().to_vec())
             .collect(),
     };
-    // A version that cannot be decoded must not fail inside, where the broker waits already.
-    let _known: DriverVersion = grant
-        .driver_version
-        .parse()
-        .context("read the driver's version")?;
     let program = std::env::current_exe().context("find this program")?;
     Command::new(program)
         .arg("run-inside")

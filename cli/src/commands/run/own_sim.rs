@@ -14,8 +14,6 @@ use nix::unistd::Pid;
 use vgpu::Config;
 use vgpu::config::DriverKind;
 
-use crate::commands::doctor::beside_this_program;
-
 /// The simulator's standard error, in its state folder.
 const LOG: &str = "log";
 /// How long simulated cards may take to be there.
@@ -35,12 +33,13 @@ pub(super) struct OwnSim {
 impl OwnSim {
     /// Starts it and waits until it serves.
     pub(super) fn start(profile: &Path) -> anyhow::Result<Self> {
-        let program = beside_this_program("cgpu-sim").context("find this program")?;
+        let this_program = std::env::current_exe().context("find this program")?;
+        let program = this_program.with_file_name("cgpu-sim");
         let template = std::env::temp_dir().join("cgpu-run-XXXXXX");
         let state_dir = nix::unistd::mkdtemp(&template)
             .with_context(|| format!("make a folder {}", template.display()))?;
         let log = File::create(state_dir.join(LOG)).context("make the log of cgpu-sim")?;
-        let sim = Command::new(std::env::current_exe().context("find this program")?)
+        let sim = Command::new(&this_program)
             .args(["with-parent", "--"])
             .arg(&program)
             .arg("--state-dir")
