@@ -1,0 +1,85 @@
+//! Every shipped configuration says what its programs read.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use vgpu::Config;
+use vgpu::config::BrokerConfig;
+
+fn shipped(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../configs")
+        .join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn cgpu_toml_as_shipped_is_all_defaults() {
+    assert_eq!(
+        Config::from_text(Path::new("cgpu.toml"), &shipped("cgpu.toml")).unwrap(),
+        Config::default()
+    );
+}
+
+#[test]
+fn cgpu_toml_names_every_key_with_its_default() {
+    let keys: String = shipped("cgpu.toml")
+        .lines()
+        .map(|line| {
+            line.strip_prefix('#')
+                .filter(|key| !key.starts_with(' '))
+                .unwrap_or(line)
+        })
+        .fold(String::new(), |text, line| text + line + "\n");
+    let config = Config::from_text(Path::new("cgpu.toml"), &keys).unwrap();
+    // Without a fixed default; the file shows an example.
+    assert_eq!(config.runc, Some(PathBuf::from("/usr/sbin/runc")));
+    assert_eq!(
+        config.container_tools,
+        Some(PathBuf::from("/usr/lib/cgpu/static/cgpu"))
+    );
+    assert_eq!(
+        config.broker.path,
+        Some(PathBuf::from("/usr/bin/cgpu-broker"))
+    );
+    let without_examples = Config {
+        runc: None,
+        container_tools: None,
+        broker: BrokerConfig {
+            path: None,
+            ..config.broker
+        },
+        ..config
+    };
+    assert_eq!(without_examples, Config::default());
+}
+
+#[test]
+fn containerd_drop_ins_name_our_shim_and_pass_our_annotations() {
+    for (name, version, plugin) in [
+        ("containerd/config-v2.toml", 2, "io.containerd.grpc.v1.cri"),
+        (
+            "containerd/config-v3.toml",
+            3,
+            "io.containerd.cri.v1.runtime",
+        ),
+    ] {
+        let config: toml::Value = toml::from_str(&shipped(name)).unwrap();
+        assert_eq!(config["version"].as_integer(), Some(version), "{name}");
+        let runtime = &config["plugins"][plugin]["containerd"]["runtimes"]["cgpu"];
+        assert_eq!(
+            runtime["runtime_path"].as_str(),
+            Some("/usr/bin/containerd-shim-cgpu-v2"),
+            "{name}"
+        );
+        for key in ["pod_annotations", "container_annotations"] {
+            assert_eq!(runtime[key][0].as_str(), Some("cgpu.io/*"), "{name} {key}");
+        }
+    }
+}
+
+#[test]
+fn docker_s_daemon_json_names_our_runtime() {
+    let config: serde_json::Value = serde_json::from_str(&shipped("docker/daemon.json")).unwrap();
+    assert_eq!(config["runtimes"]["cgpu"]["path"], "/usr/bin/cgpu-runtime");
+}
