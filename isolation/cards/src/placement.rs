@@ -175,12 +175,12 @@ pub enum Refusal {
         cards: u32,
     },
     /// More than a whole card.
-    #[error("{} on one card was asked for, the largest card that may be used has {}", Bytes(*asked_bytes), Bytes(*largest_bytes))]
+    #[error("{} on one card was asked for, more than any has that may be used; left: {}", Bytes(*asked_bytes), listed(left))]
     AboveCard {
         /// What was asked for on each card.
         asked_bytes: u64,
-        /// The largest card.
-        largest_bytes: u64,
+        /// What each card has left.
+        left: Vec<Left>,
     },
     /// Two dialects that differ by more than cGPU's rounding.
     #[error(
@@ -198,7 +198,7 @@ pub enum Refusal {
         memory_bytes: u64,
     },
     /// Not enough left.
-    #[error("{wanted} does not fit; left: {}", left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{wanted} does not fit; left: {}", listed(left))]
     DoesNotFit {
         /// What was asked for, in words.
         wanted: String,
@@ -231,6 +231,13 @@ impl fmt::Display for Left {
             Bytes(self.memory_bytes)
         )
     }
+}
+
+fn listed(left: &[Left]) -> String {
+    left.iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Bytes as people write them: whole GiB as GiB, else MiB.
@@ -302,7 +309,7 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
     {
         return Err(Refusal::AboveCard {
             asked_bytes,
-            largest_bytes,
+            left: left(rooms),
         });
     }
 

@@ -120,7 +120,10 @@ fn refusals_say_what_is_wrong() {
             ][..],
         ),
         (wish(16 << 10, 2), &["16 GiB over 2 cards does not fit"]),
-        (wish(25 << 10, 1), &["25 GiB", "largest", "24 GiB"]),
+        (
+            wish(25 << 10, 1),
+            &["25 GiB", "more than any", "card 1 (GPU-1) 12 GiB of 24 GiB"],
+        ),
         (
             wish(5, 2),
             &["5 MiB does not split over 2 cards", "whole number of MiB"],

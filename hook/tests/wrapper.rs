@@ -1,0 +1,258 @@
+//! `cgpu-runtime` over real runc, as docker drives it, with a played broker. Skips aloud without root, runc or a static busybox.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use cards::lock::FileLock;
+use cards::store::DiskStore;
+use cards::{Card, GpuUuid, Grant, SimulatedInventory};
+use serde_json::{Value, json};
+
+const PLAY_BROKER: &str = "CGPU_TEST_PLAY_BROKER";
+const BUSYBOX: &str = "/bin/busybox";
+
+/// Not a test: the test program as a broker, which takes listeners and answers nothing.
+#[test]
+fn play_broker() {
+    let Some(dir) = std::env::var_os(PLAY_BROKER).map(PathBuf::from) else {
+        return;
+    };
+    let _lock = FileLock::take(&dir.join("broker.lock")).unwrap();
+    let socket = UnixListener::bind(dir.join("notify.sock")).unwrap();
+    fs::write("/proc/self/fd/3", "ready\n").unwrap();
+    let mut listeners = Vec::new();
+    for connection in socket.incoming() {
+        let mut bytes = [0; 65536];
+        let (_, fds) = sys::fd_passing::receive(connection.unwrap().as_fd(), &mut bytes).unwrap();
+        listeners.extend(fds);
+    }
+}
+
+struct Host {
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn find() -> Option<Self> {
+        let skip = |reason: &str| {
+            println!("SKIP: {reason}");
+            None
+        };
+        if !nix::unistd::geteuid().is_root() {
+            return skip("not root");
+        }
+        if Command::new("runc").arg("--version").output().is_err() {
+            return skip("no runc");
+        }
+        let Ok(busybox) = fs::read(BUSYBOX) else {
+            return skip("no busybox");
+        };
+        // A dynamic program names its loader.
+        if busybox.windows(8).any(|window| window == b"/ld-linu") {
+            return skip("busybox is not static");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        fs::create_dir_all(state.join("sim/dev")).unwrap();
+        for name in ["nvidiactl", "nvidia0", "nvidia-uvm", "nvidia-uvm-tools"] {
+            fs::write(state.join("sim/dev").join(name), "").unwrap();
+        }
+        let card = Card {
+            uuid: GpuUuid::new("GPU-0").unwrap(),
+            name: "Simulated Ada".to_owned(),
+            memory_bytes: 24 << 30,
+            minor: 0,
+            index: 0,
+            pci: "00000000:01:00.0".to_owned(),
+        };
+        SimulatedInventory {
+            version: 1,
+            driver_version: "570.195.03".to_owned(),
+            cards: vec![card],
+        }
+        .write(&DiskStore, &state)
+        .unwrap();
+        let broker = dir.path().join("broker");
+        let me = std::env::current_exe().unwrap();
+        fs::write(&broker, format!("#!/bin/sh\nexec 3>&1 >/dev/null; {PLAY_BROKER}=\"$2\" exec '{}' --exact play_broker\n", me.display())).unwrap();
+        fs::set_permissions(&broker, fs::Permissions::from_mode(0o755)).unwrap();
+        let config = format!(
+            "state_dir = \"{}\"\n[driver]\nkind = \"sim\"\n[broker]\npath = \"{}\"\n",
+            state.display(),
+            broker.display()
+        );
+        fs::write(dir.path().join("cgpu.toml"), config).unwrap();
+        Some(Self { dir })
+    }
+
+    fn bundle(&self, id: &str, annotations: Value, script: &str) -> PathBuf {
+        let bundle = self.dir.path().join("bundles").join(id);
+        for folder in ["rootfs/bin", "rootfs/proc", "rootfs/dev"] {
+            fs::create_dir_all(bundle.join(folder)).unwrap();
+        }
+        fs::copy(BUSYBOX, bundle.join("rootfs/bin/busybox")).unwrap();
+        let spec = json!({
+            "ociVersion": "1.0.2",
+            "annotations": annotations,
+            "process": {"args": ["/bin/busybox", "sh", "-c", script], "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["NVIDIA_VISIBLE_DEVICES=all"]},
+            "root": {"path": "rootfs"},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+            ],
+            "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]},
+        });
+        fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
+        bundle
+    }
+
+    /// As docker's shim calls a runtime. Output goes to files: a container keeps what it inherits.
+    fn runtime(&self, words: &[&str]) -> Answer {
+        let (out, err) = (
+            self.dir.path().join("stdout"),
+            self.dir.path().join("stderr"),
+        );
+        let status = Command::new(env!("CARGO_BIN_EXE_cgpu-runtime"))
+            .arg("--root")
+            .arg(self.dir.path().join("runtime-runc/moby"))
+            .arg("--log")
+            .arg(self.dir.path().join("log.json"))
+            .args(["--log-format", "json"])
+            .args(words)
+            .env("CGPU_CONFIG", self.dir.path().join("cgpu.toml"))
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&out).unwrap())
+            .stderr(fs::File::create(&err).unwrap())
+            .status()
+            .unwrap();
+        Answer {
+            code: status.code(),
+            stdout: fs::read_to_string(out).unwrap(),
+            stderr: fs::read_to_string(err).unwrap(),
+        }
+    }
+
+    fn grant(&self, id: &str) -> Option<Grant> {
+        Grant::read(&self.dir.path().join("state/vgpus/moby").join(id)).ok()
+    }
+
+    fn assert_clean(&self) {
+        let vgpus = self.dir.path().join("state/vgpus");
+        assert!(!vgpus.exists() || fs::read_dir(vgpus).unwrap().next().is_none());
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+#[test]
+fn a_container_lives_and_dies_through_the_wrapper() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle(
+        "c1",
+        json!({"cgpu.io/memory": "4Gi"}),
+        "exec busybox sleep 1000",
+    );
+    let before = fs::read(bundle.join("config.json")).unwrap();
+    let created = host.runtime(&[
+        "create",
+        "--bundle",
+        bundle.to_str().unwrap(),
+        "--pid-file",
+        bundle.join("pid").to_str().unwrap(),
+        "c1",
+    ]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.grant("c1").unwrap().cards[0].quota_bytes, 4 << 30);
+    let busy = host.bundle("c2", json!({"cgpu.io/memory": "21Gi"}), "true");
+    let refused = host.runtime(&["create", "--bundle", busy.to_str().unwrap(), "c2"]);
+    assert_eq!(refused.code, Some(1));
+    let log = fs::read_to_string(host.dir.path().join("log.json")).unwrap();
+    let entry: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert_eq!(entry["level"], "error");
+    for said in [entry["msg"].as_str().unwrap(), &refused.stderr] {
+        assert!(
+            said.contains("21 GiB on one card does not fit") && said.contains("20 GiB of 24 GiB"),
+            "{said}"
+        );
+    }
+
+    assert_eq!(host.runtime(&["start", "c1"]).code, Some(0));
+    let process = host.dir.path().join("process.json");
+    let script = "echo $NVIDIA_VISIBLE_DEVICES; ls /dev";
+    let spec = json!({"args": ["/bin/busybox", "sh", "-c", script.replace("ls", "busybox ls")], "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"]});
+    fs::write(&process, spec.to_string()).unwrap();
+    let seen = host.runtime(&["exec", "--process", process.to_str().unwrap(), "c1"]);
+    let words: Vec<&str> = seen.stdout.split_whitespace().collect();
+    assert_eq!(words.first(), Some(&"void"), "{seen:?}");
+    for node in ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"] {
+        assert!(words.contains(&node), "{seen:?}");
+    }
+
+    // Deletion is refused while it runs, and must not take the vGPU with it.
+    assert_ne!(host.runtime(&["delete", "c1"]).code, Some(0));
+    assert!(host.grant("c1").is_some());
+    let deleted = host.runtime(&["delete", "--force", "c1"]);
+    assert_eq!(deleted.code, Some(0), "{deleted:?}");
+    host.assert_clean();
+    assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
+}
+
+#[test]
+fn a_run_in_the_foreground_passes_its_exit_code_on_and_releases() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), "echo hello; exit 7");
+    let ran = host.runtime(&["run", "--bundle", bundle.to_str().unwrap(), "c1"]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(7), "hello\n"),
+        "{ran:?}"
+    );
+    host.assert_clean();
+}
+
+#[test]
+fn a_runc_that_fails_leaves_no_vgpu() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), "true");
+    fs::remove_dir_all(bundle.join("rootfs")).unwrap();
+    let failed = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "c1"]);
+    assert_ne!(failed.code, Some(0));
+    host.assert_clean();
+}
+
+#[test]
+fn a_container_that_asks_for_nothing_is_plain_runc() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("c1", json!({}), "echo $NVIDIA_VISIBLE_DEVICES");
+    let before = fs::read(bundle.join("config.json")).unwrap();
+    let ran = host.runtime(&["run", "--bundle", bundle.to_str().unwrap(), "c1"]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "all\n"),
+        "{ran:?}"
+    );
+    assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
+    assert!(!host.dir.path().join("state/lock").exists());
+    let version = |program: &Path| -> Output {
+        Command::new(program)
+            .arg("--version")
+            .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+            .output()
+            .unwrap()
+    };
+    assert_eq!(
+        version(Path::new(env!("CARGO_BIN_EXE_cgpu-runtime"))).stdout,
+        version(Path::new("runc")).stdout
+    );
+}
