@@ -1,6 +1,6 @@
 //! `delete`: what containerd runs after a container is gone, and to clean up after a shim that was killed.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::SystemTime;
 
@@ -45,7 +45,7 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
     })
 }
 
-fn force(namespace: &str, id: &ContainerId, bundle: &PathBuf) -> Result<()> {
+fn force(namespace: &str, id: &ContainerId, bundle: &Path) -> Result<()> {
     let runc = Runc::saved(bundle, namespace)?;
     if !runc.state_dir(id).exists() {
         return Ok(());

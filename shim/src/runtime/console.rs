@@ -16,7 +16,7 @@ use crate::error::{Error, Result, file, system};
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A listening socket in the bundle, removed when dropped.
-pub struct Console {
+pub(super) struct Console {
     listener: UnixListener,
     /// Through `/proc`, because a bundle's own path is often longer than a socket's may be (108 bytes).
     short: PathBuf,
@@ -28,7 +28,7 @@ impl Console {
     ///
     /// # Errors
     /// The bundle is not there or not writable.
-    pub fn bind(bundle: &Path) -> Result<Self> {
+    pub(super) fn bind(bundle: &Path) -> Result<Self> {
         let dir = open(
             bundle,
             OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
@@ -51,7 +51,7 @@ impl Console {
 
     /// What runc is told.
     #[must_use]
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.short
     }
 
@@ -59,7 +59,7 @@ impl Console {
     ///
     /// # Errors
     /// The connection fails or carries no descriptor.
-    pub async fn receive(&self) -> Result<OwnedFd> {
+    pub(super) async fn receive(&self) -> Result<OwnedFd> {
         let (stream, _) = self
             .listener
             .accept()

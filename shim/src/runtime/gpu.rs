@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::reaper::Reaper;
 use crate::error::{Error, Result};
 use crate::task::ContainerId;
 
@@ -63,16 +64,19 @@ pub trait Gpu: Send + Sync + 'static {
     fn release(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError>;
 }
 
-/// Runs one call of `gpu` off the main thread.
+/// Runs one call of `gpu` off the main thread; the reaper leaves alone what that thread starts.
 ///
 /// # Errors
 /// The call's own.
-pub async fn off_thread<T: Send + 'static>(
+pub(super) async fn off_thread<T: Send + 'static>(
     gpu: &Arc<dyn Gpu>,
+    reaper: &Reaper,
     call: impl FnOnce(&dyn Gpu) -> std::result::Result<T, GpuError> + Send + 'static,
 ) -> Result<T> {
     let gpu = Arc::clone(gpu);
+    let off = reaper.hands_off();
     let done = tokio::task::spawn_blocking(move || call(gpu.as_ref())).await;
+    drop(off);
     Ok(done.map_err(|_panic| Error::Lost("the GPU side"))??)
 }
 
@@ -82,23 +86,55 @@ pub struct Cards;
 impl Gpu for Cards {
     fn create(
         &self,
-        _: &str,
-        _: &ContainerId,
-        _: &Path,
+        namespace: &str,
+        id: &ContainerId,
+        bundle: &Path,
     ) -> std::result::Result<Option<Share>, GpuError> {
-        Ok(None)
+        let config = vgpu::Config::load()?;
+        let share = vgpu::create(&config, &key(namespace, id)?, bundle, vgpu::DoorKind::Shim)?;
+        Ok(share.map(|share| -> Share { Box::new(share) }))
     }
 
     fn edit_exec(
         &self,
-        _: &str,
-        _: &ContainerId,
-        _: &mut Value,
+        namespace: &str,
+        id: &ContainerId,
+        process: &mut Value,
     ) -> std::result::Result<(), GpuError> {
-        Ok(())
+        Ok(vgpu::edit_exec(
+            &vgpu::Config::load()?,
+            &key(namespace, id)?,
+            process,
+        )?)
     }
 
-    fn release(&self, _: &str, _: &ContainerId) -> std::result::Result<(), GpuError> {
-        Ok(())
+    fn release(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
+        Ok(vgpu::release(&vgpu::Config::load()?, &key(namespace, id)?)?)
+    }
+}
+
+fn key(namespace: &str, id: &ContainerId) -> std::result::Result<vgpu::ContainerKey, GpuError> {
+    vgpu::ContainerKey::new(namespace, id.as_str())
+        .map_err(|error| GpuError::from(vgpu::Error::from(error)))
+}
+
+impl From<vgpu::Error> for GpuError {
+    fn from(error: vgpu::Error) -> Self {
+        use vgpu::Error as E;
+        let fault = match &error {
+            E::Value { .. }
+            | E::UnknownKey { .. }
+            | E::Contradiction { .. }
+            | E::NoMemoryTerm
+            | E::SpecShape { .. }
+            | E::SpecJson { .. }
+            | E::ForgedMark { .. } => GpuFault::Request,
+            // The rest is about the host, and so is what the crate may add.
+            _ => GpuFault::Precondition,
+        };
+        Self {
+            fault,
+            text: vgpu::chain(&error),
+        }
     }
 }

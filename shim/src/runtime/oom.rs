@@ -12,7 +12,7 @@ use super::stdio::End;
 use crate::error::{Result, file, system};
 
 /// Calls `told` at every kill, from a task of its own. `None` if this container cannot be watched; the reason is logged.
-pub fn watch(cgroup: &Cgroup, told: impl Fn() + Send + 'static) -> Option<Watch> {
+pub(super) fn watch(cgroup: &Cgroup, told: impl Fn() + Send + 'static) -> Option<Watch> {
     let dir = cgroup.memory_dir()?;
     let started = match cgroup {
         Cgroup::V1 { .. } => watch_v1(&dir, told),
@@ -27,7 +27,7 @@ pub fn watch(cgroup: &Cgroup, told: impl Fn() + Send + 'static) -> Option<Watch>
 }
 
 /// A watch; it ends when this is dropped.
-pub struct Watch(JoinHandle<()>);
+pub(super) struct Watch(JoinHandle<()>);
 
 impl Drop for Watch {
     fn drop(&mut self) {

@@ -22,6 +22,7 @@ type OnExit = Box<dyn FnOnce(Exit) + Send>;
 struct Book {
     watched: HashMap<Pid, OnExit>,
     open_windows: usize,
+    hands_off: usize,
     strays: HashMap<Pid, Exit>,
 }
 
@@ -45,7 +46,10 @@ impl Reaper {
         let mut book = self.book();
         let child = command.spawn()?;
         let (sender, receiver) = oneshot::channel();
-        let on_exit: OnExit = Box::new(move |exit| drop(sender.send(exit)));
+        let on_exit: OnExit = Box::new(move |exit| {
+            // Who does not wait for the answer any more does not need it.
+            let _unheard = sender.send(exit);
+        });
         if let Some(pid) = Pid::new(child.id()) {
             book.watched.insert(pid, on_exit);
         }
@@ -61,36 +65,39 @@ impl Reaper {
         }
     }
 
-    /// Takes every child that has ended.
+    /// Until the guard is dropped only watched processes are taken: another thread starts and waits for its own.
+    #[must_use]
+    pub fn hands_off(&self) -> HandsOff {
+        self.book().hands_off += 1;
+        HandsOff {
+            reaper: self.clone(),
+        }
+    }
+
+    /// Takes every child that has ended and may be taken.
     pub fn reap(&self) {
-        loop {
-            let mut book = self.book();
-            let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid, code.cast_unsigned()),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => {
-                    (pid, 128 + (signal as i32).cast_unsigned())
-                }
-                Ok(WaitStatus::StillAlive) => return,
-                Ok(_) | Err(nix::errno::Errno::EINTR) => continue,
-                Err(_) => return,
-            };
-            let Some(pid) = Pid::new(pid.as_raw().cast_unsigned()) else {
-                continue;
-            };
-            let exit = Exit {
-                status,
-                at: SystemTime::now(),
-            };
-            match book.watched.remove(&pid) {
-                Some(on_exit) => {
-                    // The watcher takes the container's lock; never both.
-                    drop(book);
-                    on_exit(exit);
-                }
-                None if book.open_windows > 0 => drop(book.strays.insert(pid, exit)),
-                None => tracing::debug!(%pid, status, "reaped a process that nobody watches"),
+        while let Some((on_exit, exit)) = self.next() {
+            // The watcher takes the container's lock; the book's is free again.
+            on_exit(exit);
+        }
+    }
+
+    /// The next end that somebody watches; those that nobody does are dealt with on the way.
+    fn next(&self) -> Option<(OnExit, Exit)> {
+        let mut book = self.book();
+        if book.hands_off > 0 {
+            let (pid, exit) = book.watched.keys().find_map(|pid| ended(Some(*pid)))?;
+            return book.watched.remove(&pid).map(|on_exit| (on_exit, exit));
+        }
+        while let Some((pid, exit)) = ended(None) {
+            if let Some(on_exit) = book.watched.remove(&pid) {
+                return Some((on_exit, exit));
+            }
+            if book.open_windows > 0 {
+                book.strays.insert(pid, exit);
             }
         }
+        None
     }
 
     /// Reaps at every SIGCHLD, for ever.
@@ -109,6 +116,40 @@ impl Reaper {
     }
 }
 
+/// Waits for one child, or for any, without blocking.
+fn ended(which: Option<Pid>) -> Option<(Pid, Exit)> {
+    loop {
+        let (pid, status) = match waitpid(which.map(Pid::as_nix), Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) => (pid, code.cast_unsigned()),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                (pid, 128 + (signal as i32).cast_unsigned())
+            }
+            Err(nix::errno::Errno::EINTR) => continue,
+            Ok(_) | Err(_) => return None,
+        };
+        let pid = Pid::new(pid.as_raw().cast_unsigned())?;
+        return Some((
+            pid,
+            Exit {
+                status,
+                at: SystemTime::now(),
+            },
+        ));
+    }
+}
+
+/// While it lives, children that nobody watches are left to whoever started them.
+pub struct HandsOff {
+    reaper: Reaper,
+}
+
+impl Drop for HandsOff {
+    fn drop(&mut self) {
+        self.reaper.book().hands_off -= 1;
+        self.reaper.reap();
+    }
+}
+
 /// While it lives, no end of a process is forgotten.
 pub struct Window {
     reaper: Reaper,
@@ -123,6 +164,9 @@ impl Window {
                 Some(exit) => exit,
                 None => {
                     book.watched.insert(pid, Box::new(on_exit));
+                    drop(book);
+                    // It may have ended while hands were off, when no signal would come again.
+                    self.reaper.reap();
                     return;
                 }
             }
@@ -173,6 +217,20 @@ mod tests {
             reaper.reap();
             std::thread::yield_now();
         }
+        let off = reaper.hands_off();
+        let mut foreign = Command::new("/bin/true").spawn().unwrap();
+        let (child, mut ours) = reaper.spawn(&mut Command::new("/bin/true")).unwrap();
+        assert!(child.id() > 0);
+        while ours.try_recv().is_err() {
+            reaper.reap();
+            std::thread::yield_now();
+        }
+        assert!(
+            foreign.wait().unwrap().success(),
+            "left to the thread that started it"
+        );
+        drop(off);
+
         let (sender, receiver) = std::sync::mpsc::channel();
         window.claim(pid, move |exit| sender.send(exit.status).unwrap());
         assert_eq!(receiver.recv().unwrap(), 137);

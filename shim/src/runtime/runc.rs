@@ -27,19 +27,19 @@ pub struct Runc {
 }
 
 /// The three standard streams of a call.
-pub struct Streams {
+pub(super) struct Streams {
     /// Standard input.
-    pub stdin: Stdio,
+    pub(super) stdin: Stdio,
     /// Standard output.
-    pub stdout: Stdio,
+    pub(super) stdout: Stdio,
     /// Standard error.
-    pub stderr: Stdio,
+    pub(super) stderr: Stdio,
 }
 
 impl Streams {
     /// Nothing in, nothing out.
     #[must_use]
-    pub fn null() -> Self {
+    pub(super) fn null() -> Self {
         Self {
             stdin: Stdio::null(),
             stdout: Stdio::null(),
@@ -150,7 +150,7 @@ fn is_systemd_path(path: &str) -> bool {
 
 /// runc on one container, with the reaper that waits for it.
 #[derive(Clone)]
-pub struct Calls {
+pub(super) struct Calls {
     runc: Runc,
     reaper: Reaper,
     id: ContainerId,
@@ -162,7 +162,7 @@ static NEXT_LOG: AtomicU64 = AtomicU64::new(0);
 impl Calls {
     /// Binds runc to a container.
     #[must_use]
-    pub fn new(runc: Runc, reaper: Reaper, id: ContainerId, bundle: PathBuf) -> Self {
+    pub(super) fn new(runc: Runc, reaper: Reaper, id: ContainerId, bundle: PathBuf) -> Self {
         Self {
             runc,
             reaper,
@@ -173,7 +173,7 @@ impl Calls {
 
     /// How runc is called.
     #[must_use]
-    pub fn runc(&self) -> &Runc {
+    pub(super) fn runc(&self) -> &Runc {
         &self.runc
     }
 
@@ -181,7 +181,11 @@ impl Calls {
     ///
     /// # Errors
     /// runc's own words, or the pid file is not what it must be.
-    pub async fn create(&self, streams: Streams, console_socket: Option<&Path>) -> Result<Pid> {
+    pub(super) async fn create(
+        &self,
+        streams: Streams,
+        console_socket: Option<&Path>,
+    ) -> Result<Pid> {
         let pid_file = self.bundle.join("init.pid");
         let mut arguments = vec![
             "create".into(),
@@ -207,7 +211,7 @@ impl Calls {
     ///
     /// # Errors
     /// runc's own words, or the pid file is not what it must be.
-    pub async fn exec(
+    pub(super) async fn exec(
         &self,
         exec: &ExecId,
         process_json: &[u8],
@@ -253,7 +257,7 @@ impl Calls {
     ///
     /// # Errors
     /// runc's own words.
-    pub async fn simple(&self, verb: &'static str, arguments: &[&str]) -> Result<()> {
+    pub(super) async fn simple(&self, verb: &'static str, arguments: &[&str]) -> Result<()> {
         let mut all: Vec<std::ffi::OsString> = vec![verb.into()];
         all.extend(arguments.iter().map(Into::into));
         self.call(verb, &all, Streams::null()).await
@@ -263,7 +267,7 @@ impl Calls {
     ///
     /// # Errors
     /// runc's own words.
-    pub async fn update(&self, resources_json: &[u8]) -> Result<()> {
+    pub(super) async fn update(&self, resources_json: &[u8]) -> Result<()> {
         let (reader, mut writer) = std::io::pipe().map_err(crate::error::system("make a pipe"))?;
         // A pipe takes 64 KiB without a reader; more than that is no set of limits.
         const MOST_BYTES: usize = 60 * 1024;
@@ -296,7 +300,7 @@ impl Calls {
     ///
     /// # Errors
     /// runc's own words, or its answer is no list of numbers.
-    pub async fn ps(&self) -> Result<Vec<Pid>> {
+    pub(super) async fn ps(&self) -> Result<Vec<Pid>> {
         let out = self.bundle.join(format!(
             "ps-{}.json",
             NEXT_LOG.fetch_add(1, Ordering::Relaxed)
@@ -376,7 +380,7 @@ fn forget(path: &Path) {
 fn read_pid(path: &Path) -> Result<Pid> {
     let text = fs::read_to_string(path).map_err(file("read", path))?;
     let pid = text.trim().parse().ok().and_then(Pid::new);
-    pid.ok_or_else(|| Error::Invalid {
+    pid.ok_or(Error::Invalid {
         key: "pid file",
         value: text,
         allowed: "a positive number",
@@ -450,6 +454,6 @@ mod tests {
         runc.save(dir.path()).unwrap();
         assert_eq!(Runc::saved(dir.path(), "ns").unwrap(), runc);
         fs::write(dir.path().join(SAVED), "{").unwrap();
-        assert!(Runc::saved(dir.path(), "ns").is_err());
+        Runc::saved(dir.path(), "ns").unwrap_err();
     }
 }

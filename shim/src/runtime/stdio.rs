@@ -258,7 +258,7 @@ impl Source {
 }
 
 /// The streams of a process before it is started.
-pub struct Prepared {
+pub(super) struct Prepared {
     source: Option<Source>,
     out: Option<Sink>,
     err: Option<Sink>,
@@ -266,7 +266,7 @@ pub struct Prepared {
 
 /// What copies for a process while it lives.
 #[derive(Debug)]
-pub struct Copying {
+pub(super) struct Copying {
     hold: Option<Hold>,
     tasks: Vec<JoinHandle<()>>,
     input: Option<JoinHandle<()>>,
@@ -280,7 +280,7 @@ impl Prepared {
     ///
     /// # Errors
     /// A name that is no stream, a FIFO that is not there, or one that nobody reads.
-    pub async fn open(request: &StdioRequest) -> Result<Self> {
+    pub(super) async fn open(request: &StdioRequest) -> Result<Self> {
         let source = Source::open(place("stdin", &request.stdin)?)?;
         let out = Sink::open(place("stdout", &request.stdout)?).await?;
         let err = match request.terminal {
@@ -294,7 +294,7 @@ impl Prepared {
     ///
     /// # Errors
     /// No pipe can be made.
-    pub fn pipes(self, options: &RuncOptions) -> Result<(Streams, Copying)> {
+    pub(super) fn pipes(self, options: &RuncOptions) -> Result<(Streams, Copying)> {
         let mut copying = Copying::new(self.source.as_ref().map(|source| Arc::clone(&source.hold)));
         let mut streams = Streams::null();
         if let Some(source) = self.source {
@@ -322,7 +322,7 @@ impl Prepared {
     ///
     /// # Errors
     /// The terminal cannot be polled.
-    pub fn terminal(self, master: OwnedFd) -> Result<Copying> {
+    pub(super) fn terminal(self, master: OwnedFd) -> Result<Copying> {
         let mut copying = Copying::new(self.source.as_ref().map(|source| Arc::clone(&source.hold)));
         let master = Arc::new(End::new(master)?);
         if let Some(source) = self.source {
@@ -435,7 +435,7 @@ impl Copying {
     }
 
     /// The process has ended: what it wrote is to be delivered. The returned future ends when it is, or after 5 s.
-    pub fn process_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) fn process_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         self.ended.send_replace(true);
         if let Some(input) = &self.input {
             input.abort();
@@ -455,14 +455,14 @@ impl Copying {
     }
 
     /// The engine will write no more input.
-    pub fn close_stdin(&self) {
+    pub(super) fn close_stdin(&self) {
         if let Some(hold) = &self.hold {
             drop(hold.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 
     /// Sets the terminal's size. `None` if there is no terminal.
-    pub fn resize(&self, columns: u16, rows: u16) -> Option<io::Result<()>> {
+    pub(super) fn resize(&self, columns: u16, rows: u16) -> Option<io::Result<()>> {
         let terminal = self.terminal.as_ref()?;
         let size = rustix::termios::Winsize {
             ws_row: rows,

@@ -177,7 +177,10 @@ impl Supervisor {
         let share = {
             let (namespace, id, bundle) =
                 (self.namespace.clone(), cell.id.clone(), cell.bundle.clone());
-            gpu::off_thread(&self.gpu, move |gpu| gpu.create(&namespace, &id, &bundle)).await?
+            gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+                gpu.create(&namespace, &id, &bundle)
+            })
+            .await?
         };
         let shared = share.is_some();
         lock(&cell.live).share = share;
@@ -222,7 +225,10 @@ impl Supervisor {
 
     async fn release(&self, id: &ContainerId) -> Result<()> {
         let (namespace, id) = (self.namespace.clone(), id.clone());
-        gpu::off_thread(&self.gpu, move |gpu| gpu.release(&namespace, &id)).await
+        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+            gpu.release(&namespace, &id)
+        })
+        .await
     }
 
     /// Starts init or an exec.
@@ -279,7 +285,7 @@ impl Supervisor {
             let mut process: serde_json::Value = serde_json::from_slice(&request.process_json)
                 .map_err(|source| Error::RequestJson { what, source })?;
             let (namespace, id) = (self.namespace.clone(), id.clone());
-            process = gpu::off_thread(&self.gpu, move |gpu| {
+            process = gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
                 gpu.edit_exec(&namespace, &id, &mut process)?;
                 Ok(process)
             })

@@ -110,6 +110,6 @@ mod tests {
                 .to_string()
                 .contains("x.Options")
         );
-        assert!(runc_options(Some(&any(OPTIONS_TYPE, vec![0xff]))).is_err());
+        runc_options(Some(&any(OPTIONS_TYPE, vec![0xff]))).unwrap_err();
     }
 }

@@ -1,7 +1,6 @@
 //! Errors as ttrpc statuses. containerd and docker act on the code, people read the text.
 
 use std::error::Error as _;
-use std::fmt::Write;
 
 use ttrpc::Code;
 
@@ -14,8 +13,7 @@ pub(super) fn status(error: &Error) -> ttrpc::Error {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
-        // Writing to a String cannot fail.
-        drop(write!(text, ": {next}"));
+        text.push_str(&format!(": {next}"));
         cause = next.source();
     }
     ttrpc::Error::RpcStatus(ttrpc::get_status(code(error), text))

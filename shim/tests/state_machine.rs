@@ -1,0 +1,211 @@
+//! The container's state machine under arbitrary steps, against what must hold whatever comes.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use proptest::prelude::*;
+use shim::task::{Container, Denied, Effect, ExecId, Exit, Happened, Phase, Pid, Step, Target};
+
+fn pid(number: u32) -> Pid {
+    Pid::new(number).expect("a positive number")
+}
+
+fn exec(number: u8) -> ExecId {
+    ExecId::new(&format!("e{number}")).expect("a plain name")
+}
+
+fn exit(status: u32) -> Exit {
+    Exit {
+        status,
+        at: SystemTime::UNIX_EPOCH,
+    }
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![
+        Just(Target::Init),
+        (0_u8..3).prop_map(|n| Target::Exec(exec(n)))
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        Just(Step::Created(pid(10))),
+        (0_u8..3).prop_map(|n| Step::AddExec(exec(n))),
+        target().prop_map(Step::BeginStart),
+        (target(), 20_u32..30).prop_map(|(target, n)| Step::Started(target, pid(n))),
+        target().prop_map(Step::StartFailed),
+        Just(Step::BeginPause),
+        Just(Step::Paused),
+        Just(Step::PauseFailed),
+        Just(Step::BeginResume),
+        Just(Step::Resumed),
+        Just(Step::ResumeFailed),
+        (target(), 0_u32..256).prop_map(|(target, status)| Step::Exited(target, exit(status))),
+        target().prop_map(Step::BeginDelete),
+        Just(Step::Deleted),
+        Just(Step::DeleteFailed),
+    ]
+}
+
+/// What a naive observer of the effects knows of one process.
+#[derive(Default)]
+struct Seen {
+    started: bool,
+    settled: bool,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn exits_come_once_and_after_their_start_and_denials_change_nothing(steps in prop::collection::vec(step(), 0..60)) {
+        let mut container = Container::new();
+        let mut seen: BTreeMap<Target, Seen> = BTreeMap::new();
+        for step in steps {
+            let before = container.clone();
+            let starting = match &step { Step::BeginStart(target) => Some(target.clone()), _ => None };
+            let removed = match &step { Step::BeginDelete(target @ Target::Exec(_)) => Some(target.clone()), _ => None };
+            match container.apply(step) {
+                Err(_) => prop_assert_eq!(&before, &container),
+                Ok(effects) => {
+                    for effect in effects {
+                        match effect {
+                            Effect::Publish(Happened::Started(target, _)) => {
+                                let process = seen.entry(target).or_default();
+                                prop_assert!(!process.started && !process.settled);
+                                process.started = true;
+                            }
+                            Effect::Settle(target, _, _) => {
+                                let process = seen.entry(target.clone()).or_default();
+                                // An init may end without having run; an exec that has not run has no process.
+                                prop_assert!(process.started || target == Target::Init);
+                                prop_assert!(!process.settled);
+                                process.settled = true;
+                            }
+                            Effect::Publish(Happened::Created(_)) => prop_assert!(seen.is_empty()),
+                            Effect::Publish(_) => {}
+                        }
+                    }
+                    if let Some(target) = removed {
+                        // A new exec may take the name.
+                        seen.remove(&target);
+                    }
+                    if let Some(target) = starting {
+                        prop_assert!(!seen.get(&target).is_some_and(|process| process.settled));
+                    }
+                }
+            }
+            // What is stopped is not signalled: its number may belong to another process by now.
+            for target in [Target::Init, Target::Exec(exec(0)), Target::Exec(exec(1)), Target::Exec(exec(2))] {
+                if let Ok(view) = container.view(&target)
+                    && matches!(view.phase, Phase::Stopped(_)) {
+                    prop_assert_eq!(container.signalled(&target), Err(Denied::AlreadyExited(target)));
+                }
+            }
+        }
+    }
+}
+
+fn running() -> Container {
+    let mut container = Container::new();
+    for step in [
+        Step::Created(pid(10)),
+        Step::BeginStart(Target::Init),
+        Step::Started(Target::Init, pid(10)),
+    ] {
+        container.apply(step).expect("each step is allowed");
+    }
+    container
+}
+
+#[test]
+fn an_exit_during_start_is_told_after_the_start() {
+    let mut container = Container::new();
+    container.apply(Step::Created(pid(10))).unwrap();
+    container.apply(Step::BeginStart(Target::Init)).unwrap();
+    assert_eq!(
+        container.apply(Step::Exited(Target::Init, exit(3))),
+        Ok(vec![])
+    );
+    let effects = container
+        .apply(Step::Started(Target::Init, pid(10)))
+        .unwrap();
+    let started = Effect::Publish(Happened::Started(Target::Init, pid(10)));
+    assert_eq!(
+        effects,
+        [started, Effect::Settle(Target::Init, pid(10), exit(3))]
+    );
+}
+
+#[test]
+fn a_failed_start_can_be_tried_again_and_a_running_container_not_be_deleted() {
+    let mut container = Container::new();
+    container.apply(Step::Created(pid(10))).unwrap();
+    container.apply(Step::BeginStart(Target::Init)).unwrap();
+    container.apply(Step::StartFailed(Target::Init)).unwrap();
+    container.apply(Step::BeginStart(Target::Init)).unwrap();
+    container
+        .apply(Step::Started(Target::Init, pid(10)))
+        .unwrap();
+    let denied = container
+        .apply(Step::BeginDelete(Target::Init))
+        .unwrap_err();
+    assert_eq!(denied, Denied::StillRunning(Target::Init));
+}
+
+#[test]
+fn two_starts_at_a_time_are_one_start_and_one_refusal() {
+    let mut container = running();
+    let target = Target::Exec(exec(1));
+    container.apply(Step::AddExec(exec(1))).unwrap();
+    container.apply(Step::BeginStart(target.clone())).unwrap();
+    let denied = container
+        .apply(Step::BeginStart(target.clone()))
+        .unwrap_err();
+    assert_eq!(
+        denied,
+        Denied::Busy {
+            target,
+            doing: "start"
+        }
+    );
+    assert_eq!(
+        container.apply(Step::AddExec(exec(1))),
+        Err(Denied::ExecExists(exec(1)))
+    );
+}
+
+#[test]
+fn the_end_of_a_created_container_during_its_deletion_is_told() {
+    let mut container = Container::new();
+    container.apply(Step::Created(pid(10))).unwrap();
+    container.apply(Step::BeginDelete(Target::Init)).unwrap();
+    let effects = container
+        .apply(Step::Exited(Target::Init, exit(137)))
+        .unwrap();
+    assert_eq!(effects, [Effect::Settle(Target::Init, pid(10), exit(137))]);
+    container.apply(Step::Deleted).unwrap();
+    assert_eq!(
+        container.view(&Target::Init).unwrap().phase,
+        Phase::Stopped(exit(137))
+    );
+}
+
+#[test]
+fn pause_and_resume_alternate() {
+    let mut container = running();
+    let denied = container.apply(Step::BeginResume).unwrap_err();
+    assert_eq!(denied.to_string(), "container is running, not paused");
+    container.apply(Step::BeginPause).unwrap();
+    assert_eq!(
+        container.apply(Step::Paused),
+        Ok(vec![Effect::Publish(Happened::Paused)])
+    );
+    assert_eq!(container.view(&Target::Init).unwrap().phase, Phase::Paused);
+    container.apply(Step::BeginResume).unwrap();
+    assert_eq!(
+        container.apply(Step::Resumed),
+        Ok(vec![Effect::Publish(Happened::Resumed)])
+    );
+}
