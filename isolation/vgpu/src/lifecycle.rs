@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cards::book::Books;
 use cards::grant::{self, Door};
 use cards::lock::{Attempt, FileLock, StateLock};
-use cards::placement::place;
+use cards::placement::{Bytes, Refusal, place};
 use cards::store::DiskStore;
 use cards::{CardGrant, ContainerKey, DoorKind, Grant};
 use verdict::filter::FilterSpec;
@@ -385,8 +385,8 @@ fn grant(
         return Err(Error::Exists { key: key.clone() });
     }
     let books = Books::open(&lock, &config.state_dir, &store);
-    let slices =
-        place(&books.rooms(&host.inventory.cards)?, &request.wish).map_err(cards::Error::from)?;
+    let rooms = books.rooms(&host.inventory.cards)?;
+    let slices = place(&rooms, &request.wish).map_err(in_our_words)?;
     let grant = Grant {
         version: grant::VERSION,
         key: key.clone(),
@@ -427,6 +427,27 @@ fn grant(
             report_failed_undo(key, undo(config, key, &dir, &lock));
             Err(error)
         }
+    }
+}
+
+/// `cards` does not know what the dialects call their terms.
+fn in_our_words(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Contradiction {
+            asked_bytes,
+            share,
+            index,
+            memory_bytes,
+        } => Error::Contradiction {
+            one: format!("cgpu.io/memory, which is {} on a card,", Bytes(asked_bytes)),
+            other: format!(
+                "ALIYUN_COM_GPU_MEM_CONTAINER = {} of ALIYUN_COM_GPU_MEM_DEV = {}, which is {} of card {index}: the environment may only ask for less",
+                share.container,
+                share.device,
+                Bytes(share.of(memory_bytes)),
+            ),
+        },
+        other => Error::Cards(other.into()),
     }
 }
 

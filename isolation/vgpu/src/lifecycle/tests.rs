@@ -442,6 +442,29 @@ fn what_does_not_fit_is_refused_with_what_is_left() {
 }
 
 #[test]
+fn two_dialects_that_ask_for_different_memory_are_named() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let mut spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    spec["process"]["env"] = json!([
+        "ALIYUN_COM_GPU_MEM_CONTAINER=8",
+        "ALIYUN_COM_GPU_MEM_DEV=24"
+    ]);
+    fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
+    let error =
+        crate::chain(&create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err());
+    for part in [
+        "cgpu.io/memory",
+        "4 GiB",
+        "ALIYUN_COM_GPU_MEM_CONTAINER = 8",
+        "8 GiB of card 0",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    host.assert_clean(&"refused");
+}
+
+#[test]
 fn twenty_doors_at_once_never_overbook() {
     let host = TestHost::new();
     // 20 containers of 3 GiB on 48 GiB: 16 fit.
