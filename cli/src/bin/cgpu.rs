@@ -3,9 +3,17 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::EnvFilter;
 
 #[expect(clippy::print_stderr, reason = "the program's error message")]
 fn main() -> ExitCode {
+    let filter =
+        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
     match cli::commands::run(cli::commands::Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {

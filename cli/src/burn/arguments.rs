@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 use rmclient::{Card, Client, Nodes};
 
-use super::{Outcome, Printed, allocate, calls, churn, storm, vectors};
+use super::{Outcome, Printed, allocate, calls, churn, references, storm, vectors, views};
 use crate::size::Size;
 
 /// An open tenant: allocates, maps and frees card memory through the driver's own calls.
@@ -107,6 +107,18 @@ enum Load {
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
+    /// Ask for the card's memory in every way that there is; all must say the same.
+    Views {
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
+    /// Keep memory alive without its first handle, in every way that there is; it must stay counted until the last way ends.
+    References {
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
     /// Make each call that a filter must catch, however it is spelt, and print what came back.
     Vectors {
         /// The file to make the calls on.
@@ -190,6 +202,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             };
             Ok(finish(storm::run(card, &storm)?))
         }),
+        Load::Views { card } => with_card(&nodes, *card, |card| Ok(finish(views::look(card)?))),
+        Load::References { card } => {
+            with_card(&nodes, *card, |card| Ok(finish(references::run(card)?)))
+        }
         Load::Vectors { on } => Ok(finish(vectors::run(on)?)),
     }
 }

@@ -16,6 +16,8 @@ use crate::model::JSON_VERSION;
 const NO_SUCH_CONTROL: u32 = 0x2080_fffe;
 /// `TCGETS`: neither the driver nor a filter for it knows the command.
 const FOREIGN_IOCTL: u32 = 0x5401;
+/// What [`sys::ioctl::raw`] wants for a command without a size, so that nothing is copied around the call.
+const UNSIZED_BYTES: usize = 16 * 1024;
 /// Smallest piece that the driver gives.
 const PIECE_BYTES: u64 = 64 << 10;
 
@@ -25,10 +27,11 @@ const PIECE_BYTES: u64 = 64 << 10;
 /// A call that did not answer as its kind must.
 pub fn measure(card: &Card<'_>, count: u64) -> anyhow::Result<Outcome> {
     let client = card.client();
+    let mut scratch = vec![0; UNSIZED_BYTES];
     let elsewhere = File::open("/dev/null").context("open /dev/null")?;
     let kinds: [(&str, &mut dyn FnMut() -> anyhow::Result<()>); 4] = [
         ("passed", &mut || {
-            let answer = sys::ioctl::raw(elsewhere.as_fd(), FOREIGN_IOCTL, &mut [0; 64]);
+            let answer = sys::ioctl::raw(elsewhere.as_fd(), FOREIGN_IOCTL, &mut scratch);
             anyhow::ensure!(answer.is_err(), "/dev/null has answered TCGETS");
             Ok(())
         }),
@@ -73,11 +76,14 @@ pub fn measure(card: &Card<'_>, count: u64) -> anyhow::Result<Outcome> {
 /// The first calls warm caches and buffers up; they are not counted.
 const WARM_UP: u64 = 100;
 
+/// A minute; what takes longer is counted as that.
+const LONGEST_NS: u64 = 60_000_000_000;
+
 fn time(
     count: u64,
     call: &mut dyn FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Histogram<u64>> {
-    let mut times = Histogram::new(3).context("make a histogram")?;
+    let mut times = Histogram::new_with_bounds(1, LONGEST_NS, 3).context("make a histogram")?;
     for _ in 0..WARM_UP.min(count) {
         call()?;
     }

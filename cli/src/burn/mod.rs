@@ -6,8 +6,10 @@
 pub mod allocate;
 pub mod calls;
 pub mod churn;
+pub mod references;
 pub mod storm;
 pub mod vectors;
+pub mod views;
 
 mod arguments;
 mod random;

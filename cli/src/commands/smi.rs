@@ -17,7 +17,8 @@ pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Err(Absent::Driver(node)) => bail!(
-            "no NVIDIA driver here: {} does not exist (inside a container: it was given no GPU)",
+            "no NVIDIA driver here: {} does not exist (inside a container: it was given no GPU; \
+             on the host: simulated cards have no nodes, `cgpu cards` lists them)",
             node.display()
         ),
         Err(Absent::Cards(missing)) => bail!(

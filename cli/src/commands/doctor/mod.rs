@@ -24,7 +24,9 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     let reclaimed = match (&loaded, repair) {
         (Ok(config), Repair::Yes) if config.state_dir.is_dir() => {
             let keys = vgpu::reclaim(config)?;
-            Some(keys.iter().map(ToString::to_string).collect())
+            let mut reclaimed: Vec<String> = keys.iter().map(ToString::to_string).collect();
+            reclaimed.extend(super::run::sweep(config)?);
+            Some(reclaimed)
         }
         (_, Repair::Yes) => Some(Vec::new()),
         (_, Repair::No) => None,

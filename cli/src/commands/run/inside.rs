@@ -11,7 +11,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use caps::{CapSet, Capability};
-use nix::sys::signal::SigSet;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sys::seccomp::{Instruction, Wait, install_with_listener};
@@ -23,6 +24,8 @@ use super::private_dev::{self, DevPlan};
 pub(super) struct Plan {
     /// `namespace/container`
     pub(super) id: String,
+    /// `cgpu run` itself.
+    pub(super) parent: u32,
     /// Where the listener goes.
     pub(super) notify_socket: PathBuf,
     /// The filter: code, jt, jf and k of each instruction.
@@ -47,6 +50,11 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = plan.command.split_first() else {
         bail!("the plan has no command");
     };
+    // A killed `cgpu run` takes its command along. The parent may have gone before the wish was there.
+    set_pdeathsig(Signal::SIGKILL).context("follow `cgpu run`")?;
+    if std::os::unix::process::parent_id() != plan.parent {
+        bail!("`cgpu run` has ended");
+    }
     private_dev::enter(&plan.dev)?;
     hand_over_listener(&plan)?;
     drop_admin()?;

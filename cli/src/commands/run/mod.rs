@@ -17,7 +17,7 @@ mod private_dev;
 mod supervise;
 
 pub(super) use inside::run as inside;
-pub(super) use own_sim::with_parent;
+pub(super) use own_sim::{sweep, with_parent};
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -95,13 +95,26 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let Some(profile) = &options.simulate else {
         return granted(&config, &request, &options.command, ending);
     };
-    let own = own_sim::OwnSim::start(profile)?;
+    let own = own_sim::OwnSim::start(&config, profile)?;
     own.apply(&mut config);
     let code = granted(&config, &request, &options.command, ending);
-    let stopped = own.stop();
-    let code = code?;
-    stopped?;
-    Ok(code)
+    after(code, own.stop().context("end the simulated cards"))
+}
+
+/// The command's own code counts, but what could not be undone behind it never goes unsaid or for a success.
+#[expect(
+    clippy::print_stderr,
+    reason = "an error beside the command's exit code"
+)]
+fn after(code: anyhow::Result<ExitCode>, undone: anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    match (code, undone) {
+        (code, Ok(())) => code,
+        (Ok(ExitCode::SUCCESS), Err(error)) => Err(error),
+        (code, Err(error)) => {
+            eprintln!("cgpu: {error:#}");
+            code
+        }
+    }
 }
 
 /// The command in its slice, from grant to release.
@@ -115,10 +128,10 @@ fn granted(
     let vgpu = vgpu::create_plain(config, &key, request)?;
     let code = supervised(&vgpu, &key, command, ending);
     drop(vgpu);
-    let released = vgpu::release(config, &key).context("release the grant");
-    let code = code?;
-    released?;
-    Ok(code)
+    after(
+        code,
+        vgpu::release(config, &key).context("release the grant"),
+    )
 }
 
 fn supervised(
@@ -140,6 +153,7 @@ fn start(
     let grant = vgpu.grant();
     let plan = Plan {
         id: key.to_string(),
+        parent: std::process::id(),
         notify_socket: vgpu.notify_socket(),
         filter: verdict::filter::program(&vgpu.filter())
             .iter()

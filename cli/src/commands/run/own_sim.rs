@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -9,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use cards::SimulatedInventory;
+use cards::lock::FileLock;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
-use vgpu::Config;
 use vgpu::config::DriverKind;
+use vgpu::{BrokerState, Config};
 
 /// The simulator's standard error, in its state folder.
 const LOG: &str = "log";
@@ -23,47 +25,40 @@ const LOOK: Duration = Duration::from_millis(2);
 /// How long they may take to end before they are killed.
 const STOP_MS: u16 = 2_000;
 
+/// Where the state folders of such simulators are, below the host's state folder.
+const FOLDER: &str = "own";
+/// In each of them: held while its `cgpu run` lives.
+const OWNER_LOCK: &str = "owner.lock";
+
 /// A `cgpu-sim` of our own with its state folder.
 #[derive(Debug)]
 pub(super) struct OwnSim {
     sim: Child,
     state_dir: PathBuf,
+    _owner: FileLock,
 }
 
 impl OwnSim {
-    /// Starts it and waits until it serves.
-    pub(super) fn start(profile: &Path) -> anyhow::Result<Self> {
-        let this_program = std::env::current_exe().context("find this program")?;
-        let program = this_program.with_file_name("cgpu-sim");
-        let template = std::env::temp_dir().join("cgpu-run-XXXXXX");
-        let state_dir = nix::unistd::mkdtemp(&template)
-            .with_context(|| format!("make a folder {}", template.display()))?;
-        let log = File::create(state_dir.join(LOG)).context("make the log of cgpu-sim")?;
-        let sim = Command::new(&this_program)
-            .args(["with-parent", "--"])
-            .arg(&program)
-            .arg("--state-dir")
-            .arg(&state_dir)
-            .arg("--profile")
-            .arg(profile)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            // A terminal's Ctrl-C is for the command; the cards end after it.
-            .process_group(0)
-            .spawn();
-        let sim = match sim {
-            Ok(sim) => sim,
-            Err(error) => {
-                drop(std::fs::remove_dir_all(&state_dir));
-                return Err(error).context("start cgpu-sim");
+    /// Starts it and waits until it serves. What killed runs left behind is removed first.
+    pub(super) fn start(config: &Config, profile: &Path) -> anyhow::Result<Self> {
+        let (state_dir, owner) = make_state_dir(config)?;
+        match spawn(&state_dir, profile) {
+            Ok(sim) => {
+                let mut own = Self {
+                    sim,
+                    state_dir,
+                    _owner: owner,
+                };
+                match own.await_ready() {
+                    Ok(()) => Ok(own),
+                    Err(error) => {
+                        own.stop()?;
+                        Err(error)
+                    }
+                }
             }
-        };
-        let mut own = Self { sim, state_dir };
-        match own.await_ready() {
-            Ok(()) => Ok(own),
             Err(error) => {
-                own.stop()?;
+                remove(&state_dir)?;
                 Err(error)
             }
         }
@@ -108,9 +103,80 @@ impl OwnSim {
             }
             self.sim.wait().context("wait for cgpu-sim")?;
         }
-        std::fs::remove_dir_all(&self.state_dir)
-            .with_context(|| format!("remove {}", self.state_dir.display()))
+        remove(&self.state_dir)
     }
+}
+
+fn make_state_dir(config: &Config) -> anyhow::Result<(PathBuf, FileLock)> {
+    let folder = config.state_dir.join(FOLDER);
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .with_context(|| format!("make {}", folder.display()))?;
+    let _one_at_a_time = FileLock::take(&folder.join("lock"))?;
+    sweep_locked(&folder)?;
+    let state_dir = nix::unistd::mkdtemp(&folder.join("XXXXXX"))
+        .with_context(|| format!("make a folder in {}", folder.display()))?;
+    let owner = FileLock::take(&state_dir.join(OWNER_LOCK))?;
+    Ok((state_dir, owner))
+}
+
+/// Removes the state of simulators whose `cgpu run` was killed; says which.
+pub(in crate::commands) fn sweep(config: &Config) -> anyhow::Result<Vec<String>> {
+    let folder = config.state_dir.join(FOLDER);
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let _one_at_a_time = FileLock::take(&folder.join("lock"))?;
+    sweep_locked(&folder)
+}
+
+fn sweep_locked(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let mut removed = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let entry = entry.with_context(|| format!("list {}", folder.display()))?;
+        let state_dir = entry.path();
+        if !entry.file_type()?.is_dir() || FileLock::is_held(&state_dir.join(OWNER_LOCK))? {
+            continue;
+        }
+        // Children of the command may have outlived it; their broker ends after them.
+        let left = Config {
+            state_dir: state_dir.clone(),
+            ..Config::default()
+        };
+        let in_use = vgpu::list(&left)?
+            .iter()
+            .any(|vgpu| vgpu.broker == BrokerState::Alive);
+        if !in_use {
+            remove(&state_dir)?;
+            removed.push(format!("{FOLDER}/{}", entry.file_name().display()));
+        }
+    }
+    Ok(removed)
+}
+
+fn remove(state_dir: &Path) -> anyhow::Result<()> {
+    std::fs::remove_dir_all(state_dir).with_context(|| format!("remove {}", state_dir.display()))
+}
+
+fn spawn(state_dir: &Path, profile: &Path) -> anyhow::Result<Child> {
+    let this_program = std::env::current_exe().context("find this program")?;
+    let log = File::create(state_dir.join(LOG)).context("make the log of cgpu-sim")?;
+    Command::new(&this_program)
+        .args(["with-parent", "--"])
+        .arg(this_program.with_file_name("cgpu-sim"))
+        .arg("--state-dir")
+        .arg(state_dir)
+        .arg("--profile")
+        .arg(profile)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        // A terminal's Ctrl-C is for the command; the cards end after it.
+        .process_group(0)
+        .spawn()
+        .context("start cgpu-sim")
 }
 
 /// Becomes a program that is killed when its parent ends, so that a killed `cgpu run` leaves no cards behind.

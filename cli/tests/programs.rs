@@ -1,0 +1,153 @@
+//! The programs as a person starts them, on a machine without any driver.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
+
+use std::process::{Command, Output};
+
+fn cgpu(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_cgpu"))
+        .args(arguments)
+        .env("CGPU_CONFIG", config())
+        .output()
+        .unwrap()
+}
+
+fn burn(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_cgpu-burn"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// A configuration whose state folder does not exist.
+fn config() -> String {
+    let path = format!("{}/no-driver.toml", env!("CARGO_TARGET_TMPDIR"));
+    let state_dir = format!("{}/no-state", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(
+        &path,
+        format!("state_dir = \"{state_dir}\"\n[driver]\nkind = \"sim\"\n"),
+    )
+    .unwrap();
+    path
+}
+
+fn error_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn smi_without_a_driver_names_the_node_and_fails() {
+    let empty = tempfile::tempdir().unwrap();
+    let dev = empty.path().to_str().unwrap();
+    let output = cgpu(&["smi", "--dev", dev]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains(&format!("{dev}/nvidiactl")));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn burn_without_a_driver_fails_and_a_size_without_unit_is_explained() {
+    let empty = tempfile::tempdir().unwrap();
+    let dev = empty.path().to_str().unwrap();
+    let output = burn(&["--dev", dev, "alloc", "1Mi"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("nvidiactl"));
+    let output = burn(&["alloc", "4G"]);
+    assert_ne!(output.status.code(), Some(0));
+    assert!(error_of(&output).contains("e.g. 512Mi"));
+}
+
+#[test]
+fn every_spelling_of_a_call_is_made_even_without_a_filter() {
+    let output = burn(&["--json", "vectors"]);
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let vectors = said["vectors"].as_array().unwrap();
+    assert_eq!(vectors.len(), 35);
+    // Nothing answers EBUSY to a second listener here, and the report must say so.
+    assert_eq!(output.status.code(), Some(1));
+    let listener = vectors
+        .iter()
+        .find(|vector| vector["vector"] == "second listener")
+        .unwrap();
+    assert_eq!(listener["errno"], "EFAULT");
+}
+
+#[cfg(feature = "nvml")]
+mod host {
+    use super::*;
+
+    #[test]
+    fn ps_is_empty_and_leaves_nothing_where_nothing_was_granted() {
+        let output = cgpu(&["ps", "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", error_of(&output));
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said, serde_json::json!({"version": 1, "vgpus": []}));
+        let state_dir = format!("{}/no-state", env!("CARGO_TARGET_TMPDIR"));
+        assert!(!std::path::Path::new(&state_dir).exists());
+    }
+
+    #[test]
+    fn doctor_fails_and_says_what_is_missing() {
+        let output = cgpu(&["doctor", "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{}", error_of(&output));
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["can_start"], false);
+        let driver = said["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|check| check["name"] == "driver")
+            .unwrap();
+        assert_eq!(driver["level"], "missing");
+        assert!(driver["remedy"].is_string());
+    }
+
+    #[test]
+    fn run_judges_the_request_before_it_starts_anything() {
+        for (memory, part) in [("0", "at least 1Mi"), ("4 apples", "4 apples")] {
+            let output = cgpu(&["run", "--memory", memory, "--", "true"]);
+            assert_eq!(output.status.code(), Some(1));
+            let error = error_of(&output);
+            let is_root = nix::unistd::geteuid().is_root();
+            assert!(
+                error.contains(if is_root { part } else { "root" }),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_named() {
+        let path = format!("{}/wrong.toml", env!("CARGO_TARGET_TMPDIR"));
+        std::fs::write(&path, "memroy = 1\n").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_cgpu"))
+            .arg("ps")
+            .env("CGPU_CONFIG", &path)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let error = error_of(&output);
+        assert!(
+            error.contains("wrong.toml") && error.contains("memroy"),
+            "{error}"
+        );
+    }
+}
+
+#[cfg(not(feature = "nvml"))]
+#[test]
+fn a_build_for_containers_says_what_it_does_not_have() {
+    for arguments in [
+        &["ps"][..],
+        &["doctor"],
+        &["run", "--memory", "4Gi", "--", "true"],
+    ] {
+        let output = cgpu(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        let error = error_of(&output);
+        assert!(
+            error.contains("has `cgpu smi` only"),
+            "{arguments:?}: {error}"
+        );
+    }
+}
