@@ -16,6 +16,8 @@ use verdict::decide::View;
 use verdict::view::{self, Slice};
 use verdict::{Effect, Memory, Op, Refusal};
 
+use crate::replay::Books;
+
 /// One card of the grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
@@ -285,6 +287,11 @@ impl Account {
     ) {
         let file = ledger::FileId(origin.file.0);
         let process = ProcessId(origin.process);
+        // A client stays with the control file that made it, though a call on a registered device file reaches it too.
+        let owner = |client: u32| {
+            let owner = self.ledger().owner_file(ClientHandle(client));
+            owner.unwrap_or(file)
+        };
         let word = |segment: u8, at: usize| {
             segments
                 .get(usize::from(segment))
@@ -292,7 +299,7 @@ impl Account {
                 .unwrap_or_default()
         };
         let place = |client: u32, parent: u32, handle: u32| Place {
-            file,
+            file: owner(client),
             client: ClientHandle(client),
             parent: ObjectHandle(parent),
             handle: ObjectHandle(handle),
@@ -350,9 +357,8 @@ impl Account {
                 }
             }
             (Effect::Dup { client, parent, .. }, SetAside::Pinned(pin, _)) => {
-                let handle = word(0, nvos55::H_OBJECT);
-                self.ledger()
-                    .duplicate(pin, place(*client, *parent, handle), &[]);
+                let place = place(*client, *parent, word(0, nvos55::H_OBJECT));
+                self.ledger().duplicate(pin, place, &[]);
             }
             (Effect::MapExternal { base, length, .. }, SetAside::Pinned(pin, cards)) => {
                 let mut ledger = self.ledger();
@@ -403,9 +409,13 @@ impl Account {
             .first()
             .and_then(|first| u32_at(&first.bytes, new_handle_at(op)))
             .unwrap_or_default();
-        self.ledger().add_unconfirmed(NewObject {
+        let mut ledger = self.ledger();
+        let file = ledger
+            .owner_file(ClientHandle(*client))
+            .unwrap_or(ledger::FileId(origin.file.0));
+        ledger.add_unconfirmed(NewObject {
             place: Place {
-                file: ledger::FileId(origin.file.0),
+                file,
                 client: ClientHandle(*client),
                 parent: ObjectHandle(*parent),
                 handle: ObjectHandle(handle),
@@ -416,6 +426,43 @@ impl Account {
             card: None,
             depends_on: &[],
         });
+    }
+
+    /// Whether what a call made, or undid, is still so: its repetition fails *because* the first try succeeded.
+    #[must_use]
+    pub fn stands(&self, effect: &Effect, file: FileId, op: &Op, answer: &[Segment]) -> bool {
+        let word = |at: usize| {
+            let first = answer.first()?;
+            u32_at(&first.bytes, at)
+        };
+        let ledger = self.ledger();
+        let has = |client: u32, object: Option<u32>| {
+            object.is_some_and(|object| {
+                ledger
+                    .object(ClientHandle(client), ObjectHandle(object))
+                    .is_some()
+            })
+        };
+        match effect {
+            Effect::Client => word(nvos21::H_NEW).is_some_and(|client| {
+                ledger.owner_file(ClientHandle(client)) == Some(ledger::FileId(file.0))
+            }),
+            Effect::Object { client, .. } => has(*client, word(new_handle_at(op))),
+            Effect::Memory(memory) => has(memory.client, word(memory.handle_at.1)),
+            Effect::Dup { client, .. } => has(*client, word(nvos55::H_OBJECT)),
+            Effect::Free { client, object } if client == object => {
+                ledger.owner_file(ClientHandle(*client)).is_none()
+            }
+            Effect::Free { client, object } => !has(*client, Some(*object)),
+            Effect::Range { base, .. } => ledger.has_range(ledger::FileId(file.0), *base),
+            Effect::FreeRange { base } => !ledger.has_range(ledger::FileId(file.0), *base),
+            // Mapping and unmapping again come to the same end, and so are not refused.
+            Effect::None
+            | Effect::View(_)
+            | Effect::MapExternal { .. }
+            | Effect::Unmap { .. }
+            | Effect::ChannelClients { .. } => false,
+        }
     }
 
     /// The last reference to a file is gone.
@@ -558,6 +605,23 @@ impl Account {
             | Kind::Fabric
             | Kind::Plain => 0,
         }
+    }
+}
+
+/// Whether a success changes the account.
+#[must_use]
+pub fn books(effect: &Effect) -> Books {
+    match effect {
+        Effect::None | Effect::View(_) | Effect::ChannelClients { .. } => Books::No,
+        Effect::Client
+        | Effect::Object { .. }
+        | Effect::Memory(_)
+        | Effect::Free { .. }
+        | Effect::Dup { .. }
+        | Effect::Range { .. }
+        | Effect::MapExternal { .. }
+        | Effect::Unmap { .. }
+        | Effect::FreeRange { .. } => Books::Yes,
     }
 }
 

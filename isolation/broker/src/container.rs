@@ -11,6 +11,7 @@ use verdict::Surface;
 use crate::account::Account;
 use crate::counters::Counters;
 use crate::files::FileTable;
+use crate::order::Orders;
 use crate::replay::Replay;
 
 /// Whether calls bound to the calling process are handed back to the kernel or executed like any other.
@@ -36,8 +37,10 @@ pub struct Container {
     pub account: Account,
     /// Its open files of the driver.
     pub files: FileTable,
-    /// Undelivered answers.
+    /// Calls under way, and answers that may not have been seen.
     pub replay: Replay,
+    /// What is executed and booked in one go.
+    pub orders: Orders,
     /// Counters.
     pub counters: Counters,
     /// Its processes, as far as they have made a call.
@@ -82,6 +85,14 @@ impl Processes {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|_, known| *known != tgid);
+    }
+
+    /// Forgets one thread.
+    pub fn forget_thread(&self, tid: i32) {
+        self.tgids
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&tid);
     }
 
     /// Forgets threads that have ended, whose numbers may be used again.

@@ -32,13 +32,13 @@ pub fn parameters(
 ) -> Result<(), Refusal> {
     let arg = segments
         .first()
-        .map(|first| first.bytes.clone())
+        .map(|first| first.bytes.as_slice())
         .unwrap_or_default();
-    let Some(block) = blocks::params(op, &arg, release)? else {
+    let Some(block) = blocks::params(op, arg, release)? else {
         return Ok(());
     };
     let params = copy(tid, block)?;
-    let nested = blocks::nested(op, &arg, &params.bytes, release)?;
+    let nested = blocks::nested(op, arg, &params.bytes, release)?;
     segments.push(params);
     for block in nested {
         segments.push(copy(tid, block)?);

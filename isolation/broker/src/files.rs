@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{self, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use driver::{Driver, FileId, FileKind};
 use sys::pidfd::PidFd;
@@ -26,9 +26,11 @@ pub struct OpenFile {
     pub kind: FileKind,
     /// Our duplicate.
     pub fd: OwnedFd,
-    /// Held from the execution to the booking of a call that changes what hangs on this file, so that the ledger hears of
-    /// changes in the order in which the driver made them.
+    /// See [`crate::order`]; used for UVM's files.
     pub order: Mutex<()>,
+    /// The control file that a device file is registered with (REGISTER_FD). The driver holds it open as long as the
+    /// device file is, whoever else closes it.
+    registered_with: OnceLock<FileId>,
     /// Calls under way on this file.
     active: AtomicUsize,
 }
@@ -64,10 +66,16 @@ impl std::ops::Deref for InUse {
 pub enum Lookup {
     /// A file of the driver.
     Ours(InUse),
-    /// Some other file.
-    Foreign,
+    /// Some other file: a duplicate of it.
+    Foreign(OwnedFd),
     /// The descriptor cannot be looked at.
     Failed(io::Error),
+}
+
+/// [`Lookup`], before errors are told apart.
+enum Found {
+    Ours(InUse),
+    Foreign(OwnedFd),
 }
 
 /// Hints beyond this are forgotten all at once; they cost a few microseconds to make again.
@@ -98,7 +106,7 @@ impl FileTable {
             }
         }
         match self.find(driver, tid, tgid, number) {
-            Ok(Some(file)) => {
+            Ok(Found::Ours(file)) => {
                 let mut inner = self.lock();
                 if inner.hints.len() >= MOST_HINTS {
                     inner.hints.clear();
@@ -106,28 +114,22 @@ impl FileTable {
                 inner.hints.insert((tid, number), Arc::clone(&file.0));
                 Lookup::Ours(file)
             }
-            Ok(None) => Lookup::Foreign,
+            Ok(Found::Foreign(fd)) => Lookup::Foreign(fd),
             Err(error) => Lookup::Failed(error),
         }
     }
 
-    fn find(
-        &self,
-        driver: &dyn Driver,
-        tid: i32,
-        tgid: i32,
-        number: i32,
-    ) -> io::Result<Option<InUse>> {
+    fn find(&self, driver: &dyn Driver, tid: i32, tgid: i32, number: i32) -> io::Result<Found> {
         let fd = duplicate(tid, tgid, number)?;
         let Some(kind) = driver.classify(fd.as_fd()) else {
-            return Ok(None);
+            return Ok(Found::Foreign(fd));
         };
         let mut inner = self.lock();
         for file in &inner.files {
             if file.kind == kind
                 && sys::kcmp::own_files(fd.as_fd(), file.fd.as_fd())? == Ordering::Equal
             {
-                return Ok(Some(InUse::new(file)));
+                return Ok(Found::Ours(InUse::new(file)));
             }
         }
         inner.next += 1;
@@ -136,11 +138,12 @@ impl FileTable {
             kind,
             fd,
             order: Mutex::new(()),
+            registered_with: OnceLock::new(),
             active: AtomicUsize::new(0),
         });
         let in_use = InUse::new(&file);
         inner.files.push(file);
-        Ok(Some(in_use))
+        Ok(Found::Ours(in_use))
     }
 
     /// Every file that is held.
@@ -148,11 +151,26 @@ impl FileTable {
         self.lock().files.clone()
     }
 
-    /// Takes a file out of the table unless a call is under way on it; our duplicate closes when the returned one goes.
+    /// Notes that the driver has registered a device file with a control file. The first registration stays: the driver
+    /// refuses a second.
+    pub fn register(&self, device: &OpenFile, control: FileId) {
+        let _inner = self.lock();
+        device.registered_with.get_or_init(|| control);
+    }
+
+    /// Takes a file out of the table unless a call is under way on it, or a device file of the table is registered with it;
+    /// our duplicate closes when the returned one goes.
     pub fn take_idle(&self, id: FileId) -> Option<Arc<OpenFile>> {
         let mut inner = self.lock();
         let at = inner.files.iter().position(|file| file.id == id)?;
         if inner.files.get(at)?.active.load(atomic::Ordering::SeqCst) > 0 {
+            return None;
+        }
+        if inner
+            .files
+            .iter()
+            .any(|file| file.registered_with.get() == Some(&id))
+        {
             return None;
         }
         inner.hints.retain(|_, file| file.id != id);

@@ -9,8 +9,8 @@
 //! It decides nothing itself: what a call may do is `verdict`'s, what still fits is `ledger`'s, what executes is `driver`'s.
 //! It must not know engines, bundles or annotations: it is started from a grant and sees files and calls.
 //!
-//! Lock order: `OpenFile::order` → `FileTable` or `Account::ledger`, `Account::numbering`; the last three are never held together
-//! with each other, nor across a driver call.
+//! Lock order: a thread's turn (`replay`) → `order` → `Reaper`'s round → `FileTable`, `Account::ledger` or `Account::numbering`;
+//! the last three are never held together with each other, nor across a driver call.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,9 @@ pub mod control;
 pub mod counters;
 pub mod fetch;
 pub mod files;
+pub mod holders;
 pub mod intake;
+pub mod order;
 pub mod reaper;
 pub mod replay;
 pub mod serve;

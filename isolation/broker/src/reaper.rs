@@ -1,24 +1,25 @@
 //! Noticing that the last reference to a file of the driver is gone.
 //!
 //! Neither `close` nor `exit` is seen by the filter, and RM's objects live as long as their *file*. So whenever a
-//! process of the container exits, on a slow beat, and before memory is refused, every held file is looked for in the
-//! descriptor tables of the container's processes. What nobody holds is closed: at the driver, in the ledger, and here.
+//! process of the container exits, on a slow beat, and before memory is refused, every held file is looked for among the
+//! container's processes ([`crate::holders`]). What nobody holds is closed: at the driver, in the ledger, and here.
+//!
+//! A descriptor that moves between two processes while they are looked at is met by looking twice, the second time in
+//! the opposite order.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use driver::{FileId, FileKind};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
-use nix::sys::stat::fstat;
 use sys::pidfd::PidFd;
 
 use crate::container::Container;
-use crate::files::OpenFile;
+use crate::holders::{Look, without_holder};
 
 /// Looking is not repeated within this time of the last look, unless a process has exited since.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -28,6 +29,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Reaper {
     epoll: Arc<Epoll>,
     state: Mutex<State>,
+    /// Held for a whole round, which alone has further references to held files.
+    round: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +47,7 @@ impl Reaper {
         Self {
             epoll,
             state: Mutex::default(),
+            round: Mutex::default(),
         }
     }
 
@@ -109,104 +113,37 @@ impl Reaper {
     }
 
     fn reap(&self, container: &Container) -> bool {
-        let held = container.files.held();
-        if held.is_empty() {
-            return false;
-        }
+        let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         let cgroup = self.lock().cgroup.clone();
-        let orphans = without_holder(held, cgroup.as_deref());
+        let mut orphans = container.files.held();
+        for look in [Look::Forth, Look::Back] {
+            if orphans.is_empty() {
+                return false;
+            }
+            orphans = without_holder(orphans, cgroup.as_deref(), look);
+        }
+        // Device files first: the driver holds the control file that one is registered with.
+        orphans.sort_by_key(|file| file.kind == FileKind::Ctl);
+        let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();
         let mut found = false;
-        for file in orphans {
+        for id in orphans {
             // A call under way keeps its file; it is looked at again on the next beat.
-            let Some(file) = container.files.take_idle(file.id) else {
+            let Some(file) = container.files.take_idle(id) else {
                 continue;
             };
             found = true;
-            // Order matters: the driver lets the memory go before the ledger says that there is room.
-            if let Err(error) = container.driver.closed(file.id) {
+            // Order matters: our duplicate closes and the driver lets the memory go before the ledger says that there is room.
+            drop(file);
+            if let Err(error) = container.driver.closed(id) {
                 tracing::error!(error = %error, "a closed file could not be reported");
             }
-            container.account.close_file(file.id);
+            container.account.close_file(id);
         }
         found
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The files of `held` that no process has a descriptor for.
-fn without_holder(held: Vec<Arc<OpenFile>>, cgroup: Option<&Path>) -> Vec<Arc<OpenFile>> {
-    let mut wanted: Vec<(u64, u64, Arc<OpenFile>)> = held
-        .into_iter()
-        .filter_map(|file| {
-            let stat = fstat(file.fd.as_fd()).ok()?;
-            Some((stat.st_dev, stat.st_ino, file))
-        })
-        .collect();
-    let own = std::process::id().cast_signed();
-    for pid in processes_in(cgroup).into_iter().filter(|pid| *pid != own) {
-        if wanted.is_empty() {
-            break;
-        }
-        let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            let Ok(meta) = fs::metadata(entry.path()) else {
-                continue;
-            };
-            let number = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse::<i32>().ok());
-            let (Some(number), true) = (
-                number,
-                wanted
-                    .iter()
-                    .any(|(dev, ino, _)| (*dev, *ino) == (meta.dev(), meta.ino())),
-            ) else {
-                continue;
-            };
-            wanted.retain(|(dev, ino, file)| {
-                (*dev, *ino) != (meta.dev(), meta.ino())
-                    || !matches!(
-                        sys::kcmp::file(pid, number, file.fd.as_fd()),
-                        Ok(Ordering::Equal)
-                    )
-            });
-        }
-    }
-    wanted.into_iter().map(|(_, _, file)| file).collect()
-}
-
-fn processes_in(cgroup: Option<&Path>) -> Vec<i32> {
-    match cgroup {
-        Some(folder) => {
-            let mut pids = Vec::new();
-            collect(folder, &mut pids);
-            pids
-        }
-        None => fs::read_dir("/proc")
-            .map(|entries| {
-                entries
-                    .flatten()
-                    .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-                    .collect()
-            })
-            .unwrap_or_default(),
-    }
-}
-
-fn collect(folder: &Path, pids: &mut Vec<i32>) {
-    if let Ok(text) = fs::read_to_string(folder.join("cgroup.procs")) {
-        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
-    }
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect(&entry.path(), pids);
-        }
     }
 }
 

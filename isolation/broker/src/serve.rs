@@ -1,27 +1,26 @@
 //! One notified call, from the kernel's question to our answer.
 //!
 //! ```text
-//! receive → whose file? → which call? → copy → replay? → verdict → set aside → execute → book → rewrite → write back → answer
+//! receive → turn → whose file? → which call? → copy → replay? → verdict → set aside → execute → book → rewrite → write back → answer
 //! ```
 //!
 //! The tenant's memory is read once, before the verdict, and what the driver executes is that copy.
 
 use std::os::fd::AsFd;
-use std::sync::PoisonError;
 
-use driver::{Call, Caller, FdSlot, FileRef, NewFile, Segment};
+use driver::{Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment};
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::{escape, uvm};
 use sys::seccomp::{Listener, Notification};
 use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
-use crate::account::{Origin, Why};
+use crate::account::{self, Origin, Why};
 use crate::container::{Acquaintance, Binding, Container, surface};
 use crate::counters::count;
 use crate::fetch;
 use crate::files::{InUse, Lookup, OpenFile};
 use crate::reaper::Reaper;
-use crate::replay::{CallKey, Finished};
+use crate::replay::{Books, CallKey, Finished, Turn};
 
 const SYS_IOCTL: i32 = 16;
 const SYS_MMAP: i32 = 9;
@@ -40,47 +39,69 @@ enum Outcome {
     Errno(i32),
     /// The struct gets a status, and the ioctl returns 0.
     Status {
-        segment: Segment,
+        argument: Segment,
         status: u32,
         at: usize,
     },
     /// The kernel executes it in the caller.
     Proceed,
+    /// The caller waits no more.
+    GivenUp,
 }
 
 /// Answers one call. An answer that cannot be delivered is kept for the call's repetition.
 pub fn serve(container: &Container, reaper: &Reaper, listener: &Listener, call: &Notification) {
     count(&container.counters.total);
-    let key = {
-        let [fd, cmd, pointer, ..] = call.args;
-        CallKey::new(call.tid, fd, cmd, pointer)
+    let Some((tgid, acquaintance)) = container.processes.of(call.tid) else {
+        let _gone = listener.fail(call.id, ESRCH);
+        return;
     };
-    match outcome(container, reaper, listener, call, key) {
-        Outcome::Finished(finished) => deliver(container, listener, call, key, finished),
+    if acquaintance == Acquaintance::New {
+        reaper.watch(tgid);
+    }
+    let [first, second, third, ..] = call.args;
+    let key = CallKey::new(call.tid, call.nr, [first, second, third]);
+    let Some(mut turn) = container.replay.enter(key) else {
+        return;
+    };
+    let caller = Caller {
+        tgid,
+        tid: call.tid,
+    };
+    match outcome(container, reaper, listener, call, caller, &mut turn) {
+        Outcome::Finished(finished) => deliver(listener, call, turn, finished),
         Outcome::Errno(errno) => {
             count(&container.counters.refused);
             // A caller that waits no more has not seen the refusal, and will ask again.
-            let _gone = listener.fail(call.id, errno);
+            if listener.fail(call.id, errno).is_ok() {
+                turn.refused();
+            }
         }
         Outcome::Status {
-            segment,
+            argument,
             status,
             at,
         } => {
             count(&container.counters.refused);
-            let mut answered = segment.clone();
+            let mut answered = argument.clone();
             put_u32(&mut answered.bytes, at, status);
             if listener.is_waiting(call.id) {
-                let _gone = match fetch::write_back(call.tid, &[segment], &[answered]) {
+                let answered = match fetch::write_back(call.tid, &[argument], &[answered]) {
                     Ok(()) => listener.answer(call.id, 0),
                     Err(_unwritable) => listener.fail(call.id, EFAULT),
                 };
+                if answered.is_ok() {
+                    turn.refused();
+                }
             }
         }
         Outcome::Proceed => {
             count(&container.counters.continued);
-            let _gone = listener.proceed(call.id);
+            if listener.proceed(call.id).is_ok() {
+                turn.refused();
+            }
         }
+        Outcome::GivenUp => {}
     }
 }
 
@@ -89,49 +110,61 @@ fn outcome(
     reaper: &Reaper,
     listener: &Listener,
     call: &Notification,
-    key: CallKey,
+    caller: Caller,
+    turn: &mut Turn<'_>,
 ) -> Outcome {
     if call.arch != AUDIT_ARCH_X86_64 {
         return Outcome::Errno(ENOSYS);
     }
+    // The kernel takes a descriptor as 32 bits, and none above `i32::MAX` exists.
+    let low = |register: u64| u32::try_from(register & 0xffff_ffff).unwrap_or_default();
     let number = match call.nr {
-        SYS_IOCTL => call.args[0],
-        SYS_MMAP => call.args[4],
+        SYS_IOCTL => low(call.args[0]).cast_signed(),
+        SYS_MMAP => low(call.args[4]).cast_signed(),
         _ => return Outcome::Errno(ENOSYS),
     };
-    let Ok(number) = i32::try_from(number & 0xffff_ffff) else {
+    if number < 0 {
         return Outcome::Errno(EBADF);
-    };
-    let Some((tgid, acquaintance)) = container.processes.of(call.tid) else {
-        return Outcome::Errno(ESRCH);
-    };
-    let lookup = container
-        .files
-        .look_up(container.driver.as_ref(), call.tid, tgid, number);
+    }
+    let lookup = look_up(container, reaper, caller, number);
     if call.nr == SYS_MMAP {
         return map(&lookup);
     }
-    let file = match lookup {
-        Lookup::Ours(file) => file,
+    match lookup {
+        Lookup::Ours(file) => ioctl(container, reaper, listener, call, caller, &file, turn),
         // Never handed to the kernel: another thread could put a file of the driver under this number meanwhile.
-        Lookup::Foreign => return Outcome::Errno(ENOTTY),
-        Lookup::Failed(error) => {
-            container.processes.forget_ended();
-            return Outcome::Errno(error.raw_os_error().unwrap_or(EBADF));
-        }
-    };
-    if acquaintance == Acquaintance::New {
-        reaper.watch(tgid);
+        Lookup::Foreign(_) => Outcome::Errno(ENOTTY),
+        Lookup::Failed(error) => Outcome::Errno(error.raw_os_error().unwrap_or(EBADF)),
     }
-    ioctl(container, reaper, listener, call, key, &file, tgid)
+}
+
+/// A failure may come of a thread number that is another process's by now: it is looked at afresh.
+fn look_up(container: &Container, reaper: &Reaper, caller: Caller, number: i32) -> Lookup {
+    let look = |tgid| {
+        let driver = container.driver.as_ref();
+        container.files.look_up(driver, caller.tid, tgid, number)
+    };
+    match look(caller.tgid) {
+        Lookup::Failed(error) => {
+            container.processes.forget_thread(caller.tid);
+            match container.processes.of(caller.tid) {
+                Some((tgid, _)) if tgid != caller.tgid => {
+                    reaper.watch(tgid);
+                    look(tgid)
+                }
+                _ => Lookup::Failed(error),
+            }
+        }
+        lookup => lookup,
+    }
 }
 
 /// `mmap` with an offset changes nothing on any file but UVM's, where it makes managed memory: that is not accounted yet, so
 /// it is refused. Elsewhere the kernel may go on: its result is harmless whatever file it finds.
 fn map(lookup: &Lookup) -> Outcome {
     match lookup {
-        Lookup::Ours(file) if file.kind == driver::FileKind::Uvm => Outcome::Errno(EINVAL),
-        Lookup::Ours(_) | Lookup::Foreign | Lookup::Failed(_) => Outcome::Proceed,
+        Lookup::Ours(file) if file.kind == FileKind::Uvm => Outcome::Errno(EINVAL),
+        Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => Outcome::Proceed,
     }
 }
 
@@ -140,9 +173,9 @@ fn ioctl(
     reaper: &Reaper,
     listener: &Listener,
     call: &Notification,
-    key: CallKey,
+    caller: Caller,
     file: &InUse,
-    tgid: i32,
+    turn: &mut Turn<'_>,
 ) -> Outcome {
     let release = container.release;
     let cmd = u32::try_from(call.args[1] & 0xffff_ffff).unwrap_or_default();
@@ -154,17 +187,13 @@ fn ioctl(
         Ok(argument) => argument,
         Err(refusal) => return refused(refusal, None),
     };
-    if !listener.is_waiting(call.id) {
-        // The thread number may be another's by now, and so the memory that was read.
-        return Outcome::Errno(ESRCH);
-    }
-    if let Some(finished) = container.replay.take(key, &argument.bytes) {
+    if let Some(finished) = turn.undelivered(&argument.bytes) {
         count(&container.counters.replayed);
         return Outcome::Finished(finished);
     }
-    let mut segments = vec![argument.clone()];
+    let mut segments = vec![argument];
     if let Err(refusal) = fetch::parameters(call.tid, &op, &mut segments, release) {
-        return refused(refusal, Some(argument));
+        return refused(refusal, segments.into_iter().next());
     }
     let views: Vec<&[u8]> = segments
         .iter()
@@ -172,26 +201,52 @@ fn ioctl(
         .collect();
     let effect = match verdict::decide(&op, &views, release) {
         Verdict::Execute(effect) => effect,
-        Verdict::Refuse(refusal) => return refused(refusal, Some(argument)),
+        Verdict::Refuse(refusal) => return refused(refusal, segments.into_iter().next()),
     };
-    if container.binding == Binding::Process && stays_in_the_caller(&op, &effect) {
-        return hand_back(container, &op, &effect, file, tgid, &segments);
+    if !listener.is_waiting(call.id) {
+        // The thread number may be another's by now, and so the memory that was read.
+        return Outcome::GivenUp;
     }
-    let caller = Caller {
-        tgid,
-        tid: call.tid,
+    if container.binding == Binding::Process && stays_in_the_caller(&op, &effect) {
+        return hand_back(container, &op, &effect, file, caller.tgid, &segments);
+    }
+    let decoded = Decoded {
+        op: &op,
+        effect: &effect,
+        cmd,
     };
-    match execute(container, reaper, file, caller, &op, &effect, cmd, segments) {
-        Ok(finished) => Outcome::Finished(finished),
-        Err(refusal) => refused(refusal, Some(argument)),
+    let before = segments.clone();
+    let result = execute(container, reaper, file, caller, decoded, segments);
+    if !result.as_ref().is_ok_and(|done| done.succeeded)
+        && let Some(first) = turn.answered(|first| {
+            let account = &container.account;
+            account.stands(&effect, file.id, &op, &first.after)
+        })
+    {
+        count(&container.counters.replayed);
+        return Outcome::Finished(first);
+    }
+    match result {
+        Ok(done) => Outcome::Finished(Finished {
+            ret: done.ret,
+            before,
+            after: done.after,
+            new_file: done.new_file,
+            books: if done.succeeded {
+                account::books(&effect)
+            } else {
+                Books::No
+            },
+        }),
+        Err(refusal) => refused(refusal, before.into_iter().next()),
     }
 }
 
 fn refused(refusal: Refusal, argument: Option<Segment>) -> Outcome {
     match (refusal, argument) {
         (Refusal::Errno(errno), _) => Outcome::Errno(errno),
-        (Refusal::Status { status, at }, Some(segment)) => Outcome::Status {
-            segment,
+        (Refusal::Status { status, at }, Some(argument)) => Outcome::Status {
+            argument,
             status,
             at,
         },
@@ -199,91 +254,94 @@ fn refused(refusal: Refusal, argument: Option<Segment>) -> Outcome {
     }
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the parts of one decoded call, each named at its only caller"
-)]
+/// One decoded call.
+#[derive(Clone, Copy)]
+struct Decoded<'a> {
+    op: &'a Op,
+    effect: &'a Effect,
+    cmd: u32,
+}
+
+/// What the driver made of a call.
+struct Done {
+    ret: i32,
+    after: Vec<Segment>,
+    new_file: Option<NewFile>,
+    succeeded: bool,
+}
+
 fn execute(
     container: &Container,
     reaper: &Reaper,
     file: &OpenFile,
     caller: Caller,
-    op: &Op,
-    effect: &Effect,
-    cmd: u32,
+    Decoded { op, effect, cmd }: Decoded<'_>,
     segments: Vec<Segment>,
-) -> Result<Finished, Refusal> {
-    let release = container.release;
-    let books = !matches!(
-        effect,
-        Effect::None | Effect::View(_) | Effect::ChannelClients { .. }
-    );
-    let order = books.then(|| file.order.lock().unwrap_or_else(PoisonError::into_inner));
-    let set_aside = match container.account.set_aside(effect, op) {
+) -> Result<Done, Refusal> {
+    let account = &container.account;
+    let fds = descriptors(container, caller, op, &segments)?;
+    let _in_order = container.orders.take(effect, file);
+    let set_aside = match account.set_aside(effect, op) {
         Ok(set_aside) => set_aside,
         // A process that has just exited may still be charged: look before saying no.
         Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) if reaper.reap_now(container) => {
-            container
-                .account
+            account
                 .set_aside(effect, op)
                 .map_err(|(refusal, why)| log(container, refusal, &why))?
         }
         Err((refusal, why)) => return Err(log(container, refusal, &why)),
     };
-    let fds = match descriptors(container, caller, op, &segments) {
-        Ok(fds) => fds,
-        Err(refusal) => {
-            container.account.give_back(set_aside);
-            return Err(refusal);
-        }
-    };
-    let before = segments.clone();
     let mut request = Call { cmd, segments, fds };
-    let done = container.driver.execute(
-        FileRef {
-            id: file.id,
-            kind: file.kind,
-            fd: file.fd.as_fd(),
-        },
-        caller,
-        &mut request,
-    );
-    let done = match done {
+    let target = FileRef {
+        id: file.id,
+        kind: file.kind,
+        fd: file.fd.as_fd(),
+    };
+    let done = match container.driver.execute(target, caller, &mut request) {
         Ok(done) => done,
         Err(error) => {
             tracing::error!(call = op.name(), error = %error, "the driver could not be reached");
-            container.account.give_back(set_aside);
+            account.give_back(set_aside);
             return Err(Refusal::Errno(error.errno()));
         }
     };
     count(&container.counters.executed);
     let mut after = request.segments;
     let status = op
-        .status_at(release)
+        .status_at(container.release)
         .and_then(|at| u32_at(&after.first()?.bytes, at))
         .unwrap_or_default();
-    if done.ret < 0 || status != 0 {
-        container.account.give_back(set_aside);
-    } else {
+    let succeeded = done.ret >= 0 && status == 0;
+    if succeeded {
         let origin = Origin {
             file: file.id,
             process: caller.tgid,
         };
-        container
-            .account
-            .book(effect, set_aside, origin, op, &after);
-        container.account.learn_instance(op, &after);
+        account.book(effect, set_aside, origin, op, &after);
+        learn(container, file, op, &request.fds, &after);
         if let Effect::View(view) = effect {
-            container.account.rewrite(view, op, &mut after)?;
+            account.rewrite(view, op, &mut after)?;
         }
+    } else {
+        account.give_back(set_aside);
     }
-    drop(order);
-    Ok(Finished {
+    Ok(Done {
         ret: done.ret,
-        before,
         after,
         new_file: done.new_file,
+        succeeded,
     })
+}
+
+/// Takes from a successful call what later ones are understood by.
+fn learn(container: &Container, file: &OpenFile, op: &Op, fds: &[FdSlot], after: &[Segment]) {
+    container.account.learn_instance(op, after);
+    if let (Op::Escape(row), Some(slot)) = (op, fds.first())
+        && **row == escape::NV_ESC_REGISTER_FD
+        && let Some((control, FileKind::Ctl)) = slot.file
+    {
+        container.files.register(file, control);
+    }
 }
 
 /// Says why a call was refused. A tenant that retries all day must not fill a disk, hence debug.
@@ -328,24 +386,20 @@ fn descriptors(
                 fd,
             }])
         }
-        Lookup::Foreign => {
-            let fd =
-                sys::pidfd::PidFd::open(caller.tgid).and_then(|process| process.duplicate(number));
-            let fd = fd.map_err(|_error| Refusal::Errno(EBADF))?;
-            Ok(vec![FdSlot {
-                segment: 0,
-                at,
-                number,
-                file: None,
-                fd,
-            }])
-        }
+        Lookup::Foreign(fd) => Ok(vec![FdSlot {
+            segment: 0,
+            at,
+            number,
+            file: None,
+            fd,
+        }]),
         Lookup::Failed(_) => Err(Refusal::Errno(EBADF)),
     }
 }
 
 /// Calls that a real driver binds to the calling process (nvidia-abi: root clients record their process, CPU mappings and
-/// UVM's duplicates check it, UVM's address space is the caller's).
+/// UVM's duplicates check it, UVM's address space is the caller's). REGISTER_FD resolves its descriptor in whoever executes
+/// it, and the duplicate does as well.
 fn stays_in_the_caller(op: &Op, effect: &Effect) -> bool {
     match op {
         Op::Escape(row) => {
@@ -356,7 +410,6 @@ fn stays_in_the_caller(op: &Op, effect: &Effect) -> bool {
                         | escape::NV_ESC_RM_UNMAP_MEMORY
                         | escape::NV_ESC_RM_ALLOC_MEMORY
                         | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
-                        | escape::NV_ESC_REGISTER_FD
                         | escape::NV_ESC_ALLOC_OS_EVENT
                         | escape::NV_ESC_FREE_OS_EVENT
                 )
@@ -407,30 +460,23 @@ fn hand_back(
     }
 }
 
-fn deliver(
-    container: &Container,
-    listener: &Listener,
-    call: &Notification,
-    key: CallKey,
-    finished: Finished,
-) {
+fn deliver(listener: &Listener, call: &Notification, turn: Turn<'_>, finished: Finished) {
     if !listener.is_waiting(call.id) {
-        container.replay.keep(key, finished);
-        return;
+        return turn.keep_undelivered(finished);
     }
     if let Some(NewFile { replaces, fd }) = &finished.new_file
         && let Err(error) = listener.replace_descriptor(call.id, *replaces, fd.as_fd())
     {
         tracing::debug!(error = %error, "a file could not be handed to the caller");
-        container.replay.keep(key, finished);
-        return;
+        return turn.keep_undelivered(finished);
     }
     let answered = match fetch::write_back(call.tid, &finished.before, &finished.after) {
         Ok(()) if finished.ret < 0 => listener.fail(call.id, -finished.ret),
         Ok(()) => listener.answer(call.id, i64::from(finished.ret)),
         Err(_unwritable) => listener.fail(call.id, EFAULT),
     };
-    if answered.is_err() {
-        container.replay.keep(key, finished);
+    match answered {
+        Ok(()) => turn.delivered(finished),
+        Err(_gone) => turn.keep_undelivered(finished),
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cards::grant::{DriverSpec, Grant};
 use driver::kernel::KernelDriver;
@@ -134,8 +135,6 @@ impl Broker {
         if !sys::lock::try_exclusive(&lock).map_err(io("locking", lock_path.clone()))? {
             return Err(Error::Taken(lock_path));
         }
-        fs::write(dir.join("broker.pid"), std::process::id().to_string())
-            .map_err(io("writing", dir.join("broker.pid")))?;
 
         let name = format!("{}/{}", grant.key.namespace(), grant.key.id());
         let (driver, binding): (Box<dyn Driver>, Binding) = match &grant.driver {
@@ -196,6 +195,7 @@ impl Broker {
             account,
             files: Default::default(),
             replay: Default::default(),
+            orders: Default::default(),
             counters: Default::default(),
             processes: Processes::default(),
         });
@@ -236,6 +236,7 @@ impl Broker {
     /// The system's, from waiting for events.
     pub fn run(mut self) -> std::io::Result<()> {
         let mut events = [EpollEvent::empty(); 16];
+        let mut last_beat = Instant::now();
         loop {
             let ready = match self.epoll.wait(&mut events, EpollTimeout::from(BEAT_MS)) {
                 Ok(ready) => ready,
@@ -256,7 +257,8 @@ impl Broker {
                         .exited(&self.container, i32::try_from(pid).unwrap_or_default()),
                 }
             }
-            if ready == 0 {
+            if last_beat.elapsed() >= Duration::from_millis(u64::from(BEAT_MS)) {
+                last_beat = Instant::now();
                 self.reaper.beat(&self.container);
                 self.sessions.retain(|_, session| !session.is_over());
                 if self.is_abandoned() {

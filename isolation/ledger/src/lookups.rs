@@ -51,6 +51,14 @@ impl Ledger {
             .map(|(client, it)| (*client, it.file, it.process))
     }
 
+    /// Whether a uvm file has an external range that starts at this address.
+    #[must_use]
+    pub fn has_range(&self, uvm_file: FileId, base: u64) -> bool {
+        self.ranges
+            .get(&uvm_file)
+            .is_some_and(|ranges| ranges.contains_key(&base))
+    }
+
     /// The objects of one client, by handle.
     pub fn objects(
         &self,

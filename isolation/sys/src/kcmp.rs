@@ -1,4 +1,4 @@
-//! `kcmp(2)`: whether two descriptors name one open file.
+//! `kcmp(2)`: whether two descriptors name one open file, or two threads share one table of them.
 //!
 //! UNSAFETY: neither libc nor nix wraps the call.
 
@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const KCMP_FILE: libc::c_int = 0;
+const KCMP_FILES: libc::c_int = 2;
 
 /// Orders the open file behind `tid`'s descriptor `number` against the one behind `ours`. The order is arbitrary but fixed
 /// while the system runs, so it can key a search.
@@ -29,17 +30,35 @@ pub fn own_files(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> io::Result<Ordering> {
     )
 }
 
+/// Orders the descriptor tables of two threads.
+///
+/// # Errors
+/// `ESRCH` when a thread has gone, `EPERM` without ptrace access.
+pub fn tables(one: i32, other: i32) -> io::Result<Ordering> {
+    compare(one, other, KCMP_FILES, 0, 0)
+}
+
 fn order(pid: i32, number: i64, ours: BorrowedFd<'_>) -> io::Result<Ordering> {
-    let own_pid = libc::c_long::from(std::process::id().cast_signed());
+    let own = std::process::id().cast_signed();
+    compare(pid, own, KCMP_FILE, number, i64::from(ours.as_raw_fd()))
+}
+
+fn compare(
+    one: i32,
+    other: i32,
+    kind: libc::c_int,
+    in_one: i64,
+    in_other: i64,
+) -> io::Result<Ordering> {
     // SAFETY: kcmp takes numbers only; a wrong pid or descriptor is reported as an error.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_kcmp,
-            libc::c_long::from(pid),
-            own_pid,
-            libc::c_long::from(KCMP_FILE),
-            number,
-            libc::c_long::from(ours.as_raw_fd()),
+            libc::c_long::from(one),
+            libc::c_long::from(other),
+            libc::c_long::from(kind),
+            in_one,
+            in_other,
         )
     };
     match answer {

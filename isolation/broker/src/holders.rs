@@ -1,0 +1,198 @@
+//! Which open files the container's processes hold.
+//!
+//! Descriptor tables are read: a process's own, and those of threads that have one to themselves (`unshare(CLONE_FILES)`, or a
+//! process whose first thread has ended). A file can also be where no table shows it:
+//!
+//! - on its way through a Unix socket, or registered with an io_uring. While any such place is occupied nothing counts as
+//!   given up, since uncharging what is still held would be a way past the quota;
+//! - behind a mapping. A mapping shows the inode, not the open file, so it counts for every file of that inode,
+//!   unless the process has a descriptor of one of them, which explains it.
+
+use std::cmp::Ordering;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::stat::{fstat, major, minor};
+
+use crate::files::OpenFile;
+
+/// In which order the processes are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// As listed.
+    Forth,
+    /// Last to first.
+    Back,
+}
+
+/// The files of `held` that no process holds; none at all while a file may be out of sight. The processes are those of a
+/// cgroup, or without one all of the host, among which sockets and rings are not looked into: any program would count.
+pub fn without_holder(
+    held: Vec<Arc<OpenFile>>,
+    cgroup: Option<&Path>,
+    look: Look,
+) -> Vec<Arc<OpenFile>> {
+    let mut files: Vec<Sought> = held.into_iter().filter_map(Sought::new).collect();
+    let own = std::process::id().cast_signed();
+    let mut pids = processes_in(cgroup);
+    if look == Look::Back {
+        pids.reverse();
+    }
+    for pid in pids.into_iter().filter(|pid| *pid != own) {
+        if files.iter().all(|file| file.is_held) {
+            return Vec::new();
+        }
+        let mut explained = Vec::new();
+        for (tid, folder) in tables_of(pid) {
+            // Not `fd`: that folder is closed to a supervisor without the capability to read others' folders.
+            let entries = match fs::read_dir(folder.join("fdinfo")) {
+                Ok(entries) => entries,
+                Err(error) if has_gone(&error) => continue,
+                Err(error) => {
+                    tracing::warn!(pid, error = %error, "a descriptor table cannot be read");
+                    return Vec::new();
+                }
+            };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let number = name.to_str().and_then(|name| name.parse().ok());
+                let (Some(number), Ok(info)) = (number, fs::read_to_string(entry.path())) else {
+                    continue;
+                };
+                explained.extend(mark(&mut files, &info, tid, number));
+                if cgroup.is_some() && carries_files(&info) {
+                    return Vec::new();
+                }
+            }
+        }
+        mark_mapped(&mut files, pid, &explained);
+    }
+    files
+        .into_iter()
+        .filter(|file| !file.is_held)
+        .map(|file| file.file)
+        .collect()
+}
+
+/// A file that is looked for.
+struct Sought {
+    inode: (u64, u64),
+    file: Arc<OpenFile>,
+    is_held: bool,
+}
+
+impl Sought {
+    fn new(file: Arc<OpenFile>) -> Option<Self> {
+        let stat = fstat(file.fd.as_fd()).ok()?;
+        Some(Self {
+            inode: (stat.st_dev, stat.st_ino),
+            file,
+            is_held: false,
+        })
+    }
+}
+
+fn has_gone(error: &io::Error) -> bool {
+    const ESRCH: i32 = 3;
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+}
+
+/// Marks the file that a descriptor names, if it is one of these, and returns its inode.
+fn mark(files: &mut [Sought], info: &str, tid: i32, number: i32) -> Option<(u64, u64)> {
+    // Older kernels do not tell the inode.
+    let ino: Option<u64> = field(info, "ino:").and_then(|ino| ino.parse().ok());
+    let file = files.iter_mut().find(|file| {
+        ino.is_none_or(|ino| ino == file.inode.1)
+            && matches!(
+                sys::kcmp::file(tid, number, file.file.fd.as_fd()),
+                Ok(Ordering::Equal)
+            )
+    })?;
+    file.is_held = true;
+    Some(file.inode)
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines()
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+/// The threads whose descriptor tables make up a process, each with its folder in `/proc`.
+fn tables_of(pid: i32) -> Vec<(i32, PathBuf)> {
+    let mut tables = vec![(pid, PathBuf::from(format!("/proc/{pid}")))];
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let tid: Option<i32> = task.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(tid) = tid.filter(|tid| *tid != pid)
+            && !matches!(sys::kcmp::tables(pid, tid), Ok(Ordering::Equal))
+        {
+            tables.push((tid, task.path()));
+        }
+    }
+    tables
+}
+
+/// Whether a descriptor is a socket with descriptors in its queue, or a ring with registered files.
+fn carries_files(info: &str) -> bool {
+    ["scm_fds:", "UserFiles:"]
+        .into_iter()
+        .any(|name| field(info, name).is_some_and(|count| count != "0"))
+}
+
+/// Marks the files that a process may have mapped.
+fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) {
+    let is_open = |file: &Sought| !file.is_held && !explained.contains(&file.inode);
+    if !files.iter().any(is_open) {
+        return;
+    }
+    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
+        return;
+    };
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let (Some(device), Some(ino)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        for file in files.iter_mut().filter(|file| is_open(file)) {
+            let (dev, number) = file.inode;
+            if ino.parse() == Ok(number)
+                && device == format!("{:02x}:{:02x}", major(dev), minor(dev))
+            {
+                file.is_held = true;
+            }
+        }
+    }
+}
+
+fn processes_in(cgroup: Option<&Path>) -> Vec<i32> {
+    match cgroup {
+        Some(folder) => {
+            let mut pids = Vec::new();
+            collect(folder, &mut pids);
+            pids
+        }
+        None => fs::read_dir("/proc")
+            .map(|entries| {
+                entries
+                    .flatten()
+                    .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+                    .collect()
+            })
+            .unwrap_or_default(),
+    }
+}
+
+fn collect(folder: &Path, pids: &mut Vec<i32>) {
+    if let Ok(text) = fs::read_to_string(folder.join("cgroup.procs")) {
+        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    }
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&entry.path(), pids);
+        }
+    }
+}
