@@ -107,10 +107,11 @@ kind = "sim"
             .arg(self.path.join("cards.toml"))
             .env("CGPU_CONFIG", self.config());
         let mut sim = Daemon::start("cgpu-sim", &command, &self.path.join("sim.log"))?;
-        let socket = self.state_dir().join("sim/sim.sock");
-        let cards = self.state_dir().join("sim/cards.json");
+        let log = self.path.join("sim.log");
         sim.wait_ready(Duration::from_secs(10), || {
-            Ok(socket.exists() && cards.exists())
+            Ok(fs::read_to_string(&log)?
+                .lines()
+                .any(|line| line == "ready"))
         })?;
         self.sim = Some(sim);
         Ok(())
@@ -305,27 +306,27 @@ kind = "sim"
 }
 
 impl Drop for Node {
+    /// Without [`Node::finish`] before it, this is a failed test: it says what there is to say and cleans up. It does not
+    /// panic, or the test's own error would be lost.
     fn drop(&mut self) {
-        let sim_log = self.sim.as_ref().map(Daemon::output).unwrap_or_default();
-        let ended = self.end();
-        if std::thread::panicking() {
-            if !sim_log.is_empty() {
-                eprintln!("--- cgpu-sim's log\n{sim_log}");
-            }
-            if let Ok(left) = ended {
+        if self.root.is_none() {
+            return;
+        }
+        if let Some(sim) = &self.sim {
+            eprintln!("--- cgpu-sim says\n{}", sim.tail());
+        }
+        for socket in control_sockets(&self.state_dir()) {
+            let log = socket.with_file_name("broker.log");
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            eprintln!("--- {} says\n{}", log.display(), text.trim_end());
+        }
+        match self.end() {
+            Ok(left) => {
                 for line in left {
                     eprintln!("left behind: {line}");
                 }
             }
-            return;
-        }
-        match ended {
-            Ok(left) => assert!(
-                left.is_empty(),
-                "left behind on the node:\n  {}",
-                left.join("\n  ")
-            ),
-            Err(error) => panic!("ending the node: {error:#}"),
+            Err(error) => eprintln!("ending the node: {error:#}"),
         }
     }
 }

@@ -34,7 +34,7 @@ under_both_containerds! {
     ps_lists_every_process
     metrics_tell_memory_and_its_limit
     output_goes_to_a_log_file
-    output_goes_to_a_logging_program
+    a_logging_program_is_refused_by_name
     events_come_in_order
     an_oom_kill_is_reported
     containers_of_one_group_share_a_shim
@@ -139,8 +139,10 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
         "--exec-id",
         "e",
         "c",
-        "stty",
-        "size",
+        "sh",
+        "-c",
+        // The engine tells the size of an exec's terminal after it has started it.
+        "until stty size 2>/dev/null | grep .; do true; done",
     ])?;
     let said = shell(&exec, in_terminal)?.success()?;
     assert!(said.stdout.trim().ends_with("45 123"), "{said:?}");
@@ -281,34 +283,18 @@ fn output_goes_to_a_log_file(rig: &mut Rig) -> Result<()> {
     rig.containerd.remove("c")
 }
 
-fn output_goes_to_a_logging_program(rig: &mut Rig) -> Result<()> {
-    // containerd's contract: output on fd 3, errors on fd 4, readiness told by closing fd 5.
-    let log = rig.node.root().join("program.log");
-    let program = rig.node.root().join("logger");
-    fs::write(
-        &program,
-        format!(
-            "#!/bin/sh\nexec 5>&-\ncat <&3 >{0} &\ncat <&4 >>{0}.err\nwait\n",
-            log.display()
-        ),
-    )?;
-    fs::set_permissions(
-        &program,
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )?;
-    let uri = format!("binary://{}", program.display());
-    rig.containerd
-        .run_detached(
-            &rig.image,
-            "c",
-            &["--runtime", CGPU, "--log-uri", &uri],
-            &["sh", "-c", "echo one"],
-        )?
-        .success()?;
-    wait_until("the line in the program's file", LIMIT, || {
-        Ok(fs::read_to_string(&log).unwrap_or_default() == "one\n")
-    })?;
-    rig.containerd.remove("c")
+fn a_logging_program_is_refused_by_name(rig: &mut Rig) -> Result<()> {
+    let uri = ["--runtime", CGPU, "--log-uri", "binary:///usr/bin/logger"];
+    let said = rig
+        .containerd
+        .run_detached(&rig.image, "c", &uri, &["true"])?
+        .failure()?;
+    assert!(
+        said.contains("binary:///usr/bin/logger") && said.contains("file://"),
+        "{said}"
+    );
+    rig.containerd.ctr(&["containers", "rm", "c"])?.success()?;
+    Ok(())
 }
 
 fn events(rig: &Rig) -> Result<Daemon> {
@@ -384,16 +370,7 @@ fn an_oom_kill_is_reported(rig: &mut Rig) -> Result<()> {
 }
 
 fn shims(rig: &Rig) -> Result<usize> {
-    let socket = rig.containerd.socket().to_string_lossy().into_owned();
-    let mut count = 0;
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        if command.contains("containerd-shim-cgpu-v2") && command.contains(&socket) {
-            count += 1;
-        }
-    }
-    Ok(count)
+    Ok(rig.node.running("containerd-shim-cgpu-v2").len())
 }
 
 fn containers_of_one_group_share_a_shim(rig: &mut Rig) -> Result<()> {
@@ -418,22 +395,11 @@ fn a_program_that_is_not_there_is_an_error_and_leaves_nothing(rig: &mut Rig) -> 
     wait_until("the shim's end", LIMIT, || Ok(shims(rig)? == 0))
 }
 
-fn shim_pid(rig: &Rig) -> Result<i32> {
-    let socket = rig.containerd.socket().to_string_lossy().into_owned();
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        if command.contains("containerd-shim-cgpu-v2") && command.contains(&socket) {
-            return Ok(entry.file_name().to_string_lossy().parse()?);
-        }
-    }
-    anyhow::bail!("no shim runs")
-}
-
 fn a_killed_shim_leaves_a_container_that_can_be_removed(rig: &mut Rig) -> Result<()> {
     rig.hold("c", &[])?.success()?;
-    let shim = shim_pid(rig)?;
-    capture(Command::new("kill").args(["-9", &shim.to_string()]), LIMIT)?.success()?;
+    for shim in rig.node.running("containerd-shim-cgpu-v2") {
+        capture(Command::new("kill").args(["-9", &shim.to_string()]), LIMIT)?.success()?;
+    }
     // containerd sees the connection end and runs `delete`, which must end the container.
     wait_until("the container's end", LIMIT, || {
         let tasks = rig.containerd.ctr(&["tasks", "ls", "-q"])?;
