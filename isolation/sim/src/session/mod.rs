@@ -142,12 +142,21 @@ impl Session {
             FileKind::UvmTools => Ioctl::returns(EINVAL),
         };
         drop(state);
+        tracing::trace!(
+            session = &*self.name,
+            file = file.0,
+            ?kind,
+            cmd = format_args!("{cmd:#x}"),
+            ret = done.ret,
+            "ioctl"
+        );
         self.runner.look();
         done
     }
 
     /// The last descriptor of a file is gone.
     pub(crate) fn closed(&self, file: FileId) {
+        tracing::debug!(session = &*self.name, file = file.0, "closed");
         let mut state = locked(&self.state);
         state.close(&self.runner, file);
     }

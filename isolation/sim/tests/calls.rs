@@ -1,0 +1,432 @@
+//! How calls are refused, and what queries say.
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
+
+mod tenant;
+
+use driver::FileKind;
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::control::{self, fb_info};
+use nvabi::layout::{api_version, nvos32, nvos54};
+use nvabi::status::*;
+use nvabi::{class, escape, uvm};
+use tenant::{Tenant, ada, open};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_client_belongs_to_its_file() {
+    let machine = ada("570.195.03", 64, 1);
+    let one = Tenant::new(&machine, "a/b");
+    let mut other = Tenant::new(&machine, "a/b");
+    let (device, _sub) = one.device(0);
+    // The same session, the other's client: as RM, by the file alone.
+    other.root = one.root;
+    assert_eq!(other.vidmem(device, 1).unwrap_err(), NV_ERR_INVALID_CLIENT);
+    assert_eq!(other.free(device), Err(NV_ERR_INVALID_CLIENT));
+    one.vidmem(device, 1).unwrap();
+    // A device file acts for the control file that it is linked to, and only once for one.
+    let file = one.card_file(0);
+    assert_eq!(one.register(file), -22);
+    assert_eq!(one.register(one.ctl), -22);
+}
+
+#[test]
+fn wrong_classes_handles_sizes_and_commands_are_refused_as_rm_does() {
+    let machine = ada("570.195.03", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    let (device, sub) = tenant.device(0);
+    let untouched = tenant.alloc(device, 0xffff, 0x77, None);
+    assert_eq!(untouched, Err(NV_ERR_INVALID_CLASS));
+    // A class of another architecture.
+    assert_eq!(
+        tenant.alloc(sub, 0xc661, 0, None),
+        Err(NV_ERR_INVALID_CLASS)
+    );
+    assert_eq!(
+        tenant.alloc(0x1234, class::NV01_MEMORY_LOCAL_USER, 0, None),
+        Err(NV_ERR_INVALID_OBJECT_PARENT)
+    );
+    assert_eq!(
+        tenant.alloc(device, class::NV01_MEMORY_LOCAL_USER, 0, None),
+        Err(NV_ERR_INVALID_ARGUMENT)
+    );
+    assert_eq!(
+        tenant.alloc(
+            device,
+            class::NV01_MEMORY_VIRTUAL,
+            sub,
+            Some(&mut vec![0; 24])
+        ),
+        Err(NV_ERR_INSERT_DUPLICATE_NAME)
+    );
+    let mut params = vec![0; 56];
+    put_u32(&mut params, 0, 1);
+    assert_eq!(
+        tenant.alloc(tenant.root, class::NV01_DEVICE_0, 0, Some(&mut params)),
+        Err(NV_ERR_INVALID_DEVICE)
+    );
+
+    assert_eq!(
+        tenant
+            .ask(0x99, control::NV2080_CTRL_CMD_GPU_GET_GID_INFO, &[])
+            .unwrap_err(),
+        NV_ERR_INVALID_OBJECT_HANDLE
+    );
+    assert_eq!(
+        tenant.ask(sub, 0x2080_ffff, &[]).unwrap_err(),
+        NV_ERR_NOT_SUPPORTED
+    );
+    // A command of another class of objects.
+    assert_eq!(
+        tenant
+            .ask(device, control::NV2080_CTRL_CMD_GPU_GET_GID_INFO, &[])
+            .unwrap_err(),
+        NV_ERR_NOT_SUPPORTED
+    );
+    for size in [267, 269] {
+        let result = tenant.control(
+            sub,
+            control::NV2080_CTRL_CMD_GPU_GET_GID_INFO,
+            &mut vec![0; size],
+            &mut Vec::new(),
+        );
+        assert_eq!(result, Err(NV_ERR_INVALID_ARGUMENT), "{size}");
+    }
+    // Serialised parameters hide what they hold.
+    let mut block = tenant.block(&escape::NV_ESC_RM_CONTROL);
+    put_u32(&mut block, nvos54::H_CLIENT, tenant.root);
+    put_u32(&mut block, nvos54::H_OBJECT, sub);
+    put_u32(&mut block, nvos54::FLAGS, 4);
+    let result = tenant.call(
+        tenant.ctl,
+        &escape::NV_ESC_RM_CONTROL,
+        vec![block],
+        nvos54::STATUS,
+        &[],
+    );
+    assert_eq!(result.err(), Some(NV_ERR_NOT_SUPPORTED));
+    // An unknown handle is freed already.
+    assert_eq!(tenant.free(0x1234_5678), Ok(()));
+}
+
+#[test]
+fn commands_are_known_by_number_and_size_and_belong_on_their_file() {
+    let machine = ada("570.195.03", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    let alloc = escape::NV_ESC_RM_ALLOC.cmd(tenant.release);
+    for (on, cmd, bytes, expected) in [
+        (tenant.ctl, 0xc004_46ff, 4, -22),
+        // The right number with another size.
+        (tenant.ctl, alloc & !(0xfff << 16) | 33 << 16, 33, -22),
+        // A block that is shorter than its command says.
+        (tenant.ctl, alloc, 31, -14),
+        (open(FileKind::Card { minor: 0 }), alloc, 32, -22),
+        (
+            tenant.ctl,
+            escape::NV_ESC_RM_ALLOC_MEMORY.cmd(tenant.release),
+            56,
+            -22,
+        ),
+        (open(FileKind::UvmTools), 37, 40, -22),
+        (open(FileKind::Uvm), 9999, 64, -22),
+        // The type byte and the direction are not looked at.
+        (
+            tenant.ctl,
+            escape::NV_ESC_SYS_PARAMS.cmd(tenant.release) & 0x3fff_00ff,
+            8,
+            0,
+        ),
+    ] {
+        assert_eq!(
+            tenant.ioctl(on, cmd, vec![vec![0; bytes]], &[]).ret,
+            expected,
+            "{cmd:#x}"
+        );
+    }
+    assert_eq!(tenant.ioctl(tenant.ctl, alloc, Vec::new(), &[]).ret, -14);
+    // Nothing is done on a uvm file before it is initialised.
+    let uuid = machine.cards()[0].profile.uuid;
+    let register = tenant.uvm(open(FileKind::Uvm), &uvm::UVM_REGISTER_GPU, |block| {
+        put(block, 0, &uuid);
+    });
+    assert_eq!(register.unwrap_err(), NV_ERR_ILLEGAL_ACTION);
+}
+
+#[test]
+fn memory_queries_agree_with_the_account_in_every_release() {
+    for version in ["535.261.03", "550.163.01", "570.195.03", "580.105.08"] {
+        let machine = ada(version, 64, 1);
+        let tenant = Tenant::new(&machine, "a/b");
+        let (device, sub) = tenant.device(0);
+        assert_eq!(tenant.vidmem(device, 3 * MIB).unwrap().1, 4 * MIB);
+        assert_eq!(tenant.vidmem(device, 1).unwrap().1, 64 << 10);
+        let used = machine.account()[0].used_bytes;
+        assert_eq!(used, 4 * MIB + (64 << 10));
+        let free_kib = u32::try_from((64 * MIB - used) >> 10).unwrap();
+        let words = [
+            (0, 3),
+            (4, fb_info::TOTAL_RAM_SIZE),
+            (12, fb_info::HEAP_FREE),
+            (20, fb_info::LARGEST_FREE_REGION_SIZE_KB),
+        ];
+        let new = tenant
+            .ask(sub, control::NV2080_CTRL_CMD_FB_GET_INFO_V2, &words)
+            .unwrap();
+        assert_eq!(
+            [8, 16, 24].map(|at| u32_at(&new, at).unwrap()),
+            [64 << 10, free_kib, free_kib],
+            "{version}"
+        );
+
+        let mut params = vec![0; 16];
+        put_u32(&mut params, 0, 1);
+        let mut list = vec![0; 8];
+        put_u32(&mut list, 0, fb_info::HEAP_FREE);
+        let mut lists = vec![list];
+        tenant
+            .control(
+                sub,
+                control::NV2080_CTRL_CMD_FB_GET_INFO,
+                &mut params,
+                &mut lists,
+            )
+            .unwrap();
+        assert_eq!(u32_at(&lists[0], 4), Some(free_kib));
+        // More entries than the block has, and a list that is not there.
+        put_u32(&mut params, 0, 2);
+        assert_eq!(
+            tenant.control(
+                sub,
+                control::NV2080_CTRL_CMD_FB_GET_INFO,
+                &mut params,
+                &mut lists
+            ),
+            Err(NV_ERR_INVALID_ARGUMENT)
+        );
+        let too_many = tenant.ask(sub, control::NV2080_CTRL_CMD_FB_GET_INFO_V2, &[(0, 1000)]);
+        assert_eq!(too_many.unwrap_err(), NV_ERR_INVALID_ARGUMENT);
+
+        let mut block = tenant.block(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
+        put_u32(&mut block, nvos32::H_ROOT, tenant.root);
+        put_u32(&mut block, nvos32::H_PARENT, device);
+        put_u32(&mut block, nvos32::FUNCTION, nvos32::FUNCTION_INFO);
+        let back = tenant
+            .call(
+                tenant.ctl,
+                &escape::NV_ESC_RM_VID_HEAP_CONTROL,
+                vec![block],
+                nvos32::STATUS,
+                &[],
+            )
+            .unwrap();
+        assert_eq!(
+            u64_at(&back.segments[0], nvos32::FREE),
+            Some(64 * MIB - used)
+        );
+    }
+}
+
+#[test]
+fn the_old_heap_call_allocates_reserves_and_frees() {
+    let machine = ada("535.261.03", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    let (device, _sub) = tenant.device(0);
+    let heap = |function: u32, flags: u32, handle: u32, bytes: u64| {
+        let mut block = tenant.block(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
+        put_u32(&mut block, nvos32::H_ROOT, tenant.root);
+        put_u32(&mut block, nvos32::H_PARENT, device);
+        put_u32(&mut block, nvos32::FUNCTION, function);
+        put_u32(&mut block, nvos32::ALLOC_H_MEMORY, handle);
+        put_u32(&mut block, nvos32::ALLOC_FLAGS, flags);
+        put_u64(&mut block, nvos32::ALLOC_SIZE, bytes);
+        let back = tenant.call(
+            tenant.ctl,
+            &escape::NV_ESC_RM_VID_HEAP_CONTROL,
+            vec![block],
+            nvos32::STATUS,
+            &[],
+        )?;
+        Ok::<_, u32>((
+            u32_at(&back.segments[0], nvos32::ALLOC_H_MEMORY).unwrap(),
+            u64_at(&back.segments[0], nvos32::ALLOC_SIZE).unwrap(),
+        ))
+    };
+    let used = || machine.account()[0].used_bytes;
+    let (handle, got) = heap(nvos32::FUNCTION_ALLOC_SIZE, 0, 0, 100_000).unwrap();
+    assert_eq!((got, used()), (128 << 10, 128 << 10));
+    // Address space is not memory, even more of it than the card has.
+    heap(nvos32::FUNCTION_ALLOC_SIZE, 0x8_0000, 0, 1 << 40).unwrap();
+    assert_eq!(used(), 128 << 10);
+    assert_eq!(
+        heap(nvos32::FUNCTION_ALLOC_SIZE, 0, 0, 64 * MIB),
+        Err(NV_ERR_NO_MEMORY)
+    );
+    assert_eq!(heap(14, 0, 0, 1).unwrap_err(), NV_ERR_NOT_SUPPORTED);
+    heap(nvos32::FUNCTION_FREE, 0, handle, 0).unwrap();
+    assert_eq!(used(), 0);
+}
+
+#[test]
+fn processes_are_listed_with_what_they_hold() {
+    let machine = ada("570.195.03", 64, 1);
+    let one = Tenant::of_process(&machine, "a/b", 4001);
+    let two = Tenant::of_process(&machine, "a/c", 4002);
+    let (device, sub) = one.device(0);
+    let (_device, _sub) = two.device(0);
+    one.vidmem(device, 2 * MIB).unwrap();
+    let pids = one
+        .ask(sub, control::NV2080_CTRL_CMD_GPU_GET_PIDS, &[])
+        .unwrap();
+    assert_eq!(
+        [8, 12, 16].map(|at| u32_at(&pids, at).unwrap()),
+        [2, 4001, 4002]
+    );
+    let info = one
+        .ask(
+            sub,
+            control::NV2080_CTRL_CMD_GPU_GET_PID_INFO,
+            &[(0, 3), (8, 4001), (80, 4002), (152, 5)],
+        )
+        .unwrap();
+    let entry = |at: usize| {
+        (
+            u32_at(&info, at + 8).unwrap(),
+            u64_at(&info, at + 16).unwrap(),
+        )
+    };
+    assert_eq!(
+        [8, 80, 152].map(entry),
+        [(0, 2 * MIB), (0, 0), (NV_ERR_OBJECT_NOT_FOUND, 0)]
+    );
+    drop(two);
+    let pids = one
+        .ask(sub, control::NV2080_CTRL_CMD_GPU_GET_PIDS, &[])
+        .unwrap();
+    assert_eq!(u32_at(&pids, 8), Some(1));
+}
+
+#[test]
+fn the_version_is_told_and_compared() {
+    let machine = ada("550.163.01", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    let check = |cmd: u32, version: &str| {
+        let mut block = tenant.block(&escape::NV_ESC_CHECK_VERSION_STR);
+        put_u32(&mut block, api_version::CMD, cmd);
+        put(&mut block, api_version::VERSION, version.as_bytes());
+        let back = tenant.ioctl(
+            tenant.ctl,
+            escape::NV_ESC_CHECK_VERSION_STR.cmd(tenant.release),
+            vec![block],
+            &[],
+        );
+        let told = back.segments[0][api_version::VERSION..].starts_with(b"550.163.01\0");
+        (
+            back.ret,
+            u32_at(&back.segments[0], api_version::REPLY).unwrap(),
+            told,
+        )
+    };
+    assert_eq!(check(u32::from(b'2'), ""), (0, 1, true));
+    assert_eq!(check(0, "550.163.01"), (0, 1, true));
+    assert_eq!(check(0, "550.163.02"), (-22, 0, true));
+    assert_eq!(check(0, "550.163.0"), (-22, 0, true));
+}
+
+#[test]
+fn exported_memory_lives_as_long_as_the_file_that_carries_it() {
+    let machine = ada("570.195.03", 64, 1);
+    let one = Tenant::new(&machine, "a/b");
+    let two = Tenant::new(&machine, "a/b");
+    let (device, _sub) = one.device(0);
+    let (other_device, _sub) = two.device(0);
+    let carrier = open(FileKind::Ctl);
+    let slot = |at| driver::wire::WireFd {
+        segment: 1,
+        at,
+        number: 9,
+        file: Some((carrier.id, carrier.kind)),
+    };
+    let control = |tenant: &Tenant, cmd: u32, params: Vec<u8>, at| {
+        let mut block = tenant.block(&escape::NV_ESC_RM_CONTROL);
+        for (at, word) in [
+            (nvos54::H_CLIENT, tenant.root),
+            (nvos54::H_OBJECT, tenant.root),
+            (nvos54::CMD, cmd),
+        ] {
+            put_u32(&mut block, at, word);
+        }
+        put_u32(
+            &mut block,
+            nvos54::PARAMS_SIZE,
+            u32::try_from(params.len()).unwrap(),
+        );
+        tenant
+            .call(
+                tenant.ctl,
+                &escape::NV_ESC_RM_CONTROL,
+                vec![block, params],
+                nvos54::STATUS,
+                &[slot(at)],
+            )
+            .map(drop)
+    };
+    let words = |words: &[u32]| {
+        words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    let (memory, _bytes) = one.vidmem(device, 1).unwrap();
+    control(
+        &one,
+        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        words(&[1, device, device, memory, 9, 0]),
+        16,
+    )
+    .unwrap();
+    one.free(memory).unwrap();
+    assert_eq!(machine.account()[0].used_bytes, 64 << 10);
+    control(
+        &two,
+        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+        words(&[9, 1, other_device, other_device, 0x500]),
+        0,
+    )
+    .unwrap();
+    one.session.closed(carrier.id);
+    assert_eq!(machine.account()[0].used_bytes, 64 << 10);
+    two.free(0x500).unwrap();
+    assert_eq!(machine.account()[0].used_bytes, 0);
+}
+
+#[test]
+fn a_mapping_is_the_objects_own_memory() {
+    use std::os::unix::fs::FileExt;
+    let machine = ada("570.195.03", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    let (device, _sub) = tenant.device(0);
+    let (memory, bytes) = tenant.vidmem(device, 1).unwrap();
+    let first = tenant.map(device, memory, bytes).unwrap();
+    let second = tenant.map(device, memory, 4096).unwrap();
+    first.write_all_at(b"the same", 100).unwrap();
+    let mut read = [0; 8];
+    second.read_exact_at(&mut read, 100).unwrap();
+    assert_eq!(&read, b"the same");
+    assert_eq!(
+        tenant.map(device, memory, bytes + 1).err(),
+        Some(NV_ERR_INVALID_LIMIT)
+    );
+    // The process's own pages have no file.
+    let pages = vec![0_u8; 4096];
+    let pinned = tenant
+        .pin(device, 0, pages.as_ptr().addr() as u64, 4096)
+        .unwrap();
+    assert_eq!(
+        tenant.map(device, pinned, 4096).err(),
+        Some(NV_ERR_NOT_SUPPORTED)
+    );
+    assert_eq!(
+        tenant.pin(device, 0, 0x10, 4096),
+        Err(NV_ERR_INVALID_ADDRESS)
+    );
+}

@@ -1,0 +1,469 @@
+//! A small client of the driver: what a tenant's library does, without a process of its own and without a broker.
+
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "each test program uses its own part of the client, and a failure of it is the test's"
+)]
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use driver::wire::WireFd;
+use driver::{Caller, FileId, FileKind};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::escape::{self, Escape};
+use nvabi::layout::{memory_params, nvos00, nvos02, nvos21, nvos33, nvos46, nvos54, nvos55};
+use nvabi::uvm::{self, Uvm, map_external};
+use nvabi::{Release, class, control};
+use sim::{Machine, Profile, SessionHandle};
+
+static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
+
+/// A machine of one profile.
+pub(crate) fn machine(text: &str) -> Arc<Machine> {
+    Machine::new(Profile::parse(Path::new("test.toml"), text).unwrap())
+}
+
+/// A machine with some cards of a size.
+pub(crate) fn ada(version: &str, memory_mib: u64, count: u32) -> Arc<Machine> {
+    machine(&format!(
+        "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = {memory_mib}\narchitecture = \"ada\"\ncount = {count}\n"
+    ))
+}
+
+/// An open file of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) id: FileId,
+    pub(crate) kind: FileKind,
+}
+
+pub(crate) fn open(kind: FileKind) -> Opened {
+    Opened {
+        id: FileId(NEXT_FILE.fetch_add(1, Ordering::Relaxed)),
+        kind,
+    }
+}
+
+/// What an ioctl gave back.
+pub(crate) struct Back {
+    pub(crate) ret: i32,
+    pub(crate) segments: Vec<Vec<u8>>,
+    pub(crate) file: Option<(i32, File)>,
+}
+
+/// A process in a session, with a client of its own.
+pub(crate) struct Tenant {
+    pub(crate) session: SessionHandle,
+    pub(crate) release: Release,
+    pub(crate) pid: i32,
+    pub(crate) ctl: Opened,
+    pub(crate) root: u32,
+}
+
+/// `NV_STATUS`
+pub(crate) type Status = u32;
+
+impl Tenant {
+    pub(crate) fn new(machine: &Arc<Machine>, session: &str) -> Self {
+        Self::of_process(machine, session, std::process::id().cast_signed())
+    }
+
+    pub(crate) fn of_process(machine: &Arc<Machine>, session: &str, pid: i32) -> Self {
+        let release = Release::of(machine.driver_version().parse().unwrap()).unwrap();
+        let mut tenant = Self {
+            session: machine.join(session),
+            release,
+            pid,
+            ctl: open(FileKind::Ctl),
+            root: 0,
+        };
+        tenant.root = tenant.alloc(0, class::NV01_ROOT_CLIENT, 0, None).unwrap();
+        tenant
+    }
+
+    pub(crate) fn ioctl(
+        &self,
+        on: Opened,
+        cmd: u32,
+        mut segments: Vec<Vec<u8>>,
+        fds: &[WireFd],
+    ) -> Back {
+        let caller = Caller {
+            tgid: self.pid,
+            tid: self.pid,
+        };
+        let outcome = self
+            .session
+            .ioctl(on.id, on.kind, caller, cmd, &mut segments, fds);
+        let file = outcome
+            .replaces
+            .map(|(number, fd)| (number, File::from(fd)));
+        Back {
+            ret: outcome.ret,
+            segments,
+            file,
+        }
+    }
+
+    /// A call with a status in its struct.
+    pub(crate) fn call(
+        &self,
+        on: Opened,
+        row: &Escape,
+        segments: Vec<Vec<u8>>,
+        status_at: usize,
+        fds: &[WireFd],
+    ) -> Result<Back, Status> {
+        let back = self.ioctl(on, row.cmd(self.release), segments, fds);
+        assert_eq!(back.ret, 0, "{}", row.name);
+        match u32_at(&back.segments[0], status_at).unwrap() {
+            0 => Ok(back),
+            status => Err(status),
+        }
+    }
+
+    pub(crate) fn block(&self, row: &Escape) -> Vec<u8> {
+        vec![0; row.size.of(self.release) as usize]
+    }
+
+    pub(crate) fn alloc(
+        &self,
+        parent: u32,
+        class: u32,
+        wanted: u32,
+        params: Option<&mut Vec<u8>>,
+    ) -> Result<u32, Status> {
+        let mut block = self.block(&escape::NV_ESC_RM_ALLOC);
+        for (at, word) in [
+            (nvos21::H_ROOT, self.root),
+            (nvos21::H_PARENT, parent),
+            (nvos21::H_NEW, wanted),
+            (nvos21::H_CLASS, class),
+        ] {
+            put_u32(&mut block, at, word);
+        }
+        let mut segments = vec![block];
+        segments.extend(params.as_ref().map(|params| params.to_vec()));
+        let mut back = self.call(
+            self.ctl,
+            &escape::NV_ESC_RM_ALLOC,
+            segments,
+            nvos21::STATUS,
+            &[],
+        )?;
+        if let Some(params) = params {
+            *params = back.segments.remove(1);
+        }
+        Ok(u32_at(&back.segments[0], nvos21::H_NEW).unwrap())
+    }
+
+    /// A device with its sub-device.
+    pub(crate) fn device(&self, instance: u32) -> (u32, u32) {
+        let mut params = vec![0; 56];
+        put_u32(&mut params, 0, instance);
+        let device = self
+            .alloc(self.root, class::NV01_DEVICE_0, 0, Some(&mut params))
+            .unwrap();
+        let subdevice = self
+            .alloc(device, class::NV20_SUBDEVICE_0, 0, Some(&mut vec![0; 4]))
+            .unwrap();
+        (device, subdevice)
+    }
+
+    /// Framebuffer; its handle and the bytes that it really has.
+    pub(crate) fn vidmem(&self, device: u32, bytes: u64) -> Result<(u32, u64), Status> {
+        self.memory(device, class::NV01_MEMORY_LOCAL_USER, bytes)
+    }
+
+    pub(crate) fn memory(&self, device: u32, class: u32, bytes: u64) -> Result<(u32, u64), Status> {
+        let mut params = vec![0; 128];
+        put_u64(&mut params, memory_params::SIZE, bytes);
+        let handle = self.alloc(device, class, 0, Some(&mut params))?;
+        let got = u64_at(&params, memory_params::SIZE).unwrap();
+        assert_eq!(u64_at(&params, memory_params::LIMIT), Some(got - 1));
+        Ok((handle, got))
+    }
+
+    pub(crate) fn free(&self, handle: u32) -> Result<(), Status> {
+        let mut block = self.block(&escape::NV_ESC_RM_FREE);
+        put_u32(&mut block, nvos00::H_ROOT, self.root);
+        put_u32(&mut block, nvos00::H_OLD, handle);
+        self.call(
+            self.ctl,
+            &escape::NV_ESC_RM_FREE,
+            vec![block],
+            nvos00::STATUS,
+            &[],
+        )
+        .map(drop)
+    }
+
+    pub(crate) fn dup(&self, parent: u32, from: &Self, source: u32) -> Result<u32, Status> {
+        let mut block = self.block(&escape::NV_ESC_RM_DUP_OBJECT);
+        for (at, word) in [
+            (nvos55::H_CLIENT, self.root),
+            (nvos55::H_PARENT, parent),
+            (nvos55::H_CLIENT_SRC, from.root),
+            (nvos55::H_OBJECT_SRC, source),
+        ] {
+            put_u32(&mut block, at, word);
+        }
+        let back = self.call(
+            self.ctl,
+            &escape::NV_ESC_RM_DUP_OBJECT,
+            vec![block],
+            nvos55::STATUS,
+            &[],
+        )?;
+        Ok(u32_at(&back.segments[0], nvos55::H_OBJECT).unwrap())
+    }
+
+    /// A control; the parameters and the blocks that they point to come back in place.
+    pub(crate) fn control(
+        &self,
+        object: u32,
+        cmd: u32,
+        params: &mut Vec<u8>,
+        lists: &mut Vec<Vec<u8>>,
+    ) -> Result<(), Status> {
+        let mut block = self.block(&escape::NV_ESC_RM_CONTROL);
+        for (at, word) in [
+            (nvos54::H_CLIENT, self.root),
+            (nvos54::H_OBJECT, object),
+            (nvos54::CMD, cmd),
+            (nvos54::PARAMS_SIZE, params.len().try_into().unwrap()),
+        ] {
+            put_u32(&mut block, at, word);
+        }
+        let mut segments = vec![block, params.clone()];
+        segments.append(&mut lists.clone());
+        let mut back = self.call(
+            self.ctl,
+            &escape::NV_ESC_RM_CONTROL,
+            segments,
+            nvos54::STATUS,
+            &[],
+        )?;
+        *lists = back.segments.split_off(2);
+        *params = back.segments.remove(1);
+        Ok(())
+    }
+
+    /// A control of the size that the release gives it, with zeros but for some words.
+    pub(crate) fn ask(
+        &self,
+        object: u32,
+        cmd: u32,
+        words: &[(usize, u32)],
+    ) -> Result<Vec<u8>, Status> {
+        let size = control::row(cmd, self.release).map_or(0, |row| row.params_bytes);
+        let mut params = vec![0; size as usize];
+        for (at, word) in words {
+            put_u32(&mut params, *at, *word);
+        }
+        self.control(object, cmd, &mut params, &mut Vec::new())?;
+        Ok(params)
+    }
+
+    /// A device file, linked to the control file.
+    pub(crate) fn card_file(&self, minor: u32) -> Opened {
+        let file = open(FileKind::Card { minor });
+        assert_eq!(self.register(file), 0);
+        file
+    }
+
+    pub(crate) fn register(&self, file: Opened) -> i32 {
+        let ctl = WireFd {
+            segment: 0,
+            at: 0,
+            number: 3,
+            file: Some((self.ctl.id, self.ctl.kind)),
+        };
+        self.ioctl(
+            file,
+            escape::NV_ESC_REGISTER_FD.cmd(self.release),
+            vec![vec![0; 4]],
+            &[ctl],
+        )
+        .ret
+    }
+
+    /// Maps an object for the CPU: the file that the client would mmap.
+    pub(crate) fn map(&self, device: u32, handle: u32, bytes: u64) -> Result<File, Status> {
+        let target = self.card_file(0);
+        let mut block = self.block(&escape::NV_ESC_RM_MAP_MEMORY);
+        put_u32(&mut block, nvos33::H_CLIENT, self.root);
+        put_u32(&mut block, nvos33::H_DEVICE, device);
+        put_u32(&mut block, nvos33::H_MEMORY, handle);
+        put_u64(&mut block, nvos33::LENGTH, bytes);
+        put_u32(&mut block, nvos33::FD, 77);
+        let slot = WireFd {
+            segment: 0,
+            at: u32::try_from(nvos33::FD).unwrap(),
+            number: 77,
+            file: Some((target.id, target.kind)),
+        };
+        let back = self.call(
+            self.ctl,
+            &escape::NV_ESC_RM_MAP_MEMORY,
+            vec![block],
+            nvos33::STATUS,
+            &[slot],
+        )?;
+        let (number, file) = back.file.unwrap();
+        assert_eq!(number, 77);
+        Ok(file)
+    }
+
+    /// The process's own pages as a memory object.
+    pub(crate) fn pin(
+        &self,
+        device: u32,
+        handle: u32,
+        address: u64,
+        bytes: u64,
+    ) -> Result<u32, Status> {
+        let file = self.card_file(0);
+        let mut block = self.block(&escape::NV_ESC_RM_ALLOC_MEMORY);
+        for (at, word) in [
+            (nvos02::H_ROOT, self.root),
+            (nvos02::H_PARENT, device),
+            (nvos02::H_NEW, handle),
+            (nvos02::H_CLASS, class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR),
+        ] {
+            put_u32(&mut block, at, word);
+        }
+        put_u64(&mut block, nvos02::P_MEMORY, address);
+        put_u64(&mut block, nvos02::LIMIT, bytes - 1);
+        let back = self.call(
+            file,
+            &escape::NV_ESC_RM_ALLOC_MEMORY,
+            vec![block],
+            nvos02::STATUS,
+            &[],
+        )?;
+        Ok(u32_at(&back.segments[0], nvos02::H_NEW).unwrap())
+    }
+
+    pub(crate) fn map_dma(
+        &self,
+        device: u32,
+        dma: u32,
+        memory: u32,
+        address: u64,
+        bytes: u64,
+    ) -> Result<u64, Status> {
+        const FIXED: u32 = 1 << 15;
+        let at = nvos46::DMA_OFFSET.of(self.release) as usize;
+        let mut block = self.block(&escape::NV_ESC_RM_MAP_MEMORY_DMA);
+        for (at, word) in [
+            (nvos46::H_CLIENT, self.root),
+            (nvos46::H_DEVICE, device),
+            (nvos46::H_DMA, dma),
+            (nvos46::H_MEMORY, memory),
+            (nvos46::FLAGS, if address == 0 { 0 } else { FIXED }),
+        ] {
+            put_u32(&mut block, at, word);
+        }
+        put_u64(&mut block, nvos46::LENGTH, bytes);
+        put_u64(&mut block, at, address);
+        let status = nvos46::STATUS.of(self.release) as usize;
+        let back = self.call(
+            self.ctl,
+            &escape::NV_ESC_RM_MAP_MEMORY_DMA,
+            vec![block],
+            status,
+            &[],
+        )?;
+        Ok(u64_at(&back.segments[0], at).unwrap())
+    }
+
+    /// A UVM call; the block comes back.
+    pub(crate) fn uvm(
+        &self,
+        file: Opened,
+        row: &Uvm,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Vec<u8>, Status> {
+        let mut block = vec![0; row.size.of(self.release) as usize];
+        fill(&mut block);
+        let mut back = self.ioctl(file, row.cmd, vec![block], &[]);
+        assert_eq!(back.ret, 0, "{}", row.name);
+        match u32_at(&back.segments[0], row.status.of(self.release) as usize).unwrap() {
+            0 => Ok(back.segments.remove(0)),
+            status => Err(status),
+        }
+    }
+
+    /// A uvm file with a card and its address space.
+    pub(crate) fn uvm_file(&self, uuid: [u8; 16], space: u32) -> Opened {
+        let file = open(FileKind::Uvm);
+        self.uvm(file, &uvm::UVM_INITIALIZE, |_block| {}).unwrap();
+        self.uvm(file, &uvm::UVM_REGISTER_GPU, |block| {
+            put(block, 0, &uuid);
+        })
+        .unwrap();
+        self.uvm(file, &uvm::UVM_REGISTER_GPU_VASPACE, |block| {
+            put(block, 0, &uuid);
+            put_u32(block, 20, self.root);
+            put_u32(block, 24, space);
+        })
+        .unwrap();
+        file
+    }
+
+    pub(crate) fn create_range(&self, file: Opened, base: u64, bytes: u64) -> Result<(), Status> {
+        self.uvm(file, &uvm::UVM_CREATE_EXTERNAL_RANGE, |block| {
+            span(block, base, bytes)
+        })
+        .map(drop)
+    }
+
+    pub(crate) fn free_range(&self, file: Opened, base: u64, bytes: u64) -> Result<(), Status> {
+        self.uvm(file, &uvm::UVM_FREE, |block| span(block, base, bytes))
+            .map(drop)
+    }
+
+    pub(crate) fn unmap_external(
+        &self,
+        file: Opened,
+        uuid: [u8; 16],
+        base: u64,
+        bytes: u64,
+    ) -> Result<(), Status> {
+        self.uvm(file, &uvm::UVM_UNMAP_EXTERNAL, |block| {
+            span(block, base, bytes);
+            put(block, 16, &uuid);
+        })
+        .map(drop)
+    }
+
+    pub(crate) fn map_external(
+        &self,
+        file: Opened,
+        uuid: [u8; 16],
+        base: u64,
+        bytes: u64,
+        memory: u32,
+    ) -> Result<(), Status> {
+        let at = |offset: nvabi::PerRelease| offset.of(self.release) as usize;
+        self.uvm(file, &uvm::UVM_MAP_EXTERNAL_ALLOCATION, |block| {
+            span(block, base, bytes);
+            put(block, map_external::PER_GPU, &uuid);
+            put_u64(block, at(map_external::COUNT), 1);
+            put_u32(block, at(map_external::H_CLIENT), self.root);
+            put_u32(block, at(map_external::H_MEMORY), memory);
+        })
+        .map(drop)
+    }
+}
+
+fn span(block: &mut [u8], base: u64, bytes: u64) {
+    put_u64(block, 0, base);
+    put_u64(block, 8, bytes);
+}
