@@ -1,0 +1,559 @@
+//! The program itself, driven as containerd drives it: `start`, then the Task service over ttrpc, with the real runc.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use containerd_shim_protos::api;
+use containerd_shim_protos::shim::events::ForwardRequest;
+use containerd_shim_protos::shim::oci::Options;
+use containerd_shim_protos::shim_async::{Client, Events, TaskClient, create_events};
+use protobuf::well_known_types::any::Any;
+use protobuf::{Message, MessageField};
+use serde_json::json;
+use tokio::sync::mpsc;
+use ttrpc::Code;
+use ttrpc::r#async::TtrpcContext;
+use ttrpc::context::with_duration;
+
+const SHIM: &str = env!("CARGO_BIN_EXE_containerd-shim-cgpu-v2");
+const NAMESPACE: &str = "cgpu-shim-test";
+const BUSYBOX: &str = "/bin/busybox";
+
+/// Says why a test cannot run here.
+fn missing() -> Option<&'static str> {
+    let runc = Command::new("runc")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    if !nix::unistd::geteuid().is_root() {
+        Some("not root")
+    } else if runc.is_err() {
+        Some("no runc in PATH")
+    } else if !Path::new(BUSYBOX).exists() {
+        Some("no /bin/busybox (package busybox-static)")
+    } else {
+        None
+    }
+}
+
+macro_rules! need_runc {
+    () => {
+        if let Some(reason) = missing() {
+            println!("SKIP: {reason}");
+            return;
+        }
+    };
+}
+
+/// Collects what the shim publishes.
+struct Collector(mpsc::UnboundedSender<(String, Any)>);
+
+#[async_trait]
+impl Events for Collector {
+    async fn forward(
+        &self,
+        _: &TtrpcContext,
+        request: ForwardRequest,
+    ) -> ttrpc::Result<api::Empty> {
+        let envelope = request.envelope.unwrap_or_default();
+        drop(
+            self.0
+                .send((envelope.topic, envelope.event.unwrap_or_default())),
+        );
+        Ok(api::Empty::default())
+    }
+}
+
+/// One containerd's worth: an event socket and a folder for bundles.
+struct Engine {
+    dir: tempfile::TempDir,
+    events: mpsc::UnboundedReceiver<(String, Any)>,
+    _server: ttrpc::r#async::Server,
+}
+
+impl Engine {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (sender, events) = mpsc::unbounded_channel();
+        let address = format!("unix://{}", dir.path().join("events.sock").display());
+        let server = ttrpc::r#async::Server::new()
+            .bind(&address)
+            .expect("an event socket");
+        let mut server = server.register_service(create_events(Arc::new(Collector(sender))));
+        server.start().await.expect("an event server");
+        Self {
+            dir,
+            events,
+            _server: server,
+        }
+    }
+
+    /// A bundle whose init runs a shell script.
+    fn bundle(&self, id: &str, script: &str, terminal: bool) -> PathBuf {
+        let bundle = self.dir.path().join(id);
+        let bin = bundle.join("rootfs/bin");
+        fs::create_dir_all(&bin).expect("a root file system");
+        fs::create_dir(bundle.join("rootfs/proc")).expect("a mount point");
+        fs::create_dir(bundle.join("rootfs/dev")).expect("a mount point");
+        fs::copy(BUSYBOX, bin.join("busybox")).expect("busybox");
+        for applet in ["sh", "cat", "sleep", "seq", "tty", "stty", "true"] {
+            std::os::unix::fs::symlink("busybox", bin.join(applet)).expect("a link");
+        }
+        let spec = json!({
+            "ociVersion": "1.0.2",
+            "process": process(&["/bin/sh", "-c", script], terminal),
+            "root": {"path": "rootfs"},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
+                {"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+                 "options": ["newinstance", "ptmxmode=0666"]},
+            ],
+            "linux": {
+                "cgroupsPath": format!("/cgpu-shim-test/{}-{id}", std::process::id()),
+                "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "mount"}, {"type": "uts"}],
+            },
+            "annotations": {"io.containerd.runc.v2.group": "group"},
+        });
+        fs::write(bundle.join("config.json"), spec.to_string()).expect("a spec");
+        bundle
+    }
+
+    /// What containerd does before it connects; the reply must be an address and nothing else.
+    async fn start_shim(&self, id: &str) -> (TaskClient, PathBuf) {
+        let bundle = self.dir.path().join(id);
+        let events = self.dir.path().join("events.sock");
+        let address = self
+            .dir
+            .path()
+            .join("containerd.sock")
+            .display()
+            .to_string();
+        let mut command = Command::new(SHIM);
+        command.args([
+            "-namespace",
+            NAMESPACE,
+            "-address",
+            &address,
+            "-publish-binary",
+            "/x",
+            "-id",
+            id,
+            "start",
+        ]);
+        command
+            .env("TTRPC_ADDRESS", events)
+            .current_dir(&bundle)
+            .stdin(Stdio::null());
+        let output = command.output().expect("the shim's start");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+        let address = String::from_utf8(output.stdout).expect("text");
+        let socket = PathBuf::from(address.strip_prefix("unix://").expect("an address"));
+        (
+            TaskClient::new(Client::connect(&address).await.expect("a connection")),
+            socket,
+        )
+    }
+
+    async fn create(
+        &self,
+        task: &TaskClient,
+        id: &str,
+        out: &str,
+        terminal: bool,
+        options: Options,
+    ) -> u32 {
+        let options = Any {
+            type_url: "containerd.runc.v1.Options".into(),
+            value: options.write_to_bytes().expect("options"),
+            ..Any::default()
+        };
+        let request = api::CreateTaskRequest {
+            id: id.into(),
+            bundle: self.dir.path().join(id).display().to_string(),
+            stdout: out.into(),
+            terminal,
+            options: MessageField::some(options),
+            ..Default::default()
+        };
+        task.create(limit(), &request).await.expect("create").pid
+    }
+
+    fn fifo(&self, name: &str) -> (String, std::thread::JoinHandle<String>) {
+        let path = self.dir.path().join(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        let read = path.clone();
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            File::open(read)
+                .and_then(|mut fifo| fifo.read_to_string(&mut text))
+                .expect("output");
+            text
+        });
+        (path.display().to_string(), reader)
+    }
+
+    async fn next_event(&mut self) -> String {
+        let event = tokio::time::timeout(Duration::from_secs(10), self.events.recv()).await;
+        event.expect("an event in time").expect("an event").0
+    }
+}
+
+fn limit() -> ttrpc::context::Context {
+    with_duration(Duration::from_secs(10))
+}
+
+fn process(args: &[&str], terminal: bool) -> serde_json::Value {
+    json!({"terminal": terminal, "user": {"uid": 0, "gid": 0}, "args": args, "cwd": "/", "env": ["PATH=/bin"]})
+}
+
+fn code<T: std::fmt::Debug>(result: ttrpc::Result<T>) -> (Code, String) {
+    match result {
+        Err(ttrpc::Error::RpcStatus(status)) => (status.code(), status.message),
+        other => panic!("not a status: {other:?}"),
+    }
+}
+
+async fn start(task: &TaskClient, id: &str, exec: &str) -> ttrpc::Result<u32> {
+    let request = api::StartRequest {
+        id: id.into(),
+        exec_id: exec.into(),
+        ..Default::default()
+    };
+    task.start(limit(), &request)
+        .await
+        .map(|response| response.pid)
+}
+
+async fn wait(task: &TaskClient, id: &str, exec: &str) -> u32 {
+    let request = api::WaitRequest {
+        id: id.into(),
+        exec_id: exec.into(),
+        ..Default::default()
+    };
+    task.wait(limit(), &request)
+        .await
+        .expect("wait")
+        .exit_status
+}
+
+async fn kill(task: &TaskClient, id: &str) -> ttrpc::Result<api::Empty> {
+    task.kill(
+        limit(),
+        &api::KillRequest {
+            id: id.into(),
+            signal: 9,
+            ..Default::default()
+        },
+    )
+    .await
+}
+
+async fn delete(task: &TaskClient, id: &str, exec: &str) -> ttrpc::Result<u32> {
+    let request = api::DeleteRequest {
+        id: id.into(),
+        exec_id: exec.into(),
+        ..Default::default()
+    };
+    task.delete(limit(), &request)
+        .await
+        .map(|response| response.exit_status)
+}
+
+/// Asks the shim to end and waits until nothing answers at its socket any more.
+async fn shutdown(task: &TaskClient, socket: &Path) {
+    let request = api::ShutdownRequest {
+        now: true,
+        ..Default::default()
+    };
+    drop(task.shutdown(limit(), &request).await);
+    let gone = async {
+        while socket.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), gone)
+        .await
+        .expect("the socket is removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_container_runs_and_its_events_come_in_order() {
+    need_runc!();
+    let mut engine = Engine::new().await;
+    let id = "life";
+    let bundle = engine.bundle(id, "seq 1 50000; exit 7", false);
+    let (task, socket) = engine.start_shim(id).await;
+    let (out, reader) = engine.fifo("life.out");
+    let pid = engine
+        .create(&task, id, &out, false, Options::default())
+        .await;
+    let request = api::DeleteRequest {
+        id: "absent".into(),
+        ..Default::default()
+    };
+    assert_eq!(
+        code(task.delete(limit(), &request).await).0,
+        Code::NOT_FOUND
+    );
+    assert_eq!(start(&task, id, "").await.expect("start"), pid);
+    assert_eq!(wait(&task, id, "").await, 7);
+    assert_eq!(code(kill(&task, id).await).0, Code::NOT_FOUND);
+    assert_eq!(delete(&task, id, "").await.expect("delete"), 7);
+    assert!(
+        reader
+            .join()
+            .expect("the reader")
+            .ends_with("49999\n50000\n")
+    );
+    for topic in [
+        "/tasks/create",
+        "/tasks/start",
+        "/tasks/exit",
+        "/tasks/delete",
+    ] {
+        assert_eq!(engine.next_event().await, topic);
+    }
+    shutdown(&task, &socket).await;
+    assert!(
+        !Path::new("/run/containerd/runc")
+            .join(NAMESPACE)
+            .join(id)
+            .exists()
+    );
+    let left: Vec<_> = fs::read_dir(bundle)
+        .expect("the bundle")
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name.to_string_lossy().starts_with("log-")),
+        "{left:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_exec_has_a_terminal_and_its_own_end() {
+    need_runc!();
+    let mut engine = Engine::new().await;
+    let id = "exec";
+    drop(engine.bundle(id, "sleep 1000", false));
+    let (task, socket) = engine.start_shim(id).await;
+    engine
+        .create(&task, id, "", false, Options::default())
+        .await;
+    start(&task, id, "").await.expect("start");
+    let (out, reader) = engine.fifo("exec.out");
+    let script = process(&["/bin/sh", "-c", "tty; seq 1 20000; exit 5"], true);
+    let exec = api::ExecProcessRequest {
+        id: id.into(),
+        exec_id: "e".into(),
+        terminal: true,
+        stdout: out,
+        spec: MessageField::some(Any {
+            value: script.to_string().into_bytes(),
+            ..Any::default()
+        }),
+        ..Default::default()
+    };
+    drop(task.exec(limit(), &exec).await.expect("exec"));
+    assert_eq!(
+        code(task.exec(limit(), &exec).await).0,
+        Code::ALREADY_EXISTS
+    );
+    start(&task, id, "e").await.expect("start of the exec");
+    assert_eq!(wait(&task, id, "e").await, 5);
+    assert_eq!(delete(&task, id, "e").await.expect("delete of the exec"), 5);
+    let text = reader.join().expect("the reader");
+    assert!(
+        text.starts_with("/dev/pts/") && text.ends_with("19999\r\n20000\r\n"),
+        "{}",
+        text.len()
+    );
+
+    let broken = process(&["/bin/absent"], false).to_string().into_bytes();
+    let spec = MessageField::some(Any {
+        value: broken,
+        ..Any::default()
+    });
+    let exec = api::ExecProcessRequest {
+        exec_id: "b".into(),
+        terminal: false,
+        stdout: String::new(),
+        spec,
+        ..exec
+    };
+    drop(task.exec(limit(), &exec).await.expect("exec"));
+    let (unknown, text) = code(start(&task, id, "b").await);
+    assert_eq!(unknown, Code::UNKNOWN);
+    assert!(
+        text.starts_with("OCI runtime exec failed: ") && text.contains("no such file or directory"),
+        "{text}"
+    );
+
+    assert_eq!(
+        code(delete(&task, id, "").await).0,
+        Code::FAILED_PRECONDITION
+    );
+    drop(kill(&task, id).await.expect("kill"));
+    assert_eq!(wait(&task, id, "").await, 137);
+    assert_eq!(delete(&task, id, "").await.expect("delete"), 137);
+    let mut topics = Vec::new();
+    while topics.last().is_none_or(|topic| topic != "/tasks/delete") {
+        topics.push(engine.next_event().await);
+    }
+    let of_exec = ["/tasks/exec-added", "/tasks/exec-started", "/tasks/exit"];
+    assert_eq!(
+        topics.get(2..5),
+        Some(of_exec.map(String::from).as_slice()),
+        "{topics:?}"
+    );
+    shutdown(&task, &socket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_runc_that_hangs_holds_up_no_neighbour_in_the_pod() {
+    need_runc!();
+    let engine = Engine::new().await;
+    drop(engine.bundle("quick", "sleep 1000", false));
+    drop(engine.bundle("slow", "exit 3", false));
+    let (task, socket) = engine.start_shim("quick").await;
+    let (same, same_socket) = engine.start_shim("slow").await;
+    assert_eq!(socket, same_socket, "one shim for the group");
+    engine
+        .create(&task, "quick", "", false, Options::default())
+        .await;
+
+    // A runc whose create waits until somebody writes to the gate.
+    let gate = engine.dir.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let wrapper = engine.dir.path().join("slow-runc");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *' create '*) read x < {};; esac\nexec runc \"$@\"\n",
+        gate.display()
+    );
+    fs::write(&wrapper, script).expect("a wrapper");
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("an executable");
+    let options = Options {
+        binary_name: wrapper.display().to_string(),
+        ..Options::default()
+    };
+    let (engine_ref, slow) = (&engine, &same);
+    let creating = engine_ref.create(slow, "slow", "", false, options);
+    let neighbour = async {
+        start(&task, "quick", "").await.expect("start");
+        drop(kill(&task, "quick").await.expect("kill"));
+        assert_eq!(wait(&task, "quick", "").await, 137);
+        assert_eq!(delete(&task, "quick", "").await.expect("delete"), 137);
+        let opened = tokio::task::spawn_blocking(move || OpenOptions::new().write(true).open(gate));
+        opened
+            .await
+            .expect("no panic")
+            .and_then(|mut gate| gate.write_all(b"go\n"))
+            .expect("the gate");
+    };
+    tokio::join!(creating, neighbour);
+    start(&same, "slow", "").await.expect("start");
+    assert_eq!(wait(&same, "slow", "").await, 3);
+    assert_eq!(delete(&same, "slow", "").await.expect("delete"), 3);
+    shutdown(&same, &socket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_create_that_fails_leaves_nothing_and_says_what_runc_said() {
+    need_runc!();
+    let engine = Engine::new().await;
+    let bundle = engine.bundle("bad", "true", false);
+    let config = fs::read_to_string(bundle.join("config.json")).expect("the spec");
+    fs::write(
+        bundle.join("config.json"),
+        config.replace("/bin/sh", "/bin/absent"),
+    )
+    .expect("the spec");
+    let (task, socket) = engine.start_shim("bad").await;
+    let request = api::CreateTaskRequest {
+        id: "bad".into(),
+        bundle: bundle.display().to_string(),
+        ..Default::default()
+    };
+    let (unknown, text) = code(task.create(limit(), &request).await);
+    assert_eq!(unknown, Code::UNKNOWN);
+    assert!(
+        text.starts_with("OCI runtime create failed: ")
+            && text.contains("no such file or directory"),
+        "{text}"
+    );
+    let state = api::StateRequest {
+        id: "bad".into(),
+        ..Default::default()
+    };
+    assert_eq!(code(task.state(limit(), &state).await).0, Code::NOT_FOUND);
+    assert!(
+        !Path::new("/run/containerd/runc")
+            .join(NAMESPACE)
+            .join("bad")
+            .exists()
+    );
+
+    let mistaken = Any {
+        type_url: "some.Options".into(),
+        ..Any::default()
+    };
+    let request = api::CreateTaskRequest {
+        options: MessageField::some(mistaken),
+        ..request
+    };
+    assert_eq!(
+        code(task.create(limit(), &request).await).0,
+        Code::INVALID_ARGUMENT
+    );
+    let checkpoint = api::CheckpointTaskRequest {
+        id: "bad".into(),
+        ..Default::default()
+    };
+    assert_eq!(
+        code(task.checkpoint(limit(), &checkpoint).await).0,
+        Code::UNIMPLEMENTED
+    );
+    shutdown(&task, &socket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_service_answers_to_its_older_name_too() {
+    need_runc!();
+    let engine = Engine::new().await;
+    drop(engine.bundle("names", "true", false));
+    let (task, socket) = engine.start_shim("names").await;
+    let client = Client::connect(&format!("unix://{}", socket.display()))
+        .await
+        .expect("a connection");
+    for service in ["containerd.task.v2.Task", "containerd.task.v3.Task"] {
+        let connect = api::ConnectRequest {
+            id: "names".into(),
+            ..Default::default()
+        };
+        let request = ttrpc::Request {
+            service: service.into(),
+            method: "Connect".into(),
+            timeout_nano: 5_000_000_000,
+            payload: connect.write_to_bytes().expect("a request"),
+            ..Default::default()
+        };
+        let response = client.request(request).await.expect(service);
+        let connected =
+            api::ConnectResponse::parse_from_bytes(&response.payload).expect("a response");
+        assert!(connected.shim_pid > 0 && connected.task_pid == 0);
+    }
+    shutdown(&task, &socket).await;
+}
