@@ -1,5 +1,4 @@
 //! How calls are refused, and what queries say.
-#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
 
 mod tenant;
 

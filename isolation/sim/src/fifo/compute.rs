@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Channel, Execution, Failure, Subchannel};
+use super::execution::{Execution, Subchannel};
+use super::{Channel, Failure};
 use crate::architecture::QmdVersion;
 
 const LINE_LENGTH_IN: u32 = 0x180;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Channel, Failure, Subchannel};
+use super::execution::Subchannel;
+use super::{Channel, Failure};
 
 const SET_SEMAPHORE_A: u32 = 0x240;
 const SET_SEMAPHORE_PAYLOAD: u32 = 0x248;
@@ -81,7 +82,8 @@ impl Channel {
             u64::from(state.register(PITCH_OUT)),
         );
         let length = u64::from(state.register(LINE_LENGTH_IN));
-        for line in 0..lines {
+        // An empty line is no work, however many there are.
+        for line in 0..if length == 0 { 0 } else { lines } {
             let from = from.wrapping_add(line.wrapping_mul(pitch_in));
             let to = to.wrapping_add(line.wrapping_mul(pitch_out));
             if launch & REMAP == 0 {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Channel, Execution, Failure, Method};
+use super::execution::{Execution, Method};
+use super::{Channel, Failure};
 
 /// State of the host's methods.
 #[derive(Debug, Default)]

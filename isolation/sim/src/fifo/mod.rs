@@ -11,6 +11,7 @@
 
 mod compute;
 mod copy;
+mod execution;
 mod host;
 mod runner;
 
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::card::SimCard;
-use crate::fifo::compute::Launch;
+use crate::fifo::execution::{Execution, Method};
 use crate::locked;
 use crate::memory::Backing;
 use crate::session::nanoseconds;
@@ -34,9 +35,6 @@ const GP_PUT: u64 = 0x8c;
 const DEFAULT_TIMESLICE_US: u64 = 1024;
 /// Bytes moved at once.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Methods in a subchannel's space: a 12-bit word address.
-const METHODS: usize = 4096;
-const SUBCHANNELS: usize = 8;
 /// Methods below this are the host's, whatever the subchannel.
 const FIRST_ENGINE_METHOD: u32 = 0x100;
 /// `ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT` and `..._GR_EXCEPTION` (nverror.h): what the log of a real driver calls Xid.
@@ -121,77 +119,6 @@ pub(crate) enum Step {
     Stalled,
     /// A kernel runs until this time of the cards' clock.
     Until(Duration),
-}
-
-/// What a method came to.
-enum Method {
-    Done,
-    Stalled,
-    Launched,
-}
-
-#[derive(Debug, Default)]
-struct Execution {
-    /// Index of the next ring entry.
-    get: u32,
-    words: Vec<u32>,
-    at: usize,
-    header: Option<Header>,
-    host: host::Registers,
-    subchannels: [Subchannel; SUBCHANNELS],
-    launch: Option<Launch>,
-    interrupts: u32,
-    failure: Option<Failure>,
-}
-
-#[derive(Debug, Default)]
-struct Subchannel {
-    class: u32,
-    registers: Option<Box<[u32; METHODS]>>,
-    /// Bytes of inline data that have come.
-    inline_bytes: u64,
-}
-
-/// A method header whose data has not all been taken.
-#[derive(Debug, Clone, Copy)]
-struct Header {
-    subchannel: usize,
-    method: u32,
-    remaining: u32,
-    /// What the next method address is, relative to this one.
-    stride: Stride,
-    immediate: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stride {
-    Increment,
-    Stay,
-    IncrementOnce,
-}
-
-impl Subchannel {
-    fn register(&self, method: u32) -> u32 {
-        let at = usize::try_from(method / 4).unwrap_or(usize::MAX);
-        self.registers
-            .as_ref()
-            .and_then(|all| all.get(at))
-            .copied()
-            .unwrap_or(0)
-    }
-
-    fn set(&mut self, method: u32, value: u32) {
-        let at = usize::try_from(method / 4).unwrap_or(usize::MAX);
-        let registers = self.registers.get_or_insert_with(|| Box::new([0; METHODS]));
-        if let Some(register) = registers.get_mut(at) {
-            *register = value;
-        }
-    }
-
-    /// An address in two registers, upper part first.
-    fn address(&self, upper: u32) -> u64 {
-        u64::from(self.register(upper)) << 32 | u64::from(self.register(upper + 4))
-    }
 }
 
 impl Channel {
@@ -442,6 +369,9 @@ impl Channel {
     }
 
     fn fail(&self, execution: &mut Execution, failure: Failure, now: Duration) {
+        if self.removed.load(Ordering::Acquire) {
+            return;
+        }
         let xid = match failure {
             Failure::Mmu { .. } => XID_MMU_FAULT,
             Failure::Method { .. } => XID_METHOD,
@@ -467,9 +397,18 @@ impl Channel {
         }
     }
 
+    /// Ends what a freed channel is still doing, however long that would take.
+    fn still_there(&self, address: u64) -> Result<(), Failure> {
+        if self.removed.load(Ordering::Acquire) {
+            return Err(Failure::Mmu { address });
+        }
+        Ok(())
+    }
+
     /// Reads the channel's address space.
     fn read(&self, mut address: u64, mut into: &mut [u8]) -> Result<(), Failure> {
         while !into.is_empty() {
+            self.still_there(address)?;
             let place = self
                 .spec
                 .space
@@ -492,6 +431,7 @@ impl Channel {
     /// Writes the channel's address space.
     fn write(&self, mut address: u64, mut bytes: &[u8]) -> Result<(), Failure> {
         while !bytes.is_empty() {
+            self.still_there(address)?;
             let place = self
                 .spec
                 .space
@@ -536,59 +476,5 @@ impl Channel {
         // The time first: whoever sees the payload finds the time beside it.
         self.write(address.wrapping_add(8), &words[8..])?;
         self.write(address, &words[..8])
-    }
-}
-
-impl Execution {
-    /// Reads a method header (clc56f.h, DMA_*); `false` at the end of the segment.
-    fn read_header(&mut self, word: u32) -> Result<bool, Failure> {
-        let count = word >> 16 & 0x1fff;
-        let subchannel = usize::try_from(word >> 13 & 7).unwrap_or(0);
-        let method = (word & 0xfff) * 4;
-        let (stride, remaining, immediate) = match word >> 29 {
-            // No operation: what rings are padded with.
-            0 if word == 0 => return Ok(true),
-            1 => (Stride::Increment, count, None),
-            3 => (Stride::Stay, count, None),
-            4 => (Stride::Stay, 1, Some(count)),
-            5 => (Stride::IncrementOnce, count, None),
-            7 => return Ok(false),
-            _unknown => {
-                return Err(Failure::Method {
-                    class: 0,
-                    method,
-                    value: word,
-                });
-            }
-        };
-        if remaining > 0 {
-            self.header = Some(Header {
-                subchannel,
-                method,
-                remaining,
-                stride,
-                immediate,
-            });
-        }
-        Ok(true)
-    }
-
-    /// The method of a header is done.
-    fn take(&mut self, header: Header) {
-        if header.immediate.is_none() {
-            self.at += 1;
-        }
-        let (method, stride) = match header.stride {
-            Stride::Increment => (header.method.wrapping_add(4), Stride::Increment),
-            Stride::Stay => (header.method, Stride::Stay),
-            Stride::IncrementOnce => (header.method.wrapping_add(4), Stride::Stay),
-        };
-        let remaining = header.remaining - 1;
-        self.header = (remaining > 0).then_some(Header {
-            method,
-            stride,
-            remaining,
-            ..header
-        });
     }
 }

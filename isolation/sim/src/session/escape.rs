@@ -11,7 +11,7 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED, NV_OK};
 
 use super::{
     Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State, alloc, control, event,
-    mapping,
+    heap, mapping,
 };
 use crate::card::BAR1_BYTES;
 
@@ -57,13 +57,13 @@ pub(super) fn execute(
         esc::NV_ESC_RM_FREE => (alloc::rm_free(state, context, segments), nvos00::STATUS),
         esc::NV_ESC_RM_ALLOC_MEMORY => (
             keep(
-                alloc::alloc_memory(state, context, segments),
+                heap::alloc_memory(state, context, segments),
                 &mut replacement,
             ),
             nvos02::STATUS,
         ),
         esc::NV_ESC_RM_VID_HEAP_CONTROL => (
-            alloc::vid_heap_control(state, context, segments),
+            heap::vid_heap_control(state, context, segments),
             nvos32::STATUS,
         ),
         esc::NV_ESC_RM_DUP_OBJECT => (alloc::dup_object(state, context, segments), nvos55::STATUS),

@@ -5,6 +5,7 @@ mod control;
 mod escape;
 mod event;
 mod export;
+mod heap;
 mod mapping;
 mod objects;
 mod query;

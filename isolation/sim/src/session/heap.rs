@@ -1,0 +1,225 @@
+//! Memory: the framebuffer, the host's, and the client's own; the calls that only make memory.
+
+use std::sync::Arc;
+
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::class::{self, NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR};
+use nvabi::layout::{memory_params, nvos02, nvos32};
+use nvabi::status::{
+    NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS,
+    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED,
+};
+
+use super::objects::{Client, Object, Resource};
+use super::{Context, Refusal, Replacement, Segments, State, alloc};
+use crate::card::SimCard;
+use crate::memory::{Backing, Memory};
+
+const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+const MIB2: u64 = 2 << 20;
+/// More than any host has; a larger size is a mistake that must not reach the memfd.
+const MAX_SYSTEM_BYTES: u64 = 1 << 40;
+/// `attr` bits 26:25: where memory shall be.
+pub(super) const ATTR_LOCATION_MASK: u32 = 3 << 25;
+pub(super) const ATTR_LOCATION_PCI: u32 = 1 << 25;
+/// `attr2` bits 21:20: which huge page; all but 0 are 2 MiB and more.
+const ATTR2_PAGE_SIZE_HUGE_MASK: u32 = 3 << 20;
+/// Outputs of VID_HEAP_CONTROL's ALLOC_SIZE: the fields after `size` and `alignment` (nvos.h).
+const HEAP_OFFSET: usize = 104;
+const HEAP_LIMIT: usize = 112;
+/// The host's page.
+pub(super) const PAGE_BYTES: u64 = 4096;
+pub(super) const KIB64: u64 = 64 << 10;
+
+/// Framebuffer, rounded as RM's physical allocator does (video_mem.c): 2 MiB pages from that size on, else 64 KiB.
+pub(super) fn card_memory(
+    client: &Client,
+    context: &Context<'_>,
+    card: &Arc<SimCard>,
+    size: u64,
+    attr: u32,
+    attr2: u32,
+) -> Result<Arc<Memory>, Refusal> {
+    if size == 0 {
+        return Err(INVALID);
+    }
+    let huge = size >= MIB2
+        || attr & memory_params::ATTR_PAGE_SIZE_MASK == memory_params::ATTR_PAGE_SIZE_HUGE
+        || attr2 & ATTR2_PAGE_SIZE_HUGE_MASK != 0;
+    let bytes = size
+        .checked_next_multiple_of(if huge { MIB2 } else { KIB64 })
+        .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let charge = card.charge(context.session, client.pid, bytes)?;
+    Ok(Arc::new(Memory {
+        bytes,
+        backing: Arc::new(Backing::own(bytes)),
+        charge: Some(charge),
+    }))
+}
+
+/// The host's memory: not the card's, so not charged.
+pub(super) fn system_memory(size: u64) -> Result<Arc<Memory>, Refusal> {
+    let bytes = size
+        .checked_next_multiple_of(PAGE_BYTES)
+        .filter(|bytes| *bytes <= MAX_SYSTEM_BYTES)
+        .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    if bytes == 0 {
+        return Err(INVALID);
+    }
+    Ok(Arc::new(Memory {
+        bytes,
+        backing: Arc::new(Backing::own(bytes)),
+        charge: None,
+    }))
+}
+
+pub(super) fn alloc_memory(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<Option<Replacement>, Refusal> {
+    let arg = segments.first_mut().ok_or(INVALID)?;
+    let word = |at| u32_at(arg, at).ok_or(INVALID);
+    let (root, parent, wanted, class) = (
+        word(nvos02::H_ROOT)?,
+        word(nvos02::H_PARENT)?,
+        word(nvos02::H_NEW)?,
+        word(nvos02::H_CLASS)?,
+    );
+    let address = u64_at(arg, nvos02::P_MEMORY).ok_or(INVALID)?;
+    let size = u64_at(arg, nvos02::LIMIT)
+        .and_then(|limit| limit.checked_add(1))
+        .ok_or(INVALID)?;
+    let client = state.client(context, root)?;
+    client.check_handle(wanted)?;
+    let (_device, device) = client.device_of(parent)?;
+    let card = device.card.clone();
+    if let Some(card) = &card {
+        card.alive()?;
+    }
+    let mut replacement = None;
+    let memory = match class {
+        NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => {
+            if address.checked_add(size).is_none() {
+                return Err(Refusal(NV_ERR_INVALID_ADDRESS));
+            }
+            let backing = Backing::client(context.caller.tgid, address, size).map_err(|error| {
+                tracing::warn!(pid = context.caller.tgid, %error, "pages of a client cannot be reached");
+                Refusal(NV_ERR_INVALID_ADDRESS)
+            })?;
+            // Pinning fails where nothing is mapped, as get_user_pages does.
+            for at in [0, size - 1] {
+                backing
+                    .read(at, &mut [0])
+                    .map_err(|_unmapped| Refusal(NV_ERR_INVALID_ADDRESS))?;
+            }
+            Arc::new(Memory {
+                bytes: size,
+                backing: Arc::new(backing),
+                charge: None,
+            })
+        }
+        NV01_MEMORY_SYSTEM => {
+            let memory = system_memory(size)?;
+            if let Some(fd) = context.fd_at(0, nvos02::FD).filter(|fd| fd.file.is_some()) {
+                let shared = memory
+                    .backing
+                    .share()
+                    .map_err(|_failed| Refusal(NV_ERR_NO_MEMORY))?;
+                replacement = Some(Replacement {
+                    number: fd.number,
+                    fd: shared,
+                });
+            }
+            memory
+        }
+        _other => return Err(Refusal(NV_ERR_INVALID_CLASS)),
+    };
+    let handle = client.insert(
+        wanted,
+        Object::new(class, parent, card, Resource::Memory(memory, Vec::new())),
+    )?;
+    put_u32(arg, nvos02::H_NEW, handle);
+    Ok(replacement)
+}
+
+pub(super) fn vid_heap_control(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &mut Segments,
+) -> Result<(), Refusal> {
+    let arg = segments.first_mut().ok_or(INVALID)?;
+    let word = |at| u32_at(arg, at).ok_or(INVALID);
+    let (root, parent) = (word(nvos32::H_ROOT)?, word(nvos32::H_PARENT)?);
+    match word(nvos32::FUNCTION)? {
+        nvos32::FUNCTION_ALLOC_SIZE => {
+            let (wanted, flags, attr, attr2) = (
+                word(nvos32::ALLOC_H_MEMORY)?,
+                word(nvos32::ALLOC_FLAGS)?,
+                word(nvos32::ALLOC_ATTR)?,
+                word(nvos32::ALLOC_ATTR2)?,
+            );
+            let size = u64_at(arg, nvos32::ALLOC_SIZE).ok_or(INVALID)?;
+            let client = state.client(context, root)?;
+            client.check_handle(wanted)?;
+            let (_handle, device) = client.device_of(parent)?;
+            let card = device
+                .card
+                .clone()
+                .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?;
+            card.alive()?;
+            let (class, resource, bytes, offset) = if flags & memory_params::FLAG_VIRTUAL != 0 {
+                if size == 0 {
+                    return Err(INVALID);
+                }
+                (
+                    class::NV01_MEMORY_VIRTUAL,
+                    Resource::Virtual(device.space()?.clone()),
+                    size,
+                    0,
+                )
+            } else {
+                let (class, memory) = if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+                    (NV01_MEMORY_SYSTEM, system_memory(size)?)
+                } else {
+                    (
+                        class::NV01_MEMORY_LOCAL_USER,
+                        card_memory(client, context, &card, size, attr, attr2)?,
+                    )
+                };
+                let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
+                (
+                    class,
+                    Resource::Memory(memory.clone(), Vec::new()),
+                    memory.bytes,
+                    offset,
+                )
+            };
+            let handle = client.insert(wanted, Object::new(class, parent, Some(card), resource))?;
+            put_u32(arg, nvos32::ALLOC_H_MEMORY, handle);
+            put_u64(arg, nvos32::ALLOC_SIZE, bytes);
+            put_u64(arg, HEAP_OFFSET, offset);
+            put_u64(arg, HEAP_LIMIT, bytes - 1);
+            Ok(())
+        }
+        nvos32::FUNCTION_FREE => {
+            let handle = word(nvos32::FREE_H_MEMORY)?;
+            alloc::free(state, context, root, handle)
+        }
+        nvos32::FUNCTION_INFO => {
+            let client = state.client(context, root)?;
+            let (_handle, device) = client.device_of(parent)?;
+            let card = device
+                .card
+                .as_ref()
+                .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?;
+            card.alive()?;
+            let free = card.free_bytes();
+            put_u64(arg, nvos32::TOTAL, card.profile.memory_bytes);
+            put_u64(arg, nvos32::FREE, free);
+            put_u64(arg, nvos32::INFO_SIZE, free);
+            Ok(())
+        }
+        _other => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+    }
+}
