@@ -54,10 +54,7 @@ impl Docker {
             .arg("--containerd")
             .arg(containerd.socket())
             .args(["--containerd-namespace", &namespace])
-            .args([
-                "--containerd-plugins-namespace",
-                &format!("{namespace}-plugins"),
-            ])
+            .args(["--containerd-plugins-namespace", &format!("{namespace}p")])
             .args(["--cgroup-parent", &format!("/{namespace}")])
             .args(["--iptables=false", "--ip6tables=false", "--bridge=none"])
             .arg("--exec-opt")

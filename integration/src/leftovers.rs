@@ -12,16 +12,16 @@ const RUNC_STATE: &str = "/run/containerd/runc";
 /// What belongs to one node, to be looked for when it ends.
 #[derive(Debug)]
 pub struct Marks {
-    root: PathBuf,
+    roots: Vec<PathBuf>,
     namespaces: Vec<String>,
     sockets_before: BTreeSet<PathBuf>,
 }
 
 impl Marks {
-    /// Everything of the node stands below `root` or in one of `namespaces`, both used by nobody else.
-    pub fn new(root: &Path, namespaces: &[&str]) -> Self {
+    /// Everything of the node stands below one of `roots` or in one of `namespaces`, both used by nobody else.
+    pub fn new(roots: &[&Path], namespaces: &[&str]) -> Self {
         Self {
-            root: root.to_path_buf(),
+            roots: roots.iter().map(|root| root.to_path_buf()).collect(),
             namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(),
             sockets_before: shim_sockets(),
         }
@@ -30,7 +30,12 @@ impl Marks {
     /// Processes of the node: by command line, environment or cgroup. `(pid, what it is)`.
     pub fn processes(&self) -> Vec<(i32, String)> {
         let own = std::process::id().to_string();
-        let root = self.root.to_string_lossy().into_owned();
+        let roots: Vec<String> = self
+            .roots
+            .iter()
+            .map(|root| root.to_string_lossy().into_owned())
+            .collect();
+        let named = |text: &str| roots.iter().any(|root| text.contains(root));
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -51,8 +56,8 @@ impl Marks {
                 continue;
             }
             let cgroup = read("cgroup");
-            let ours = command.contains(&root)
-                || read("environ").contains(&root)
+            let ours = named(&command)
+                || named(&read("environ"))
                 || self
                     .namespaces
                     .iter()
@@ -64,14 +69,14 @@ impl Marks {
         found
     }
 
-    /// Mount points below the root, deepest first.
+    /// Mount points below the roots, deepest first.
     pub fn mounts(&self) -> Vec<PathBuf> {
         let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut mounts: Vec<PathBuf> = text
             .lines()
             .filter_map(|line| line.split(' ').nth(4))
             .map(PathBuf::from)
-            .filter(|path| path.starts_with(&self.root))
+            .filter(|path| self.roots.iter().any(|root| path.starts_with(root)))
             .collect();
         mounts.reverse();
         mounts
@@ -206,7 +211,7 @@ mod tests {
     #[test]
     fn a_process_of_the_node_is_found_and_its_end_seen() {
         let root = tempfile::tempdir().unwrap();
-        let marks = Marks::new(root.path(), &["no-such-namespace"]);
+        let marks = Marks::new(&[root.path()], &["no-such-namespace"]);
         let mut daemon = Daemon::start(
             "sleep",
             Command::new("sleep").arg("1000").env("ROOT", root.path()),

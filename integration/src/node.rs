@@ -29,6 +29,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Node {
     root: Option<tempfile::TempDir>,
+    state: Option<tempfile::TempDir>,
+    state_path: PathBuf,
     path: PathBuf,
     namespace: String,
     programs: Option<Programs>,
@@ -40,21 +42,27 @@ impl Node {
     /// Only a folder and a namespace: engines run on it as if cgpu did not exist.
     pub fn bare() -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // Short: socket paths below it must stay under 108 bytes.
-        let root = tempfile::Builder::new()
-            .prefix("cgpu-")
-            .tempdir_in("/tmp")
-            .context("folder of the node")?;
+        let folder = |prefix: &str, at: &str| {
+            tempfile::Builder::new()
+                .prefix(prefix)
+                .rand_bytes(4)
+                .tempdir_in(at)
+                .with_context(|| format!("folder of the node in {at}"))
+        };
+        let root = folder("cgpu-", "/tmp")?;
+        // As short as the shipped one is: below it stand sockets, whose paths end at 107 bytes, under a namespace and
+        // an identity of 64 digits.
+        let state = folder("cg", "/run")?;
         let path = root.path().to_path_buf();
-        let namespace = format!(
-            "cgpu-{}-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Ordering::Relaxed)
-        );
+        let state_path = state.path().to_path_buf();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("t{:x}.{number}", std::process::id());
         let docker = docker_namespace(&namespace);
-        let marks = Marks::new(&path, &[&namespace, &docker]);
+        let marks = Marks::new(&[&path, &state_path], &[&namespace, &docker]);
         Ok(Self {
             root: Some(root),
+            state: Some(state),
+            state_path,
             path,
             namespace,
             programs: None,
@@ -67,7 +75,6 @@ impl Node {
     pub fn simulated(programs: &Programs, engines: &Engines, profile: &str) -> Result<Self> {
         let mut node = Self::bare()?;
         node.programs = Some(programs.clone());
-        fs::create_dir_all(node.state_dir())?;
         let profile_file = node.path.join("cards.toml");
         fs::write(&profile_file, profile)?;
         fs::write(
@@ -139,7 +146,7 @@ kind = "sim"
 
     /// `state_dir` of the configuration.
     pub fn state_dir(&self) -> PathBuf {
-        self.path.join("cgpu")
+        self.state_path.clone()
     }
 
     /// The configuration file: `CGPU_CONFIG` of everything on the node.
@@ -298,8 +305,14 @@ kind = "sim"
         self.marks.remove_parents();
         if std::env::var_os("CGPU_KEEP").is_some() {
             eprintln!("kept: {}", root.keep().display());
+            if let Some(state) = self.state.take() {
+                eprintln!("kept: {}", state.keep().display());
+            }
         } else {
             root.close().context("removing the node's folder")?;
+            if let Some(state) = self.state.take() {
+                state.close().context("removing the node's state")?;
+            }
         }
         Ok(left)
     }
@@ -359,5 +372,5 @@ fn ask(socket: &Path, request: &str) -> Result<Value> {
 }
 
 fn docker_namespace(namespace: &str) -> String {
-    format!("{namespace}-docker")
+    format!("{namespace}d")
 }

@@ -74,7 +74,7 @@ fn docker_runs(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
         "run",
         "-d",
         "--name",
-        "d",
+        "long",
         "--network=none",
         "--runtime",
         runtime,
@@ -88,38 +88,38 @@ fn docker_runs(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
     ]);
     docker.docker(&run)?.success()?;
     let smi = docker
-        .docker(&["exec", "d", "cgpu", "smi", "--json"])?
+        .docker(&["exec", "long", "cgpu", "smi", "--json"])?
         .success()?;
     assert_eq!(totals(&smi.json()?)?, [4 * GIB]);
-    let over = docker.docker(&["exec", "d", "cgpu-burn", "alloc", "5Gi"])?;
+    let over = docker.docker(&["exec", "long", "cgpu-burn", "alloc", "5Gi"])?;
     assert_eq!(over.code, Some(3), "{over:?}");
     assert!(
         docker
-            .docker(&["top", "d"])?
+            .docker(&["top", "long"])?
             .success()?
             .stdout
             .contains("sleep")
     );
-    docker.docker(&["stats", "--no-stream", "d"])?.success()?;
+    docker.docker(&["stats", "--no-stream", "long"])?.success()?;
     docker
-        .docker(&["update", "--memory", "64m", "--memory-swap", "64m", "d"])?
+        .docker(&["update", "--memory", "64m", "--memory-swap", "64m", "long"])?
         .success()?;
-    docker.docker(&["pause", "d"])?.success()?;
-    docker.docker(&["unpause", "d"])?.success()?;
-    docker.docker(&["restart", "-t", "0", "d"])?.success()?;
+    docker.docker(&["pause", "long"])?.success()?;
+    docker.docker(&["unpause", "long"])?.success()?;
+    docker.docker(&["restart", "-t", "0", "long"])?.success()?;
     let smi = docker
-        .docker(&["exec", "d", "cgpu", "smi", "--json"])?
+        .docker(&["exec", "long", "cgpu", "smi", "--json"])?
         .success()?;
     assert_eq!(totals(&smi.json()?)?, [4 * GIB], "after a restart");
-    let logs = docker.docker(&["logs", "d"])?.success()?;
+    let logs = docker.docker(&["logs", "long"])?.success()?;
     assert_eq!(logs.stdout, "started\nstarted\n");
-    docker.docker(&["stop", "-t", "0", "d"])?.success()?;
+    docker.docker(&["stop", "-t", "0", "long"])?.success()?;
     assert_eq!(
         rig.node.grants(),
         Vec::<String>::new(),
         "a stopped container holds no card"
     );
-    docker.docker(&["rm", "d"])?.success()?;
+    docker.docker(&["rm", "long"])?.success()?;
     // The default profile, none, and privileged: the filter must hold under each.
     for security in [
         &["--security-opt", "seccomp=unconfined"][..],
