@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sys::seccomp::{Instruction, Wait, install_with_listener};
 
+use super::own_cgroup;
 use super::private_dev::{self, DevPlan};
 
 /// Everything that is decided before.
@@ -26,6 +27,8 @@ pub(super) struct Plan {
     pub(super) id: String,
     /// `cgpu run` itself.
     pub(super) parent: u32,
+    /// The command's own cgroup.
+    pub(super) cgroup: Option<PathBuf>,
     /// Where the listener goes.
     pub(super) notify_socket: PathBuf,
     /// The filter: code, jt, jf and k of each instruction.
@@ -54,6 +57,9 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
     set_pdeathsig(Signal::SIGKILL).context("follow `cgpu run`")?;
     if std::os::unix::process::parent_id() != plan.parent {
         bail!("`cgpu run` has ended");
+    }
+    if let Some(cgroup) = &plan.cgroup {
+        own_cgroup::enter(cgroup)?;
     }
     private_dev::enter(&plan.dev)?;
     hand_over_listener(&plan)?;

@@ -7,17 +7,19 @@
 //!       └── releases the grant; ends the simulated cards, if they were its own
 //! ```
 //!
-//! The slice holds for CMD and all its children. It is no sandbox: a process that is root on the host can reach what it
+//! The slice holds for CMD and all its children, and ends with CMD: children that it leaves running are killed, since what they
+//! hold of a card is no longer granted. It is no sandbox: a process that is root on the host can reach what it
 //! likes by other ways than the driver's calls. CAP_SYS_ADMIN is taken from CMD, since the driver lets its holders past
 //! any limit.
 
 mod inside;
+mod own_cgroup;
 mod own_sim;
 mod private_dev;
 mod supervise;
 
 pub(super) use inside::run as inside;
-pub(super) use own_sim::{sweep, with_parent};
+pub(super) use own_sim::with_parent;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,6 +31,7 @@ use clap::Args;
 use vgpu::{Config, Request};
 
 use self::inside::Plan;
+use self::own_cgroup::OwnCgroup;
 use self::private_dev::DevPlan;
 
 /// The namespace of containers that no engine knows.
@@ -141,19 +144,30 @@ fn supervised(
     ending: supervise::EndingSignals,
 ) -> anyhow::Result<ExitCode> {
     let signals = ending.and_all_others()?;
-    let child = start(vgpu, key, command)?;
-    supervise::wait(child, &signals)
+    let cgroup = OwnCgroup::make()?;
+    let code = start(vgpu, key, command, cgroup.as_ref())
+        .and_then(|child| supervise::wait(child, &signals));
+    after(code, cgroup.map_or(Ok(()), OwnCgroup::end))
+}
+
+/// Removes what killed runs have left behind; says what.
+pub(super) fn sweep(config: &Config) -> anyhow::Result<Vec<String>> {
+    let mut removed = own_sim::sweep(config)?;
+    removed.extend(own_cgroup::sweep()?);
+    Ok(removed)
 }
 
 fn start(
     vgpu: &vgpu::Vgpu,
     key: &ContainerKey,
     command: &[OsString],
+    cgroup: Option<&OwnCgroup>,
 ) -> anyhow::Result<std::process::Child> {
     let grant = vgpu.grant();
     let plan = Plan {
         id: key.to_string(),
         parent: std::process::id(),
+        cgroup: cgroup.map(|cgroup| cgroup.folder().to_owned()),
         notify_socket: vgpu.notify_socket(),
         filter: verdict::filter::program(&vgpu.filter())
             .iter()

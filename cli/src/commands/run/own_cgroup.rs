@@ -1,0 +1,164 @@
+//! A control group of the command's own, so that everybody can tell its processes from the host's.
+//!
+//! The broker looks for a slice's closed files among the processes of its cgroup, and what the command leaves running is
+//! found here: memory of a card that a process still holds must not be granted to the next one.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use sys::pidfd::PidFd;
+
+/// How long killed processes may take to be gone.
+const END: Duration = Duration::from_secs(10);
+/// The same, of one process.
+const END_OF_ONE_MS: u16 = 1_000;
+/// What the folders' names begin with; the pid of their `cgpu run` follows.
+const PREFIX: &str = "cgpu-run-";
+
+/// Hierarchies in the broker's order: controller in `/proc/self/cgroup`, and where it is mounted.
+const HIERARCHIES: [(&str, &str); 3] = [
+    ("pids", "/sys/fs/cgroup/pids"),
+    ("", "/sys/fs/cgroup"),
+    ("", "/sys/fs/cgroup/unified"),
+];
+
+/// The cgroup of one command.
+#[derive(Debug)]
+pub(super) struct OwnCgroup(PathBuf);
+
+impl OwnCgroup {
+    /// Makes one below this process's own; `None` on a host without cgroups.
+    pub(super) fn make() -> anyhow::Result<Option<Self>> {
+        let Some(parent) = own_folder() else {
+            return Ok(None);
+        };
+        sweep_below(&parent)?;
+        let folder = parent.join(format!("{PREFIX}{}", std::process::id()));
+        match fs::create_dir(&folder) {
+            Ok(()) => Ok(Some(Self(folder))),
+            // Left by a process of the same number.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Some(Self(folder))),
+            Err(error) => Err(error).with_context(|| format!("make {}", folder.display())),
+        }
+    }
+
+    /// Its folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Kills what the command has left running, and removes the cgroup.
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + END;
+        loop {
+            let left = processes(&self.0)?;
+            if left.is_empty() {
+                return fs::remove_dir(&self.0)
+                    .with_context(|| format!("remove {}", self.0.display()));
+            }
+            if Instant::now() > deadline {
+                bail!("processes of the command do not end: {left:?}");
+            }
+            for pid in left {
+                // One that has gone meanwhile needs no killing.
+                if let Ok(process) = PidFd::open(pid)
+                    && process
+                        .signal(nix::sys::signal::Signal::SIGKILL as i32)
+                        .is_ok()
+                {
+                    process
+                        .wait_exit(END_OF_ONE_MS)
+                        .context("wait for a killed process")?;
+                }
+            }
+        }
+    }
+}
+
+/// Moves this process into a cgroup.
+pub(super) fn enter(folder: &Path) -> anyhow::Result<()> {
+    let file = folder.join("cgroup.procs");
+    fs::write(&file, std::process::id().to_string())
+        .with_context(|| format!("enter {}", file.display()))
+}
+
+/// Removes the empty cgroups of runs that were killed; says which.
+pub(in crate::commands) fn sweep() -> anyhow::Result<Vec<String>> {
+    own_folder().map_or_else(|| Ok(Vec::new()), |parent| sweep_below(&parent))
+}
+
+fn sweep_below(parent: &Path) -> anyhow::Result<Vec<String>> {
+    let mut removed = Vec::new();
+    for entry in fs::read_dir(parent).with_context(|| format!("list {}", parent.display()))? {
+        let name = entry
+            .with_context(|| format!("list {}", parent.display()))?
+            .file_name();
+        let of_run = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        if of_run.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
+            continue;
+        }
+        // A cgroup with processes cannot be removed, so nothing is lost by trying.
+        if fs::remove_dir(parent.join(&name)).is_ok() {
+            removed.push(name.display().to_string());
+        }
+    }
+    Ok(removed)
+}
+
+fn own_folder() -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    HIERARCHIES.iter().find_map(|(controller, mount)| {
+        let folder = folder_of(&text, controller, mount)?;
+        folder.join("cgroup.procs").exists().then_some(folder)
+    })
+}
+
+fn folder_of(text: &str, controller: &str, mount: &str) -> Option<PathBuf> {
+    text.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers
+            .split(',')
+            .any(|other| other == controller)
+            .then(|| Path::new(mount).join(path.trim_start_matches('/')))
+    })
+}
+
+fn processes(folder: &Path) -> anyhow::Result<Vec<i32>> {
+    let file = folder.join("cgroup.procs");
+    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_s_folder_is_found_among_the_hierarchies() {
+        let text = "8:pids:/user.slice\n1:cpu,cpuacct:/\n0::/user.slice/session-1.scope\n";
+        for ((controller, mount), folder) in [
+            (
+                ("pids", "/sys/fs/cgroup/pids"),
+                Some("/sys/fs/cgroup/pids/user.slice"),
+            ),
+            (
+                ("", "/sys/fs/cgroup"),
+                Some("/sys/fs/cgroup/user.slice/session-1.scope"),
+            ),
+            (("cpuacct", "/m"), Some("/m/")),
+            (("rdma", "/m"), None),
+        ] {
+            assert_eq!(
+                folder_of(text, controller, mount),
+                folder.map(PathBuf::from),
+                "{controller}"
+            );
+        }
+    }
+}
