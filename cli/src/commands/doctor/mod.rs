@@ -4,10 +4,14 @@ mod probe;
 
 use std::process::ExitCode;
 
+use cards::DoorKind;
+use cards::lock::FileLock;
+use sys::pidfd::PidFd;
 use vgpu::Config;
 
 use super::Form;
 use crate::model::doctor::assess;
+use crate::model::ps;
 use crate::render;
 
 /// Whether leftovers are taken back.
@@ -19,13 +23,40 @@ pub(super) enum Repair {
     Yes,
 }
 
+/// How long a broker may take to see that its slice's last process has ended.
+const BROKER_END_MS: u16 = 5_000;
+
+/// Brokers of `cgpu run` end by themselves once door and processes are gone; their grants are stale only then.
+fn await_abandoned_brokers(config: &Config) -> anyhow::Result<()> {
+    for vgpu in ps::collect(config)?.vgpus {
+        let dir = config
+            .state_dir
+            .join("vgpus")
+            .join(&vgpu.namespace)
+            .join(&vgpu.container);
+        let is_abandoned =
+            vgpu.door == DoorKind::Run && !FileLock::is_held(&dir.join("door.lock"))?;
+        // A number that names no process any more is a broker that has ended.
+        if is_abandoned
+            && let Some(pid) = vgpu.broker_pid
+            && let Ok(broker) = PidFd::open(pid)
+        {
+            broker.wait_exit(BROKER_END_MS)?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     let loaded = Config::load();
     let reclaimed = match (&loaded, repair) {
         (Ok(config), Repair::Yes) if config.state_dir.is_dir() => {
+            let mut reclaimed = super::run::sweep(config)?;
+            if !reclaimed.is_empty() {
+                await_abandoned_brokers(config)?;
+            }
             let keys = vgpu::reclaim(config)?;
-            let mut reclaimed: Vec<String> = keys.iter().map(ToString::to_string).collect();
-            reclaimed.extend(super::run::sweep(config)?);
+            reclaimed.extend(keys.iter().map(ToString::to_string));
             Some(reclaimed)
         }
         (_, Repair::Yes) => Some(Vec::new()),

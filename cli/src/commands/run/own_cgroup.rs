@@ -85,7 +85,7 @@ pub(super) fn enter(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("enter {}", file.display()))
 }
 
-/// Removes the empty cgroups of runs that were killed; says which.
+/// Ends what runs that were killed have left running; says whose.
 pub(in crate::commands) fn sweep() -> anyhow::Result<Vec<String>> {
     own_folder().map_or_else(|| Ok(Vec::new()), |parent| sweep_below(&parent))
 }
@@ -102,10 +102,8 @@ fn sweep_below(parent: &Path) -> anyhow::Result<Vec<String>> {
         if of_run.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
             continue;
         }
-        // A cgroup with processes cannot be removed, so nothing is lost by trying.
-        if fs::remove_dir(parent.join(&name)).is_ok() {
-            removed.push(name.display().to_string());
-        }
+        OwnCgroup(parent.join(&name)).end()?;
+        removed.push(format!("cgroup {}", name.display()));
     }
     Ok(removed)
 }

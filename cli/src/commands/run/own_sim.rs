@@ -150,7 +150,7 @@ fn sweep_locked(folder: &Path) -> anyhow::Result<Vec<String>> {
             .any(|vgpu| vgpu.broker == BrokerState::Alive);
         if !in_use {
             remove(&state_dir)?;
-            removed.push(format!("{FOLDER}/{}", entry.file_name().display()));
+            removed.push(format!("folder {}", state_dir.display()));
         }
     }
     Ok(removed)
