@@ -1,12 +1,23 @@
 //! `-v` and `-info`.
 
+use std::io::Read;
+use std::process::{Command, Stdio};
+
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
+use protobuf::well_known_types::any::Any;
 use protobuf::{Message, MessageField};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system};
+use crate::wire::runc_options;
 
 /// The runtime's name as engines configure it.
 const NAME: &str = "io.containerd.cgpu.v2";
+
+/// The name under which containerd's client registers runc's JSON.
+const FEATURES_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
+
+/// Options are small; this is containerd's own limit.
+const MOST_INPUT_BYTES: u64 = 10 << 20;
 
 /// A line of the form that containerd's own shim prints.
 pub(crate) fn version() -> Vec<u8> {
@@ -17,8 +28,19 @@ pub(crate) fn version() -> Vec<u8> {
     .into_bytes()
 }
 
-/// What containerd 2 asks each runtime for.
+/// What containerd 2 asks each runtime for; the runtime's options are on standard input.
 pub(crate) fn info() -> Result<Vec<u8>> {
+    let mut input = Vec::new();
+    let stdin = std::io::stdin().lock();
+    stdin
+        .take(MOST_INPUT_BYTES)
+        .read_to_end(&mut input)
+        .map_err(system("read standard input"))?;
+    let any = Any::parse_from_bytes(&input).map_err(|source| Error::Protobuf {
+        what: "the options",
+        source,
+    })?;
+    let options = runc_options(Some(&any))?;
     let version = RuntimeVersion {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..Default::default()
@@ -26,10 +48,33 @@ pub(crate) fn info() -> Result<Vec<u8>> {
     let info = RuntimeInfo {
         name: NAME.to_owned(),
         version: MessageField::some(version),
+        options: (!any.type_url.is_empty()).then_some(any).into(),
+        features: features(options.binary_name.as_deref().unwrap_or("runc")).into(),
         ..Default::default()
     };
     info.write_to_bytes().map_err(|source| Error::Protobuf {
         what: "the runtime's description",
         source,
+    })
+}
+
+/// What runc can do, less what this shim cannot. A runc that is absent or does not say (before 1.1) has none.
+fn features(runc: &str) -> Option<Any> {
+    let output = Command::new(runc)
+        .arg("features")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let mut features: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    // Else containerd asks for id-mapped root file systems.
+    if let Some(idmap) = features.pointer_mut("/linux/mountExtensions/idmap/enabled") {
+        *idmap = false.into();
+    }
+    let value = serde_json::to_vec(&features).ok()?;
+    Some(Any {
+        type_url: FEATURES_TYPE.to_owned(),
+        value,
+        ..Any::default()
     })
 }

@@ -5,6 +5,7 @@
 mod cgroup;
 mod console;
 mod gpu;
+mod logger;
 mod oom;
 pub mod publisher;
 mod reaper;

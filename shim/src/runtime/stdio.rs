@@ -20,6 +20,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::logger::{Logger, Whose};
 use super::runc::Streams;
 use crate::error::{Error, Result, file, system};
 use crate::task::{RuncOptions, StdioRequest};
@@ -39,10 +40,11 @@ enum Place {
     Nowhere,
     Fifo(PathBuf),
     File(PathBuf),
+    Logger(Logger),
 }
 
 fn place(key: &'static str, name: &str) -> Result<Place> {
-    const ALLOWED: &str = "empty, the path of a FIFO, fifo://PATH or file://PATH";
+    const ALLOWED: &str = "empty, the path of a FIFO, fifo://PATH, file://PATH or binary://PROGRAM";
     let denied = || Error::Invalid {
         key,
         value: name.to_owned(),
@@ -55,6 +57,9 @@ fn place(key: &'static str, name: &str) -> Result<Place> {
         _ if !path.is_absolute() => Err(denied()),
         "fifo" => Ok(Place::Fifo(path.to_owned())),
         "file" => Ok(Place::File(path.to_owned())),
+        "binary" => Logger::parse(name.strip_prefix("binary://").unwrap_or_default())
+            .map(Place::Logger)
+            .ok_or_else(denied),
         _ => Err(denied()),
     }
 }
@@ -129,12 +134,19 @@ enum Sink {
         _keep: OwnedFd,
     },
     File(tokio::fs::File),
+    /// What a logging program reads.
+    Program(End),
 }
 
 impl Sink {
     async fn open(place: Place) -> Result<Option<Self>> {
         match place {
             Place::Nowhere => Ok(None),
+            Place::Logger(_) => Err(Error::Invalid {
+                key: "stderr",
+                value: "binary://".to_owned(),
+                allowed: "a program only if standard output goes to it too",
+            }),
             Place::Fifo(path) => Ok(Some(Self::open_fifo(path).await?)),
             Place::File(path) => {
                 if let Some(dir) = path.parent() {
@@ -170,7 +182,7 @@ impl Sink {
 
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Self::Fifo { write, .. } => write.write_all(bytes).await,
+            Self::Fifo { write, .. } | Self::Program(write) => write.write_all(bytes).await,
             Self::File(file) => {
                 file.write_all(bytes).await?;
                 file.flush().await
@@ -238,8 +250,8 @@ impl Source {
         let path = match place {
             Place::Nowhere => return Ok(None),
             Place::Fifo(path) => path,
-            Place::File(path) => {
-                let value = path.display().to_string();
+            Place::File(_) | Place::Logger(_) => {
+                let value = "file:// or binary://".to_owned();
                 return Err(Error::Invalid {
                     key: "stdin",
                     value,
@@ -280,12 +292,27 @@ impl Prepared {
     ///
     /// # Errors
     /// A name that is no stream, a FIFO that is not there, or one that nobody reads.
-    pub(super) async fn open(request: &StdioRequest) -> Result<Self> {
+    pub(super) async fn open(request: &StdioRequest, whose: Whose<'_>) -> Result<Self> {
         let source = Source::open(place("stdin", &request.stdin)?)?;
-        let out = Sink::open(place("stdout", &request.stdout)?).await?;
-        let err = match request.terminal {
-            crate::task::Terminal::Pty => None,
-            crate::task::Terminal::Pipes => Sink::open(place("stderr", &request.stderr)?).await?,
+        let has_stderr = request.terminal == crate::task::Terminal::Pipes;
+        let (out, err) = match place("stdout", &request.stdout)? {
+            // One program takes both streams.
+            Place::Logger(logger) => {
+                let (out, err) = logger.start(whose).await?;
+                (
+                    Some(Sink::Program(out)),
+                    has_stderr.then_some(Sink::Program(err)),
+                )
+            }
+            out => {
+                let out = Sink::open(out).await?;
+                let err = if has_stderr {
+                    Sink::open(place("stderr", &request.stderr)?).await?
+                } else {
+                    None
+                };
+                (out, err)
+            }
         };
         Ok(Self { source, out, err })
     }
@@ -501,7 +528,13 @@ mod tests {
             place("stdout", "file:///var/log/x").unwrap(),
             Place::File("/var/log/x".into())
         );
-        for bad in ["relative", "file://relative", "http://x", "npipe:///x"] {
+        for bad in [
+            "relative",
+            "file://relative",
+            "http://x",
+            "npipe:///x",
+            "binary://x",
+        ] {
             let error = place("stdout", bad).unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("stdout"), "{error}");
         }

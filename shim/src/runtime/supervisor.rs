@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use super::cgroup::{Cgroup, Stats};
 use super::console::Console;
 use super::gpu::{self, Gpu, Share};
+use super::logger::Whose;
 use super::reaper::Reaper;
 use super::runc::{Calls, Runc, Streams};
 use super::spec::{PidNamespace, Spec};
@@ -45,6 +46,7 @@ pub struct Supervisor {
 
 /// One container.
 struct Cell {
+    namespace: String,
     id: ContainerId,
     bundle: PathBuf,
     rootfs: Vec<Mount>,
@@ -145,6 +147,7 @@ impl Supervisor {
         );
         let init = ProcessStreams::new(request.stdio, Vec::new());
         let cell = Arc::new(Cell {
+            namespace: self.namespace.clone(),
             id: request.id.clone(),
             bundle: request.bundle,
             rootfs: request.rootfs,
@@ -694,7 +697,14 @@ impl Cell {
         request: &StdioRequest,
         process_json: &[u8],
     ) -> Result<(Pid, Copying)> {
-        let prepared = Prepared::open(request).await?;
+        let prepared = Prepared::open(
+            request,
+            Whose {
+                namespace: &self.namespace,
+                id: &self.id,
+            },
+        )
+        .await?;
         match request.terminal {
             Terminal::Pipes => {
                 let (streams, copying) = prepared.pipes(&self.options)?;
