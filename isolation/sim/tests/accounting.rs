@@ -77,8 +77,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (tenant.clone(), 1..=MIB).prop_map(|(tenant, bytes)| Op::System { tenant, bytes }),
         3 => (tenant.clone(), which.clone()).prop_map(|(tenant, which)| Op::Free { tenant, which }),
         2 => (tenant.clone(), tenant.clone(), which.clone()).prop_map(|(from, to, which)| Op::Dup { from, to, which }),
-        3 => (tenant.clone(), which, slot.clone()).prop_map(|(tenant, which, slot)| Op::Map { tenant, which, slot }),
-        2 => (tenant.clone(), slot.clone(), 0..16_u64, 1..16_u64)
+        4 => (tenant.clone(), which, slot.clone()).prop_map(|(tenant, which, slot)| Op::Map { tenant, which, slot }),
+        2 => (tenant.clone(), slot.clone(), prop_oneof![Just(0), 0..16_u64], 1..16_u64)
             .prop_map(|(tenant, slot, page, pages)| Op::UnmapPart { tenant, slot, page, pages }),
         1 => (tenant.clone(), slot).prop_map(|(tenant, slot)| Op::FreeRange { tenant, slot }),
         1 => tenant.clone().prop_map(|tenant| Op::CloseUvm { tenant }),
@@ -291,10 +291,10 @@ fn play(machine: &Arc<Machine>, players: &mut [Player], op: &Op) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_account_is_what_handles_and_maps_name(ops in proptest::collection::vec(op(), 1..60)) {
+    fn the_account_is_what_handles_and_maps_name(ops in proptest::collection::vec(op(), 1..100)) {
         let machine = ada("570.195.03", CARD_MIB, 1);
         let mut players: Vec<Player> = (0..TENANTS).map(|at| Player::new(&machine, at)).collect();
         let mut peak = 0;

@@ -7,6 +7,8 @@
     reason = "each test program uses its own part of the client, and a failure of it is the test's"
 )]
 
+pub(crate) mod card;
+
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
