@@ -1,0 +1,229 @@
+//! `cgpu run` with simulated cards of its own, and `cgpu-burn` in the slice: filter, broker, simulator, all real.
+#![cfg(feature = "nvml")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const GIB: u64 = 1 << 30;
+
+const PROFILE: &str = r#"
+[driver]
+version = "570.195.03"
+
+[[card]]
+name = "Simulated RTX 4090"
+memory_mib = 24576
+architecture = "ada"
+count = 2
+"#;
+
+/// A state folder, a profile, and the programs.
+struct Host {
+    dir: TempDir,
+}
+
+impl Host {
+    /// `None`, said aloud, where a slice cannot be made.
+    fn find(test: &str) -> Option<Self> {
+        let beside = |name: &str| Path::new(env!("CARGO_BIN_EXE_cgpu")).with_file_name(name);
+        for program in ["cgpu-sim", "cgpu-broker"] {
+            if !beside(program).is_file() {
+                println!("SKIP: {test}: {program} is not built beside cgpu");
+                return None;
+            }
+        }
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: {test}: needs root");
+            return None;
+        }
+        if let Err(error) = sys::seccomp::supported() {
+            println!("SKIP: {test}: no seccomp user notification: {error}");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("cards.toml"), PROFILE).unwrap();
+        let state_dir = dir.path().join("state");
+        let config = format!("state_dir = \"{}\"\n", state_dir.display());
+        std::fs::write(dir.path().join("cgpu.toml"), config).unwrap();
+        Some(Self { dir })
+    }
+
+    fn run(&self, options: &[&str], command: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_cgpu"))
+            .arg("run")
+            .args(options)
+            .arg("--simulate")
+            .arg(self.dir.path().join("cards.toml"))
+            .arg("--")
+            .args(command)
+            .env("CGPU_CONFIG", self.dir.path().join("cgpu.toml"))
+            .output()
+            .unwrap()
+    }
+
+    /// One load of `cgpu-burn`: its report, which must say that nothing went wrong.
+    fn burn(&self, options: &[&str], load: &[&str]) -> Value {
+        let mut command = vec![env!("CARGO_BIN_EXE_cgpu-burn"), "--json"];
+        command.extend(load);
+        let output = self.run(options, &command);
+        assert_eq!(output.status.code(), Some(0), "{load:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Folders of simulators that are left.
+    fn left(&self) -> Vec<PathBuf> {
+        let own = std::fs::read_dir(self.dir.path().join("state/own")).unwrap();
+        own.map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir())
+            .collect()
+    }
+}
+
+const ONE_GIB: [&str; 2] = ["--memory", "1Gi"];
+
+#[test]
+fn the_slice_is_what_is_seen_and_every_view_agrees() {
+    let Some(host) = Host::find("the_slice_is_what_is_seen_and_every_view_agrees") else {
+        return;
+    };
+    let two = ["--memory", "8Gi", "--cards", "2"];
+    let output = host.run(&two, &[env!("CARGO_BIN_EXE_cgpu"), "smi", "--json"]);
+    let smi: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let totals: Vec<_> = smi["cards"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|card| card["memory_total_bytes"].as_u64().unwrap())
+        .collect();
+    assert_eq!(totals, [4 * GIB, 4 * GIB]);
+    assert_eq!(host.burn(&ONE_GIB, &["views"])["agree"], true);
+    assert_eq!(host.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn all_of_the_quota_can_be_had_and_no_byte_more() {
+    let Some(host) = Host::find("all_of_the_quota_can_be_had_and_no_byte_more") else {
+        return;
+    };
+    for path in ["short", "long", "heap"] {
+        let filled = host.burn(&ONE_GIB, &["fill", "--down-to", "64Ki", "--path", path]);
+        assert_eq!(filled["got_bytes"], GIB, "{path}");
+        assert_eq!(filled["status_code"], 0x51, "{path}");
+    }
+    let over = host.run(
+        &ONE_GIB,
+        &[env!("CARGO_BIN_EXE_cgpu-burn"), "alloc", "1073741825"],
+    );
+    assert_eq!(over.status.code(), Some(3), "{over:?}");
+}
+
+#[test]
+fn memory_counts_until_its_last_reference_ends() {
+    let Some(host) = Host::find("memory_counts_until_its_last_reference_ends") else {
+        return;
+    };
+    let said = host.burn(&ONE_GIB, &["references"]);
+    for way in ["duplicate", "mapping"] {
+        let way = &said["ways"][way];
+        assert_eq!(way["without_handle_bytes"], said["piece_bytes"], "{said}");
+        assert_eq!(way["after_bytes"], 0, "{said}");
+    }
+}
+
+#[test]
+fn a_load_from_several_processes_stays_inside_and_leaves_nothing() {
+    let Some(host) = Host::find("a_load_from_several_processes_stays_inside_and_leaves_nothing")
+    else {
+        return;
+    };
+    let two = ["--memory", "2Gi", "--cards", "2"];
+    let load = ["churn", "--seconds", "2", "--processes", "3"];
+    let said = host.burn(&two, &load);
+    assert_eq!(said["used_after_bytes"], 0, "{said}");
+    assert!(said["used_peak_bytes"].as_u64().unwrap() <= GIB, "{said}");
+    assert!(
+        said["refused"].as_u64().unwrap() > 0,
+        "the quota was not reached: {said}"
+    );
+}
+
+#[test]
+fn every_spelling_of_a_call_is_caught_and_no_second_listener_comes() {
+    let Some(host) = Host::find("every_spelling_of_a_call_is_caught_and_no_second_listener_comes")
+    else {
+        return;
+    };
+    host.burn(&ONE_GIB, &["vectors"]);
+}
+
+#[test]
+fn calls_happen_once_under_signals() {
+    let Some(host) = Host::find("calls_happen_once_under_signals") else {
+        return;
+    };
+    let said = host.burn(&ONE_GIB, &["storm", "--seconds", "2"]);
+    assert!(said["allocations"].as_u64().unwrap() > 0);
+    assert_eq!(said["allocations"], said["frees"]);
+}
+
+#[test]
+fn the_exit_code_is_the_command_s() {
+    let Some(host) = Host::find("the_exit_code_is_the_command_s") else {
+        return;
+    };
+    for (command, code) in [
+        (&["true"][..], 0),
+        (&["sh", "-c", "exit 11"], 11),
+        (&["sh", "-c", "kill -TERM $$"], 143),
+        (&["/no/such/program"], 127),
+        (&["/etc/passwd"], 126),
+    ] {
+        let output = host.run(&ONE_GIB, command);
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {output:?}");
+    }
+    assert_eq!(host.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_the_command_leaves_running_ends_with_it() {
+    let Some(host) = Host::find("what_the_command_leaves_running_ends_with_it") else {
+        return;
+    };
+    if !Path::new("/sys/fs/cgroup").exists() {
+        println!("SKIP: what_the_command_leaves_running_ends_with_it: no cgroups");
+        return;
+    }
+    let output = host.run(
+        &ONE_GIB,
+        &["sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let pid = String::from_utf8(output.stdout).unwrap();
+    // A killed orphan is init's to reap; until then it is a zombie, which runs no more.
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    assert!(state.is_empty() || state.contains(") Z "), "{state}");
+}
+
+#[test]
+fn a_wrong_profile_or_request_leaves_nothing_behind() {
+    let Some(host) = Host::find("a_wrong_profile_or_request_leaves_nothing_behind") else {
+        return;
+    };
+    for options in [
+        &["--memory", "48Gi"][..],
+        &["--memory", "1Gi", "--cards", "3"],
+    ] {
+        let output = host.run(options, &["true"]);
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        assert!(!output.stderr.is_empty(), "{options:?}");
+    }
+    std::fs::write(host.dir.path().join("cards.toml"), "[driver\n").unwrap();
+    let output = host.run(&ONE_GIB, &["true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cards.toml"));
+    assert_eq!(host.left(), Vec::<PathBuf>::new());
+}
