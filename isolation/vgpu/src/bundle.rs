@@ -40,7 +40,11 @@ impl Spec {
     /// Keeps the original and writes the edited value in its place.
     pub(crate) fn replace(&self, dir: &ContainerDir, edited: &Value) -> Result<(), Error> {
         let original = dir.file(ORIGINAL);
-        cards::store::replace(&cards::store::DiskStore, &original, &self.bytes)?;
+        // Renamed into place, so that a killed door never leaves half of it; not synced: neither outlives a reboot.
+        let temporary = dir.file(&format!("{ORIGINAL}.tmp"));
+        std::fs::write(&temporary, &self.bytes)
+            .and_then(|()| std::fs::rename(&temporary, &original))
+            .map_err(Error::io("keep the spec as", &original))?;
         let bytes = serde_json::to_vec(edited).map_err(|source| Error::SpecJson {
             path: self.path.clone(),
             source,

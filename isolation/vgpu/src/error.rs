@@ -167,6 +167,14 @@ pub enum Error {
         /// The container.
         key: cards::ContainerKey,
     },
+    /// A socket whose path the kernel does not take.
+    #[error("socket path {} is longer than {limit_bytes} bytes: choose a shorter state_dir or container name", path.display())]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+        /// The kernel's limit.
+        limit_bytes: usize,
+    },
     /// A mark that no live grant explains.
     #[error(
         "the spec carries cgpu.io/applied = {mark}, but that container holds no vGPU with this bundle; cgpu alone writes this annotation"

@@ -342,6 +342,9 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
     Ok(states)
 }
 
+/// `sun_path` has 108 bytes, one of them for its end.
+const SOCKET_PATH_MAX_BYTES: usize = 107;
+
 struct Origin<'a> {
     door: DoorKind,
     bundle: Option<&'a Path>,
@@ -383,6 +386,13 @@ fn grant(
     let dir = ContainerDir::of(&config.state_dir, key);
     if dir.exists() {
         return Err(Error::Exists { key: key.clone() });
+    }
+    let socket = dir.control_socket();
+    if socket.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
+        return Err(Error::SocketPath {
+            path: socket,
+            limit_bytes: SOCKET_PATH_MAX_BYTES,
+        });
     }
     let books = Books::open(&lock, &config.state_dir, &store);
     let rooms = books.rooms(&host.inventory.cards)?;

@@ -674,6 +674,14 @@ fn a_plain_process_gets_a_vgpu_without_a_bundle() {
 }
 
 #[test]
+fn a_name_too_long_for_a_socket_is_refused_before_anything_is_written() {
+    let host = TestHost::new();
+    let error = crate::chain(&host.create(&"x".repeat(128), "1Gi").unwrap_err());
+    assert!(error.contains("107 bytes"), "{error}");
+    host.assert_clean(&"refused");
+}
+
+#[test]
 fn a_state_folder_that_others_can_write_is_refused() {
     let host = TestHost::new();
     fs::set_permissions(&host.config.state_dir, fs::Permissions::from_mode(0o777)).unwrap();
