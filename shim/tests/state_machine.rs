@@ -56,7 +56,7 @@ struct Seen {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn exits_come_once_and_after_their_start_and_denials_change_nothing(steps in prop::collection::vec(step(), 0..60)) {
