@@ -145,6 +145,23 @@ fn bind(socket: &Path) -> Result<Option<UnixListener>> {
     Ok(Some(listener))
 }
 
+/// Removes the socket that `start` noted in the bundle, if its server was killed and nobody answers there.
+pub(crate) fn remove_dead_socket(bundle: &Path) -> Result<()> {
+    let Ok(address) = std::fs::read_to_string(bundle.join("address")) else {
+        return Ok(());
+    };
+    let Some(socket) = address.strip_prefix("unix://").map(Path::new) else {
+        return Ok(());
+    };
+    match UnixStream::connect(socket) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(socket).map_err(file("remove", socket))
+        }
+        // It lives and serves others of its group, or it is gone.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Starts this program as the server; the listening socket is its standard input.
 fn spawn_server(
     invocation: &Invocation,
@@ -298,7 +315,17 @@ mod tests {
         let socket = dir.path().join("d/s");
         let first = bind(&socket).unwrap().unwrap();
         assert!(bind(&socket).unwrap().is_none(), "a live server is found");
+        std::fs::write(
+            dir.path().join("address"),
+            format!("unix://{}", socket.display()),
+        )
+        .unwrap();
+        remove_dead_socket(dir.path()).unwrap();
+        assert!(socket.exists(), "a live server keeps its socket");
         drop(first);
+        remove_dead_socket(dir.path()).unwrap();
+        assert!(!socket.exists(), "a dead one does not");
+        drop(UnixListener::bind(&socket).unwrap());
         assert!(bind(&socket).unwrap().is_some(), "a dead one is replaced");
     }
 

@@ -32,7 +32,8 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
     let released = Cards
         .release(&invocation.namespace, &id)
         .map_err(Error::from);
-    forced.and(unmounted).and(released)?;
+    let socket = crate::bootstrap::remove_dead_socket(&bundle);
+    forced.and(unmounted).and(released).and(socket)?;
     let response = DeleteResponse {
         pid: pid.unwrap_or(0),
         exit_status: KILLED,
