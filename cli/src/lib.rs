@@ -12,5 +12,6 @@
 pub mod burn;
 pub mod commands;
 pub mod model;
+pub mod output;
 pub mod render;
 pub mod size;

@@ -138,9 +138,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else {
         Printed::Text
     };
-    let finish = |outcome: Outcome| {
-        outcome.print(printed);
-        outcome.exit_code()
+    let finish = |outcome: Outcome| -> anyhow::Result<ExitCode> {
+        outcome.print(printed).context("write the report")?;
+        Ok(outcome.exit_code())
     };
     match &arguments.load {
         Load::Alloc {
@@ -155,7 +155,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 chunk_bytes: chunk.map_or(size.bytes, |chunk| chunk.bytes),
                 path: *path,
             };
-            let code = finish(allocate::allocate(card, &wanted));
+            let code = finish(allocate::allocate(card, &wanted))?;
             std::thread::sleep(Duration::from_secs(*hold));
             Ok(code)
         }),
@@ -167,7 +167,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             hold,
         } => with_card(&nodes, *card, |card| {
             let smallest_bytes = down_to.map_or(chunk.bytes, |size| size.bytes);
-            let code = finish(allocate::fill(card, chunk.bytes, smallest_bytes, *path));
+            let code = finish(allocate::fill(card, chunk.bytes, smallest_bytes, *path))?;
             std::thread::sleep(Duration::from_secs(*hold));
             Ok(code)
         }),
@@ -180,17 +180,17 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             };
             let outcome = allocate::allocate(card, &wanted);
             let held = outcome.code == 0;
-            let code = finish(outcome);
+            let code = finish(outcome)?;
             if held {
                 signals.wait().context("wait for a signal")?;
             }
             Ok(code)
         }),
-        Load::Churn(options) => Ok(finish(churn::run(&arguments.dev, options)?)),
-        Load::ChurnWorker(options) => Ok(finish(churn::work(&nodes, options)?)),
-        Load::Calls { count, card } => with_card(&nodes, *card, |card| {
-            Ok(finish(calls::measure(card, *count)?))
-        }),
+        Load::Churn(options) => finish(churn::run(&arguments.dev, options)?),
+        Load::ChurnWorker(options) => finish(churn::work(&nodes, options)?),
+        Load::Calls { count, card } => {
+            with_card(&nodes, *card, |card| finish(calls::measure(card, *count)?))
+        }
         Load::Storm {
             seconds,
             period_us,
@@ -200,13 +200,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 duration: Duration::from_secs(*seconds),
                 period_us: *period_us,
             };
-            Ok(finish(storm::run(card, &storm)?))
+            finish(storm::run(card, &storm)?)
         }),
-        Load::Views { card } => with_card(&nodes, *card, |card| Ok(finish(views::look(card)?))),
+        Load::Views { card } => with_card(&nodes, *card, |card| finish(views::look(card)?)),
         Load::References { card } => {
-            with_card(&nodes, *card, |card| Ok(finish(references::run(card)?)))
+            with_card(&nodes, *card, |card| finish(references::run(card)?))
         }
-        Load::Vectors { on } => Ok(finish(vectors::run(on)?)),
+        Load::Vectors { on } => finish(vectors::run(on)?),
     }
 }
 

@@ -184,7 +184,7 @@ pub fn work(nodes: &Nodes, options: &Options) -> anyhow::Result<Outcome> {
         code: 0,
     };
     if options.die {
-        outcome.print(super::Printed::Json);
+        outcome.print(super::Printed::Json)?;
         raise(Signal::SIGKILL).context("die")?;
     }
     Ok(outcome)

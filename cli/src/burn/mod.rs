@@ -34,11 +34,10 @@ pub struct Outcome {
 
 impl Outcome {
     /// Prints in the form asked for.
-    #[expect(clippy::print_stdout, reason = "the program's output")]
-    fn print(&self, form: Printed) {
+    fn print(&self, form: Printed) -> std::io::Result<()> {
         match form {
-            Printed::Text => println!("{}", self.text),
-            Printed::Json => println!("{}", self.json),
+            Printed::Text => crate::output::say(&self.text),
+            Printed::Json => crate::output::say(&self.json.to_string()),
         }
     }
 

@@ -89,18 +89,17 @@ pub(crate) struct Form {
 
 impl Form {
     /// Prints a document as asked.
-    #[expect(clippy::print_stdout, reason = "the program's output")]
     pub(crate) fn print<T: Serialize>(
         self,
         document: &T,
         table: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
-        if self.json {
-            println!("{}", crate::render::json(document)?);
+        let text = if self.json {
+            crate::render::json(document)?
         } else {
-            println!("{}", table(document));
-        }
-        Ok(())
+            table(document)
+        };
+        Ok(crate::output::say(&text)?)
     }
 }
 
