@@ -23,7 +23,7 @@ pub(crate) struct Options {
 
 /// What is not Rust and that builds and tests use.
 const TOOLS: [(&str, &str); 3] = [
-    ("cc", "gcc"),
+    ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("python3", "python3"),
 ];
@@ -61,7 +61,7 @@ impl Counts {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let began = Instant::now();
     let mut counts = Counts::default();
-    if nix_is_root() {
+    if integration::skip::lacks_root().is_none() {
         ensure_installed(&TOOLS)?;
     }
     if options.filter.is_none() {
@@ -131,10 +131,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-fn nix_is_root() -> bool {
-    integration::skip::lacks_root().is_none()
 }
 
 fn cargo(args: &[&str]) -> Command {
