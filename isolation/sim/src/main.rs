@@ -1,5 +1,7 @@
 //! `cgpu-sim`: simulated NVIDIA cards for machines that have none.
 
+#![forbid(unsafe_code)]
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
