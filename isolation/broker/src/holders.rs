@@ -29,7 +29,8 @@ pub enum Look {
 }
 
 /// The files of `held` that no process holds; none at all while a file may be out of sight. The processes are those of a
-/// cgroup, or without one all of the host, among which sockets and rings are not looked into: any program would count.
+/// cgroup. Without one they are all of the host's, of which some cannot be looked at, and whose sockets and rings are not
+/// looked into: any program would count.
 pub fn without_holder(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
@@ -50,7 +51,7 @@ pub fn without_holder(
             // Not `fd`: that folder is closed to a supervisor without the capability to read others' folders.
             let entries = match fs::read_dir(folder.join("fdinfo")) {
                 Ok(entries) => entries,
-                Err(error) if has_gone(&error) => continue,
+                Err(error) if has_gone(&error) || cgroup.is_none() => continue,
                 Err(error) => {
                     tracing::warn!(pid, error = %error, "a descriptor table cannot be read");
                     return Vec::new();

@@ -109,8 +109,9 @@ const MOST_RECORDS: usize = 1024;
 
 impl Replay {
     /// Begins a call. Waits while another worker serves the thread's former call; `None` when a newer call of the thread came
-    /// meanwhile: the caller waits for this one no more.
-    pub fn enter(&self, call: CallKey) -> Option<Turn<'_>> {
+    /// meanwhile, or is over already: the caller waits for this one no more. A worker can be that late, and must not take what
+    /// is kept of the newer call; `is_waiting` asks the kernel.
+    pub fn enter(&self, call: CallKey, is_waiting: impl FnOnce() -> bool) -> Option<Turn<'_>> {
         let mut inner = self.lock();
         let mut ticket = 0;
         while let Some(Slot::UnderWay { waiting }) = inner.threads.get(&call.tid) {
@@ -129,6 +130,9 @@ impl Replay {
                 .freed
                 .wait(inner)
                 .unwrap_or_else(PoisonError::into_inner);
+        }
+        if inner.threads.contains_key(&call.tid) && !is_waiting() {
+            return None;
         }
         let former = inner
             .threads
@@ -166,6 +170,11 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// Whether something is kept of a former try: it may be taken only while the caller is known to wait for this one.
+    pub fn is_repetition(&self) -> bool {
+        self.earlier.is_some()
+    }
+
     /// The result of the same call that could not be delivered. `arg` is the struct as it was read now: where it is neither
     /// as at the first try nor as that try's answer left it, this is another call, and nothing is kept of the first.
     pub fn undelivered(&mut self, arg: &[u8]) -> Option<Finished> {
@@ -262,12 +271,15 @@ mod tests {
 
     fn with_undelivered(call: CallKey) -> Replay {
         let replay = Replay::default();
-        replay.enter(call).unwrap().keep_undelivered(finished(1, 2));
+        replay
+            .enter(call, || true)
+            .unwrap()
+            .keep_undelivered(finished(1, 2));
         replay
     }
 
     fn take(replay: &Replay, call: CallKey, arg: u8) -> bool {
-        let mut turn = replay.enter(call).unwrap();
+        let mut turn = replay.enter(call, || true).unwrap();
         let taken = turn.undelivered(&[arg; 4]).is_some();
         turn.refused();
         taken
@@ -305,7 +317,7 @@ mod tests {
     #[test]
     fn a_caller_that_gave_up_again_finds_its_record_next_time() {
         let replay = with_undelivered(call(7, CALL));
-        drop(replay.enter(call(7, CALL)).unwrap());
+        drop(replay.enter(call(7, CALL), || true).unwrap());
         assert!(take(&replay, call(7, CALL), 1));
     }
 
@@ -321,10 +333,10 @@ mod tests {
         for (stands, arg, given) in [(true, 2, true), (false, 2, false), (true, 1, false)] {
             let replay = Replay::default();
             replay
-                .enter(call(7, CALL))
+                .enter(call(7, CALL), || true)
                 .unwrap()
                 .delivered(finished(1, 2));
-            let mut turn = replay.enter(call(7, CALL)).unwrap();
+            let mut turn = replay.enter(call(7, CALL), || true).unwrap();
             assert!(turn.undelivered(&[arg; 4]).is_none());
             assert_eq!(turn.answered(|_| stands).is_some(), given);
         }
@@ -333,14 +345,14 @@ mod tests {
     #[test]
     fn a_repetition_waits_for_the_first_try_and_only_the_newest_one_does() {
         let replay = Replay::default();
-        let (replay, first) = (&replay, replay.enter(call(7, CALL)).unwrap());
+        let (replay, first) = (&replay, replay.enter(call(7, CALL), || true).unwrap());
         let is_waited_for = |ticket| matches!(replay.lock().threads.get(&7), Some(Slot::UnderWay { waiting }) if *waiting == ticket);
         std::thread::scope(|scope| {
             let (said, heard) = mpsc::channel();
             let repeat = |number: u8| {
                 let said = said.clone();
                 scope.spawn(move || {
-                    let turn = replay.enter(call(7, CALL));
+                    let turn = replay.enter(call(7, CALL), || true);
                     let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
                     said.send((number, result)).unwrap();
                 });

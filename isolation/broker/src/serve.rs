@@ -61,7 +61,7 @@ pub fn serve(container: &Container, reaper: &Reaper, listener: &Listener, call: 
     }
     let [first, second, third, ..] = call.args;
     let key = CallKey::new(call.tid, call.nr, [first, second, third]);
-    let Some(mut turn) = container.replay.enter(key) else {
+    let Some(mut turn) = container.replay.enter(key, || listener.is_waiting(call.id)) else {
         return;
     };
     let caller = Caller {
@@ -187,6 +187,9 @@ fn ioctl(
         Ok(argument) => argument,
         Err(refusal) => return refused(refusal, None),
     };
+    if turn.is_repetition() && !listener.is_waiting(call.id) {
+        return Outcome::GivenUp;
+    }
     if let Some(finished) = turn.undelivered(&argument.bytes) {
         count(&container.counters.replayed);
         return Outcome::Finished(finished);

@@ -1,0 +1,353 @@
+//! A driver behind the trait that keeps objects as RM does, records every call, and can be made to wait.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use driver::{
+    Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef, ImplicitBytes,
+};
+use nix::sys::stat::fstat;
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::class::PARAMS_WINDOW;
+use nvabi::layout::{card_info, memory_params, nvos00, nvos21, nvos54, nvos55};
+use nvabi::{control, status};
+
+use crate::rm;
+
+/// The granted card.
+pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-0000000000a1";
+/// What the card itself has; the views must hide it.
+pub(crate) const CARD_KIB: u32 = 24 << 20;
+/// The driver rounds sizes up to this.
+pub(crate) const GRANULE: u64 = 64 << 10;
+
+/// A call as it reached the driver.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) cmd: u32,
+    pub(crate) file: FileId,
+    pub(crate) caller: Caller,
+    pub(crate) segments: Vec<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: HashMap<(u64, u64), FileKind>,
+    clients: HashMap<u32, FileId>,
+    /// By client and handle: parent, bytes.
+    objects: HashMap<(u32, u32), (u32, u64)>,
+    seen: Vec<Seen>,
+    next_handle: u32,
+    next_client: u32,
+    /// Calls with this number (and class, for allocations) wait.
+    held_back: Option<(u32, Option<u32>)>,
+    waiting: usize,
+}
+
+/// The driver.
+#[derive(Debug, Default)]
+pub(crate) struct Fake {
+    state: Mutex<State>,
+    changed: Condvar,
+    pub(crate) allocated: AtomicU64,
+    pub(crate) freed: AtomicU64,
+    pub(crate) closed: AtomicU64,
+    /// Every call takes a time up to this many microseconds, ever another one.
+    pub(crate) slow_micros: AtomicU64,
+    turn: AtomicU64,
+    cards: Vec<CardIdentity>,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            cards: vec![CardIdentity {
+                uuid: UUID.to_owned(),
+                minor: 0,
+                gpu_id: 0x100,
+                device_instance: 0,
+                memory_bytes: u64::from(CARD_KIB) << 10,
+            }],
+            ..Self::default()
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn add_node(&self, path: &std::path::Path, kind: FileKind) {
+        use std::os::unix::fs::MetadataExt;
+        let meta = std::fs::metadata(path).unwrap();
+        self.lock().nodes.insert((meta.dev(), meta.ino()), kind);
+    }
+
+    /// Bytes that its objects hold.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.lock().objects.values().map(|(_, bytes)| bytes).sum()
+    }
+
+    pub(crate) fn client_count(&self) -> usize {
+        self.lock().clients.len()
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.lock().seen.clone()
+    }
+
+    /// Lets calls of a number wait until [`Fake::let_go`].
+    pub(crate) fn hold_back(&self, cmd: u32, class: Option<u32>) {
+        self.lock().held_back = Some((cmd & 0xff, class));
+    }
+
+    /// Waits until that many calls wait.
+    pub(crate) fn wait_for_held(&self, count: usize) {
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut state = self.lock();
+        while state.waiting < count {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{} of {count} calls came", state.waiting);
+            state = self.changed.wait_timeout(state, left).unwrap().0;
+        }
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.lock().held_back = None;
+        self.changed.notify_all();
+    }
+
+    fn spend_time(&self) {
+        let most = self.slow_micros.load(Ordering::Relaxed);
+        if most > 0 {
+            let turn = self.turn.fetch_add(7919, Ordering::Relaxed);
+            let end = Instant::now() + Duration::from_micros(turn % most);
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn alloc(&self, state: &mut State, file: FileId, call: &mut Call) -> u32 {
+        let (arg, rest) = call.segments.split_first_mut().unwrap();
+        let word = |at| u32_at(&arg.bytes, at).unwrap();
+        let (client, parent, wanted, class) = (
+            word(nvos21::H_ROOT),
+            word(nvos21::H_PARENT),
+            word(nvos21::H_NEW),
+            word(nvos21::H_CLASS),
+        );
+        let handle = if class == 0 || class == rm::ROOT {
+            let handle = if wanted == 0 {
+                state.next_client += 1;
+                0xc1d0_0000 + state.next_client
+            } else {
+                wanted
+            };
+            if state.clients.contains_key(&handle) {
+                return status::NV_ERR_INSERT_DUPLICATE_NAME;
+            }
+            state.clients.insert(handle, file);
+            handle
+        } else {
+            if !state.clients.contains_key(&client) {
+                return status::NV_ERR_INVALID_CLIENT;
+            }
+            let handle = if wanted == 0 {
+                state.next_handle += 1;
+                0xcaf0_0000 + state.next_handle
+            } else {
+                wanted
+            };
+            if state.objects.contains_key(&(client, handle)) {
+                return status::NV_ERR_INSERT_DUPLICATE_NAME;
+            }
+            let mut bytes = 0;
+            if class == rm::VIDMEM {
+                let params = &mut rest[0].bytes;
+                bytes = u64_at(params, memory_params::SIZE).unwrap();
+                bytes = bytes.max(1).next_multiple_of(GRANULE);
+                put_u64(params, memory_params::SIZE, bytes);
+                self.allocated.fetch_add(1, Ordering::SeqCst);
+            } else if let Some(params) = rest.first_mut() {
+                assert!(params.bytes.len() <= PARAMS_WINDOW as usize);
+                if let Some(first) = params.bytes.first_mut() {
+                    *first = first.wrapping_add(1);
+                }
+            }
+            state.objects.insert((client, handle), (parent, bytes));
+            handle
+        };
+        put_u32(&mut arg.bytes, nvos21::H_NEW, handle);
+        status::NV_OK
+    }
+
+    fn free(&self, state: &mut State, arg: &[u8]) -> u32 {
+        let word = |at| u32_at(arg, at).unwrap();
+        let (client, object) = (word(nvos00::H_ROOT), word(nvos00::H_OLD));
+        if client == object {
+            return match state.drop_client(client) {
+                true => status::NV_OK,
+                false => status::NV_ERR_INVALID_CLIENT,
+            };
+        }
+        if state.objects.remove(&(client, object)).is_none() {
+            return status::NV_ERR_OBJECT_NOT_FOUND;
+        }
+        self.freed.fetch_add(1, Ordering::SeqCst);
+        let mut below = vec![object];
+        while let Some(parent) = below.pop() {
+            let children: Vec<(u32, u32)> = state
+                .objects
+                .iter()
+                .filter(|((of, _), (above, _))| *of == client && *above == parent)
+                .map(|(key, _)| *key)
+                .collect();
+            for child in children {
+                state.objects.remove(&child);
+                below.push(child.1);
+            }
+        }
+        status::NV_OK
+    }
+}
+
+impl State {
+    fn drop_client(&mut self, client: u32) -> bool {
+        self.objects.retain(|(of, _), _| *of != client);
+        self.clients.remove(&client).is_some()
+    }
+}
+
+fn answer_control(call: &mut Call) -> u32 {
+    let cmd = u32_at(&call.segments[0].bytes, nvos54::CMD).unwrap();
+    if cmd == control::NV2080_CTRL_CMD_FB_GET_INFO_V2 {
+        let params = &mut call.segments[1].bytes;
+        let count = u32_at(params, 0).unwrap() as usize;
+        for entry in params[4..].chunks_exact_mut(8).take(count) {
+            put_u32(entry, 4, CARD_KIB);
+        }
+    }
+    status::NV_OK
+}
+
+fn dup(state: &mut State, arg: &mut [u8]) -> u32 {
+    let word = |at| u32_at(arg, at).unwrap();
+    let source = (word(nvos55::H_CLIENT_SRC), word(nvos55::H_OBJECT_SRC));
+    let (client, parent, handle) = (
+        word(nvos55::H_CLIENT),
+        word(nvos55::H_PARENT),
+        word(nvos55::H_OBJECT),
+    );
+    if !state.objects.contains_key(&source) {
+        return status::NV_ERR_OBJECT_NOT_FOUND;
+    }
+    // The memory is the source's: the bytes are not counted twice.
+    state.objects.insert((client, handle), (parent, 0));
+    status::NV_OK
+}
+
+/// The trait's implementation, for the broker to own.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) Arc<Fake>);
+
+impl Driver for Handle {
+    fn version(&self) -> &str {
+        "570.195.03"
+    }
+
+    fn cards(&self) -> &[CardIdentity] {
+        &self.0.cards
+    }
+
+    fn implicit(&self) -> ImplicitBytes {
+        ImplicitBytes::default()
+    }
+
+    fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
+        let stat = fstat(fd).ok()?;
+        let nodes = &self.0.lock().nodes;
+        nodes.get(&(stat.st_dev, stat.st_ino)).copied()
+    }
+
+    fn execute(
+        &self,
+        file: FileRef<'_>,
+        caller: Caller,
+        call: &mut Call,
+    ) -> Result<Executed, Error> {
+        let fake = &*self.0;
+        let first = call.segments[0].bytes.clone();
+        let mut state = fake.lock();
+        state.seen.push(Seen {
+            cmd: call.cmd,
+            file: file.id,
+            caller,
+            segments: call
+                .segments
+                .iter()
+                .map(|segment| segment.bytes.clone())
+                .collect(),
+        });
+        let class = u32_at(&first, nvos21::H_CLASS);
+        state.waiting += 1;
+        fake.changed.notify_all();
+        while state
+            .held_back
+            .is_some_and(|(nr, of)| nr == call.cmd & 0xff && of.is_none_or(|of| Some(of) == class))
+        {
+            state = fake.changed.wait(state).unwrap();
+        }
+        state.waiting -= 1;
+        drop(state);
+        fake.spend_time();
+        let mut state = fake.lock();
+        let status = match call.cmd & 0xff {
+            0x2b => fake.alloc(&mut state, file.id, call),
+            0x29 => fake.free(&mut state, &first),
+            0x2a => answer_control(call),
+            0x34 => dup(&mut state, &mut call.segments[0].bytes),
+            200 => {
+                let arg = &mut call.segments[0].bytes;
+                arg.fill(0);
+                for (minor, entry) in (0..2u32).zip(arg.chunks_exact_mut(card_info::BYTES)) {
+                    put(entry, card_info::VALID, &[1]);
+                    put_u32(entry, card_info::MINOR, minor);
+                    put_u32(entry, card_info::GPU_ID, 0x100 * (minor + 1));
+                }
+                return Ok(Executed::default());
+            }
+            _ => return Ok(Executed::default()),
+        };
+        drop(state);
+        let arg = &mut call.segments[0].bytes;
+        let at = match arg.len() {
+            16 => nvos00::STATUS,
+            28 => nvos55::STATUS,
+            48 => 40,
+            _ => nvos21::STATUS,
+        };
+        put_u32(arg, at, status);
+        // A little after the work: the answer is on its way when a signal comes.
+        fake.spend_time();
+        Ok(Executed::default())
+    }
+
+    fn closed(&self, file: FileId) -> Result<(), Error> {
+        let mut state = self.0.lock();
+        let clients: Vec<u32> = state
+            .clients
+            .iter()
+            .filter(|(_, of)| **of == file)
+            .map(|(client, _)| *client)
+            .collect();
+        for client in clients {
+            state.drop_client(client);
+        }
+        self.0.closed.fetch_add(1, Ordering::SeqCst);
+        self.0.changed.notify_all();
+        Ok(())
+    }
+}

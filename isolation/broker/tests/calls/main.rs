@@ -1,0 +1,74 @@
+//! The broker against real system calls: processes under the real filter, served by the real workers, in front of a driver
+//! behind the trait that records what reaches it. No card and no engine is needed; root is.
+//!
+//! The tenants are this program started anew, hence a `main` instead of libtest's. `calls [--list] [PART OF A NAME]…`
+
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod agent;
+mod fake;
+mod files;
+mod launch;
+mod loss;
+mod memory;
+mod quota;
+mod rm;
+mod signals;
+mod stage;
+mod tenant;
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::time::Instant;
+
+type Test = (&'static str, fn());
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(launch::ROLE) {
+        // The supervisor may end first, which is none of the tenant's concern.
+        let _closed = agent::main(&role);
+        return ExitCode::SUCCESS;
+    }
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let tests: Vec<Test> = [
+        quota::TESTS,
+        files::TESTS,
+        memory::TESTS,
+        loss::TESTS,
+        signals::TESTS,
+    ]
+    .concat();
+    let is_wanted = |name: &str| {
+        let mut parts = wanted
+            .iter()
+            .filter(|part| !part.starts_with('-'))
+            .peekable();
+        parts.peek().is_none() || parts.any(|part| name.contains(part.as_str()))
+    };
+    if wanted.iter().any(|flag| flag == "--list") {
+        for (name, _) in &tests {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Err(reason) = stage::can_run() {
+        println!("SKIP: {reason}");
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = 0;
+    for (name, test) in tests.into_iter().filter(|(name, _)| is_wanted(name)) {
+        let start = Instant::now();
+        let result = if catch_unwind(test).is_ok() {
+            "ok"
+        } else {
+            failed += 1;
+            "FAILED"
+        };
+        println!(
+            "test {name} ... {result} ({} ms)",
+            start.elapsed().as_millis()
+        );
+    }
+    println!("{failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}

@@ -1,0 +1,254 @@
+//! The tenant's memory: how a call is spelt, where its blocks lie, and who changes them meanwhile.
+
+use nvabi::bytes::{put_u32, put_u64};
+
+use crate::Test;
+use crate::agent::Ask;
+use crate::fake::GRANULE;
+use crate::quota::with_device;
+use crate::rm;
+use crate::stage::Stage;
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "memory::a_call_is_known_however_it_is_spelt",
+        a_call_is_known_however_it_is_spelt,
+    ),
+    (
+        "memory::closed_calls_fail_in_the_filter",
+        closed_calls_fail_in_the_filter,
+    ),
+    (
+        "memory::bad_pointers_fail_as_in_the_driver",
+        bad_pointers_fail,
+    ),
+    (
+        "memory::an_unwritable_struct_keeps_the_account_exact",
+        an_unwritable_struct,
+    ),
+    (
+        "memory::parameters_may_end_with_their_page",
+        parameters_may_end_with_their_page,
+    ),
+    (
+        "memory::what_was_checked_is_what_executes",
+        what_was_checked_is_what_executes,
+    ),
+    (
+        "memory::only_changed_bytes_are_written",
+        only_changed_bytes_are_written,
+    ),
+    ("memory::no_second_listener", no_second_listener),
+];
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+const EFAULT: i32 = 14;
+const ENOTTY: i32 = 25;
+
+fn a_call_is_known_however_it_is_spelt() {
+    const SPELLINGS: [u64; 5] = [
+        0xc020_462b,
+        0xc020_542b,
+        0x0020_002b,
+        0x4020_ff2b,
+        0xdead_beef_c020_462b,
+    ];
+    let stage = Stage::new(SPELLINGS.len() as u64 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    for cmd in SPELLINGS {
+        let arg = rm::alloc(client, device, 0, rm::VIDMEM, tenant.params_address());
+        let called = tenant.call(fd, cmd, &arg, &rm::memory_params(MIB));
+        assert_eq!(called.status(), rm::OK, "{cmd:#x}");
+    }
+    stage.assert_exact(SPELLINGS.len() as u64 * MIB);
+    for cmd in SPELLINGS {
+        let arg = rm::alloc(client, device, 0, rm::VIDMEM, tenant.params_address());
+        let called = tenant.call(fd, cmd, &arg, &rm::memory_params(MIB));
+        assert_eq!(called.status(), rm::NO_MEMORY, "{cmd:#x}");
+    }
+}
+
+fn closed_calls_fail_in_the_filter() {
+    let stage = Stage::new(MIB);
+    let (tenant, fd, _, _) = with_device(&stage);
+    let before = stage.fake.seen().len();
+    for cmd in [0xc010_46d3_u64, 0xc014_4628, 0xc048_464d, 0x7_c010_aad3] {
+        assert_eq!(
+            tenant.ioctl(fd, cmd, tenant.arg_address()),
+            Err(ENOTTY),
+            "{cmd:#x}"
+        );
+    }
+    assert_eq!(stage.fake.seen().len(), before);
+}
+
+fn bad_pointers_fail() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let before = stage.fake.seen().len();
+    let pages = tenant.pages(1, false);
+    let beyond = pages + PAGE;
+    // The struct: not there, and over the end of its page.
+    assert_eq!(tenant.ioctl(fd, rm::ALLOC, beyond), Err(EFAULT));
+    assert_eq!(tenant.ioctl(fd, rm::ALLOC, beyond - 31), Err(EFAULT));
+    // The parameters: likewise, at an address that no process has, and at one that wraps.
+    let exact = rm::memory_params(MIB).len() as u64;
+    for address in [
+        beyond,
+        beyond - exact + 1,
+        0x7fff_ffff_f000_0000,
+        u64::MAX - 7,
+    ] {
+        let arg = rm::alloc(client, device, 0, rm::VIDMEM, address);
+        let called = tenant.call(fd, rm::ALLOC, &arg, &[]);
+        assert_eq!((called.ret, called.arg), (Err(EFAULT), arg), "{address:#x}");
+    }
+    assert_eq!(stage.fake.seen().len(), before);
+    stage.assert_exact(0);
+}
+
+fn an_unwritable_struct() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let pages = tenant.pages(1, true);
+    // All zeroes: a root client, which the driver makes and whose handle cannot be told.
+    assert_eq!(stage.fake.client_count(), 1);
+    assert_eq!(tenant.ioctl(fd, rm::ALLOC, pages + PAGE), Err(EFAULT));
+    assert_eq!(stage.fake.client_count(), 2);
+    let clients = stage.container.account.ledger().clients().count();
+    assert_eq!(clients, 2, "the ledger has it: it goes with its file");
+    // A struct that reaches into the read-only page, with memory: executed, charged, and not told.
+    let at = pages + PAGE - 24;
+    let arg = rm::alloc(client, device, 0x66, rm::VIDMEM, tenant.params_address());
+    tenant.write(tenant.params_address(), &rm::memory_params(MIB));
+    tenant.write(at, &arg[..24]);
+    assert_eq!(
+        tenant.ioctl(fd, rm::ALLOC, at),
+        Ok(0),
+        "nothing changed behind the edge"
+    );
+    stage.assert_exact(MIB);
+    assert_eq!(tenant.free(fd, client, device, 0x66), rm::OK);
+    stage.assert_exact(0);
+}
+
+fn parameters_may_end_with_their_page() {
+    /// A class whose parameters have no exact size, so a window over them is read.
+    const WINDOWED: u32 = 0x2081;
+    let stage = Stage::new(MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let pages = tenant.pages(2, false);
+    let end = pages + 2 * PAGE;
+    for (address, readable) in [(end - 8, 8), (end - PAGE, 512), (end - PAGE - 100, 512)] {
+        tenant.write(address, &[7; 8]);
+        let arg = rm::alloc(client, device, 0, WINDOWED, address);
+        let called = tenant.call(fd, rm::ALLOC, &arg, &[]);
+        assert_eq!(called.status(), rm::OK, "{readable}");
+        let seen = stage.fake.seen().pop().unwrap();
+        assert_eq!(
+            (seen.segments[1].len(), &seen.segments[1][..8]),
+            (readable, &[7; 8][..])
+        );
+        assert_eq!(
+            tenant.read(address, 2),
+            [8, 7],
+            "the answer is written back"
+        );
+    }
+    let arg = rm::alloc(client, device, 0, WINDOWED, end);
+    assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[]).ret, Err(EFAULT));
+    // An exact size that just fits.
+    let params = rm::memory_params(MIB);
+    let address = end - params.len() as u64;
+    tenant.write(address, &params);
+    let arg = rm::alloc(client, device, 0, rm::VIDMEM, address);
+    assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[]).status(), rm::OK);
+    stage.assert_exact(MIB);
+}
+
+/// A second thread flips the size between what fits and what does not, as fast as it can, byte by byte.
+fn what_was_checked_is_what_executes() {
+    const ROUNDS: u32 = 400;
+    let stage = Stage::new(MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let mut arg = rm::alloc(client, device, 0, rm::VIDMEM, tenant.params_address());
+    let (small, large) = (rm::memory_params(MIB), rm::memory_params(64 * MIB));
+    tenant.write(tenant.params_address(), &small);
+    tenant.ok(&Ask::Flip {
+        address: tenant.params_address() + 64,
+        one: small[64..72].to_vec(),
+        other: large[64..72].to_vec(),
+    });
+    let (mut granted, mut refused) = (0, 0);
+    for round in 0..ROUNDS {
+        put_u32(&mut arg, 8, 0x1000 + round);
+        tenant.write(tenant.arg_address(), &arg);
+        assert_eq!(tenant.ioctl(fd, rm::ALLOC, tenant.arg_address()), Ok(0));
+        let after = tenant.read(tenant.arg_address(), arg.len());
+        match rm::status(&after) {
+            rm::OK => {
+                granted += 1;
+                let took = rm::size(&stage.fake.seen().pop().unwrap().segments[1]);
+                stage.assert_exact(took.max(1).next_multiple_of(GRANULE));
+                let free = rm::free(client, device, 0x1000 + round);
+                tenant.write(tenant.arg_address(), &free);
+                assert_eq!(tenant.ioctl(fd, rm::FREE, tenant.arg_address()), Ok(0));
+            }
+            rm::NO_MEMORY => refused += 1,
+            other => panic!("status {other:#x}"),
+        }
+    }
+    tenant.ok(&Ask::StopFlipping);
+    assert!(
+        granted > 0 && refused > 0,
+        "{granted} granted, {refused} refused"
+    );
+    let sizes: Vec<u64> = stage
+        .fake
+        .seen()
+        .iter()
+        .filter(|seen| {
+            let params = seen.segments.get(1);
+            seen.cmd == rm::ALLOC && params.is_some_and(|params| params.len() == 128)
+        })
+        .map(|seen| rm::size(&seen.segments[1]))
+        .collect();
+    assert_eq!(sizes.len(), granted);
+    assert!(
+        sizes.iter().all(|size| *size <= MIB),
+        "the driver got what was checked"
+    );
+    stage.assert_exact(0);
+}
+
+fn only_changed_bytes_are_written() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    // A neighbour writes into the part of the parameters that the driver does not change, while the call is under way.
+    let writer = tenant.thread();
+    stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| tenant.memory(fd, client, device, 0x55, MIB + 1));
+        stage.fake.wait_for_held(1);
+        let mut later = vec![0; 8];
+        put_u64(&mut later, 0, 0x1122_3344_5566_7788);
+        writer.write(tenant.params_address() + 96, &later);
+        stage.fake.let_go();
+        let called = call.join().unwrap();
+        assert_eq!(called.status(), rm::OK);
+        assert_eq!(
+            called.params[96..104],
+            later,
+            "the neighbour's bytes are not undone"
+        );
+        assert_eq!(rm::size(&called.params), MIB + (64 << 10));
+    });
+}
+
+fn no_second_listener() {
+    const EBUSY: i32 = 16;
+    let stage = Stage::new(MIB);
+    let tenant = stage.tenant();
+    assert_eq!(tenant.ask(&Ask::NewListener), Err(EBUSY));
+}

@@ -1,0 +1,249 @@
+//! What is granted, refused, given back, and shown.
+
+use std::sync::atomic::Ordering;
+
+use nvabi::bytes::{put_u32, u32_at};
+use nvabi::control::{NV2080_CTRL_CMD_FB_GET_INFO_V2, fb_info};
+use nvabi::layout::card_info;
+
+use crate::Test;
+use crate::fake::GRANULE;
+use crate::rm;
+use crate::stage::{Confined, Stage};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("quota::is_exact", is_exact),
+    (
+        "quota::size_is_what_the_driver_took",
+        size_is_what_the_driver_took,
+    ),
+    (
+        "quota::a_refused_call_reaches_no_driver",
+        a_refused_call_reaches_no_driver,
+    ),
+    (
+        "quota::what_the_driver_refuses_is_given_back",
+        what_the_driver_refuses_is_given_back,
+    ),
+    (
+        "quota::racing_threads_never_pass_it",
+        racing_threads_never_pass_it,
+    ),
+    (
+        "quota::a_duplicate_keeps_its_charge",
+        a_duplicate_keeps_its_charge,
+    ),
+    ("quota::views_show_the_slice", views_show_the_slice),
+    (
+        "quota::unknown_calls_are_refused_as_the_driver_would",
+        unknown_calls_are_refused,
+    ),
+];
+
+const MIB: u64 = 1 << 20;
+
+/// A tenant with a client and its device, on a control file.
+pub(crate) fn with_device(stage: &Stage) -> (Confined, i32, u32, u32) {
+    let tenant = stage.tenant();
+    let fd = tenant.open(&stage.path("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    (tenant, fd, client, device)
+}
+
+fn is_exact() {
+    for killable in [false, true] {
+        let stage = Stage::new(4 * MIB);
+        let tenant = if killable {
+            stage.killable_tenant()
+        } else {
+            stage.tenant()
+        };
+        let fd = tenant.open(&stage.path("nvidiactl"));
+        let client = tenant.client(fd);
+        let device = tenant.device(fd, client);
+        let mut handles = Vec::new();
+        for _ in 0..4 {
+            let called = tenant.memory(fd, client, device, 0, MIB);
+            assert_eq!(called.status(), rm::OK);
+            handles.push(rm::new_handle(&called.arg));
+        }
+        stage.assert_exact(4 * MIB);
+
+        let over = tenant.memory(fd, client, device, 0, 1);
+        assert_eq!(over.status(), rm::NO_MEMORY);
+        assert_eq!(rm::new_handle(&over.arg), 0, "hObjectNew is untouched");
+        assert_eq!(
+            over.params,
+            rm::memory_params(1),
+            "the parameters are untouched"
+        );
+        stage.assert_exact(4 * MIB);
+
+        assert_eq!(tenant.free(fd, client, device, handles[0]), rm::OK);
+        stage.assert_exact(3 * MIB);
+        let again = tenant.memory(fd, client, device, 0x77, MIB);
+        assert_eq!((again.status(), rm::new_handle(&again.arg)), (rm::OK, 0x77));
+        stage.assert_exact(4 * MIB);
+
+        assert_eq!(tenant.free(fd, client, client, device), rm::OK);
+        stage.assert_exact(0);
+    }
+}
+
+fn size_is_what_the_driver_took() {
+    let stage = Stage::new(64 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let called = tenant.memory(fd, client, device, 0, 3 * MIB + 1);
+    assert_eq!(called.status(), rm::OK);
+    let took = 3 * MIB + GRANULE;
+    assert_eq!(rm::size(&called.params), took);
+    // Reserved was more: huge pages are assumed until the driver says otherwise.
+    stage.assert_exact(took);
+}
+
+fn a_refused_call_reaches_no_driver() {
+    let stage = Stage::new(MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let before = stage.fake.seen().len();
+    for size in [MIB + 1, u64::MAX, 1 << 40] {
+        let called = tenant.memory(fd, client, device, 0, size);
+        assert_eq!(called.status(), rm::NO_MEMORY, "{size}");
+    }
+    assert_eq!(stage.fake.seen().len(), before);
+    stage.assert_exact(0);
+}
+
+fn what_the_driver_refuses_is_given_back() {
+    let stage = Stage::new(2 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    // The same handle with other words in the struct: not a repetition, and refused by the driver.
+    let again = tenant.memory(fd, client, client, 5, MIB);
+    assert_ne!(again.status(), rm::OK);
+    let elsewhere = tenant.thread();
+    let again = elsewhere.memory(fd, client, device, 5, MIB);
+    assert_eq!(again.status(), nvabi::status::NV_ERR_INSERT_DUPLICATE_NAME);
+    stage.assert_exact(MIB);
+    assert_eq!(tenant.memory(fd, client, device, 6, MIB).status(), rm::OK);
+    stage.assert_exact(2 * MIB);
+}
+
+fn racing_threads_never_pass_it() {
+    const PIECES: u64 = 40;
+    let stage = Stage::new(PIECES * GRANULE);
+    let (tenant, fd, client, device) = with_device(&stage);
+    stage.fake.slow_micros.store(200, Ordering::SeqCst);
+    let threads = [tenant.thread(), tenant.thread(), tenant.thread()];
+    let clients = [client, tenant.client(fd), tenant.client(fd)];
+    let granted: u64 = std::thread::scope(|scope| {
+        let racing: Vec<_> = threads
+            .iter()
+            .zip(clients)
+            .map(|(thread, own)| {
+                scope.spawn(move || {
+                    let device = if own == client {
+                        device
+                    } else {
+                        thread.device(fd, own)
+                    };
+                    let mut granted = 0;
+                    while thread.memory(fd, own, device, 0, GRANULE).status() == rm::OK {
+                        granted += 1;
+                    }
+                    granted
+                })
+            })
+            .collect();
+        racing
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    assert_eq!(granted, PIECES);
+    stage.assert_exact(PIECES * GRANULE);
+    let peak = stage.container.account.ledger().peak(ledger::CardSlot(0));
+    assert_eq!(peak, PIECES * GRANULE);
+}
+
+fn a_duplicate_keeps_its_charge() {
+    const DUP: u32 = 0xc01c_4634;
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let mut arg = vec![0; 28];
+    for (at, word) in [(0, client), (4, device), (8, 6), (12, client), (16, 5)] {
+        put_u32(&mut arg, at, word);
+    }
+    let called = tenant.call(fd, DUP, &arg, &[]);
+    assert_eq!((called.ret, u32_at(&called.arg, 24)), (Ok(0), Some(rm::OK)));
+    assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
+    assert_eq!(stage.used_bytes(), MIB, "the duplicate holds the memory");
+    assert_eq!(tenant.free(fd, client, device, 6), rm::OK);
+    assert_eq!(stage.used_bytes(), 0);
+
+    // A client that is not the container's cannot be reached into.
+    put_u32(&mut arg, 12, 0xc1d0_ffff);
+    let called = tenant.call(fd, DUP, &arg, &[]);
+    let refused = Some(nvabi::status::NV_ERR_INVALID_CLIENT);
+    assert_eq!((called.ret, u32_at(&called.arg, 24)), (Ok(0), refused));
+}
+
+fn views_show_the_slice() {
+    const CARD_INFO: u32 = 0xc120_46c8;
+    let stage = Stage::new(8 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    assert_eq!(
+        tenant.memory(fd, client, device, 0, 2 * MIB).status(),
+        rm::OK
+    );
+
+    let mut list = vec![0; 460];
+    put_u32(&mut list, 0, 3);
+    let indices = [fb_info::TOTAL_RAM_SIZE, fb_info::HEAP_FREE, 0x0c];
+    for (slot, index) in indices.into_iter().enumerate() {
+        put_u32(&mut list, 4 + slot * 8, index);
+    }
+    let cmd = NV2080_CTRL_CMD_FB_GET_INFO_V2;
+    let arg = rm::control(client, device, cmd, tenant.params_address(), 460);
+    let called = tenant.call(fd, rm::CONTROL, &arg, &list);
+    assert_eq!(called.status(), rm::OK);
+    let shown: Vec<Option<u32>> = (0..3)
+        .map(|slot| u32_at(&called.params, 8 + slot * 8))
+        .collect();
+    let unknown_to_us = crate::fake::CARD_KIB;
+    assert_eq!(shown, [Some(8 << 10), Some(6 << 10), Some(unknown_to_us)]);
+
+    // Four entries; the driver knows two cards, one is granted.
+    let called = tenant.call(fd, CARD_INFO, &[0; 4 * card_info::BYTES], &[]);
+    assert_eq!(called.ret, Ok(0));
+    let valid: Vec<u8> = called
+        .arg
+        .chunks_exact(card_info::BYTES)
+        .map(|entry| entry[card_info::VALID])
+        .collect();
+    assert_eq!(valid, [1, 0, 0, 0]);
+}
+
+fn unknown_calls_are_refused() {
+    let stage = Stage::new(MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let before = stage.fake.seen().len();
+    let control = rm::control(client, device, 0xdead_beef, tenant.params_address(), 4);
+    let called = tenant.call(fd, rm::CONTROL, &control, &[0; 4]);
+    assert_eq!(called.status(), nvabi::status::NV_ERR_NOT_SUPPORTED);
+    let wrong_size = rm::control(
+        client,
+        device,
+        NV2080_CTRL_CMD_FB_GET_INFO_V2,
+        tenant.params_address(),
+        4,
+    );
+    let called = tenant.call(fd, rm::CONTROL, &wrong_size, &[0; 4]);
+    assert_eq!(called.status(), nvabi::status::NV_ERR_INVALID_ARGUMENT);
+    let class = rm::alloc(client, device, 0, 0xc2, tenant.params_address());
+    let called = tenant.call(fd, rm::ALLOC, &class, &[0; 128]);
+    assert_eq!(called.status(), nvabi::status::NV_ERR_INVALID_CLASS);
+    assert_eq!(stage.fake.seen().len(), before);
+    stage.assert_exact(0);
+}

@@ -1,0 +1,93 @@
+//! Exactly once under signals, with the filter that runc can install.
+
+use std::sync::atomic::Ordering;
+
+use crate::Test;
+use crate::agent::{Storm, StormReport};
+use crate::fake::GRANULE;
+use crate::quota::with_device;
+use crate::stage::Stage;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("signals::the_program_repeats_its_own_handles", || {
+        storm(false, true)
+    }),
+    ("signals::the_program_repeats_the_drivers_handles", || {
+        storm(false, false)
+    }),
+    ("signals::the_kernel_repeats_own_handles", || {
+        storm(true, true)
+    }),
+    ("signals::the_kernel_repeats_the_drivers_handles", || {
+        storm(true, false)
+    }),
+    ("signals::a_killable_wait_is_not_interrupted", killable),
+];
+
+/// Far more replays than one lucky hit.
+const ENOUGH_REPLAYS: u64 = 50;
+
+fn storm(kernel_repeats: bool, own_handles: bool) {
+    let stage = Stage::new(GRANULE * 4);
+    let (tenant, fd, client, device) = with_device(&stage);
+    // Signals hit the calls in every state: fast ones mostly on their way, slow ones in the driver.
+    let mut replays = 0;
+    for slow_micros in [0, 60, 700, 3000] {
+        stage.fake.slow_micros.store(slow_micros, Ordering::SeqCst);
+        let before = stage.replayed();
+        let (allocated, freed) = counts(&stage);
+        let report = tenant.storm(Storm {
+            fd,
+            client,
+            device,
+            bytes: GRANULE,
+            millis: 700,
+            timer_micros: 1000,
+            kernel_repeats,
+            own_handles,
+        });
+        replays += stage.replayed() - before;
+        assert_eq!(report.failures, [], "{slow_micros} µs");
+        let (allocated, freed) = (counts(&stage).0 - allocated, counts(&stage).1 - freed);
+        assert_eq!(
+            (report.allocated, report.freed),
+            (allocated, freed),
+            "as often as the driver did, {slow_micros} µs"
+        );
+        assert!(allocated > 0);
+        assert_eq!(report.interrupted > 0, !kernel_repeats);
+        stage.assert_exact(0);
+    }
+    assert!(replays > ENOUGH_REPLAYS, "{replays} replays");
+}
+
+fn killable() {
+    let stage = Stage::new(GRANULE * 4);
+    let tenant = stage.killable_tenant();
+    let fd = tenant.open(&stage.path("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    stage.fake.slow_micros.store(700, Ordering::SeqCst);
+    let report: StormReport = tenant.storm(Storm {
+        fd,
+        client,
+        device,
+        bytes: GRANULE,
+        millis: 700,
+        timer_micros: 1000,
+        kernel_repeats: false,
+        own_handles: false,
+    });
+    assert_eq!(report.failures, []);
+    assert_eq!((report.allocated, report.freed), counts(&stage));
+    // A signal that comes before the broker has the call still interrupts it; one that comes later does not.
+    assert_eq!(stage.replayed(), 0);
+    stage.assert_exact(0);
+}
+
+fn counts(stage: &Stage) -> (u64, u64) {
+    (
+        stage.fake.allocated.load(Ordering::SeqCst),
+        stage.fake.freed.load(Ordering::SeqCst),
+    )
+}

@@ -1,0 +1,234 @@
+//! A broker's insides around the fake driver, and tenants under the real filter.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use broker::account::{Account, Slot, uuid_bytes};
+use broker::container::{Binding, Container, Processes};
+use broker::counters::value;
+use broker::reaper::Reaper;
+use broker::workers::{Session, WAKE_SIGNAL};
+use driver::{Driver, FileKind, ImplicitBytes};
+use ledger::CardSlot;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nvabi::Release;
+
+use crate::fake::{Fake, Handle, UUID};
+use crate::launch::{self, WITH_FILTER};
+use crate::tenant::{Process, Tenant};
+
+const END: u64 = u64::MAX;
+
+/// One container's broker.
+pub(crate) struct Stage {
+    pub(crate) container: Arc<Container>,
+    pub(crate) reaper: Arc<Reaper>,
+    pub(crate) fake: Arc<Fake>,
+    folder: tempfile::TempDir,
+    sessions: Mutex<Vec<Arc<Session>>>,
+    end: Option<std::io::PipeWriter>,
+    events: Option<JoinHandle<()>>,
+}
+
+/// A tenant's process with its first thread.
+pub(crate) struct Confined {
+    pub(crate) tenant: Tenant,
+    pub(crate) process: Process,
+    pub(crate) session: Arc<Session>,
+}
+
+impl Confined {
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.0.id().cast_signed()
+    }
+}
+
+impl std::ops::Deref for Confined {
+    type Target = Tenant;
+
+    fn deref(&self) -> &Tenant {
+        &self.tenant
+    }
+}
+
+impl Stage {
+    pub(crate) fn new(quota_bytes: u64) -> Self {
+        sys::signal::interrupts(WAKE_SIGNAL).unwrap();
+        let fake = Fake::new();
+        let folder = tempfile::tempdir().unwrap();
+        for (name, kind) in [
+            ("nvidiactl", Some(FileKind::Ctl)),
+            ("nvidia0", Some(FileKind::Card { minor: 0 })),
+            ("nvidia-uvm", Some(FileKind::Uvm)),
+            ("plain", None),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, [0; 64]).unwrap();
+            if let Some(kind) = kind {
+                fake.add_node(&path, kind);
+            }
+        }
+        let driver = Handle(Arc::clone(&fake));
+        let slot = Slot {
+            uuid: UUID.to_owned(),
+            uuid_bytes: uuid_bytes(UUID).unwrap(),
+            minor: 0,
+            quota_bytes,
+        };
+        let release = Release::R570;
+        let account = Account::new(
+            release,
+            vec![slot],
+            driver.cards(),
+            ImplicitBytes::default(),
+        );
+        let container = Arc::new(Container {
+            name: "tests/calls".to_owned(),
+            release,
+            driver: Box::new(driver),
+            binding: Binding::None,
+            account,
+            files: Default::default(),
+            replay: Default::default(),
+            orders: Default::default(),
+            counters: Default::default(),
+            processes: Processes::default(),
+        });
+        let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
+        let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
+        let (reader, end) = std::io::pipe().unwrap();
+        epoll
+            .add(reader.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, END))
+            .unwrap();
+        let events = {
+            let (container, reaper) = (Arc::clone(&container), Arc::clone(&reaper));
+            std::thread::spawn(move || watch_exits(&epoll, &container, &reaper, reader))
+        };
+        Self {
+            container,
+            reaper,
+            fake,
+            folder,
+            sessions: Mutex::default(),
+            end: Some(end),
+            events: Some(events),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A process under the filter as runc installs it: any signal ends a wait.
+    pub(crate) fn tenant(&self) -> Confined {
+        self.confined(WITH_FILTER)
+    }
+
+    /// A process under the filter as `cgpu run` installs it: only fatal signals end a wait.
+    pub(crate) fn killable_tenant(&self) -> Confined {
+        self.confined(&format!("{WITH_FILTER}-killable"))
+    }
+
+    fn confined(&self, role: &str) -> Confined {
+        let (child, socket) = launch::start(role).unwrap();
+        let listener = launch::listener(&socket).unwrap();
+        let session = self.serve(listener);
+        Confined {
+            tenant: Tenant::new(socket),
+            process: Process(child),
+            session,
+        }
+    }
+
+    fn serve(&self, listener: OwnedFd) -> Arc<Session> {
+        let (container, reaper) = (Arc::clone(&self.container), Arc::clone(&self.reaper));
+        let session = Session::start(listener, container, reaper).unwrap();
+        self.sessions.lock().unwrap().push(Arc::clone(&session));
+        session
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.container.account.ledger().used(CardSlot(0))
+    }
+
+    pub(crate) fn replayed(&self) -> u64 {
+        value(&self.container.counters.replayed)
+    }
+
+    pub(crate) fn continued(&self) -> u64 {
+        value(&self.container.counters.continued)
+    }
+
+    /// Nothing is set aside, the ledger's own rules hold, and it agrees with the driver.
+    pub(crate) fn assert_exact(&self, bytes: u64) {
+        let ledger = self.container.account.ledger();
+        let snapshot = ledger.snapshot();
+        assert_eq!((snapshot.reservations, snapshot.pins), (0, 0));
+        assert_eq!(ledger.check_invariants(), Ok(()));
+        assert_eq!(
+            (ledger.used(CardSlot(0)), self.fake.held_bytes()),
+            (bytes, bytes),
+            "(ledger, driver)"
+        );
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for session in self.sessions.lock().unwrap().iter() {
+            session.end();
+        }
+        drop(self.end.take());
+        let events = self.events.take().unwrap().join();
+        if !std::thread::panicking() {
+            events.unwrap();
+        }
+    }
+}
+
+/// What `start::Broker::run` does with exits; the beat is the tests' own affair.
+fn watch_exits(
+    epoll: &Epoll,
+    container: &Container,
+    reaper: &Reaper,
+    _reader: std::io::PipeReader,
+) {
+    loop {
+        let mut events = [EpollEvent::empty(); 4];
+        let ready = match epoll.wait(&mut events, EpollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            ready => ready.unwrap(),
+        };
+        for event in &events[..ready] {
+            match event.data() {
+                END => return,
+                pid => reaper.exited(container, i32::try_from(pid).unwrap()),
+            }
+        }
+    }
+}
+
+/// Waits for what happens in another thread or process.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether this machine lets a filter be installed and other processes be looked into.
+pub(crate) fn can_run() -> Result<(), String> {
+    sys::seccomp::supported().map_err(|error| format!("no user notification: {error}"))?;
+    if !nix::unistd::geteuid().is_root() {
+        return Err("not root".to_owned());
+    }
+    let yama = Path::new("/proc/sys/kernel/yama/ptrace_scope");
+    match std::fs::read_to_string(yama) {
+        Ok(scope) if scope.trim() == "3" => Err("ptrace is off on this host".to_owned()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,216 @@
+//! A tenant seen from the test: a thread that does what it is asked.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::time::Duration;
+
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::agent::{Ask, Reply, Storm, StormReport};
+use crate::rm;
+
+/// No answer within this time is a hang.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The parameters' place in a tenant's scratch pages.
+const PARAMS: u64 = 4096;
+
+/// One thread of the tenant.
+pub(crate) struct Tenant {
+    socket: OwnedFd,
+    scratch: u64,
+}
+
+/// A started process; killed and waited for at the end.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Called {
+    /// The ioctl's value or errno.
+    pub(crate) ret: Result<i64, i32>,
+    /// The struct afterwards.
+    pub(crate) arg: Vec<u8>,
+    /// The parameters afterwards.
+    pub(crate) params: Vec<u8>,
+}
+
+impl Called {
+    pub(crate) fn status(&self) -> u32 {
+        assert_eq!(self.ret, Ok(0));
+        rm::status(&self.arg)
+    }
+}
+
+impl Tenant {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        let patience = TimeVal::seconds(PATIENCE.as_secs().cast_signed());
+        setsockopt(&socket, ReceiveTimeout, &patience).unwrap();
+        let mut tenant = Self { socket, scratch: 0 };
+        tenant.scratch = tenant.pages(8, false);
+        tenant
+    }
+
+    fn ask_with(&self, ask: &Ask) -> (Reply, Option<OwnedFd>) {
+        let text = serde_json::to_vec(ask).unwrap();
+        sys::fd_passing::send(self.socket.as_fd(), &text, &[]).unwrap();
+        let mut buffer = vec![0; 256 * 1024];
+        let (count, fds) = sys::fd_passing::receive(self.socket.as_fd(), &mut buffer).unwrap();
+        assert!(count > 0, "the tenant has ended at {ask:?}");
+        let reply = serde_json::from_slice(&buffer[..count]).unwrap();
+        (reply, fds.into_iter().next())
+    }
+
+    pub(crate) fn ask(&self, ask: &Ask) -> Result<i64, i32> {
+        match self.ask_with(ask).0 {
+            Reply::Value(value) => value,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends a request whose answer never comes, since the process is killed meanwhile.
+    pub(crate) fn ask_only(&self, ask: &Ask) {
+        let text = serde_json::to_vec(ask).unwrap();
+        sys::fd_passing::send(self.socket.as_fd(), &text, &[]).unwrap();
+    }
+
+    pub(crate) fn ok(&self, ask: &Ask) -> i64 {
+        self.ask(ask)
+            .unwrap_or_else(|errno| panic!("errno {errno} at {ask:?}"))
+    }
+
+    fn number(&self, ask: &Ask) -> i32 {
+        i32::try_from(self.ok(ask)).unwrap()
+    }
+
+    pub(crate) fn open(&self, path: &std::path::Path) -> i32 {
+        let path = path.to_str().unwrap().to_owned();
+        self.number(&Ask::Open { path })
+    }
+
+    pub(crate) fn dup(&self, fd: i32) -> i32 {
+        self.number(&Ask::Dup { fd })
+    }
+
+    pub(crate) fn close(&self, fd: i32) {
+        self.ok(&Ask::Close { fd });
+    }
+
+    pub(crate) fn receive_fd(&self, socket: i32) -> i32 {
+        self.number(&Ask::ReceiveFd { socket })
+    }
+
+    pub(crate) fn pages(&self, count: usize, read_only_guard: bool) -> u64 {
+        let ask = Ask::Pages {
+            count,
+            read_only_guard,
+        };
+        self.ok(&ask).cast_unsigned()
+    }
+
+    pub(crate) fn bytes(&self, ask: &Ask) -> Vec<u8> {
+        match self.ask_with(ask).0 {
+            Reply::Bytes(bytes) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn read(&self, address: u64, count: usize) -> Vec<u8> {
+        self.bytes(&Ask::Read { address, count })
+    }
+
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+        let bytes = bytes.to_vec();
+        self.ok(&Ask::Write { address, bytes });
+    }
+
+    pub(crate) fn ioctl(&self, fd: i32, cmd: impl Into<u64>, address: u64) -> Result<i64, i32> {
+        let cmd = cmd.into();
+        self.ask(&Ask::Ioctl { fd, cmd, address })
+    }
+
+    /// Where [`Tenant::call`] puts the struct.
+    pub(crate) fn arg_address(&self) -> u64 {
+        self.scratch
+    }
+
+    /// Where [`Tenant::call`] puts the parameters.
+    pub(crate) fn params_address(&self) -> u64 {
+        self.scratch + PARAMS
+    }
+
+    /// Makes a call with this struct and these parameters.
+    pub(crate) fn call(&self, fd: i32, cmd: impl Into<u64>, arg: &[u8], params: &[u8]) -> Called {
+        self.write(self.arg_address(), arg);
+        self.write(self.params_address(), params);
+        let ret = self.ioctl(fd, cmd, self.arg_address());
+        Called {
+            ret,
+            arg: self.read(self.arg_address(), arg.len()),
+            params: self.read(self.params_address(), params.len()),
+        }
+    }
+
+    /// A new client; its handle.
+    pub(crate) fn client(&self, fd: i32) -> u32 {
+        let called = self.call(fd, rm::ALLOC, &rm::alloc(0, 0, 0, rm::ROOT, 0), &[]);
+        assert_eq!(called.status(), rm::OK);
+        rm::new_handle(&called.arg)
+    }
+
+    /// The granted card; its handle.
+    pub(crate) fn device(&self, fd: i32, client: u32) -> u32 {
+        let arg = rm::alloc(client, client, 0, rm::DEVICE, self.params_address());
+        let called = self.call(fd, rm::ALLOC, &arg, &[0; 56]);
+        assert_eq!(called.status(), rm::OK);
+        rm::new_handle(&called.arg)
+    }
+
+    /// Allocates card memory; `handle` 0 lets the driver choose.
+    pub(crate) fn memory(
+        &self,
+        fd: i32,
+        client: u32,
+        device: u32,
+        handle: u32,
+        size: u64,
+    ) -> Called {
+        let arg = rm::alloc(client, device, handle, rm::VIDMEM, self.params_address());
+        self.call(fd, rm::ALLOC, &arg, &rm::memory_params(size))
+    }
+
+    pub(crate) fn free(&self, fd: i32, client: u32, device: u32, handle: u32) -> u32 {
+        self.call(fd, rm::FREE, &rm::free(client, device, handle), &[])
+            .status()
+    }
+
+    /// A further thread of the same process.
+    pub(crate) fn thread(&self) -> Self {
+        Self::new(self.ask_with(&Ask::Thread).1.unwrap())
+    }
+
+    /// A further process; it ends when the returned tenant is dropped.
+    pub(crate) fn process(&self, inherit: &[i32]) -> (Self, i32) {
+        let inherit = inherit.to_vec();
+        let (reply, socket) = self.ask_with(&Ask::Process { inherit });
+        let Reply::Value(Ok(pid)) = reply else {
+            panic!("{reply:?}")
+        };
+        (Self::new(socket.unwrap()), i32::try_from(pid).unwrap())
+    }
+
+    pub(crate) fn storm(&self, storm: Storm) -> StormReport {
+        match self.ask_with(&Ask::Storm(storm)).0 {
+            Reply::Storm(report) => report,
+            other => panic!("{other:?}"),
+        }
+    }
+}
