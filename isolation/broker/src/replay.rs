@@ -367,4 +367,17 @@ mod tests {
             assert_eq!(heard.recv().unwrap(), (2, Some(true)));
         });
     }
+
+    #[test]
+    fn a_worker_that_is_late_leaves_what_is_kept_of_the_newer_call() {
+        let replay = Replay::default();
+        replay
+            .enter(call(7, CALL), || true)
+            .unwrap()
+            .keep_undelivered(finished(1, 2));
+        assert!(replay.enter(call(7, [3, 1, 2]), || false).is_none());
+        let mut turn = replay.enter(call(7, CALL), || true).unwrap();
+        assert!(turn.is_repetition());
+        assert!(turn.undelivered(&[1; 4]).is_some());
+    }
 }
