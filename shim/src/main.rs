@@ -1,5 +1,7 @@
 //! The program `containerd-shim-cgpu-v2`; see the library.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

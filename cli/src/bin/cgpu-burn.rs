@@ -1,5 +1,7 @@
 //! `cgpu-burn`: see [`cli::burn`].
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;

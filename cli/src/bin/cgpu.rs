@@ -1,5 +1,7 @@
 //! `cgpu`: see [`cli::commands`].
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;
