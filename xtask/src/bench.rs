@@ -161,9 +161,10 @@ impl Bench {
             with.extend(sample(&format!("with{turn}"), &VGPU)?);
             without.extend(sample(&format!("without{turn}"), &["--runtime", CGPU])?);
         }
-        let (with, without) = (sorted(with), sorted(without));
-        let difference = |share: f64| (quantile(&with, share) - quantile(&without, share)) / 1000.0;
-        let (median, p99) = (difference(0.5), difference(0.99));
+        let more = sorted(pairs(&with, &without, |with, without| {
+            (with - without) / 1000.0
+        }));
+        let (median, p99) = (quantile(&more, 0.5), quantile(&more, 0.99));
         self.add(
             "call that passes the filter, more than without",
             "µs",
@@ -193,9 +194,9 @@ impl Bench {
                 }
             }
         }
-        let [vgpu, plain, runc] = times.map(sorted);
-        let more = |share: f64| quantile(&vgpu, share) - quantile(&plain, share);
-        let (median, p99) = (more(0.5), more(0.99));
+        let [vgpu, plain, runc] = times;
+        let more = sorted(pairs(&vgpu, &plain, |vgpu, plain| vgpu - plain));
+        let (median, p99) = (quantile(&more, 0.5), quantile(&more, 0.99));
         self.add(
             "container start with a vGPU, more than without",
             "ms",
@@ -203,10 +204,8 @@ impl Bench {
             p99,
             10.0,
         );
-        let (median, p99) = (
-            quantile(&plain, 0.5) / quantile(&runc, 0.5),
-            quantile(&plain, 0.99) / quantile(&runc, 0.99),
-        );
+        let ratio = sorted(pairs(&plain, &runc, |plain, runc| plain / runc));
+        let (median, p99) = (quantile(&ratio, 0.5), quantile(&ratio, 0.99));
         self.add(
             "container start without a vGPU, to containerd-shim-runc-v2",
             "×",
@@ -278,6 +277,14 @@ fn microseconds(kind: &Value) -> Result<(f64, f64)> {
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
+}
+
+/// What was measured in the same turn, put together.
+fn pairs(one: &[f64], other: &[f64], by: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+    one.iter()
+        .zip(other)
+        .map(|(one, other)| by(*one, *other))
+        .collect()
 }
 
 /// The value below which `share` of the sorted values lie; 0 of none.

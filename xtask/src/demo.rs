@@ -140,8 +140,8 @@ impl Stage {
         let shown: Vec<String> = args
             .iter()
             .map(|word| {
-                if word.contains('\n') {
-                    "'…'".to_owned()
+                if *word == python::CHECK {
+                    "\"$(cat integration/payloads/tinygrad_check.py)\"".to_owned()
                 } else if word.contains(' ') {
                     format!("'{word}'")
                 } else {
