@@ -48,8 +48,11 @@ impl Session {
         container: Arc<Container>,
         reaper: Arc<Reaper>,
     ) -> std::io::Result<Arc<Self>> {
+        let listener = Listener::from(listener);
+        // An old kernel does not know it, and is slower.
+        let _unknown = listener.wake_on_same_cpu();
         let session = Arc::new(Self {
-            listener: Listener::from(listener),
+            listener,
             dead: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             threads: Mutex::default(),

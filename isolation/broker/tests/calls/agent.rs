@@ -101,7 +101,7 @@ pub(crate) struct Storm {
 pub(crate) struct StormReport {
     pub(crate) allocated: u64,
     pub(crate) freed: u64,
-    /// Statuses and errnos other than success.
+    /// The first statuses (and negative errnos) other than success.
     pub(crate) failures: Vec<(String, i64)>,
     pub(crate) interrupted: u64,
 }
@@ -274,6 +274,14 @@ fn ioctl(fd: i32, cmd: u64, address: u64) -> io::Result<i64> {
     at(address, |pages, at| pages.ioctl(fd, cmd, at))
 }
 
+impl StormReport {
+    fn failed(&mut self, what: &str, how: i64) {
+        if self.failures.len() < 10 {
+            self.failures.push((what.to_owned(), how));
+        }
+    }
+}
+
 impl Storm {
     fn run(&self) -> io::Result<StormReport> {
         /// `SIGALRM`
@@ -314,14 +322,14 @@ impl Storm {
                         report.allocated += 1;
                         held.push_back(rm::new_handle(&arg));
                     }
-                    (other, _) => report.failures.push(("alloc".to_owned(), other)),
+                    (other, _) => report.failed("alloc", other),
                 }
             } else if let Some(handle) = held.pop_front() {
                 let free = rm::free(self.client, self.device, handle);
                 pages.write(0, &free).unwrap();
                 match call(rm::FREE, free.len(), &mut report) {
                     (0, _) => report.freed += 1,
-                    (other, _) => report.failures.push(("free".to_owned(), other)),
+                    (other, _) => report.failed("free", other),
                 }
             }
         }
