@@ -1,7 +1,8 @@
 //! Everything that an engine asks of a shim, from start to deletion, under containerd of both generations.
 //! No container here asks for a vGPU: these must be plain containers under our shim.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -34,7 +35,7 @@ under_both_containerds! {
     ps_lists_every_process
     metrics_tell_memory_and_its_limit
     output_goes_to_a_log_file
-    a_logging_program_is_refused_by_name
+    output_goes_to_a_logging_program
     events_come_in_order
     an_oom_kill_is_reported
     containers_of_one_group_share_a_shim
@@ -283,18 +284,31 @@ fn output_goes_to_a_log_file(rig: &mut Rig) -> Result<()> {
     rig.containerd.remove("c")
 }
 
-fn a_logging_program_is_refused_by_name(rig: &mut Rig) -> Result<()> {
-    let uri = ["--runtime", CGPU, "--log-uri", "binary:///usr/bin/logger"];
-    let said = rig
-        .containerd
-        .run_detached(&rig.image, "c", &uri, &["true"])?
-        .failure()?;
-    assert!(
-        said.contains("binary:///usr/bin/logger") && said.contains("file://"),
-        "{said}"
+fn output_goes_to_a_logging_program(rig: &mut Rig) -> Result<()> {
+    // containerd's contract: output on descriptor 3, errors on 4, readiness told by closing 5.
+    let (program, out, err) = (
+        rig.node.root().join("logger"),
+        rig.node.root().join("logged.out"),
+        rig.node.root().join("logged.err"),
     );
-    rig.containerd.ctr(&["containers", "rm", "c"])?.success()?;
-    Ok(())
+    let script = format!(
+        "#!/bin/sh\nexec 5>&-\ncat <&3 >{} &\ncat <&4 >{} &\nwait\n",
+        out.display(),
+        err.display()
+    );
+    fs::write(&program, script)?;
+    fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+    let uri = format!("binary://{}", program.display());
+    let options = ["--runtime", CGPU, "--log-uri", &uri];
+    let print = ["sh", "-c", "echo one; echo two >&2"];
+    rig.containerd
+        .run_detached(&rig.image, "c", &options, &print)?
+        .success()?;
+    wait_until("both lines in the program's files", LIMIT, || {
+        let text = |path| fs::read_to_string(path).unwrap_or_default();
+        Ok(text(&out) == "one\n" && text(&err) == "two\n")
+    })?;
+    rig.containerd.remove("c")
 }
 
 fn events(rig: &Rig) -> Result<Daemon> {
