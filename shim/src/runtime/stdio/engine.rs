@@ -1,0 +1,168 @@
+//! The engine's side: opens the FIFOs, files and programs that a [`Place`] names.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use tokio::io::AsyncWriteExt;
+
+use super::end::End;
+use super::place::Place;
+use crate::error::{Error, Result, file};
+
+/// How long Create waits for the engine to open its end of an output FIFO.
+const READER_WAIT: Duration = Duration::from_secs(30);
+
+/// Where output goes.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// The write end, and the read end that keeps it alive while the engine restarts.
+    Fifo {
+        write: End,
+        _keep: OwnedFd,
+    },
+    File(tokio::fs::File),
+    /// What a logging program reads.
+    Program(End),
+}
+
+impl Sink {
+    /// Opens it; nothing for nowhere.
+    pub(super) async fn open(place: Place) -> Result<Option<Self>> {
+        match place {
+            Place::Nowhere => Ok(None),
+            Place::Logger(_) => Err(Error::Invalid {
+                key: "stderr",
+                value: "binary://".to_owned(),
+                allowed: "a program only if standard output goes to it too",
+            }),
+            Place::Fifo(path) => Ok(Some(Self::open_fifo(path).await?)),
+            Place::File(path) => {
+                if let Some(dir) = path.parent() {
+                    std::fs::create_dir_all(dir).map_err(file("create", dir))?;
+                }
+                let opened = OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .mode(0o644)
+                    .open(&path);
+                Ok(Some(Self::File(tokio::fs::File::from_std(
+                    opened.map_err(file("open", path))?,
+                ))))
+            }
+        }
+    }
+
+    /// Waits for the reader: a FIFO that was written and closed before its reader came would never end for it.
+    async fn open_fifo(path: PathBuf) -> Result<Self> {
+        check_fifo(&path)?;
+        let write = match open_fifo(&path, OpenOptions::new().write(true)) {
+            Err(error) if error.raw_os_error() == Some(libc_enxio()) => {
+                await_reader(path.clone()).await?
+            }
+            other => other.map_err(file("open", &path))?,
+        };
+        let keep = open_fifo(&path, OpenOptions::new().read(true)).map_err(file("open", &path))?;
+        Ok(Self::Fifo {
+            write: End::new(write)?,
+            _keep: keep,
+        })
+    }
+
+    /// Delivers the bytes.
+    pub(super) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Fifo { write, .. } | Self::Program(write) => write.write_all(bytes).await,
+            Self::File(file) => {
+                file.write_all(bytes).await?;
+                file.flush().await
+            }
+        }
+    }
+}
+
+/// "No reader" from a non-blocking open of a FIFO for writing.
+fn libc_enxio() -> i32 {
+    Errno::ENXIO as i32
+}
+
+fn check_fifo(path: &Path) -> Result<()> {
+    let kind = std::fs::metadata(path)
+        .map_err(file("stat", path))?
+        .file_type();
+    if kind.is_fifo() {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        key: "stream",
+        value: path.display().to_string(),
+        allowed: "the path of a FIFO",
+    })
+}
+
+fn open_fifo(path: &Path, options: &mut OpenOptions) -> io::Result<OwnedFd> {
+    options
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)
+        .map(OwnedFd::from)
+}
+
+/// Opens for writing as soon as somebody reads.
+async fn await_reader(path: PathBuf) -> Result<OwnedFd> {
+    let blocking = {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || OpenOptions::new().write(true).open(path))
+    };
+    let joined = tokio::time::timeout(READER_WAIT, blocking).await;
+    let Ok(joined) = joined else {
+        // Sets the waiting thread free.
+        drop(open_fifo(&path, OpenOptions::new().read(true)));
+        return Err(Error::FifoUnread {
+            path,
+            waited_s: READER_WAIT.as_secs(),
+        });
+    };
+    let opened = joined.map_err(|_panic| Error::Lost("opening a FIFO"))?;
+    opened.map(OwnedFd::from).map_err(file("open", path))
+}
+
+/// Where input comes from: the FIFO, and the write end that `CloseIO` closes.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) read: End,
+    pub(super) hold: Hold,
+}
+
+/// The write end of an input FIFO, until it is closed.
+pub(super) type Hold = Arc<Mutex<Option<OwnedFd>>>;
+
+impl Source {
+    /// Opens it; nothing for nowhere.
+    pub(super) fn open(place: Place) -> Result<Option<Self>> {
+        let path = match place {
+            Place::Nowhere => return Ok(None),
+            Place::Fifo(path) => path,
+            Place::File(_) | Place::Logger(_) => {
+                let value = "file:// or binary://".to_owned();
+                return Err(Error::Invalid {
+                    key: "stdin",
+                    value,
+                    allowed: "empty or the path of a FIFO",
+                });
+            }
+        };
+        check_fifo(&path)?;
+        let read = open_fifo(&path, OpenOptions::new().read(true)).map_err(file("open", &path))?;
+        let hold = open_fifo(&path, OpenOptions::new().write(true)).map_err(file("open", &path))?;
+        Ok(Some(Self {
+            read: End::new(read)?,
+            hold: Arc::new(Mutex::new(Some(hold))),
+        }))
+    }
+}

@@ -1,0 +1,108 @@
+//! Create, and how it is undone.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::Supervisor;
+use super::cell::{Cell, Live, ProcessStreams, lock};
+use crate::error::{Error, Result};
+use crate::runtime::runc::{Calls, Runc};
+use crate::runtime::spec::Spec;
+use crate::runtime::{gpu, rootfs};
+use crate::task::{Container, Create, Pid, Step, Target};
+
+impl Supervisor {
+    /// Creates a container; its init waits to be started.
+    ///
+    /// # Errors
+    /// Whatever step fails; the ones before it are undone.
+    pub async fn create(&self, request: Create) -> Result<Pid> {
+        let spec = Spec::read(&request.bundle)?;
+        let runc = Runc::new(&self.namespace, &request.options, spec.cgroups_path());
+        let calls = Calls::new(
+            runc,
+            self.reaper.clone(),
+            request.id.clone(),
+            request.bundle.clone(),
+        );
+        let init = ProcessStreams::new(request.stdio, Vec::new());
+        let cell = Arc::new(Cell {
+            namespace: self.namespace.clone(),
+            id: request.id.clone(),
+            bundle: request.bundle,
+            rootfs: request.rootfs,
+            options: request.options,
+            pid_namespace: spec.pid_namespace(),
+            calls,
+            state: Mutex::new(Container::new()),
+            live: Mutex::new(Live {
+                streams: BTreeMap::from([(Target::Init, init)]),
+                ..Live::default()
+            }),
+            events: self.events.clone(),
+        });
+        {
+            use std::collections::hash_map::Entry;
+            match lock(&self.containers).entry(request.id.clone()) {
+                Entry::Occupied(_) => return Err(Error::ContainerExists(request.id)),
+                Entry::Vacant(free) => drop(free.insert(Arc::clone(&cell))),
+            }
+        }
+        let created = self.create_in(&cell).await;
+        if created.is_err() {
+            lock(&self.containers).remove(&cell.id);
+        }
+        created
+    }
+
+    async fn create_in(&self, cell: &Arc<Cell>) -> Result<Pid> {
+        cell.calls.runc().save(&cell.bundle)?;
+        let share = {
+            let (namespace, id, bundle) =
+                (self.namespace.clone(), cell.id.clone(), cell.bundle.clone());
+            gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+                gpu.create(&namespace, &id, &bundle)
+            })
+            .await?
+        };
+        let shared = share.is_some();
+        lock(&cell.live).share = share;
+        let created = self.create_runc(cell).await;
+        if created.is_err() {
+            self.undo_create(cell, shared).await;
+        }
+        created
+    }
+
+    async fn create_runc(&self, cell: &Arc<Cell>) -> Result<Pid> {
+        rootfs::mount_all(&cell.bundle.join("rootfs"), &cell.rootfs)?;
+        let request = cell.stdio(&Target::Init)?;
+        let window = self.reaper.window();
+        let (pid, copying) = cell.launch(&Target::Init, &request, &[]).await?;
+        cell.attach(&Target::Init, copying);
+        cell.attach_cgroup(pid);
+        cell.apply(Step::Created(pid))?;
+        let watched = Arc::clone(cell);
+        window.claim(pid, move |exit| watched.exited(Target::Init, exit));
+        Ok(pid)
+    }
+
+    /// A create that failed leaves nothing: no runc state, mount, stream or share.
+    async fn undo_create(&self, cell: &Arc<Cell>, shared: bool) {
+        if cell.calls.runc().state_dir(&cell.id).exists()
+            && let Err(error) = cell
+                .calls
+                .simple("delete", &["--force", cell.id.as_str()])
+                .await
+        {
+            tracing::warn!(container = %cell.id, %error, "cannot delete what runc left");
+        }
+        if let Err(error) = cell.unmount() {
+            tracing::warn!(container = %cell.id, %error, "cannot unmount");
+        }
+        drop(std::mem::take(&mut *lock(&cell.live)));
+        if shared && let Err(error) = self.release(&cell.id).await {
+            tracing::error!(container = %cell.id, %error, "cannot give back the share of a card");
+        }
+    }
+}

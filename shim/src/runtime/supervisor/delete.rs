@@ -1,0 +1,89 @@
+//! Delete of an exec or of the container.
+
+use std::sync::Arc;
+
+use super::Supervisor;
+use super::cell::{Cell, lock};
+use crate::error::{Error, Result};
+use crate::runtime::gpu;
+use crate::task::{ContainerId, Event, Exit, Phase, Pid, Step, Target, View};
+
+impl Supervisor {
+    /// Deletes an exec, or the container.
+    ///
+    /// # Errors
+    /// It is alive, or runc's own words.
+    pub async fn delete(
+        &self,
+        id: &ContainerId,
+        target: &Target,
+    ) -> Result<(Option<Pid>, Option<Exit>)> {
+        let cell = self.cell(id)?;
+        let View { pid, phase } = lock(&cell.state).view(target)?;
+        if let Phase::Stopped(_) = phase {
+            // The exit event comes before the delete event.
+            cell.settled(target).await;
+        }
+        cell.apply(Step::BeginDelete(target.clone()))?;
+        match target {
+            Target::Init => self
+                .delete_container(&cell)
+                .await
+                .map(|(pid, exit)| (Some(pid), Some(exit))),
+            Target::Exec(_) => {
+                lock(&cell.live).streams.remove(target);
+                let exit = if let Phase::Stopped(exit) = phase {
+                    Some(exit)
+                } else {
+                    None
+                };
+                Ok((pid, exit))
+            }
+        }
+    }
+
+    async fn delete_container(&self, cell: &Arc<Cell>) -> Result<(Pid, Exit)> {
+        let deleted = match cell.calls.runc().state_dir(&cell.id).exists() {
+            true => cell.calls.simple("delete", &[cell.id.as_str()]).await,
+            false => Ok(()),
+        };
+        if let Err(error) = deleted {
+            cell.apply(Step::DeleteFailed)?;
+            return Err(error);
+        }
+        // runc has killed the init of a container that was never started.
+        cell.settled(&Target::Init).await;
+        let unmounted = cell.unmount();
+        let released = if lock(&cell.live).share.take().is_some() {
+            self.release(&cell.id).await
+        } else {
+            Ok(())
+        };
+        if let Err(error) = unmounted.and(released) {
+            cell.apply(Step::DeleteFailed)?;
+            return Err(error);
+        }
+        cell.apply(Step::Deleted)?;
+        drop(std::mem::take(&mut *lock(&cell.live)));
+        lock(&self.containers).remove(&cell.id);
+        let View { pid, phase } = lock(&cell.state).view(&Target::Init)?;
+        let (Some(pid), Phase::Stopped(exit)) = (pid, phase) else {
+            return Err(Error::Lost("the container's init"));
+        };
+        cell.send(Event::Delete {
+            id: cell.id.clone(),
+            pid,
+            exit,
+        });
+        Ok((pid, exit))
+    }
+
+    /// Takes the share back.
+    pub(super) async fn release(&self, id: &ContainerId) -> Result<()> {
+        let (namespace, id) = (self.namespace.clone(), id.clone());
+        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+            gpu.release(&namespace, &id)
+        })
+        .await
+    }
+}

@@ -1,0 +1,264 @@
+//! All containers of this shim: takes a request, asks the state machine, calls runc, applies what came of it.
+//!
+//! Locks: `containers` (the map) and each cell's `state` and `live`. Each is held for a few instructions, never over an
+//! `.await` and never two at once, so a slow runc of one container delays no other. What must not run twice at a
+//! time is refused by the state machine, which knows the steps under way.
+
+mod cell;
+mod create;
+mod delete;
+mod launch;
+mod run;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc;
+
+use self::cell::{Cell, lock};
+use super::cgroup::{Cgroup, Stats};
+use super::gpu::Gpu;
+use super::reaper::Reaper;
+use crate::error::{Error, Result};
+use crate::task::{
+    ContainerId, Denied, Event, ExecId, Exit, Pid, Resources, StdioRequest, Step, Target, View,
+};
+
+/// The containers of one shim process.
+pub struct Supervisor {
+    namespace: String,
+    reaper: Reaper,
+    gpu: Arc<dyn Gpu>,
+    events: mpsc::UnboundedSender<Event>,
+    containers: Mutex<HashMap<ContainerId, Arc<Cell>>>,
+}
+
+/// What State answers.
+#[derive(Debug)]
+pub struct Process {
+    /// The container's bundle.
+    pub bundle: PathBuf,
+    /// Its streams.
+    pub stdio: StdioRequest,
+    /// Where it stands.
+    pub view: View,
+}
+
+impl Supervisor {
+    /// No containers yet.
+    #[must_use]
+    pub fn new(
+        namespace: String,
+        reaper: Reaper,
+        gpu: Arc<dyn Gpu>,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Self {
+        Self {
+            namespace,
+            reaper,
+            gpu,
+            events,
+            containers: Mutex::default(),
+        }
+    }
+
+    /// Whether the shim may end.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        lock(&self.containers).is_empty()
+    }
+
+    fn cell(&self, id: &ContainerId) -> Result<Arc<Cell>> {
+        lock(&self.containers)
+            .get(id)
+            .cloned()
+            .ok_or_else(|| Error::NoContainer(id.clone()))
+    }
+
+    /// Waits for a process to end; answers when its output is delivered and its exit event sent.
+    ///
+    /// # Errors
+    /// There is no such process, or it was deleted without having run.
+    pub async fn wait(&self, id: &ContainerId, target: &Target) -> Result<Exit> {
+        let cell = self.cell(id)?;
+        let mut exit = cell.exit_of(target)?;
+        let ended = exit
+            .wait_for(Option::is_some)
+            .await
+            .map_err(|_deleted| Denied::NotStarted(target.clone()))?;
+        (*ended).ok_or(Error::Lost("a process"))
+    }
+
+    /// What a process is and where it stands.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn state(&self, id: &ContainerId, target: &Target) -> Result<Process> {
+        let cell = self.cell(id)?;
+        let view = lock(&cell.state).view(target)?;
+        Ok(Process {
+            bundle: cell.bundle.clone(),
+            stdio: cell.stdio(target)?,
+            view,
+        })
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// The process has not started, has ended, or runc's own words.
+    pub async fn kill(
+        &self,
+        id: &ContainerId,
+        target: &Target,
+        signal: u32,
+        all: KillScope,
+    ) -> Result<()> {
+        let cell = self.cell(id)?;
+        let pid = lock(&cell.state).signalled(target)?;
+        if *target != Target::Init {
+            return kill_process(target, pid, signal);
+        }
+        let number = signal.to_string();
+        let sent = match all {
+            KillScope::One => cell.calls.simple("kill", &[id.as_str(), &number]).await,
+            KillScope::All => {
+                cell.calls
+                    .simple("kill", &["--all", id.as_str(), &number])
+                    .await
+            }
+        };
+        if sent.is_err() {
+            // runc refuses to signal what has just ended; the reaper knows better than its words.
+            self.reaper.reap();
+            lock(&cell.state).signalled(target)?;
+        }
+        sent
+    }
+
+    /// Freezes all processes.
+    ///
+    /// # Errors
+    /// Not running, or runc's own words.
+    pub async fn pause(&self, id: &ContainerId) -> Result<()> {
+        let cell = self.cell(id)?;
+        cell.apply(Step::BeginPause)?;
+        let done = cell.calls.simple("pause", &[id.as_str()]).await;
+        cell.apply_if_alive(if done.is_ok() {
+            Step::Paused
+        } else {
+            Step::PauseFailed
+        });
+        done
+    }
+
+    /// Thaws them.
+    ///
+    /// # Errors
+    /// Not paused, or runc's own words.
+    pub async fn resume(&self, id: &ContainerId) -> Result<()> {
+        let cell = self.cell(id)?;
+        cell.apply(Step::BeginResume)?;
+        let done = cell.calls.simple("resume", &[id.as_str()]).await;
+        cell.apply_if_alive(if done.is_ok() {
+            Step::Resumed
+        } else {
+            Step::ResumeFailed
+        });
+        done
+    }
+
+    /// Sets new limits.
+    ///
+    /// # Errors
+    /// runc's own words.
+    pub async fn update(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
+        self.cell(id)?.calls.update(&resources.0).await
+    }
+
+    /// The container's processes, and the exec that each began as, if the shim knows.
+    ///
+    /// # Errors
+    /// runc's own words.
+    pub async fn pids(&self, id: &ContainerId) -> Result<Vec<(Pid, Option<ExecId>)>> {
+        let cell = self.cell(id)?;
+        let pids = cell.calls.ps().await?;
+        let execs = lock(&cell.state).running_execs();
+        let named = |pid: &Pid| {
+            execs
+                .iter()
+                .find(|(_, exec_pid)| exec_pid == pid)
+                .map(|(id, _)| id.clone())
+        };
+        Ok(pids.into_iter().map(|pid| (pid, named(&pid))).collect())
+    }
+
+    /// What the container's control group counts.
+    ///
+    /// # Errors
+    /// The control group is gone.
+    pub fn stats(&self, id: &ContainerId) -> Result<Stats> {
+        let cell = self.cell(id)?;
+        let cgroup = lock(&cell.live).cgroup.clone();
+        let cgroup = cgroup
+            .filter(Cgroup::exists)
+            .ok_or_else(|| Error::NoCgroup(id.clone()))?;
+        Ok(cgroup.stats())
+    }
+
+    /// Sets the size of a terminal.
+    ///
+    /// # Errors
+    /// The process has no terminal.
+    pub fn resize(&self, id: &ContainerId, target: &Target, columns: u16, rows: u16) -> Result<()> {
+        let cell = self.cell(id)?;
+        lock(&cell.state).view(target)?;
+        let resized = cell
+            .copying(target)
+            .and_then(|copying| copying.resize(columns, rows));
+        resized
+            .ok_or_else(|| Error::NoTerminal(target.to_string()))?
+            .map_err(crate::error::system("set the size of a terminal"))
+    }
+
+    /// Closes a process's input, once the engine's own end is closed.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn close_stdin(&self, id: &ContainerId, target: &Target) -> Result<()> {
+        let cell = self.cell(id)?;
+        lock(&cell.state).view(target)?;
+        if let Some(copying) = cell.copying(target) {
+            copying.close_stdin();
+        }
+        Ok(())
+    }
+}
+
+/// Who gets a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KillScope {
+    /// One process.
+    One,
+    /// Every process of the container.
+    All,
+}
+
+fn kill_process(target: &Target, pid: Pid, signal: u32) -> Result<()> {
+    let known = i32::try_from(signal)
+        .ok()
+        .and_then(|number| nix::sys::signal::Signal::try_from(number).ok());
+    let Some(known) = known else {
+        return Err(Error::Invalid {
+            key: "signal",
+            value: signal.to_string(),
+            allowed: "1 to 31",
+        });
+    };
+    match nix::sys::signal::kill(pid.as_nix(), known) {
+        Ok(()) => Ok(()),
+        Err(nix::errno::Errno::ESRCH) => Err(Denied::AlreadyExited(target.clone()).into()),
+        Err(errno) => Err(crate::error::system("send a signal")(errno)),
+    }
+}

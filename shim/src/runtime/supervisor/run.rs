@@ -1,0 +1,81 @@
+//! Start of init, and execs: added, started.
+
+use std::sync::Arc;
+
+use super::Supervisor;
+use super::cell::{Cell, ProcessStreams, lock};
+use crate::error::{Error, Result};
+use crate::runtime::gpu;
+use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target};
+
+impl Supervisor {
+    /// Starts init or an exec.
+    ///
+    /// # Errors
+    /// The state does not allow it, or runc's own words.
+    pub async fn start(&self, id: &ContainerId, target: Target) -> Result<Pid> {
+        let cell = self.cell(id)?;
+        cell.apply(Step::BeginStart(target.clone()))?;
+        let started = match &target {
+            Target::Init => self.start_init(&cell).await,
+            Target::Exec(exec) => self.start_exec(&cell, exec).await,
+        };
+        if started.is_err() {
+            cell.apply(Step::StartFailed(target))?;
+        }
+        started
+    }
+
+    async fn start_init(&self, cell: &Arc<Cell>) -> Result<Pid> {
+        let pid = lock(&cell.state).signalled(&Target::Init)?;
+        cell.calls.simple("start", &[cell.id.as_str()]).await?;
+        cell.apply(Step::Started(Target::Init, pid))?;
+        Ok(pid)
+    }
+
+    async fn start_exec(&self, cell: &Arc<Cell>, exec: &ExecId) -> Result<Pid> {
+        let target = Target::Exec(exec.clone());
+        let (request, process_json) = {
+            let live = lock(&cell.live);
+            let streams = live
+                .streams
+                .get(&target)
+                .ok_or_else(|| Denied::NoExec(exec.clone()))?;
+            (streams.request.clone(), streams.process_json.clone())
+        };
+        let window = self.reaper.window();
+        let (pid, copying) = cell.launch(&target, &request, &process_json).await?;
+        cell.attach(&target, copying);
+        cell.apply(Step::Started(target.clone(), pid))?;
+        let watched = Arc::clone(cell);
+        window.claim(pid, move |exit| watched.exited(target, exit));
+        Ok(pid)
+    }
+
+    /// Adds an exec, to be started later.
+    ///
+    /// # Errors
+    /// The state does not allow it, the process is not JSON, or the share of a card is gone.
+    pub async fn exec(&self, id: &ContainerId, mut request: Exec) -> Result<()> {
+        let cell = self.cell(id)?;
+        if lock(&cell.live).share.is_some() {
+            let what = "the exec's process";
+            let mut process: serde_json::Value = serde_json::from_slice(&request.process_json)
+                .map_err(|source| Error::RequestJson { what, source })?;
+            let (namespace, id) = (self.namespace.clone(), id.clone());
+            process = gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+                gpu.edit_exec(&namespace, &id, &mut process)?;
+                Ok(process)
+            })
+            .await?;
+            request.process_json = serde_json::to_vec(&process)
+                .map_err(|source| Error::RequestJson { what, source })?;
+        }
+        let target = Target::Exec(request.id.clone());
+        let effects = lock(&cell.state).apply(Step::AddExec(request.id))?;
+        let streams = ProcessStreams::new(request.stdio, request.process_json);
+        lock(&cell.live).streams.insert(target, streams);
+        cell.perform(effects);
+        Ok(())
+    }
+}
