@@ -69,14 +69,17 @@ impl Marks {
         found
     }
 
-    /// Mount points below the roots, deepest first.
+    /// Mount points below the roots, deepest first; what is mounted at a root itself is the node's own.
     pub fn mounts(&self) -> Vec<PathBuf> {
         let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut mounts: Vec<PathBuf> = text
             .lines()
             .filter_map(|line| line.split(' ').nth(4))
             .map(PathBuf::from)
-            .filter(|path| self.roots.iter().any(|root| path.starts_with(root)))
+            .filter(|path| {
+                let below = |root: &PathBuf| path.starts_with(root) && path != root;
+                self.roots.iter().any(below)
+            })
             .collect();
         mounts.reverse();
         mounts

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::mount::{MntFlags, umount2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -55,6 +55,16 @@ impl Node {
         let state = folder("cg", "/run")?;
         let path = root.path().to_path_buf();
         let state_path = state.path().to_path_buf();
+        // State is written with fsync, and stands on a tmpfs on every host with systemd; not every machine that runs tests
+        // has one at /run.
+        mount(
+            Some("cgpu-test"),
+            &state_path,
+            Some("tmpfs"),
+            MsFlags::MS_NOSUID,
+            Some("mode=0700"),
+        )
+        .with_context(|| format!("a tmpfs at {}", state_path.display()))?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("t{:x}.{number}", std::process::id());
         let docker = docker_namespace(&namespace);
@@ -311,6 +321,8 @@ kind = "sim"
         } else {
             root.close().context("removing the node's folder")?;
             if let Some(state) = self.state.take() {
+                umount2(state.path(), MntFlags::MNT_DETACH)
+                    .with_context(|| format!("unmounting {}", state.path().display()))?;
                 state.close().context("removing the node's state")?;
             }
         }
