@@ -9,7 +9,7 @@ use protobuf::{Message, MessageField};
 
 use crate::command_line::Invocation;
 use crate::error::{Error, Result, file, system};
-use crate::runtime::{Cards, Gpu, Runc, rootfs};
+use crate::runtime::{Cards, Gpu, Runc, orphans, rootfs};
 use crate::task::ContainerId;
 use crate::wire::events::timestamp;
 
@@ -48,6 +48,7 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
 
 fn force(namespace: &str, id: &ContainerId, bundle: &Path) -> Result<()> {
     let runc = Runc::saved(bundle, namespace)?;
+    orphans::end_all(&runc, id)?;
     if !runc.state_dir(id).exists() {
         return Ok(());
     }

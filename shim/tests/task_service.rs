@@ -1,5 +1,9 @@
 //! The program itself, driven as containerd drives it: `start`, then the Task service over ttrpc, with the real runc.
 
+mod harness;
+#[path = "harness/refusal.rs"]
+mod refusal;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -15,42 +19,15 @@ use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::shim_async::{Client, Events, TaskClient, create_events};
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message, MessageField};
-use serde_json::json;
 use tokio::sync::mpsc;
 use ttrpc::Code;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::context::with_duration;
 
+use harness::{NAMESPACE, need_runc, process, runc_state};
+use refusal::code;
+
 const SHIM: &str = env!("CARGO_BIN_EXE_containerd-shim-cgpu-v2");
-const NAMESPACE: &str = "cgpu-shim-test";
-const BUSYBOX: &str = "/bin/busybox";
-
-/// Says why a test cannot run here.
-fn missing() -> Option<&'static str> {
-    let runc = Command::new("runc")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
-    if !nix::unistd::geteuid().is_root() {
-        Some("not root")
-    } else if runc.is_err() {
-        Some("no runc in PATH")
-    } else if !Path::new(BUSYBOX).exists() {
-        Some("no /bin/busybox (package busybox-static)")
-    } else {
-        None
-    }
-}
-
-macro_rules! need_runc {
-    () => {
-        if let Some(reason) = missing() {
-            println!("SKIP: {reason}");
-            return;
-        }
-    };
-}
-
 /// Collects what the shim publishes.
 struct Collector(mpsc::UnboundedSender<(String, Any)>);
 
@@ -94,35 +71,8 @@ impl Engine {
         }
     }
 
-    /// A bundle whose init runs a shell script.
     fn bundle(&self, id: &str, script: &str, terminal: bool) -> PathBuf {
-        let bundle = self.dir.path().join(id);
-        let bin = bundle.join("rootfs/bin");
-        fs::create_dir_all(&bin).expect("a root file system");
-        fs::create_dir(bundle.join("rootfs/proc")).expect("a mount point");
-        fs::create_dir(bundle.join("rootfs/dev")).expect("a mount point");
-        fs::copy(BUSYBOX, bin.join("busybox")).expect("busybox");
-        for applet in ["sh", "cat", "sleep", "seq", "tty", "stty", "true"] {
-            std::os::unix::fs::symlink("busybox", bin.join(applet)).expect("a link");
-        }
-        let spec = json!({
-            "ociVersion": "1.0.2",
-            "process": process(&["/bin/sh", "-c", script], terminal),
-            "root": {"path": "rootfs"},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
-                {"destination": "/dev/pts", "type": "devpts", "source": "devpts",
-                 "options": ["newinstance", "ptmxmode=0666"]},
-            ],
-            "linux": {
-                "cgroupsPath": format!("/cgpu-shim-test/{}-{id}", std::process::id()),
-                "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "mount"}, {"type": "uts"}],
-            },
-            "annotations": {"io.containerd.runc.v2.group": "group"},
-        });
-        fs::write(bundle.join("config.json"), spec.to_string()).expect("a spec");
-        bundle
+        harness::bundle(self.dir.path(), id, script, terminal)
     }
 
     /// What containerd does before it connects; the reply must be an address and nothing else.
@@ -210,17 +160,6 @@ impl Engine {
 
 fn limit() -> ttrpc::context::Context {
     with_duration(Duration::from_secs(10))
-}
-
-fn process(args: &[&str], terminal: bool) -> serde_json::Value {
-    json!({"terminal": terminal, "user": {"uid": 0, "gid": 0}, "args": args, "cwd": "/", "env": ["PATH=/bin"]})
-}
-
-fn code<T: std::fmt::Debug>(result: ttrpc::Result<T>) -> (Code, String) {
-    match result {
-        Err(ttrpc::Error::RpcStatus(status)) => (status.code(), status.message),
-        other => panic!("not a status: {other:?}"),
-    }
 }
 
 async fn start(task: &TaskClient, id: &str, exec: &str) -> ttrpc::Result<u32> {
@@ -324,12 +263,7 @@ async fn a_container_runs_and_its_events_come_in_order() {
         assert_eq!(engine.next_event().await, topic);
     }
     shutdown(&task, &socket).await;
-    assert!(
-        !Path::new("/run/containerd/runc")
-            .join(NAMESPACE)
-            .join(id)
-            .exists()
-    );
+    assert!(!runc_state(id).exists());
     let left: Vec<_> = fs::read_dir(bundle)
         .expect("the bundle")
         .flatten()
@@ -499,12 +433,7 @@ async fn a_create_that_fails_leaves_nothing_and_says_what_runc_said() {
         ..Default::default()
     };
     assert_eq!(code(task.state(limit(), &state).await).0, Code::NOT_FOUND);
-    assert!(
-        !Path::new("/run/containerd/runc")
-            .join(NAMESPACE)
-            .join("bad")
-            .exists()
-    );
+    assert!(!runc_state("bad").exists());
 
     let mistaken = Any {
         type_url: "some.Options".into(),

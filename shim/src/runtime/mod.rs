@@ -7,6 +7,7 @@ mod console;
 mod gpu;
 mod logger;
 mod oom;
+pub mod orphans;
 pub mod publisher;
 mod reaper;
 pub mod rootfs;

@@ -109,6 +109,12 @@ impl Runc {
         self.root.join(id.as_str())
     }
 
+    /// Where runc keeps its state of this namespace's containers.
+    #[must_use]
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The program.
     #[must_use]
     pub fn binary(&self) -> &Path {

@@ -1,0 +1,104 @@
+//! Calls of runc that outlived their shim: a shim that is killed during `runc create` leaves it running, and it would
+//! make the container after everybody has gone home.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::runc::Runc;
+use crate::error::{Error, Result, file, system};
+use crate::task::ContainerId;
+
+/// A killed process is gone in microseconds unless it hangs in a driver.
+const GONE_WAIT: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
+/// Kills every call of runc on this container and waits until it is gone.
+///
+/// # Errors
+/// `/proc` cannot be read, or a call does not end.
+pub fn end_all(runc: &Runc, id: &ContainerId) -> Result<()> {
+    for entry in fs::read_dir("/proc")
+        .map_err(file("read", "/proc"))?
+        .flatten()
+    {
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let Some(pid) = pid.and_then(Pid::from_raw) else {
+            continue;
+        };
+        // Opened first, so that what is read below and what is killed are one process.
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if is_call(&line, runc, id) {
+            end(&process)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a command line is one that [`Runc`] makes for the container, be it of a wrapper or of runc itself.
+fn is_call(line: &[u8], runc: &Runc, id: &ContainerId) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    let root = runc.root().as_os_str().as_bytes();
+    let named =
+        |(at, pair): (usize, &[&[u8]])| (pair == [b"--root".as_slice(), root]).then_some(at);
+    let after = words.windows(2).enumerate().find_map(named);
+    after.is_some_and(|at| {
+        words
+            .iter()
+            .skip(at)
+            .any(|word| *word == id.as_str().as_bytes())
+    })
+}
+
+fn end(process: &OwnedFd) -> Result<()> {
+    match pidfd_send_signal(process, Signal::KILL) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(errno) => return Err(system("kill a call of runc")(errno)),
+    }
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    match poll(&mut ended, Some(&GONE_WAIT)).map_err(system("wait for a call of runc"))? {
+        0 => Err(Error::Lost("a killed call of runc")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::RuncOptions;
+
+    #[test]
+    fn only_calls_with_this_root_and_container_are_meant() {
+        let id = ContainerId::new("a").unwrap();
+        let runc = Runc::new("ns", &RuncOptions::default(), None);
+        let root = "/run/containerd/runc/ns";
+        for (line, meant) in [
+            (
+                format!("runc\0--root\0{root}\0--log\0/l\0create\0--bundle\0/b\0a\0"),
+                true,
+            ),
+            (
+                format!("/bin/sh\0/wrapper\0--root\0{root}\0kill\0a\09\0"),
+                true,
+            ),
+            (format!("runc\0--root\0{root}\0create\0b\0"), false),
+            (format!("runc\0--root\0{root}2\0create\0a\0"), false),
+            ("a\0b\0".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_call(line.as_bytes(), &runc, &id), meant, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A served shim that is killed at each moment of Create, and what `delete` then leaves: nothing.
+
+mod harness;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use containerd_shim_protos::api;
+use containerd_shim_protos::shim::oci::Options;
+use containerd_shim_protos::shim_async::{Client, TaskClient};
+use protobuf::well_known_types::any::Any;
+use protobuf::{Message, MessageField};
+use ttrpc::context::with_duration;
+
+use harness::{NAMESPACE, cgroup, need_runc, runc_state};
+
+const SHIM: &str = env!("CARGO_BIN_EXE_containerd-shim-cgpu-v2");
+
+/// A moment relative to `runc create`, as a wrapper of runc or a hook that says when it is reached and then waits.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Before,
+    Within,
+    After,
+}
+
+struct Scene {
+    dir: tempfile::TempDir,
+    id: &'static str,
+    bundle: PathBuf,
+}
+
+impl Scene {
+    fn new(id: &'static str, moment: Moment) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let bundle = harness::bundle(dir.path(), id, "sleep 1000", false);
+        // The engine's snapshot is what was the root; the shim mounts it.
+        fs::rename(bundle.join("rootfs"), dir.path().join("snapshot")).expect("a snapshot");
+        fs::create_dir(bundle.join("rootfs")).expect("a mount point");
+        for name in ["reached", "gate"] {
+            let mode = nix::sys::stat::Mode::S_IRWXU;
+            nix::unistd::mkfifo(&dir.path().join(name), mode).expect("a FIFO");
+        }
+        let stop = format!(
+            "echo > {0}/reached; read x < {0}/gate",
+            dir.path().display()
+        );
+        let (before, after) = match moment {
+            Moment::Before => (stop.as_str(), ""),
+            Moment::Within => ("", ""),
+            Moment::After => ("", stop.as_str()),
+        };
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in *' create '*) {before}\n runc \"$@\" || exit 1\n {after}\n exit 0;; esac\nexec runc \"$@\"\n"
+        );
+        let wrapper = dir.path().join("runc");
+        fs::write(&wrapper, script).expect("a wrapper");
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("an executable");
+        if matches!(moment, Moment::Within) {
+            let config = bundle.join("config.json");
+            let text = fs::read(&config).expect("the spec");
+            let mut spec: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+            let hook = serde_json::json!({"path": "/bin/sh", "args": ["sh", "-c", stop]});
+            spec["hooks"] = serde_json::json!({"createRuntime": [hook]});
+            fs::write(config, spec.to_string()).expect("the spec");
+        }
+        let state = dir.path().join("state");
+        fs::write(
+            dir.path().join("cgpu.toml"),
+            format!("state_dir = {state:?}\n"),
+        )
+        .expect("a file");
+        Self { dir, id, bundle }
+    }
+
+    fn shim(&self, verb: &str) -> Output {
+        let containerd = self
+            .dir
+            .path()
+            .join("containerd.sock")
+            .display()
+            .to_string();
+        let mut command = Command::new(SHIM);
+        command.args([
+            "-namespace",
+            NAMESPACE,
+            "-address",
+            &containerd,
+            "-id",
+            self.id,
+        ]);
+        command.arg("-bundle").arg(&self.bundle).arg(verb);
+        command
+            .env("CGPU_CONFIG", self.dir.path().join("cgpu.toml"))
+            .current_dir(&self.bundle)
+            .stdin(Stdio::null());
+        let output = command.output().expect("the shim");
+        assert!(output.status.success(), "{verb}: {output:?}");
+        output
+    }
+
+    fn create_request(&self) -> api::CreateTaskRequest {
+        let options = Options {
+            binary_name: self.dir.path().join("runc").display().to_string(),
+            ..Options::default()
+        };
+        let mount = containerd_shim_protos::types::mount::Mount {
+            type_: "bind".into(),
+            source: self.dir.path().join("snapshot").display().to_string(),
+            options: vec!["rbind".into()],
+            ..Default::default()
+        };
+        api::CreateTaskRequest {
+            id: self.id.into(),
+            bundle: self.bundle.display().to_string(),
+            rootfs: vec![mount],
+            options: MessageField::some(Any {
+                type_url: "containerd.runc.v1.Options".into(),
+                value: options.write_to_bytes().expect("options"),
+                ..Any::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// Processes of the container or of runc on its behalf.
+    fn processes(&self) -> Vec<String> {
+        let entries = fs::read_dir("/proc").expect("/proc").flatten();
+        let ours = |entry: fs::DirEntry| {
+            let read = |name| fs::read(entry.path().join(name)).unwrap_or_default();
+            let line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+            let groups = String::from_utf8_lossy(&read("cgroup")).into_owned();
+            let runc = line.contains("--root") && line.contains(self.dir.path().to_str()?);
+            (runc || groups.contains(&cgroup(self.id))).then_some(line)
+        };
+        entries.filter_map(ours).collect()
+    }
+}
+
+fn within_5_s(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+async fn killed_at(id: &'static str, moment: Moment) {
+    let scene = Scene::new(id, moment);
+    let address = String::from_utf8(scene.shim("start").stdout).expect("an address");
+    let socket = address
+        .strip_prefix("unix://")
+        .expect("an address")
+        .to_owned();
+    let task = TaskClient::new(Client::connect(&address).await.expect("a connection"));
+    let connect = api::ConnectRequest {
+        id: id.into(),
+        ..Default::default()
+    };
+    let limit = || with_duration(Duration::from_secs(30));
+    let shim = task
+        .connect(limit(), &connect)
+        .await
+        .expect("connect")
+        .shim_pid;
+    let request = scene.create_request();
+    let creating = tokio::spawn(async move { task.create(limit(), &request).await });
+    let reached = scene.dir.path().join("reached");
+    let read = move || File::open(reached).and_then(|mut fifo| fifo.read(&mut [0]));
+    let read = tokio::task::spawn_blocking(read).await.expect("no panic");
+    assert_eq!(read.expect("the moment"), 1);
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
+    let rootfs = scene.bundle.join("rootfs").display().to_string();
+    assert!(mounts().contains(&rootfs), "the shim had mounted the root");
+
+    let shim_pid = nix::unistd::Pid::from_raw(i32::try_from(shim).expect("a process"));
+    nix::sys::signal::kill(shim_pid, nix::sys::signal::Signal::SIGKILL).expect("kill -9");
+    creating
+        .await
+        .expect("no panic")
+        .expect_err("nobody answers any more");
+    // What a release finds and removes.
+    let share = scene
+        .dir
+        .path()
+        .join("state/vgpus")
+        .join(NAMESPACE)
+        .join(id);
+    fs::create_dir_all(&share).expect("a share");
+    fs::set_permissions(
+        scene.dir.path().join("state"),
+        fs::Permissions::from_mode(0o700),
+    )
+    .expect("a mode");
+    scene.shim("delete");
+
+    assert!(!runc_state(id).exists(), "{moment:?}: runc knows it still");
+    assert!(
+        !mounts().contains(&rootfs),
+        "{moment:?}: the root is mounted still"
+    );
+    assert!(
+        !Path::new(&socket).exists(),
+        "{moment:?}: the socket is there still"
+    );
+    assert!(!share.exists(), "{moment:?}: the share is not given back");
+    within_5_s("a process is left", || scene.processes().is_empty());
+    // A hook is the administrator's own and outlives runc; this one is let go here.
+    let gate = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(scene.dir.path().join("gate"));
+    std::io::Write::write_all(&mut gate.expect("the gate"), b"go\n").expect("the gate");
+    // Whatever came to life after the kill would show now, and Delete may be repeated.
+    scene.shim("delete");
+    assert!(!runc_state(id).exists() && scene.processes().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_before_runc_has_made_anything() {
+    need_runc!();
+    killed_at("killed-before", Moment::Before).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_runc_creates() {
+    need_runc!();
+    killed_at("killed-within", Moment::Within).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_after_runc_has_created() {
+    need_runc!();
+    killed_at("killed-after", Moment::After).await;
+}
