@@ -89,7 +89,8 @@ async fn end_asked(supervisor: &Supervisor, shutdown: &Notify) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
     loop {
         tokio::select! {
-            () = shutdown.notified() => return Ok(()),
+            // A create may have come since; then the shim stays.
+            () = shutdown.notified() => {}
             _ = term.recv() => {}
             _ = interrupt.recv() => {}
         }
