@@ -138,6 +138,13 @@ fn ended(which: Option<Pid>) -> Option<(Pid, Exit)> {
     }
 }
 
+/// Whether a child has this number, alive or not yet reaped.
+fn is_child(pid: Pid) -> bool {
+    use nix::sys::wait::{Id, waitid};
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(pid.as_nix()), peek).is_ok()
+}
+
 /// While it lives, children that nobody watches are left to whoever started them.
 pub struct HandsOff {
     reaper: Reaper,
@@ -160,7 +167,9 @@ impl Window {
     pub fn claim(self, pid: Pid, on_exit: impl FnOnce(Exit) + Send + 'static) {
         let ended = {
             let mut book = self.reaper.book();
-            match book.strays.remove(&pid) {
+            let stray = book.strays.remove(&pid);
+            // While the number is a child's, the stray was an earlier process of the same number.
+            match stray.filter(|_| !is_child(pid)) {
                 Some(exit) => exit,
                 None => {
                     book.watched.insert(pid, Box::new(on_exit));
@@ -172,6 +181,20 @@ impl Window {
             }
         };
         on_exit(ended);
+    }
+
+    /// Kills a process that runc started and nobody claims; one that has ended already is left alone.
+    ///
+    /// # Errors
+    /// The kernel's own.
+    pub(super) fn kill(&self, pid: Pid) -> Result<()> {
+        // Nobody reaps while the lock is held, so the number stays this process's.
+        let book = self.reaper.book();
+        if book.strays.contains_key(&pid) && !is_child(pid) {
+            return Ok(());
+        }
+        nix::sys::signal::kill(pid.as_nix(), nix::sys::signal::Signal::SIGKILL)
+            .map_err(system("kill a process"))
     }
 }
 
@@ -232,8 +255,32 @@ mod tests {
         drop(off);
 
         let (sender, receiver) = std::sync::mpsc::channel();
+        let again = reaper.window();
         window.claim(pid, move |exit| sender.send(exit.status).unwrap());
         assert_eq!(receiver.recv().unwrap(), 137);
+
+        // A number that was used before within the same window: the process that has it now is meant.
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", "exit 4"])
+            .spawn()
+            .unwrap();
+        let pid = Pid::new(child.id()).unwrap();
+        let earlier = Exit {
+            status: 99,
+            at: SystemTime::now(),
+        };
+        reaper.book().strays.insert(pid, earlier);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        again.claim(pid, move |exit| sender.send(exit.status).unwrap());
+        let status = loop {
+            reaper.reap();
+            if let Ok(status) = receiver.try_recv() {
+                break status;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(status, 4);
+        child.wait().unwrap_err();
         assert!(reaper.book().strays.is_empty());
         assert_eq!(reaper.book().open_windows, 0);
     }

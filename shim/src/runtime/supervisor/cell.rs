@@ -22,6 +22,9 @@ use crate::task::{
 /// How long Delete waits for the end of an init that runc has killed.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
 
+/// How long init's exit event waits for those of its execs; less than what Delete waits for init.
+const EXECS_WAIT: Duration = Duration::from_secs(8);
+
 /// One container.
 pub(super) struct Cell {
     pub(super) namespace: String,
@@ -34,6 +37,8 @@ pub(super) struct Cell {
     pub(super) state: Mutex<Container>,
     pub(super) live: Mutex<Live>,
     pub(super) events: mpsc::UnboundedSender<Event>,
+    /// Told after every step and every exit that has been settled.
+    pub(super) changed: watch::Sender<()>,
 }
 
 /// What a container holds that has to be given back.
@@ -42,13 +47,35 @@ pub(super) struct Live {
     pub(super) streams: BTreeMap<Target, ProcessStreams>,
     pub(super) cgroup: Option<Cgroup>,
     pub(super) oom_watch: Option<oom::Watch>,
-    pub(super) share: Option<Share>,
+    pub(super) share: Holding,
+}
+
+/// What a container has of a card.
+#[derive(Default)]
+pub(super) enum Holding {
+    /// It asked for none, or has given it back.
+    #[default]
+    Nothing,
+    /// Its share.
+    Share(#[expect(dead_code, reason = "it acts by being dropped")] Share),
+    /// Let go, but a release has failed: Delete tries again.
+    Owed,
+}
+
+/// Whether the engine may still write input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    /// It may.
+    Open,
+    /// CloseIO was asked for, perhaps before the process was started.
+    Closed,
 }
 
 pub(super) struct ProcessStreams {
     pub(super) request: StdioRequest,
     pub(super) process_json: Vec<u8>,
     pub(super) copying: Option<Arc<Copying>>,
+    pub(super) input: Input,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 
@@ -58,6 +85,7 @@ impl ProcessStreams {
             request,
             process_json,
             copying: None,
+            input: Input::Open,
             exit: watch::channel(None).0,
         }
     }
@@ -72,6 +100,7 @@ impl Cell {
     /// Takes a step and does what follows from it.
     pub(super) fn apply(self: &Arc<Self>, step: Step) -> Result<()> {
         let effects = lock(&self.state).apply(step)?;
+        self.changed.send_replace(());
         self.perform(effects);
         Ok(())
     }
@@ -137,8 +166,14 @@ impl Cell {
         {
             tracing::debug!(container = %self.id, %error, "nothing left to kill");
         }
-        if let Some(copying) = self.copying(&target) {
-            copying.process_ended().await;
+        let delivered = async {
+            if let Some(copying) = self.copying(&target) {
+                copying.process_ended().await;
+            }
+        };
+        match target {
+            Target::Init => drop(tokio::join!(delivered, self.execs_told())),
+            Target::Exec(_) => delivered.await,
         }
         self.send(Event::Exit {
             id: self.id.clone(),
@@ -148,6 +183,30 @@ impl Cell {
         });
         if let Some(streams) = lock(&self.live).streams.get(&target) {
             streams.exit.send_replace(Some(exit));
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Waits, within reason, until the ends of all execs are told: containerd takes init's end for the last.
+    async fn execs_told(&self) {
+        let all = async {
+            loop {
+                let mut changed = self.changed.subscribe();
+                let due = lock(&self.state).execs_that_end();
+                let told = {
+                    let live = lock(&self.live);
+                    due.iter().all(|exec| {
+                        let streams = live.streams.get(exec);
+                        streams.is_none_or(|streams| streams.exit.borrow().is_some())
+                    })
+                };
+                if told || changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(EXECS_WAIT, all).await.is_err() {
+            tracing::warn!(container = %self.id, "an exec has not ended with init");
         }
     }
 
@@ -194,6 +253,9 @@ impl Cell {
 
     pub(super) fn attach(&self, target: &Target, copying: Copying) {
         if let Some(streams) = lock(&self.live).streams.get_mut(target) {
+            if streams.input == Input::Closed {
+                copying.close_stdin();
+            }
             streams.copying = Some(Arc::new(copying));
         }
     }
@@ -211,12 +273,20 @@ impl Cell {
         live.oom_watch = oom;
     }
 
-    /// What the shim mounted; what the engine mounted is the engine's.
-    pub(super) fn unmount(&self) -> Result<()> {
+    /// Mounts what the request names; on a thread of its own, because some file systems take their time.
+    pub(super) async fn mount(&self) -> Result<()> {
+        let (root, mounts) = (self.bundle.join("rootfs"), self.rootfs.clone());
+        let mounted = tokio::task::spawn_blocking(move || rootfs::mount_all(&root, &mounts)).await;
+        mounted.map_err(|_panic| Error::Lost("mounting"))?
+    }
+
+    /// Unmounts what the shim mounted; what the engine mounted is the engine's.
+    pub(super) async fn unmount(&self) -> Result<()> {
         if self.rootfs.is_empty() {
-            Ok(())
-        } else {
-            rootfs::unmount(&self.bundle.join("rootfs"))
+            return Ok(());
         }
+        let root = self.bundle.join("rootfs");
+        let unmounted = tokio::task::spawn_blocking(move || rootfs::unmount(&root)).await;
+        unmounted.map_err(|_panic| Error::Lost("unmounting"))?
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::Supervisor;
-use super::cell::{Cell, Live, ProcessStreams, lock};
+use super::cell::{Cell, Holding, Live, ProcessStreams, lock};
 use crate::error::{Error, Result};
+use crate::runtime::gpu;
 use crate::runtime::runc::{Calls, Runc};
 use crate::runtime::spec::Spec;
-use crate::runtime::{gpu, rootfs};
 use crate::task::{Container, Create, Pid, Step, Target};
 
 impl Supervisor {
@@ -40,6 +40,7 @@ impl Supervisor {
                 ..Live::default()
             }),
             events: self.events.clone(),
+            changed: tokio::sync::watch::channel(()).0,
         });
         {
             use std::collections::hash_map::Entry;
@@ -65,20 +66,19 @@ impl Supervisor {
             })
             .await?
         };
-        let shared = share.is_some();
-        lock(&cell.live).share = share;
+        lock(&cell.live).share = share.map_or(Holding::Nothing, Holding::Share);
         let created = self.create_runc(cell).await;
         if created.is_err() {
-            self.undo_create(cell, shared).await;
+            self.undo_create(cell).await;
         }
         created
     }
 
     async fn create_runc(&self, cell: &Arc<Cell>) -> Result<Pid> {
-        rootfs::mount_all(&cell.bundle.join("rootfs"), &cell.rootfs)?;
+        cell.mount().await?;
         let request = cell.stdio(&Target::Init)?;
         let window = self.reaper.window();
-        let (pid, copying) = cell.launch(&Target::Init, &request, &[]).await?;
+        let (pid, copying) = cell.launch(&Target::Init, &request, &[], &window).await?;
         cell.attach(&Target::Init, copying);
         cell.attach_cgroup(pid);
         cell.apply(Step::Created(pid))?;
@@ -88,7 +88,7 @@ impl Supervisor {
     }
 
     /// A create that failed leaves nothing: no runc state, mount, stream or share.
-    async fn undo_create(&self, cell: &Arc<Cell>, shared: bool) {
+    async fn undo_create(&self, cell: &Arc<Cell>) {
         if cell.calls.runc().state_dir(&cell.id).exists()
             && let Err(error) = cell
                 .calls
@@ -97,12 +97,12 @@ impl Supervisor {
         {
             tracing::warn!(container = %cell.id, %error, "cannot delete what runc left");
         }
-        if let Err(error) = cell.unmount() {
+        if let Err(error) = cell.unmount().await {
             tracing::warn!(container = %cell.id, %error, "cannot unmount");
         }
-        drop(std::mem::take(&mut *lock(&cell.live)));
-        if shared && let Err(error) = self.release(&cell.id).await {
+        if let Err(error) = self.give_back(cell).await {
             tracing::error!(container = %cell.id, %error, "cannot give back the share of a card");
         }
+        drop(std::mem::take(&mut *lock(&cell.live)));
     }
 }

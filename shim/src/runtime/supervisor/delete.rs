@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Supervisor;
-use super::cell::{Cell, lock};
+use super::cell::{Cell, Holding, lock};
 use crate::error::{Error, Result};
 use crate::runtime::gpu;
 use crate::task::{ContainerId, Event, Exit, Phase, Pid, Step, Target, View};
@@ -19,11 +19,13 @@ impl Supervisor {
         target: &Target,
     ) -> Result<(Option<Pid>, Option<Exit>)> {
         let cell = self.cell(id)?;
-        let View { pid, phase } = lock(&cell.state).view(target)?;
-        if let Phase::Stopped(_) = phase {
+        let before = lock(&cell.state).view(target)?;
+        if let Phase::Stopped(_) = before.phase {
             // The exit event comes before the delete event.
             cell.settled(target).await;
         }
+        // Again, because another may have deleted it and taken its name meanwhile.
+        let View { pid, phase } = lock(&cell.state).view(target)?;
         cell.apply(Step::BeginDelete(target.clone()))?;
         match target {
             Target::Init => self
@@ -53,12 +55,8 @@ impl Supervisor {
         }
         // runc has killed the init of a container that was never started.
         cell.settled(&Target::Init).await;
-        let unmounted = cell.unmount();
-        let released = if lock(&cell.live).share.take().is_some() {
-            self.release(&cell.id).await
-        } else {
-            Ok(())
-        };
+        let unmounted = cell.unmount().await;
+        let released = self.give_back(cell).await;
         if let Err(error) = unmounted.and(released) {
             cell.apply(Step::DeleteFailed)?;
             return Err(error);
@@ -78,12 +76,19 @@ impl Supervisor {
         Ok((pid, exit))
     }
 
-    /// Takes the share back.
-    pub(super) async fn release(&self, id: &ContainerId) -> Result<()> {
-        let (namespace, id) = (self.namespace.clone(), id.clone());
-        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-            gpu.release(&namespace, &id)
-        })
-        .await
+    /// Gives back what the container has of a card. A release that fails is owed: the next Delete tries it again.
+    pub(super) async fn give_back(&self, cell: &Cell) -> Result<()> {
+        let had = std::mem::replace(&mut lock(&cell.live).share, Holding::Owed);
+        if !matches!(had, Holding::Nothing) {
+            // The door is let go before the broker is told to end.
+            drop(had);
+            let (namespace, id) = (self.namespace.clone(), cell.id.clone());
+            gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+                gpu.release(&namespace, &id)
+            })
+            .await?;
+        }
+        lock(&cell.live).share = Holding::Nothing;
+        Ok(())
     }
 }

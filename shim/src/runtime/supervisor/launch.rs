@@ -4,18 +4,16 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::cell::Cell;
-use super::kill_process;
 use crate::error::{Error, Result};
 use crate::runtime::console::Console;
 use crate::runtime::logger::Whose;
+use crate::runtime::reaper::Window;
 use crate::runtime::runc::Streams;
 use crate::runtime::stdio::{Copying, Prepared};
 use crate::task::{Pid, StdioRequest, Target, Terminal};
 
 /// How long a terminal that runc has sent may take to arrive.
 const CONSOLE_WAIT: Duration = Duration::from_secs(5);
-
-const KILL: u32 = 9;
 
 impl Cell {
     /// Has runc start a process, with pipes or with a terminal.
@@ -24,6 +22,7 @@ impl Cell {
         target: &Target,
         request: &StdioRequest,
         process_json: &[u8],
+        window: &Window,
     ) -> Result<(Pid, Copying)> {
         let prepared = Prepared::open(
             request,
@@ -50,12 +49,13 @@ impl Cell {
                     master = &mut received => (called.await?, master),
                     ended = &mut called => (ended?, within(CONSOLE_WAIT, received).await),
                 };
-                let master = master.inspect_err(|_| {
-                    if let Err(error) = kill_process(target, pid, KILL) {
-                        tracing::warn!(container = %self.id, %error, "cannot kill a process without a terminal");
-                    }
-                })?;
-                Ok((pid, prepared.terminal(master)?))
+                let joined = master.and_then(|master| prepared.terminal(master));
+                if joined.is_err()
+                    && let Err(error) = window.kill(pid)
+                {
+                    tracing::warn!(container = %self.id, %error, "cannot kill a process without a terminal");
+                }
+                Ok((pid, joined?))
             }
         }
     }

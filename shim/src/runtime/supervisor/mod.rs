@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
-use self::cell::{Cell, lock};
+use self::cell::{Cell, Input, lock};
 use super::cgroup::{Cgroup, Stats};
 use super::gpu::Gpu;
 use super::reaper::Reaper;
@@ -222,14 +222,21 @@ impl Supervisor {
             .map_err(crate::error::system("set the size of a terminal"))
     }
 
-    /// Closes a process's input, once the engine's own end is closed.
+    /// Closes a process's input, once the engine's own end is closed. Before the start it holds for the start.
     ///
     /// # Errors
     /// There is no such process.
     pub fn close_stdin(&self, id: &ContainerId, target: &Target) -> Result<()> {
         let cell = self.cell(id)?;
         lock(&cell.state).view(target)?;
-        if let Some(copying) = cell.copying(target) {
+        let copying = lock(&cell.live)
+            .streams
+            .get_mut(target)
+            .and_then(|streams| {
+                streams.input = Input::Closed;
+                streams.copying.clone()
+            });
+        if let Some(copying) = copying {
             copying.close_stdin();
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Supervisor;
-use super::cell::{Cell, ProcessStreams, lock};
+use super::cell::{Cell, Holding, ProcessStreams, lock};
 use crate::error::{Error, Result};
 use crate::runtime::gpu;
 use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target};
@@ -21,7 +21,7 @@ impl Supervisor {
             Target::Exec(exec) => self.start_exec(&cell, exec).await,
         };
         if started.is_err() {
-            cell.apply(Step::StartFailed(target))?;
+            cell.apply_if_alive(Step::StartFailed(target));
         }
         started
     }
@@ -44,7 +44,9 @@ impl Supervisor {
             (streams.request.clone(), streams.process_json.clone())
         };
         let window = self.reaper.window();
-        let (pid, copying) = cell.launch(&target, &request, &process_json).await?;
+        let (pid, copying) = cell
+            .launch(&target, &request, &process_json, &window)
+            .await?;
         cell.attach(&target, copying);
         cell.apply(Step::Started(target.clone(), pid))?;
         let watched = Arc::clone(cell);
@@ -58,7 +60,8 @@ impl Supervisor {
     /// The state does not allow it, the process is not JSON, or the share of a card is gone.
     pub async fn exec(&self, id: &ContainerId, mut request: Exec) -> Result<()> {
         let cell = self.cell(id)?;
-        if lock(&cell.live).share.is_some() {
+        let shares = matches!(lock(&cell.live).share, Holding::Share(_));
+        if shares {
             let what = "the exec's process";
             let mut process: serde_json::Value = serde_json::from_slice(&request.process_json)
                 .map_err(|source| Error::RequestJson { what, source })?;

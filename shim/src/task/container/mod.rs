@@ -104,6 +104,18 @@ impl Container {
         }
     }
 
+    /// The execs that have ended, run, or are being started: init's end ends them, and theirs is told first.
+    #[must_use]
+    pub fn execs_that_end(&self) -> Vec<Target> {
+        let ends = |(id, state): (&ExecId, &ExecState)| match *state {
+            ExecState::Added => None,
+            ExecState::Starting | ExecState::Running { .. } | ExecState::Stopped { .. } => {
+                Some(Target::Exec(id.clone()))
+            }
+        };
+        self.execs.iter().filter_map(ends).collect()
+    }
+
     /// The processes that the shim knows by name and that are alive.
     #[must_use]
     pub fn running_execs(&self) -> Vec<(ExecId, Pid)> {

@@ -1,0 +1,493 @@
+//! The Task service in this process, with a GPU side that refuses, fails or is slow, and the real runc.
+
+mod harness;
+#[path = "harness/refusal.rs"]
+mod refusal;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use containerd_shim_protos::api;
+use containerd_shim_protos::shim_async::Task;
+use protobuf::well_known_types::any::Any;
+use protobuf::{EnumOrUnknown, MessageField};
+use shim::runtime::{Gpu, GpuError, GpuFault, Reaper, Share, Supervisor};
+use shim::task::{ContainerId, Event, Target};
+use shim::wire::TaskService;
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, mpsc};
+use ttrpc::Code;
+use ttrpc::r#async::TtrpcContext;
+
+use harness::{NAMESPACE, need_runc, process, runc_state};
+use refusal::code;
+
+/// What the GPU side does.
+#[derive(Default)]
+struct Fake {
+    refuses: Option<GpuFault>,
+    releases_that_fail: AtomicUsize,
+    /// `create` waits until somebody sends.
+    gate: Option<Mutex<std::sync::mpsc::Receiver<()>>>,
+    entered: Notify,
+    created: AtomicUsize,
+    released: AtomicUsize,
+    held: Arc<()>,
+}
+
+impl Gpu for Fake {
+    fn create(&self, _: &str, id: &ContainerId, _: &Path) -> Result<Option<Share>, GpuError> {
+        if let Some(fault) = self.refuses {
+            let text = "no card has 9000 MiB free".to_owned();
+            return Err(GpuError { fault, text });
+        }
+        if let (Some(gate), "slow") = (&self.gate, id.as_str()) {
+            self.entered.notify_one();
+            gate.lock().expect("the gate").recv().expect("go");
+        }
+        self.created.fetch_add(1, Ordering::SeqCst);
+        Ok(Some(Box::new(Arc::clone(&self.held))))
+    }
+
+    fn edit_exec(
+        &self,
+        _: &str,
+        _: &ContainerId,
+        _: &mut serde_json::Value,
+    ) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    fn release(&self, _: &str, _: &ContainerId) -> Result<(), GpuError> {
+        let fails = |left: usize| left.checked_sub(1);
+        let failed =
+            self.releases_that_fail
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails);
+        self.released.fetch_add(1, Ordering::SeqCst);
+        match failed {
+            Ok(_) => Err(GpuError {
+                fault: GpuFault::Precondition,
+                text: "cannot write the book of card 0".to_owned(),
+            }),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+struct Scene {
+    dir: tempfile::TempDir,
+    task: TaskService,
+    events: mpsc::UnboundedReceiver<Event>,
+    gpu: Arc<Fake>,
+}
+
+/// One runtime and one reaper for all tests: `waitpid(-1)` takes every child of the process, and what follows from an
+/// end runs where it was seen.
+fn world() -> &'static (Runtime, Reaper) {
+    static WORLD: OnceLock<(Runtime, Reaper)> = OnceLock::new();
+    WORLD.get_or_init(|| {
+        nix::sys::prctl::set_child_subreaper(true).expect("a sub-reaper");
+        let runtime = Runtime::new().expect("a runtime");
+        let reaper = Reaper::default();
+        drop(runtime.spawn(reaper.clone().run()));
+        (runtime, reaper)
+    })
+}
+
+fn context() -> TtrpcContext {
+    TtrpcContext::default()
+}
+
+impl Scene {
+    fn new(gpu: Fake) -> Self {
+        let reaper = world().1.clone();
+        let gpu = Arc::new(gpu);
+        let (sender, events) = mpsc::unbounded_channel();
+        let supervisor = Supervisor::new(NAMESPACE.into(), reaper, Arc::clone(&gpu) as _, sender);
+        Self {
+            dir: tempfile::tempdir().expect("a temporary folder"),
+            task: TaskService::new(Arc::new(supervisor), Arc::new(Notify::new())),
+            events,
+            gpu,
+        }
+    }
+
+    /// A bundle whose root the shim has to mount.
+    fn bundle(&self, id: &str, script: &str) -> PathBuf {
+        let bundle = harness::bundle(self.dir.path(), id, script, false);
+        fs::rename(
+            bundle.join("rootfs"),
+            self.dir.path().join(format!("{id}-snapshot")),
+        )
+        .expect("a snapshot");
+        bundle
+    }
+
+    async fn create(&self, id: &str) -> ttrpc::Result<u32> {
+        let mount = containerd_shim_protos::types::mount::Mount {
+            type_: "bind".into(),
+            source: self
+                .dir
+                .path()
+                .join(format!("{id}-snapshot"))
+                .display()
+                .to_string(),
+            options: vec!["rbind".into()],
+            ..Default::default()
+        };
+        let request = api::CreateTaskRequest {
+            id: id.into(),
+            bundle: self.dir.path().join(id).display().to_string(),
+            rootfs: vec![mount],
+            ..Default::default()
+        };
+        self.task
+            .create(&context(), request)
+            .await
+            .map(|response| response.pid)
+    }
+
+    async fn start(&self, id: &str, exec: &str) -> ttrpc::Result<u32> {
+        let request = api::StartRequest {
+            id: id.into(),
+            exec_id: exec.into(),
+            ..Default::default()
+        };
+        self.task
+            .start(&context(), request)
+            .await
+            .map(|response| response.pid)
+    }
+
+    async fn run(&self, id: &str) {
+        self.create(id).await.expect("create");
+        self.start(id, "").await.expect("start");
+    }
+
+    async fn wait(&self, id: &str, exec: &str) -> ttrpc::Result<u32> {
+        let request = api::WaitRequest {
+            id: id.into(),
+            exec_id: exec.into(),
+            ..Default::default()
+        };
+        let context = context();
+        let waited = self.task.wait(&context, request);
+        let waited = tokio::time::timeout(Duration::from_secs(10), waited).await;
+        waited
+            .expect("an end in time")
+            .map(|response| response.exit_status)
+    }
+
+    async fn kill(&self, id: &str) -> ttrpc::Result<api::Empty> {
+        let request = api::KillRequest {
+            id: id.into(),
+            signal: 9,
+            ..Default::default()
+        };
+        self.task.kill(&context(), request).await
+    }
+
+    async fn delete(&self, id: &str, exec: &str) -> ttrpc::Result<u32> {
+        let request = api::DeleteRequest {
+            id: id.into(),
+            exec_id: exec.into(),
+            ..Default::default()
+        };
+        self.task
+            .delete(&context(), request)
+            .await
+            .map(|response| response.exit_status)
+    }
+
+    async fn state(
+        &self,
+        id: &str,
+        exec: &str,
+    ) -> ttrpc::Result<(EnumOrUnknown<api::Status>, u32)> {
+        let request = api::StateRequest {
+            id: id.into(),
+            exec_id: exec.into(),
+            ..Default::default()
+        };
+        self.task
+            .state(&context(), request)
+            .await
+            .map(|response| (response.status, response.pid))
+    }
+
+    async fn exec(&self, id: &str, exec: &str, script: &str, (stdin, stdout): (&str, &str)) {
+        let value = process(&["/bin/sh", "-c", script], false)
+            .to_string()
+            .into_bytes();
+        let request = api::ExecProcessRequest {
+            id: id.into(),
+            exec_id: exec.into(),
+            stdin: stdin.into(),
+            stdout: stdout.into(),
+            spec: MessageField::some(Any {
+                value,
+                ..Any::default()
+            }),
+            ..Default::default()
+        };
+        drop(self.task.exec(&context(), request).await.expect("exec"));
+    }
+
+    /// Neither runc nor a mount of `id`, and nobody holds its share.
+    fn assert_nothing_left(&self, id: &str) {
+        assert!(!runc_state(id).exists());
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
+        assert!(!mounts.contains(&self.dir.path().join(id).display().to_string()));
+        assert_eq!(Arc::strong_count(&self.gpu.held), 1, "a share is held");
+    }
+
+    /// Ends and deletes a container that runs.
+    async fn finish(&self, id: &str) {
+        drop(self.kill(id).await.expect("kill"));
+        assert_eq!(self.wait(id, "").await.expect("wait"), 137);
+        assert_eq!(self.delete(id, "").await.expect("delete"), 137);
+    }
+
+    fn fifo(&self, name: &str) -> String {
+        let path = self.dir.path().join(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        path.display().to_string()
+    }
+}
+
+#[test]
+fn a_refusal_reaches_the_caller_and_nothing_is_left() {
+    need_runc!();
+    world().0.block_on(async {
+        for (fault, expected) in [
+            (GpuFault::Request, Code::INVALID_ARGUMENT),
+            (GpuFault::Precondition, Code::FAILED_PRECONDITION),
+        ] {
+            let scene = Scene::new(Fake {
+                refuses: Some(fault),
+                ..Fake::default()
+            });
+            let bundle = scene.bundle("refused", "true");
+            let spec = fs::read(bundle.join("config.json")).expect("the spec");
+            let refused = code(scene.create("refused").await);
+            assert_eq!(refused, (expected, "no card has 9000 MiB free".to_owned()));
+            assert_eq!(code(scene.state("refused", "").await).0, Code::NOT_FOUND);
+            assert_eq!(
+                fs::read(bundle.join("config.json")).expect("the spec"),
+                spec
+            );
+            assert_eq!(scene.gpu.released.load(Ordering::SeqCst), 0);
+            scene.assert_nothing_left("refused");
+        }
+    });
+}
+
+#[test]
+fn a_share_is_released_once_when_runc_fails_after_it() {
+    need_runc!();
+    world().0.block_on(async {
+        let scene = Scene::new(Fake::default());
+        let bundle = scene.bundle("undone", "true");
+        let spec = fs::read_to_string(bundle.join("config.json")).expect("the spec");
+        fs::write(
+            bundle.join("config.json"),
+            spec.replace("/bin/sh", "/bin/absent"),
+        )
+        .expect("the spec");
+        let (unknown, text) = code(scene.create("undone").await);
+        assert!(
+            unknown == Code::UNKNOWN && text.starts_with("OCI runtime create failed: "),
+            "{text}"
+        );
+        let counts =
+            [&scene.gpu.created, &scene.gpu.released].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(counts, [1, 1]);
+        scene.assert_nothing_left("undone");
+    });
+}
+
+#[test]
+fn a_release_that_fails_is_told_and_delete_repeats_it() {
+    need_runc!();
+    world().0.block_on(async {
+        let mut scene = Scene::new(Fake {
+            releases_that_fail: AtomicUsize::new(2),
+            ..Fake::default()
+        });
+        drop(scene.bundle("owed", "exit 3"));
+        scene.run("owed").await;
+        assert_eq!(scene.wait("owed", "").await.expect("wait"), 3);
+        assert_eq!(scene.wait("owed", "").await.expect("wait again"), 3);
+        assert_eq!(code(scene.kill("owed").await).0, Code::NOT_FOUND);
+        for attempt in 1..=2 {
+            let told = code(scene.delete("owed", "").await);
+            assert_eq!(
+                told,
+                (
+                    Code::FAILED_PRECONDITION,
+                    "cannot write the book of card 0".to_owned()
+                )
+            );
+            assert_eq!(scene.gpu.released.load(Ordering::SeqCst), attempt);
+            let (state, _) = scene.state("owed", "").await.expect("it is there");
+            assert_eq!(state, EnumOrUnknown::new(api::Status::STOPPED));
+        }
+        assert_eq!(scene.delete("owed", "").await.expect("the third delete"), 3);
+        assert_eq!(scene.gpu.released.load(Ordering::SeqCst), 3);
+        scene.assert_nothing_left("owed");
+        let mut deletes = 0;
+        while let Ok(event) = scene.events.try_recv() {
+            deletes += usize::from(matches!(event, Event::Delete { .. }));
+        }
+        assert_eq!(deletes, 1);
+    });
+}
+
+#[test]
+fn a_slow_card_holds_up_no_neighbour() {
+    need_runc!();
+    world().0.block_on(async {
+        let (go, gate) = std::sync::mpsc::channel();
+        let scene = Scene::new(Fake {
+            gate: Some(Mutex::new(gate)),
+            ..Fake::default()
+        });
+        drop((
+            scene.bundle("near", "sleep 1000"),
+            scene.bundle("slow", "exit 4"),
+        ));
+        scene.run("near").await;
+        let neighbour = async {
+            scene.gpu.entered.notified().await;
+            let (state, _) = scene.state("slow", "").await.expect("it is being made");
+            assert_eq!(state, EnumOrUnknown::new(api::Status::CREATED));
+            assert_eq!(code(scene.kill("slow").await).0, Code::FAILED_PRECONDITION);
+            let (state, _) = scene.state("near", "").await.expect("state");
+            assert_eq!(state, EnumOrUnknown::new(api::Status::RUNNING));
+            scene.finish("near").await;
+            assert_eq!(
+                scene.gpu.created.load(Ordering::SeqCst),
+                1,
+                "the other is still being made"
+            );
+            go.send(()).expect("the gate");
+        };
+        let (created, ()) = tokio::join!(scene.create("slow"), neighbour);
+        created.expect("create");
+        scene.start("slow", "").await.expect("start");
+        assert_eq!(scene.wait("slow", "").await.expect("wait"), 4);
+        assert_eq!(scene.delete("slow", "").await.expect("delete"), 4);
+        scene.assert_nothing_left("slow");
+    });
+}
+
+#[test]
+fn what_is_asked_of_an_exec_before_its_start_is_kept_or_refused() {
+    need_runc!();
+    world().0.block_on(async {
+        let scene = Scene::new(Fake::default());
+        drop(scene.bundle("early", "sleep 1000"));
+        scene.run("early").await;
+        let stdin = scene.fifo("early.in");
+        scene.exec("early", "cat", "cat", (&stdin, "")).await;
+        let close = api::CloseIORequest {
+            id: "early".into(),
+            exec_id: "cat".into(),
+            stdin: true,
+            ..Default::default()
+        };
+        drop(scene.task.close_io(&context(), close).await.expect("close"));
+        scene.start("early", "cat").await.expect("start");
+        assert_eq!(
+            scene
+                .wait("early", "cat")
+                .await
+                .expect("its input has ended"),
+            0
+        );
+
+        for exec in ["", "cat"] {
+            let resize = api::ResizePtyRequest {
+                id: "early".into(),
+                exec_id: exec.into(),
+                width: 80,
+                height: 24,
+                ..Default::default()
+            };
+            let refused = code(scene.task.resize_pty(&context(), resize).await);
+            assert_eq!(refused.0, Code::FAILED_PRECONDITION, "{}", refused.1);
+        }
+
+        scene
+            .exec("early", "unread", "true", ("", "/absent/fifo"))
+            .await;
+        assert_eq!(code(scene.start("early", "unread").await).0, Code::UNKNOWN);
+        let state = scene
+            .state("early", "unread")
+            .await
+            .expect("it is still known");
+        assert_eq!(state, (EnumOrUnknown::new(api::Status::CREATED), 0));
+        scene
+            .delete("early", "unread")
+            .await
+            .expect("it can be deleted");
+        assert_eq!(code(scene.wait("early", "unread").await).0, Code::NOT_FOUND);
+        scene.finish("early").await;
+    });
+}
+
+#[test]
+fn the_end_of_init_is_told_after_those_of_its_execs() {
+    need_runc!();
+    world().0.block_on(async {
+        let mut scene = Scene::new(Fake::default());
+        drop(scene.bundle("last", "sleep 1000"));
+        scene.run("last").await;
+        let stdout = scene.fifo("last.out");
+        // Its output fills the FIFO, which nobody reads until init is known to have ended.
+        let mut reader = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&stdout)
+            .expect("the FIFO");
+        scene
+            .exec("last", "e", "seq 1 100000; sleep 1000", ("", &stdout))
+            .await;
+        scene.start("last", "e").await.expect("start of the exec");
+        tokio::task::spawn_blocking(move || {
+            reader.read_exact(&mut [0]).expect("output");
+            reader
+        })
+        .await
+        .map(|reader| async {
+            drop(scene.kill("last").await.expect("kill"));
+            while scene.state("last", "").await.expect("state").0
+                != EnumOrUnknown::new(api::Status::STOPPED)
+            {
+                tokio::task::yield_now().await;
+            }
+            // Gone from here on: the thread reads to the end of the process.
+            drop(std::thread::spawn(move || {
+                std::io::copy(&mut { reader }, &mut std::io::sink())
+            }));
+        })
+        .expect("no panic")
+        .await;
+        assert_eq!(scene.wait("last", "").await.expect("wait"), 137);
+        let mut ends = Vec::new();
+        while let Ok(event) = scene.events.try_recv() {
+            if let Event::Exit { target, .. } = event {
+                ends.push(target);
+            }
+        }
+        assert!(
+            matches!(ends.as_slice(), [Target::Exec(_), Target::Init]),
+            "{ends:?}"
+        );
+        assert_eq!(scene.delete("last", "").await.expect("delete"), 137);
+    });
+}
