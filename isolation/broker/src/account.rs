@@ -1,6 +1,6 @@
 //! A verdict's effect on the container's account: what is set aside before the driver executes, and what is booked after.
 
-use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use driver::{CardIdentity, FileId, ImplicitBytes, Segment};
@@ -8,15 +8,18 @@ use ledger::{
     Actual, CardSlot, ClientHandle, Counted, Demand, Ledger, Limits, NewObject, ObjectHandle,
     ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Reservation, Span,
 };
-use nvabi::bytes::{array_at, u32_at, u64_at};
-use nvabi::class::{Class, Kind};
-use nvabi::layout::{card_info, nvos02, nvos21, nvos32, nvos55};
-use nvabi::{Release, control, escape, status};
-use verdict::decide::View;
-use verdict::view::{self, Slice};
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::class::Kind;
+use nvabi::layout::{nvos21, nvos55};
+use nvabi::{Release, status};
 use verdict::{Effect, Memory, Op, Refusal};
 
-use crate::replay::Books;
+mod answers;
+mod translation;
+
+use answers::Numbering;
+pub use translation::{books, uuid_bytes};
+use translation::{card_slot, dependencies, new_handle_at, object_kind, status_of};
 
 /// One card of the grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,13 +52,8 @@ pub struct Account {
     implicit: ImplicitBytes,
     ledger: Mutex<Ledger>,
     numbering: Mutex<Numbering>,
-}
-
-/// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
-#[derive(Debug, Default)]
-struct Numbering {
-    slot_of_gpu_id: HashMap<u32, CardSlot>,
-    slot_of_instance: HashMap<u32, CardSlot>,
+    /// Allocations that did not fit, by card.
+    refused: Vec<AtomicU64>,
 }
 
 /// What is set aside for a call while the driver executes it.
@@ -113,6 +111,7 @@ impl Account {
         let ledger = Ledger::with_limits(&quotas, limits);
         Self {
             release,
+            refused: slots.iter().map(|_| AtomicU64::new(0)).collect(),
             slots,
             implicit,
             ledger: Mutex::new(ledger),
@@ -124,6 +123,23 @@ impl Account {
     #[must_use]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// How many allocations did not fit on a card.
+    #[must_use]
+    pub fn refused(&self, card: CardSlot) -> u64 {
+        self.refused
+            .get(usize::from(card.0))
+            .map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Counts a refusal that the tenant sees, if it is for want of memory.
+    pub fn count_refusal(&self, why: &Why) {
+        if let Why::Ledger(ledger::Refusal::OverQuota { card, .. }) = why
+            && let Some(count) = self.refused.get(usize::from(card.0))
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The ledger, for reports.
@@ -470,115 +486,6 @@ impl Account {
         self.ledger().close_file(ledger::FileId(file.0));
     }
 
-    /// Rewrites an answer to the slice.
-    ///
-    /// # Errors
-    /// A refusal when the question is about an object whose card is not known: nothing is shown then.
-    pub fn rewrite(&self, view: &View, op: &Op, segments: &mut [Segment]) -> Result<(), Refusal> {
-        self.learn_gpu_ids(view, segments);
-        let unknown = || op.refuse(status::NV_ERR_INVALID_OBJECT_HANDLE, self.release);
-        let slice = |(client, object): (u32, u32)| {
-            let ledger = self.ledger();
-            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
-            Some(Slice {
-                quota_bytes: ledger.quota(card),
-                used_bytes: ledger.used(card),
-            })
-        };
-        let (arg, rest) = match segments.split_first_mut() {
-            Some((first, rest)) => (&mut first.bytes, rest),
-            None => return Ok(()),
-        };
-        if let View::FbInfo {
-            object,
-            segment,
-            at,
-            entries,
-        } = view
-        {
-            let slice = slice(*object).ok_or_else(unknown)?;
-            let list = usize::from(*segment)
-                .checked_sub(1)
-                .and_then(|index| rest.get_mut(index));
-            if let Some(list) = list.and_then(|segment| segment.bytes.get_mut(*at..)) {
-                view::fb_info_list(list, *entries, slice);
-            }
-            return Ok(());
-        }
-        let params = rest
-            .first_mut()
-            .map(|segment| segment.bytes.as_mut_slice())
-            .unwrap_or_default();
-        match view {
-            View::FbInfo { .. } => {}
-            View::FbRegions { object } => {
-                view::fb_region_info(params, slice(*object).ok_or_else(unknown)?)
-            }
-            View::HeapInfo { object } => view::heap_info(arg, slice(*object).ok_or_else(unknown)?),
-            View::Cards => view::card_info(arg, |minor| {
-                self.slots.iter().any(|slot| slot.minor == minor)
-            }),
-            View::GpuIds => {
-                let numbering = self.numbering();
-                view::gpu_ids(params, |id| numbering.slot_of_gpu_id.contains_key(&id));
-            }
-            View::NoPids => view::no_pids(params),
-            View::NoPidInfo => view::no_pid_info(params),
-            View::NoSamples => view::no_samples(params),
-        }
-        Ok(())
-    }
-
-    /// Takes the driver's numbers of our cards from an answer that passes by, before it is rewritten.
-    fn learn_gpu_ids(&self, view: &View, segments: &[Segment]) {
-        if *view != View::Cards {
-            return;
-        }
-        let Some(arg) = segments.first() else { return };
-        let mut numbering = self.numbering();
-        for entry in arg
-            .bytes
-            .chunks_exact(card_info::BYTES)
-            .filter(|entry| entry.first() == Some(&1))
-        {
-            let minor = u32_at(entry, card_info::MINOR);
-            let slot = self
-                .slots
-                .iter()
-                .position(|slot| Some(slot.minor) == minor)
-                .and_then(card_slot);
-            if let (Some(slot), Some(gpu_id)) = (slot, u32_at(entry, card_info::GPU_ID)) {
-                numbering.slot_of_gpu_id.insert(gpu_id, slot);
-            }
-        }
-    }
-
-    /// Takes the device instance of one of our cards from an answer to GPU_GET_ID_INFO.
-    pub fn learn_instance(&self, op: &Op, segments: &[Segment]) {
-        /// `gpuId`, then `deviceInstance`: 8 in both versions of the control
-        const GPU_ID: usize = 0;
-        const INSTANCE: usize = 8;
-        let (Op::Escape(row), [arg, params, ..]) = (op, segments) else {
-            return;
-        };
-        let is_id_info = matches!(
-            u32_at(&arg.bytes, nvabi::layout::nvos54::CMD),
-            Some(
-                control::NV0000_CTRL_CMD_GPU_GET_ID_INFO
-                    | control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2
-            )
-        );
-        if **row != escape::NV_ESC_RM_CONTROL || !is_id_info {
-            return;
-        }
-        let mut numbering = self.numbering();
-        let slot =
-            u32_at(&params.bytes, GPU_ID).and_then(|id| numbering.slot_of_gpu_id.get(&id).copied());
-        if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE)) {
-            numbering.slot_of_instance.insert(instance, slot);
-        }
-    }
-
     fn slot_of_uuid(&self, uuid: &[u8; 16]) -> Option<CardSlot> {
         self.slots
             .iter()
@@ -608,23 +515,6 @@ impl Account {
     }
 }
 
-/// Whether a success changes the account.
-#[must_use]
-pub fn books(effect: &Effect) -> Books {
-    match effect {
-        Effect::None | Effect::View(_) | Effect::ChannelClients { .. } => Books::No,
-        Effect::Client
-        | Effect::Object { .. }
-        | Effect::Memory(_)
-        | Effect::Free { .. }
-        | Effect::Dup { .. }
-        | Effect::Range { .. }
-        | Effect::MapExternal { .. }
-        | Effect::Unmap { .. }
-        | Effect::FreeRange { .. } => Books::Yes,
-    }
-}
-
 /// Why a call was refused, for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
@@ -640,95 +530,4 @@ pub enum Why {
     /// Channels of another container.
     #[error("a channel that is not the container's")]
     ForeignChannels,
-}
-
-fn status_of(refusal: &ledger::Refusal) -> u32 {
-    match refusal {
-        ledger::Refusal::OverQuota { .. } | ledger::Refusal::NoShare { .. } => {
-            status::NV_ERR_NO_MEMORY
-        }
-        ledger::Refusal::TooMany { .. } => status::NV_ERR_INSUFFICIENT_RESOURCES,
-        ledger::Refusal::ForeignClient { .. } => status::NV_ERR_INVALID_CLIENT,
-        ledger::Refusal::UnknownObject { .. } | ledger::Refusal::UnknownExport { .. } => {
-            status::NV_ERR_INVALID_OBJECT_HANDLE
-        }
-    }
-}
-
-fn card_slot(index: usize) -> Option<CardSlot> {
-    u8::try_from(index).ok().map(CardSlot)
-}
-
-fn object_kind(kind: Kind) -> ObjectKind {
-    match kind {
-        Kind::Root => ObjectKind::Client,
-        Kind::Device => ObjectKind::Device,
-        Kind::Subdevice => ObjectKind::Subdevice,
-        Kind::Vidmem | Kind::Sysmem | Kind::OsDescriptor | Kind::Virtual => ObjectKind::Memory,
-        Kind::VaSpace => ObjectKind::VaSpace,
-        Kind::ChannelGroup => ObjectKind::ChannelGroup,
-        Kind::Channel => ObjectKind::Channel,
-        Kind::ContextShare => ObjectKind::ContextShare,
-        Kind::Engine | Kind::Usermode | Kind::Event | Kind::Fabric | Kind::Plain => {
-            ObjectKind::Other
-        }
-    }
-}
-
-fn new_handle_at(op: &Op) -> usize {
-    match op {
-        Op::Escape(row) if **row == escape::NV_ESC_RM_ALLOC_MEMORY => nvos02::H_NEW,
-        Op::Escape(row) if **row == escape::NV_ESC_RM_VID_HEAP_CONTROL => nvos32::ALLOC_H_MEMORY,
-        Op::Escape(_) | Op::CardInfo { .. } | Op::AttachGpus { .. } | Op::Uvm(_) => nvos21::H_NEW,
-    }
-}
-
-/// What takes an object with it beside its parent: a context share and a channel go with their VA space.
-fn dependencies(class: &Class, segments: &[Segment]) -> Vec<ObjectHandle> {
-    let at = match class.kind {
-        Kind::ContextShare => 0,
-        Kind::ChannelGroup => 8,
-        Kind::Channel => nvabi::layout::channel_params::H_VA_SPACE,
-        Kind::Root
-        | Kind::Device
-        | Kind::Subdevice
-        | Kind::Vidmem
-        | Kind::Sysmem
-        | Kind::OsDescriptor
-        | Kind::Virtual
-        | Kind::VaSpace
-        | Kind::Engine
-        | Kind::Usermode
-        | Kind::Event
-        | Kind::Fabric
-        | Kind::Plain => return Vec::new(),
-    };
-    let handle = segments
-        .get(1)
-        .and_then(|params| u32_at(&params.bytes, at))
-        .filter(|handle| *handle != 0);
-    handle.map(ObjectHandle).into_iter().collect()
-}
-
-/// The 16 bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`; `None` for a name of another form.
-#[must_use]
-pub fn uuid_bytes(uuid: &str) -> Option<[u8; 16]> {
-    let digits: Vec<u8> = uuid
-        .strip_prefix("GPU-")?
-        .bytes()
-        .filter(|byte| *byte != b'-')
-        .collect();
-    let nibble = |byte: u8| {
-        char::from(byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
-    let bytes: Option<Vec<u8>> = digits
-        .chunks(2)
-        .map(|pair| match pair {
-            [high, low] => Some((nibble(*high)? << 4) | nibble(*low)?),
-            _ => None,
-        })
-        .collect();
-    array_at(&bytes?, 0).filter(|_| digits.len() == 32)
 }

@@ -56,6 +56,8 @@ pub struct CardStatus {
     pub used_bytes: u64,
     /// Most ever held, bytes.
     pub peak_bytes: u64,
+    /// Allocations that did not fit.
+    pub refused: u64,
 }
 
 /// One process.
@@ -156,6 +158,7 @@ pub fn status(container: &Container, listeners: usize) -> Status {
             quota_bytes: card.quota_bytes,
             used_bytes: card.held_bytes,
             peak_bytes: card.peak_bytes,
+            refused: container.account.refused(card.card),
         })
         .collect();
     let counters = &container.counters;

@@ -290,9 +290,9 @@ fn execute(
         Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) if reaper.reap_now(container) => {
             account
                 .set_aside(effect, op)
-                .map_err(|(refusal, why)| log(container, refusal, &why))?
+                .map_err(|(refusal, why)| note(container, refusal, &why))?
         }
-        Err((refusal, why)) => return Err(log(container, refusal, &why)),
+        Err((refusal, why)) => return Err(note(container, refusal, &why)),
     };
     let mut request = Call { cmd, segments, fds };
     let target = FileRef {
@@ -347,8 +347,9 @@ fn learn(container: &Container, file: &OpenFile, op: &Op, fds: &[FdSlot], after:
     }
 }
 
-/// Says why a call was refused. A tenant that retries all day must not fill a disk, hence debug.
-fn log(container: &Container, refusal: Refusal, why: &Why) -> Refusal {
+/// Counts a refusal and says why. A tenant that retries all day must not fill a disk, hence debug.
+fn note(container: &Container, refusal: Refusal, why: &Why) -> Refusal {
+    container.account.count_refusal(why);
     tracing::debug!(container = container.name, ?refusal, %why, "refused");
     refusal
 }
@@ -459,7 +460,7 @@ fn hand_back(
             }
             Outcome::Proceed
         }
-        Err((refusal, why)) => refused(log(container, refusal, &why), segments.first().cloned()),
+        Err((refusal, why)) => refused(note(container, refusal, &why), segments.first().cloned()),
     }
 }
 

@@ -57,7 +57,12 @@ fn alloc_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, 
     let address = u64_at(arg, nvos21::P_PARAMS).ok_or(Refusal::Errno(EFAULT))?;
     let bytes = class.params.of(release);
     if address == 0 || bytes == 0 {
-        return Ok(None);
+        // Rights stand behind the parameters in the order of segments; alone they could be taken for them.
+        return if rights(op, arg, release).is_some() {
+            Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))
+        } else {
+            Ok(None)
+        };
     }
     let extent = if bytes == class::PARAMS_WINDOW {
         Extent::Window
@@ -71,6 +76,19 @@ fn alloc_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, 
         bytes: bytes as usize,
         extent,
     }))
+}
+
+/// The access mask that the long form may point to (`RS_ACCESS_MASK`, 4 bytes).
+fn rights(op: &Op, arg: &[u8], release: Release) -> Option<Block> {
+    let is_long = op.struct_bytes(release) == 48;
+    let address = u64_at(arg, nvos64::P_RIGHTS).filter(|address| is_long && *address != 0)?;
+    Some(Block {
+        segment: 0,
+        pointer_at: nvos64::P_RIGHTS,
+        address,
+        bytes: 4,
+        extent: Extent::Exact,
+    })
 }
 
 fn control_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, Refusal> {
@@ -98,7 +116,8 @@ fn control_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>
     }))
 }
 
-/// The blocks that a control's parameters (segment 1) point to, in the order of its row. NULL pointers name none.
+/// What follows the parameters (segment 1): the blocks that a control's parameters point to, in the order of its row, or
+/// an allocation's access mask. NULL pointers name none.
 ///
 /// # Errors
 /// `NV_ERR_INVALID_ARGUMENT` for a list that is longer than any that the driver takes.
@@ -106,6 +125,9 @@ pub fn nested(op: &Op, arg: &[u8], params: &[u8], release: Release) -> Result<Ve
     let Op::Escape(row) = op else {
         return Ok(Vec::new());
     };
+    if **row == escape::NV_ESC_RM_ALLOC_LONG {
+        return Ok(rights(op, arg, release).into_iter().collect());
+    }
     if **row != escape::NV_ESC_RM_CONTROL {
         return Ok(Vec::new());
     }
@@ -257,5 +279,26 @@ mod tests {
                 at: nvos64::STATUS
             })
         );
+    }
+
+    #[test]
+    fn an_access_mask_is_copied_too() {
+        let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_LONG);
+        let mut arg = vec![0; 48];
+        put_u32(&mut arg, nvos21::H_CLASS, 0x40);
+        put_u64(&mut arg, nvos21::P_PARAMS, 0x1000);
+        put_u64(&mut arg, nvos64::P_RIGHTS, 0x2000);
+        let blocks = nested(&op, &arg, &[], R).unwrap();
+        let seen: Vec<_> = blocks
+            .iter()
+            .map(|block| (block.segment, block.address, block.bytes))
+            .collect();
+        assert_eq!(seen, [(0, 0x2000, 4)]);
+        put_u64(&mut arg, nvos21::P_PARAMS, 0);
+        let refusal = Refusal::Status {
+            status: 0x1f,
+            at: nvos64::STATUS,
+        };
+        assert_eq!(params(&op, &arg, R), Err(refusal));
     }
 }

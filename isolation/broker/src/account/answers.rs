@@ -1,0 +1,133 @@
+//! Answers that pass by: what is learnt from them, and how they are rewritten to the slice.
+
+use std::collections::HashMap;
+
+use driver::Segment;
+use ledger::{CardSlot, ClientHandle, ObjectHandle};
+use nvabi::bytes::u32_at;
+use nvabi::layout::card_info;
+use nvabi::{control, escape, status};
+use verdict::decide::View;
+use verdict::view::{self, Slice};
+use verdict::{Op, Refusal};
+
+use super::Account;
+use super::translation::card_slot;
+
+/// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
+#[derive(Debug, Default)]
+pub(super) struct Numbering {
+    pub(super) slot_of_gpu_id: HashMap<u32, CardSlot>,
+    pub(super) slot_of_instance: HashMap<u32, CardSlot>,
+}
+
+impl Account {
+    /// Rewrites an answer to the slice.
+    ///
+    /// # Errors
+    /// A refusal when the question is about an object whose card is not known: nothing is shown then.
+    pub fn rewrite(&self, view: &View, op: &Op, segments: &mut [Segment]) -> Result<(), Refusal> {
+        self.learn_gpu_ids(view, segments);
+        let unknown = || op.refuse(status::NV_ERR_INVALID_OBJECT_HANDLE, self.release);
+        let slice = |(client, object): (u32, u32)| {
+            let ledger = self.ledger();
+            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
+            Some(Slice {
+                quota_bytes: ledger.quota(card),
+                used_bytes: ledger.used(card),
+            })
+        };
+        let (arg, rest) = match segments.split_first_mut() {
+            Some((first, rest)) => (&mut first.bytes, rest),
+            None => return Ok(()),
+        };
+        if let View::FbInfo {
+            object,
+            segment,
+            at,
+            entries,
+        } = view
+        {
+            let slice = slice(*object).ok_or_else(unknown)?;
+            let list = usize::from(*segment)
+                .checked_sub(1)
+                .and_then(|index| rest.get_mut(index));
+            if let Some(list) = list.and_then(|segment| segment.bytes.get_mut(*at..)) {
+                view::fb_info_list(list, *entries, slice);
+            }
+            return Ok(());
+        }
+        let params = rest
+            .first_mut()
+            .map(|segment| segment.bytes.as_mut_slice())
+            .unwrap_or_default();
+        match view {
+            View::FbInfo { .. } => {}
+            View::FbRegions { object } => {
+                view::fb_region_info(params, slice(*object).ok_or_else(unknown)?)
+            }
+            View::HeapInfo { object } => view::heap_info(arg, slice(*object).ok_or_else(unknown)?),
+            View::Cards => view::card_info(arg, |minor| {
+                self.slots.iter().any(|slot| slot.minor == minor)
+            }),
+            View::GpuIds => {
+                let numbering = self.numbering();
+                view::gpu_ids(params, |id| numbering.slot_of_gpu_id.contains_key(&id));
+            }
+            View::NoPids => view::no_pids(params),
+            View::NoPidInfo => view::no_pid_info(params),
+            View::NoSamples => view::no_samples(params),
+        }
+        Ok(())
+    }
+
+    /// Takes the driver's numbers of our cards from an answer that passes by, before it is rewritten.
+    fn learn_gpu_ids(&self, view: &View, segments: &[Segment]) {
+        if *view != View::Cards {
+            return;
+        }
+        let Some(arg) = segments.first() else { return };
+        let mut numbering = self.numbering();
+        for entry in arg
+            .bytes
+            .chunks_exact(card_info::BYTES)
+            .filter(|entry| entry.first() == Some(&1))
+        {
+            let minor = u32_at(entry, card_info::MINOR);
+            let slot = self
+                .slots
+                .iter()
+                .position(|slot| Some(slot.minor) == minor)
+                .and_then(card_slot);
+            if let (Some(slot), Some(gpu_id)) = (slot, u32_at(entry, card_info::GPU_ID)) {
+                numbering.slot_of_gpu_id.insert(gpu_id, slot);
+            }
+        }
+    }
+
+    /// Takes the device instance of one of our cards from an answer to GPU_GET_ID_INFO.
+    pub fn learn_instance(&self, op: &Op, segments: &[Segment]) {
+        /// `gpuId`, then `deviceInstance`: 8 in both versions of the control
+        const GPU_ID: usize = 0;
+        const INSTANCE: usize = 8;
+        let (Op::Escape(row), [arg, params, ..]) = (op, segments) else {
+            return;
+        };
+        let is_id_info = matches!(
+            u32_at(&arg.bytes, nvabi::layout::nvos54::CMD),
+            Some(
+                control::NV0000_CTRL_CMD_GPU_GET_ID_INFO
+                    | control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2
+            )
+        );
+        if **row != escape::NV_ESC_RM_CONTROL || !is_id_info {
+            return;
+        }
+        let mut numbering = self.numbering();
+        let slot =
+            u32_at(&params.bytes, GPU_ID).and_then(|id| numbering.slot_of_gpu_id.get(&id).copied());
+        if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE)) {
+            numbering.slot_of_instance.insert(instance, slot);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The driver's words in the ledger's, and the ledger's refusals in the driver's.
+
+use driver::Segment;
+use ledger::{CardSlot, ObjectHandle, ObjectKind};
+use nvabi::bytes::{array_at, u32_at};
+use nvabi::class::{Class, Kind};
+use nvabi::layout::{nvos02, nvos21, nvos32};
+use nvabi::{escape, status};
+use verdict::{Effect, Op};
+
+use crate::replay::Books;
+
+/// Whether a success changes the account.
+#[must_use]
+pub fn books(effect: &Effect) -> Books {
+    match effect {
+        Effect::None | Effect::View(_) | Effect::ChannelClients { .. } => Books::No,
+        Effect::Client
+        | Effect::Object { .. }
+        | Effect::Memory(_)
+        | Effect::Free { .. }
+        | Effect::Dup { .. }
+        | Effect::Range { .. }
+        | Effect::MapExternal { .. }
+        | Effect::Unmap { .. }
+        | Effect::FreeRange { .. } => Books::Yes,
+    }
+}
+
+pub(super) fn status_of(refusal: &ledger::Refusal) -> u32 {
+    match refusal {
+        ledger::Refusal::OverQuota { .. } | ledger::Refusal::NoShare { .. } => {
+            status::NV_ERR_NO_MEMORY
+        }
+        ledger::Refusal::TooMany { .. } => status::NV_ERR_INSUFFICIENT_RESOURCES,
+        ledger::Refusal::ForeignClient { .. } => status::NV_ERR_INVALID_CLIENT,
+        ledger::Refusal::UnknownObject { .. } | ledger::Refusal::UnknownExport { .. } => {
+            status::NV_ERR_INVALID_OBJECT_HANDLE
+        }
+    }
+}
+
+pub(super) fn card_slot(index: usize) -> Option<CardSlot> {
+    u8::try_from(index).ok().map(CardSlot)
+}
+
+pub(super) fn object_kind(kind: Kind) -> ObjectKind {
+    match kind {
+        Kind::Root => ObjectKind::Client,
+        Kind::Device => ObjectKind::Device,
+        Kind::Subdevice => ObjectKind::Subdevice,
+        Kind::Vidmem | Kind::Sysmem | Kind::OsDescriptor | Kind::Virtual => ObjectKind::Memory,
+        Kind::VaSpace => ObjectKind::VaSpace,
+        Kind::ChannelGroup => ObjectKind::ChannelGroup,
+        Kind::Channel => ObjectKind::Channel,
+        Kind::ContextShare => ObjectKind::ContextShare,
+        Kind::Engine | Kind::Usermode | Kind::Event | Kind::Fabric | Kind::Plain => {
+            ObjectKind::Other
+        }
+    }
+}
+
+pub(super) fn new_handle_at(op: &Op) -> usize {
+    match op {
+        Op::Escape(row) if **row == escape::NV_ESC_RM_ALLOC_MEMORY => nvos02::H_NEW,
+        Op::Escape(row) if **row == escape::NV_ESC_RM_VID_HEAP_CONTROL => nvos32::ALLOC_H_MEMORY,
+        Op::Escape(_) | Op::CardInfo { .. } | Op::AttachGpus { .. } | Op::Uvm(_) => nvos21::H_NEW,
+    }
+}
+
+/// What takes an object with it beside its parent: a context share and a channel go with their VA space.
+pub(super) fn dependencies(class: &Class, segments: &[Segment]) -> Vec<ObjectHandle> {
+    let at = match class.kind {
+        Kind::ContextShare => 0,
+        Kind::ChannelGroup => 8,
+        Kind::Channel => nvabi::layout::channel_params::H_VA_SPACE,
+        Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::Vidmem
+        | Kind::Sysmem
+        | Kind::OsDescriptor
+        | Kind::Virtual
+        | Kind::VaSpace
+        | Kind::Engine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain => return Vec::new(),
+    };
+    let handle = segments
+        .get(1)
+        .and_then(|params| u32_at(&params.bytes, at))
+        .filter(|handle| *handle != 0);
+    handle.map(ObjectHandle).into_iter().collect()
+}
+
+/// The 16 bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`; `None` for a name of another form.
+#[must_use]
+pub fn uuid_bytes(uuid: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = uuid
+        .strip_prefix("GPU-")?
+        .bytes()
+        .filter(|byte| *byte != b'-')
+        .collect();
+    let nibble = |byte: u8| {
+        char::from(byte)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
+    let bytes: Option<Vec<u8>> = digits
+        .chunks(2)
+        .map(|pair| match pair {
+            [high, low] => Some((nibble(*high)? << 4) | nibble(*low)?),
+            _ => None,
+        })
+        .collect();
+    array_at(&bytes?, 0).filter(|_| digits.len() == 32)
+}
