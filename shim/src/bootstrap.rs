@@ -24,10 +24,6 @@ use crate::runtime::Spec;
 use crate::task::RuncOptions;
 use crate::wire::{OPTIONS_TYPE, runc_options};
 
-/// Short, because a socket's path has at most 108 bytes and the name has 64; shared with containerd's own shim, whose
-/// names differ.
-const SOCKET_DIR: &str = "/run/containerd/s";
-
 /// containerd's own limit for what it writes.
 const MOST_INPUT_BYTES: u64 = 10 << 20;
 
@@ -56,12 +52,9 @@ pub(crate) fn start(invocation: &Invocation) -> Result<Vec<u8>> {
         Call::Params(params) => params.socket_dir.clone().filter(|dir| !dir.is_empty()),
         Call::Flags(_) => None,
     };
-    let dir = dir.map_or_else(|| PathBuf::from(SOCKET_DIR), PathBuf::from);
-    let socket = dir.join(socket_name(
-        &invocation.address,
-        &invocation.namespace,
-        group,
-    ));
+    let dir = dir.map_or_else(|| PathBuf::from(vgpu::sockets::DIR), PathBuf::from);
+    let name = socket_name(&invocation.address, &invocation.namespace, group);
+    let socket = vgpu::sockets::path(&dir, &name);
     if let Some(listener) = bind(&socket)? {
         spawn_server(invocation, &call, listener, &bundle).inspect_err(|_| {
             // Nobody will answer there.
@@ -129,6 +122,10 @@ fn bind(socket: &Path) -> Result<Option<UnixListener>> {
             .create(dir)
             .map_err(file("create", dir))?;
     }
+    let _lock = socket
+        .parent()
+        .map(|dir| vgpu::sockets::lock(dir).map_err(file("lock", dir)))
+        .transpose()?;
     let listener = match UnixListener::bind(socket) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             if UnixStream::connect(socket).is_ok() {

@@ -28,6 +28,7 @@ mod host;
 mod lifecycle;
 pub mod request;
 pub mod runc;
+pub mod sockets;
 mod spec;
 mod state;
 

@@ -18,7 +18,7 @@ use verdict::filter::FilterSpec;
 use crate::bundle::Spec;
 use crate::host::Host;
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, Request, broker, bundle, control, edit, runc};
+use crate::{Config, Error, Request, broker, bundle, control, edit, runc, sockets};
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
 /// [`release`] when the container is deleted.
@@ -301,6 +301,8 @@ pub fn release_if(config: &Config, key: &ContainerKey, door: DoorKind) -> Result
 /// What could not be undone.
 pub fn reclaim(config: &Config) -> Result<Vec<ContainerKey>, Error> {
     if !state::vgpus_dir(&config.state_dir).exists() && !config.state_dir.join("cards").exists() {
+        let sockets = Path::new(sockets::DIR);
+        sockets::sweep(sockets).map_err(Error::io("remove dead sockets in", sockets))?;
         return Ok(Vec::new());
     }
     let lock = StateLock::take(&config.state_dir)?;
@@ -528,6 +530,8 @@ fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) {
 
 fn reclaim_locked(config: &Config, lock: &StateLock) -> Result<Vec<ContainerKey>, Error> {
     let mut reclaimed = Vec::new();
+    let sockets = Path::new(sockets::DIR);
+    sockets::sweep(sockets).map_err(Error::io("remove dead sockets in", sockets))?;
     for key in state::containers(&config.state_dir)? {
         let dir = ContainerDir::of(&config.state_dir, &key);
         if dir.is_live()? {
