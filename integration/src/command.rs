@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -136,6 +137,63 @@ pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// [`capture`] with a terminal of this size as all three streams; what comes is in `stdout`, with the terminal's `\r\n`.
+///
+/// The terminal is read to its end, which is when its last holder has closed it: `script(1)` stops 10 ms after the
+/// program's end, and on a busy machine loses what comes later.
+pub fn in_terminal(
+    command: &mut Command,
+    columns: u16,
+    rows: u16,
+    limit: Duration,
+) -> Result<Outcome> {
+    let line = line(command);
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let pty = openpty(Some(&size), None).context("opening a terminal")?;
+    let began = Instant::now();
+    let mut child = command
+        .stdin(pty.slave.try_clone()?)
+        .stdout(pty.slave.try_clone()?)
+        .stderr(pty.slave)
+        .spawn()
+        .with_context(|| format!("starting `{line}`"))?;
+    // The command holds copies of the terminal until it is changed or dropped.
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let pid = Pid::from_raw(i32::try_from(child.id())?);
+    let (said, end) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut terminal = std::fs::File::from(pty.master);
+        let mut bytes = Vec::new();
+        // The end of a terminal is an error, EIO.
+        drop(terminal.read_to_end(&mut bytes));
+        drop(said.send(bytes));
+    });
+    let bytes = match end.recv_timeout(limit) {
+        Ok(bytes) => bytes,
+        Err(_) => {
+            kill(pid, Signal::SIGKILL).with_context(|| format!("killing `{line}`"))?;
+            child.wait()?;
+            bail!("`{line}` did not end within {} s", limit.as_secs());
+        }
+    };
+    drop(reader.join());
+    Ok(Outcome {
+        line,
+        code: child.wait()?.code(),
+        stdout: String::from_utf8_lossy(&bytes).into_owned(),
+        stderr: String::new(),
+        took: began.elapsed(),
+    })
+}
+
 /// [`capture`] with the usual limit, and success demanded.
 pub fn succeed(command: &mut Command) -> Result<Outcome> {
     capture(command, LIMIT)?.success()
@@ -191,6 +249,19 @@ mod tests {
         );
         outcome.clone().success().unwrap_err();
         assert!(outcome.failure().unwrap().contains("err"));
+    }
+
+    #[test]
+    fn a_terminal_is_read_to_its_end() {
+        let mut seq = Command::new("sh");
+        seq.args(["-c", "stty size; seq 1 50000"]);
+        let outcome = in_terminal(&mut seq, 123, 45, LIMIT)
+            .unwrap()
+            .success()
+            .unwrap();
+        let words: Vec<&str> = outcome.stdout.split_whitespace().collect();
+        assert_eq!(words.get(..2), Some(&["45", "123"][..]));
+        assert_eq!((words.len(), words.last()), (50002, Some(&"50000")));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use integration::command::{LIMIT, capture, line, wait_until};
+use integration::command::{LIMIT, capture, in_terminal, line, wait_until};
 use integration::containerd::CGPU;
 use integration::daemon::Daemon;
 use integration::packages::Suite;
@@ -116,6 +116,7 @@ fn standard_input_reaches_the_program(rig: &mut Rig) -> Result<()> {
 }
 
 fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
+    let terminal = |mut command: Command| in_terminal(&mut command, 123, 45, LIMIT)?.success();
     let run = rig.containerd.ctr_command(&[
         "run",
         "--rm",
@@ -128,8 +129,7 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
         "1",
         "20000",
     ])?;
-    let in_terminal = "script -qec \"stty cols 123 rows 45; {}\" /dev/null";
-    let said = shell(&run, in_terminal)?.success()?;
+    let said = terminal(run)?;
     let numbers: Vec<&str> = said.stdout.split_whitespace().collect();
     assert_eq!((numbers.len(), numbers.last()), (20000, Some(&"20000")));
     rig.hold("c", &[])?.success()?;
@@ -145,7 +145,7 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
         // The engine tells the size of an exec's terminal after it has started it.
         "until stty size 2>/dev/null | grep .; do true; done",
     ])?;
-    let said = shell(&exec, in_terminal)?.success()?;
+    let said = terminal(exec)?;
     assert!(said.stdout.trim().ends_with("45 123"), "{said:?}");
     for number in 0..5 {
         let name = format!("e{number}");
@@ -160,7 +160,7 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
             "1",
             "50000",
         ])?;
-        let said = shell(&exec, in_terminal)?.success()?;
+        let said = terminal(exec)?;
         let end = said.stdout.split_whitespace().last();
         assert_eq!(
             end,

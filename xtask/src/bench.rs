@@ -142,19 +142,19 @@ impl Bench {
     /// The broker's own bench: its workers under the real filter, a driver that makes a real ioctl on the duplicate.
     fn notified_calls(&mut self) -> Result<()> {
         progress("notified calls");
-        let said = succeed(
-            Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-                .args([
-                    "bench",
-                    "--quiet",
-                    "--package",
-                    "broker",
-                    "--bench",
-                    "notify",
-                ])
-                .args(["--", "--json"])
-                .current_dir(repository()),
-        )?;
+        let bench = || {
+            let mut command =
+                Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            command
+                .args(["bench", "--package", "broker", "--bench", "notify"])
+                .current_dir(repository());
+            command
+        };
+        // Building it takes minutes, and shows that it does.
+        if !bench().arg("--no-run").status()?.success() {
+            bail!("the broker's bench does not build");
+        }
+        let said = succeed(bench().args(["--quiet", "--", "--json"]))?;
         let rows: Vec<Row> =
             serde_json::from_value(said.json()?).context("rows of the notify bench")?;
         for (name, row, target) in [
