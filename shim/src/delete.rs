@@ -9,7 +9,7 @@ use protobuf::{Message, MessageField};
 
 use crate::command_line::Invocation;
 use crate::error::{Error, Result, file, system};
-use crate::runtime::{Cards, Gpu, Runc, orphans, rootfs};
+use crate::runtime::{Cards, Gpu, Runc, Spec, orphans, rootfs};
 use crate::task::ContainerId;
 use crate::wire::events::timestamp;
 
@@ -50,7 +50,11 @@ fn force(namespace: &str, id: &ContainerId, bundle: &Path) -> Result<()> {
     let runc = Runc::saved(bundle, namespace)?;
     orphans::end_all(&runc, id)?;
     if !runc.state_dir(id).exists() {
-        return Ok(());
+        return match Spec::read(bundle) {
+            Ok(spec) => spec.cgroups_path().map_or(Ok(()), orphans::remove_cgroups),
+            // containerd has removed the bundle already, or never wrote it.
+            Err(_unreadable) => Ok(()),
+        };
     }
     let mut command = runc.delete_by_force(id, bundle);
     command

@@ -2,7 +2,10 @@
 //! make the container after everybody has gone home.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -43,6 +46,78 @@ pub fn end_all(runc: &Runc, id: &ContainerId) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes the container's control groups, and ends what runc had begun in them: a call of runc that was killed has made them and
+/// noted them nowhere yet, so that `runc delete` does not know them. `path` is the spec's `linux.cgroupsPath`; of a
+/// systemd slice (`slice:prefix:name`) systemd itself removes what is empty.
+///
+/// # Errors
+/// A group that is still in use after [`GONE_WAIT`].
+pub fn remove_cgroups(path: &str) -> Result<()> {
+    let plain = Path::new(path).strip_prefix("/").ok().filter(|path| {
+        path.components()
+            .all(|part| matches!(part, Component::Normal(_)))
+    });
+    let Some(path) = plain.filter(|path| path.components().next().is_some()) else {
+        return Ok(());
+    };
+    let root = Path::new("/sys/fs/cgroup");
+    // Version 1 has a hierarchy for each controller, version 2 is the root itself.
+    let hierarchies = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    for hierarchy in hierarchies.chain([root.to_path_buf()]) {
+        let group = hierarchy.join(path);
+        if group.join("cgroup.procs").exists() {
+            remove_cgroup(&group)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_cgroup(group: &Path) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(GONE_WAIT.tv_sec.unsigned_abs());
+    loop {
+        match fs::remove_dir(group) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            // In use by what that call had started; the kernel lets go of it a moment after its end.
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < until => {
+                if !end_inits(group)? {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(file("remove", group)(error)),
+        }
+    }
+}
+
+/// Kills what runc had started and not yet made the container's program; `false` if the group holds anything else: it is
+/// then a container's that lives, under another engine with the same names.
+fn end_inits(group: &Path) -> Result<bool> {
+    let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    for pid in inside
+        .lines()
+        .filter_map(|line| Pid::from_raw(line.parse().ok()?))
+    {
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        // A process that has ended has none.
+        if line.is_empty() {
+            continue;
+        }
+        if line.split(|byte| *byte == 0).nth(1) != Some(b"init") {
+            return Ok(false);
+        }
+        end(&process)?;
+    }
+    Ok(true)
 }
 
 /// Whether a command line is one that [`Runc`] makes for the container, be it of a wrapper or of runc itself.
