@@ -49,13 +49,18 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
 fn force(namespace: &str, id: &ContainerId, bundle: &Path) -> Result<()> {
     let runc = Runc::saved(bundle, namespace)?;
     orphans::end_all(&runc, id)?;
-    if !runc.state_dir(id).exists() {
-        return match Spec::read(bundle) {
-            Ok(spec) => spec.cgroups_path().map_or(Ok(()), orphans::remove_cgroups),
-            // containerd has removed the bundle already, or never wrote it.
-            Err(_unreadable) => Ok(()),
-        };
+    if runc.state_dir(id).exists() {
+        delete_by_force(&runc, id, bundle)?;
     }
+    // runc removes the groups of a container that it has noted; of one that it was just making it knows none.
+    match Spec::read(bundle) {
+        Ok(spec) => spec.cgroups_path().map_or(Ok(()), orphans::remove_cgroups),
+        // containerd has removed the bundle already, or never wrote it.
+        Err(_unreadable) => Ok(()),
+    }
+}
+
+fn delete_by_force(runc: &Runc, id: &ContainerId, bundle: &Path) -> Result<()> {
     let mut command = runc.delete_by_force(id, bundle);
     command
         .stdin(Stdio::null())
