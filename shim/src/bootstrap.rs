@@ -5,7 +5,7 @@
 //! and `delete` for every container of a pod. The reply is all that is printed, on either stream: newer ones read both.
 
 use std::env;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -36,8 +36,28 @@ enum Call {
     Flags(Option<Any>),
 }
 
-/// Starts or finds the server; returns what containerd reads.
-pub(crate) fn start(invocation: &Invocation) -> Result<Vec<u8>> {
+/// What `start` has brought.
+pub(crate) struct Started {
+    /// What containerd reads.
+    pub(crate) reply: Vec<u8>,
+    server: Option<UnixStream>,
+}
+
+impl Started {
+    /// Tells a new server that containerd has the reply. A server that is never told so ends: `start` was killed, and
+    /// nobody else knows of it.
+    pub(crate) fn announce(self) -> Result<()> {
+        match self.server {
+            Some(mut server) => server
+                .write_all(&[0])
+                .map_err(system("tell the server that it was announced")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Starts or finds the server.
+pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
     let mut input = Vec::new();
     let stdin = std::io::stdin().lock();
     stdin
@@ -55,17 +75,24 @@ pub(crate) fn start(invocation: &Invocation) -> Result<Vec<u8>> {
     let dir = dir.map_or_else(|| PathBuf::from(vgpu::sockets::DIR), PathBuf::from);
     let name = socket_name(&invocation.address, &invocation.namespace, group);
     let socket = vgpu::sockets::path(&dir, &name);
-    if let Some(listener) = bind(&socket)? {
-        spawn_server(invocation, &call, listener, &bundle).inspect_err(|_| {
-            // Nobody will answer there.
-            drop(std::fs::remove_file(&socket));
-        })?;
-    }
+    let server = match bind(&socket)? {
+        Some(listener) => {
+            let server = spawn_server(invocation, &call, listener, &bundle);
+            Some(server.inspect_err(|_| {
+                // Nobody will answer there.
+                drop(std::fs::remove_file(&socket));
+            })?)
+        }
+        None => None,
+    };
     let address = format!("unix://{}", socket.display());
     // containerd 1.6 finds its shims by this file when it restarts.
     let saved = bundle.join("address");
     std::fs::write(&saved, &address).map_err(file("write", saved))?;
-    reply(&call, address)
+    Ok(Started {
+        reply: reply(&call, address)?,
+        server,
+    })
 }
 
 /// Tells the two protocols apart: options decode as parameters too, with the type's name as the identity.
@@ -159,13 +186,15 @@ pub(crate) fn remove_dead_socket(bundle: &Path) -> Result<()> {
     }
 }
 
-/// Starts this program as the server; the listening socket is its standard input.
+/// Starts this program as the server; the listening socket is its standard input, and a connection to us its standard
+/// output.
 fn spawn_server(
     invocation: &Invocation,
     call: &Call,
     listener: UnixListener,
     bundle: &Path,
-) -> Result<()> {
+) -> Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair().map_err(system("make a connection to the server"))?;
     let program = env::current_exe().map_err(system("find this program"))?;
     let mut command = Command::new(&program);
     command.args([
@@ -185,7 +214,7 @@ fn spawn_server(
     command.current_dir(bundle).process_group(0);
     command
         .stdin(OwnedFd::from(listener))
-        .stdout(Stdio::null())
+        .stdout(OwnedFd::from(theirs))
         .stderr(Stdio::null());
     let mut server = command.spawn().map_err(file("execute", program))?;
     let placed = place(server.id(), &options(call)?);
@@ -195,7 +224,7 @@ fn spawn_server(
             .and_then(|()| server.wait())
             .map_err(system("end the server"))?;
     }
-    placed
+    placed.map(|()| ours)
 }
 
 fn options(call: &Call) -> Result<RuncOptions> {

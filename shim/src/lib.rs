@@ -37,18 +37,22 @@ use command_line::{Action, Invocation};
 /// Whatever fails; containerd shows the text to the user.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<()> {
     let invocation = Invocation::parse(arguments)?;
-    let reply = match invocation.action {
-        Action::Version => info::version(),
-        Action::Info => info::info()?,
-        Action::Start => bootstrap::start(&invocation)?,
-        Action::Serve => {
-            serve::serve(&invocation)?;
-            Vec::new()
+    match invocation.action {
+        Action::Version => reply(&info::version()),
+        Action::Info => reply(&info::info()?),
+        Action::Start => {
+            let started = bootstrap::start(&invocation)?;
+            reply(&started.reply)?;
+            started.announce()
         }
-        Action::Delete => delete::delete(&invocation)?,
-    };
+        Action::Serve => serve::serve(&invocation),
+        Action::Delete => reply(&delete::delete(&invocation)?),
+    }
+}
+
+fn reply(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(&reply)
+    out.write_all(bytes)
         .and_then(|()| out.flush())
         .map_err(error::system("write the reply"))
 }

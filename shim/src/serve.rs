@@ -1,7 +1,7 @@
 //! The server: one thread, the Task service on the socket that `start` has bound.
 
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,6 +19,7 @@ const FLUSH: std::time::Duration = std::time::Duration::from_secs(5);
 /// Serves until containerd asks the shim to end.
 pub(crate) fn serve(invocation: &Invocation) -> Result<()> {
     let listener = inherited_listener()?;
+    let start = inherited_start()?;
     crate::log::to_containerd(invocation.verbosity);
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a sub-reaper"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -27,7 +28,7 @@ pub(crate) fn serve(invocation: &Invocation) -> Result<()> {
         .thread_keep_alive(std::time::Duration::from_secs(1))
         .build()
         .map_err(system("start the runtime"))?;
-    runtime.block_on(serve_on(listener, invocation.namespace.clone()))
+    runtime.block_on(serve_on(listener, start, invocation.namespace.clone()))
 }
 
 /// The socket came as standard input; `/dev/null` takes its place, so that no child inherits it.
@@ -49,7 +50,51 @@ fn inherited_listener() -> Result<UnixListener> {
     Ok(listener)
 }
 
-async fn serve_on(listener: UnixListener, namespace: String) -> Result<()> {
+/// The connection to `start` came as standard output; `/dev/null` takes its place. `None` when a person runs the program.
+fn inherited_start() -> Result<Option<UnixStream>> {
+    let connection = std::io::stdout()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(system("take the connection to `start`"))?;
+    let null = std::fs::File::options()
+        .write(true)
+        .open("/dev/null")
+        .map_err(file("open", "/dev/null"))?;
+    nix::unistd::dup2_stdout(null).map_err(system("replace standard output"))?;
+    let connection = UnixStream::from(connection);
+    if connection.local_addr().is_err() {
+        return Ok(None);
+    }
+    connection
+        .set_nonblocking(true)
+        .map_err(system("use the connection to `start`"))?;
+    Ok(Some(connection))
+}
+
+/// Ends when `start` ends without having said that containerd knows of this server.
+async fn never_announced(start: Option<UnixStream>) {
+    if let Some(connection) = start.and_then(|start| tokio::net::UnixStream::from_std(start).ok()) {
+        loop {
+            let mut word = [0];
+            match connection
+                .readable()
+                .await
+                .and_then(|()| connection.try_read(&mut word))
+            {
+                Ok(0) => return,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Ok(_) | Err(_) => break,
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+async fn serve_on(
+    listener: UnixListener,
+    start: Option<UnixStream>,
+    namespace: String,
+) -> Result<()> {
     let socket = listener
         .local_addr()
         .ok()
@@ -69,7 +114,7 @@ async fn serve_on(listener: UnixListener, namespace: String) -> Result<()> {
     let ttrpc = |doing| move |source| Error::Ttrpc { doing, source };
     server.start().await.map_err(ttrpc("start the server"))?;
 
-    end_asked(&supervisor, &shutdown).await?;
+    end_asked(&supervisor, &shutdown, start).await?;
     // First, so that no new `start` finds a server that is about to end.
     if let Some(socket) = socket {
         std::fs::remove_file(&socket).map_err(file("remove", socket))?;
@@ -83,8 +128,14 @@ async fn serve_on(listener: UnixListener, namespace: String) -> Result<()> {
     Ok(())
 }
 
-/// Ends at containerd's Shutdown; a signal ends the shim only when it has no containers, which would be lost.
-async fn end_asked(supervisor: &Supervisor, shutdown: &Notify) -> Result<()> {
+/// Ends at containerd's Shutdown, or when containerd never heard of it; a signal ends the shim only when it has no
+/// containers, which would be lost.
+async fn end_asked(
+    supervisor: &Supervisor,
+    shutdown: &Notify,
+    start: Option<UnixStream>,
+) -> Result<()> {
+    let mut unknown = Box::pin(never_announced(start));
     let mut term = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
     loop {
@@ -93,6 +144,7 @@ async fn end_asked(supervisor: &Supervisor, shutdown: &Notify) -> Result<()> {
             () = shutdown.notified() => {}
             _ = term.recv() => {}
             _ = interrupt.recv() => {}
+            () = &mut unknown => unknown.set(never_announced(None)),
         }
         if supervisor.is_empty() {
             return Ok(());
