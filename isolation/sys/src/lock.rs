@@ -57,6 +57,7 @@ fn whole(kind: i32) -> libc::flock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_lock_belongs_to_the_open_file() {
@@ -67,6 +68,11 @@ mod tests {
         assert!(is_held(&second).unwrap());
         assert!(!try_exclusive(&second).unwrap());
         drop(first);
+        // A process that another test is just starting shares the open file until it executes its program.
+        let until = Instant::now() + Duration::from_secs(10);
+        while is_held(&second).unwrap() && Instant::now() < until {
+            std::thread::yield_now();
+        }
         assert!(!is_held(&second).unwrap());
         assert!(try_exclusive(&second).unwrap());
         std::fs::remove_file(path).unwrap();
