@@ -603,6 +603,67 @@ fn a_book_that_cannot_be_read_or_is_newer_refuses_and_is_never_written_over() {
     }
 }
 
+/// Makes this thread's kernel one without user notification: a filter answers the question for it as an old one would.
+fn forget_user_notification() -> std::io::Result<std::os::fd::OwnedFd> {
+    use sys::seccomp::{Instruction, Wait, install_with_listener};
+    const SYS_SECCOMP: u32 = 317;
+    const GET_NOTIF_SIZES: u32 = 3;
+    const ERRNO_EOPNOTSUPP: u32 = 0x0005_005f;
+    const ALLOW: u32 = 0x7fff_0000;
+    let load = |k| Instruction {
+        code: 0x20,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let unless = |k, jf| Instruction {
+        code: 0x15,
+        jt: 0,
+        jf,
+        k,
+    };
+    let ret = |k| Instruction {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let program = [
+        load(0),
+        unless(SYS_SECCOMP, 3),
+        load(16),
+        unless(GET_NOTIF_SIZES, 1),
+        ret(ERRNO_EOPNOTSUPP),
+        ret(ALLOW),
+    ];
+    install_with_listener(&program, Wait::Interruptible)
+}
+
+#[test]
+fn a_kernel_without_user_notification_is_refused_and_nothing_is_touched() {
+    let host = TestHost::new();
+    let before = spec_bytes(&host.bundle("a", json!({"cgpu.io/memory": "4Gi"})));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _listener = match forget_user_notification() {
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    println!("SKIP: a_kernel_without_user_notification: not root");
+                    return;
+                }
+                other => other.unwrap(),
+            };
+            let error = host.create("a", "4Gi").unwrap_err();
+            assert!(
+                matches!(error, Error::KernelWithoutNotify { .. }),
+                "{error}"
+            );
+            assert!(crate::chain(&error).contains("seccomp"), "{error}");
+        });
+    });
+    host.assert_clean(&"a kernel without user notification");
+    assert_eq!(spec_bytes(&host.dir.path().join("bundles/a")), before);
+}
+
 #[test]
 fn a_runtime_without_notify_is_refused_and_one_with_it_is_asked_once() {
     let host = TestHost::new();
