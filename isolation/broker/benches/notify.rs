@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use broker::account::{Account, Slot};
-use broker::container::{Binding, Container, Processes};
+use broker::container::{Container, Processes};
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
 use driver::{
-    Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef, ImplicitBytes,
+    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
+    ImplicitBytes, Ticket,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
@@ -191,7 +192,6 @@ fn serve(listener: OwnedFd) -> Arc<Session> {
         name: "bench/notify".to_owned(),
         release,
         driver: Box::new(DevNull(stat.st_rdev)),
-        binding: Binding::None,
         account: Account::new(release, vec![slot], &[], ImplicitBytes::default()),
         files: Default::default(),
         replay: Default::default(),
@@ -228,6 +228,7 @@ impl Driver for DevNull {
         &self,
         file: FileRef<'_>,
         _caller: Caller,
+        _ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
         let arg = &mut call.segments[0].bytes;
@@ -239,6 +240,10 @@ impl Driver for DevNull {
             ret,
             new_file: None,
         })
+    }
+
+    fn binding(&self) -> Binding {
+        Binding::None
     }
 
     fn closed(&self, _file: FileId) -> Result<(), Error> {

@@ -14,15 +14,6 @@ use crate::files::FileTable;
 use crate::order::Orders;
 use crate::replay::Replay;
 
-/// Whether calls bound to the calling process are handed back to the kernel or executed like any other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Binding {
-    /// A real driver: what it binds to the calling process stays there.
-    Process,
-    /// A simulated driver binds nothing.
-    None,
-}
-
 /// The container behind this broker.
 pub struct Container {
     /// `namespace/container`
@@ -31,8 +22,6 @@ pub struct Container {
     pub release: Release,
     /// Who executes.
     pub driver: Box<dyn Driver>,
-    /// See [`Binding`].
-    pub binding: Binding,
     /// The account.
     pub account: Account,
     /// Its open files of the driver.

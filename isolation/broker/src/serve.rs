@@ -8,14 +8,14 @@
 
 use std::os::fd::AsFd;
 
-use driver::{Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment};
+use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::{escape, uvm};
 use sys::seccomp::{Listener, Notification};
 use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
 use crate::account::{self, Origin, Why};
-use crate::container::{Acquaintance, Binding, Container, surface};
+use crate::container::{Acquaintance, Container, surface};
 use crate::counters::count;
 use crate::fetch;
 use crate::files::{InUse, Lookup, OpenFile};
@@ -29,6 +29,8 @@ const ENOSYS: i32 = 38;
 const EINVAL: i32 = 22;
 const EBADF: i32 = 9;
 const ESRCH: i32 = 3;
+/// Pins pages of whoever makes the call.
+const NV01_MEMORY_SYSTEM_OS_DESCRIPTOR: u32 = 0x71;
 
 /// How a call ends.
 #[derive(Debug)]
@@ -210,7 +212,7 @@ fn ioctl(
         // The thread number may be another's by now, and so the memory that was read.
         return Outcome::GivenUp;
     }
-    if container.binding == Binding::Process && stays_in_the_caller(&op, &effect) {
+    if stays_in_the_caller(container.driver.binding(), &op, &effect, &segments) {
         return hand_back(container, &op, &effect, file, caller.tgid, &segments);
     }
     let decoded = Decoded {
@@ -300,7 +302,10 @@ fn execute(
         kind: file.kind,
         fd: file.fd.as_fd(),
     };
-    let done = match container.driver.execute(target, caller, &mut request) {
+    let done = match container
+        .driver
+        .execute(target, caller, Ticket::UNREMEMBERED, &mut request)
+    {
         Ok(done) => done,
         Err(error) => {
             tracing::error!(call = op.name(), error = %error, "the driver could not be reached");
@@ -401,10 +406,39 @@ fn descriptors(
     }
 }
 
-/// Calls that a real driver binds to the calling process (nvidia-abi: root clients record their process, CPU mappings and
-/// UVM's duplicates check it, UVM's address space is the caller's). REGISTER_FD resolves its descriptor in whoever executes
-/// it, and the duplicate does as well.
-fn stays_in_the_caller(op: &Op, effect: &Effect) -> bool {
+/// Calls that a real driver binds to the calling process and that the broker therefore hands back, by mode (nvidia-abi 4.2,
+/// 4.5: root clients record their process, CPU mappings and UVM's duplicates check it, UVM's address space is the caller's).
+/// REGISTER_FD resolves its descriptor in whoever executes it, and the duplicate does as well.
+fn stays_in_the_caller(binding: Binding, op: &Op, effect: &Effect, segments: &[Segment]) -> bool {
+    match binding {
+        Binding::None => false,
+        Binding::Caller => caller_only_in_mode_a(op, effect),
+        Binding::Executor => caller_only_in_mode_b(op, segments),
+    }
+}
+
+/// The executor is the process of every client, so only what touches the caller's own address space stays with it. None of
+/// these reaches card memory, whatever a second read of their structs finds: ALLOC_MEMORY cannot without CAP_SYS_ADMIN.
+fn caller_only_in_mode_b(op: &Op, segments: &[Segment]) -> bool {
+    let class = || {
+        let first = segments.first()?;
+        u32_at(&first.bytes, nvabi::layout::nvos02::H_CLASS)
+    };
+    match op {
+        Op::Escape(row) => match **row {
+            escape::NV_ESC_RM_ALLOC_MEMORY => class() == Some(NV01_MEMORY_SYSTEM_OS_DESCRIPTOR),
+            escape::NV_ESC_RM_UNMAP_MEMORY
+            | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
+            | escape::NV_ESC_ALLOC_OS_EVENT
+            | escape::NV_ESC_FREE_OS_EVENT => true,
+            _ => false,
+        },
+        Op::Uvm(row) => matches!(**row, uvm::UVM_INITIALIZE | uvm::UVM_MM_INITIALIZE),
+        Op::CardInfo { .. } | Op::AttachGpus { .. } => false,
+    }
+}
+
+fn caller_only_in_mode_a(op: &Op, effect: &Effect) -> bool {
     match op {
         Op::Escape(row) => {
             *effect == Effect::Client

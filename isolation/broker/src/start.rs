@@ -19,7 +19,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvabi::{DriverVersion, Release};
 
 use crate::account::{Account, Slot, uuid_bytes};
-use crate::container::{Binding, Container, Processes};
+use crate::container::{Container, Processes};
 use crate::workers::{Session, WAKE_SIGNAL};
 use crate::{control, intake};
 
@@ -137,14 +137,9 @@ impl Broker {
         }
 
         let name = format!("{}/{}", grant.key.namespace(), grant.key.id());
-        let (driver, binding): (Box<dyn Driver>, Binding) = match &grant.driver {
-            DriverSpec::Kernel => (
-                Box::new(KernelDriver::open(KERNEL_IMPLICIT)?),
-                Binding::Process,
-            ),
-            DriverSpec::Sim { socket } => {
-                (Box::new(SimDriver::connect(socket, &name)?), Binding::None)
-            }
+        let driver: Box<dyn Driver> = match &grant.driver {
+            DriverSpec::Kernel => Box::new(KernelDriver::open(KERNEL_IMPLICIT)?),
+            DriverSpec::Sim { socket } => Box::new(SimDriver::connect(socket, &name)?),
         };
         let version: DriverVersion = driver
             .version()
@@ -191,7 +186,6 @@ impl Broker {
             name,
             release,
             driver,
-            binding,
             account,
             files: Default::default(),
             replay: Default::default(),

@@ -32,6 +32,9 @@ pub struct Grant {
     pub cards: Vec<CardGrant>,
     /// Its share of the cards' time.
     pub compute: ComputeTerms,
+    /// How its memory is held.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// Who asked.
     pub door: Door,
     /// The engine's bundle; `cgpu run` has none.
@@ -51,6 +54,57 @@ pub enum DriverSpec {
         /// Its request socket.
         socket: PathBuf,
     },
+}
+
+/// How a container is held to its grant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Isolation {
+    /// Who executes its calls on a real driver.
+    pub mode: Mode,
+    /// What managed memory counts.
+    pub managed: ManagedMemory,
+    /// Containers that name the same group may import each other's exported memory.
+    pub share_group: Option<String>,
+    /// What happens when the driver counts more than the ledger.
+    pub on_violation: OnViolation,
+}
+
+/// Who executes a container's calls on a real driver. A simulated one executes all of them itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One unprivileged executor process (mode B): no check is followed by a second read of the tenant's memory.
+    #[default]
+    Strict,
+    /// The caller, for what the driver binds to the calling process (mode A): a hostile tenant can race those calls.
+    Compat,
+    /// The caller, always: calls are logged and nothing is held. For finding out what a program does.
+    Observe,
+}
+
+/// What managed memory (`cudaMallocManaged`) counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ManagedMemory {
+    /// Its whole address range is charged, as if it were resident on the card.
+    #[default]
+    Charge,
+    /// It is refused.
+    Deny,
+    /// It is not charged: the driver evicts it when others allocate.
+    Allow,
+}
+
+/// What happens when the driver itself counts more for a container than the ledger holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnViolation {
+    /// It is logged, counted and shown.
+    #[default]
+    Log,
+    /// The container's processes are killed as well.
+    Kill,
 }
 
 /// One slice.
@@ -208,6 +262,7 @@ mod tests {
                 percent: Some(30),
                 ..ComputeTerms::default()
             },
+            isolation: Isolation::default(),
             door: Door {
                 kind: DoorKind::Shim,
                 pid: 7,

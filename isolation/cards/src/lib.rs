@@ -28,6 +28,9 @@ pub mod placement;
 pub mod store;
 
 pub use error::Error;
-pub use grant::{CardGrant, ComputeTerms, Door, DoorKind, DriverSpec, Grant};
+pub use grant::{
+    CardGrant, ComputeTerms, Door, DoorKind, DriverSpec, Grant, Isolation, ManagedMemory, Mode,
+    OnViolation,
+};
 pub use identity::{ContainerKey, GpuUuid};
 pub use inventory::{Card, Inventory, SimulatedInventory};

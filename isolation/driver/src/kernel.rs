@@ -11,7 +11,8 @@ use nix::sys::stat::{SFlag, fstat, major, minor};
 use nvabi::bytes::put_u32;
 
 use crate::{
-    Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef, ImplicitBytes,
+    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
+    ImplicitBytes, Ticket,
 };
 
 /// `NV_MAJOR_DEVICE_NUMBER`
@@ -109,6 +110,7 @@ impl Driver for KernelDriver {
         &self,
         file: FileRef<'_>,
         _caller: Caller,
+        _ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
         let (first, rest) = call
@@ -147,6 +149,10 @@ impl Driver for KernelDriver {
             ret,
             new_file: None,
         })
+    }
+
+    fn binding(&self) -> Binding {
+        Binding::Caller
     }
 
     fn closed(&self, _file: FileId) -> Result<(), Error> {

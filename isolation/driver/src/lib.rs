@@ -32,6 +32,72 @@ pub struct Caller {
     pub tid: i32,
 }
 
+/// Which execution a request is, so that one that is asked for again after a broker was replaced is not done twice.
+///
+/// A lane carries one call at a time. An executor that outlives the broker remembers the last answer of each lane, and gives
+/// it again to the same ticket; a ticket that is still under way is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct Ticket {
+    /// The lane, from 0; a broker has as many as calls under way.
+    pub lane: u32,
+    /// The call's number in its container, never used again; 0: nothing is remembered.
+    pub call: u64,
+}
+
+impl Ticket {
+    /// For a call whose repetition does no harm.
+    pub const UNREMEMBERED: Self = Self { lane: 0, call: 0 };
+}
+
+/// In whose process a call may be executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Binding {
+    /// A real driver behind the broker itself: what the driver binds to the calling process is handed back to it (mode A).
+    Caller,
+    /// A real driver behind one executor process, which is "the process" of every client (mode B).
+    Executor,
+    /// A simulated driver binds nothing.
+    None,
+}
+
+/// What a driver itself counts for this container on one card.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CardSum {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Bytes of memory objects (classes 0x40, 0x82, 0x83), each physical allocation once; no context memory, no page tables.
+    pub memory_bytes: u64,
+}
+
+/// Something that went wrong on a card.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Incident {
+    /// Rises by one with every incident of a driver's life.
+    pub sequence: u64,
+    /// `GPU-…`; empty where only the PCI address is known.
+    pub uuid: String,
+    /// `0000:01:00`-like, where known.
+    pub pci: String,
+    /// What.
+    pub kind: IncidentKind,
+    /// Whether this container caused it (the faulting process or channel is its own); `None`: nobody can be named.
+    pub own: Option<bool>,
+}
+
+/// Kinds of incidents.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum IncidentKind {
+    /// The driver reported an Xid; the number says which, the text is the driver's.
+    Xid {
+        /// For example 13, 31, 43, 79.
+        number: u32,
+        /// The rest of the driver's line.
+        detail: String,
+    },
+    /// The card has fallen off the bus.
+    CardLost,
+}
+
 /// A file that a call names: the one it is made on, or one in its struct.
 #[derive(Debug, Clone, Copy)]
 pub struct FileRef<'a> {
@@ -138,8 +204,29 @@ pub trait Driver: Send + Sync {
         &self,
         file: FileRef<'_>,
         caller: Caller,
+        ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error>;
+
+    /// In whose process calls may be executed.
+    fn binding(&self) -> Binding;
+
+    /// What the driver itself counts for this container, for the ledger to be compared with; `None` where it cannot say.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
+        Ok(None)
+    }
+
+    /// Incidents on this container's cards after the one with this sequence number, in order.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn incidents(&self, after: u64) -> Result<Vec<Incident>, Error> {
+        let _none_known_of = after;
+        Ok(Vec::new())
+    }
 
     /// The tenant's last reference to a file is gone.
     ///

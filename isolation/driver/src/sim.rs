@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::wire::{Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
 use crate::{
-    Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef, ImplicitBytes,
-    NewFile,
+    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId, FileKind,
+    FileRef, ImplicitBytes, Incident, NewFile, Ticket,
 };
 
 /// A session of a simulator.
@@ -116,12 +116,15 @@ impl SimDriver {
         let socket = self.socket.display().to_string();
         match answer {
             Answer::Refused { reason } => Error::Refused { socket, reason },
-            Answer::Welcome { .. } | Answer::Done { .. } | Answer::Ok | Answer::Account(_) => {
-                Error::Malformed {
-                    socket,
-                    what: "an answer to another request",
-                }
-            }
+            Answer::Welcome { .. }
+            | Answer::Done { .. }
+            | Answer::Ok
+            | Answer::Account(_)
+            | Answer::Sums(_)
+            | Answer::Incidents(_) => Error::Malformed {
+                socket,
+                what: "an answer to another request",
+            },
         }
     }
 
@@ -232,6 +235,7 @@ impl Driver for SimDriver {
         &self,
         file: FileRef<'_>,
         caller: Caller,
+        ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
         let malformed = |what| Error::Malformed {
@@ -242,6 +246,7 @@ impl Driver for SimDriver {
             file: file.id,
             kind: file.kind,
             caller,
+            ticket,
             cmd: call.cmd,
             segments: call
                 .segments
@@ -287,6 +292,24 @@ impl Driver for SimDriver {
             }
         };
         Ok(Executed { ret, new_file })
+    }
+
+    fn binding(&self) -> Binding {
+        Binding::None
+    }
+
+    fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
+        match self.ask(&Request::Sums)?.0 {
+            Answer::Sums(sums) => Ok(Some(sums)),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn incidents(&self, after: u64) -> Result<Vec<Incident>, Error> {
+        match self.ask(&Request::Incidents { after })?.0 {
+            Answer::Incidents(incidents) => Ok(incidents),
+            other => Err(self.unexpected(other)),
+        }
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {

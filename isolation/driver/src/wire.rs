@@ -6,10 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Caller, CardIdentity, FileId, FileKind, ImplicitBytes};
+use crate::{Caller, CardIdentity, CardSum, FileId, FileKind, ImplicitBytes, Incident, Ticket};
 
 /// Raised when a message changes its shape.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
 pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;
@@ -32,6 +32,8 @@ pub enum Request {
         kind: FileKind,
         /// Who makes it.
         caller: Caller,
+        /// Which execution it is.
+        ticket: Ticket,
         /// The command, low 32 bits.
         cmd: u32,
         /// The blocks, in the order of [`crate::Call::segments`].
@@ -46,6 +48,13 @@ pub enum Request {
     },
     /// The cards' own account.
     Account,
+    /// What the cards count for this session.
+    Sums,
+    /// What went wrong on the cards, or in this session, after an incident.
+    Incidents {
+        /// Its sequence number; 0 for all that are kept.
+        after: u64,
+    },
     /// Injects a fault.
     Fault(Fault),
 }
@@ -88,6 +97,10 @@ pub enum Answer {
     Ok,
     /// To [`Request::Account`].
     Account(Vec<CardAccount>),
+    /// To [`Request::Sums`].
+    Sums(Vec<CardSum>),
+    /// To [`Request::Incidents`].
+    Incidents(Vec<Incident>),
     /// The request cannot be served.
     Refused {
         /// Why.
@@ -129,6 +142,22 @@ pub enum Fault {
     Slow {
         /// Milliseconds each.
         millis: u32,
+        /// How many.
+        calls: u32,
+    },
+    /// A channel of a session faults: the driver reports an Xid, and the session's channels on the card are dead.
+    Xid {
+        /// Card.
+        uuid: String,
+        /// `namespace/container`
+        session: String,
+        /// For example 31.
+        number: u32,
+    },
+    /// The next `calls` ioctls of a session do not return until the faults are cleared.
+    Hang {
+        /// `namespace/container`
+        session: String,
         /// How many.
         calls: u32,
     },

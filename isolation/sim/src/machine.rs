@@ -178,6 +178,9 @@ impl Machine {
                     calls: *calls,
                 }
             }
+            Fault::Xid { .. } | Fault::Hang { .. } => {
+                return Err("this simulator cannot play that fault".to_owned());
+            }
             Fault::Clear => {
                 *locked(&self.hardware.slow) = Slow::default();
                 for card in &self.hardware.cards {

@@ -296,6 +296,7 @@ fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::Result<()> {
                     file: on,
                     kind,
                     caller,
+                    ticket: _,
                     cmd,
                     mut segments,
                     fds,
@@ -318,6 +319,9 @@ fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::Result<()> {
                 Answer::Ok
             }
             (Some(Request::Account), Some(_session)) => Answer::Account(machine.account()),
+            (Some(Request::Sums | Request::Incidents { .. }), Some(_session)) => {
+                refused("this simulator does not keep it")
+            }
             (Some(Request::Fault(fault)), Some(_session)) => match machine.fault(&fault) {
                 Ok(()) => Answer::Ok,
                 Err(reason) => Answer::Refused { reason },

@@ -11,7 +11,7 @@ use std::path::Path;
 use cards::{Inventory, SimulatedInventory};
 use driver::sim::SimDriver;
 use driver::wire::{Answer, Fault, PROTOCOL, Request};
-use driver::{Call, Caller, Driver, Error, FileId, FileKind, FileRef, Segment};
+use driver::{Call, Caller, Driver, Error, FileId, FileKind, FileRef, Segment, Ticket};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
 use nvabi::layout::{memory_params, nvos21};
 use nvabi::status::NV_ERR_NO_MEMORY;
@@ -79,7 +79,12 @@ impl Broker {
         };
         let done = self
             .driver
-            .execute(file, Caller { tgid: 1, tid: 1 }, &mut call)
+            .execute(
+                file,
+                Caller { tgid: 1, tid: 1 },
+                Ticket::UNREMEMBERED,
+                &mut call,
+            )
             .unwrap();
         assert_eq!(done.ret, 0);
         match u32_at(&call.segments[0].bytes, nvos21::STATUS).unwrap() {

@@ -413,6 +413,7 @@ fn grant(
             })
             .collect(),
         compute: request.compute.clone(),
+        isolation: cards::Isolation::default(),
         door: Door {
             kind: origin.door,
             pid: std::process::id(),

@@ -132,6 +132,7 @@ impl Host {
                 quota_bytes: 1 << 30,
             }],
             compute: ComputeTerms::default(),
+            isolation: cards::Isolation::default(),
             door: Door {
                 kind: DoorKind::Runtime,
                 pid: 0,

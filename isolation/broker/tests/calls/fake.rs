@@ -7,7 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use driver::{
-    Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef, ImplicitBytes,
+    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
+    ImplicitBytes, Ticket,
 };
 use nix::sys::stat::fstat;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
@@ -266,6 +267,10 @@ impl Driver for Handle {
         ImplicitBytes::default()
     }
 
+    fn binding(&self) -> Binding {
+        Binding::None
+    }
+
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
         let stat = fstat(fd).ok()?;
         let nodes = &self.0.lock().nodes;
@@ -276,6 +281,7 @@ impl Driver for Handle {
         &self,
         file: FileRef<'_>,
         caller: Caller,
+        _ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
         let fake = &*self.0;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broker::account::{Account, Slot, uuid_bytes};
-use broker::container::{Binding, Container, Processes};
+use broker::container::{Container, Processes};
 use broker::counters::value;
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
@@ -89,7 +89,6 @@ impl Stage {
             name: "tests/calls".to_owned(),
             release,
             driver: Box::new(driver),
-            binding: Binding::None,
             account,
             files: Default::default(),
             replay: Default::default(),

@@ -39,6 +39,7 @@ fn grant(id: &str, quota_bytes: u64) -> Grant {
             })
             .collect(),
         compute: ComputeTerms::default(),
+        isolation: crate::Isolation::default(),
         door: Door {
             kind: DoorKind::Shim,
             pid: 1,

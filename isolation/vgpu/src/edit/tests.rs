@@ -23,6 +23,7 @@ fn a_grant(driver: DriverSpec) -> Grant {
             quota_bytes: 1 << 30,
         }],
         compute: ComputeTerms::default(),
+        isolation: cards::Isolation::default(),
         door: Door {
             kind: DoorKind::Shim,
             pid: 1,
