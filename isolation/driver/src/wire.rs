@@ -32,7 +32,7 @@ pub enum Request {
         kind: FileKind,
         /// Who makes it.
         caller: Caller,
-        /// Which execution it is.
+        /// Which execution it is; on one lane the numbers of calls rise, and a lower one than the last is refused.
         ticket: Ticket,
         /// The command, low 32 bits.
         cmd: u32,

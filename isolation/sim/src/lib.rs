@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! Machine ── Hardware ── SimCard ×N          account, faults
-//!    └────── Session ×M (one a container)    files, clients, objects
+//!    └────── Session ×M (one a container)    files, clients, objects; the last answer of each lane
 //!               └──── Channel ×K ── VaSpace  rings, read by one thread a session
 //! ```
 //!
@@ -20,7 +20,10 @@
 
 mod architecture;
 mod card;
+mod connection;
 mod fifo;
+mod gate;
+mod lanes;
 mod machine;
 mod memory;
 mod profile;

@@ -12,6 +12,8 @@ use nvabi::Release;
 use nvabi::class::CLIENT_HANDLE_BASE;
 
 use crate::card::SimCard;
+use crate::connection::Sealed;
+use crate::lanes::Lanes;
 use crate::locked;
 use crate::profile::Profile;
 use crate::session::{Replacement, Session};
@@ -67,6 +69,7 @@ pub struct Machine {
 #[derive(Debug)]
 struct Joined {
     session: Arc<Session>,
+    lanes: Arc<Lanes<Arc<Sealed>>>,
     handles: u32,
 }
 
@@ -148,12 +151,14 @@ impl Machine {
         let mut sessions = locked(&self.sessions);
         let joined = sessions.entry(name.to_owned()).or_insert_with(|| Joined {
             session: Session::new(name, self.hardware.clone()),
+            lanes: Arc::default(),
             handles: 0,
         });
         joined.handles += 1;
         SessionHandle {
             machine: self.clone(),
             session: joined.session.clone(),
+            lanes: joined.lanes.clone(),
         }
     }
 
@@ -197,6 +202,7 @@ impl Machine {
 pub struct SessionHandle {
     machine: Arc<Machine>,
     session: Arc<Session>,
+    lanes: Arc<Lanes<Arc<Sealed>>>,
 }
 
 impl SessionHandle {
@@ -225,6 +231,17 @@ impl SessionHandle {
     /// The tenant's last descriptor of a file is gone.
     pub fn closed(&self, file: FileId) {
         self.session.closed(file);
+    }
+
+    /// The session's name: `namespace/container`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.session.name
+    }
+
+    /// The answers that are remembered.
+    pub(crate) fn lanes(&self) -> &Lanes<Arc<Sealed>> {
+        &self.lanes
     }
 
     /// The machine that the session is on.

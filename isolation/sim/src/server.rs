@@ -10,10 +10,10 @@ use std::sync::Arc;
 use cards::inventory::{self, SimulatedInventory};
 use cards::store::DiskStore;
 use cards::{Card, GpuUuid};
-use driver::wire::{Answer, MAX_MESSAGE_BYTES, PROTOCOL, Request};
 
 use crate::Error;
-use crate::machine::{Machine, SessionHandle};
+use crate::connection::serve;
+use crate::machine::Machine;
 use crate::profile::Profile;
 
 /// Stack of a connection's thread; its buffers are on the heap.
@@ -258,83 +258,4 @@ fn transient(errno: i32) -> bool {
             | Errno::ENOBUFS
             | Errno::ENOMEM
     )
-}
-
-fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::Result<()> {
-    let mut buffer = vec![0; MAX_MESSAGE_BYTES];
-    let mut session: Option<SessionHandle> = None;
-    loop {
-        let (length, _no_descriptors) = sys::fd_passing::receive(connection, &mut buffer)?;
-        if length == 0 {
-            return Ok(());
-        }
-        let request = buffer
-            .get(..length)
-            .and_then(|bytes| postcard::from_bytes::<Request>(bytes).ok());
-        let mut file = None;
-        let answer = match (request, &session) {
-            (None, _) => refused("not a request of this protocol"),
-            (Some(Request::Hello { protocol, .. }), _) if protocol != PROTOCOL => {
-                refused(&format!(
-                    "protocol {protocol} is not {PROTOCOL}: broker and simulator are of different builds"
-                ))
-            }
-            (Some(Request::Hello { session: name, .. }), None) => {
-                session = Some(machine.join(&name));
-                Answer::Welcome {
-                    driver_version: machine.driver_version().to_owned(),
-                    cards: machine.identities(),
-                    implicit: machine.implicit(),
-                }
-            }
-            (Some(Request::Hello { .. }), Some(_joined)) => {
-                refused("the connection has joined a session already")
-            }
-            (Some(_any), None) => refused("the first request must be a greeting"),
-            (
-                Some(Request::Ioctl {
-                    file: on,
-                    kind,
-                    caller,
-                    ticket: _,
-                    cmd,
-                    mut segments,
-                    fds,
-                }),
-                Some(session),
-            ) => {
-                let outcome = session.ioctl(on, kind, caller, cmd, &mut segments, &fds);
-                let replaces = outcome.replaces.map(|(number, fd)| {
-                    file = Some(fd);
-                    number
-                });
-                Answer::Done {
-                    ret: outcome.ret,
-                    segments,
-                    replaces,
-                }
-            }
-            (Some(Request::Closed { file }), Some(session)) => {
-                session.closed(file);
-                Answer::Ok
-            }
-            (Some(Request::Account), Some(_session)) => Answer::Account(machine.account()),
-            (Some(Request::Sums | Request::Incidents { .. }), Some(_session)) => {
-                refused("this simulator does not keep it")
-            }
-            (Some(Request::Fault(fault)), Some(_session)) => match machine.fault(&fault) {
-                Ok(()) => Answer::Ok,
-                Err(reason) => Answer::Refused { reason },
-            },
-        };
-        let bytes = postcard::to_stdvec(&answer).map_err(io::Error::other)?;
-        let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
-        sys::fd_passing::send(connection, &bytes, &files)?;
-    }
-}
-
-fn refused(reason: &str) -> Answer {
-    Answer::Refused {
-        reason: reason.to_owned(),
-    }
 }

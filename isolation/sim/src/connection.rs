@@ -1,0 +1,200 @@
+//! One connection of a broker: requests in, answers out, one at a time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use driver::wire::{Answer, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
+use driver::{Caller, FileId, FileKind, Ticket};
+
+use crate::lanes::Begun;
+use crate::machine::{Machine, SessionHandle};
+
+/// An answer as it is sent, and may be sent again.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    message: Vec<u8>,
+    file: Option<OwnedFd>,
+}
+
+impl Sealed {
+    fn new(answer: &Answer, file: Option<OwnedFd>) -> io::Result<Self> {
+        let message = postcard::to_stdvec(answer).map_err(io::Error::other)?;
+        Ok(Self { message, file })
+    }
+
+    fn send(&self, connection: BorrowedFd<'_>) -> io::Result<()> {
+        match &self.file {
+            Some(file) => sys::fd_passing::send(connection, &self.message, &[file.as_fd()]),
+            None => sys::fd_passing::send(connection, &self.message, &[]),
+        }
+    }
+}
+
+/// Serves a connection until its other side closes it.
+///
+/// # Errors
+/// The socket's; a request that cannot be served is answered, which is no error.
+pub(crate) fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::Result<()> {
+    let mut buffer = vec![0; MAX_MESSAGE_BYTES];
+    let Some(session) = greeted(machine, connection, &mut buffer)? else {
+        return Ok(());
+    };
+    while let Some(request) = next(connection, &mut buffer)? {
+        let answer = match request {
+            None => unreadable(),
+            Some(Request::Hello { .. }) => refused("the connection has joined a session already"),
+            Some(Request::Ioctl {
+                file,
+                kind,
+                caller,
+                ticket,
+                cmd,
+                segments,
+                fds,
+            }) => {
+                let asked = Asked {
+                    file,
+                    kind,
+                    caller,
+                    cmd,
+                    segments,
+                    fds,
+                };
+                match asked.answer_once(&session, ticket, connection)? {
+                    Some(sealed) => sealed.send(connection)?,
+                    None => return Ok(()),
+                }
+                continue;
+            }
+            Some(Request::Closed { file }) => {
+                session.closed(file);
+                Answer::Ok
+            }
+            Some(Request::Account) => Answer::Account(machine.account()),
+            Some(Request::Sums | Request::Incidents { .. }) => {
+                refused("this simulator does not keep it")
+            }
+            Some(Request::Fault(fault)) => match machine.fault(&fault) {
+                Ok(()) => Answer::Ok,
+                Err(reason) => Answer::Refused { reason },
+            },
+        };
+        Sealed::new(&answer, None)?.send(connection)?;
+    }
+    Ok(())
+}
+
+/// The session that a connection joins with its first request; `None` where it ends before.
+fn greeted(
+    machine: &Arc<Machine>,
+    connection: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<Option<SessionHandle>> {
+    while let Some(request) = next(connection, buffer)? {
+        let (answer, session) = match request {
+            None => (unreadable(), None),
+            Some(Request::Hello { protocol, .. }) if protocol != PROTOCOL => {
+                let reason = format!(
+                    "protocol {protocol} is not {PROTOCOL}: broker and simulator are of different builds"
+                );
+                (Answer::Refused { reason }, None)
+            }
+            Some(Request::Hello { session, .. }) => {
+                let welcome = Answer::Welcome {
+                    driver_version: machine.driver_version().to_owned(),
+                    cards: machine.identities(),
+                    implicit: machine.implicit(),
+                };
+                (welcome, Some(machine.join(&session)))
+            }
+            Some(_other) => (refused("the first request must be a greeting"), None),
+        };
+        Sealed::new(&answer, None)?.send(connection)?;
+        if session.is_some() {
+            return Ok(session);
+        }
+    }
+    Ok(None)
+}
+
+/// The next request; outer `None` at the end of the connection, inner `None` for bytes that are no request.
+fn next(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Option<Request>>> {
+    let (length, _no_descriptors) = sys::fd_passing::receive(connection, buffer)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    Ok(Some(
+        buffer
+            .get(..length)
+            .and_then(|bytes| postcard::from_bytes(bytes).ok()),
+    ))
+}
+
+/// An ioctl that was asked for.
+struct Asked {
+    file: FileId,
+    kind: FileKind,
+    caller: Caller,
+    cmd: u32,
+    segments: Vec<Vec<u8>>,
+    fds: Vec<WireFd>,
+}
+
+impl Asked {
+    /// Executes it, or finds the answer that its ticket has got before; `None` where the broker went meanwhile.
+    fn answer_once(
+        self,
+        session: &SessionHandle,
+        ticket: Ticket,
+        connection: BorrowedFd<'_>,
+    ) -> io::Result<Option<Arc<Sealed>>> {
+        if ticket.call == Ticket::UNREMEMBERED.call {
+            return Ok(Some(Arc::new(self.execute(session)?)));
+        }
+        match session.lanes().begin(ticket, Some(connection)) {
+            Begun::Execute(under_way) => {
+                let sealed = Arc::new(self.execute(session)?);
+                under_way.finish(sealed.clone());
+                Ok(Some(sealed))
+            }
+            Begun::Answered(sealed) => Ok(Some(sealed)),
+            Begun::Refused(reason) => {
+                tracing::warn!(session = session.name(), %reason, "not executed");
+                Ok(Some(Arc::new(Sealed::new(
+                    &refused(&reason.to_string()),
+                    None,
+                )?)))
+            }
+            Begun::PeerGone => Ok(None),
+        }
+    }
+
+    fn execute(mut self, session: &SessionHandle) -> io::Result<Sealed> {
+        let outcome = session.ioctl(
+            self.file,
+            self.kind,
+            self.caller,
+            self.cmd,
+            &mut self.segments,
+            &self.fds,
+        );
+        let (replaces, file) = outcome.replaces.unzip();
+        let done = Answer::Done {
+            ret: outcome.ret,
+            segments: self.segments,
+            replaces,
+        };
+        Sealed::new(&done, file)
+    }
+}
+
+fn unreadable() -> Answer {
+    refused("not a request of this protocol")
+}
+
+fn refused(reason: &str) -> Answer {
+    Answer::Refused {
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,269 @@
+//! The last answer of every lane: a call that is asked for again after a broker was replaced is not done twice.
+//!
+//! ```text
+//! (none) ──begin──▶ under way ──finish──▶ done ──begin of a higher call──▶ under way …
+//!                      │ └── the same ticket: waits for the end, and gets its answer
+//!                      └──── dropped without an end: lost, and refused when it is asked for again
+//! ```
+//!
+//! On one lane the numbers of calls rise. A lower one is what a killed broker had sent before its successor went on: it
+//! must not be executed any more.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+
+use driver::Ticket;
+
+use crate::gate::{Gate, Waited};
+use crate::locked;
+
+/// Lanes that one session may use: more than a broker has threads.
+pub(crate) const MOST_LANES: u32 = 4096;
+
+/// The lanes of a session; `A` is an answer.
+#[derive(Debug)]
+pub(crate) struct Lanes<A>(Mutex<HashMap<u32, Lane<A>>>);
+
+#[derive(Debug)]
+struct Lane<A> {
+    call: u64,
+    state: State<A>,
+}
+
+#[derive(Debug)]
+enum State<A> {
+    /// Executed by some thread; the gate, once somebody waits for it, opens at its end.
+    UnderWay(Option<Arc<Gate>>),
+    Done(A),
+    /// Its thread went without an answer.
+    Lost,
+}
+
+/// What is to be done with a call.
+#[derive(Debug)]
+pub(crate) enum Begun<'a, A> {
+    /// Execute it.
+    Execute(UnderWay<'a, A>),
+    /// It was executed.
+    Answered(A),
+    /// It must not be executed.
+    Refused(Refused),
+    /// The broker that asked has gone while the call was waited for.
+    PeerGone,
+}
+
+/// Why a call is not executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("lane {0}: must be below {MOST_LANES}")]
+    NoSuchLane(u32),
+    #[error("call {call} of lane {lane}: the lane has gone on to call {now}")]
+    Stale { lane: u32, call: u64, now: u64 },
+    #[error("call {call} of lane {lane}: its execution was cut off")]
+    Lost { lane: u32, call: u64 },
+    #[error("call {call} of lane {lane}: nothing to wait with")]
+    NoGate { lane: u32, call: u64 },
+}
+
+/// A call that its holder executes.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct UnderWay<'a, A> {
+    lanes: &'a Lanes<A>,
+    ticket: Ticket,
+}
+
+impl<A> Default for Lanes<A> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<A: Clone> Lanes<A> {
+    /// Begins a call, or finds what came of it; waits as long as another thread executes it.
+    pub(crate) fn begin(&self, ticket: Ticket, peer: Option<BorrowedFd<'_>>) -> Begun<'_, A> {
+        let Ticket { lane, call } = ticket;
+        if lane >= MOST_LANES {
+            return Begun::Refused(Refused::NoSuchLane(lane));
+        }
+        loop {
+            let mut lanes = locked(&self.0);
+            let known = lanes.get_mut(&lane).filter(|known| known.call >= call);
+            let Some(known) = known else {
+                let state = State::UnderWay(None);
+                lanes.insert(lane, Lane { call, state });
+                return Begun::Execute(UnderWay {
+                    lanes: self,
+                    ticket,
+                });
+            };
+            if known.call > call {
+                let now = known.call;
+                return Begun::Refused(Refused::Stale { lane, call, now });
+            }
+            let gate = match &mut known.state {
+                State::Done(answer) => return Begun::Answered(answer.clone()),
+                State::Lost => return Begun::Refused(Refused::Lost { lane, call }),
+                State::UnderWay(Some(gate)) => gate.clone(),
+                State::UnderWay(gate @ None) => match Gate::closed() {
+                    Ok(new) => gate.insert(Arc::new(new)).clone(),
+                    Err(error) => {
+                        tracing::error!(%error, "a call under way cannot be waited for");
+                        return Begun::Refused(Refused::NoGate { lane, call });
+                    }
+                },
+            };
+            drop(lanes);
+            if gate.wait(peer) == Waited::PeerGone {
+                return Begun::PeerGone;
+            }
+        }
+    }
+}
+
+impl<A> UnderWay<'_, A> {
+    /// Remembers the answer, for whoever waits for it and whoever asks again.
+    pub(crate) fn finish(self, answer: A) {
+        self.end(State::Done(answer));
+    }
+
+    fn end(&self, state: State<A>) {
+        let before = {
+            let mut lanes = locked(&self.lanes.0);
+            lanes
+                .get_mut(&self.ticket.lane)
+                .filter(|lane| {
+                    lane.call == self.ticket.call && matches!(lane.state, State::UnderWay(_))
+                })
+                .map(|lane| std::mem::replace(&mut lane.state, state))
+        };
+        if let Some(State::UnderWay(Some(gate))) = before {
+            gate.open();
+        }
+    }
+}
+
+impl<A> Drop for UnderWay<'_, A> {
+    fn drop(&mut self) {
+        // Changes nothing after `finish`.
+        self.end(State::Lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ticket(lane: u32, call: u64) -> Ticket {
+        Ticket { lane, call }
+    }
+
+    /// Executes a call as a connection does; what it answered, or why not.
+    fn ask(lanes: &Lanes<u64>, executed: &AtomicU64, ticket: Ticket) -> Result<u64, Refused> {
+        match lanes.begin(ticket, None) {
+            Begun::Execute(under_way) => {
+                let answer = executed.fetch_add(1, Ordering::Relaxed);
+                under_way.finish(answer);
+                Ok(answer)
+            }
+            Begun::Answered(answer) => Ok(answer),
+            Begun::Refused(reason) => Err(reason),
+            Begun::PeerGone => panic!("there is no peer"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_call_is_executed_once_and_only_the_last_of_a_lane_is_known(
+            asked in proptest::collection::vec((0..3_u32, 1..6_u64), 1..60)
+        ) {
+            let (lanes, executed) = (Lanes::default(), AtomicU64::new(0));
+            let mut last: HashMap<u32, (u64, u64)> = HashMap::new();
+            for (lane, call) in asked {
+                let got = ask(&lanes, &executed, ticket(lane, call));
+                match last.get(&lane) {
+                    Some((now, _answer)) if *now > call => {
+                        prop_assert_eq!(got, Err(Refused::Stale { lane, call, now: *now }));
+                    }
+                    Some((now, answer)) if *now == call => prop_assert_eq!(got, Ok(*answer)),
+                    _newer => {
+                        let answer = executed.load(Ordering::Relaxed) - 1;
+                        prop_assert_eq!(got, Ok(answer));
+                        last.insert(lane, (call, answer));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_repetition_waits_for_the_call_that_is_under_way() {
+        let lanes = Lanes::default();
+        let Begun::Execute(first) = lanes.begin(ticket(0, 1), None) else {
+            panic!("a new call is executed");
+        };
+        std::thread::scope(|scope| {
+            let repetitions: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| ask(&lanes, &AtomicU64::new(100), ticket(0, 1))))
+                .collect();
+            first.finish(7);
+            for repetition in repetitions {
+                assert_eq!(repetition.join().unwrap(), Ok(7));
+            }
+        });
+    }
+
+    #[test]
+    fn what_a_lane_goes_on_from_is_neither_known_nor_done_again() {
+        let (lanes, executed) = (Lanes::default(), AtomicU64::new(0));
+        let Begun::Execute(first) = lanes.begin(ticket(2, 1), None) else {
+            panic!("a new call is executed");
+        };
+        // Its broker is gone, and the next one does not ask for it.
+        assert_eq!(ask(&lanes, &executed, ticket(2, 5)), Ok(0));
+        first.finish(9);
+        assert_eq!(ask(&lanes, &executed, ticket(2, 5)), Ok(0));
+        let stale = Refused::Stale {
+            lane: 2,
+            call: 1,
+            now: 5,
+        };
+        assert_eq!(ask(&lanes, &executed, ticket(2, 1)), Err(stale));
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_is_refused_and_lanes_are_counted() {
+        let (lanes, executed) = (Lanes::default(), AtomicU64::new(0));
+        drop(lanes.begin(ticket(0, 1), None));
+        assert_eq!(
+            ask(&lanes, &executed, ticket(0, 1)),
+            Err(Refused::Lost { lane: 0, call: 1 })
+        );
+        assert_eq!(ask(&lanes, &executed, ticket(0, 2)), Ok(0));
+        assert_eq!(
+            ask(&lanes, &executed, ticket(MOST_LANES, 1)),
+            Err(Refused::NoSuchLane(MOST_LANES))
+        );
+    }
+
+    #[test]
+    fn a_repetition_whose_broker_dies_does_not_wait_on() {
+        let lanes = Lanes::<u64>::default();
+        let Begun::Execute(first) = lanes.begin(ticket(0, 1), None) else {
+            panic!("a new call is executed");
+        };
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(theirs);
+        let peer = std::os::fd::AsFd::as_fd(&ours);
+        assert!(matches!(
+            lanes.begin(ticket(0, 1), Some(peer)),
+            Begun::PeerGone
+        ));
+        first.finish(1);
+    }
+}
