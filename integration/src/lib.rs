@@ -18,6 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bundle;
 pub mod cache;
 pub mod command;
 pub mod containerd;

@@ -11,13 +11,14 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 6] = [
+const HOST: [(&str, &str); 7] = [
     ("shim", "containerd-shim-cgpu-v2"),
     ("broker", "cgpu-broker"),
     ("sim", "cgpu-sim"),
     ("hook", "cgpu-runtime"),
     ("cli", "cgpu"),
     ("cli", "cgpu-burn"),
+    ("card", "cgpu-card"),
 ];
 /// Programs of package `cli` that run inside images, which have no C library.
 const STATIC: [&str; 2] = ["cgpu", "cgpu-burn"];
@@ -147,6 +148,11 @@ impl Programs {
 pub fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| cache::repository().join("target"), PathBuf::from)
+}
+
+/// `cargo build` of the workspace.
+pub fn build_command(profile: Profile) -> Command {
+    cargo(profile)
 }
 
 fn cargo(profile: Profile) -> Command {

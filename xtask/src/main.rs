@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod card;
 mod demo;
 mod machine;
 mod table;
@@ -24,6 +25,8 @@ enum Task {
     Demo(demo::Options),
     /// Format, lints, and every test of the workspace; ends with `N passed, N failed, N skipped`.
     Test(test::Options),
+    /// Everything that needs a real card: builds the bundle, and runs it on a card where there is one, else on a simulated one.
+    Card(card::Options),
     /// Latency and memory against their targets: a table, and target/bench.json.
     Bench(bench::Options),
 }
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
+        Task::Card(options) => card::run(&options),
         Task::Bench(options) => bench::run(&options),
     };
     match done {

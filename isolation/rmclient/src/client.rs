@@ -74,6 +74,14 @@ impl Client {
         self.root
     }
 
+    /// A duplicate of the control file that the client lives on: the same open file, by which another process may use it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn duplicate_file(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        self.ctl.duplicate()
+    }
+
     /// How many calls a signal interrupted, and that were made again.
     #[must_use]
     pub fn repeats(&self) -> u64 {

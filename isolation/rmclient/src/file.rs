@@ -58,6 +58,11 @@ pub(crate) struct DriverFile {
 }
 
 impl DriverFile {
+    /// A duplicate of the open file.
+    pub(crate) fn duplicate(&self) -> io::Result<std::os::fd::OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
+    }
+
     /// Opens a node; calls on it that a signal interrupts are counted in `repeats`.
     pub(crate) fn open(path: PathBuf, repeats: &Arc<AtomicU64>) -> Result<Self, Error> {
         match File::options().read(true).write(true).open(&path) {

@@ -1,0 +1,89 @@
+//! The card's bundle, as far as a machine without a card goes: every probe that can runs on a simulated card, the others say
+//! why they did not, and the report says that none of it is about hardware.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use integration::bundle::Bundle;
+use integration::skip;
+use serde_json::Value;
+
+/// Probes that answer to nothing but a real card.
+const REAL_ONLY: [&str; 2] = ["nvidia-smi", "torch"];
+
+#[test]
+fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
+    if let Some(reason) = skip::lacks_root() {
+        return skip::record("the card's bundle", reason);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = Bundle::for_tests(&folder.path().join("bundle")).unwrap();
+    let out = folder.path().join("report");
+    // A host of its own: state and configuration of whoever runs the tests stay out of it.
+    let config = folder.path().join("cgpu.toml");
+    let state = folder.path().join("state");
+    std::fs::write(&config, format!("state_dir = {:?}\n", state)).unwrap();
+    let output = Command::new(bundle.door())
+        .args(["run", "--out"])
+        .arg(&out)
+        .arg("--simulate")
+        .arg(bundle.profile())
+        .env("CGPU_CONFIG", &config)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = std::fs::read_to_string(out.join("report.json")).unwrap_or_else(|error| {
+        panic!("{error}: {said}{}", String::from_utf8_lossy(&output.stderr))
+    });
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["on"], "simulated");
+    let states: HashMap<&str, &Value> = report["probes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|probe| (probe["name"].as_str().unwrap(), &probe["state"]))
+        .collect();
+    for (name, state) in &states {
+        let unanswered = name.starts_with("abi-") || name.starts_with('T');
+        let expected = if unanswered || REAL_ONLY.contains(name) {
+            "not_run"
+        } else {
+            "ran"
+        };
+        assert_eq!(state["state"], expected, "{name}: {state:#} {said}");
+    }
+    assert!(output.status.success(), "{said}");
+    let finding = |probe: &str, what: &str| -> Value {
+        states[probe]["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|finding| finding["what"].as_str().unwrap().starts_with(what))
+            .unwrap_or_else(|| panic!("{probe} has no {what:?}: {:#}", states[probe]))["value"]
+            .clone()
+    };
+    // What is known of the simulated card must come out of the probes as it is.
+    assert_eq!(finding("memory", "allocation of 1 bytes")["size"], 64 << 10);
+    assert_eq!(
+        finding("memory", "allocation beyond the card"),
+        "NV_ERR_NO_MEMORY (0x51)"
+    );
+    assert_eq!(finding("slice", "quota less what could be had"), 0);
+    assert_eq!(
+        finding("files", "another process by a duplicate"),
+        "NV_OK (0x0)"
+    );
+    assert_ne!(
+        finding("files", "another process by a fresh file"),
+        "NV_OK (0x0)"
+    );
+    assert_ne!(
+        finding("foreign-channels", "a stranger's FIFO_DISABLE_CHANNELS"),
+        "ok"
+    );
+    let markdown = std::fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(
+        markdown.contains("says nothing about hardware"),
+        "{markdown}"
+    );
+}
