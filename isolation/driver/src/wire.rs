@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Caller, CardIdentity, CardSum, FileId, FileKind, ImplicitBytes, Incident, Ticket};
 
 /// Raised when a message changes its shape.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
 pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;
@@ -161,6 +161,15 @@ pub enum Fault {
         /// How many.
         calls: u32,
     },
-    /// Ends all faults.
+    /// Memory of a card is taken for a session although no call of it has asked: as if something had got past its broker.
+    Leak {
+        /// Card.
+        uuid: String,
+        /// `namespace/container`
+        session: String,
+        /// How much.
+        bytes: u64,
+    },
+    /// Ends all faults, but for what they have broken: a channel that an Xid has ended stays dead.
     Clear,
 }

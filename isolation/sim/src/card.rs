@@ -1,7 +1,7 @@
 //! One card: its identity, its account, its faults.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use driver::CardIdentity;
@@ -23,6 +23,8 @@ pub struct SimCard {
     /// What the profile says.
     pub profile: CardProfile,
     channels_made: AtomicU32,
+    /// Fallen off the bus. Apart from the state, because every look at a ring asks for it.
+    lost: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -36,7 +38,6 @@ struct State {
     next_offset: u64,
     /// Allocations that are still to fail.
     out_of_memory_calls: u32,
-    lost: bool,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +60,7 @@ impl SimCard {
             index,
             profile,
             channels_made: AtomicU32::new(1),
+            lost: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -74,6 +76,11 @@ impl SimCard {
         u8::try_from(self.index)
             .unwrap_or(u8::MAX)
             .saturating_add(1)
+    }
+
+    /// As the kernel's log names it.
+    pub(crate) fn pci_address(&self) -> String {
+        format!("0000:{:02x}:00", self.pci_bus())
     }
 
     /// RM's id: domain, bus and slot in one number.
@@ -147,10 +154,8 @@ impl SimCard {
         pid: i32,
         bytes: u64,
     ) -> Result<Charge, Refusal> {
+        self.alive()?;
         let mut state = locked(&self.state);
-        if state.lost {
-            return Err(Refusal(NV_ERR_GPU_IS_LOST));
-        }
         if bytes > 0 && state.out_of_memory_calls > 0 {
             state.out_of_memory_calls -= 1;
             return Err(Refusal(NV_ERR_NO_MEMORY));
@@ -178,11 +183,15 @@ impl SimCard {
 
     /// `NV_ERR_GPU_IS_LOST` where that fault is injected.
     pub(crate) fn alive(&self) -> Result<(), Refusal> {
-        if locked(&self.state).lost {
+        if self.is_lost() {
             Err(Refusal(NV_ERR_GPU_IS_LOST))
         } else {
             Ok(())
         }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     pub(crate) fn fail_allocations(&self, calls: u32) {
@@ -190,13 +199,12 @@ impl SimCard {
     }
 
     pub(crate) fn lose(&self) {
-        locked(&self.state).lost = true;
+        self.lost.store(true, Ordering::Release);
     }
 
     pub(crate) fn end_faults(&self) {
-        let mut state = locked(&self.state);
-        state.lost = false;
-        state.out_of_memory_calls = 0;
+        self.lost.store(false, Ordering::Release);
+        locked(&self.state).out_of_memory_calls = 0;
     }
 }
 
@@ -214,6 +222,15 @@ pub(crate) struct Charge {
 impl Charge {
     pub(crate) fn card(&self) -> &Arc<SimCard> {
         &self.card
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The session that it is charged to: the one that allocated.
+    pub(crate) fn session(&self) -> &str {
+        &self.session
     }
 }
 

@@ -72,9 +72,8 @@ pub(crate) fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::R
                 Answer::Ok
             }
             Some(Request::Account) => Answer::Account(machine.account()),
-            Some(Request::Sums | Request::Incidents { .. }) => {
-                refused("this simulator does not keep it")
-            }
+            Some(Request::Sums) => Answer::Sums(session.sums()),
+            Some(Request::Incidents { after }) => Answer::Incidents(session.incidents(after)),
             Some(Request::Fault(fault)) => match machine.fault(&fault) {
                 Ok(()) => Answer::Ok,
                 Err(reason) => Answer::Refused { reason },
@@ -150,11 +149,11 @@ impl Asked {
         connection: BorrowedFd<'_>,
     ) -> io::Result<Option<Arc<Sealed>>> {
         if ticket.call == Ticket::UNREMEMBERED.call {
-            return Ok(Some(Arc::new(self.execute(session)?)));
+            return Ok(Some(Arc::new(self.execute(session, connection)?)));
         }
         match session.lanes().begin(ticket, Some(connection)) {
             Begun::Execute(under_way) => {
-                let sealed = Arc::new(self.execute(session)?);
+                let sealed = Arc::new(self.execute(session, connection)?);
                 under_way.finish(sealed.clone());
                 Ok(Some(sealed))
             }
@@ -170,8 +169,13 @@ impl Asked {
         }
     }
 
-    fn execute(mut self, session: &SessionHandle) -> io::Result<Sealed> {
-        let outcome = session.ioctl(
+    fn execute(
+        mut self,
+        session: &SessionHandle,
+        connection: BorrowedFd<'_>,
+    ) -> io::Result<Sealed> {
+        let outcome = session.ioctl_for(
+            Some(connection),
             self.file,
             self.kind,
             self.caller,

@@ -8,12 +8,13 @@
 //! Kernels (SM code) are not executed: a launch completes after the duration that the profile declares.
 //!
 //! ```text
-//! Machine ── Hardware ── SimCard ×N          account, faults
+//! Machine ── Hardware ── SimCard ×N          account, faults, incidents
 //!    └────── Session ×M (one a container)    files, clients, objects; the last answer of each lane
 //!               └──── Channel ×K ── VaSpace  rings, read by one thread a session
 //! ```
 //!
-//! Locks, in the order they may be taken: session list, session state, VA space, card. The ring thread takes a VA space
+//! Locks, in the order they may be taken: session list, session state, VA space, card; a session's faults, its lanes and
+//! the incidents are taken alone. The ring thread takes a VA space
 //! for reading or a channel's execution, never a session's state, so that a tenant's pages that block cannot stop calls.
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod card;
 mod connection;
 mod fifo;
 mod gate;
+mod incident;
 mod lanes;
 mod machine;
 mod memory;

@@ -1,22 +1,26 @@
 //! The machine: its cards, and the sessions that use them.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use driver::wire::{CardAccount, Fault, WireFd};
-use driver::{Caller, CardIdentity, FileId, FileKind, ImplicitBytes};
+use driver::{
+    Caller, CardIdentity, CardSum, FileId, FileKind, ImplicitBytes, Incident, IncidentKind,
+};
 use nvabi::Release;
 use nvabi::class::CLIENT_HANDLE_BASE;
 
 use crate::card::SimCard;
 use crate::connection::Sealed;
+use crate::gate::Waited;
+use crate::incident::Incidents;
 use crate::lanes::Lanes;
 use crate::locked;
 use crate::profile::Profile;
-use crate::session::{Replacement, Session};
+use crate::session::{Refusal, Replacement, Session};
 
 /// What all sessions share.
 #[derive(Debug)]
@@ -25,6 +29,7 @@ pub(crate) struct Hardware {
     pub(crate) release: Release,
     pub(crate) implicit: ImplicitBytes,
     pub(crate) cards: Vec<Arc<SimCard>>,
+    pub(crate) incidents: Arc<Incidents>,
     clients_made: AtomicU32,
     started: Instant,
     slow: Mutex<Slow>,
@@ -97,6 +102,7 @@ impl Machine {
             release: profile.release,
             implicit: profile.implicit,
             cards,
+            incidents: Arc::default(),
             clients_made: AtomicU32::new(1),
             started: Instant::now(),
             slow: Mutex::default(),
@@ -159,13 +165,14 @@ impl Machine {
             machine: self.clone(),
             session: joined.session.clone(),
             lanes: joined.lanes.clone(),
+            left: AtomicBool::new(false),
         }
     }
 
     /// Injects a fault.
     ///
     /// # Errors
-    /// The text says which card does not exist.
+    /// The text says which card or session does not exist.
     pub fn fault(&self, fault: &Fault) -> Result<(), String> {
         let card = |uuid: &str| {
             self.hardware
@@ -176,17 +183,51 @@ impl Machine {
         };
         match fault {
             Fault::OutOfMemory { uuid, calls } => card(uuid)?.fail_allocations(*calls),
-            Fault::CardLost { uuid } => card(uuid)?.lose(),
+            Fault::CardLost { uuid } => {
+                let card = card(uuid)?;
+                card.lose();
+                self.hardware
+                    .incidents
+                    .add(card, IncidentKind::CardLost, None);
+            }
             Fault::Slow { millis, calls } => {
                 *locked(&self.hardware.slow) = Slow {
                     millis: *millis,
                     calls: *calls,
                 }
             }
-            Fault::Xid { .. } | Fault::Hang { .. } => {
-                return Err("this simulator cannot play that fault".to_owned());
+            Fault::Xid {
+                uuid,
+                session,
+                number,
+            } => {
+                let card = card(uuid)?;
+                let session = self.session(session)?;
+                session.channels_fail(card, *number);
+                let kind = IncidentKind::Xid {
+                    number: *number,
+                    detail: "injected".to_owned(),
+                };
+                self.hardware.incidents.add(card, kind, Some(&session.name));
             }
+            Fault::Hang { session, calls } => self
+                .session(session)?
+                .hang(*calls)
+                .map_err(|error| format!("the calls cannot be made to hang: {error}"))?,
+            Fault::Leak {
+                uuid,
+                session,
+                bytes,
+            } => self
+                .session(session)?
+                .leak(card(uuid)?, *bytes)
+                .map_err(|Refusal(status)| {
+                    format!("card {uuid} has no {bytes} bytes: status {status:#x}")
+                })?,
             Fault::Clear => {
+                for joined in locked(&self.sessions).values() {
+                    joined.session.end_faults();
+                }
                 *locked(&self.hardware.slow) = Slow::default();
                 for card in &self.hardware.cards {
                     card.end_faults();
@@ -197,12 +238,23 @@ impl Machine {
     }
 }
 
+impl Machine {
+    fn session(&self, name: &str) -> Result<Arc<Session>, String> {
+        locked(&self.sessions)
+            .get(name)
+            .map(|joined| joined.session.clone())
+            .ok_or_else(|| format!("no session {name}"))
+    }
+}
+
 /// A membership in a session.
 #[derive(Debug)]
 pub struct SessionHandle {
     machine: Arc<Machine>,
     session: Arc<Session>,
     lanes: Arc<Lanes<Arc<Sealed>>>,
+    /// No member any more, although a thread of it is still at work.
+    left: AtomicBool,
 }
 
 impl SessionHandle {
@@ -216,8 +268,31 @@ impl SessionHandle {
         segments: &mut Vec<Vec<u8>>,
         fds: &[WireFd],
     ) -> Outcome {
+        self.ioctl_for(None, file, kind, caller, cmd, segments, fds)
+    }
+
+    /// The same for a broker behind a connection, whose end does not go unseen where the call hangs.
+    #[expect(clippy::too_many_arguments, reason = "an ioctl has so many parts")]
+    pub(crate) fn ioctl_for(
+        &self,
+        peer: Option<BorrowedFd<'_>>,
+        file: FileId,
+        kind: FileKind,
+        caller: Caller,
+        cmd: u32,
+        segments: &mut Vec<Vec<u8>>,
+        fds: &[WireFd],
+    ) -> Outcome {
         if let Some(delay) = self.machine.hardware.delay() {
             std::thread::sleep(delay);
+        }
+        if let Some(gate) = self.session.hangs() {
+            tracing::debug!(session = self.name(), "a call hangs");
+            if gate.wait(peer) == Waited::PeerGone {
+                // The call is under way still, but its broker does not keep the session any more.
+                self.leave();
+                gate.wait(None);
+            }
         }
         let done = self.session.ioctl(file, kind, caller, cmd, segments, fds);
         Outcome {
@@ -239,6 +314,18 @@ impl SessionHandle {
         &self.session.name
     }
 
+    /// What the session's clients hold of each card, as RM's own sums by process count it.
+    #[must_use]
+    pub fn sums(&self) -> Vec<CardSum> {
+        self.session.sums()
+    }
+
+    /// What went wrong on the cards after an incident.
+    #[must_use]
+    pub fn incidents(&self, after: u64) -> Vec<Incident> {
+        self.machine.hardware.incidents.after(after, self.name())
+    }
+
     /// The answers that are remembered.
     pub(crate) fn lanes(&self) -> &Lanes<Arc<Sealed>> {
         &self.lanes
@@ -251,10 +338,17 @@ impl SessionHandle {
     }
 }
 
-impl Drop for SessionHandle {
-    fn drop(&mut self) {
+impl SessionHandle {
+    /// Ends the membership, and with the last one the session.
+    fn leave(&self) {
+        if self.left.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let mut sessions = locked(&self.machine.sessions);
-        let Some(joined) = sessions.get_mut(&*self.session.name) else {
+        let Some(joined) = sessions
+            .get_mut(&*self.session.name)
+            .filter(|joined| Arc::ptr_eq(&joined.session, &self.session))
+        else {
             return;
         };
         joined.handles -= 1;
@@ -263,5 +357,11 @@ impl Drop for SessionHandle {
             // Under the lock: whoever joins anew finds the cards free of what the former session held.
             self.session.end();
         }
+    }
+}
+
+impl Drop for SessionHandle {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use cards::SimulatedInventory;
 use clap::{Args, Parser, Subcommand};
+use driver::Driver;
 use driver::sim::SimDriver;
 use driver::wire::Fault;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -58,6 +59,11 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Prints what went wrong on the cards since the simulator started, as JSON.
+    Incidents {
+        #[command(flatten)]
+        place: Place,
+    },
     /// Injects a fault into the running simulator.
     Fault {
         #[command(flatten)]
@@ -90,7 +96,40 @@ enum Injected {
         #[arg(long, default_value_t = 1)]
         calls: u32,
     },
-    /// Ends all faults.
+    /// A channel of a session faults: its channels on the card are dead, and the card reports an Xid.
+    Xid {
+        /// The card, GPU-…
+        #[arg(long)]
+        card: String,
+        /// Whose channel: namespace/container.
+        #[arg(long)]
+        session: String,
+        /// The Xid, for example 31 (MMU fault) or 43 (stopped).
+        #[arg(long, default_value_t = 31)]
+        number: u32,
+    },
+    /// The next calls of a session do not return until the faults are cleared.
+    Hang {
+        /// Whose calls: namespace/container.
+        #[arg(long)]
+        session: String,
+        /// How many calls.
+        #[arg(long, default_value_t = 1)]
+        calls: u32,
+    },
+    /// Takes memory of a card for a session that has not asked for it.
+    Leak {
+        /// The card, GPU-…
+        #[arg(long)]
+        card: String,
+        /// Whose sum grows: namespace/container.
+        #[arg(long)]
+        session: String,
+        /// How much.
+        #[arg(long, value_name = "N")]
+        bytes: u64,
+    },
+    /// Ends all faults. Channels that an Xid has ended stay dead.
     Clear,
 }
 
@@ -106,6 +145,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         None => serve(&arguments.serve),
         Some(Command::Account { place }) => account(&place.state_dir),
+        Some(Command::Incidents { place }) => incidents(&place.state_dir),
         Some(Command::Fault { place, fault }) => inject(&place.state_dir, fault),
     };
     match result {
@@ -150,11 +190,38 @@ fn account(state_dir: &Path) -> anyhow::Result<()> {
     ))
 }
 
+fn incidents(state_dir: &Path) -> anyhow::Result<()> {
+    let incidents = connect(state_dir)?.incidents(0)?;
+    say(&format!(
+        "{}\n",
+        serde_json::to_string_pretty(&incidents).context("write JSON")?
+    ))
+}
+
 fn inject(state_dir: &Path, fault: Injected) -> anyhow::Result<()> {
     let fault = match fault {
         Injected::OutOfMemory { uuid, calls } => Fault::OutOfMemory { uuid, calls },
         Injected::CardLost { uuid } => Fault::CardLost { uuid },
         Injected::Slow { millis, calls } => Fault::Slow { millis, calls },
+        Injected::Xid {
+            card: uuid,
+            session,
+            number,
+        } => Fault::Xid {
+            uuid,
+            session,
+            number,
+        },
+        Injected::Hang { session, calls } => Fault::Hang { session, calls },
+        Injected::Leak {
+            card: uuid,
+            session,
+            bytes,
+        } => Fault::Leak {
+            uuid,
+            session,
+            bytes,
+        },
         Injected::Clear => Fault::Clear,
     };
     Ok(connect(state_dir)?.fault(fault)?)

@@ -19,11 +19,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use driver::IncidentKind;
+
 use crate::card::SimCard;
 use crate::fifo::execution::{Execution, Method};
+use crate::incident::Incidents;
 use crate::locked;
 use crate::memory::Backing;
-use crate::session::nanoseconds;
+use crate::session::{Refusal, nanoseconds};
 use crate::vaspace::VaSpace;
 
 pub(crate) use runner::Runner;
@@ -40,6 +43,9 @@ const FIRST_ENGINE_METHOD: u32 = 0x100;
 /// `ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT` and `..._GR_EXCEPTION` (nverror.h): what the log of a real driver calls Xid.
 const XID_MMU_FAULT: u32 = 31;
 const XID_METHOD: u32 = 13;
+
+/// `NV_ERR_RC_ERROR` (nvstatuscodes.h): robust channel recovery has hit the channel.
+const NV_ERR_RC_ERROR: u32 = 0x60;
 
 /// A time-slice group: its channels run only when it is scheduled.
 #[derive(Debug)]
@@ -74,6 +80,8 @@ impl Group {
 /// What a channel is made of.
 #[derive(Debug)]
 pub(crate) struct ChannelSpec {
+    pub(crate) session: Arc<str>,
+    pub(crate) incidents: Arc<Incidents>,
     pub(crate) client: u32,
     pub(crate) card: Arc<SimCard>,
     pub(crate) group: Arc<Group>,
@@ -96,6 +104,8 @@ pub(crate) struct Channel {
     disabled: AtomicBool,
     /// Its object is freed.
     removed: AtomicBool,
+    /// A fault of the card has ended it.
+    dead: AtomicBool,
     execution: Mutex<Execution>,
 }
 
@@ -106,6 +116,8 @@ pub(crate) enum Failure {
     Mmu { address: u64 },
     /// Something that the engine does not know.
     Method { class: u32, method: u32, value: u32 },
+    /// A fault of the card, by its number in the driver's log. No reset ends it: the channel must be made anew.
+    Dead { xid: u32 },
 }
 
 /// What a step came to.
@@ -135,6 +147,7 @@ impl Channel {
             scheduled: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
             removed: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
             execution: Mutex::default(),
         }))
     }
@@ -142,6 +155,10 @@ impl Channel {
     /// Number on its card, and the doorbell's token.
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    fn is_on(&self, card: &SimCard) -> bool {
+        self.spec.card.index == card.index
     }
 
     pub(crate) fn userd(&self) -> &Arc<Backing> {
@@ -159,6 +176,9 @@ impl Channel {
     /// Forgets an error, and what the ring holds.
     pub(crate) fn reset(&self) {
         let mut execution = locked(&self.execution);
+        if matches!(execution.failure, Some(Failure::Dead { .. })) {
+            return;
+        }
         let put = self.gp_put().unwrap_or(0);
         *execution = Execution {
             get: put,
@@ -170,8 +190,25 @@ impl Channel {
     pub(crate) fn fault_address(&self) -> Option<u64> {
         match locked(&self.execution).failure {
             Some(Failure::Mmu { address }) => Some(address),
-            Some(Failure::Method { .. }) | None => None,
+            Some(Failure::Method { .. } | Failure::Dead { .. }) | None => None,
         }
+    }
+
+    /// `NV_ERR_RC_ERROR` for a channel that a fault of the card has ended.
+    pub(crate) fn alive(&self) -> Result<(), Refusal> {
+        if self.dead.load(Ordering::Acquire) {
+            Err(Refusal(NV_ERR_RC_ERROR))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends the channel by a fault that the card reports for it.
+    fn die(&self, xid: u32, now: Duration) {
+        self.dead.store(true, Ordering::Release);
+        let mut execution = locked(&self.execution);
+        execution.launch = None;
+        self.fail(&mut execution, Failure::Dead { xid }, now);
     }
 
     fn remove(&self) {
@@ -181,7 +218,10 @@ impl Channel {
     fn runs(&self) -> bool {
         let scheduled = self.scheduled.load(Ordering::Acquire)
             || self.spec.group.scheduled.load(Ordering::Acquire);
-        scheduled && !self.disabled.load(Ordering::Acquire) && !self.removed.load(Ordering::Acquire)
+        let ended = [&self.disabled, &self.removed, &self.dead]
+            .iter()
+            .any(|ended| ended.load(Ordering::Acquire));
+        scheduled && !ended && !self.spec.card.is_lost()
     }
 
     fn gp_put(&self) -> Option<u32> {
@@ -375,8 +415,9 @@ impl Channel {
         let xid = match failure {
             Failure::Mmu { .. } => XID_MMU_FAULT,
             Failure::Method { .. } => XID_METHOD,
+            Failure::Dead { xid } => xid,
         };
-        tracing::warn!(
+        tracing::info!(
             card = self.spec.card.index,
             client = format_args!("{:#x}", self.spec.client),
             channel = self.id,
@@ -385,6 +426,15 @@ impl Channel {
             "channel in error"
         );
         execution.failure = Some(failure);
+        if !matches!(failure, Failure::Dead { .. }) {
+            let kind = IncidentKind::Xid {
+                number: xid,
+                detail: format!("channel {}: {failure:?}", self.id),
+            };
+            self.spec
+                .incidents
+                .add(&self.spec.card, kind, Some(&self.spec.session));
+        }
         if let Some(notifier) = &self.spec.error_notifier {
             // NvNotification {timeStamp 0:8, info32 8, info16 12, status 14:2} (nvtypes.h); status -1: error.
             let mut block = [0; 16];

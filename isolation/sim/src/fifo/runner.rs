@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::EventFd;
 
 use super::{Channel, Step};
+use crate::card::SimCard;
 use crate::locked;
 
 /// Stack of a ring thread.
@@ -88,6 +89,14 @@ impl Runner {
         }
         drop(state);
         self.wake.notify_one();
+    }
+
+    /// A fault of a card ends the channels on it.
+    pub(crate) fn fail(&self, card: &SimCard, xid: u32) {
+        let channels = locked(&self.state).channels.clone();
+        for channel in channels.iter().filter(|channel| channel.is_on(card)) {
+            channel.die(xid, self.started.elapsed());
+        }
     }
 
     pub(crate) fn remove(&self, channel: &Arc<Channel>) {

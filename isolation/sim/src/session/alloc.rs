@@ -340,6 +340,8 @@ impl New {
             context.hardware.implicit.channel,
         )?));
         let channel = Channel::new(ChannelSpec {
+            session: context.session.clone(),
+            incidents: context.hardware.incidents.clone(),
             client: self.client,
             card: card.clone(),
             group,

@@ -151,6 +151,7 @@ fn of_channel(
     cmd: u32,
     params: &mut [u8],
 ) -> Result<(), Refusal> {
+    channel.alive()?;
     match cmd {
         // NVA06F_CTRL_CMD_GPFIFO_SCHEDULE {bEnable 0}
         0xa06f_0103 => channel.schedule(u8_at(params, 0) != Some(0)),

@@ -11,15 +11,17 @@ mod objects;
 mod query;
 mod uvm;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use driver::wire::WireFd;
-use driver::{Caller, FileId, FileKind};
+use driver::{Caller, CardSum, FileId, FileKind};
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE};
 
+use crate::card::{Charge, SimCard};
 use crate::fifo::Runner;
+use crate::gate::Gate;
 use crate::locked;
 use crate::machine::Hardware;
 use crate::session::event::OsEvent;
@@ -32,6 +34,8 @@ use crate::session::uvm::UvmFile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) u32);
 
+/// `EIO`: the session is over.
+const EIO: i32 = -5;
 /// `EFAULT`: the struct is shorter than its command says.
 const EFAULT: i32 = -14;
 /// `EINVAL`: what `nvidia.ko` answers to a command that it does not know, or on the wrong file.
@@ -91,6 +95,23 @@ pub(crate) struct Session {
     hardware: Arc<Hardware>,
     runner: Arc<Runner>,
     state: Mutex<State>,
+    faults: Mutex<Faults>,
+}
+
+/// What is injected into one session.
+#[derive(Debug, Default)]
+struct Faults {
+    hang: Option<Hang>,
+    /// Memory that no call has asked for.
+    leaks: Vec<(Arc<SimCard>, Charge)>,
+    /// The session is over: nothing of it hangs any more.
+    over: bool,
+}
+
+#[derive(Debug)]
+struct Hang {
+    calls: u32,
+    gate: Arc<Gate>,
 }
 
 /// All that a container has in the driver.
@@ -112,6 +133,7 @@ impl Session {
             name,
             hardware,
             state: Mutex::default(),
+            faults: Mutex::default(),
         })
     }
 
@@ -134,6 +156,9 @@ impl Session {
             caller,
             fds,
         };
+        if locked(&self.faults).over {
+            return Ioctl::returns(EIO);
+        }
         let mut state = locked(&self.state);
         let done = match kind {
             FileKind::Ctl | FileKind::Card { .. } => {
@@ -164,6 +189,8 @@ impl Session {
 
     /// Frees everything, as when the last process of a container has gone.
     pub(crate) fn end(&self) {
+        self.end_faults();
+        locked(&self.faults).over = true;
         let mut state = locked(&self.state);
         let clients: Vec<u32> = state.clients.keys().copied().collect();
         for client in clients {
@@ -181,6 +208,91 @@ impl Session {
         *state = State::default();
         drop(state);
         self.runner.stop();
+    }
+
+    /// The gate that the next call waits behind, where calls are to hang.
+    pub(crate) fn hangs(&self) -> Option<Arc<Gate>> {
+        let mut faults = locked(&self.faults);
+        let hang = faults.hang.as_mut()?;
+        hang.calls = hang.calls.checked_sub(1)?;
+        Some(hang.gate.clone())
+    }
+
+    /// Lets the next calls hang; those that hang already go on doing so.
+    pub(crate) fn hang(&self, calls: u32) -> std::io::Result<()> {
+        let mut faults = locked(&self.faults);
+        match &mut faults.hang {
+            Some(hang) => hang.calls = calls,
+            None => {
+                let gate = Arc::new(Gate::closed()?);
+                faults.hang = Some(Hang { calls, gate });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes memory of a card that no call of the session has asked for.
+    pub(crate) fn leak(&self, card: &Arc<SimCard>, bytes: u64) -> Result<(), Refusal> {
+        let pid = locked(&self.state)
+            .clients
+            .values()
+            .next()
+            .map_or(0, |client| client.pid);
+        let charge = card.charge(&self.name, pid, bytes)?;
+        locked(&self.faults).leaks.push((card.clone(), charge));
+        Ok(())
+    }
+
+    pub(crate) fn end_faults(&self) {
+        let faults = std::mem::take(&mut *locked(&self.faults));
+        if let Some(hang) = faults.hang {
+            hang.gate.open();
+        }
+    }
+
+    /// Puts the session's channels on a card into error, as the driver does after an Xid of theirs.
+    pub(crate) fn channels_fail(&self, card: &SimCard, xid: u32) {
+        self.runner.fail(card, xid);
+    }
+
+    /// Bytes by card of the memory objects that the session has allocated and still has a handle of, each allocation once:
+    /// what RM sums by process (GET_PID_INFO: classes 0x40, 0x82, 0x83). Memory that only a map or an export keeps is
+    /// in no process's sum, and what another session has allocated is in that one's.
+    pub(crate) fn sums(&self) -> Vec<CardSum> {
+        let mut by_card: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut add = |card: &SimCard, bytes: u64| {
+            *by_card.entry(card.index).or_default() += bytes;
+        };
+        let mut seen = HashSet::new();
+        for object in locked(&self.state)
+            .clients
+            .values()
+            .flat_map(|client| client.objects.values())
+        {
+            let Ok(memory) = object.memory() else {
+                continue;
+            };
+            let own = memory
+                .charge
+                .as_ref()
+                .filter(|charge| charge.session() == &*self.name);
+            if let Some(charge) = own
+                && seen.insert(Arc::as_ptr(memory))
+            {
+                add(charge.card(), memory.bytes);
+            }
+        }
+        for (card, charge) in &locked(&self.faults).leaks {
+            add(card, charge.bytes());
+        }
+        self.hardware
+            .cards
+            .iter()
+            .map(|card| CardSum {
+                uuid: card.uuid(),
+                memory_bytes: by_card.get(&card.index).copied().unwrap_or(0),
+            })
+            .collect()
     }
 }
 

@@ -308,10 +308,18 @@ fn register_channel(state: &State, context: &Context<'_>, block: &[u8]) -> Resul
         .card
         .as_ref()
         .is_some_and(|of| of.index == card.index);
-    if on_card && matches!(object.resource, Resource::Channel(_)) {
-        Ok(())
-    } else {
-        Err(Refusal(NV_ERR_OBJECT_NOT_FOUND))
+    match &object.resource {
+        Resource::Channel(channel) if on_card => channel.alive(),
+        Resource::Channel(_)
+        | Resource::Client
+        | Resource::Device(_)
+        | Resource::Subdevice
+        | Resource::Memory(..)
+        | Resource::Virtual(_)
+        | Resource::VaSpace(_)
+        | Resource::ChannelGroup(..)
+        | Resource::ContextShare(_)
+        | Resource::Plain => Err(Refusal(NV_ERR_OBJECT_NOT_FOUND)),
     }
 }
 

@@ -92,7 +92,11 @@ pub(crate) fn copy(from: u64, to: u64, bytes: u32) -> Vec<u32> {
 
 impl Card {
     pub(crate) fn open(machine: &std::sync::Arc<sim::Machine>) -> Self {
-        let tenant = Tenant::new(machine, "a/b");
+        Self::open_in(machine, "a/b")
+    }
+
+    pub(crate) fn open_in(machine: &std::sync::Arc<sim::Machine>, session: &str) -> Self {
+        let tenant = Tenant::new(machine, session);
         let release = tenant.release;
 
         let version = tenant
@@ -116,7 +120,7 @@ impl Card {
             u32_at(&back.segments[0], 16).unwrap(),
             u32_at(&back.segments[0], 56).unwrap(),
         );
-        assert_eq!((valid, minor, back.segments[0][72]), (1, 0, 0));
+        assert_eq!((valid, minor), (1, 0));
         let id = tenant
             .ask(
                 tenant.root,
