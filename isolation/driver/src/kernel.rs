@@ -5,20 +5,17 @@
 //! CAP_SYS_ADMIN, which `cgpu-broker` drops before it serves.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::sys::stat::{SFlag, fstat, major, minor};
+use nvabi::Release;
 use nvabi::bytes::put_u32;
 
+use crate::issue::{Slot, issue};
+use crate::nodes::Nodes;
 use crate::{
     Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
-    ImplicitBytes, Ticket,
+    ImplicitBytes, Ticket, pointers,
 };
-
-/// `NV_MAJOR_DEVICE_NUMBER`
-const NVIDIA_MAJOR: u64 = 195;
-/// `NV_CONTROL_DEVICE_MINOR`
-const CONTROL_MINOR: u64 = 255;
 
 const VERSION_FILE: &str = "/proc/driver/nvidia/version";
 const DEVICES_FILE: &str = "/proc/devices";
@@ -32,14 +29,50 @@ pub enum OpenError {
     /// The version file has another form.
     #[error("{VERSION_FILE} names no driver version")]
     NoVersion,
+    /// Its layouts are not known.
+    #[error(transparent)]
+    Unsupported(#[from] nvabi::UnsupportedRelease),
 }
 
-/// The kernel's driver.
+/// What is known of a driver without asking it: enough to decode calls for it and to tell its files from others.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Its version, e.g. `570.195.03`.
+    pub version: String,
+    /// The layouts of that version.
+    pub release: Release,
+    /// Its files.
+    pub nodes: Nodes,
+    /// The declared context tax, which the open driver does not tell.
+    pub implicit: ImplicitBytes,
+}
+
+impl Facts {
+    /// Of the loaded kernel driver.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn of_kernel(implicit: ImplicitBytes) -> Result<Self, OpenError> {
+        let text = fs::read_to_string(VERSION_FILE).map_err(OpenError::Absent)?;
+        let version = version_in(&text).ok_or(OpenError::NoVersion)?.to_owned();
+        let parsed: nvabi::DriverVersion =
+            version.parse().map_err(|_malformed| OpenError::NoVersion)?;
+        let uvm_major = fs::read_to_string(DEVICES_FILE)
+            .ok()
+            .and_then(|text| uvm_major_in(&text));
+        Ok(Self {
+            version,
+            release: Release::of(parsed)?,
+            nodes: Nodes::Devices { uvm_major },
+            implicit,
+        })
+    }
+}
+
+/// The kernel's driver, called by this process (mode A).
 #[derive(Debug)]
 pub struct KernelDriver {
-    version: String,
-    uvm_major: Option<u64>,
-    implicit: ImplicitBytes,
+    facts: Facts,
 }
 
 impl KernelDriver {
@@ -48,15 +81,8 @@ impl KernelDriver {
     /// # Errors
     /// [`OpenError`]
     pub fn open(implicit: ImplicitBytes) -> Result<Self, OpenError> {
-        let text = fs::read_to_string(VERSION_FILE).map_err(OpenError::Absent)?;
-        let version = version_in(&text).ok_or(OpenError::NoVersion)?.to_owned();
-        let uvm_major = fs::read_to_string(DEVICES_FILE)
-            .ok()
-            .and_then(|text| uvm_major_in(&text));
         Ok(Self {
-            version,
-            uvm_major,
-            implicit,
+            facts: Facts::of_kernel(implicit)?,
         })
     }
 }
@@ -79,7 +105,7 @@ fn uvm_major_in(devices: &str) -> Option<u64> {
 
 impl Driver for KernelDriver {
     fn version(&self) -> &str {
-        &self.version
+        &self.facts.version
     }
 
     fn cards(&self) -> &[CardIdentity] {
@@ -87,23 +113,11 @@ impl Driver for KernelDriver {
     }
 
     fn implicit(&self) -> ImplicitBytes {
-        self.implicit
+        self.facts.implicit
     }
 
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
-        let stat = fstat(fd).ok()?;
-        if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFCHR {
-            return None;
-        }
-        match (major(stat.st_rdev), minor(stat.st_rdev)) {
-            (NVIDIA_MAJOR, CONTROL_MINOR) => Some(FileKind::Ctl),
-            (NVIDIA_MAJOR, minor) => u32::try_from(minor)
-                .ok()
-                .map(|minor| FileKind::Card { minor }),
-            (major, 0) if Some(major) == self.uvm_major => Some(FileKind::Uvm),
-            (major, 1) if Some(major) == self.uvm_major => Some(FileKind::UvmTools),
-            _ => None,
-        }
+        self.facts.nodes.kind(fd)
     }
 
     fn execute(
@@ -113,42 +127,21 @@ impl Driver for KernelDriver {
         _ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
-        let (first, rest) = call
-            .segments
-            .split_first_mut()
-            .ok_or(Error::Unsupported("a call without a struct"))?;
+        let taken = pointers::take(file.kind, call, self.facts.release)?;
         // The driver resolves descriptors in this process: it gets our duplicates, the tenant keeps its numbers.
-        for slot in &call.fds {
-            put_u32(
-                &mut first.bytes,
-                slot.at as usize,
-                slot.fd.as_fd().as_raw_fd().cast_unsigned(),
-            );
-        }
-        let mut blocks: Vec<sys::ioctl::Block<'_>> = rest
-            .iter_mut()
-            .filter_map(|segment| {
-                let link = segment.link?;
-                Some(sys::ioctl::Block {
-                    parent: usize::from(link.segment),
-                    pointer_at: link.pointer_at as usize,
-                    bytes: &mut segment.bytes,
-                })
+        let slots: Vec<Slot<'_>> = call
+            .fds
+            .iter()
+            .map(|slot| Slot {
+                segment: usize::from(slot.segment),
+                at: slot.at as usize,
+                fd: slot.fd.as_fd(),
             })
             .collect();
-        let result = sys::ioctl::with_pointers(file.fd, call.cmd, &mut first.bytes, &mut blocks);
-        for slot in &call.fds {
-            put_u32(
-                &mut first.bytes,
-                slot.at as usize,
-                slot.number.cast_unsigned(),
-            );
-        }
-        let ret = result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(5));
-        Ok(Executed {
-            ret,
-            new_file: None,
-        })
+        let executed = issue(file.fd, call.cmd, &mut call.segments, &slots);
+        put_numbers_back(call);
+        taken.put_back(file.kind, call, self.facts.release);
+        Ok(executed)
     }
 
     fn binding(&self) -> Binding {
@@ -157,6 +150,19 @@ impl Driver for KernelDriver {
 
     fn closed(&self, _file: FileId) -> Result<(), Error> {
         Ok(())
+    }
+}
+
+/// The tenant's descriptor numbers, in place of those that the driver was given.
+pub(crate) fn put_numbers_back(call: &mut Call) {
+    for slot in &call.fds {
+        if let Some(segment) = call.segments.get_mut(usize::from(slot.segment)) {
+            put_u32(
+                &mut segment.bytes,
+                slot.at as usize,
+                slot.number.cast_unsigned(),
+            );
+        }
     }
 }
 

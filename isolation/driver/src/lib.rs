@@ -4,12 +4,23 @@
 //!
 //! A [`Call`] carries *copies*: segment 0 is the ioctl's own struct, segment 1 the block that a pointer in it names, the
 //! rest the blocks that pointers in segment 1 name. A driver changes the segments in place; pointers inside them keep the
-//! tenant's values on the way in and on the way out, so that the write-back compares like with like.
+//! tenant's values on the way in and on the way out, so that the write-back compares like with like. Between the two, when
+//! the kernel sees them, none holds an address of the tenant's (`pointers`).
+//!
+//! ```text
+//! compat   kernel    ── issue ──▶ ioctl in the broker; what the driver binds to a process is handed back to the caller
+//! strict   executor  ── socket ─▶ cgpu-executor ── issue ──▶ ioctl in one process for all of the container's calls
+//! card-less  sim     ── socket ─▶ cgpu-sim
+//! ```
 
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod executor;
+pub mod issue;
 pub mod kernel;
+pub mod nodes;
+pub mod pointers;
 pub mod sim;
 pub mod wire;
 
@@ -139,6 +150,25 @@ pub enum Error {
         /// Its reason.
         reason: String,
     },
+    /// The executor's socket failed.
+    #[error("executor at {socket}: {step}")]
+    Executor {
+        /// Path of the socket.
+        socket: String,
+        /// What was being done.
+        step: &'static str,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An answer of the executor that is not one, or a refusal.
+    #[error("executor at {socket}: {what}")]
+    ExecutorAnswer {
+        /// Path of the socket.
+        socket: String,
+        /// What was wrong.
+        what: String,
+    },
     /// A call that this driver cannot carry out on the tenant's behalf.
     #[error("{0} cannot be executed outside the calling process")]
     Unsupported(&'static str),
@@ -149,8 +179,12 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Sim { .. } | Self::Malformed { .. } | Self::Refused { .. } => 5, // EIO
-            Self::Unsupported(_) => 25,                                            // ENOTTY
+            Self::Sim { .. }
+            | Self::Malformed { .. }
+            | Self::Refused { .. }
+            | Self::Executor { .. }
+            | Self::ExecutorAnswer { .. } => 5, // EIO
+            Self::Unsupported(_) => 25, // ENOTTY
         }
     }
 }

@@ -3,14 +3,12 @@
 //! A connection carries one call at a time, so there are as many as calls under way. All are of one session, which the
 //! simulator frees when the last of them closes; one at least stays open as long as the driver lives.
 
-use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use crate::nodes::Nodes;
 use crate::wire::{Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
 use crate::{
     Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId, FileKind,
@@ -28,10 +26,6 @@ pub struct SimDriver {
     nodes: Nodes,
     idle: Mutex<Vec<Connection>>,
 }
-
-/// The simulator's device files by (device, inode): what stays the same through a bind mount.
-#[derive(Debug, Default)]
-struct Nodes(HashMap<(u64, u64), FileKind>);
 
 #[derive(Debug)]
 struct Connection {
@@ -317,65 +311,9 @@ impl Driver for SimDriver {
     }
 }
 
-impl Nodes {
-    fn below(dev: &Path) -> io::Result<Self> {
-        let mut nodes = HashMap::new();
-        for entry in fs::read_dir(dev)? {
-            let entry = entry?;
-            if let Some(kind) = entry.file_name().to_str().and_then(kind_of_name) {
-                let metadata = entry.metadata()?;
-                nodes.insert((metadata.dev(), metadata.ino()), kind);
-            }
-        }
-        Ok(Self(nodes))
-    }
-
-    fn kind(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
-        let stat = nix::sys::stat::fstat(fd).ok()?;
-        self.0.get(&(stat.st_dev, stat.st_ino)).copied()
-    }
-}
-
-fn kind_of_name(name: &str) -> Option<FileKind> {
-    match name {
-        "nvidiactl" => Some(FileKind::Ctl),
-        "nvidia-uvm" => Some(FileKind::Uvm),
-        "nvidia-uvm-tools" => Some(FileKind::UvmTools),
-        card => card
-            .strip_prefix("nvidia")?
-            .parse()
-            .ok()
-            .map(|minor| FileKind::Card { minor }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn files_are_told_apart_by_what_they_are_and_not_by_name() {
-        let dir = std::env::temp_dir().join(format!("cgpu-driver-nodes-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        for name in [
-            "nvidiactl",
-            "nvidia7",
-            "nvidia-uvm",
-            "nvidia-uvm-tools",
-            "other",
-        ] {
-            fs::write(dir.join(name), "").unwrap();
-        }
-        fs::hard_link(dir.join("nvidia7"), dir.join("renamed")).unwrap();
-        let nodes = Nodes::below(&dir).unwrap();
-        let kind = |name: &str| nodes.kind(fs::File::open(dir.join(name)).unwrap().as_fd());
-        assert_eq!(kind("nvidiactl"), Some(FileKind::Ctl));
-        assert_eq!(kind("renamed"), Some(FileKind::Card { minor: 7 }));
-        assert_eq!(kind("nvidia-uvm"), Some(FileKind::Uvm));
-        assert_eq!(kind("nvidia-uvm-tools"), Some(FileKind::UvmTools));
-        assert_eq!(kind("other"), None);
-        fs::remove_dir_all(dir).unwrap();
-    }
 
     #[test]
     fn no_simulator_is_an_error_that_names_the_socket() {

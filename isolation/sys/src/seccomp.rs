@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One BPF instruction, as the kernel takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,26 @@ pub fn supported() -> io::Result<()> {
 /// The system's: `EACCES` without either, `EBUSY` when the filter chain has a listener, `EINVAL` for a bad program or
 /// for [`Wait::Killable`] on an old kernel.
 pub fn install_with_listener(program: &[Instruction], wait: Wait) -> io::Result<OwnedFd> {
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
+        | match wait {
+            Wait::Interruptible => 0,
+            Wait::Killable => libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+        };
+    let fd = set_filter(program, flags)?;
+    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Installs a filter without a listener on the calling thread, and so on every thread that it starts. The caller has set
+/// no_new_privs or holds CAP_SYS_ADMIN.
+///
+/// # Errors
+/// The system's: `EACCES` without either, `EINVAL` for a bad program.
+pub fn install(program: &[Instruction]) -> io::Result<()> {
+    set_filter(program, 0).map(|_zero| ())
+}
+
+fn set_filter(program: &[Instruction], flags: libc::c_ulong) -> io::Result<RawFd> {
     let mut filter: Vec<libc::sock_filter> = program
         .iter()
         .map(|i| libc::sock_filter {
@@ -78,13 +99,8 @@ pub fn install_with_listener(program: &[Instruction], wait: Wait) -> io::Result<
         len: length,
         filter: filter.as_mut_ptr(),
     };
-    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
-        | match wait {
-            Wait::Interruptible => 0,
-            Wait::Killable => libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
-        };
     // SAFETY: `fprog` and the instructions it points to live across the call; the kernel validates the program.
-    let fd = unsafe {
+    let answer = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
@@ -92,12 +108,11 @@ pub fn install_with_listener(program: &[Instruction], wait: Wait) -> io::Result<
             &raw const fprog,
         )
     };
-    let fd = RawFd::try_from(fd).unwrap_or(-1);
-    if fd < 0 {
+    let answer = RawFd::try_from(answer).unwrap_or(-1);
+    if answer < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(answer)
 }
 
 /// One system call that waits for an answer.
@@ -118,6 +133,32 @@ pub struct Notification {
 /// Identity of one waiting call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NotifyId(u64);
+
+/// `struct seccomp_notif` in 8-byte words.
+pub const NOTIFICATION_WORDS: usize = size_of::<libc::seccomp_notif>() / 8;
+const _: () = assert!(NOTIFICATION_WORDS == 10);
+
+impl Notification {
+    /// The call that the kernel has written here; `None` where it has written none.
+    #[must_use]
+    pub fn written(words: &[AtomicU64; NOTIFICATION_WORDS]) -> Option<Self> {
+        // id; pid, flags; nr, arch; instruction pointer; six arguments (seccomp(2)).
+        let [id, pid, call, _pointer, args @ ..] =
+            words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let halves = |word: u64| {
+            let [low, high] = [word & 0xffff_ffff, word >> 32];
+            [low, high].map(|half| u32::try_from(half).unwrap_or_default())
+        };
+        let ([tid, _flags], [nr, arch]) = (halves(pid), halves(call));
+        (id != 0).then_some(Self {
+            id: NotifyId(id),
+            tid: tid.cast_signed(),
+            arch,
+            nr: nr.cast_signed(),
+            args,
+        })
+    }
+}
 
 /// The supervisor's end of a filter.
 #[derive(Debug)]
@@ -162,29 +203,38 @@ impl Listener {
     /// Waits for the next call.
     ///
     /// # Errors
+    /// As [`Listener::receive_into`].
+    pub fn receive(&self) -> io::Result<Notification> {
+        let words = [const { AtomicU64::new(0) }; NOTIFICATION_WORDS];
+        self.receive_into(&words)
+    }
+
+    /// Waits for the next call, which the kernel writes into `words`: in shared memory, it is there for a successor from the
+    /// very moment in which the kernel takes it for received. The words are zeroed first.
+    ///
+    /// # Errors
     /// `ENOENT` when the call was given up meanwhile (or, on newer kernels, when no process has the filter any more),
     /// `EINTR` on a signal to this thread.
-    pub fn receive(&self) -> io::Result<Notification> {
-        // SAFETY: all-zero is a valid seccomp_notif, and the kernel demands a zeroed one.
-        let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel fills the struct given, whose size `supported` has compared with the kernel's.
+    pub fn receive_into(
+        &self,
+        words: &[AtomicU64; NOTIFICATION_WORDS],
+    ) -> io::Result<Notification> {
+        for word in words {
+            word.store(0, Ordering::Relaxed);
+        }
+        // SAFETY: the kernel fills a struct of the size of `words`, which `supported` has compared with the kernel's. Atomics
+        // may change behind a shared reference, and no other thread uses these meanwhile.
         let answer = unsafe {
             libc::ioctl(
                 self.0.as_raw_fd(),
                 libc::SECCOMP_IOCTL_NOTIF_RECV,
-                &raw mut raw,
+                words.as_ptr(),
             )
         };
         if answer != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Notification {
-            id: NotifyId(raw.id),
-            tid: raw.pid.cast_signed(),
-            arch: raw.data.arch,
-            nr: raw.data.nr,
-            args: raw.data.args,
-        })
+        Notification::written(words).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Whether the call still waits. After a `true` the memory read *before* was the caller's.

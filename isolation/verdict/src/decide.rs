@@ -214,7 +214,9 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
     };
     match class.kind {
         Kind::Root => Ok(Effect::Client),
-        Kind::Fabric => Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release)),
+        // OS_DESCRIPTOR pins pages of whoever makes the call (os_desc_mem.c), and here that is not the tenant: only
+        // ALLOC_MEMORY, which stays with the caller, may make it.
+        Kind::Fabric | Kind::OsDescriptor => Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release)),
         Kind::Device => {
             let instance = params
                 .and_then(|params| u32_at(params, device_params::DEVICE_ID))
@@ -236,7 +238,6 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         }
         Kind::Subdevice
         | Kind::Sysmem
-        | Kind::OsDescriptor
         | Kind::Virtual
         | Kind::VaSpace
         | Kind::ChannelGroup

@@ -1,0 +1,427 @@
+//! The kernel's driver behind one executor process, which is "the process" of every client of the container (mode B).
+//!
+//! RM binds a root client, its CPU mappings and UVM's duplicates to the process that makes the call (nvidia-abi 4.2). With all
+//! of them made by `cgpu-executor`, nothing whose verdict must hold is handed back to the tenant, so no check is followed by a
+//! second read of the tenant's memory.
+//!
+//! The executor outlives a broker. It knows no layout and decides nothing: it gets blocks with NULL pointers, links between
+//! them, files by [`FileId`] (each sent once), and makes the ioctl. No address of a tenant ever reaches it.
+//!
+//! A connection carries one call at a time, so there are as many as calls under way.
+
+mod launch;
+pub mod wire;
+
+pub use launch::{
+    PROGRAM, SOCKET_NAME, SpawnError, Started, beside_this_program, spawn, spawn_with,
+};
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nvabi::bytes::{put, put_u32, u32_at};
+use nvabi::layout::{nvos21, nvos54, nvos64};
+use nvabi::{Release, class, control, escape, status};
+
+use crate::kernel::{Facts, KernelDriver, OpenError, put_numbers_back};
+use crate::{
+    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FdSlot, FileId, FileKind,
+    FileRef, ImplicitBytes, Segment, Ticket, pointers,
+};
+use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
+
+/// Why a driver for a container could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No usable kernel driver.
+    #[error(transparent)]
+    Kernel(#[from] OpenError),
+    /// The executor does not answer.
+    #[error(transparent)]
+    Executor(#[from] Error),
+}
+
+/// The kernel's driver in the way that a mode asks for: strict ([`Binding::Executor`]) by the executor that was started for the
+/// container's folder, otherwise by this process.
+///
+/// # Errors
+/// [`ConnectError`]
+pub fn kernel_for(
+    binding: Binding,
+    container_dir: &Path,
+    implicit: ImplicitBytes,
+) -> Result<Box<dyn Driver>, ConnectError> {
+    match binding {
+        Binding::Executor => {
+            let facts = Facts::of_kernel(implicit)?;
+            let socket = container_dir.join(SOCKET_NAME);
+            Ok(Box::new(ExecutorDriver::connect(&socket, facts)?))
+        }
+        Binding::Caller | Binding::None => Ok(Box::new(KernelDriver::open(implicit)?)),
+    }
+}
+
+/// The kernel's driver, called by an executor process (mode B).
+#[derive(Debug)]
+pub struct ExecutorDriver {
+    socket: PathBuf,
+    facts: Facts,
+    pid: i32,
+    idle: Mutex<Vec<Connection>>,
+    /// Files that the executor has from us.
+    held: Mutex<HashSet<FileId>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    out: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl ExecutorDriver {
+    /// Connects to the executor at a socket.
+    ///
+    /// # Errors
+    /// [`Error::Executor`] where none listens, [`Error::ExecutorAnswer`] where it is of another build.
+    pub fn connect(socket: &Path, facts: Facts) -> Result<Self, Error> {
+        let mut driver = Self {
+            socket: socket.to_owned(),
+            facts,
+            pid: 0,
+            idle: Mutex::default(),
+            held: Mutex::default(),
+        };
+        let (connection, pid) = driver.open()?;
+        driver.pid = pid;
+        driver.put_back(connection);
+        Ok(driver)
+    }
+
+    /// The executor's process: what the driver itself attributes the container's memory to.
+    #[must_use]
+    pub fn process(&self) -> i32 {
+        self.pid
+    }
+
+    /// The files that the executor holds. A broker that took over another's work closes those that it does not know
+    /// ([`Driver::closed`]): each keeps the tenant's file open.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    pub fn held(&self) -> Result<Vec<FileId>, Error> {
+        match self.ask(&Request::Held)? {
+            Answer::Held(files) => Ok(files),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn open(&self) -> Result<(Connection, i32), Error> {
+        let socket = sys::fd_passing::connect_seqpacket(&self.socket)
+            .map_err(|source| self.failed("connect", source))?;
+        let mut connection = Connection {
+            socket,
+            out: Vec::new(),
+            buffer: vec![0; MAX_MESSAGE_BYTES],
+        };
+        match self.simple(&mut connection, &Request::Hello { protocol: PROTOCOL })? {
+            Answer::Welcome { pid } => Ok((connection, pid)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// A connection that nobody else uses; it is dropped, not put back, where something fails on it.
+    fn take(&self) -> Result<Connection, Error> {
+        let pooled = lock(&self.idle).pop();
+        match pooled {
+            Some(connection) => Ok(connection),
+            None => Ok(self.open()?.0),
+        }
+    }
+
+    fn put_back(&self, connection: Connection) {
+        lock(&self.idle).push(connection);
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, Error> {
+        let mut connection = self.take()?;
+        let answer = self.simple(&mut connection, request)?;
+        self.put_back(connection);
+        Ok(answer)
+    }
+
+    /// A request without blocks.
+    fn simple(&self, connection: &mut Connection, request: &Request) -> Result<Answer, Error> {
+        connection.out.clear();
+        self.encode(request, &mut connection.out)?;
+        self.exchange(connection, &[]).map(|(answer, _)| answer)
+    }
+
+    fn encode(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), Error> {
+        let taken = std::mem::take(out);
+        *out = postcard::to_extend(request, taken).map_err(|error| {
+            self.malformed(format!("a request that cannot be written: {error}"))
+        })?;
+        Ok(())
+    }
+
+    /// Sends what stands in `out`; the answer, and where the blocks' bytes begin and end in `buffer`.
+    fn exchange(
+        &self,
+        connection: &mut Connection,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, (usize, usize)), Error> {
+        if connection.out.len() > MAX_MESSAGE_BYTES {
+            return Err(Error::Unsupported("a call as long as this"));
+        }
+        sys::fd_passing::send(connection.socket.as_fd(), &connection.out, fds)
+            .map_err(|source| self.failed("send", source))?;
+        let (length, _none) =
+            sys::fd_passing::receive(connection.socket.as_fd(), &mut connection.buffer)
+                .map_err(|source| self.failed("receive", source))?;
+        if length == 0 {
+            return Err(self.failed("receive", io::ErrorKind::UnexpectedEof.into()));
+        }
+        let message = connection.buffer.get(..length).unwrap_or_default();
+        let (answer, rest) = postcard::take_from_bytes(message)
+            .map_err(|error| self.malformed(format!("not an answer: {error}")))?;
+        Ok((answer, (length - rest.len(), length)))
+    }
+
+    /// The call without what is the tenant's own: executed, and its answer in the segments.
+    fn carry(&self, file: FileRef<'_>, ticket: Ticket, call: &mut Call) -> Result<i32, Error> {
+        let mut connection = self.take()?;
+        // Once more where the executor turns out not to have a file: it is then sent.
+        for _attempt in 0..=1 + call.fds.len() {
+            let (head, fds) = self.head(file, ticket, call);
+            connection.out.clear();
+            self.encode(&Request::Execute(head), &mut connection.out)?;
+            for segment in &call.segments {
+                connection.out.extend_from_slice(&segment.bytes);
+            }
+            let (answer, (from, to)) = self.exchange(&mut connection, &fds)?;
+            match answer {
+                Answer::Done { ret } => {
+                    let mut bytes = connection.buffer.get(from..to).unwrap_or_default();
+                    let total: usize = call.segments.iter().map(|block| block.bytes.len()).sum();
+                    if bytes.len() != total {
+                        return Err(self.malformed("blocks of another length".to_owned()));
+                    }
+                    for segment in &mut call.segments {
+                        let (own, rest) = bytes.split_at(segment.bytes.len());
+                        segment.bytes.copy_from_slice(own);
+                        bytes = rest;
+                    }
+                    self.put_back(connection);
+                    return Ok(ret);
+                }
+                Answer::NotHeld { file } => {
+                    lock(&self.held).remove(&file);
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+        }
+        Err(self.malformed("it loses the files that it is given".to_owned()))
+    }
+
+    fn head<'a>(
+        &self,
+        file: FileRef<'a>,
+        ticket: Ticket,
+        call: &'a Call,
+    ) -> (Execute, Vec<BorrowedFd<'a>>) {
+        let mut fds = Vec::new();
+        let mut held = lock(&self.held);
+        let mut given = |id: Option<FileId>, fd| match id {
+            // Two calls may both find it new, and both send it: the executor keeps the last.
+            Some(id) if held.insert(id) => {
+                fds.push(fd);
+                Given::Kept(id)
+            }
+            Some(id) => Given::Held(id),
+            None => {
+                fds.push(fd);
+                Given::Lent
+            }
+        };
+        let target = given(Some(file.id), file.fd);
+        let slots = call
+            .fds
+            .iter()
+            .map(|slot: &FdSlot| SlotHead {
+                segment: slot.segment,
+                at: slot.at,
+                file: given(slot.file.map(|(id, _)| id), slot.fd.as_fd()),
+            })
+            .collect();
+        let blocks = call
+            .segments
+            .iter()
+            .map(|segment| BlockHead {
+                link: segment.link,
+                bytes: u32::try_from(segment.bytes.len()).unwrap_or(u32::MAX),
+            })
+            .collect();
+        let head = Execute {
+            file: target,
+            ticket,
+            cmd: call.cmd,
+            blocks,
+            slots,
+        };
+        (head, fds)
+    }
+
+    /// Tells the driver which process of the container a new root client is for, which it otherwise takes the executor
+    /// for (USERD isolation, utilisation rows). A courtesy: its failure is nobody's.
+    fn name_process(&self, file: FileRef<'_>, caller: Caller, client: u32) {
+        let Some(mut call) = sub_process_call(caller, client, self.facts.release) else {
+            return;
+        };
+        match self.carry(file, Ticket::UNREMEMBERED, &mut call) {
+            Ok(0) => {}
+            Ok(errno) => tracing::debug!(errno, "SET_SUB_PROCESS_ID"),
+            Err(error) => tracing::debug!(error = %error, "SET_SUB_PROCESS_ID"),
+        }
+    }
+
+    fn failed(&self, step: &'static str, source: io::Error) -> Error {
+        Error::Executor {
+            socket: self.socket.display().to_string(),
+            step,
+            source,
+        }
+    }
+
+    fn malformed(&self, what: String) -> Error {
+        Error::ExecutorAnswer {
+            socket: self.socket.display().to_string(),
+            what,
+        }
+    }
+
+    fn unexpected(&self, answer: &Answer) -> Error {
+        self.malformed(match answer {
+            Answer::Refused { reason } => format!("it refused: {reason}"),
+            other => format!("an answer to another request ({other:?})"),
+        })
+    }
+}
+
+impl Driver for ExecutorDriver {
+    fn version(&self) -> &str {
+        &self.facts.version
+    }
+
+    fn cards(&self) -> &[CardIdentity] {
+        &[]
+    }
+
+    fn implicit(&self) -> ImplicitBytes {
+        self.facts.implicit
+    }
+
+    fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
+        self.facts.nodes.kind(fd)
+    }
+
+    fn execute(
+        &self,
+        file: FileRef<'_>,
+        caller: Caller,
+        ticket: Ticket,
+        call: &mut Call,
+    ) -> Result<Executed, Error> {
+        let taken = pointers::take(file.kind, call, self.facts.release)?;
+        let result = self.carry(file, ticket, call);
+        put_numbers_back(call);
+        taken.put_back(file.kind, call, self.facts.release);
+        let ret = result?;
+        if ret >= 0
+            && let Some(client) = new_client(file.kind, call, self.facts.release)
+        {
+            self.name_process(file, caller, client);
+        }
+        Ok(Executed {
+            ret,
+            new_file: None,
+        })
+    }
+
+    fn binding(&self) -> Binding {
+        Binding::Executor
+    }
+
+    fn closed(&self, file: FileId) -> Result<(), Error> {
+        lock(&self.held).remove(&file);
+        match self.ask(&Request::Closed { file })? {
+            Answer::Ok => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+}
+
+/// The handle of the root client that a call has just made.
+fn new_client(kind: FileKind, call: &Call, release: Release) -> Option<u32> {
+    let row = match kind {
+        FileKind::Ctl => *escape::row(call.cmd, release)?,
+        FileKind::Card { .. } | FileKind::Uvm | FileKind::UvmTools => return None,
+    };
+    let status_at = match row {
+        escape::NV_ESC_RM_ALLOC => nvos21::STATUS,
+        escape::NV_ESC_RM_ALLOC_LONG => nvos64::STATUS,
+        _ => return None,
+    };
+    let first = &call.segments.first()?.bytes;
+    let class = class::row_of(u32_at(first, nvos21::H_CLASS)?, release)?;
+    let is_new = class.kind == class::Kind::Root && u32_at(first, status_at) == Some(status::NV_OK);
+    is_new.then(|| u32_at(first, nvos21::H_NEW)).flatten()
+}
+
+/// SET_SUB_PROCESS_ID {subProcessID 0, subProcessName 4: 100} on a root client.
+fn sub_process_call(caller: Caller, client: u32, release: Release) -> Option<Call> {
+    const SET_SUB_PROCESS_ID: u32 = 0x901;
+    const NAME_AT: usize = 4;
+    const NAME_BYTES: usize = 99;
+    let row = control::row(SET_SUB_PROCESS_ID, release)?;
+    let mut arg = vec![0; escape::NV_ESC_RM_CONTROL.size.of(release) as usize];
+    put_u32(&mut arg, nvos54::H_CLIENT, client);
+    put_u32(&mut arg, nvos54::H_OBJECT, client);
+    put_u32(&mut arg, nvos54::CMD, SET_SUB_PROCESS_ID);
+    put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
+    let mut params = vec![0; row.params_bytes as usize];
+    put_u32(
+        &mut params,
+        0,
+        u32::try_from(caller.tgid).unwrap_or_default(),
+    );
+    let name = std::fs::read(format!("/proc/{}/comm", caller.tgid)).unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    put(&mut params, NAME_AT, name.get(..NAME_BYTES).unwrap_or(name));
+    Some(Call {
+        cmd: escape::NV_ESC_RM_CONTROL.cmd(release),
+        segments: vec![
+            Segment {
+                address: 0,
+                link: None,
+                bytes: arg,
+            },
+            Segment {
+                address: 0,
+                link: Some(crate::Link {
+                    segment: 0,
+                    pointer_at: u32::try_from(nvos54::P_PARAMS).ok()?,
+                }),
+                bytes: params,
+            },
+        ],
+        fds: Vec::new(),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

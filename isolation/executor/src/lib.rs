@@ -1,0 +1,24 @@
+//! The process that makes a container's NVIDIA calls in strict mode → program `cgpu-executor`.
+//!
+//! It makes ioctls on duplicates of the tenant's files, as it is told, and is thereby "the process" of every client of that
+//! container for the driver. It must not know layouts, quotas, containers or the simulator; it opens no file, reads no
+//! tenant's memory and decides nothing: `cgpu-broker` does, and tells it what to do (`driver::executor::wire`).
+//!
+//! ```text
+//! started as root ─ confine ─▶ an own uid, no capability, few system calls ─ serve ─▶ hung up and no broker connected ─▶ end
+//!                                                                 │
+//!            one thread a connection:  receive ─▶ lane ─▶ ioctl ─▶ lane ─▶ answer
+//! ```
+//!
+//! A lane (see `driver::Ticket`) remembers its last answer, so that a broker that takes over from one that was killed gets the
+//! answer of a call that was under way instead of a second execution.
+//!
+//! Locks: the file table and the lanes, never both, and neither across an ioctl.
+
+#![forbid(unsafe_code)]
+
+pub mod confine;
+pub mod files;
+mod filter;
+pub mod lanes;
+pub mod serve;
