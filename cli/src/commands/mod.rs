@@ -8,6 +8,8 @@ mod doctor;
 mod ps;
 #[cfg(feature = "nvml")]
 mod run;
+#[cfg(feature = "nvml")]
+mod set;
 mod smi;
 
 use std::path::PathBuf;
@@ -52,6 +54,9 @@ enum Command {
         #[arg(long)]
         repair: bool,
     },
+    /// Change a running container's slice; it is visible inside at once.
+    #[cfg(feature = "nvml")]
+    Set(set::Options),
     /// Run a plain process in a slice, without any engine.
     #[cfg(feature = "nvml")]
     Run(run::Options),
@@ -121,6 +126,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 doctor::Repair::No
             },
         ),
+        Command::Set(options) => set::run(&options),
         Command::Run(options) => run::run(&options),
         Command::RunInside { plan } => run::inside(&plan),
         Command::WithParent { command } => run::with_parent(&command),

@@ -39,6 +39,9 @@ pub struct Entry {
     pub key: ContainerKey,
     /// Its quota on this card.
     pub quota_bytes: u64,
+    /// What it still held when its quota was shrunk below that, bytes: nobody else gets this memory before it is given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_bytes: Option<u64>,
     /// When it was granted, milliseconds since 1970.
     pub created_at_unix_ms: u64,
 }
@@ -101,11 +104,46 @@ impl<'a> Books<'a> {
             book.grants.push(Entry {
                 key: grant.key.clone(),
                 quota_bytes: slice.quota_bytes,
+                reserved_bytes: None,
                 created_at_unix_ms: grant.created_at_unix_ms,
             });
             self.write(&book)?;
         }
         Ok(())
+    }
+
+    /// Sets what a container is booked for on one card: its quota, and what it still holds above that.
+    ///
+    /// # Errors
+    /// As [`Books::rooms`]; [`Error::NotBooked`]; [`Error::NoRoom`], and nothing has changed; a failed file operation.
+    pub fn resize(
+        &self,
+        key: &ContainerKey,
+        card: &Card,
+        quota_bytes: u64,
+        reserved_bytes: Option<u64>,
+    ) -> Result<(), Error> {
+        let mut book = self.read(&card.uuid)?;
+        let Some(entry) = book.grants.iter_mut().find(|entry| entry.key == *key) else {
+            return Err(Error::NotBooked {
+                key: key.to_string(),
+                uuid: card.uuid.clone(),
+            });
+        };
+        let before_bytes = entry.booked_bytes();
+        entry.quota_bytes = quota_bytes;
+        entry.reserved_bytes = reserved_bytes.filter(|reserved| *reserved > quota_bytes);
+        let after_bytes = entry.booked_bytes();
+        let booked_bytes = book.booked_bytes();
+        if after_bytes > before_bytes && booked_bytes > card.memory_bytes {
+            let others_bytes = booked_bytes - after_bytes;
+            return Err(Error::NoRoom {
+                uuid: card.uuid.clone(),
+                asked_bytes: quota_bytes,
+                most_bytes: card.memory_bytes.saturating_sub(others_bytes),
+            });
+        }
+        self.write(&book)
     }
 
     /// Takes the container out of every book. Books without it are not written.
@@ -186,7 +224,15 @@ impl Book {
     pub fn booked_bytes(&self) -> u64 {
         self.grants
             .iter()
-            .fold(0, |sum, entry| sum.saturating_add(entry.quota_bytes))
+            .fold(0, |sum, entry| sum.saturating_add(entry.booked_bytes()))
+    }
+}
+
+impl Entry {
+    /// What nobody else can have.
+    #[must_use]
+    pub fn booked_bytes(&self) -> u64 {
+        self.quota_bytes.max(self.reserved_bytes.unwrap_or(0))
     }
 }
 

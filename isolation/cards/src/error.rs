@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::identity::GpuUuid;
+use crate::placement::Bytes;
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +94,24 @@ pub enum Error {
         key: String,
         /// The card.
         uuid: GpuUuid,
+    },
+    /// A container that holds nothing of the card.
+    #[error("container {key} holds no part of card {uuid}")]
+    NotBooked {
+        /// The container.
+        key: String,
+        /// The card.
+        uuid: GpuUuid,
+    },
+    /// A quota that cannot grow so far.
+    #[error("{} on card {uuid} does not fit: at most {} can be had there now", Bytes(*asked_bytes), Bytes(*most_bytes))]
+    NoRoom {
+        /// The card.
+        uuid: GpuUuid,
+        /// The quota that was asked for.
+        asked_bytes: u64,
+        /// The most that the container could have.
+        most_bytes: u64,
     },
     /// An inventory that names a card twice.
     #[error("inventory {} names {duplicate} twice", path.display())]

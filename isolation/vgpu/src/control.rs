@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 /// A broker answers within microseconds unless it hangs; `list` must not hang with it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -12,17 +14,22 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
 
 /// The broker's status; nothing if it does not answer, or not in time.
-pub(crate) fn status(socket: &Path) -> Option<serde_json::Value> {
-    let ask = || -> std::io::Result<serde_json::Value> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.write_all(b"{\"op\":\"status\"}\n")?;
-        let mut line = String::new();
-        BufReader::new(stream.take(ANSWER_MAX_BYTES)).read_line(&mut line)?;
-        Ok(serde_json::from_str(&line)?)
-    };
-    ask()
+pub(crate) fn status(socket: &Path) -> Option<Value> {
+    ask(socket, &json!({"op": "status"}))
         .inspect_err(|error| tracing::debug!(%error, socket = %socket.display(), "no status"))
         .ok()
+}
+
+/// The broker's answer to a request.
+///
+/// # Errors
+/// The system's; it is not known then whether the broker has done it.
+pub(crate) fn ask(socket: &Path, request: &Value) -> std::io::Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream.take(ANSWER_MAX_BYTES)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
 }

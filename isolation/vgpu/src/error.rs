@@ -215,6 +215,36 @@ pub enum Error {
         /// The container's folder.
         path: PathBuf,
     },
+    /// A container that holds no vGPU.
+    #[error("container {key} holds no vGPU")]
+    NoVgpu {
+        /// The container.
+        key: cards::ContainerKey,
+    },
+    /// A container whose broker has gone.
+    #[error("no broker holds container {key}: nothing can be changed for it")]
+    NoBroker {
+        /// The container.
+        key: cards::ContainerKey,
+    },
+    /// A broker that did not do what it was asked.
+    #[error(
+        "the broker of container {key} has not changed its quota: {problem}; it stays as it was"
+    )]
+    BrokerRefused {
+        /// The container.
+        key: cards::ContainerKey,
+        /// What it said, or did not say.
+        problem: String,
+    },
+    /// A card that this host has no more.
+    #[error("card {uuid} of container {key} is not on this host")]
+    CardGone {
+        /// The container.
+        key: cards::ContainerKey,
+        /// The card.
+        uuid: cards::GpuUuid,
+    },
     /// Cards, books, grants, placement, names.
     #[error(transparent)]
     Cards(#[from] cards::Error),

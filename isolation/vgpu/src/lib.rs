@@ -27,6 +27,7 @@ mod error;
 mod host;
 mod lifecycle;
 pub mod request;
+mod resize;
 pub mod runc;
 pub mod sockets;
 mod spec;
@@ -40,3 +41,4 @@ pub use lifecycle::{
     reclaim, release, release_if,
 };
 pub use request::Request;
+pub use resize::{Resized, resize_memory};

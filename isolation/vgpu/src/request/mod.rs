@@ -192,6 +192,14 @@ fn is_sandbox(annotations: &[(&str, &str)]) -> bool {
     .any(|key| annotations.contains(&(*key, "sandbox")))
 }
 
+/// An amount of memory as the annotation `cgpu.io/memory` writes it, bytes; whole MiB.
+///
+/// # Errors
+/// [`Error::Value`] names the key, the value and what is allowed.
+pub(crate) fn memory_amount(key: &str, value: &str) -> Result<u64, Error> {
+    memory::parse(key, value)
+}
+
 fn bad_value(key: &str, value: &str, allowed: impl Into<String>) -> Error {
     Error::Value {
         key: key.to_owned(),

@@ -1,0 +1,264 @@
+//! A container of two cards whose broker is played on its control socket.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use cards::lock::{Attempt, FileLock};
+use cards::{Card, CardGrant, GpuUuid, SimulatedInventory};
+use serde_json::Value;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+/// What the played broker does with the next change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Obeys,
+    Refuses,
+    Hangs,
+}
+
+struct Stage {
+    dir: tempfile::TempDir,
+    config: Config,
+    key: ContainerKey,
+    used_bytes: Arc<Mutex<u64>>,
+    mood: Arc<Mutex<Mood>>,
+    heard: Arc<Mutex<Vec<Value>>>,
+    _alive: FileLock,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            state_dir: dir.path().join("state"),
+            ..Config::default()
+        };
+        fs::create_dir_all(config.state_dir.join("sim/dev")).unwrap();
+        fs::set_permissions(&config.state_dir, fs::Permissions::from_mode(0o700)).unwrap();
+        let uuid = |index: u32| GpuUuid::new(format!("GPU-{index}")).unwrap();
+        let cards = (0..2)
+            .map(|index| Card {
+                uuid: uuid(index),
+                name: "Simulated".to_owned(),
+                memory_bytes: 24 * GIB,
+                minor: index,
+                index,
+                pci: String::new(),
+            })
+            .collect();
+        SimulatedInventory {
+            version: 1,
+            driver_version: "570.195.03".to_owned(),
+            cards,
+        }
+        .write(&DiskStore, &config.state_dir)
+        .unwrap();
+        let key = ContainerKey::new("default", "c1").unwrap();
+        let folder = ContainerDir::of(&config.state_dir, &key);
+        fs::create_dir_all(folder.path()).unwrap();
+        let grant: Grant = serde_json::from_value(json!({
+            "version": 1,
+            "key": {"namespace": "default", "id": "c1"},
+            "driver": {"kind": "sim", "socket": "/run/cgpu/sim/sim.sock"},
+            "driver_version": "570.195.03",
+            "cards": [],
+            "compute": {"policy": null, "percent": null, "weight": null, "priority": "normal"},
+            "door": {"kind": "shim", "pid": 7},
+            "bundle": null,
+            "created_at_unix_ms": 1,
+        }))
+        .unwrap();
+        let grant = Grant {
+            cards: (0..2)
+                .map(|minor| CardGrant {
+                    uuid: uuid(minor),
+                    minor,
+                    quota_bytes: 4 * GIB,
+                })
+                .collect(),
+            ..grant
+        };
+        grant.write(&DiskStore, folder.path()).unwrap();
+        {
+            let lock = StateLock::take(&config.state_dir).unwrap();
+            Books::open(&lock, &config.state_dir, &DiskStore)
+                .add(&grant)
+                .unwrap();
+        }
+        let Attempt::Taken(alive) = FileLock::attempt(&folder.broker_lock()).unwrap() else {
+            panic!("the lock is new");
+        };
+        let stage = Self {
+            dir,
+            config,
+            key,
+            used_bytes: Arc::new(Mutex::new(GIB)),
+            mood: Arc::new(Mutex::new(Mood::Obeys)),
+            heard: Arc::default(),
+            _alive: alive,
+        };
+        let listener = UnixListener::bind(folder.control_socket()).unwrap();
+        let (used, mood, heard) = (
+            Arc::clone(&stage.used_bytes),
+            Arc::clone(&stage.mood),
+            Arc::clone(&stage.heard),
+        );
+        thread::spawn(move || play(&listener, &used, &mood, &heard));
+        stage
+    }
+
+    fn resize(&self, memory: &str) -> Result<Vec<Resized>, Error> {
+        resize_memory(&self.config, &self.key, memory)
+    }
+
+    /// Quota by the grant, and what the books keep from others, GiB of the first card.
+    fn granted_and_booked(&self) -> (u64, u64) {
+        let folder = ContainerDir::of(&self.config.state_dir, &self.key);
+        let grant = Grant::read(folder.path()).unwrap();
+        let lock = StateLock::take(&self.config.state_dir).unwrap();
+        let books = Books::open(&lock, &self.config.state_dir, &DiskStore)
+            .all()
+            .unwrap();
+        (
+            grant.cards[0].quota_bytes / GIB,
+            books[0].booked_bytes() / GIB,
+        )
+    }
+}
+
+/// Answers until the test process ends.
+fn play(listener: &UnixListener, used: &Mutex<u64>, mood: &Mutex<Mood>, heard: &Mutex<Vec<Value>>) {
+    let mut kept = Vec::new();
+    for stream in listener.incoming().map_while(Result::ok) {
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).unwrap();
+        let request: Value = serde_json::from_str(&line).unwrap();
+        let used_bytes = *used.lock().unwrap();
+        let mood = *mood.lock().unwrap();
+        let changes = request["op"] == "set_quota";
+        let answer = if changes && mood == Mood::Refuses {
+            json!({"error": "not today"})
+        } else if changes {
+            let cards: Vec<Value> = request["cards"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|card| json!({"uuid": card["uuid"], "quota_bytes": card["quota_bytes"], "used_bytes": used_bytes}))
+                .collect();
+            json!({"version": 1, "cards": cards})
+        } else {
+            let cards: Vec<Value> = ["GPU-0", "GPU-1"]
+                .iter()
+                .map(|uuid| json!({"uuid": uuid, "quota_bytes": 0, "used_bytes": used_bytes}))
+                .collect();
+            json!({"version": 1, "cards": cards, "calls": {}})
+        };
+        heard.lock().unwrap().push(request);
+        if changes && mood == Mood::Hangs {
+            // Open and silent.
+            kept.push(stream);
+            continue;
+        }
+        // A client that gave up has closed its end.
+        let _gone = (&stream).write_all(format!("{answer}\n").as_bytes());
+    }
+}
+
+#[test]
+fn a_slice_grows_and_shrinks_with_its_books() {
+    let stage = Stage::new();
+    let grown = stage.resize("12Gi").unwrap();
+    assert_eq!(grown.len(), 2);
+    assert_eq!(
+        (grown[0].before_bytes, grown[0].quota_bytes),
+        (4 * GIB, 6 * GIB)
+    );
+    assert_eq!(stage.granted_and_booked(), (6, 6));
+    stage.resize("4Gi").unwrap();
+    assert_eq!(stage.granted_and_booked(), (2, 2));
+}
+
+#[test]
+fn what_is_held_above_a_shrunken_quota_stays_booked_until_it_is_given_up() {
+    let stage = Stage::new();
+    *stage.used_bytes.lock().unwrap() = 3 * GIB;
+    let shrunk = stage.resize("2Gi").unwrap();
+    assert_eq!(
+        (shrunk[0].quota_bytes, shrunk[0].used_bytes),
+        (GIB, 3 * GIB)
+    );
+    assert_eq!(stage.granted_and_booked(), (1, 3));
+    let settled = |used_bytes: u64| {
+        *stage.used_bytes.lock().unwrap() = used_bytes;
+        let lock = StateLock::take(&stage.config.state_dir).unwrap();
+        let store = DiskStore;
+        let books = Books::open(&lock, &stage.config.state_dir, &store);
+        let host = Host::find(&stage.config).unwrap();
+        settle(&stage.config, &books, &host.inventory).unwrap();
+    };
+    settled(2 * GIB);
+    assert_eq!(stage.granted_and_booked(), (1, 2));
+    // It can hold no more than it did: its quota is below that.
+    settled(3 * GIB);
+    assert_eq!(stage.granted_and_booked(), (1, 2));
+    settled(GIB);
+    assert_eq!(stage.granted_and_booked(), (1, 1));
+}
+
+#[test]
+fn a_card_without_so_much_room_leaves_all_as_it_was_and_says_what_can_be_had() {
+    let stage = Stage::new();
+    let error = crate::chain(&stage.resize("50Gi").unwrap_err());
+    assert!(
+        error.contains("25 GiB") && error.contains("at most 24 GiB"),
+        "{error}"
+    );
+    assert_eq!(stage.granted_and_booked(), (4, 4));
+    assert!(
+        stage
+            .heard
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|request| request["cards"][0]["quota_bytes"] != 25 * GIB)
+    );
+}
+
+#[test]
+fn a_broker_that_refuses_or_hangs_leaves_all_as_it_was() {
+    for mood in [Mood::Refuses, Mood::Hangs] {
+        let stage = Stage::new();
+        *stage.mood.lock().unwrap() = mood;
+        let error = crate::chain(&stage.resize("12Gi").unwrap_err());
+        assert!(error.contains("default/c1"), "{error}");
+        let (granted, booked) = stage.granted_and_booked();
+        assert_eq!(granted, 4);
+        // Whether a silent broker has heard of it is not known: then nobody else gets the difference.
+        assert!(booked == 6 || booked == 4, "{booked}");
+    }
+}
+
+#[test]
+fn bad_values_and_absent_containers_are_named() {
+    let stage = Stage::new();
+    for (memory, parts) in [
+        ("12", &["--memory", "12", "a whole number with a unit"][..]),
+        ("3Mi", &["--memory", "3Mi", "2 cards", "whole MiB"]),
+    ] {
+        let error = crate::chain(&stage.resize(memory).unwrap_err());
+        for part in parts {
+            assert!(error.contains(part), "{error} lacks {part}");
+        }
+    }
+    let other = ContainerKey::new("default", "other").unwrap();
+    let error = resize_memory(&stage.config, &other, "4Gi").unwrap_err();
+    assert!(matches!(error, Error::NoVgpu { .. }), "{error}");
+    assert!(stage.dir.path().exists());
+}
