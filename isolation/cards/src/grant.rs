@@ -32,6 +32,12 @@ pub struct Grant {
     pub cards: Vec<CardGrant>,
     /// Its share of the cards' time.
     pub compute: ComputeTerms,
+    /// Who holds its memory. A grant that does not say is a broker's.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Why that one, for people who look.
+    #[serde(default)]
+    pub backend_reason: String,
     /// How its memory is held.
     #[serde(default)]
     pub isolation: Isolation,
@@ -56,6 +62,37 @@ pub enum DriverSpec {
     },
 }
 
+/// Who holds a container to its memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// A broker of its own decides every call.
+    #[default]
+    Broker,
+    /// NVIDIA's driver, by the limit of the container's control group.
+    DriverLimit,
+    /// Nobody: the cards are shared without isolation.
+    Share,
+}
+
+impl Backend {
+    /// The word of configuration, tables and documents.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Broker => "broker",
+            Self::DriverLimit => "driver-limit",
+            Self::Share => "share",
+        }
+    }
+}
+
+impl std::fmt::Display for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// How a container is held to its grant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -64,10 +101,46 @@ pub struct Isolation {
     pub mode: Mode,
     /// What managed memory counts.
     pub managed: ManagedMemory,
-    /// Containers that name the same group may import each other's exported memory.
+    /// Containers that name the same group may import each other's exported memory. The whole name,
+    /// `<namespace>/[<pod namespace>/]<group>`: equal texts are one group, whoever wrote them.
     pub share_group: Option<String>,
     /// What happens when the driver counts more than the ledger.
     pub on_violation: OnViolation,
+    /// Whether its processes may use io_uring.
+    pub io_uring: IoUring,
+    /// What the container was let have that can lead out of its slice; none: it is held.
+    pub weakened: Vec<Weakness>,
+}
+
+impl Isolation {
+    /// One word for people: `on`, `observe`, or `off` with the reasons.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        if self.weakened.is_empty() {
+            return match self.mode {
+                Mode::Strict | Mode::Compat => "on".to_owned(),
+                Mode::Observe => "off (observe)".to_owned(),
+            };
+        }
+        let observe = (self.mode == Mode::Observe).then_some("observe");
+        let names: Vec<&str> = observe
+            .into_iter()
+            .chain(self.weakened.iter().map(|weakness| weakness.name()))
+            .collect();
+        format!("off ({})", names.join(", "))
+    }
+}
+
+/// Whether a container's processes may use io_uring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoUring {
+    /// As the engine's profile says. No NVIDIA module answers `uring_cmd`, and a ring can make neither an ioctl nor a
+    /// mapping of a device: it leads to no card memory.
+    #[default]
+    Allow,
+    /// Its three system calls fail as on a kernel without it.
+    Deny,
 }
 
 /// Who executes a container's calls on a real driver. A simulated one executes all of them itself.
@@ -107,6 +180,82 @@ pub enum OnViolation {
     Kill,
 }
 
+macro_rules! weaknesses {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// What a container can be given that leads out of its slice: refused together with a quota unless the
+        /// configuration lets it through.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum Weakness {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
+        }
+
+        impl Weakness {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// As configuration, grants and tables write it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+weaknesses! {
+    /// CAP_SYS_ADMIN: the driver lets its holders past every limit.
+    CapSysAdmin = "cap-sys-admin",
+    /// CAP_SYS_PTRACE: takes over processes that runc starts in the container before they are under the filter.
+    CapSysPtrace = "cap-sys-ptrace",
+    /// CAP_SYS_MODULE: code in the kernel.
+    CapSysModule = "cap-sys-module",
+    /// CAP_SYS_RAWIO: the card's registers without its driver.
+    CapSysRawio = "cap-sys-rawio",
+    /// CAP_SYS_BOOT: another kernel by kexec.
+    CapSysBoot = "cap-sys-boot",
+    /// CAP_BPF: programs in the kernel, among them those that decide over devices.
+    CapBpf = "cap-bpf",
+    /// CAP_DAC_READ_SEARCH: any file of the host by its handle.
+    CapDacReadSearch = "cap-dac-read-search",
+    /// `/dev/dri`: card memory by the display driver.
+    Dri = "dri",
+    /// `/dev/nvidia-modeset`: card memory by the modesetting driver.
+    Modeset = "modeset",
+    /// `/dev/nvidia-caps`: MIG's and the fabric's privileges.
+    NvidiaCaps = "nvidia-caps",
+    /// GPUDirect's own modules: nvidia-fs, gdrdrv.
+    GpuDirect = "gpu-direct",
+    /// Other nodes that NVIDIA's modules make.
+    DriverDevices = "driver-devices",
+    /// Raw memory, disks, machine registers, VFIO; or a device cgroup that allows all.
+    HostDevices = "host-devices",
+    /// The host's process numbers: the broker can be killed, others' processes taken over.
+    HostPid = "host-pid",
+    /// The host's files, by a mount of `/` or without a mount namespace.
+    HostRoot = "host-root",
+    /// The host's `/dev`.
+    HostDev = "host-dev",
+    /// The host's `/proc`.
+    HostProc = "host-proc",
+    /// `/proc/sys` without protection: the kernel starts programs named there, on the host and as root.
+    ProcSys = "proc-sys",
+    /// A writable `/sys`: cards' registers and memory, drivers bound and unbound.
+    HostSys = "host-sys",
+    /// Writable control groups of the host.
+    HostCgroup = "host-cgroup",
+    /// cgpu's own state folder.
+    CgpuState = "cgpu-state",
+    /// A container engine's socket: it starts containers without a quota.
+    EngineSocket = "engine-socket",
+    /// The pipes of an MPS server, which allocates outside the filter.
+    Mps = "mps",
+    /// The sockets of an X server, which allocates outside the filter.
+    X11 = "x11",
+}
+
 /// One slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardGrant {
@@ -114,7 +263,7 @@ pub struct CardGrant {
     pub uuid: GpuUuid,
     /// The card's device number, as in `/dev/nvidia<minor>`.
     pub minor: u32,
-    /// All memory of that card that the container may hold.
+    /// All memory of that card that the container may hold; 0 where it shares without a quota ([`Backend::Share`]).
     pub quota_bytes: u64,
 }
 
@@ -262,6 +411,8 @@ mod tests {
                 percent: Some(30),
                 ..ComputeTerms::default()
             },
+            backend: Backend::Broker,
+            backend_reason: String::new(),
             isolation: Isolation::default(),
             door: Door {
                 kind: DoorKind::Shim,
@@ -288,6 +439,28 @@ mod tests {
         )
         .unwrap();
         assert_eq!(Grant::read(dir.path()).unwrap(), sample());
+    }
+
+    #[test]
+    fn isolation_is_said_in_a_word_and_reads_back_by_its_names() {
+        let mut isolation = Isolation::default();
+        assert_eq!(isolation.summary(), "on");
+        isolation.weakened = vec![Weakness::CapSysAdmin, Weakness::Dri];
+        assert_eq!(isolation.summary(), "off (cap-sys-admin, dri)");
+        isolation.mode = Mode::Observe;
+        assert_eq!(isolation.summary(), "off (observe, cap-sys-admin, dri)");
+        for weakness in Weakness::ALL {
+            let text = serde_json::to_string(weakness).unwrap();
+            assert_eq!(text, format!("\"{}\"", weakness.name()));
+            assert_eq!(serde_json::from_str::<Weakness>(&text).unwrap(), *weakness);
+        }
+    }
+
+    #[test]
+    fn a_backend_is_written_as_its_name() {
+        for backend in [Backend::Broker, Backend::DriverLimit, Backend::Share] {
+            assert_eq!(serde_json::to_value(backend).unwrap(), backend.name());
+        }
     }
 
     #[test]

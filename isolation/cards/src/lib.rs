@@ -29,8 +29,8 @@ pub mod store;
 
 pub use error::Error;
 pub use grant::{
-    CardGrant, ComputeTerms, Door, DoorKind, DriverSpec, Grant, Isolation, ManagedMemory, Mode,
-    OnViolation,
+    Backend, CardGrant, ComputeTerms, Door, DoorKind, DriverSpec, Grant, IoUring, Isolation,
+    ManagedMemory, Mode, OnViolation, Weakness,
 };
 pub use identity::{ContainerKey, GpuUuid};
 pub use inventory::{Card, Inventory, SimulatedInventory};

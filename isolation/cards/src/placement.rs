@@ -46,6 +46,8 @@ pub enum Amount {
         /// The cap on each card.
         share: Share,
     },
+    /// No quota: the cards are shared without isolation, and nothing of them is set aside.
+    Unmeasured,
 }
 
 /// `container` units of a card that counts as `device` units.
@@ -289,7 +291,19 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
         Amount::TotalBytes(_) => total_part,
         Amount::Share(share) => share.of(card.memory_bytes),
         Amount::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
+        Amount::Unmeasured => 0,
     };
+    if wish.amount == Amount::Unmeasured {
+        // There are enough candidates: more cards than there are, and names of none, were refused above.
+        return Ok(candidates
+            .iter()
+            .take(usize::try_from(wanted).unwrap_or(usize::MAX))
+            .map(|room| Slice {
+                card: room.card.clone(),
+                quota_bytes: 0,
+            })
+            .collect());
+    }
     if let Amount::AtMost { share, .. } = wish.amount {
         refuse_contradiction(&candidates, total_part, share)?;
     }
@@ -348,6 +362,7 @@ impl fmt::Display for Wish {
                     share.device
                 )?;
             }
+            Amount::Unmeasured => f.write_str("a share without a quota")?,
         }
         match &self.cards {
             Choice::Count(1) => f.write_str(" on one card"),
@@ -392,7 +407,7 @@ fn refuse_contradiction(
 /// Each card's part of a total; for a share there is no total to split.
 fn part_of_total(amount: &Amount, cards: u32) -> Result<u64, Refusal> {
     let total_bytes = match *amount {
-        Amount::Share(_) => return Ok(0),
+        Amount::Share(_) | Amount::Unmeasured => return Ok(0),
         Amount::TotalBytes(total_bytes) | Amount::AtMost { total_bytes, .. } => total_bytes,
     };
     if total_bytes == 0 {

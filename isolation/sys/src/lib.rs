@@ -14,7 +14,10 @@ pub mod kcmp;
 pub mod lock;
 pub mod mapping;
 pub mod memory;
+#[cfg(feature = "nvml")]
+pub mod nvml;
 pub mod pidfd;
 pub mod probe;
 pub mod seccomp;
+pub mod shared;
 pub mod signal;

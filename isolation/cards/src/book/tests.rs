@@ -39,6 +39,8 @@ fn grant(id: &str, quota_bytes: u64) -> Grant {
             })
             .collect(),
         compute: ComputeTerms::default(),
+        backend: crate::Backend::Broker,
+        backend_reason: String::new(),
         isolation: crate::Isolation::default(),
         door: Door {
             kind: DoorKind::Shim,

@@ -194,7 +194,7 @@ proptest! {
                 prop_assert_eq!(slices.len(), count);
                 for (at, slice) in slices.iter().enumerate() {
                     let room = rooms.iter().find(|room| room.card == slice.card).unwrap();
-                    prop_assert!(slice.quota_bytes > 0 && slice.quota_bytes <= room.free_bytes);
+                    prop_assert!((slice.quota_bytes > 0 || wish.amount == Amount::Unmeasured) && slice.quota_bytes <= room.free_bytes);
                     prop_assert!(slice.quota_bytes.is_multiple_of(MIB));
                     prop_assert!(slices[..at].iter().all(|other| other.card.uuid != slice.card.uuid));
                     if let Some(among) = &wish.among {
@@ -207,6 +207,7 @@ proptest! {
                         Amount::TotalBytes(total) => total / u64::try_from(count).unwrap(),
                         Amount::Share(share) => share.of(slice.card.memory_bytes),
                         Amount::AtMost { total_bytes, share } => (total_bytes / u64::try_from(count).unwrap()).min(share.of(slice.card.memory_bytes)),
+                        Amount::Unmeasured => 0,
                     };
                     prop_assert_eq!(slice.quota_bytes, cap);
                 }
@@ -236,4 +237,26 @@ proptest! {
         prop_assert!(share.of(memory_mib * MIB) <= memory_mib * MIB);
         prop_assert_eq!(share.of(memory_mib * MIB) / MIB, memory_mib * share.container / share.device);
     }
+}
+
+#[test]
+fn a_share_without_a_quota_takes_cards_and_nothing_of_them() {
+    let full = [room(0, 24, 0), room(1, 24, 24)];
+    let shared = |count| Wish {
+        amount: Amount::Unmeasured,
+        ..wish(0, count)
+    };
+    let slices = place(&full, &shared(2)).unwrap();
+    assert_eq!(
+        slices
+            .iter()
+            .map(|slice| (slice.card.index, slice.quota_bytes))
+            .collect::<Vec<_>>(),
+        [(0, 0), (1, 0)]
+    );
+    assert!(matches!(
+        place(&full, &shared(3)),
+        Err(Refusal::TooManyCards { asked: 3, .. })
+    ));
+    assert_eq!(place(&full, &shared(0)), Err(Refusal::NoCards));
 }
