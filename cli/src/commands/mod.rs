@@ -5,6 +5,8 @@ mod cards;
 #[cfg(feature = "nvml")]
 mod doctor;
 #[cfg(feature = "nvml")]
+mod metrics;
+#[cfg(feature = "nvml")]
 mod ps;
 #[cfg(feature = "nvml")]
 mod run;
@@ -54,6 +56,9 @@ enum Command {
         #[arg(long)]
         repair: bool,
     },
+    /// What is granted, held and refused, as metrics in the OpenMetrics text form.
+    #[cfg(feature = "nvml")]
+    Metrics,
     /// Change a running container's slice; it is visible inside at once.
     #[cfg(feature = "nvml")]
     Set(set::Options),
@@ -126,6 +131,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 doctor::Repair::No
             },
         ),
+        Command::Metrics => metrics::run(),
         Command::Set(options) => set::run(&options),
         Command::Run(options) => run::run(&options),
         Command::RunInside { plan } => run::inside(&plan),

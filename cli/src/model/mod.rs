@@ -9,6 +9,8 @@ pub mod doctor;
 #[cfg(feature = "nvml")]
 pub mod host_driver;
 #[cfg(feature = "nvml")]
+pub mod metrics;
+#[cfg(feature = "nvml")]
 pub mod ps;
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.

@@ -5,6 +5,8 @@ pub mod cards;
 #[cfg(feature = "nvml")]
 pub mod doctor;
 #[cfg(feature = "nvml")]
+pub mod metrics;
+#[cfg(feature = "nvml")]
 pub mod ps;
 pub mod smi;
 

@@ -1,0 +1,277 @@
+//! What `cgpu metrics` exports: grants, what brokers say of them, and cards, as samples of one moment.
+//!
+//! Names end in their unit; counters live as long as the container's broker remembers them, which outlives its replacement.
+
+use cards::DriverSpec;
+use serde::Deserialize;
+use vgpu::{BrokerState, Config, VgpuState};
+
+use super::cards::{Cards, collect as collect_cards};
+
+/// One moment of this host.
+#[derive(Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// Containers, by key.
+    pub containers: Vec<ContainerMetrics>,
+    /// Cards, by index.
+    pub cards: Vec<CardMetrics>,
+}
+
+/// One container.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerMetrics {
+    /// The engine's namespace.
+    pub namespace: String,
+    /// Its id.
+    pub container: String,
+    /// Whether its broker answers.
+    pub is_up: bool,
+    /// `strict`, `compat` or `observe`; `sim` on a simulated card.
+    pub mode: &'static str,
+    /// Its slices.
+    pub slices: Vec<SliceMetrics>,
+    /// Calls by what became of them.
+    pub calls: Vec<(&'static str, u64)>,
+    /// How often its broker was replaced.
+    pub replaced: u64,
+    /// What went wrong.
+    pub health: Health,
+}
+
+/// One slice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SliceMetrics {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Quota, bytes.
+    pub quota_bytes: u64,
+    /// Held, bytes; absent where no broker answers.
+    pub used_bytes: Option<u64>,
+    /// Most ever held, bytes.
+    pub peak_bytes: Option<u64>,
+    /// Allocations that did not fit.
+    pub refused: Option<u64>,
+}
+
+/// One card.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CardMetrics {
+    /// `GPU-…`
+    pub uuid: String,
+    /// N of `/dev/nvidia<N>`.
+    pub minor: u32,
+    /// All that can be granted, bytes.
+    pub memory_bytes: u64,
+    /// What is granted, bytes.
+    pub granted_bytes: u64,
+}
+
+/// What a broker says went wrong. A field that it does not know is 0.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Health {
+    /// Comparisons of the ledger with the driver's own sums.
+    pub reconciled: u64,
+    /// Comparisons in which the driver counted more.
+    pub violations: u64,
+    /// The last comparison, by card.
+    pub drift: Vec<Drift>,
+    /// What the card reported.
+    pub incidents: Incidents,
+    /// Calls that have not come back from the driver, now.
+    pub hung_calls: u64,
+    /// Log lines left out for their number.
+    pub suppressed_logs: u64,
+    /// Refused calls that were made to wait for their number.
+    pub throttled: u64,
+}
+
+/// One card's comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Drift {
+    /// `GPU-…`
+    pub uuid: String,
+    /// What the driver counts, bytes.
+    pub driver_bytes: u64,
+    /// What the ledger has of the same kind, bytes.
+    pub ledger_bytes: u64,
+}
+
+/// Counts of incidents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Incidents {
+    /// Xids of the container's own.
+    pub xid: u64,
+    /// Cards that were lost under it.
+    pub card_lost: u64,
+    /// Calls that did not come back in time.
+    pub hung_call: u64,
+}
+
+/// What a broker answers to `status`, as far as it matters here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    cards: Vec<StatusCard>,
+    calls: Calls,
+    broker: Broker,
+    health: Health,
+}
+
+#[derive(Debug, Deserialize)]
+struct StatusCard {
+    uuid: String,
+    quota_bytes: u64,
+    used_bytes: u64,
+    peak_bytes: u64,
+    #[serde(default)]
+    refused: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Calls {
+    total: u64,
+    executed: u64,
+    continued: u64,
+    refused: u64,
+    replayed: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Broker {
+    replaced: u64,
+}
+
+/// Asks the state folder, the brokers and the books.
+///
+/// # Errors
+/// A state folder, grant or book that cannot be read.
+pub fn collect(config: &Config) -> anyhow::Result<Metrics> {
+    let containers = vgpu::list(config)?.iter().map(one).collect();
+    Ok(Metrics {
+        containers,
+        cards: of_cards(collect_cards(config)?),
+    })
+}
+
+fn of_cards(cards: Cards) -> Vec<CardMetrics> {
+    cards
+        .cards
+        .into_iter()
+        .map(|card| CardMetrics {
+            uuid: card.uuid,
+            minor: card.minor,
+            memory_bytes: card.memory_bytes,
+            granted_bytes: card.granted_bytes,
+        })
+        .collect()
+}
+
+fn one(vgpu: &VgpuState) -> ContainerMetrics {
+    let grant = &vgpu.grant;
+    let answered = vgpu
+        .status
+        .clone()
+        .and_then(|status| serde_json::from_value::<Status>(status).ok());
+    let is_up = vgpu.broker == BrokerState::Alive && answered.is_some();
+    let status = answered.unwrap_or_default();
+    let slices = grant
+        .cards
+        .iter()
+        .map(|slice| {
+            let told = status
+                .cards
+                .iter()
+                .find(|card| card.uuid == slice.uuid.as_str());
+            SliceMetrics {
+                uuid: slice.uuid.to_string(),
+                quota_bytes: told.map_or(slice.quota_bytes, |card| card.quota_bytes),
+                used_bytes: told.map(|card| card.used_bytes),
+                peak_bytes: told.map(|card| card.peak_bytes),
+                refused: told.map(|card| card.refused),
+            }
+        })
+        .collect();
+    ContainerMetrics {
+        namespace: grant.key.namespace().to_owned(),
+        container: grant.key.id().to_owned(),
+        is_up,
+        mode: match (&grant.driver, grant.isolation.mode) {
+            (DriverSpec::Sim { .. }, _) => "sim",
+            (DriverSpec::Kernel, cards::Mode::Strict) => "strict",
+            (DriverSpec::Kernel, cards::Mode::Compat) => "compat",
+            (DriverSpec::Kernel, cards::Mode::Observe) => "observe",
+        },
+        slices,
+        calls: vec![
+            ("total", status.calls.total),
+            ("executed", status.calls.executed),
+            ("continued", status.calls.continued),
+            ("refused", status.calls.refused),
+            ("replayed", status.calls.replayed),
+        ],
+        replaced: status.broker.replaced,
+        health: status.health,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn state(status: Option<serde_json::Value>) -> VgpuState {
+        let grant = serde_json::from_value(json!({
+            "version": 1,
+            "key": {"namespace": "default", "id": "c1"},
+            "driver": {"kind": "kernel"},
+            "driver_version": "570.195.03",
+            "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4096}],
+            "compute": {"policy": null, "percent": null, "weight": null, "priority": "normal"},
+            "door": {"kind": "shim", "pid": 7},
+            "bundle": null,
+            "created_at_unix_ms": 1,
+        }))
+        .unwrap();
+        VgpuState {
+            grant,
+            broker: BrokerState::Alive,
+            status,
+        }
+    }
+
+    #[test]
+    fn what_the_broker_says_counts_and_what_it_does_not_say_is_absent_or_zero() {
+        let silent = one(&state(None));
+        assert!(!silent.is_up);
+        assert_eq!(
+            (silent.slices[0].quota_bytes, silent.slices[0].used_bytes),
+            (4096, None)
+        );
+        let told = one(&state(Some(json!({
+            "cards": [{"uuid": "GPU-1", "quota_bytes": 8192, "used_bytes": 10, "peak_bytes": 20, "refused": 3}],
+            "calls": {"total": 7, "refused": 2},
+            "broker": {"replaced": 1, "pid": 5},
+            "health": {"violations": 1, "incidents": {"xid": 2},
+                       "drift": [{"uuid": "GPU-1", "driver_bytes": 9, "ledger_bytes": 8}]},
+        }))));
+        assert!(told.is_up);
+        assert_eq!(told.mode, "strict");
+        assert_eq!(
+            (told.slices[0].quota_bytes, told.slices[0].refused),
+            (8192, Some(3))
+        );
+        assert!(told.calls.contains(&("refused", 2)) && told.calls.contains(&("replayed", 0)));
+        assert_eq!(
+            (
+                told.replaced,
+                told.health.violations,
+                told.health.incidents.xid
+            ),
+            (1, 1, 2)
+        );
+    }
+}
