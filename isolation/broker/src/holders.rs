@@ -35,6 +35,7 @@ pub fn without_holder(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
     look: Look,
+    ours: &[i32],
 ) -> Vec<Arc<OpenFile>> {
     let mut files: Vec<Sought> = held.into_iter().filter_map(Sought::new).collect();
     let own = std::process::id().cast_signed();
@@ -42,7 +43,7 @@ pub fn without_holder(
     if look == Look::Back {
         pids.reverse();
     }
-    for pid in pids.into_iter().filter(|pid| *pid != own) {
+    for pid in pids.into_iter().filter(|pid| *pid != own && !ours.contains(pid)) {
         if files.iter().all(|file| file.is_held) {
             return Vec::new();
         }

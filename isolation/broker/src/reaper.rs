@@ -115,12 +115,13 @@ impl Reaper {
     fn reap(&self, container: &Container) -> bool {
         let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         let cgroup = self.lock().cgroup.clone();
+        let ours: Vec<i32> = container.driver.process().into_iter().collect();
         let mut orphans = container.files.held();
         for look in [Look::Forth, Look::Back] {
             if orphans.is_empty() {
                 return false;
             }
-            orphans = without_holder(orphans, cgroup.as_deref(), look);
+            orphans = without_holder(orphans, cgroup.as_deref(), look, &ours);
         }
         // Device files first: the driver holds the control file that one is registered with.
         orphans.sort_by_key(|file| file.kind == FileKind::Ctl);

@@ -45,7 +45,7 @@ pub struct Caller {
 
 /// Which execution a request is, so that one that is asked for again after a broker was replaced is not done twice.
 ///
-/// A lane carries one call at a time. An executor that outlives the broker remembers the last answer of each lane, and gives
+/// A lane carries one call at a time, and their numbers rise. An executor that outlives the broker remembers the last answer of each lane, and gives
 /// it again to the same ticket; a ticket that is still under way is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Ticket {
@@ -244,6 +244,12 @@ pub trait Driver: Send + Sync {
 
     /// In whose process calls may be executed.
     fn binding(&self) -> Binding;
+
+    /// The process that holds duplicates of the tenant's files for this driver, where it is another than this one: whoever
+    /// looks for those that hold a file passes it over.
+    fn process(&self) -> Option<i32> {
+        None
+    }
 
     /// What the driver itself counts for this container, for the ledger to be compared with; `None` where it cannot say.
     ///

@@ -2,12 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use std::os::fd::AsFd;
+use anyhow::Context;
 
 fn main() -> anyhow::Result<()> {
-    let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let lifeline = std::io::stdout().as_fd().try_clone_to_owned()?;
+    sys::signal::close_inherited().context("closing inherited descriptors")?;
     executor::confine::confine()?;
-    executor::serve::serve(&listener, &lifeline)?;
+    executor::serve::serve(&std::io::stdin(), &std::io::stdout())?;
     Ok(())
 }

@@ -52,7 +52,7 @@ pub enum Error {
 ///
 /// # Errors
 /// [`Error`]
-pub fn serve(listener: &OwnedFd, lifeline: &OwnedFd) -> Result<(), Error> {
+pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
     let failed = |step| move |source| Error::Step { step, source };
     let (wake, ended) = io::pipe().map_err(failed("making a pipe"))?;
     let shared = Arc::new(Shared {
@@ -95,7 +95,7 @@ pub fn serve(listener: &OwnedFd, lifeline: &OwnedFd) -> Result<(), Error> {
     }
 }
 
-fn accept(listener: &OwnedFd, shared: &Arc<Shared>) {
+fn accept(listener: &impl AsFd, shared: &Arc<Shared>) {
     let Ok(connection) = sys::fd_passing::accept(listener.as_fd()) else {
         return;
     };
@@ -212,6 +212,7 @@ fn execute(
     let turn = match shared.lanes.begin(head.ticket) {
         Begun::Turn(turn) => turn,
         Begun::Answered(answer) => return Ok(answer),
+        Begun::Past => return Err(refused("a ticket of the past")),
         Begun::TooMany => return Err(refused("too many lanes")),
     };
     let slots: Vec<Slot<'_>> = head

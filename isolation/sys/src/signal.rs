@@ -36,6 +36,20 @@ fn empty_handler(signal: i32, flags: i32) -> io::Result<()> {
     }
 }
 
+/// Closes every descriptor from 3 upwards: what a parent has left open by mistake. The very first thing that a program does.
+///
+/// # Errors
+/// The system's; `ENOSYS` before Linux 5.9.
+pub fn close_inherited() -> io::Result<()> {
+    // SAFETY: nothing of this program has opened a descriptor yet, by the contract above, so none that is owned is closed.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    if closed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// A thread of this process that can be interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadId(i32);

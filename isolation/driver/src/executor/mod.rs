@@ -101,12 +101,6 @@ impl ExecutorDriver {
         Ok(driver)
     }
 
-    /// The executor's process: what the driver itself attributes the container's memory to.
-    #[must_use]
-    pub fn process(&self) -> i32 {
-        self.pid
-    }
-
     /// The files that the executor holds. A broker that took over another's work closes those that it does not know
     /// ([`Driver::closed`]): each keeps the tenant's file open.
     ///
@@ -353,6 +347,10 @@ impl Driver for ExecutorDriver {
 
     fn binding(&self) -> Binding {
         Binding::Executor
+    }
+
+    fn process(&self) -> Option<i32> {
+        Some(self.pid)
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {

@@ -197,7 +197,8 @@ fn no_allocation_that_is_admitted_keeps_a_tenants_pointer() {
 
 #[test]
 fn no_other_call_that_is_admitted_keeps_a_tenants_pointer() {
-    let flat: &[(escape::Escape, &[(usize, u32)], &[usize])] = &[
+    type Row = (escape::Escape, &'static [(usize, u32)], &'static [usize]);
+    let flat: &[Row] = &[
         (
             escape::NV_ESC_RM_ALLOC_MEMORY,
             &[(nvos02::H_CLASS, 0x3e)],

@@ -1,0 +1,269 @@
+//! The executor by itself: what it is, what it keeps, and when it ends.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use driver::executor::{ExecutorDriver, Started, spawn};
+use driver::kernel::Facts;
+use driver::nodes::Nodes;
+use driver::{
+    Call, Caller, Driver, Executed, FdSlot, FileId, FileKind, FileRef, ImplicitBytes, Segment,
+    Ticket,
+};
+use nvabi::Release;
+
+use crate::{Test, until};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("it_has_no_rights_of_its_own", it_has_no_rights_of_its_own),
+    (
+        "a_call_is_made_on_a_duplicate",
+        a_call_is_made_on_a_duplicate,
+    ),
+    (
+        "closed_files_are_closed_here_too",
+        closed_files_are_closed_here_too,
+    ),
+    (
+        "it_ends_with_its_keeper_and_its_brokers",
+        it_ends_with_its_keeper_and_its_brokers,
+    ),
+    ("two_executors_are_two_users", two_executors_are_two_users),
+    (
+        "without_an_executor_the_error_names_the_socket",
+        without_an_executor_the_error_names_the_socket,
+    ),
+];
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_cgpu-executor");
+const CALLER: Caller = Caller { tgid: 1, tid: 1 };
+
+/// An executor on its own; killed at the end.
+pub(crate) struct Executor {
+    pub(crate) started: Started,
+    folder: tempfile::TempDir,
+}
+
+impl Executor {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let started = spawn(Path::new(PROGRAM), &folder.path().join("e.sock")).unwrap();
+        Self { started, folder }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("e.sock")
+    }
+
+    fn connect(&self) -> ExecutorDriver {
+        ExecutorDriver::connect(&self.socket(), facts(Nodes::Devices { uvm_major: None })).unwrap()
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        end(&mut self.started.child);
+    }
+}
+
+pub(crate) fn end(child: &mut Child) {
+    let _ended = child.kill();
+    child.wait().unwrap();
+}
+
+pub(crate) fn facts(nodes: Nodes) -> Facts {
+    Facts {
+        version: "570.195.03".to_owned(),
+        release: Release::R570,
+        nodes,
+        implicit: ImplicitBytes::default(),
+    }
+}
+
+/// FIONREAD on a pipe: an ioctl with an answer that needs no card.
+fn waiting_bytes(
+    driver: &ExecutorDriver,
+    id: u64,
+    file: &impl AsFd,
+) -> Result<(Executed, u32), driver::Error> {
+    const FIONREAD: u32 = 0x541b;
+    let mut call = Call {
+        cmd: FIONREAD,
+        segments: vec![Segment {
+            address: 0,
+            link: None,
+            bytes: vec![0xff; 4],
+        }],
+        fds: Vec::new(),
+    };
+    let file = FileRef {
+        id: FileId(id),
+        kind: FileKind::Uvm,
+        fd: file.as_fd(),
+    };
+    let done = driver.execute(file, CALLER, Ticket::UNREMEMBERED, &mut call)?;
+    let count = nvabi::bytes::u32_at(&call.segments[0].bytes, 0).unwrap();
+    Ok((done, count))
+}
+
+/// The fields of `/proc/<pid>/status` that say what a process may do.
+pub(crate) fn assert_powerless(pid: i32) {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut threads = 0;
+    for task in tasks {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap_or_else(|| panic!("no {name} in {status}"))
+                .trim()
+                .to_owned()
+        };
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(field(set), "0000000000000000", "{set}");
+        }
+        assert_eq!(field("NoNewPrivs"), "1");
+        assert_eq!(field("Seccomp"), "2");
+        assert_eq!(field("Groups"), "");
+        let own = (executor::confine::UID_BASE + pid.unsigned_abs()).to_string();
+        for ids in ["Uid", "Gid"] {
+            assert!(field(ids).split_whitespace().all(|id| id == own), "{ids}");
+        }
+        threads += 1;
+    }
+    assert!(threads > 1, "the main thread and one for each connection");
+}
+
+fn it_has_no_rights_of_its_own() {
+    let executor = Executor::new();
+    let driver = executor.connect();
+    assert_eq!(
+        driver.process().unwrap(),
+        executor.started.child.id().cast_signed()
+    );
+    assert_powerless(driver.process().unwrap());
+    let limits =
+        std::fs::read_to_string(format!("/proc/{}/limits", driver.process().unwrap())).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    assert_eq!(core.unwrap().split_whitespace().nth(4), Some("0"));
+    // The listener, the lifeline, standard error, both ends of the waking pipe and one connection.
+    let open = std::fs::read_dir(format!("/proc/{}/fd", driver.process().unwrap())).unwrap();
+    assert_eq!(open.count(), 6);
+}
+
+fn a_call_is_made_on_a_duplicate() {
+    let executor = Executor::new();
+    let driver = executor.connect();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    std::io::Write::write_all(&mut writer, b"seven..").unwrap();
+    // The first call brings the file, the second names it.
+    for _ in 0..2 {
+        let (done, count) = waiting_bytes(&driver, 5, &reader).unwrap();
+        assert_eq!((done.ret, count), (0, 7));
+    }
+    assert_eq!(driver.held().unwrap(), [FileId(5)]);
+    let null = File::open("/dev/null").unwrap();
+    let (done, count) = waiting_bytes(&driver, 6, &null).unwrap();
+    assert_eq!((done.ret, count), (-25, u32::MAX), "ENOTTY, and untouched");
+    // A broker that took over knows nothing of what the executor holds.
+    let successor = executor.connect();
+    let (done, count) = waiting_bytes(&successor, 5, &reader).unwrap();
+    assert_eq!((done.ret, count), (0, 7));
+}
+
+fn closed_files_are_closed_here_too() {
+    let executor = Executor::new();
+    let driver = executor.connect();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let slot = FdSlot {
+        segment: 0,
+        at: 0,
+        number: 99,
+        file: None,
+        fd: reader.as_fd().try_clone_to_owned().unwrap(),
+    };
+    // The file, and a foreign one in a slot, which is only lent.
+    let mut call = Call {
+        cmd: 0x541b,
+        segments: vec![Segment {
+            address: 0,
+            link: None,
+            bytes: vec![0; 4],
+        }],
+        fds: vec![slot],
+    };
+    let file = FileRef {
+        id: FileId(1),
+        kind: FileKind::Uvm,
+        fd: reader.as_fd(),
+    };
+    driver
+        .execute(file, CALLER, Ticket::UNREMEMBERED, &mut call)
+        .unwrap();
+    assert_eq!(call.segments[0].bytes, 99_u32.to_le_bytes(), "its number");
+    drop((call, reader));
+    // The executor's is the last reader.
+    std::io::Write::write_all(&mut &writer, b"x").unwrap();
+    driver.closed(FileId(1)).unwrap();
+    assert_eq!(driver.held().unwrap(), []);
+    until("the pipe has no reader", || {
+        std::io::Write::write(&mut &writer, b"x")
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+}
+
+fn it_ends_with_its_keeper_and_its_brokers() {
+    let mut executor = Executor::new();
+    let driver = executor.connect();
+    let pidfd = sys::pidfd::PidFd::open(driver.process().unwrap()).unwrap();
+    // The broker goes, the keeper stays.
+    drop(driver);
+    let driver = executor.connect();
+    // The keeper goes, the broker stays.
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let (null, _unused) = std::io::pipe().unwrap();
+    drop(std::mem::replace(
+        &mut executor.started.lifeline,
+        null.into(),
+    ));
+    waiting_bytes(&driver, 1, &reader).unwrap();
+    assert!(!pidfd.wait_exit(20).unwrap());
+    drop(driver);
+    assert!(pidfd.wait_exit(10_000).unwrap());
+    assert!(executor.started.child.wait().unwrap().success());
+}
+
+fn two_executors_are_two_users() {
+    let (one, other) = (Executor::new(), Executor::new());
+    let (one_driver, other_driver) = (one.connect(), other.connect());
+    assert_powerless(one_driver.process().unwrap());
+    assert_powerless(other_driver.process().unwrap());
+    let owner = |driver: &ExecutorDriver| {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", driver.process().unwrap())).unwrap();
+        let uid = status
+            .lines()
+            .find(|line| line.starts_with("Uid:"))
+            .unwrap();
+        uid.to_owned()
+    };
+    assert_ne!(owner(&one_driver), owner(&other_driver));
+}
+
+fn without_an_executor_the_error_names_the_socket() {
+    let facts = facts(Nodes::Devices { uvm_major: None });
+    let error =
+        ExecutorDriver::connect(Path::new("/nonexistent/executor.sock"), facts).unwrap_err();
+    assert!(error.to_string().contains("/nonexistent/executor.sock"));
+    assert_eq!(error.errno(), 5);
+    let executor = Executor::new();
+    let driver = executor.connect();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    drop(executor);
+    assert_eq!(waiting_bytes(&driver, 1, &reader).unwrap_err().errno(), 5);
+}

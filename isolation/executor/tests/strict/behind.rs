@@ -1,0 +1,217 @@
+//! Tenants in front of the executor.
+
+use std::os::fd::AsFd;
+
+use driver::executor::ExecutorDriver;
+use driver::nodes::Nodes;
+use driver::{Binding, Call, Caller, Driver, FileId, FileKind, FileRef, Link, Segment, Ticket};
+use nvabi::bytes::{put_u64, u32_at};
+use nvabi::layout::nvos21;
+
+use crate::agent::Ask;
+use crate::alone::{assert_powerless, facts};
+use crate::stage::{MIB, Stage};
+use crate::{Test, rm, until};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "a_whole_client_runs_in_the_executor",
+        a_whole_client_runs_in_the_executor,
+    ),
+    (
+        "a_tenants_addresses_stay_with_it",
+        a_tenants_addresses_stay_with_it,
+    ),
+    (
+        "it_is_powerless_while_a_call_is_under_way",
+        it_is_powerless_while_a_call_is_under_way,
+    ),
+    (
+        "a_second_thread_that_rewrites_the_struct_gains_nothing",
+        flipping,
+    ),
+    ("a_call_that_a_killed_broker_left_is_made_once", once),
+    (
+        "a_tenant_that_ends_leaves_nothing",
+        a_tenant_that_ends_leaves_nothing,
+    ),
+];
+
+fn a_whole_client_runs_in_the_executor() {
+    let stage = Stage::new(64 * MIB, Binding::None);
+    let (mut child, socket) = stage.client();
+    let wait_for = |word: &str| {
+        let mut buffer = [0; 64];
+        let (count, _) = sys::fd_passing::receive(socket.as_fd(), &mut buffer).unwrap();
+        assert_eq!(std::str::from_utf8(&buffer[..count]), Ok(word));
+    };
+    let go_on = || sys::fd_passing::send(socket.as_fd(), b"go on", &[]).unwrap();
+    wait_for("allocated");
+    stage.assert_exact(48 * MIB);
+    assert!(
+        stage.kernel.count(rm::CONTROL) > 0,
+        "SET_SUB_PROCESS_ID and others"
+    );
+    go_on();
+    wait_for("mapped and freed");
+    stage.assert_exact(48 * MIB);
+    go_on();
+    wait_for("unmapped");
+    stage.assert_exact(0);
+    go_on();
+    assert!(child.wait().unwrap().success());
+    until("its files are given up", || {
+        stage.beat();
+        stage.executor.held().unwrap().is_empty()
+    });
+}
+
+fn a_tenants_addresses_stay_with_it() {
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = stage.tenant();
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let called = tenant.memory(fd, client, device, 0, 2 * MIB);
+    assert_eq!(called.status(), rm::OK);
+    assert_eq!(
+        nvabi::bytes::u64_at(&called.arg, nvos21::P_PARAMS),
+        Some(tenant.params_address()),
+        "the tenant's own pointer is as it was"
+    );
+    stage.assert_exact(2 * MIB);
+    // A control with a pointer for a text that the driver never fills, which is not carried.
+    let mut params = [0; 40];
+    put_u64(&mut params, 16, tenant.arg_address());
+    let arg = rm::control(client, client, 0x202, tenant.params_address(), 40);
+    let called = tenant.call(fd, rm::CONTROL, &arg, &params);
+    assert_eq!(called.ret, Ok(0));
+    assert_eq!(
+        nvabi::bytes::u64_at(&called.params, 16),
+        Some(tenant.arg_address())
+    );
+    assert!(stage.kernel.count(rm::CONTROL) > 0);
+    for address in [tenant.arg_address(), tenant.params_address()] {
+        assert!(!stage.kernel.has_seen(address));
+    }
+}
+
+fn it_is_powerless_while_a_call_is_under_way() {
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = stage.tenant();
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let client = tenant.client(fd);
+    stage.kernel.hold_back(rm::ALLOC);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| tenant.device(fd, client));
+        stage.kernel.wait_for_held(1);
+        assert_powerless(stage.executor.process().unwrap());
+        stage.kernel.let_go();
+        call.join().unwrap();
+    });
+}
+
+/// The class, the size and the handles change under the broker's and the executor's eyes the whole time.
+fn flipping() {
+    const FLIPS: u32 = 150;
+    const CLASS: u64 = 12;
+    for (binding, at, one, other) in [
+        (Binding::Executor, CLASS, 0x40_u32, 0x71_u32),
+        (Binding::Executor, CLASS, 0x40, 0x41),
+        (Binding::Executor, CLASS, 0x41, 0xc2),
+        (Binding::Executor, CLASS, 0x3e, 0x40),
+    ] {
+        let stage = Stage::new(64 * MIB, binding);
+        let (tenant, _process) = stage.tenant();
+        let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+        let client = tenant.client(fd);
+        let device = tenant.device(fd, client);
+        let arg = rm::alloc(client, device, 0, one, tenant.params_address());
+        tenant.write(tenant.arg_address(), &arg);
+        let flipper = tenant.thread();
+        flipper.ok(&Ask::Flip {
+            address: tenant.arg_address() + at,
+            one: one.to_le_bytes().to_vec(),
+            other: other.to_le_bytes().to_vec(),
+        });
+        let mut allocated = 0_u32;
+        for _ in 0..FLIPS {
+            // The driver chooses the handle; the parameters are one block that every class here can read.
+            tenant.write(tenant.params_address(), &rm::memory_params(MIB));
+            tenant.write(tenant.arg_address() + 8, &[0; 4]);
+            if tenant.ioctl(fd, rm::ALLOC, tenant.arg_address()) == Ok(0) {
+                allocated += 1;
+            }
+        }
+        flipper.ok(&Ask::StopFlipping);
+        assert!(allocated > 0, "{one:#x}/{other:#x}");
+        // What the cards hold is what the ledger holds, and no more than the quota.
+        let held = stage.kernel.held_bytes();
+        stage.assert_exact(held);
+        assert!(held <= 64 * MIB);
+        let card_memory = [one, other].contains(&0x40);
+        assert_eq!(held > 0, card_memory, "{one:#x}/{other:#x}");
+    }
+}
+
+fn once() {
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let file = std::fs::File::open(stage.nodes().join("nvidiactl")).unwrap();
+    let root = |driver: &ExecutorDriver, ticket| {
+        let mut call = Call {
+            cmd: rm::ALLOC,
+            segments: vec![Segment {
+                address: 0,
+                link: None::<Link>,
+                bytes: rm::alloc(0, 0, 0, rm::ROOT, 0),
+            }],
+            fds: Vec::new(),
+        };
+        let file = FileRef {
+            id: FileId(77),
+            kind: FileKind::Ctl,
+            fd: file.as_fd(),
+        };
+        let caller = Caller { tgid: 1, tid: 1 };
+        let done = driver.execute(file, caller, ticket, &mut call).unwrap();
+        assert_eq!(done.ret, 0);
+        u32_at(&call.segments[0].bytes, nvos21::H_NEW).unwrap()
+    };
+    let connect = || {
+        let nodes = Nodes::below(&stage.nodes()).unwrap();
+        ExecutorDriver::connect(&stage.socket(), facts(nodes)).unwrap()
+    };
+    let ticket = |call| Ticket { lane: 3, call };
+    stage.kernel.hold_back(rm::ALLOC);
+    let handles: Vec<u32> = std::thread::scope(|scope| {
+        // The first broker's call is in the driver when the second asks for it.
+        let first = scope.spawn(|| root(&connect(), ticket(9)));
+        stage.kernel.wait_for_held(1);
+        let second = scope.spawn(|| root(&connect(), ticket(9)));
+        stage.kernel.let_go();
+        vec![first.join().unwrap(), second.join().unwrap()]
+    });
+    assert_eq!(handles[0], handles[1]);
+    assert_eq!(stage.kernel.count(rm::ALLOC), 1);
+    // And long after it was answered.
+    assert_eq!(root(&connect(), ticket(9)), handles[0]);
+    assert_eq!(stage.kernel.count(rm::ALLOC), 1);
+    assert_ne!(root(&connect(), ticket(10)), handles[0]);
+    assert_eq!(stage.kernel.count(rm::ALLOC), 2);
+}
+
+fn a_tenant_that_ends_leaves_nothing() {
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let (tenant, process) = stage.tenant();
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
+    assert_eq!(stage.executor.held().unwrap().len(), 1);
+    drop((tenant, process));
+    until("the executor has closed its duplicate", || {
+        stage.beat();
+        stage.executor.held().unwrap().is_empty()
+    });
+    assert_eq!(stage.used_bytes(), 0);
+}

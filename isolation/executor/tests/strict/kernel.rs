@@ -1,0 +1,271 @@
+//! The kernel's driver, played: an executor whose ioctls a filter brings here, and the simulated cards that answer them.
+
+use std::cmp::Ordering;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex};
+
+use broker::fetch;
+use driver::executor::{Started, spawn_with};
+use driver::nodes::Nodes;
+use driver::sim::SimDriver;
+use driver::{Call, Caller, Driver, FdSlot, FileId, FileKind, FileRef, Segment, Ticket};
+use nvabi::Release;
+use nvabi::bytes::{u32_at, u64_at};
+use sys::pidfd::PidFd;
+use sys::seccomp::{Listener, Notification, Wait};
+use verdict::{Op, blocks};
+
+use crate::alone::PROGRAM;
+use crate::launch;
+
+/// A process that becomes an executor under a filter.
+pub(crate) const UNDER_A_PLAYED_DRIVER: &str = "under-a-played-driver";
+/// Where it sends the filter's listener.
+const SUPERVISOR: &str = "CGPU_TEST_SUPERVISOR";
+const THREADS: usize = 12;
+const R: Release = Release::R570;
+
+/// In the started process: the filter, then the program.
+pub(crate) fn become_executor() -> io::Result<()> {
+    let supervisor = std::env::var(SUPERVISOR).unwrap();
+    let socket = sys::fd_passing::connect_seqpacket(Path::new(&supervisor))?;
+    launch::confine(&socket, Wait::Interruptible)?;
+    drop(socket);
+    Err(Command::new(PROGRAM).env_clear().exec())
+}
+
+/// The driver behind an executor.
+pub(crate) struct Kernel {
+    pub(crate) executor: Started,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    listener: Listener,
+    pid: i32,
+    nodes: Nodes,
+    sim: SimDriver,
+    files: Mutex<Vec<(FileId, OwnedFd)>>,
+    /// Structs and blocks as the executor's ioctls had them.
+    seen: Mutex<Vec<(u32, Vec<Vec<u8>>)>>,
+    held_back: Mutex<HeldBack>,
+    changed: Condvar,
+}
+
+/// A command whose calls wait here.
+#[derive(Default)]
+struct HeldBack {
+    cmd: Option<u32>,
+    waiting: usize,
+}
+
+impl Kernel {
+    /// Starts an executor that listens at `socket`, in front of the cards of a simulator.
+    pub(crate) fn start(socket: &Path, sim_socket: &Path) -> Self {
+        let supervisor = socket.with_extension("supervisor");
+        let accepting = sys::fd_passing::listen_seqpacket(&supervisor).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .env(launch::ROLE, UNDER_A_PLAYED_DRIVER)
+            .env(SUPERVISOR, &supervisor);
+        let executor = spawn_with(command, socket).unwrap();
+        let connection = sys::fd_passing::accept(accepting.as_fd()).unwrap();
+        let listener = Listener::from(launch::listener(&connection).unwrap());
+        let shared = Arc::new(Shared {
+            listener,
+            pid: executor.child.id().cast_signed(),
+            nodes: Nodes::below(&sim_socket.with_file_name("dev")).unwrap(),
+            sim: SimDriver::connect(sim_socket, "strict/executor").unwrap(),
+            files: Mutex::default(),
+            seen: Mutex::default(),
+            held_back: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        for _ in 0..THREADS {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.serve());
+        }
+        Self { executor, shared }
+    }
+
+    pub(crate) fn sim(&self) -> &SimDriver {
+        &self.shared.sim
+    }
+
+    /// Bytes that the cards themselves count.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let cards = self.shared.sim.account().unwrap();
+        cards.iter().map(|card| card.used_bytes).sum()
+    }
+
+    /// How many ioctls of a command were made.
+    pub(crate) fn count(&self, cmd: u32) -> usize {
+        let seen = self.shared.seen.lock().unwrap();
+        seen.iter().filter(|(of, _)| *of == cmd).count()
+    }
+
+    /// Whether any word of any struct or block that an ioctl had was this one.
+    pub(crate) fn has_seen(&self, word: u64) -> bool {
+        let seen = self.shared.seen.lock().unwrap();
+        seen.iter().flat_map(|(_, blocks)| blocks).any(|block| {
+            (0..block.len())
+                .step_by(8)
+                .any(|at| u64_at(block, at) == Some(word))
+        })
+    }
+
+    /// Lets calls of a command wait in the driver.
+    pub(crate) fn hold_back(&self, cmd: u32) {
+        self.shared.held_back.lock().unwrap().cmd = Some(cmd);
+    }
+
+    pub(crate) fn wait_for_held(&self, calls: usize) {
+        let held = self.shared.held_back.lock().unwrap();
+        let patience = std::time::Duration::from_secs(10);
+        let (_held, waited) = self
+            .shared
+            .changed
+            .wait_timeout_while(held, patience, |held| held.waiting < calls)
+            .unwrap();
+        assert!(!waited.timed_out(), "never: {calls} calls in the driver");
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.shared.held_back.lock().unwrap().cmd = None;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.let_go();
+        crate::alone::end(&mut self.executor.child);
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        loop {
+            match self.listener.receive() {
+                Ok(call) => self.answer(&call),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if self.has_gone() => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn has_gone(&self) -> bool {
+        PidFd::open(self.pid).map_or(true, |pidfd| pidfd.wait_exit(0).unwrap_or(true))
+    }
+
+    fn answer(&self, call: &Notification) {
+        const SYS_IOCTL: i32 = 16;
+        assert_eq!(
+            call.nr, SYS_IOCTL,
+            "the executor makes ioctls and nothing else"
+        );
+        let answered = match self.ioctl(call) {
+            Ok(value) => self.listener.answer(call.id, value.into()),
+            Err(errno) => self.listener.fail(call.id, errno),
+        };
+        // It may have been killed meanwhile.
+        let _gone = answered;
+    }
+
+    fn ioctl(&self, call: &Notification) -> Result<i32, i32> {
+        const EBADF: i32 = 9;
+        const EFAULT: i32 = 14;
+        const ENOTTY: i32 = 25;
+        let cmd = u32::try_from(call.args[1] & 0xffff_ffff).unwrap();
+        let number = i32::try_from(call.args[0]).map_err(|_error| EBADF)?;
+        let (id, kind, fd) = self.file(number).map_err(|_error| EBADF)?.ok_or(ENOTTY)?;
+        let op = verdict::op(broker::container::surface(kind), cmd, R).map_err(|_error| ENOTTY)?;
+        let copied = fetch::argument(self.pid, &op, call.args[2], R);
+        let mut segments = vec![copied.map_err(|_error| EFAULT)?];
+        fetch::parameters(self.pid, &op, &mut segments, R).map_err(|_error| EFAULT)?;
+        let copies = segments.iter().map(|block| block.bytes.clone()).collect();
+        self.seen.lock().unwrap().push((cmd, copies));
+        self.wait_while_held(cmd);
+        let before = segments.clone();
+        let mut request = Call {
+            cmd,
+            fds: self.slots(&op, &segments)?,
+            segments,
+        };
+        let file = FileRef {
+            id,
+            kind,
+            fd: fd.as_fd(),
+        };
+        let caller = Caller {
+            tgid: self.pid,
+            tid: call.tid,
+        };
+        let done = self
+            .sim
+            .execute(file, caller, Ticket::UNREMEMBERED, &mut request)
+            .unwrap();
+        fetch::write_back(self.pid, &before, &request.segments).map_err(|_error| EFAULT)?;
+        if done.ret < 0 {
+            Err(-done.ret)
+        } else {
+            Ok(done.ret)
+        }
+    }
+
+    fn wait_while_held(&self, cmd: u32) {
+        let mut held = self.held_back.lock().unwrap();
+        if held.cmd != Some(cmd) {
+            return;
+        }
+        held.waiting += 1;
+        self.changed.notify_all();
+        let mut held = self
+            .changed
+            .wait_while(held, |held| held.cmd == Some(cmd))
+            .unwrap();
+        held.waiting -= 1;
+    }
+
+    /// What the executor has under a number, by the open file.
+    fn file(&self, number: i32) -> io::Result<Option<(FileId, FileKind, OwnedFd)>> {
+        let fd = PidFd::open(self.pid)?.duplicate(number)?;
+        let Some(kind) = self.nodes.kind(fd.as_fd()) else {
+            return Ok(None);
+        };
+        let mut files = self.files.lock().unwrap();
+        for (id, known) in files.iter() {
+            if sys::kcmp::own_files(fd.as_fd(), known.as_fd())? == Ordering::Equal {
+                return Ok(Some((*id, kind, fd)));
+            }
+        }
+        let id = FileId(files.len() as u64 + 1);
+        files.push((id, fd.try_clone()?));
+        Ok(Some((id, kind, fd)))
+    }
+
+    /// The descriptor in a struct, as the kernel resolves it: in the executor.
+    fn slots(&self, op: &Op, segments: &[Segment]) -> Result<Vec<FdSlot>, i32> {
+        const EBADF: i32 = 9;
+        let Some(at) = blocks::descriptor_at(op) else {
+            return Ok(Vec::new());
+        };
+        let number = u32_at(&segments[0].bytes, at).unwrap().cast_signed();
+        if number < 0 {
+            return Ok(Vec::new());
+        }
+        let (id, kind, fd) = self.file(number).map_err(|_error| EBADF)?.ok_or(EBADF)?;
+        Ok(vec![FdSlot {
+            segment: 0,
+            at: u32::try_from(at).unwrap(),
+            number,
+            file: Some((id, kind)),
+            fd,
+        }])
+    }
+}

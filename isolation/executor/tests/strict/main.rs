@@ -1,0 +1,91 @@
+//! Strict mode without a card, and without a mock in its way: `cgpu-executor` makes real ioctls, which a filter on it brings to
+//! a supervisor that plays the kernel's driver: it reads the executor's memory and descriptors as the kernel would, and
+//! answers by the simulated cards. In front stand the broker's own workers and tenants under the real filter.
+//!
+//! `strict [--list] [PART OF A NAME]…`
+
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "the broker's tests use more of the tenant's side than these"
+)]
+
+#[path = "../../../broker/tests/calls/agent.rs"]
+mod agent;
+mod alone;
+mod behind;
+mod kernel;
+#[path = "../../../broker/tests/calls/launch.rs"]
+mod launch;
+#[path = "../../../broker/tests/calls/rm.rs"]
+mod rm;
+mod stage;
+#[path = "../../../broker/tests/calls/tenant.rs"]
+mod tenant;
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::time::Instant;
+
+type Test = (&'static str, fn());
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(launch::ROLE) {
+        let result = match role.as_str() {
+            kernel::UNDER_A_PLAYED_DRIVER => kernel::become_executor(),
+            stage::CLIENT => stage::client(),
+            _ => agent::main(&role),
+        };
+        // The supervisor may end first, which is none of the tenant's concern.
+        return ExitCode::from(u8::from(result.is_err() && role == stage::CLIENT));
+    }
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let tests: Vec<Test> = [alone::TESTS, behind::TESTS].concat();
+    let is_wanted = |name: &str| {
+        let mut parts = wanted
+            .iter()
+            .filter(|part| !part.starts_with('-'))
+            .peekable();
+        parts.peek().is_none() || parts.any(|part| name.contains(part.as_str()))
+    };
+    if wanted.iter().any(|flag| flag == "--list") {
+        for (name, _) in &tests {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: not root");
+        return ExitCode::SUCCESS;
+    }
+    if let Err(error) = sys::seccomp::supported() {
+        println!("SKIP: no user notification: {error}");
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = 0;
+    for (name, test) in tests.into_iter().filter(|(name, _)| is_wanted(name)) {
+        let start = Instant::now();
+        let result = if catch_unwind(test).is_ok() {
+            "ok"
+        } else {
+            failed += 1;
+            "FAILED"
+        };
+        println!(
+            "test {name} ... {result} ({} ms)",
+            start.elapsed().as_millis()
+        );
+    }
+    println!("{failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// Waits for what happens in another thread or process.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + std::time::Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

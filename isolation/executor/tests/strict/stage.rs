@@ -1,0 +1,249 @@
+//! A simulator, an executor under the played driver, a broker's insides in front of it, and tenants.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+
+use broker::account::{Account, Slot, uuid_bytes};
+use broker::container::{Container, Processes};
+use broker::reaper::Reaper;
+use broker::workers::{Session, WAKE_SIGNAL};
+use cards::SimulatedInventory;
+use driver::executor::ExecutorDriver;
+use driver::nodes::Nodes;
+use driver::{
+    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
+    ImplicitBytes, Ticket,
+};
+use ledger::CardSlot;
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+use nvabi::Release;
+use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
+use sys::seccomp::Wait;
+
+use crate::alone::facts;
+use crate::kernel::Kernel;
+use crate::launch::{self, WITH_FILTER};
+use crate::tenant::{Process, Tenant};
+
+/// A tenant that is the project's own open client.
+pub(crate) const CLIENT: &str = "client";
+/// Where it finds the card's files.
+const NODES: &str = "CGPU_TEST_NODES";
+
+pub(crate) const MIB: u64 = 1 << 20;
+const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\n";
+
+/// The executor's driver, with what a real card's calls would have taught, and the binding of choice: a tenant in front of
+/// plain files cannot make those calls that strict mode leaves to it.
+struct Front {
+    executor: Arc<ExecutorDriver>,
+    cards: Vec<CardIdentity>,
+    binding: Binding,
+}
+
+pub(crate) struct Stage {
+    pub(crate) kernel: Kernel,
+    pub(crate) container: Arc<Container>,
+    pub(crate) executor: Arc<ExecutorDriver>,
+    reaper: Arc<Reaper>,
+    folder: tempfile::TempDir,
+    _server: sim::Server,
+    sessions: Mutex<Vec<Arc<Session>>>,
+}
+
+impl Stage {
+    pub(crate) fn new(quota_bytes: u64, binding: Binding) -> Self {
+        sys::signal::interrupts(WAKE_SIGNAL).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let profile = sim::Profile::parse(&folder.path().join("p"), PROFILE).unwrap();
+        let server = sim::Server::bind(profile, folder.path()).unwrap();
+        server.start().unwrap();
+        let sim_socket = SimulatedInventory::socket_path(folder.path());
+        let socket = folder.path().join("executor.sock");
+        let kernel = Kernel::start(&socket, &sim_socket);
+        let nodes = Nodes::below(&sim_socket.with_file_name("dev")).unwrap();
+        let executor = Arc::new(ExecutorDriver::connect(&socket, facts(nodes)).unwrap());
+        let front = Front {
+            executor: Arc::clone(&executor),
+            cards: kernel.sim().cards().to_vec(),
+            binding,
+        };
+        let card = &front.cards[0];
+        let slot = Slot {
+            uuid: card.uuid.clone(),
+            uuid_bytes: uuid_bytes(&card.uuid).unwrap(),
+            minor: card.minor,
+            quota_bytes,
+        };
+        let release = Release::R570;
+        let account = Account::new(release, vec![slot], front.cards(), front.implicit());
+        let container = Arc::new(Container {
+            name: "tests/strict".to_owned(),
+            release,
+            driver: Box::new(front),
+            account,
+            files: Default::default(),
+            replay: Default::default(),
+            orders: Default::default(),
+            counters: Default::default(),
+            processes: Processes::default(),
+        });
+        let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
+        let reaper = Arc::new(Reaper::new(epoll));
+        Self {
+            kernel,
+            container,
+            executor,
+            reaper,
+            folder,
+            _server: server,
+            sessions: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> PathBuf {
+        SimulatedInventory::socket_path(self.folder.path()).with_file_name("dev")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("executor.sock")
+    }
+
+    pub(crate) fn tenant(&self) -> (Tenant, Process) {
+        let (child, socket) = launch::start(WITH_FILTER).unwrap();
+        self.serve(launch::listener(&socket).unwrap());
+        (Tenant::new(socket), Process(child))
+    }
+
+    /// The open client's process, and the socket on which it says how far it is.
+    pub(crate) fn client(&self) -> (Child, OwnedFd) {
+        let (ours, theirs) = launch::pair().unwrap();
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .env(launch::ROLE, CLIENT)
+            .env(NODES, self.nodes())
+            .stdin(std::process::Stdio::from(theirs))
+            .spawn()
+            .unwrap();
+        self.serve(launch::listener(&ours).unwrap());
+        (child, ours)
+    }
+
+    fn serve(&self, listener: OwnedFd) {
+        let (container, reaper) = (Arc::clone(&self.container), Arc::clone(&self.reaper));
+        let session = Session::start(listener, container, reaper).unwrap();
+        self.sessions.lock().unwrap().push(session);
+    }
+
+    /// Closes what nobody in the container holds any more.
+    pub(crate) fn beat(&self) {
+        self.reaper.beat(&self.container);
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.container.account.ledger().used(CardSlot(0))
+    }
+
+    /// The ledger holds these bytes, its rules hold, and the cards count the same.
+    pub(crate) fn assert_exact(&self, bytes: u64) {
+        let ledger = self.container.account.ledger();
+        assert_eq!(ledger.check_invariants(), Ok(()));
+        assert_eq!(
+            (ledger.used(CardSlot(0)), self.kernel.held_bytes()),
+            (bytes, bytes),
+            "(ledger, cards)"
+        );
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for session in self.sessions.lock().unwrap().iter() {
+            session.end();
+        }
+    }
+}
+
+/// In the client's process: from the first call to the last, a word after each step and a pause for it to be looked at.
+pub(crate) fn client() -> io::Result<()> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    launch::confine(&socket, Wait::Interruptible)?;
+    let step = |word: &str| {
+        sys::fd_passing::send(socket.as_fd(), word.as_bytes(), &[]).unwrap();
+        sys::fd_passing::receive(socket.as_fd(), &mut [0; 8]).unwrap();
+    };
+    let nodes = ClientNodes::in_dir(std::env::var_os(NODES).unwrap());
+    let client = Client::connect(&nodes).unwrap();
+    let cards = client.cards().unwrap();
+    let card = &cards[0];
+    let memory = card.allocate(Form::Short, 32 * MIB).unwrap();
+    let other = card.allocate(Form::Long, 8 * MIB).unwrap();
+    let third = card.allocate(Form::Long, 8 * MIB).unwrap();
+    step("allocated");
+    card.allocate(Form::Short, 32 * MIB).unwrap_err();
+    let uvm = client.uvm().unwrap();
+    let uuid = card.uuid().unwrap();
+    uvm.register(uuid).unwrap();
+    let va_space = card.va_space().unwrap();
+    uvm.register_va_space(uuid, va_space).unwrap();
+    let at = GpuRange {
+        base: 0x7f00_0000_0000,
+        length_bytes: 32 * MIB,
+    };
+    uvm.create_range(at).unwrap();
+    uvm.map(at, uuid, memory.handle).unwrap();
+    card.free(memory.handle).unwrap();
+    step("mapped and freed");
+    uvm.unmap(at, uuid).unwrap();
+    uvm.free_range(at).unwrap();
+    card.free(other.handle).unwrap();
+    card.free(third.handle).unwrap();
+    let mapped = card.allocate(Form::Short, MIB).unwrap();
+    // A file of the mapping's own is named in the struct; the plain file behind it holds no memory of a card.
+    let _refused_by_the_file = card.map(mapped.handle, MIB);
+    card.free(mapped.handle).unwrap();
+    step("unmapped");
+    Ok(())
+}
+
+impl Driver for Front {
+    fn version(&self) -> &str {
+        self.executor.version()
+    }
+
+    fn cards(&self) -> &[CardIdentity] {
+        &self.cards
+    }
+
+    fn implicit(&self) -> ImplicitBytes {
+        self.executor.implicit()
+    }
+
+    fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
+        self.executor.classify(fd)
+    }
+
+    fn execute(
+        &self,
+        file: FileRef<'_>,
+        caller: Caller,
+        ticket: Ticket,
+        call: &mut Call,
+    ) -> Result<Executed, Error> {
+        self.executor.execute(file, caller, ticket, call)
+    }
+
+    fn binding(&self) -> Binding {
+        self.binding
+    }
+
+    fn process(&self) -> Option<i32> {
+        self.executor.process()
+    }
+
+    fn closed(&self, file: FileId) -> Result<(), Error> {
+        self.executor.closed(file)
+    }
+}
