@@ -4,15 +4,19 @@
 //! simulator frees when the last of them closes; one at least stays open as long as the driver lives.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::nodes::Nodes;
-use crate::wire::{Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
+use crate::wire::{
+    self, Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Replaces, Request, WireFd,
+};
 use crate::{
-    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId, FileKind,
-    FileRef, ImplicitBytes, Incident, NewFile, Ticket,
+    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot, FileId,
+    FileKind, FileRef, ImplicitBytes, Incident, NewFile, Ticket,
 };
 
 /// A session of a simulator.
@@ -133,7 +137,7 @@ impl SimDriver {
             protocol: PROTOCOL,
             session: self.session.clone(),
         };
-        match self.exchange(&mut connection, &hello)?.0 {
+        match self.exchange(&mut connection, &hello, &[])?.0 {
             Answer::Welcome {
                 driver_version,
                 cards,
@@ -148,8 +152,16 @@ impl SimDriver {
         }
     }
 
-    /// One request and its answer, on a connection that nobody else uses meanwhile.
     fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Error> {
+        self.ask_with(request, &[])
+    }
+
+    /// One request with its files, and its answer, on a connection that nobody else uses meanwhile.
+    fn ask_with(
+        &self,
+        request: &Request,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Option<OwnedFd>), Error> {
         let pooled = self
             .idle
             .lock()
@@ -160,7 +172,7 @@ impl SimDriver {
             None => self.open()?.connection,
         };
         // A connection that failed is dropped: what would come next on it is unknown.
-        let answer = self.exchange(&mut connection, request)?;
+        let answer = self.exchange(&mut connection, request, files)?;
         self.put_back(connection);
         Ok(answer)
     }
@@ -176,6 +188,7 @@ impl SimDriver {
         &self,
         connection: &mut Connection,
         request: &Request,
+        files: &[BorrowedFd<'_>],
     ) -> Result<(Answer, Option<OwnedFd>), Error> {
         let malformed = |what| Error::Malformed {
             socket: self.socket.display().to_string(),
@@ -183,7 +196,7 @@ impl SimDriver {
         };
         let bytes = postcard::to_slice(request, &mut connection.buffer)
             .map_err(|_too_long| malformed("the request is too long"))?;
-        sys::fd_passing::send(connection.socket.as_fd(), bytes, &[])
+        sys::fd_passing::send(connection.socket.as_fd(), bytes, files)
             .map_err(|source| self.failed("send", source))?;
         let (length, fds) =
             sys::fd_passing::receive(connection.socket.as_fd(), &mut connection.buffer)
@@ -222,7 +235,9 @@ impl Driver for SimDriver {
     }
 
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
-        self.nodes.kind(fd)
+        self.nodes
+            .kind(fd)
+            .or_else(|| private_uvm(fd).map(|_inode| FileKind::Uvm))
     }
 
     fn execute(
@@ -239,6 +254,10 @@ impl Driver for SimDriver {
         let request = Request::Ioctl {
             file: file.id,
             kind: file.kind,
+            private: match file.kind {
+                FileKind::Uvm => private_uvm(file.fd),
+                FileKind::Ctl | FileKind::Card { .. } | FileKind::UvmTools => None,
+            },
             caller,
             ticket,
             cmd: call.cmd,
@@ -255,10 +274,17 @@ impl Driver for SimDriver {
                     at: slot.at,
                     number: slot.number,
                     file: slot.file,
+                    sent: is_sent(slot),
                 })
                 .collect(),
         };
-        let (answer, fd) = self.ask(&request)?;
+        let files: Vec<BorrowedFd<'_>> = call
+            .fds
+            .iter()
+            .filter(|slot| is_sent(slot))
+            .map(|slot| slot.fd.as_fd())
+            .collect();
+        let (answer, fd) = self.ask_with(&request, &files)?;
         let Answer::Done {
             ret,
             segments,
@@ -279,7 +305,10 @@ impl Driver for SimDriver {
             segment.bytes = bytes;
         }
         let new_file = match (replaces, fd) {
-            (Some(replaces), Some(fd)) => Some(NewFile { replaces, fd }),
+            (Some(Replaces::Number(replaces)), Some(fd)) => Some(NewFile { replaces, fd }),
+            (Some(Replaces::CalledOn), Some(fd)) => {
+                number_of(caller.tid, file.fd).map(|replaces| NewFile { replaces, fd })
+            }
             (None, None) => None,
             (Some(_), None) | (None, Some(_)) => {
                 return Err(malformed("a file and its place do not come together"));
@@ -309,6 +338,42 @@ impl Driver for SimDriver {
     fn closed(&self, file: FileId) -> Result<(), Error> {
         self.done(&Request::Closed { file })
     }
+}
+
+/// The file that exports go to and imports come from is told by itself: another container's broker has another number
+/// for it. Only controls name a file in their parameters.
+fn is_sent(slot: &FdSlot) -> bool {
+    slot.segment == 1 && matches!(slot.file, Some((_, FileKind::Ctl)))
+}
+
+/// The descriptor's number in a thread; of several that name one open file the lowest. `None` where the thread has closed
+/// it meanwhile: then there is nothing to replace.
+fn number_of(tid: i32, fd: BorrowedFd<'_>) -> Option<i32> {
+    std::fs::read_dir(format!("/proc/{tid}/fdinfo"))
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| {
+            sys::kcmp::file(tid, *number, fd).is_ok_and(|order| order == std::cmp::Ordering::Equal)
+        })
+        .min()
+}
+
+/// The inode of a file that the simulator put in the place of a tenant's `nvidia-uvm`, so that managed memory can be mapped
+/// through it. It is known by name and seals. A tenant that makes such a file itself has one that the simulator has not
+/// initialised, as if it had opened the node once more.
+fn private_uvm(fd: BorrowedFd<'_>) -> Option<u64> {
+    let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let expected = format!("/memfd:{} (deleted)", wire::UVM_FILE_NAME);
+    if target.as_os_str() != expected.as_str() {
+        return None;
+    }
+    let seals = SealFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GET_SEALS).ok()?);
+    let needed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    if !seals.contains(needed) {
+        return None;
+    }
+    Some(nix::sys::stat::fstat(fd).ok()?.st_ino)
 }
 
 #[cfg(test)]

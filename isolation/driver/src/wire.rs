@@ -9,10 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::{Caller, CardIdentity, CardSum, FileId, FileKind, ImplicitBytes, Incident, Ticket};
 
 /// Raised when a message changes its shape.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
 pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;
+
+/// Name of the memfd that replaces a tenant's `nvidia-uvm` at UVM_INITIALIZE: one for each such file, sparse and as long as
+/// an address space, so that managed memory is mapped at the offset of its address and is nobody else's.
+pub const UVM_FILE_NAME: &str = "cgpu-sim-uvm";
 
 /// One request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +34,8 @@ pub enum Request {
         file: FileId,
         /// What that file is.
         kind: FileKind,
+        /// Its inode, where it is a file that the simulator has put in the place of a node.
+        private: Option<u64>,
         /// Who makes it.
         caller: Caller,
         /// Which execution it is; on one lane the numbers of calls rise, and a lower one than the last is refused.
@@ -70,6 +76,17 @@ pub struct WireFd {
     pub number: i32,
     /// Identity and kind, where it is a file of the driver.
     pub file: Option<(FileId, FileKind)>,
+    /// Whether a duplicate of it travels beside the message; those that do come in the order of the list.
+    pub sent: bool,
+}
+
+/// A descriptor of the tenant that gets another file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replaces {
+    /// The one of this number, which stands in the call's struct.
+    Number(i32),
+    /// The one that the call is made on.
+    CalledOn,
 }
 
 /// One answer.
@@ -90,8 +107,8 @@ pub enum Answer {
         ret: i32,
         /// The blocks, as long as they came.
         segments: Vec<Vec<u8>>,
-        /// The tenant's descriptor number that the file sent beside this message replaces.
-        replaces: Option<i32>,
+        /// The tenant's descriptor that the file sent beside this message replaces.
+        replaces: Option<Replaces>,
     },
     /// To [`Request::Closed`] and [`Request::Fault`].
     Ok,

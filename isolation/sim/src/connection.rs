@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use driver::wire::{Answer, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
-use driver::{Caller, FileId, FileKind, Ticket};
+use driver::Ticket;
+use driver::wire::{Answer, MAX_MESSAGE_BYTES, PROTOCOL, Request};
 
 use crate::lanes::Begun;
-use crate::machine::{Machine, SessionHandle};
+use crate::machine::{Called, Machine, SessionHandle};
 
 /// An answer as it is sent, and may be sent again.
 #[derive(Debug)]
@@ -40,27 +40,30 @@ pub(crate) fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::R
     let Some(session) = greeted(machine, connection, &mut buffer)? else {
         return Ok(());
     };
-    while let Some(request) = next(connection, &mut buffer)? {
+    while let Some((request, files)) = next(connection, &mut buffer)? {
         let answer = match request {
             None => unreadable(),
             Some(Request::Hello { .. }) => refused("the connection has joined a session already"),
             Some(Request::Ioctl {
                 file,
                 kind,
+                private,
                 caller,
                 ticket,
                 cmd,
                 segments,
                 fds,
             }) => {
-                let asked = Asked {
+                let called = Called {
                     file,
                     kind,
+                    private,
                     caller,
                     cmd,
-                    segments,
-                    fds,
+                    fds: &fds,
+                    files,
                 };
+                let asked = Asked { called, segments };
                 match asked.answer_once(&session, ticket, connection)? {
                     Some(sealed) => sealed.send(connection)?,
                     None => return Ok(()),
@@ -90,7 +93,7 @@ fn greeted(
     connection: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> io::Result<Option<SessionHandle>> {
-    while let Some(request) = next(connection, buffer)? {
+    while let Some((request, _no_files)) = next(connection, buffer)? {
         let (answer, session) = match request {
             None => (unreadable(), None),
             Some(Request::Hello { protocol, .. }) if protocol != PROTOCOL => {
@@ -117,30 +120,28 @@ fn greeted(
     Ok(None)
 }
 
-/// The next request; outer `None` at the end of the connection, inner `None` for bytes that are no request.
-fn next(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Option<Request>>> {
-    let (length, _no_descriptors) = sys::fd_passing::receive(connection, buffer)?;
+/// A request, `None` for bytes that are none, and the files beside it.
+type Received = (Option<Request>, Vec<OwnedFd>);
+
+/// The next request; `None` at the end of the connection.
+fn next(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+    let (length, files) = sys::fd_passing::receive(connection, buffer)?;
     if length == 0 {
         return Ok(None);
     }
-    Ok(Some(
-        buffer
-            .get(..length)
-            .and_then(|bytes| postcard::from_bytes(bytes).ok()),
-    ))
+    let request = buffer
+        .get(..length)
+        .and_then(|bytes| postcard::from_bytes(bytes).ok());
+    Ok(Some((request, files)))
 }
 
 /// An ioctl that was asked for.
-struct Asked {
-    file: FileId,
-    kind: FileKind,
-    caller: Caller,
-    cmd: u32,
+struct Asked<'a> {
+    called: Called<'a>,
     segments: Vec<Vec<u8>>,
-    fds: Vec<WireFd>,
 }
 
-impl Asked {
+impl Asked<'_> {
     /// Executes it, or finds the answer that its ticket has got before; `None` where the broker went meanwhile.
     fn answer_once(
         self,
@@ -174,15 +175,7 @@ impl Asked {
         session: &SessionHandle,
         connection: BorrowedFd<'_>,
     ) -> io::Result<Sealed> {
-        let outcome = session.ioctl_for(
-            Some(connection),
-            self.file,
-            self.kind,
-            self.caller,
-            self.cmd,
-            &mut self.segments,
-            &self.fds,
-        );
+        let outcome = session.ioctl_for(Some(connection), &self.called, &mut self.segments);
         let (replaces, file) = outcome.replaces.unzip();
         let done = Answer::Done {
             ret: outcome.ret,

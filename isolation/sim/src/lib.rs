@@ -22,11 +22,13 @@
 mod architecture;
 mod card;
 mod connection;
+mod export;
 mod fifo;
 mod gate;
 mod incident;
 mod lanes;
 mod machine;
+mod managed;
 mod memory;
 mod profile;
 mod server;
@@ -35,7 +37,7 @@ mod vaspace;
 
 pub use architecture::Architecture;
 pub use card::SimCard;
-pub use machine::{Machine, Outcome, SessionHandle};
+pub use machine::{Called, Machine, Outcome, SessionHandle};
 pub use profile::{CardProfile, Profile};
 pub use server::Server;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use driver::wire::{CardAccount, Fault, WireFd};
+use driver::wire::{CardAccount, Fault, Replaces, WireFd};
 use driver::{
     Caller, CardIdentity, CardSum, FileId, FileKind, ImplicitBytes, Incident, IncidentKind,
 };
@@ -15,6 +15,7 @@ use nvabi::class::CLIENT_HANDLE_BASE;
 
 use crate::card::SimCard;
 use crate::connection::Sealed;
+use crate::export::Exports;
 use crate::gate::Waited;
 use crate::incident::Incidents;
 use crate::lanes::Lanes;
@@ -30,6 +31,7 @@ pub(crate) struct Hardware {
     pub(crate) implicit: ImplicitBytes,
     pub(crate) cards: Vec<Arc<SimCard>>,
     pub(crate) incidents: Arc<Incidents>,
+    pub(crate) exports: Exports,
     clients_made: AtomicU32,
     started: Instant,
     slow: Mutex<Slow>,
@@ -78,13 +80,32 @@ struct Joined {
     handles: u32,
 }
 
+/// An ioctl on a file of a session's.
+#[derive(Debug)]
+pub struct Called<'a> {
+    /// The file.
+    pub file: FileId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its inode, where the simulator has put it in the place of a node.
+    pub private: Option<u64>,
+    /// Who calls.
+    pub caller: Caller,
+    /// The command.
+    pub cmd: u32,
+    /// The descriptors in its struct.
+    pub fds: &'a [WireFd],
+    /// Duplicates of those that were sent, in their order.
+    pub files: Vec<OwnedFd>,
+}
+
 /// What came of an ioctl.
 #[derive(Debug)]
 pub struct Outcome {
     /// What the ioctl returns: 0 or a negative errno.
     pub ret: i32,
     /// A file, and the tenant's descriptor that it replaces.
-    pub replaces: Option<(i32, OwnedFd)>,
+    pub replaces: Option<(Replaces, OwnedFd)>,
 }
 
 impl Machine {
@@ -103,6 +124,7 @@ impl Machine {
             implicit: profile.implicit,
             cards,
             incidents: Arc::default(),
+            exports: Exports::default(),
             clients_made: AtomicU32::new(1),
             started: Instant::now(),
             slow: Mutex::default(),
@@ -259,29 +281,16 @@ pub struct SessionHandle {
 
 impl SessionHandle {
     /// Executes an ioctl on a file of the session's, changing its blocks.
-    pub fn ioctl(
-        &self,
-        file: FileId,
-        kind: FileKind,
-        caller: Caller,
-        cmd: u32,
-        segments: &mut Vec<Vec<u8>>,
-        fds: &[WireFd],
-    ) -> Outcome {
-        self.ioctl_for(None, file, kind, caller, cmd, segments, fds)
+    pub fn ioctl(&self, called: &Called<'_>, segments: &mut Vec<Vec<u8>>) -> Outcome {
+        self.ioctl_for(None, called, segments)
     }
 
     /// The same for a broker behind a connection, whose end does not go unseen where the call hangs.
-    #[expect(clippy::too_many_arguments, reason = "an ioctl has so many parts")]
     pub(crate) fn ioctl_for(
         &self,
         peer: Option<BorrowedFd<'_>>,
-        file: FileId,
-        kind: FileKind,
-        caller: Caller,
-        cmd: u32,
+        called: &Called<'_>,
         segments: &mut Vec<Vec<u8>>,
-        fds: &[WireFd],
     ) -> Outcome {
         if let Some(delay) = self.machine.hardware.delay() {
             std::thread::sleep(delay);
@@ -294,12 +303,12 @@ impl SessionHandle {
                 gate.wait(None);
             }
         }
-        let done = self.session.ioctl(file, kind, caller, cmd, segments, fds);
+        let done = self.session.ioctl(called, segments);
         Outcome {
             ret: done.ret,
             replaces: done
                 .replacement
-                .map(|Replacement { number, fd }| (number, fd)),
+                .map(|Replacement { replaces, fd }| (replaces, fd)),
         }
     }
 

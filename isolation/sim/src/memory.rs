@@ -11,6 +11,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::card::Charge;
 
+/// Name of the files behind memory objects, as `/proc` shows it.
+const FILE_NAME: &str = "cgpu-sim-memory";
+
 /// A memory object of RM. Handles, duplicates and UVM maps share it; the card's memory is free again when the last goes.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -35,6 +38,14 @@ impl Backing {
         Self::Own {
             bytes,
             file: OnceLock::new(),
+        }
+    }
+
+    /// A file that is there already.
+    pub(crate) fn of_file(file: File, bytes: u64) -> Self {
+        Self::Own {
+            bytes,
+            file: OnceLock::from(file),
         }
     }
 
@@ -103,7 +114,7 @@ impl Backing {
         };
         if file.get().is_none() {
             // Where two threads make one at once, the second one's is dropped before anything was written to it.
-            if let Err(second) = file.set(sealed_memfd(*bytes)?) {
+            if let Err(second) = file.set(sealed_memfd(FILE_NAME, *bytes)?) {
                 drop(second);
             }
         }
@@ -112,11 +123,8 @@ impl Backing {
 }
 
 /// A client that maps the file must not be able to cut it short under the simulator.
-fn sealed_memfd(bytes: u64) -> io::Result<File> {
-    let fd = memfd_create(
-        c"cgpu-sim-memory",
-        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-    )?;
+pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> io::Result<File> {
+    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let file = File::from(fd);
     file.set_len(bytes)?;
     fcntl(

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use driver::FileId;
 
+use crate::managed::Managed;
 use crate::memory::{Backing, Memory};
 
 /// Where addresses begin that RM chooses itself (MAP_MEMORY_DMA without a fixed address).
@@ -34,6 +35,8 @@ struct Map {
 struct Maps {
     by_base: BTreeMap<u64, Map>,
     next_chosen: u64,
+    /// Managed memory of the uvm file that the space is registered with.
+    managed: Option<Arc<Managed>>,
 }
 
 /// A GPU address space.
@@ -131,15 +134,34 @@ impl VaSpace {
     /// Where an address leads; `None`: an MMU fault.
     pub(crate) fn translate(&self, address: u64) -> Option<Place> {
         let maps = self.read();
-        let (base, map) = maps.by_base.range(..=address).next_back()?;
-        if address > map.last {
-            return None;
+        let before = maps.by_base.range(..=address).next_back();
+        if let Some((base, map)) = before.filter(|(_base, map)| address <= map.last) {
+            return Some(Place {
+                backing: map.memory.backing.clone(),
+                offset: map.offset + (address - base),
+                bytes: map.last - address + 1,
+            });
         }
-        Some(Place {
-            backing: map.memory.backing.clone(),
-            offset: map.offset + (address - base),
-            bytes: map.last - address + 1,
-        })
+        let managed = maps.managed.clone();
+        drop(maps);
+        managed?.place(address)
+    }
+
+    /// Lets the managed memory of a uvm file be reached.
+    pub(crate) fn manage(&self, managed: Arc<Managed>) {
+        self.write().managed = Some(managed);
+    }
+
+    /// Ends that, where it is this file's.
+    pub(crate) fn forget_managed(&self, managed: &Arc<Managed>) {
+        let mut maps = self.write();
+        if maps
+            .managed
+            .as_ref()
+            .is_some_and(|now| Arc::ptr_eq(now, managed))
+        {
+            maps.managed = None;
+        }
     }
 }
 

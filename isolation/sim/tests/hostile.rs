@@ -124,6 +124,7 @@ fn fire(tenant: &Tenant, files: &[Opened], shot: &Shot) {
             at,
             number: 5,
             file: Some(ctl),
+            sent: false,
         })
         .collect();
     let back = tenant.ioctl(files[shot.file], cmd, segments, &fds);

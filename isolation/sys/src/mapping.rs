@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// A shared, writable mapping of a file.
 #[derive(Debug)]
@@ -44,6 +44,36 @@ impl Mapping {
             start: start.cast(),
             bytes,
         })
+    }
+
+    /// Maps `bytes` of a file at an address of the kernel's choice, from the offset that is that address: how managed memory
+    /// of `nvidia-uvm` is mapped.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` for no bytes.
+    pub fn at_its_offset(file: impl AsFd, bytes: usize) -> io::Result<Self> {
+        let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let reserved = unsafe { mmap_anonymous(None, length, ProtFlags::PROT_NONE, flags) }?;
+        let reserved = Self {
+            start: reserved.cast(),
+            bytes,
+        };
+        let offset = i64::try_from(reserved.address()).map_err(io::Error::other)?;
+        // SAFETY: it replaces the reservation just made, which nothing refers into and which ends with it: `reserved` owns
+        // whatever is mapped there.
+        unsafe {
+            mmap(
+                NonZeroUsize::new(reserved.start.addr().get()),
+                length,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED | MapFlags::MAP_FIXED,
+                file,
+                offset,
+            )
+        }?;
+        Ok(reserved)
     }
 
     /// Length in bytes.

@@ -104,13 +104,10 @@ fn of_client(
     cmd: u32,
     params: &mut Params<'_>,
 ) -> Result<(), Refusal> {
+    if let Some(result) = export::control(state, context, client, cmd, params.bytes) {
+        return result;
+    }
     match cmd {
-        ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => {
-            export::to_fd(state, context, client, params.bytes)
-        }
-        ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => {
-            export::from_fd(state, context, client, params.bytes)
-        }
         // {hObject 0, mapFlags 4, addrSpaceType 8}; 1 system memory, 2 framebuffer.
         0xd01 => {
             let object = state.object(context, client, u32_at(params.bytes, 0).ok_or(INVALID)?)?;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use driver::FileId;
+use driver::wire::Replaces;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NO_MEMORY, NV_ERR_OBJECT_NOT_FOUND};
@@ -61,7 +62,7 @@ pub(super) fn alloc_os_event(
                 .try_clone_to_owned()
                 .map_err(|_failed| Refusal(NV_ERR_NO_MEMORY))?;
             Some(Replacement {
-                number: slot.number,
+                replaces: Replaces::Number(slot.number),
                 fd: tenants,
             })
         }

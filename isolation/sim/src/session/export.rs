@@ -1,29 +1,56 @@
-//! Memory that a control file carries to another client (OS_UNIX_EXPORT_OBJECT_TO_FD and its import).
+//! The controls of exported memory (ctrl0000unix.h): one object, or many of a device, through a control file.
 
 use std::sync::Arc;
 
-use nvabi::bytes::u32_at;
-use nvabi::class::NV01_MEMORY_LOCAL_USER;
-use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::bytes::{array_at, put, put_u32, u16_at, u32_at};
+use nvabi::control as ctl;
+use nvabi::status::{
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
+};
 
 use super::objects::{Object, Resource};
 use super::{Context, Refusal, State};
-use crate::card::SimCard;
-use crate::memory::Memory;
+use crate::export::{Carrier, Contents, Exported, METADATA_BYTES};
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM`
 const TYPE_RM: u32 = 1;
+/// `NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_{NONE,VIDMEM,SYSMEM}`
+const IMPORTED_NONE: u8 = 0;
+const IMPORTED_VIDMEM: u8 = 1;
+const IMPORTED_SYSMEM: u8 = 2;
+/// Most handles in one export, and in one import.
+const MOST_EXPORTED: u16 = 512;
+const MOST_IMPORTED: u16 = 128;
 
-/// What a file carries; it keeps the memory until the file is closed.
-#[derive(Debug)]
-pub(super) struct Exported {
-    memory: Arc<Memory>,
-    card: Option<Arc<SimCard>>,
+/// One of these controls; `None` for another one.
+pub(super) fn control(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    cmd: u32,
+    params: &mut [u8],
+) -> Option<Result<(), Refusal>> {
+    Some(match cmd {
+        ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => {
+            export_one(state, context, client, params)
+        }
+        ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => {
+            import_one(state, context, client, params)
+        }
+        ctl::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => info(state, context, params),
+        ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => {
+            export_many(state, context, client, params)
+        }
+        ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => {
+            import_many(state, context, client, params)
+        }
+        _other => return None,
+    })
 }
 
 /// `{type 0, hDevice 4, hParent 8, hObject 12, fd 16, flags 20}`
-pub(super) fn to_fd(
+fn export_one(
     state: &mut State,
     context: &Context<'_>,
     client: u32,
@@ -32,58 +59,234 @@ pub(super) fn to_fd(
     if u32_at(params, 0) != Some(TYPE_RM) {
         return Err(INVALID);
     }
-    let object = state.object(context, client, u32_at(params, 12).ok_or(INVALID)?)?;
-    let exported = Exported {
-        memory: object.memory()?.clone(),
-        card: object.card.clone(),
-    };
-    let (file, _kind) = context
-        .fd_at(1, 16)
-        .and_then(|slot| slot.file)
-        .ok_or(INVALID)?;
-    if state.exports.contains_key(&file) {
+    let (card, exported) = exportable(state, context, client, params, 12)?;
+    // A file carries one object of this call, or those of the other.
+    if carrier(state, context, 16).is_ok() {
         return Err(INVALID);
     }
-    state.exports.insert(file, exported);
-    Ok(())
+    let mut contents = Contents::new(card, 1, [0; METADATA_BYTES]);
+    contents.put(0, vec![exported])?;
+    carry(state, context, 16, contents)
 }
 
 /// `{fd 0, type 4, hDevice 8, hParent 12, hObject 16}`
-pub(super) fn from_fd(
+fn import_one(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    params: &mut [u8],
+) -> Result<(), Refusal> {
+    if u32_at(params, 4) != Some(TYPE_RM) {
+        return Err(INVALID);
+    }
+    let carrier = carrier(state, context, 0)?;
+    let exported = carrier.contents().get(0)?;
+    let parent = u32_at(params, 12).ok_or(INVALID)?;
+    let wanted = u32_at(params, 16).ok_or(INVALID)?;
+    let handle = import(state, context, client, &carrier, parent, wanted, exported)?;
+    put_u32(params, 16, handle);
+    Ok(())
+}
+
+/// `{fd 0, deviceInstance 4, maxObjects 8:2, metadata 10:64}`, from 550 on `{fd 0, deviceInstance 4, gpuInstanceId 8,
+/// maxObjects 12:2, metadata 14:64}`.
+fn info(state: &mut State, context: &Context<'_>, params: &mut [u8]) -> Result<(), Refusal> {
+    const BYTES_535: usize = 76;
+    let carrier = carrier(state, context, 0)?;
+    let contents = carrier.contents();
+    let most_at = if params.len() == BYTES_535 {
+        8
+    } else {
+        put_u32(params, 8, u32::MAX);
+        12
+    };
+    put_u32(params, 4, contents.card.index);
+    put(params, most_at, &contents.most.to_le_bytes());
+    put(params, most_at + 2, &contents.metadata);
+    Ok(())
+}
+
+/// `{fd 0, hDevice 4, maxObjects 8:2, metadata 10:64, objects 76:2048, numObjects 2124:2, index 2126:2}`; the first call for
+/// a file says how many it may carry.
+fn export_many(
     state: &mut State,
     context: &Context<'_>,
     client: u32,
     params: &[u8],
 ) -> Result<(), Refusal> {
-    if u32_at(params, 4) != Some(TYPE_RM) {
+    let short = |at| u16_at(params, at).ok_or(INVALID);
+    let (most, count, index) = (short(8)?, short(2124)?, short(2126)?);
+    if count > MOST_EXPORTED {
         return Err(INVALID);
     }
-    let (file, _kind) = context
-        .fd_at(1, 0)
-        .and_then(|slot| slot.file)
-        .ok_or(INVALID)?;
-    let exported = state
-        .exports
-        .get(&file)
+    let device = u32_at(params, 4).ok_or(INVALID)?;
+    let device = state.object(context, client, device)?;
+    let card = match &device.resource {
+        Resource::Device(_space) => device.card.clone().ok_or(INVALID)?,
+        Resource::Client
+        | Resource::Subdevice
+        | Resource::Memory(..)
+        | Resource::Virtual(_)
+        | Resource::VaSpace(_)
+        | Resource::ChannelGroup(..)
+        | Resource::ContextShare(_)
+        | Resource::Channel(_)
+        | Resource::Plain => return Err(INVALID),
+    };
+    let mut objects = Vec::new();
+    for at in (76..).step_by(4).take(usize::from(count)) {
+        let (on, exported) = exportable(state, context, client, params, at)?;
+        if on.index != card.index {
+            return Err(Refusal(NV_ERR_INVALID_DEVICE));
+        }
+        objects.push(exported);
+    }
+    if let Ok(carrier) = carrier(state, context, 0) {
+        let mut contents = carrier.contents();
+        if contents.card.index != card.index || contents.most != most {
+            return Err(INVALID);
+        }
+        return contents.put(index, objects);
+    }
+    if most == 0 {
+        return Err(INVALID);
+    }
+    let metadata = array_at(params, 10).ok_or(INVALID)?;
+    let mut contents = Contents::new(card, most, metadata);
+    contents.put(index, objects)?;
+    carry(state, context, 0, contents)
+}
+
+/// `{fd 0, hParent 4, objects 8:512, objectTypes 520:128, numObjects 648:2, index 650:2}`; a handle of 0 leaves its object
+/// where it is, a failure takes back what the call has imported.
+fn import_many(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    params: &mut [u8],
+) -> Result<(), Refusal> {
+    let (count, index) = (
+        u16_at(params, 648).ok_or(INVALID)?,
+        u16_at(params, 650).ok_or(INVALID)?,
+    );
+    if count > MOST_IMPORTED {
+        return Err(INVALID);
+    }
+    let parent = u32_at(params, 4).ok_or(INVALID)?;
+    let carrier = carrier(state, context, 0)?;
+    let mut made = Vec::new();
+    let mut kinds = Vec::new();
+    for at in 0..count {
+        let wanted = u32_at(params, 8 + 4 * usize::from(at)).ok_or(INVALID)?;
+        if wanted == 0 {
+            kinds.push(IMPORTED_NONE);
+            continue;
+        }
+        let result = index
+            .checked_add(at)
+            .ok_or(INVALID)
+            .and_then(|index| carrier.contents().get(index))
+            .and_then(|exported| {
+                kinds.push(if exported.memory.charge.is_some() {
+                    IMPORTED_VIDMEM
+                } else {
+                    IMPORTED_SYSMEM
+                });
+                import(state, context, client, &carrier, parent, wanted, exported)
+            });
+        match result {
+            Ok(handle) => made.push(handle),
+            Err(refusal) => {
+                for handle in made {
+                    super::alloc::free(state, context, client, handle)?;
+                }
+                return Err(refusal);
+            }
+        }
+    }
+    for (kind, at) in kinds.iter().zip(520..) {
+        put(params, at, &[*kind]);
+    }
+    Ok(())
+}
+
+/// The memory object of a handle in the parameters, as a kernel client would duplicate it.
+fn exportable(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    params: &[u8],
+    at: usize,
+) -> Result<(Arc<crate::card::SimCard>, Exported), Refusal> {
+    let handle = u32_at(params, at).ok_or(INVALID)?;
+    let object = state.object(context, client, handle)?;
+    let card = object.card.clone().ok_or(INVALID)?;
+    card.alive()?;
+    let exported = Exported {
+        class: object.class,
+        memory: object.memory()?.clone(),
+    };
+    Ok((card, exported))
+}
+
+/// What the file of a descriptor in the parameters carries. A session that asks has it open from now on.
+fn carrier(state: &mut State, context: &Context<'_>, at: usize) -> Result<Arc<Carrier>, Refusal> {
+    let slot = context.fd_at(1, at).ok_or(INVALID)?;
+    let (file, _kind) = slot.file.ok_or(INVALID)?;
+    if let Some(carrier) = state.exports.get(&file) {
+        return Ok(carrier.clone());
+    }
+    let carrier = context
+        .sent(slot)
+        .and_then(|fd| context.hardware.exports.of(fd))
         .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))?;
-    let (memory, card) = (exported.memory.clone(), exported.card.clone());
-    let parent = u32_at(params, 12).ok_or(INVALID)?;
-    let wanted = u32_at(params, 16)
-        .filter(|wanted| *wanted != 0)
-        .ok_or(INVALID)?;
+    state.exports.insert(file, carrier.clone());
+    Ok(carrier)
+}
+
+/// Lets the file of a descriptor carry exports.
+fn carry(
+    state: &mut State,
+    context: &Context<'_>,
+    at: usize,
+    contents: Contents,
+) -> Result<(), Refusal> {
+    let slot = context.fd_at(1, at).ok_or(INVALID)?;
+    let (file, _kind) = slot.file.ok_or(INVALID)?;
+    let fd = context
+        .sent(slot)
+        .and_then(|fd| fd.try_clone().ok())
+        .ok_or(Refusal(NV_ERR_NOT_SUPPORTED))?;
+    let carrier = context.hardware.exports.add(fd, contents);
+    state.exports.insert(file, carrier);
+    Ok(())
+}
+
+/// A handle for an exported object, below a parent on its card.
+fn import(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    carrier: &Carrier,
+    parent: u32,
+    wanted: u32,
+    exported: Exported,
+) -> Result<u32, Refusal> {
+    let card = carrier.contents().card.clone();
+    card.alive()?;
     let client = state.client(context, client)?;
     let (_handle, device) = client.device_of(parent)?;
-    if device.card.as_ref().map(|card| card.index) != card.as_ref().map(|card| card.index) {
+    if device.card.as_ref().map(|on| on.index) != Some(card.index) {
         return Err(Refusal(NV_ERR_INVALID_DEVICE));
     }
+    let Exported { class, memory } = exported;
     client.insert(
         wanted,
         Object::new(
-            NV01_MEMORY_LOCAL_USER,
+            class,
             parent,
-            card,
+            Some(card),
             Resource::Memory(memory, Vec::new()),
         ),
-    )?;
-    Ok(())
+    )
 }

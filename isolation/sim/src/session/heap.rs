@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use driver::wire::Replaces;
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{self, NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR};
 use nvabi::layout::{memory_params, nvos02, nvos32};
@@ -127,7 +128,7 @@ pub(super) fn alloc_memory(
                     .share()
                     .map_err(|_failed| Refusal(NV_ERR_NO_MEMORY))?;
                 replacement = Some(Replacement {
-                    number: fd.number,
+                    replaces: Replaces::Number(fd.number),
                     fd: shared,
                 });
             }

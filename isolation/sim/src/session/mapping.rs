@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use driver::wire::Replaces;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::layout::{nvos33, nvos46, nvos47};
 use nvabi::status::{
@@ -71,7 +72,7 @@ pub(super) fn map_memory(
     })?;
     put_u64(arg, nvos33::P_LINEAR, 0);
     Ok(Some(Replacement {
-        number: slot.number,
+        replaces: Replaces::Number(slot.number),
         fd,
     }))
 }

@@ -10,25 +10,26 @@ mod mapping;
 mod objects;
 mod query;
 mod uvm;
+mod uvm_files;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use driver::wire::WireFd;
+use driver::wire::{Replaces, WireFd};
 use driver::{Caller, CardSum, FileId, FileKind};
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE};
 
 use crate::card::{Charge, SimCard};
+use crate::export::Carrier;
 use crate::fifo::Runner;
 use crate::gate::Gate;
 use crate::locked;
-use crate::machine::Hardware;
+use crate::machine::{Called, Hardware};
 use crate::session::event::OsEvent;
-use crate::session::export::Exported;
 use crate::session::objects::{Client, Object};
 pub(crate) use crate::session::query::nanoseconds;
-use crate::session::uvm::UvmFile;
+use crate::session::uvm_files::UvmFiles;
 
 /// An `NV_STATUS` that is not `NV_OK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(crate) type Segments = Vec<Vec<u8>>;
 /// A file to put in place of one of the tenant's descriptors.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    pub(crate) number: i32,
+    pub(crate) replaces: Replaces,
     pub(crate) fd: OwnedFd,
 }
 
@@ -77,6 +78,7 @@ pub(crate) struct Context<'a> {
     pub(crate) kind: FileKind,
     pub(crate) caller: Caller,
     pub(crate) fds: &'a [WireFd],
+    pub(crate) files: &'a [OwnedFd],
 }
 
 impl Context<'_> {
@@ -85,6 +87,13 @@ impl Context<'_> {
         self.fds
             .iter()
             .find(|fd| fd.segment == segment && usize::try_from(fd.at) == Ok(at))
+    }
+
+    /// The duplicate of a descriptor, where it was sent.
+    fn sent(&self, slot: &WireFd) -> Option<&OwnedFd> {
+        let at = self.fds.iter().position(|fd| fd == slot)?;
+        let before = self.fds.iter().take(at).filter(|fd| fd.sent).count();
+        slot.sent.then(|| self.files.get(before)).flatten()
     }
 }
 
@@ -120,9 +129,10 @@ struct State {
     /// Control file of each device file, by REGISTER_FD.
     linked: HashMap<FileId, FileId>,
     clients: BTreeMap<u32, Client>,
-    uvm: HashMap<FileId, UvmFile>,
+    uvm: UvmFiles,
     os_events: Vec<OsEvent>,
-    exports: HashMap<FileId, Exported>,
+    /// Of each file that carries exports: as long as the session has it open, they live.
+    exports: HashMap<FileId, Arc<Carrier>>,
 }
 
 impl Session {
@@ -138,16 +148,17 @@ impl Session {
     }
 
     /// Executes one ioctl, changing its blocks.
-    pub(crate) fn ioctl(
-        &self,
-        file: FileId,
-        kind: FileKind,
-        caller: Caller,
-        cmd: u32,
-        segments: &mut Segments,
-        fds: &[WireFd],
-    ) -> Ioctl {
-        let context = Context {
+    pub(crate) fn ioctl(&self, called: &Called<'_>, segments: &mut Segments) -> Ioctl {
+        let &Called {
+            file,
+            kind,
+            private,
+            caller,
+            cmd,
+            fds,
+            ref files,
+        } = called;
+        let mut context = Context {
             hardware: &self.hardware,
             session: &self.name,
             runner: &self.runner,
@@ -155,6 +166,7 @@ impl Session {
             kind,
             caller,
             fds,
+            files,
         };
         if locked(&self.faults).over {
             return Ioctl::returns(EIO);
@@ -164,7 +176,10 @@ impl Session {
             FileKind::Ctl | FileKind::Card { .. } => {
                 escape::execute(&mut state, &context, cmd, segments)
             }
-            FileKind::Uvm => uvm::execute(&mut state, &context, cmd, segments),
+            FileKind::Uvm => {
+                context.file = state.uvm.known_as(file, private);
+                uvm::execute(&mut state, &context, cmd, segments)
+            }
             FileKind::UvmTools => Ioctl::returns(EINVAL),
         };
         drop(state);
@@ -196,15 +211,7 @@ impl Session {
         for client in clients {
             state.free_client(&self.runner, client);
         }
-        let files: Vec<FileId> = state
-            .uvm
-            .keys()
-            .chain(state.exports.keys())
-            .copied()
-            .collect();
-        for file in files {
-            state.close(&self.runner, file);
-        }
+        state.uvm.end();
         *state = State::default();
         drop(state);
         self.runner.stop();
@@ -347,9 +354,7 @@ impl State {
         }
         self.linked
             .retain(|device, ctl| *device != file && *ctl != file);
-        if let Some(uvm) = self.uvm.remove(&file) {
-            uvm.end(file);
-        }
+        self.uvm.close(file);
         self.exports.remove(&file);
         self.os_events.retain(|event| event.file != file);
     }

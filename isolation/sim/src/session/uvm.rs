@@ -1,58 +1,38 @@
 //! The ioctls of `/dev/nvidia-uvm`: external ranges, and the maps in them that hold memory.
 //!
-//! Managed memory (an `mmap` of the file) is not modelled: migrations and semaphore pools are refused.
+//! Managed memory is whatever the process has mapped of its file (`managed`): policies and migrations are accepted on it
+//! and move nothing. Semaphore pools are refused.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use driver::FileId;
-use nvabi::bytes::{array_at, put, put_u32, u32_at, u64_at};
+use driver::wire::Replaces;
+use nvabi::bytes::{array_at, put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::status::{
     NV_ERR_GPU_UUID_NOT_FOUND, NV_ERR_ILLEGAL_ACTION, NV_ERR_INVALID_ADDRESS,
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_LIMIT,
-    NV_ERR_INVALID_STATE, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_UVM_ADDRESS_IN_USE,
-    NV_OK,
+    NV_ERR_INVALID_STATE, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_UVM_ADDRESS_IN_USE, NV_OK,
 };
 use nvabi::uvm::{self, map_external};
 
 use super::objects::Resource;
-use super::{Context, EFAULT, EINVAL, Ioctl, Refusal, Segments, State};
+use super::{Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State};
 use crate::card::SimCard;
-use crate::vaspace::{MadeBy, VaSpace};
+use crate::managed::Managed;
+use crate::vaspace::MadeBy;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const BAD_ADDRESS: Refusal = Refusal(NV_ERR_INVALID_ADDRESS);
+/// `UVM_{SET,UNSET}_PREFERRED_LOCATION`, `UVM_{ENABLE,DISABLE}_READ_DUPLICATION`, `UVM_{SET,UNSET}_ACCESSED_BY`: what is to
+/// become of managed pages (`base 0:8, length 8:8`, then a processor where there is one).
+const POLICIES: std::ops::RangeInclusive<u32> = SET_PREFERRED_LOCATION..=UNSET_ACCESSED_BY;
+const SET_PREFERRED_LOCATION: u32 = 42;
+const SET_ACCESSED_BY: u32 = 46;
+const UNSET_ACCESSED_BY: u32 = 47;
+/// Bytes of `UVM_FREE_PARAMS` in the releases where it names a length.
+const FREE_WITH_LENGTH_BYTES: usize = 24;
 /// Addresses and lengths are whole pages.
 const PAGE_BYTES: u64 = 4096;
-
-/// What a uvm file knows.
-#[derive(Debug, Default)]
-pub(super) struct UvmFile {
-    initialised: bool,
-    /// External ranges: first address to last.
-    ranges: BTreeMap<u64, u64>,
-    /// Registered cards, by index, each with its address space once that is registered.
-    cards: HashMap<u32, Option<Arc<VaSpace>>>,
-}
-
-impl UvmFile {
-    /// The file is closed: its maps end, and with them their hold on memory.
-    pub(super) fn end(self, file: FileId) {
-        for space in self.cards.into_values().flatten() {
-            space.unmap_all(|made_by| made_by == MadeBy::Uvm(file));
-        }
-    }
-
-    /// The external range that a span lies in.
-    fn range_around(&self, base: u64, last: u64) -> Option<(u64, u64)> {
-        let (from, to) = self.ranges.range(..=base).next_back()?;
-        (last <= *to).then_some((*from, *to))
-    }
-
-    fn spaces(&self) -> impl Iterator<Item = &Arc<VaSpace>> {
-        self.cards.values().flatten()
-    }
-}
 
 pub(super) fn execute(
     state: &mut State,
@@ -71,7 +51,12 @@ pub(super) fn execute(
     let Some(block) = segments.first_mut().filter(|block| block.len() >= size) else {
         return Ioctl::returns(EFAULT);
     };
-    let result = run(state, context, cmd, block);
+    let mut replacement = None;
+    let result = if cmd == uvm::UVM_INITIALIZE.cmd {
+        initialise(state, context).map(|file| replacement = file)
+    } else {
+        run(state, context, cmd, size, block)
+    };
     let status = result.map_or_else(
         |Refusal(status)| {
             tracing::debug!(call = row.name, status, "refused");
@@ -80,32 +65,44 @@ pub(super) fn execute(
         |()| NV_OK,
     );
     let status_at = usize::try_from(row.status.of(release)).unwrap_or(usize::MAX);
-    Ioctl::returns(if put_u32(block, status_at, status) {
+    let ret = if put_u32(block, status_at, status) {
         0
     } else {
         EFAULT
-    })
+    };
+    Ioctl { ret, replacement }
+}
+
+/// Binds the file to the caller's address space, and puts one in its place that managed memory can be mapped through.
+fn initialise(state: &mut State, context: &Context<'_>) -> Result<Option<Replacement>, Refusal> {
+    if state.uvm.get(context.file).is_some() {
+        return Ok(None);
+    }
+    let no_memory = |error| {
+        tracing::warn!(%error, "no file for managed memory");
+        Refusal(NV_ERR_NO_MEMORY)
+    };
+    let managed = Managed::new(context.caller.tgid).map_err(no_memory)?;
+    let file = managed.file().map_err(no_memory)?;
+    state.uvm.initialise(context.file, managed);
+    Ok(Some(Replacement {
+        replaces: Replaces::CalledOn,
+        fd: file.into(),
+    }))
 }
 
 fn run(
     state: &mut State,
     context: &Context<'_>,
     cmd: u32,
+    size: usize,
     block: &mut [u8],
 ) -> Result<(), Refusal> {
-    if cmd == uvm::UVM_INITIALIZE.cmd {
-        state.uvm.entry(context.file).or_default().initialised = true;
-        return Ok(());
-    }
     if cmd == uvm::UVM_MM_INITIALIZE.cmd {
         // The second file only keeps the address space of the first alive.
         return Ok(());
     }
-    if !state
-        .uvm
-        .get(&context.file)
-        .is_some_and(|file| file.initialised)
-    {
+    if state.uvm.get(context.file).is_none() {
         return Err(Refusal(NV_ERR_ILLEGAL_ACTION));
     }
     if cmd == uvm::UVM_REGISTER_GPU_VASPACE.cmd {
@@ -119,7 +116,7 @@ fn run(
     }
     let file = state
         .uvm
-        .get_mut(&context.file)
+        .get_mut(context.file)
         .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
     match cmd {
         cmd if cmd == uvm::UVM_REGISTER_GPU.cmd => {
@@ -137,7 +134,9 @@ fn run(
                 .cards
                 .remove(&card.index)
                 .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
-            end_maps(space.as_ref(), context.file);
+            if let Some(space) = space {
+                file.leave(&space, context.file);
+            }
             Ok(())
         }
         cmd if cmd == uvm::UVM_UNREGISTER_GPU_VASPACE.cmd => {
@@ -147,7 +146,7 @@ fn run(
                 .get_mut(&card.index)
                 .and_then(Option::take)
                 .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
-            end_maps(Some(&space), context.file);
+            file.leave(&space, context.file);
             Ok(())
         }
         cmd if cmd == uvm::UVM_ENABLE_PEER_ACCESS.cmd
@@ -180,10 +179,21 @@ fn run(
             Ok(())
         }
         cmd if cmd == uvm::UVM_FREE.cmd => {
-            // Only a whole range is freed, named by its base and length.
-            let (base, last) = span(block)?;
+            // Only a whole range is freed, named by its base and, before 595, its length.
+            let base = u64_at(block, 0).ok_or(INVALID)?;
+            let last = if size < FREE_WITH_LENGTH_BYTES {
+                file.ranges.get(&base).copied().ok_or(BAD_ADDRESS)?
+            } else {
+                span(block)?.1
+            };
             if file.ranges.get(&base) != Some(&last) {
-                return Err(BAD_ADDRESS);
+                if file.range_around(base, last).is_some() || !file.managed.covers(base, last) {
+                    return Err(BAD_ADDRESS);
+                }
+                return file
+                    .managed
+                    .discard(base, last - base + 1)
+                    .map_err(|_failed| BAD_ADDRESS);
             }
             file.ranges.remove(&base);
             for space in file.spaces() {
@@ -209,18 +219,36 @@ fn run(
         }
         cmd if cmd == uvm::UVM_VALIDATE_VA_RANGE.cmd => {
             let (base, last) = span(block)?;
-            file.range_around(base, last)
-                .map(|_range| ())
-                .ok_or(BAD_ADDRESS)
+            if file.range_around(base, last).is_some() || file.managed.covers(base, last) {
+                Ok(())
+            } else {
+                Err(BAD_ADDRESS)
+            }
         }
-        cmd if cmd == uvm::UVM_MIGRATE.cmd => Err(BAD_ADDRESS),
+        cmd if POLICIES.contains(&cmd) || cmd == uvm::UVM_MIGRATE.cmd => {
+            let (base, last) = span(block)?;
+            if !file.managed.covers(base, last) {
+                return Err(BAD_ADDRESS);
+            }
+            // Every processor but a card is the host.
+            let to = [SET_PREFERRED_LOCATION, SET_ACCESSED_BY, UNSET_ACCESSED_BY];
+            let card = (to.contains(&cmd) || cmd == uvm::UVM_MIGRATE.cmd)
+                .then(|| card_at(context, block, 16).ok())
+                .flatten();
+            if let Some(card) = card {
+                card.alive()?;
+                if !file.cards.contains_key(&card.index) {
+                    return Err(Refusal(NV_ERR_INVALID_DEVICE));
+                }
+            }
+            if cmd == uvm::UVM_MIGRATE.cmd {
+                // {…, userSpaceStart 56:8, userSpaceLength 64:8}: nothing is left for user space to do.
+                put_u64(block, 56, 0);
+                put_u64(block, 64, 0);
+            }
+            Ok(())
+        }
         _semaphore_pools_and_p2p => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
-    }
-}
-
-fn end_maps(space: Option<&Arc<VaSpace>>, file: FileId) {
-    if let Some(space) = space {
-        space.unmap_all(|made_by| made_by == MadeBy::Uvm(file));
     }
 }
 
@@ -282,10 +310,11 @@ fn register_space(state: &mut State, context: &Context<'_>, block: &[u8]) -> Res
     };
     let file = state
         .uvm
-        .get_mut(&context.file)
+        .get_mut(context.file)
         .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
     match file.cards.get_mut(&card.index) {
         Some(slot @ None) => {
+            space.manage(file.managed.clone());
             *slot = Some(space);
             Ok(())
         }
@@ -346,7 +375,7 @@ fn map_external_allocation(
     }
     let file = state
         .uvm
-        .get(&context.file)
+        .get(context.file)
         .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
     file.range_around(base, last).ok_or(BAD_ADDRESS)?;
     let memory = state

@@ -36,6 +36,8 @@ pub(crate) struct Card {
     pub(crate) uuid: [u8; 16],
     pub(crate) space: u32,
     pub(crate) uvm: Opened,
+    /// What managed memory is mapped through.
+    pub(crate) managed: File,
     pub(crate) group: u32,
     pub(crate) channel: u32,
     pub(crate) debugger: u32,
@@ -171,7 +173,8 @@ impl Card {
             )
             .unwrap();
         let uuid: [u8; 16] = array_at(&gid, 12).unwrap();
-        let uvm = tenant.uvm_file(uuid, space);
+        let (uvm, managed) = tenant.initialised();
+        tenant.register_space(uvm, uuid, space);
 
         let mut params = vec![0; 20];
         put_u32(&mut params, 12, 1);
@@ -280,6 +283,7 @@ impl Card {
             at: 8,
             number: 55,
             file: Some((target.id, target.kind)),
+            sent: false,
         };
         let back = tenant
             .call(
@@ -302,6 +306,7 @@ impl Card {
             uuid,
             space,
             uvm,
+            managed,
             group,
             channel,
             debugger,

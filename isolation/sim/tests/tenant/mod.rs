@@ -9,19 +9,21 @@
 
 pub(crate) mod card;
 
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use driver::wire::WireFd;
+use driver::wire::{Replaces, WireFd};
 use driver::{Caller, FileId, FileKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::escape::{self, Escape};
 use nvabi::layout::{memory_params, nvos00, nvos02, nvos21, nvos33, nvos46, nvos54, nvos55};
 use nvabi::uvm::{self, Uvm, map_external};
 use nvabi::{Release, class, control};
-use sim::{Machine, Profile, SessionHandle};
+use sim::{Called, Machine, Profile, SessionHandle};
 
 static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
 
@@ -42,10 +44,13 @@ pub(crate) fn ada(version: &str, memory_mib: u64, count: u32) -> Arc<Machine> {
 pub(crate) struct Opened {
     pub(crate) id: FileId,
     pub(crate) kind: FileKind,
+    /// Its inode, where the simulator has put it in the place of a node.
+    pub(crate) private: Option<u64>,
 }
 
 pub(crate) fn open(kind: FileKind) -> Opened {
     Opened {
+        private: None,
         id: FileId(NEXT_FILE.fetch_add(1, Ordering::Relaxed)),
         kind,
     }
@@ -55,7 +60,7 @@ pub(crate) fn open(kind: FileKind) -> Opened {
 pub(crate) struct Back {
     pub(crate) ret: i32,
     pub(crate) segments: Vec<Vec<u8>>,
-    pub(crate) file: Option<(i32, File)>,
+    pub(crate) file: Option<(Replaces, File)>,
 }
 
 /// A process in a session, with a client of its own.
@@ -65,6 +70,8 @@ pub(crate) struct Tenant {
     pub(crate) pid: i32,
     pub(crate) ctl: Opened,
     pub(crate) root: u32,
+    /// Files that can go beside a call, by the number that they have in this tenant.
+    pub(crate) sendable: BTreeMap<i32, File>,
 }
 
 /// `NV_STATUS`
@@ -83,6 +90,7 @@ impl Tenant {
             pid,
             ctl: open(FileKind::Ctl),
             root: 0,
+            sendable: BTreeMap::new(),
         };
         tenant.root = tenant.alloc(0, class::NV01_ROOT_CLIENT, 0, None).unwrap();
         tenant
@@ -99,12 +107,24 @@ impl Tenant {
             tgid: self.pid,
             tid: self.pid,
         };
-        let outcome = self
-            .session
-            .ioctl(on.id, on.kind, caller, cmd, &mut segments, fds);
+        let files = fds
+            .iter()
+            .filter(|fd| fd.sent)
+            .map(|fd| self.sendable[&fd.number].try_clone().unwrap().into())
+            .collect();
+        let called = Called {
+            file: on.id,
+            kind: on.kind,
+            private: on.private,
+            caller,
+            cmd,
+            fds,
+            files,
+        };
+        let outcome = self.session.ioctl(&called, &mut segments);
         let file = outcome
             .replaces
-            .map(|(number, fd)| (number, File::from(fd)));
+            .map(|(replaces, fd)| (replaces, File::from(fd)));
         Back {
             ret: outcome.ret,
             segments,
@@ -285,6 +305,7 @@ impl Tenant {
             at: 0,
             number: 3,
             file: Some((self.ctl.id, self.ctl.kind)),
+            sent: false,
         };
         self.ioctl(
             file,
@@ -309,6 +330,7 @@ impl Tenant {
             at: u32::try_from(nvos33::FD).unwrap(),
             number: 77,
             file: Some((target.id, target.kind)),
+            sent: false,
         };
         let back = self.call(
             self.ctl,
@@ -318,7 +340,7 @@ impl Tenant {
             &[slot],
         )?;
         let (number, file) = back.file.unwrap();
-        assert_eq!(number, 77);
+        assert_eq!(number, Replaces::Number(77));
         Ok(file)
     }
 
@@ -402,10 +424,31 @@ impl Tenant {
         }
     }
 
+    /// An initialised uvm file: the one of the tenant's own, which has taken the place of the node.
+    pub(crate) fn initialised(&self) -> (Opened, File) {
+        let node = open(FileKind::Uvm);
+        let row = &uvm::UVM_INITIALIZE;
+        let block = vec![0; row.size.of(self.release) as usize];
+        let back = self.ioctl(node, row.cmd, vec![block], &[]);
+        let (replaces, file) = back.file.unwrap();
+        assert_eq!((back.ret, replaces), (0, Replaces::CalledOn));
+        let own = Opened {
+            private: Some(file.metadata().unwrap().ino()),
+            ..open(FileKind::Uvm)
+        };
+        // As a broker does: nobody holds the node any more, and what stands in its place is a file of its own.
+        self.session.closed(node.id);
+        (own, file)
+    }
+
     /// A uvm file with a card and its address space.
     pub(crate) fn uvm_file(&self, uuid: [u8; 16], space: u32) -> Opened {
-        let file = open(FileKind::Uvm);
-        self.uvm(file, &uvm::UVM_INITIALIZE, |_block| {}).unwrap();
+        let (file, _own) = self.initialised();
+        self.register_space(file, uuid, space);
+        file
+    }
+
+    pub(crate) fn register_space(&self, file: Opened, uuid: [u8; 16], space: u32) {
         self.uvm(file, &uvm::UVM_REGISTER_GPU, |block| {
             put(block, 0, &uuid);
         })
@@ -416,7 +459,6 @@ impl Tenant {
             put_u32(block, 24, space);
         })
         .unwrap();
-        file
     }
 
     pub(crate) fn create_range(&self, file: Opened, base: u64, bytes: u64) -> Result<(), Status> {

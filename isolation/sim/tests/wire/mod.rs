@@ -121,6 +121,7 @@ pub(crate) fn request(
     Request::Ioctl {
         file: CTL,
         kind: FileKind::Ctl,
+        private: None,
         caller: Caller { tgid: 1, tid: 1 },
         ticket,
         cmd: row.cmd(Release::R570),

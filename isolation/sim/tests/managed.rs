@@ -1,0 +1,128 @@
+//! Managed memory: mapped through the file that has taken the place of `nvidia-uvm`, reached by the card at its address.
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
+
+mod tenant;
+
+use std::os::fd::AsFd;
+
+use driver::FileKind;
+use nvabi::bytes::{put, put_u64};
+use nvabi::status::{NV_ERR_ILLEGAL_ACTION, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_DEVICE};
+use nvabi::uvm;
+use sys::mapping::Mapping;
+use tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
+use tenant::{Tenant, ada, open};
+
+const BYTES: u32 = 1 << 20;
+
+fn map(card: &Card) -> Mapping {
+    Mapping::at_its_offset(card.managed.as_fd(), usize::try_from(BYTES).unwrap()).unwrap()
+}
+
+/// A call on a span, for the processor of some card where there is one.
+fn on(card: &Card, row: &uvm::Uvm, base: u64, bytes: u64, to: [u8; 16]) -> Result<(), u32> {
+    card.tenant
+        .uvm(card.uvm, row, |block| {
+            put_u64(block, 0, base);
+            put_u64(block, 8, bytes);
+            if block.len() >= 40 {
+                put(block, 16, &to);
+            }
+        })
+        .map(drop)
+}
+
+#[test]
+fn a_card_reaches_what_its_process_has_mapped_and_nothing_after_that() {
+    let card = Card::open(&ada("570.195.03", 64, 1));
+    let (from, to) = (map(&card), map(&card));
+    let word = |mapping: &Mapping, at| mapping.read_u32(at).unwrap();
+    assert_eq!(word(&from, 0), 0, "pages begin as zeros");
+    from.write_u32(0x1234, 0xfeed).unwrap();
+    from.write_u32(0xf_fffc, 0xbeef).unwrap();
+    // From one managed range to another, by way of the card's own memory.
+    let mut commands = copy(from.address(), BUFFER, BYTES);
+    commands.extend(copy(BUFFER, to.address(), BYTES));
+    commands.extend(signal(HOST, 1));
+    card.submit(&commands);
+    card.interrupted();
+    assert_eq!((word(&to, 0x1234), word(&to, 0xf_fffc)), (0xfeed, 0xbeef));
+    assert_eq!(
+        card.tenant.session.sums()[0].memory_bytes,
+        10 * MIB,
+        "no page is the card's"
+    );
+
+    let gone = to.address();
+    drop(to);
+    card.submit(&copy(BUFFER, gone, 16));
+    let fault = || card.tenant.ask(card.debugger, 0x83de_0328, &[]).unwrap();
+    until("a fault", || fault()[64] == 1);
+    assert_eq!(nvabi::bytes::u64_at(&fault(), 0), Some(gone));
+}
+
+#[test]
+fn policies_and_moves_are_taken_on_mapped_ranges_only() {
+    for version in ["535.261.03", "550.163.01", "570.195.03", "580.105.08"] {
+        let machine = ada(version, 64, 2);
+        let card = Card::open(&machine);
+        let mapping = map(&card);
+        let (base, bytes) = (mapping.address(), u64::from(BYTES));
+        let other = machine.cards()[1].profile.uuid;
+        for row in [&uvm::UVM_VALIDATE_VA_RANGE, &uvm::UVM_MIGRATE] {
+            for processor in [card.uuid, [0; 16]] {
+                on(&card, row, base, bytes, processor).unwrap();
+                on(&card, row, base + 4096, 4096, processor).unwrap();
+                let beyond = on(&card, row, base + 4096, bytes, processor);
+                assert_eq!(
+                    beyond,
+                    Err(NV_ERR_INVALID_ADDRESS),
+                    "{version} {}",
+                    row.name
+                );
+            }
+        }
+        let unregistered = on(&card, &uvm::UVM_MIGRATE, base, bytes, other);
+        assert_eq!(unregistered, Err(NV_ERR_INVALID_DEVICE), "{version}");
+        // An external range is not managed, and cannot be moved.
+        let external = on(&card, &uvm::UVM_MIGRATE, BUFFER, 4 * MIB, card.uuid);
+        assert_eq!(external, Err(NV_ERR_INVALID_ADDRESS), "{version}");
+
+        mapping.write_u32(0, 7).unwrap();
+        on(&card, &uvm::UVM_FREE, base, bytes, card.uuid).unwrap();
+        assert_eq!(
+            mapping.read_u32(0),
+            Some(0),
+            "{version}: freed pages are zeros"
+        );
+        drop(mapping);
+        let freed = on(&card, &uvm::UVM_FREE, base, bytes, card.uuid);
+        assert_eq!(freed, Err(NV_ERR_INVALID_ADDRESS), "{version}");
+    }
+}
+
+#[test]
+fn every_initialised_file_has_pages_of_its_own() {
+    let machine = ada("570.195.03", 64, 1);
+    let (one, two) = (
+        Tenant::new(&machine, "ns/one"),
+        Tenant::new(&machine, "ns/two"),
+    );
+    let ((file, first), (_other, second)) = (one.initialised(), two.initialised());
+    let mapping = Mapping::at_its_offset(first.as_fd(), 4096).unwrap();
+    mapping.write_u32(0, 7).unwrap();
+    let mut word = [0; 4];
+    std::os::unix::fs::FileExt::read_exact_at(&second, &mut word, mapping.address()).unwrap();
+    assert_eq!(word, [0; 4]);
+    assert!(first.set_len(0).is_err(), "nobody may cut it short");
+    // A second initialisation finds it as it is; a file that nobody has initialised is refused.
+    one.uvm(file, &uvm::UVM_INITIALIZE, |_block| {}).unwrap();
+    let bare = one.uvm(open(FileKind::Uvm), &uvm::UVM_MM_INITIALIZE, |_block| {});
+    bare.unwrap();
+    let bare = one.uvm(
+        open(FileKind::Uvm),
+        &uvm::UVM_PAGEABLE_MEM_ACCESS,
+        |_block| {},
+    );
+    assert_eq!(bare.unwrap_err(), NV_ERR_ILLEGAL_ACTION);
+}
