@@ -14,7 +14,7 @@ use crate::issue::{Slot, issue};
 use crate::nodes::Nodes;
 use crate::{
     Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
-    ImplicitBytes, Ticket, pointers,
+    ImplicitBytes, Ticket, descriptors, pointers,
 };
 
 const VERSION_FILE: &str = "/proc/driver/nvidia/version";
@@ -127,6 +127,7 @@ impl Driver for KernelDriver {
         _ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
+        descriptors::check(file.kind, call, self.facts.release)?;
         let taken = pointers::take(file.kind, call, self.facts.release)?;
         // The driver resolves descriptors in this process: it gets our duplicates, the tenant keeps its numbers.
         let slots: Vec<Slot<'_>> = call

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod descriptors;
 pub mod executor;
 pub mod issue;
 pub mod kernel;

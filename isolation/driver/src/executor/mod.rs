@@ -29,7 +29,7 @@ use nvabi::{Release, class, control, escape, status};
 use crate::kernel::{Facts, KernelDriver, OpenError, put_numbers_back};
 use crate::{
     Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FdSlot, FileId, FileKind,
-    FileRef, ImplicitBytes, Segment, Ticket, pointers,
+    FileRef, ImplicitBytes, Segment, Ticket, descriptors, pointers,
 };
 use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
 
@@ -329,6 +329,7 @@ impl Driver for ExecutorDriver {
         ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
+        descriptors::check(file.kind, call, self.facts.release)?;
         let taken = pointers::take(file.kind, call, self.facts.release)?;
         let result = self.carry(file, ticket, call);
         put_numbers_back(call);

@@ -35,6 +35,10 @@ pub(crate) const TESTS: &[Test] = &[
         "without_an_executor_the_error_names_the_socket",
         without_an_executor_the_error_names_the_socket,
     ),
+    (
+        "what_is_no_request_is_refused",
+        what_is_no_request_is_refused,
+    ),
 ];
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_cgpu-executor");
@@ -266,4 +270,46 @@ fn without_an_executor_the_error_names_the_socket() {
     let (reader, _writer) = std::io::pipe().unwrap();
     drop(executor);
     assert_eq!(waiting_bytes(&driver, 1, &reader).unwrap_err().errno(), 5);
+}
+
+fn what_is_no_request_is_refused() {
+    use driver::executor::wire::{Answer, BlockHead, Execute, Given, Request};
+    let executor = Executor::new();
+    let hello = |protocol| postcard::to_stdvec(&Request::Hello { protocol }).unwrap();
+    let greeting = hello(driver::executor::wire::PROTOCOL);
+    let execute = |file, bytes| {
+        let head = Execute {
+            file,
+            ticket: Ticket::UNREMEMBERED,
+            cmd: 0x541b,
+            blocks: vec![BlockHead { link: None, bytes }],
+            slots: Vec::new(),
+        };
+        let mut message = postcard::to_stdvec(&Request::Execute(head)).unwrap();
+        message.extend([0; 4]);
+        message
+    };
+    let say = |messages: &[&[u8]]| -> Answer {
+        let socket = sys::fd_passing::connect_seqpacket(&executor.socket()).unwrap();
+        let mut answers = Vec::new();
+        for message in messages {
+            sys::fd_passing::send(socket.as_fd(), message, &[]).unwrap();
+            let mut buffer = [0; 512];
+            let (length, _) = sys::fd_passing::receive(socket.as_fd(), &mut buffer).unwrap();
+            answers.push(postcard::from_bytes(&buffer[..length]).unwrap());
+        }
+        answers.pop().unwrap()
+    };
+    let is_refused = |answer| matches!(answer, Answer::Refused { .. });
+    assert!(is_refused(say(&[b"\xff\xff\xff"])), "no message");
+    assert!(is_refused(say(&[&hello(0)])), "another protocol");
+    let closed = postcard::to_stdvec(&Request::Held).unwrap();
+    assert!(is_refused(say(&[&closed])), "no greeting");
+    let (kept, held) = (Given::Kept(FileId(1)), Given::Held(FileId(1)));
+    assert!(is_refused(say(&[&greeting, &execute(kept, 4)])), "no file");
+    assert!(is_refused(say(&[&greeting, &execute(held, 8)])), "short");
+    let answer = say(&[&greeting, &execute(held, 4)]);
+    assert_eq!(answer, Answer::NotHeld { file: FileId(1) });
+    // It serves on.
+    assert_eq!(executor.connect().held().unwrap(), []);
 }
