@@ -64,7 +64,7 @@ const fn row(
     number: u32,
     name: &'static str,
     kind: Kind,
-    params: [u32; 4],
+    params: [u32; 5],
     since: Release,
 ) -> Class {
     Class {
@@ -76,21 +76,27 @@ const fn row(
     }
 }
 
-const W: [u32; 4] = [PARAMS_WINDOW; 4];
-const NONE: [u32; 4] = [0; 4];
-const MEMORY: [u32; 4] = [120, 128, 128, 128];
-const CHANNEL: [u32; 4] = [360, 360, 368, 368];
-const GR: [u32; 4] = [16; 4];
+const W: [u32; 5] = [PARAMS_WINDOW; 5];
+const NONE: [u32; 5] = [0; 5];
+const MEMORY: [u32; 5] = [120, 128, 128, 128, 128];
+const CHANNEL: [u32; 5] = [360, 360, 368, 368, 368];
+const GR: [u32; 5] = [16; 5];
 const R: Release = Release::R535;
 
 /// Every class that a tenant may allocate, ordered by number.
 pub const ALL: &[Class] = &[
-    row(0x0000, "NV01_ROOT", Kind::Root, [108, 108, 120, 120], R),
+    row(
+        0x0000,
+        "NV01_ROOT",
+        Kind::Root,
+        [108, 108, 120, 120, 120],
+        R,
+    ),
     row(
         0x0001,
         "NV01_ROOT_NON_PRIV",
         Kind::Root,
-        [108, 108, 120, 120],
+        [108, 108, 120, 120, 120],
         R,
     ),
     row(0x0002, "NV01_CONTEXT_DMA", Kind::Plain, W, R),
@@ -100,10 +106,10 @@ pub const ALL: &[Class] = &[
         0x0041,
         "NV01_ROOT_CLIENT",
         Kind::Root,
-        [108, 108, 120, 120],
+        [108, 108, 120, 120, 120],
         R,
     ),
-    row(0x0070, "NV01_MEMORY_VIRTUAL", Kind::Virtual, [24; 4], R),
+    row(0x0070, "NV01_MEMORY_VIRTUAL", Kind::Virtual, [24; 5], R),
     row(
         0x0071,
         "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR",
@@ -111,30 +117,30 @@ pub const ALL: &[Class] = &[
         W,
         R,
     ),
-    row(0x0079, "NV01_EVENT_OS_EVENT", Kind::Event, [24; 4], R),
-    row(0x0080, "NV01_DEVICE_0", Kind::Device, [56; 4], R),
+    row(0x0079, "NV01_EVENT_OS_EVENT", Kind::Event, [24; 5], R),
+    row(0x0080, "NV01_DEVICE_0", Kind::Device, [56; 5], R),
     row(0x00de, "RM_USER_SHARED_DATA", Kind::Plain, W, R),
-    row(0x00f8, "NV_MEMORY_FABRIC", Kind::Fabric, [48; 4], R),
+    row(0x00f8, "NV_MEMORY_FABRIC", Kind::Fabric, [48; 5], R),
     row(
         0x00fd,
         "NV_MEMORY_MULTICAST_FABRIC",
         Kind::Fabric,
-        [40, 80, 80, 80],
+        [40, 80, 80, 80, 80],
         R,
     ),
-    row(0x2080, "NV20_SUBDEVICE_0", Kind::Subdevice, [4; 4], R),
+    row(0x2080, "NV20_SUBDEVICE_0", Kind::Subdevice, [4; 5], R),
     row(0x2081, "NV2081_BINAPI", Kind::Plain, W, R),
     row(0x208f, "NV20_SUBDEVICE_DIAG", Kind::Plain, NONE, R),
     row(0x503b, "NV50_P2P", Kind::Plain, W, R),
     row(0x503c, "NV50_THIRD_PARTY_P2P", Kind::Plain, W, R),
     row(0x50a0, "NV50_MEMORY_VIRTUAL", Kind::Virtual, MEMORY, R),
-    row(0x83de, "GT200_DEBUGGER", Kind::Plain, [12; 4], R),
+    row(0x83de, "GT200_DEBUGGER", Kind::Plain, [12; 5], R),
     row(0x900e, "MPS_COMPUTE", Kind::Plain, NONE, R),
     row(
         0x9067,
         "FERMI_CONTEXT_SHARE_A",
         Kind::ContextShare,
-        [12; 4],
+        [12; 5],
         R,
     ),
     row(0x90e6, "GF100_SUBDEVICE_MASTER", Kind::Plain, NONE, R),
@@ -142,14 +148,14 @@ pub const ALL: &[Class] = &[
         0x90f1,
         "FERMI_VASPACE_A",
         Kind::VaSpace,
-        [48, 48, 48, 56],
+        [48, 48, 48, 56, 56],
         R,
     ),
     row(
         0xa06c,
         "KEPLER_CHANNEL_GROUP_A",
         Kind::ChannelGroup,
-        [20; 4],
+        [20; 5],
         R,
     ),
     row(0xc461, "TURING_USERMODE_A", Kind::Usermode, NONE, R),
@@ -157,14 +163,14 @@ pub const ALL: &[Class] = &[
     row(0xc56f, "AMPERE_CHANNEL_GPFIFO_A", Kind::Channel, CHANNEL, R),
     row(0xc5b5, "TURING_DMA_COPY_A", Kind::Engine, W, R),
     row(0xc5c0, "TURING_COMPUTE_A", Kind::Engine, GR, R),
-    row(0xc661, "HOPPER_USERMODE_A", Kind::Usermode, [2; 4], R),
+    row(0xc661, "HOPPER_USERMODE_A", Kind::Usermode, [2; 5], R),
     row(0xc6b5, "AMPERE_DMA_COPY_A", Kind::Engine, W, R),
     row(0xc6c0, "AMPERE_COMPUTE_A", Kind::Engine, GR, R),
     row(
         0xc761,
         "BLACKWELL_USERMODE_A",
         Kind::Usermode,
-        [2; 4],
+        [2; 5],
         Release::R570,
     ),
     row(0xc7b5, "AMPERE_DMA_COPY_B", Kind::Engine, W, R),

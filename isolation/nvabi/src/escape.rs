@@ -72,7 +72,7 @@ macro_rules! escapes {
         pub const ALL: &[Escape] = &[$($konst),*];
     };
     (@size $one:literal) => { PerRelease::all($one) };
-    (@size $a:literal, $b:literal, $c:literal, $d:literal) => { PerRelease([$a, $b, $c, $d]) };
+    (@size $($release:literal),+) => { PerRelease([$($release),+]) };
 }
 
 escapes! {
@@ -92,6 +92,8 @@ escapes! {
     NV_ESC_RM_DUP_OBJECT = 0x34, [28], Ctl;
     /// Sets a share policy (NVOS57).
     NV_ESC_RM_SHARE = 0x35, [24], Ctl;
+    /// Talks to the board's I2C buses; refused.
+    NV_ESC_RM_I2C_ACCESS = 0x39, [32], Card;
     /// Waits for channels (NVOS30).
     NV_ESC_RM_IDLE_CHANNELS = 0x41, [56], Ctl;
     /// The deprecated heap call (NVOS32).
@@ -103,9 +105,9 @@ escapes! {
     /// Ends a CPU mapping (NVOS34).
     NV_ESC_RM_UNMAP_MEMORY = 0x4f, [32], Ctl;
     /// Maps memory into a GPU address space (NVOS46).
-    NV_ESC_RM_MAP_MEMORY_DMA = 0x57, [56, 56, 56, 64], Ctl;
+    NV_ESC_RM_MAP_MEMORY_DMA = 0x57, [56, 56, 56, 64, 64], Ctl;
     /// Unmaps memory from a GPU address space (NVOS47).
-    NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, [40, 48, 48, 48], Ctl;
+    NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, [40, 48, 48, 48, 48], Ctl;
     /// Tells the driver that a CPU mapping moved (NVOS56).
     NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO = 0x5e, [40], Ctl;
     /// Binds a device file to a control file.
@@ -121,9 +123,9 @@ escapes! {
     /// Page-block size of the host.
     NV_ESC_SYS_PARAMS = 214, [8], Any;
     /// Exports memory as a dma-buf.
-    NV_ESC_EXPORT_TO_DMABUF_FD = 217, [2600, 2600, 2608, 2608], Card;
+    NV_ESC_EXPORT_TO_DMABUF_FD = 217, [2600, 2600, 2608, 2608, 2608], Card;
     /// Waits until a deferred open has ended.
-    NV_ESC_WAIT_OPEN_COMPLETE = 218, [0, 8, 8, 8], Card;
+    NV_ESC_WAIT_OPEN_COMPLETE = 218, [0, 8, 8, 8, 8], Card;
 }
 
 /// `NV_ESC_CARD_INFO`: an array of 72-byte entries; any count the caller likes.

@@ -100,6 +100,8 @@ pub mod nvos32 {
     pub const ALLOC_ATTR2: usize = 144;
     /// FREE: `hMemory`
     pub const FREE_H_MEMORY: usize = 44;
+    /// `NVOS32_FUNCTION_ALLOC_OS_DESCRIPTOR`: pins pages of whoever executes it
+    pub const FUNCTION_ALLOC_OS_DESCRIPTOR: u32 = 27;
     /// INFO: `size`, bytes of the largest free block
     pub const INFO_SIZE: usize = 56;
 }
@@ -150,9 +152,9 @@ pub mod nvos46 {
     /// `flags`
     pub const FLAGS: usize = 32;
     /// `dmaOffset`: GPU virtual address
-    pub const DMA_OFFSET: PerRelease = PerRelease([40, 40, 40, 48]);
+    pub const DMA_OFFSET: PerRelease = PerRelease([40, 40, 40, 48, 48]);
     /// `status`
-    pub const STATUS: PerRelease = PerRelease([48, 48, 48, 56]);
+    pub const STATUS: PerRelease = PerRelease([48, 48, 48, 56, 56]);
 }
 
 /// `NVOS47_PARAMETERS`: unmap from a GPU address space.
@@ -165,7 +167,7 @@ pub mod nvos47 {
     /// `dmaOffset`: GPU virtual address
     pub const DMA_OFFSET: usize = 24;
     /// `status`
-    pub const STATUS: PerRelease = PerRelease([32, 40, 40, 40]);
+    pub const STATUS: PerRelease = PerRelease([32, 40, 40, 40, 40]);
 }
 
 /// `NVOS54_PARAMETERS`: a control call.
@@ -206,6 +208,12 @@ pub mod nvos55 {
 
 /// `NVOS57_PARAMETERS`: set a share policy.
 pub mod nvos57 {
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hObject`
+    pub const H_OBJECT: usize = 4;
+    /// `sharePolicy`, a [`share_policy`](super::share_policy)
+    pub const POLICY: usize = 8;
     /// `status`
     pub const STATUS: usize = 20;
 }
@@ -238,6 +246,122 @@ pub mod memory_params {
 pub mod device_params {
     /// `deviceId`: the driver's device instance
     pub const DEVICE_ID: usize = 0;
+    /// `hClientShare`: the client whose default address space the device uses
+    pub const H_CLIENT_SHARE: usize = 4;
+    /// `hTargetClient`
+    pub const H_TARGET_CLIENT: usize = 8;
+}
+
+/// `NV0005_ALLOC_PARAMETERS`: an event.
+pub mod event_params {
+    /// `hParentClient`: the client whose object is watched; 0: the allocating one
+    pub const H_PARENT_CLIENT: usize = 0;
+}
+
+/// `NV83DE_ALLOC_PARAMETERS`: a debugger session.
+pub mod debugger_params {
+    /// `hAppClient`: the client that is debugged; 0: the allocating one
+    pub const H_APP_CLIENT: usize = 4;
+}
+
+/// `RS_SHARE_POLICY`: to whom an object may be handed.
+pub mod share_policy {
+    /// `target`: a client for [`CLIENT`]
+    pub const TARGET: usize = 0;
+    /// `type`, two bytes
+    pub const TYPE: usize = 8;
+    /// `action`, one byte
+    pub const ACTION: usize = 10;
+    /// `RS_SHARE_TYPE_NONE`
+    pub const NONE: u16 = 0;
+    /// `RS_SHARE_TYPE_ALL`: every client of the driver
+    pub const ALL: u16 = 1;
+    /// `RS_SHARE_TYPE_OS_SECURITY_TOKEN`: clients of the same effective user or process
+    pub const OS_SECURITY_TOKEN: u16 = 2;
+    /// `RS_SHARE_TYPE_CLIENT`: one client
+    pub const CLIENT: u16 = 3;
+    /// `RS_SHARE_TYPE_PID`: clients of the same process
+    pub const PID: u16 = 4;
+    /// `RS_SHARE_ACTION_FLAG_REVOKE`: takes rights away
+    pub const ACTION_REVOKE: u8 = 1;
+    /// `RS_SHARE_ACTION_FLAG_REQUIRE`: the policy must hold besides another that grants
+    pub const ACTION_REQUIRE: u8 = 2;
+}
+
+/// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS`
+pub mod export_object {
+    /// `object.type`
+    pub const TYPE: usize = 0;
+    /// `object.data`: `{hDevice, hParent, hObject}`
+    pub const DATA: usize = 4;
+    /// `object.data.rmObject.hDevice`
+    pub const H_DEVICE: usize = 4;
+    /// `object.data.rmObject.hObject`
+    pub const H_OBJECT: usize = 12;
+    /// `fd`: a control file, which holds the export until it is closed
+    pub const FD: usize = 16;
+    /// `flags`
+    pub const FLAGS: usize = 20;
+    /// The type of an RM object.
+    pub const TYPE_RM: u32 = 1;
+    /// `flags`: the file is made one for exports, nothing is exported yet
+    pub const FLAG_EMPTY: u32 = 1;
+}
+
+/// `NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS`
+pub mod import_object {
+    /// `fd`: the file that holds the export
+    pub const FD: usize = 0;
+    /// `object.type`
+    pub const TYPE: usize = 4;
+    /// `object.data`: `{hDevice, hParent, hObject}`
+    pub const DATA: usize = 8;
+    /// `object.data.rmObject.hParent`: parent of the new handle
+    pub const H_PARENT: usize = 12;
+    /// `object.data.rmObject.hObject`: the new handle
+    pub const H_OBJECT: usize = 16;
+}
+
+/// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS`
+pub mod export_objects {
+    /// `fd`; -1: the driver makes one
+    pub const FD: usize = 0;
+    /// `hDevice`
+    pub const H_DEVICE: usize = 4;
+    /// `maxObjects`, two bytes
+    pub const MAX_OBJECTS: usize = 8;
+    /// `objects`: handles; 0 takes an export back
+    pub const OBJECTS: usize = 76;
+    /// `numObjects`, two bytes
+    pub const COUNT: usize = 2124;
+    /// `index` of the first object in the file, two bytes
+    pub const INDEX: usize = 2126;
+    /// Entries of `objects`.
+    pub const MOST: u32 = 512;
+}
+
+/// `NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS`
+pub mod import_objects {
+    /// `fd`: the file that holds the exports
+    pub const FD: usize = 0;
+    /// `hParent`
+    pub const H_PARENT: usize = 4;
+    /// `objects`: the new handles
+    pub const OBJECTS: usize = 8;
+    /// `objectTypes`, out: 0 where nothing was imported
+    pub const TYPES: usize = 520;
+    /// `numObjects`, two bytes
+    pub const COUNT: usize = 648;
+    /// `index` of the first object in the file, two bytes
+    pub const INDEX: usize = 650;
+    /// Entries of `objects`.
+    pub const MOST: u32 = 128;
+}
+
+/// `NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS`
+pub mod export_info {
+    /// `fd`: the file that holds the exports
+    pub const FD: usize = 0;
 }
 
 /// `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`: a TSG.

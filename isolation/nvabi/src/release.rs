@@ -59,18 +59,113 @@ impl fmt::Display for DriverVersion {
     }
 }
 
-/// A set of layouts that does not change within itself.
+/// A set of layouts that does not change within itself. [`SPANS`] says which versions have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Release {
-    /// 535.x
+    /// as in 535.261.03
     R535,
-    /// 550.54.14 and later 550.x
+    /// as in 550.163.01
     R550,
-    /// 570.86.15 and later 570.x
+    /// as in 570.195.03
     R570,
-    /// 580.65.06 and later 580.x
+    /// as in 580.105.08
     R580,
+    /// as in 595.45.04
+    R595,
 }
+
+/// Versions from one tag on up to the next span's first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The first version.
+    pub from: DriverVersion,
+    /// Their layouts; `None`: they have none of those known.
+    pub release: Option<Release>,
+    /// What is different in them, or why nothing is.
+    pub because: &'static str,
+}
+
+const fn from(
+    major: u16,
+    minor: u16,
+    patch: u16,
+    release: Option<Release>,
+    because: &'static str,
+) -> Span {
+    Span {
+        from: DriverVersion {
+            major,
+            minor,
+            patch,
+        },
+        release,
+        because,
+    }
+}
+
+/// Which layouts a driver version has, by its first version. What was compared: `cargo xtask headers` on the public headers of
+/// the versions named, and between them gVisor's nvproxy, which keeps the first version of each change. A branch between two
+/// known ones is refused unless its headers show no difference in anything that is decoded.
+pub const SPANS: &[Span] = &[
+    from(
+        535,
+        43,
+        8,
+        Some(Release::R535),
+        "the headers of 535.43.08 to 535.288.01 are alike; 535.43.02, a beta, has shorter channel parameters",
+    ),
+    from(
+        545,
+        0,
+        0,
+        None,
+        "545 has the memory parameters of 550 and the UVM structs of 535",
+    ),
+    from(
+        550,
+        54,
+        14,
+        Some(Release::R550),
+        "550.40 still has the short UVM structs, for 32 cards",
+    ),
+    from(555, 0, 0, None, "555, 560 and 565 are neither 550 nor 570"),
+    from(
+        570,
+        86,
+        15,
+        Some(Release::R570),
+        "channel parameters of 368 bytes, dma-buf export of 2608",
+    ),
+    from(575, 0, 0, None, "575 is neither 570 nor 580"),
+    from(
+        580,
+        65,
+        6,
+        Some(Release::R580),
+        "NVOS46 of 64 bytes, FB_GET_INFO_V2 of 1028",
+    ),
+    from(
+        590,
+        0,
+        0,
+        None,
+        "590 frees UVM ranges as 595 does and names cards as 580 does",
+    ),
+    from(
+        595,
+        45,
+        4,
+        Some(Release::R595),
+        "UVM_FREE without a length, card names of 64 bytes",
+    ),
+    from(
+        596,
+        0,
+        0,
+        None,
+        "it is newer than any whose headers have been compared",
+    ),
+];
 
 /// A driver whose layouts cgpu does not know: decoding its calls would be guessing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,34 +173,41 @@ pub struct UnsupportedRelease(pub DriverVersion);
 
 impl fmt::Display for UnsupportedRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "driver {} is not supported; known are 535.x, 550.54.14 and later 550.x, 570.86.15 and later 570.x, 580.65.06 and later 580.x",
-            self.0
-        )
+        write!(f, "driver {} is not supported: ", self.0)?;
+        match span_of(self.0) {
+            Some(span) => f.write_str(span.because)?,
+            None => f.write_str("it is older than any known")?,
+        }
+        f.write_str("; known are")?;
+        let mut separator = " ";
+        for (span, next) in SPANS.iter().zip(SPANS.iter().skip(1)) {
+            if span.release.is_some() {
+                write!(f, "{separator}{} up to before {}", span.from, next.from)?;
+                separator = ", ";
+            }
+        }
+        f.write_str("; docs/adding-a-driver-version.md says how a version is added")
     }
 }
 
 impl core::error::Error for UnsupportedRelease {}
 
+fn span_of(version: DriverVersion) -> Option<&'static Span> {
+    SPANS.iter().rev().find(|span| span.from <= version)
+}
+
 impl Release {
     /// Every release, oldest first.
-    pub const ALL: [Self; 4] = [Self::R535, Self::R550, Self::R570, Self::R580];
+    pub const ALL: [Self; 5] = [Self::R535, Self::R550, Self::R570, Self::R580, Self::R595];
 
     /// The layout set of a driver version.
     ///
     /// # Errors
-    /// [`UnsupportedRelease`] for a branch that is not in the tables, and for the first releases of a branch that
-    /// still had an older layout.
+    /// [`UnsupportedRelease`] for a version in none of the [`SPANS`], or in one whose layouts are not among those known.
     pub fn of(version: DriverVersion) -> Result<Self, UnsupportedRelease> {
-        let at_least = |minor, patch| (version.minor, version.patch) >= (minor, patch);
-        match version.major {
-            535 => Ok(Self::R535),
-            550 if at_least(54, 14) => Ok(Self::R550),
-            570 if at_least(86, 15) => Ok(Self::R570),
-            580 if at_least(65, 6) => Ok(Self::R580),
-            _ => Err(UnsupportedRelease(version)),
-        }
+        span_of(version)
+            .and_then(|span| span.release)
+            .ok_or(UnsupportedRelease(version))
     }
 }
 

@@ -24,12 +24,16 @@ macro_rules! uvms {
         pub const ALL: &[Uvm] = &[$($konst),*];
     };
     (@per $one:literal) => { PerRelease::all($one) };
-    (@per $a:literal, $b:literal, $c:literal, $d:literal) => { PerRelease([$a, $b, $c, $d]) };
+    (@per $($release:literal),+) => { PerRelease([$($release),+]) };
 }
 
 uvms! {
     /// Binds the file to the caller's address space.
     UVM_INITIALIZE = 0x3000_0001, [16], status [8];
+    /// A group of managed ranges that move together.
+    UVM_CREATE_RANGE_GROUP = 23, [16], status [8];
+    /// Forgets a group.
+    UVM_DESTROY_RANGE_GROUP = 24, [16], status [8];
     /// Registers a VA space of RM.
     UVM_REGISTER_GPU_VASPACE = 25, [32], status [28];
     /// Forgets a VA space.
@@ -37,27 +41,45 @@ uvms! {
     /// Registers a channel.
     UVM_REGISTER_CHANNEL = 27, [56], status [48];
     /// Forgets a channel.
-    UVM_UNREGISTER_CHANNEL = 28, [28], status [24];
+    UVM_UNREGISTER_CHANNEL = 28, [28, 28, 28, 28, 12], status [24, 24, 24, 24, 8];
     /// Peer access between two cards.
     UVM_ENABLE_PEER_ACCESS = 29, [36], status [32];
     /// Ends peer access.
     UVM_DISABLE_PEER_ACCESS = 30, [36], status [32];
+    /// Puts managed ranges into a group.
+    UVM_SET_RANGE_GROUP = 31, [32], status [24];
     /// Maps an RM allocation: takes a reference on the physical memory.
-    UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, 9264, 9264, 9264], status [1196, 9260, 9260, 9260];
+    UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, 9264, 9264, 9264, 9264], status [1196, 9260, 9260, 9260, 9260];
     /// Frees a range.
-    UVM_FREE = 34, [24], status [16];
+    UVM_FREE = 34, [24, 24, 24, 24, 16], status [16, 16, 16, 16, 8];
     /// Registers a card.
     UVM_REGISTER_GPU = 37, [40], status [36];
     /// Forgets a card.
     UVM_UNREGISTER_GPU = 38, [20], status [16];
     /// Asks whether the cards can reach pageable memory.
     UVM_PAGEABLE_MEM_ACCESS = 39, [8], status [4];
+    /// Where managed pages should stay.
+    UVM_SET_PREFERRED_LOCATION = 42, [40], status [32, 36, 36, 36, 36];
+    /// Takes that back.
+    UVM_UNSET_PREFERRED_LOCATION = 43, [24], status [16];
+    /// Managed pages may have copies on several processors.
+    UVM_ENABLE_READ_DUPLICATION = 44, [24], status [16];
+    /// Takes that back.
+    UVM_DISABLE_READ_DUPLICATION = 45, [24], status [16];
+    /// Keeps managed pages mapped on a processor.
+    UVM_SET_ACCESSED_BY = 46, [40], status [32];
+    /// Takes that back.
+    UVM_UNSET_ACCESSED_BY = 47, [40], status [32];
     /// Moves managed pages.
     UVM_MIGRATE = 51, [80], status [72];
+    /// Moves the managed pages of a group.
+    UVM_MIGRATE_RANGE_GROUP = 53, [32], status [24];
+    /// Reserves a range for the launch queue of a running kernel; no memory.
+    UVM_MAP_DYNAMIC_PARALLELISM_REGION = 65, [40], status [32];
     /// Unmaps part of an external range.
     UVM_UNMAP_EXTERNAL = 66, [40], status [32];
     /// A pool of semaphores in system memory.
-    UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, 9248, 9248, 9248], status [1176, 9240, 9240, 9240];
+    UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, 9248, 9248, 9248, 9248], status [1176, 9240, 9240, 9240, 9240];
     /// Asks whether a range is valid.
     UVM_VALIDATE_VA_RANGE = 72, [24], status [16];
     /// Reserves a range for external mappings.
@@ -65,7 +87,7 @@ uvms! {
     /// Binds a second file to the caller's address space.
     UVM_MM_INITIALIZE = 75, [8], status [4];
     /// Memory for peer-to-peer with another device.
-    UVM_ALLOC_DEVICE_P2P = 78, [0, 0, 56, 56], status [0, 0, 52, 52];
+    UVM_ALLOC_DEVICE_P2P = 78, [0, 0, 56, 56, 56], status [0, 0, 52, 52, 52];
 }
 
 /// `UVM_DEINITIALIZE`: no parameters; nothing to decode.
@@ -93,14 +115,27 @@ pub mod map_external {
     /// Bytes of an entry.
     pub const PER_GPU_BYTES: usize = 36;
     /// `gpuAttributesCount`
-    pub const COUNT: PerRelease = PerRelease([1176, 9240, 9240, 9240]);
+    pub const COUNT: PerRelease = PerRelease([1176, 9240, 9240, 9240, 9240]);
     /// `rmCtrlFd`
-    pub const RM_CTRL_FD: PerRelease = PerRelease([1184, 9248, 9248, 9248]);
+    pub const RM_CTRL_FD: PerRelease = PerRelease([1184, 9248, 9248, 9248, 9248]);
     /// `hClient`
-    pub const H_CLIENT: PerRelease = PerRelease([1188, 9252, 9252, 9252]);
+    pub const H_CLIENT: PerRelease = PerRelease([1188, 9252, 9252, 9252, 9252]);
     /// `hMemory`
-    pub const H_MEMORY: PerRelease = PerRelease([1192, 9256, 9256, 9256]);
+    pub const H_MEMORY: PerRelease = PerRelease([1192, 9256, 9256, 9256, 9256]);
 }
 
 /// Offset of `gpuUuid` in `UVM_UNMAP_EXTERNAL_PARAMS`.
 pub const UNMAP_EXTERNAL_UUID: usize = 16;
+
+/// Offset of `flags` in `UVM_INITIALIZE_PARAMS`.
+pub const INITIALIZE_FLAGS: usize = 0;
+/// `UVM_INIT_FLAGS_DISABLE_HMM`: pageable memory never moves to a card.
+pub const INIT_FLAG_DISABLE_HMM: u32 = 0x1;
+/// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`
+pub const INIT_FLAG_MULTI_PROCESS: u32 = 0x2;
+/// Offset of `uvmFd` in `UVM_MM_INITIALIZE_PARAMS`.
+pub const MM_INITIALIZE_FD: usize = 0;
+/// Offset of `base` in `UVM_MIGRATE_PARAMS`.
+pub const MIGRATE_BASE: usize = 0;
+/// Offset of `length` in `UVM_MIGRATE_PARAMS`.
+pub const MIGRATE_LENGTH: usize = 8;

@@ -165,6 +165,42 @@ fn field(block: &[u8], at: usize) -> Result<u32, Refusal> {
     u32_at(block, at).ok_or(Refusal::Errno(EFAULT))
 }
 
+/// Where a call names an open file by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Segment.
+    pub segment: u8,
+    /// Offset of the four bytes.
+    pub at: usize,
+}
+
+/// The descriptor number that the driver would resolve in whoever executes the call: in its struct, or in a control's parameters.
+/// The broker puts its own number there, for a duplicate of the caller's file, and the caller's back into the answer.
+#[must_use]
+pub fn descriptor(op: &Op, segments: &[&[u8]]) -> Option<Descriptor> {
+    use nvabi::layout::{
+        export_info, export_object, export_objects, import_object, import_objects,
+    };
+    if let Some(at) = descriptor_at(op) {
+        return Some(Descriptor { segment: 0, at });
+    }
+    let (Op::Escape(row), Some(arg)) = (op, segments.first()) else {
+        return None;
+    };
+    if **row != escape::NV_ESC_RM_CONTROL {
+        return None;
+    }
+    let at = match u32_at(arg, nvos54::CMD)? {
+        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => export_object::FD,
+        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => export_objects::FD,
+        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => import_object::FD,
+        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => import_objects::FD,
+        control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => export_info::FD,
+        _ => return None,
+    };
+    Some(Descriptor { segment: 1, at })
+}
+
 /// Offset of a descriptor number inside a call's struct that the driver would resolve in the caller.
 #[must_use]
 pub fn descriptor_at(op: &Op) -> Option<usize> {

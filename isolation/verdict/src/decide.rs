@@ -1,12 +1,19 @@
 //! From a decoded call to what becomes of it.
 
-use nvabi::bytes::{array_at, u32_at, u64_at};
-use nvabi::class::{self, Class, Kind};
-use nvabi::control as ctl;
-use nvabi::layout::{device_params, memory_params, nvos00, nvos02, nvos21, nvos32, nvos54, nvos55};
-use nvabi::{Release, escape, status, uvm};
+mod control;
+mod uvm;
 
-use crate::{EFAULT, EINVAL, Op, Refusal};
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::class::{self, Class, Kind};
+use nvabi::layout::{
+    debugger_params, device_params, event_params, memory_params, nvos00, nvos02, nvos21, nvos32,
+    nvos55, nvos57,
+};
+use nvabi::{Release, escape, status};
+
+use crate::blocks::Descriptor;
+use crate::exports::{Export, Import};
+use crate::{EFAULT, EINVAL, Op, Policy, Refusal, share};
 
 /// What becomes of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +96,26 @@ pub enum Effect {
         /// First GPU address.
         base: u64,
     },
-    /// Stops channels: every client named must be the container's own.
+    /// Objects are put into a control file: each holds one more reference on its allocation until the file is closed or the slot
+    /// replaced. The file must be a control file of the container's own.
+    Export(Export),
+    /// Objects come out of a control file as new handles. In the container that exported them they are counted once; a file
+    /// whose exports belong to another container is refused (`NV_ERR_INSUFFICIENT_PERMISSIONS`) unless both name one share group.
+    Import(Import),
+    /// Asks what a file holds: it must be one that an import would be allowed from.
+    ExportInfo {
+        /// Where the number of the file stands.
+        file: Descriptor,
+    },
+    /// The UVM file gets a managed range: charged as if all of it lay on the card. Executed by the caller. Ranges that overlap
+    /// or are mapped again are charged once: the unmapping is not seen, so a range stays charged until the file is closed.
+    Managed {
+        /// First address.
+        base: u64,
+        /// Bytes, whole pages.
+        length: u64,
+    },
+    /// Names clients (channels to stop, a share policy's target): every client named must be the container's own.
     ChannelClients {
         /// The clients.
         clients: Vec<u32>,
@@ -151,27 +177,42 @@ pub enum View {
     NoSamples,
 }
 
-/// Decides one call. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
+/// Decides one call under the default policy. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
 #[must_use]
 pub fn decide(op: &Op, segments: &[&[u8]], release: Release) -> Verdict {
-    match try_decide(op, segments, release) {
+    decide_under(op, segments, release, &Policy::default())
+}
+
+/// Decides one call under a container's policy.
+#[must_use]
+pub fn decide_under(op: &Op, segments: &[&[u8]], release: Release, policy: &Policy) -> Verdict {
+    match try_decide(op, segments, release, policy) {
         Ok(effect) => Verdict::Execute(effect),
         Err(refusal) => Verdict::Refuse(refusal),
     }
 }
 
-fn try_decide(op: &Op, segments: &[&[u8]], release: Release) -> Result<Effect, Refusal> {
+fn try_decide(
+    op: &Op,
+    segments: &[&[u8]],
+    release: Release,
+    policy: &Policy,
+) -> Result<Effect, Refusal> {
     let arg = segments.first().copied().unwrap_or_default();
     let params = segments.get(1).copied();
     match op {
         Op::CardInfo { .. } => Ok(Effect::View(View::Cards)),
         Op::AttachGpus { .. } => Ok(Effect::None),
-        Op::Uvm(row) => uvm_call(row, arg, release),
+        Op::Uvm(row) => uvm::call(row, arg, release, policy.managed),
         Op::Escape(row) => match **row {
             escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG => {
                 alloc(op, arg, params, release)
             }
-            escape::NV_ESC_RM_CONTROL => control(op, arg, params, release),
+            escape::NV_ESC_RM_CONTROL => control::decide(op, arg, params, release, policy),
+            escape::NV_ESC_RM_SHARE => {
+                let policy_block = arg.get(nvos57::POLICY..).unwrap_or_default();
+                share::decide(op, policy_block, policy, release)
+            }
             escape::NV_ESC_RM_FREE => Ok(Effect::Free {
                 client: word(arg, nvos00::H_ROOT)?,
                 object: word(arg, nvos00::H_OLD)?,
@@ -189,7 +230,6 @@ fn try_decide(op: &Op, segments: &[&[u8]], release: Release) -> Result<Effect, R
             | escape::NV_ESC_RM_MAP_MEMORY_DMA
             | escape::NV_ESC_RM_UNMAP_MEMORY_DMA
             | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
-            | escape::NV_ESC_RM_SHARE
             | escape::NV_ESC_REGISTER_FD
             | escape::NV_ESC_ALLOC_OS_EVENT
             | escape::NV_ESC_FREE_OS_EVENT
@@ -212,6 +252,9 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         parent,
         device_instance,
     };
+    if names_another_client(class, client, params.unwrap_or_default()) {
+        return Err(op.refuse(status::NV_ERR_INVALID_CLIENT, release));
+    }
     match class.kind {
         Kind::Root => Ok(Effect::Client),
         // OS_DESCRIPTOR pins pages of whoever makes the call (os_desc_mem.c), and here that is not the tenant: only
@@ -248,6 +291,28 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         | Kind::Event
         | Kind::Plain => Ok(object(None)),
     }
+}
+
+/// Whether the parameters name a client other than the allocating one: a device in its address space (gpu/device_share.c), an event
+/// on its objects, a debugger on its contexts. Any handle can be guessed, and a neighbour's is refused as one that is not there.
+fn names_another_client(class: &Class, own: u32, params: &[u8]) -> bool {
+    /// `NV01_EVENT_OS_EVENT`
+    const EVENT: u32 = 0x79;
+    /// `GT200_DEBUGGER`
+    const DEBUGGER: u32 = 0x83de;
+    let places: &[usize] = match class.number {
+        class::NV01_DEVICE_0 => &[
+            device_params::H_CLIENT_SHARE,
+            device_params::H_TARGET_CLIENT,
+        ],
+        EVENT => &[event_params::H_PARENT_CLIENT],
+        DEBUGGER => &[debugger_params::H_APP_CLIENT],
+        _ => &[],
+    };
+    places
+        .iter()
+        .filter_map(|at| u32_at(params, *at))
+        .any(|client| client != 0 && client != own)
 }
 
 /// The most that RM rounds a request up to (mem_mgr/video_mem.c): PMA's granularity of 64 KiB, or huge pages of 2 MiB.
@@ -321,260 +386,9 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal
     })
 }
 
-fn control(
-    op: &Op,
-    arg: &[u8],
-    params: Option<&[u8]>,
-    release: Release,
-) -> Result<Effect, Refusal> {
-    let object = (word(arg, nvos54::H_CLIENT)?, word(arg, nvos54::H_OBJECT)?);
-    let refused = || op.refuse(status::NV_ERR_NOT_SUPPORTED, release);
-    let list_entries = || {
-        params
-            .and_then(|params| u32_at(params, 0))
-            .ok_or(Refusal::Errno(EFAULT))
-    };
-    match word(arg, nvos54::CMD)? {
-        ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2 => Ok(Effect::View(View::FbInfo {
-            object,
-            segment: 1,
-            at: 4,
-            entries: list_entries()?,
-        })),
-        ctl::NV2080_CTRL_CMD_FB_GET_INFO => Ok(Effect::View(View::FbInfo {
-            object,
-            segment: 2,
-            at: 0,
-            entries: list_entries()?,
-        })),
-        ctl::NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO => Ok(Effect::View(View::FbRegions { object })),
-        ctl::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS | ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS => {
-            Ok(Effect::View(View::GpuIds))
-        }
-        ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => Ok(Effect::View(View::NoPids)),
-        ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => Ok(Effect::View(View::NoPidInfo)),
-        ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 => {
-            Ok(Effect::View(View::NoSamples))
-        }
-        ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
-            disabled_clients(params.unwrap_or_default()).ok_or_else(refused)
-        }
-        // An exported object lives on in a file that any container could be handed.
-        ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD
-        | ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD
-        | ctl::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO
-        | ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD
-        | ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => Err(refused()),
-        _ => Ok(Effect::None),
-    }
-}
-
-/// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`: up to 64 clients; the event pointer must be NULL from user space.
-fn disabled_clients(params: &[u8]) -> Option<Effect> {
-    const COUNT: usize = 4;
-    const EVENT: usize = 16;
-    const CLIENTS: usize = 24;
-    let count = u32_at(params, COUNT).filter(|count| *count <= 64)? as usize;
-    if u64_at(params, EVENT)? != 0 {
-        return None;
-    }
-    let clients: Option<Vec<u32>> = (0..count)
-        .map(|slot| u32_at(params, CLIENTS + slot * 4))
-        .collect();
-    clients.map(|clients| Effect::ChannelClients { clients })
-}
-
-fn uvm_call(row: &uvm::Uvm, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
-    let base = || u64_at(arg, uvm::map_external::BASE).ok_or(Refusal::Errno(EFAULT));
-    let length = || u64_at(arg, uvm::map_external::LENGTH).ok_or(Refusal::Errno(EFAULT));
-    let refused = |status| Refusal::Status {
-        status,
-        at: row.status.of(release) as usize,
-    };
-    match *row {
-        uvm::UVM_CREATE_EXTERNAL_RANGE => Ok(Effect::Range {
-            base: base()?,
-            length: length()?,
-        }),
-        uvm::UVM_MAP_EXTERNAL_ALLOCATION => Ok(Effect::MapExternal {
-            base: base()?,
-            length: length()?,
-            client: word(arg, uvm::map_external::H_CLIENT.of(release) as usize)?,
-            memory: word(arg, uvm::map_external::H_MEMORY.of(release) as usize)?,
-            cards: mapped_cards(arg, release)
-                .ok_or_else(|| refused(status::NV_ERR_INVALID_ARGUMENT))?,
-        }),
-        uvm::UVM_FREE => Ok(Effect::FreeRange { base: base()? }),
-        uvm::UVM_UNMAP_EXTERNAL => {
-            let card = array_at(arg, uvm::UNMAP_EXTERNAL_UUID).ok_or(Refusal::Errno(EFAULT))?;
-            Ok(Effect::Unmap {
-                base: base()?,
-                length: length()?,
-                card,
-            })
-        }
-        // Moves managed pages to a card, or maps card memory to another device: not accounted, so not allowed.
-        uvm::UVM_MIGRATE | uvm::UVM_ALLOC_DEVICE_P2P => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
-        _ => Ok(Effect::None),
-    }
-}
-
-/// The UUIDs of `perGpuAttributes`; `None` when the count is beyond the array.
-fn mapped_cards(arg: &[u8], release: Release) -> Option<Vec<[u8; 16]>> {
-    use uvm::map_external::{COUNT, PER_GPU, PER_GPU_BYTES};
-    let count_at = COUNT.of(release) as usize;
-    let most = (count_at - PER_GPU) / PER_GPU_BYTES;
-    let count = usize::try_from(u64_at(arg, count_at)?)
-        .ok()
-        .filter(|count| *count <= most)?;
-    (0..count)
-        .map(|slot| array_at(arg, PER_GPU + slot * PER_GPU_BYTES))
-        .collect()
-}
-
 fn word(block: &[u8], at: usize) -> Result<u32, Refusal> {
     u32_at(block, at).ok_or(Refusal::Errno(EFAULT))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use nvabi::bytes::{put_u32, put_u64};
-    use nvabi::layout::nvos64;
-    use proptest::prelude::*;
-
-    const R: Release = Release::R570;
-    const ALLOC: Op = Op::Escape(&escape::NV_ESC_RM_ALLOC);
-    const ALLOC_LONG: Op = Op::Escape(&escape::NV_ESC_RM_ALLOC_LONG);
-
-    fn alloc_struct(class: u32) -> Vec<u8> {
-        let mut arg = vec![0; 48];
-        put_u32(&mut arg, nvos21::H_ROOT, 1);
-        put_u32(&mut arg, nvos21::H_PARENT, 2);
-        put_u32(&mut arg, nvos21::H_CLASS, class);
-        arg
-    }
-
-    fn memory_block(size: u64) -> Vec<u8> {
-        let mut params = vec![0; 128];
-        put_u64(&mut params, memory_params::SIZE, size);
-        params
-    }
-
-    #[test]
-    fn card_memory_is_reserved_rounded_up() {
-        for (asked, reserved) in [
-            (0, 64 << 10),
-            (1, 64 << 10),
-            (64 << 10, 64 << 10),
-            ((64 << 10) + 1, 128 << 10),
-            (2 << 20, 2 << 20),
-            ((2 << 20) + 1, 4 << 20),
-            (u64::MAX, u64::MAX),
-        ] {
-            let verdict = decide(&ALLOC_LONG, &[&alloc_struct(0x40), &memory_block(asked)], R);
-            let Verdict::Execute(Effect::Memory(memory)) = verdict else {
-                panic!("{verdict:?}")
-            };
-            assert_eq!(memory.reserve_bytes, reserved, "{asked}");
-        }
-    }
-
-    #[test]
-    fn card_memory_without_parameters_is_refused() {
-        let refusal = Refusal::Status {
-            status: status::NV_ERR_INVALID_ARGUMENT,
-            at: nvos64::STATUS,
-        };
-        assert_eq!(
-            decide(&ALLOC_LONG, &[&alloc_struct(0x40)], R),
-            Verdict::Refuse(refusal)
-        );
-    }
-
-    #[test]
-    fn privileged_and_unknown_classes_are_refused() {
-        for class in [0xc2, 0x82, 0x83, 0x3f, 0x42, 0xffff] {
-            let refusal = Refusal::Status {
-                status: status::NV_ERR_INVALID_CLASS,
-                at: nvos21::STATUS,
-            };
-            assert_eq!(
-                decide(&ALLOC, &[&alloc_struct(class)], R),
-                Verdict::Refuse(refusal),
-                "{class:#x}"
-            );
-        }
-        for fabric in [0xf8, 0xfd] {
-            let verdict = decide(&ALLOC, &[&alloc_struct(fabric)], R);
-            assert!(
-                matches!(
-                    verdict,
-                    Verdict::Refuse(Refusal::Status { status: 0x56, .. })
-                ),
-                "{fabric:#x}"
-            );
-        }
-    }
-
-    #[test]
-    fn whole_framebuffer_by_alloc_memory_is_refused() {
-        let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
-        let mut arg = vec![0; 56];
-        for (class, allowed) in [(0x40, false), (0x82, false), (0x3e, true), (0x71, true)] {
-            put_u32(&mut arg, nvos02::H_CLASS, class);
-            assert_eq!(
-                matches!(decide(&op, &[&arg], R), Verdict::Execute(_)),
-                allowed,
-                "{class:#x}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_deprecated_heap_call_is_charged_like_any_other() {
-        let op = Op::Escape(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
-        let mut arg = vec![0; 184];
-        put_u32(&mut arg, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
-        put_u64(&mut arg, nvos32::ALLOC_SIZE, 1 << 20);
-        assert!(
-            matches!(decide(&op, &[&arg], R), Verdict::Execute(Effect::Memory(memory)) if memory.reserve_bytes == 1 << 20)
-        );
-        put_u32(&mut arg, nvos32::ALLOC_FLAGS, memory_params::FLAG_VIRTUAL);
-        assert!(matches!(
-            decide(&op, &[&arg], R),
-            Verdict::Execute(Effect::Object { .. })
-        ));
-        for function in [6, 14, 19, 20, 27, 99] {
-            put_u32(&mut arg, nvos32::FUNCTION, function);
-            assert!(
-                matches!(
-                    decide(&op, &[&arg], R),
-                    Verdict::Refuse(Refusal::Status { status: 0x56, .. })
-                ),
-                "{function}"
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_it_panic(
-            cmd: u32,
-            surface in prop_oneof![Just(crate::Surface::Ctl), Just(crate::Surface::Card), Just(crate::Surface::Uvm)],
-            arg in prop::collection::vec(any::<u8>(), 0..300),
-            params in prop::collection::vec(any::<u8>(), 0..300),
-            row in 0..escape::ALL.len(),
-            exact: bool,
-        ) {
-            for release in Release::ALL {
-                let cmd = if exact { escape::ALL[row].cmd(release) } else { cmd };
-                if let Ok(op) = crate::op(surface, cmd, release) {
-                    let _block = crate::blocks::params(&op, &arg, release);
-                    let _nested = crate::blocks::nested(&op, &arg, &params, release);
-                    let _verdict = decide(&op, &[&arg, &params], release);
-                }
-            }
-        }
-    }
-}
+mod tests;

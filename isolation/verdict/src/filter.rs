@@ -10,6 +10,8 @@
 use nvabi::escape::{self, KEY_MASK};
 use nvabi::{Release, uvm};
 
+use crate::op::FORBIDDEN;
+
 /// Whose calls are filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilterSpec {
@@ -57,6 +59,8 @@ pub struct IoctlRule {
     pub action: Action,
 }
 
+/// `ENOSYS`
+const ENOSYS: u16 = 38;
 /// `ENOTTY`
 const ENOTTY: u16 = 25;
 /// `EBUSY`: what the kernel itself answers to a second listener.
@@ -78,21 +82,15 @@ const PRODUCTION_ESCAPES: [escape::Escape; 12] = [
     escape::NV_ESC_RM_IDLE_CHANNELS,
 ];
 
-/// Escapes that fail in the filter: a tunnel, the registry, an allocation without a size.
-const CLOSED_ESCAPES: [escape::Escape; 3] = [
-    escape::NV_ESC_IOCTL_XFER_CMD,
-    escape::NV_ESC_RM_ALLOC_OBJECT,
-    escape::NV_ESC_RM_ACCESS_REGISTRY,
-];
-
 /// UVM calls that a production filter brings to the broker.
-const PRODUCTION_UVM: [uvm::Uvm; 10] = [
+const PRODUCTION_UVM: [uvm::Uvm; 11] = [
     uvm::UVM_INITIALIZE,
     uvm::UVM_REGISTER_GPU_VASPACE,
     uvm::UVM_REGISTER_CHANNEL,
     uvm::UVM_MAP_EXTERNAL_ALLOCATION,
     uvm::UVM_FREE,
     uvm::UVM_MIGRATE,
+    uvm::UVM_MIGRATE_RANGE_GROUP,
     uvm::UVM_UNMAP_EXTERNAL,
     uvm::UVM_ALLOC_SEMAPHORE_POOL,
     uvm::UVM_MM_INITIALIZE,
@@ -112,7 +110,7 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
             mask: KEY_MASK,
             value,
         };
-        if CLOSED_ESCAPES.contains(row) {
+        if FORBIDDEN.contains(row) {
             rules.push(IoctlRule {
                 name: row.name,
                 when,
@@ -186,6 +184,19 @@ pub const NEW_LISTENER: (u32, MaskedEq) = (
         value: 1 << 3,
     },
 );
+
+/// The system calls of io_uring, whose numbers are the same in every table.
+pub const IO_URING: [&str; 3] = ["io_uring_setup", "io_uring_enter", "io_uring_register"];
+
+/// Makes io_uring's calls fail in a program of [`program`] as on a kernel without them.
+pub fn deny_io_uring(program: &mut Vec<Insn>) {
+    let last = program.pop();
+    for nr in bpf::SYS_IO_URING {
+        let enosys = bpf::ret(bpf::ERRNO | u32::from(ENOSYS));
+        program.extend(bpf::section(nr, vec![enosys]));
+    }
+    program.extend(last);
+}
 
 /// One BPF instruction (`struct sock_filter`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -323,6 +334,7 @@ mod bpf {
     pub(super) const SYS_MMAP: u32 = 9;
     pub(super) const SYS_IOCTL: u32 = 16;
     pub(super) const SYS_SECCOMP: u32 = 317;
+    pub(super) const SYS_IO_URING: [u32; 3] = [425, 426, 427];
 
     pub(super) const fn arg_low(index: u32) -> u32 {
         16 + index * 8
@@ -392,156 +404,4 @@ mod bpf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Runs a program over one call, as the kernel does.
-    fn run(program: &[Insn], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
-        let mut data = Vec::new();
-        data.extend_from_slice(&nr.to_le_bytes());
-        data.extend_from_slice(&arch.to_le_bytes());
-        data.extend_from_slice(&0u64.to_le_bytes());
-        for arg in args {
-            data.extend_from_slice(&arg.to_le_bytes());
-        }
-        let (mut pc, mut a) = (0usize, 0u32);
-        loop {
-            let insn = program[pc];
-            pc += 1;
-            let jump = |taken: bool| usize::from(if taken { insn.jt } else { insn.jf });
-            match insn.code {
-                0x20 => a = u32::from_le_bytes(data[insn.k as usize..][..4].try_into().unwrap()),
-                0x54 => a &= insn.k,
-                0x15 => pc += jump(a == insn.k),
-                0x35 => pc += jump(a >= insn.k),
-                0x05 => pc += insn.k as usize,
-                0x06 => return insn.k,
-                other => panic!("operation {other:#x}"),
-            }
-        }
-    }
-
-    const X86_64: u32 = 0xc000_003e;
-    const NOTIFY: u32 = 0x7fc0_0000;
-    const ALLOW: u32 = 0x7fff_0000;
-    const FAIL_ENOTTY: u32 = 0x0005_0019;
-
-    fn filters() -> impl Iterator<Item = (FilterSpec, Vec<Insn>)> {
-        let coverages = [Coverage::Production, Coverage::Simulated];
-        Release::ALL
-            .into_iter()
-            .flat_map(move |release| coverages.map(|coverage| FilterSpec { release, coverage }))
-            .map(|spec| (spec, program(&spec)))
-    }
-
-    fn ioctl(program: &[Insn], cmd: u64) -> u32 {
-        run(program, 16, X86_64, [3, cmd, 0x1000, 0, 0, 0])
-    }
-
-    #[test]
-    fn ioctl_vectors() {
-        for (spec, filter) in filters() {
-            for cmd in [
-                0xc020_462a,
-                0xc030_462b,
-                0xc020_462b,
-                0xc010_4629,
-                0xc01c_4634,
-                0xc0b8_464a,
-                0xc038_4627,
-                0xffff_ffff_c020_462a,
-                0x1234_c030_462b,
-                0x0020_462a,
-                0x4030_462b,
-                0xc020_542a,
-                0xc030_002b,
-                0xc0b8_ff4a,
-                33,
-                34,
-                25,
-                27,
-                66,
-                0x3000_0001,
-                0xdead_beef_0000_0021,
-            ] {
-                assert_eq!(ioctl(&filter, cmd), NOTIFY, "{spec:?} {cmd:#x}");
-            }
-            for cmd in [
-                0xc010_46d3,
-                0xc010_aad3,
-                0xc014_4628,
-                0xc048_464d,
-                0x1_c010_46d3,
-            ] {
-                assert_eq!(ioctl(&filter, cmd), FAIL_ENOTTY, "{spec:?} {cmd:#x}");
-            }
-            for cmd in [0x3000_0002, 0x802c_542a, 0x5401, 0x541b, 0xc021_462a] {
-                assert_eq!(ioctl(&filter, cmd), ALLOW, "{spec:?} {cmd:#x}");
-            }
-        }
-    }
-
-    #[test]
-    fn mmap_vectors() {
-        const SHARED: u64 = 1;
-        const PRIVATE: u64 = 2;
-        const FIXED: u64 = 0x10;
-        const ANONYMOUS: u64 = 0x20;
-        for (_, filter) in filters() {
-            let mmap = |flags, offset| run(&filter, 9, X86_64, [0, 4096, 3, flags, 3, offset]);
-            assert_eq!(mmap(PRIVATE, 1 << 32), ALLOW);
-            assert_eq!(mmap(SHARED, 0), ALLOW);
-            assert_eq!(mmap(SHARED, 0xf000), ALLOW);
-            assert_eq!(mmap(SHARED | ANONYMOUS, 1 << 20), ALLOW);
-            assert_eq!(mmap(SHARED, 0x10000), NOTIFY);
-            assert_eq!(mmap(SHARED, 1 << 32), NOTIFY);
-            assert_eq!(
-                mmap(SHARED | PRIVATE, 1 << 32),
-                NOTIFY,
-                "MAP_SHARED_VALIDATE"
-            );
-            assert_eq!(mmap(SHARED | FIXED, 0x7000_0000_0000), NOTIFY);
-        }
-    }
-
-    #[test]
-    fn a_second_listener_is_refused_and_a_plain_filter_is_not() {
-        for (_, filter) in filters() {
-            let seccomp = |op, flags| run(&filter, 317, X86_64, [op, flags, 0, 0, 0, 0]);
-            assert_eq!(seccomp(1, 1 << 3), 0x0005_0010);
-            assert_eq!(
-                seccomp(0xffff_0000_0000_0001, 0xff00_0000_0000_0009),
-                0x0005_0010
-            );
-            assert_eq!(seccomp(1, 0), ALLOW);
-            assert_eq!(seccomp(3, 0), ALLOW);
-        }
-    }
-
-    #[test]
-    fn foreign_system_call_tables_are_closed() {
-        for (_, filter) in filters() {
-            assert_eq!(run(&filter, 54, 0x4000_0003, [0; 6]), 0x8000_0000);
-            assert_eq!(run(&filter, 0x4000_0202, X86_64, [0; 6]), 0x8000_0000);
-        }
-    }
-
-    #[test]
-    fn no_two_rules_match_one_command() {
-        for (spec, _) in filters() {
-            let rules = ioctl_rules(&spec);
-            for (at, rule) in rules.iter().enumerate() {
-                for other in &rules[at + 1..] {
-                    let both = rule.when.mask & other.when.mask;
-                    assert_ne!(
-                        rule.when.value & both,
-                        other.when.value & both,
-                        "{} and {}",
-                        rule.name,
-                        other.name
-                    );
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -145,11 +145,13 @@ pub fn op(surface: Surface, cmd: u32, release: Release) -> Result<Op, Refusal> {
     }
 }
 
-/// Escapes that no tenant may make: a tunnel for any other command, the registry, an allocation call without a size.
-const FORBIDDEN: [Escape; 3] = [
+/// Escapes that no tenant may make: a tunnel for any other command, the registry, an allocation call without a size, the board's
+/// I2C buses.
+pub(crate) const FORBIDDEN: [Escape; 4] = [
     escape::NV_ESC_IOCTL_XFER_CMD,
     escape::NV_ESC_RM_ACCESS_REGISTRY,
     escape::NV_ESC_RM_ALLOC_OBJECT,
+    escape::NV_ESC_RM_I2C_ACCESS,
 ];
 
 #[cfg(test)]

@@ -141,6 +141,14 @@ pub fn row(cmd: u32, release: Release) -> Option<Control> {
     })
 }
 
+/// Every control that some release admits: command and name.
+pub fn rows() -> impl Iterator<Item = (u32, &'static str)> {
+    let flat = flat::FLAT.iter().map(|(cmd, name, _)| (*cmd, *name));
+    let converted = CONVERTED.iter().map(|(cmd, name, _)| (*cmd, *name));
+    flat.chain(converted)
+        .filter(|(cmd, _)| !UNCARRIED.contains(cmd))
+}
+
 macro_rules! commands {
     ($($konst:ident = $cmd:literal;)*) => { $(#[doc = concat!("`", stringify!($konst), "`")] pub const $konst: u32 = $cmd;)* };
 }
@@ -174,6 +182,7 @@ commands! {
     NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO = 0x2080_1320;
     NV2080_CTRL_CMD_MC_GET_ARCH_INFO = 0x2080_1701;
     NV2080_CTRL_CMD_BUS_GET_PCI_INFO = 0x2080_1801;
+    NV2080_CTRL_CMD_BUS_GET_INFO = 0x2080_1802;
     NV2080_CTRL_CMD_PERF_BOOST = 0x2080_200a;
     NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 = 0x2080_2096;
     NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c_0101;
@@ -225,7 +234,7 @@ mod tests {
         };
         assert_eq!(
             Release::ALL.map(size),
-            [Some(436), Some(444), Some(460), Some(1028)]
+            [Some(436), Some(444), Some(460), Some(1028), Some(1028)]
         );
     }
 

@@ -1,0 +1,79 @@
+//! Control calls.
+
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::control as ctl;
+use nvabi::layout::nvos54;
+use nvabi::{Release, status};
+
+use super::{Effect, View, word};
+use crate::{EFAULT, Op, Policy, Refusal, exports, share};
+
+/// Decides a control whose block has the right size: [`crate::blocks::params`] has refused every other.
+pub(super) fn decide(
+    op: &Op,
+    arg: &[u8],
+    params: Option<&[u8]>,
+    release: Release,
+    policy: &Policy,
+) -> Result<Effect, Refusal> {
+    let object = (word(arg, nvos54::H_CLIENT)?, word(arg, nvos54::H_OBJECT)?);
+    let refused = || op.refuse(status::NV_ERR_NOT_SUPPORTED, release);
+    let list_entries = || {
+        params
+            .and_then(|params| u32_at(params, 0))
+            .ok_or(Refusal::Errno(EFAULT))
+    };
+    match word(arg, nvos54::CMD)? {
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2 => Ok(Effect::View(View::FbInfo {
+            object,
+            segment: 1,
+            at: 4,
+            entries: list_entries()?,
+        })),
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO => Ok(Effect::View(View::FbInfo {
+            object,
+            segment: 2,
+            at: 0,
+            entries: list_entries()?,
+        })),
+        ctl::NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO => Ok(Effect::View(View::FbRegions { object })),
+        ctl::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS | ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS => {
+            Ok(Effect::View(View::GpuIds))
+        }
+        ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => Ok(Effect::View(View::NoPids)),
+        ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => Ok(Effect::View(View::NoPidInfo)),
+        ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 => {
+            Ok(Effect::View(View::NoSamples))
+        }
+        ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
+            disabled_clients(params.unwrap_or_default()).ok_or_else(refused)
+        }
+        cmd @ (ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD
+        | ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD
+        | ctl::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO
+        | ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD
+        | ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD) => {
+            exports::decide(cmd, object.0, params.unwrap_or_default())
+                .map_err(|fault| fault.refusal(|status| op.refuse(status, release)))
+        }
+        ctl::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY => {
+            share::decide(op, params.unwrap_or_default(), policy, release)
+        }
+        _ => Ok(Effect::None),
+    }
+}
+
+/// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`: up to 64 clients; the event pointer must be NULL from user space.
+fn disabled_clients(params: &[u8]) -> Option<Effect> {
+    const COUNT: usize = 4;
+    const EVENT: usize = 16;
+    const CLIENTS: usize = 24;
+    let count = u32_at(params, COUNT).filter(|count| *count <= 64)? as usize;
+    if u64_at(params, EVENT)? != 0 {
+        return None;
+    }
+    let clients: Option<Vec<u32>> = (0..count)
+        .map(|slot| u32_at(params, CLIENTS + slot * 4))
+        .collect();
+    clients.map(|clients| Effect::ChannelClients { clients })
+}

@@ -1,0 +1,139 @@
+use super::*;
+use nvabi::bytes::{put_u32, put_u64};
+use nvabi::layout::nvos64;
+use proptest::prelude::*;
+
+const R: Release = Release::R570;
+const ALLOC: Op = Op::Escape(&escape::NV_ESC_RM_ALLOC);
+const ALLOC_LONG: Op = Op::Escape(&escape::NV_ESC_RM_ALLOC_LONG);
+
+fn alloc_struct(class: u32) -> Vec<u8> {
+    let mut arg = vec![0; 48];
+    put_u32(&mut arg, nvos21::H_ROOT, 1);
+    put_u32(&mut arg, nvos21::H_PARENT, 2);
+    put_u32(&mut arg, nvos21::H_CLASS, class);
+    arg
+}
+
+fn memory_block(size: u64) -> Vec<u8> {
+    let mut params = vec![0; 128];
+    put_u64(&mut params, memory_params::SIZE, size);
+    params
+}
+
+#[test]
+fn card_memory_is_reserved_rounded_up() {
+    for (asked, reserved) in [
+        (0, 64 << 10),
+        (1, 64 << 10),
+        (64 << 10, 64 << 10),
+        ((64 << 10) + 1, 128 << 10),
+        (2 << 20, 2 << 20),
+        ((2 << 20) + 1, 4 << 20),
+        (u64::MAX, u64::MAX),
+    ] {
+        let verdict = decide(&ALLOC_LONG, &[&alloc_struct(0x40), &memory_block(asked)], R);
+        let Verdict::Execute(Effect::Memory(memory)) = verdict else {
+            panic!("{verdict:?}")
+        };
+        assert_eq!(memory.reserve_bytes, reserved, "{asked}");
+    }
+}
+
+#[test]
+fn card_memory_without_parameters_is_refused() {
+    let refusal = Refusal::Status {
+        status: status::NV_ERR_INVALID_ARGUMENT,
+        at: nvos64::STATUS,
+    };
+    assert_eq!(
+        decide(&ALLOC_LONG, &[&alloc_struct(0x40)], R),
+        Verdict::Refuse(refusal)
+    );
+}
+
+#[test]
+fn privileged_and_unknown_classes_are_refused() {
+    for class in [0xc2, 0x82, 0x83, 0x3f, 0x42, 0xffff] {
+        let refusal = Refusal::Status {
+            status: status::NV_ERR_INVALID_CLASS,
+            at: nvos21::STATUS,
+        };
+        assert_eq!(
+            decide(&ALLOC, &[&alloc_struct(class)], R),
+            Verdict::Refuse(refusal),
+            "{class:#x}"
+        );
+    }
+    for fabric in [0xf8, 0xfd] {
+        let verdict = decide(&ALLOC, &[&alloc_struct(fabric)], R);
+        assert!(
+            matches!(
+                verdict,
+                Verdict::Refuse(Refusal::Status { status: 0x56, .. })
+            ),
+            "{fabric:#x}"
+        );
+    }
+}
+
+#[test]
+fn whole_framebuffer_by_alloc_memory_is_refused() {
+    let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
+    let mut arg = vec![0; 56];
+    for (class, allowed) in [(0x40, false), (0x82, false), (0x3e, true), (0x71, true)] {
+        put_u32(&mut arg, nvos02::H_CLASS, class);
+        assert_eq!(
+            matches!(decide(&op, &[&arg], R), Verdict::Execute(_)),
+            allowed,
+            "{class:#x}"
+        );
+    }
+}
+
+#[test]
+fn the_deprecated_heap_call_is_charged_like_any_other() {
+    let op = Op::Escape(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
+    let mut arg = vec![0; 184];
+    put_u32(&mut arg, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
+    put_u64(&mut arg, nvos32::ALLOC_SIZE, 1 << 20);
+    assert!(
+        matches!(decide(&op, &[&arg], R), Verdict::Execute(Effect::Memory(memory)) if memory.reserve_bytes == 1 << 20)
+    );
+    put_u32(&mut arg, nvos32::ALLOC_FLAGS, memory_params::FLAG_VIRTUAL);
+    assert!(matches!(
+        decide(&op, &[&arg], R),
+        Verdict::Execute(Effect::Object { .. })
+    ));
+    for function in [6, 14, 19, 20, 27, 99] {
+        put_u32(&mut arg, nvos32::FUNCTION, function);
+        assert!(
+            matches!(
+                decide(&op, &[&arg], R),
+                Verdict::Refuse(Refusal::Status { status: 0x56, .. })
+            ),
+            "{function}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(
+        cmd: u32,
+        surface in prop_oneof![Just(crate::Surface::Ctl), Just(crate::Surface::Card), Just(crate::Surface::Uvm)],
+        arg in prop::collection::vec(any::<u8>(), 0..300),
+        params in prop::collection::vec(any::<u8>(), 0..300),
+        row in 0..escape::ALL.len(),
+        exact: bool,
+    ) {
+        for release in Release::ALL {
+            let cmd = if exact { escape::ALL[row].cmd(release) } else { cmd };
+            if let Ok(op) = crate::op(surface, cmd, release) {
+                let _block = crate::blocks::params(&op, &arg, release);
+                let _nested = crate::blocks::nested(&op, &arg, &params, release);
+                let _verdict = decide(&op, &[&arg, &params], release);
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Objects put into files, and taken out of them: how a container's processes hand memory to each other (CUDA IPC).
+//!
+//! An export takes a reference on the allocation that lasts until the *file* is closed (rmobjexportimport.c duplicates the
+//! object into a client of the driver's own); an import duplicates it into the importing client. The refusals here are those
+//! of `cliresCtrlCmdOsUnix*` (arch/nvalloc/unix/src/os.c); which container a file belongs to is the broker's to check.
+
+use nvabi::bytes::{u16_at, u32_at};
+use nvabi::layout::{export_info, export_object, export_objects, import_object, import_objects};
+use nvabi::{control, status};
+
+use crate::blocks::Descriptor;
+use crate::{EFAULT, Effect, Refusal};
+
+/// Segment of a control's parameters.
+const PARAMS: u8 = 1;
+
+/// Objects put into a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Export {
+    /// Client of the objects.
+    pub client: u32,
+    /// Their device; 0: they belong to the client itself.
+    pub device: u32,
+    /// Where the number of the control file stands that will hold them.
+    pub file: Descriptor,
+    /// Whether the file may hold exports already: the call for one object fails then.
+    pub onto: Onto,
+    /// Slot of the first object in the file.
+    pub first: u16,
+    /// The objects, slot by slot; 0 empties a slot.
+    pub objects: Vec<u32>,
+}
+
+/// What an export finds in its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// The file must hold none.
+    Fresh,
+    /// A file that holds none gets this many slots; what stands in the slots named is replaced.
+    Slots {
+        /// Slots of a fresh file.
+        capacity: u16,
+    },
+}
+
+/// Objects taken out of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Import {
+    /// Client that gets the new handles.
+    pub client: u32,
+    /// Their parent.
+    pub parent: u32,
+    /// Where the number of the file stands that holds the exports.
+    pub file: Descriptor,
+    /// Slot of the first object in the file.
+    pub first: u16,
+    /// How many slots.
+    pub count: u16,
+    /// Offset in the parameters of the first new handle, four bytes each: 0 on entry lets the driver choose; read after success.
+    pub handles_at: usize,
+    /// Offset in the parameters of the first object's type, one byte each, out: 0 says that the slot was empty.
+    pub types_at: Option<usize>,
+}
+
+/// The effect of one of the five controls; the error is a status.
+pub(crate) fn decide(cmd: u32, client: u32, params: &[u8]) -> Result<Effect, Fault> {
+    match cmd {
+        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => export_one(client, params),
+        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => export_many(client, params),
+        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => import_one(client, params),
+        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => import_many(client, params),
+        control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => Ok(Effect::ExportInfo {
+            file: file(params, export_info::FD)?,
+        }),
+        _ => Err(Fault::Status(status::NV_ERR_NOT_SUPPORTED)),
+    }
+}
+
+/// Why a call fails: by a status in its struct, or because its parameters are not there.
+pub(crate) enum Fault {
+    Status(u32),
+    Absent,
+}
+
+impl Fault {
+    pub(crate) fn refusal(self, refuse: impl Fn(u32) -> Refusal) -> Refusal {
+        match self {
+            Self::Status(status) => refuse(status),
+            Self::Absent => Refusal::Errno(EFAULT),
+        }
+    }
+}
+
+const INVALID: Fault = Fault::Status(status::NV_ERR_INVALID_PARAMETER);
+
+fn word(params: &[u8], at: usize) -> Result<u32, Fault> {
+    u32_at(params, at).ok_or(Fault::Absent)
+}
+
+fn short(params: &[u8], at: usize) -> Result<u16, Fault> {
+    u16_at(params, at).ok_or(Fault::Absent)
+}
+
+/// No number below 0 names a file; the kernel module takes -1 for none and makes none.
+fn file(params: &[u8], at: usize) -> Result<Descriptor, Fault> {
+    if word(params, at)?.cast_signed() < 0 {
+        return Err(INVALID);
+    }
+    Ok(Descriptor {
+        segment: PARAMS,
+        at,
+    })
+}
+
+fn export_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+    use export_object::{FD, FLAG_EMPTY, FLAGS, H_DEVICE, H_OBJECT, TYPE, TYPE_RM};
+    if word(params, FLAGS)? & FLAG_EMPTY != 0 || word(params, TYPE)? != TYPE_RM {
+        return Err(INVALID);
+    }
+    Ok(Effect::Export(Export {
+        client,
+        device: word(params, H_DEVICE)?,
+        file: file(params, FD)?,
+        onto: Onto::Fresh,
+        first: 0,
+        objects: vec![word(params, H_OBJECT)?],
+    }))
+}
+
+fn export_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+    use export_objects::{COUNT, FD, H_DEVICE, INDEX, MAX_OBJECTS, MOST, OBJECTS};
+    let file = file(params, FD)?;
+    let (count, first) = (short(params, COUNT)?, short(params, INDEX)?);
+    if u32::from(count) > MOST {
+        return Err(INVALID);
+    }
+    if first.checked_add(count).is_none() {
+        return Err(Fault::Status(status::NV_ERR_OUT_OF_RANGE));
+    }
+    let objects: Result<Vec<u32>, Fault> = (0..usize::from(count))
+        .map(|slot| word(params, OBJECTS + slot * 4))
+        .collect();
+    Ok(Effect::Export(Export {
+        client,
+        device: word(params, H_DEVICE)?,
+        file,
+        onto: Onto::Slots {
+            capacity: short(params, MAX_OBJECTS)?,
+        },
+        first,
+        objects: objects?,
+    }))
+}
+
+fn import_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+    use import_object::{FD, H_OBJECT, H_PARENT, TYPE};
+    if word(params, TYPE)? != export_object::TYPE_RM {
+        return Err(INVALID);
+    }
+    Ok(Effect::Import(Import {
+        client,
+        parent: word(params, H_PARENT)?,
+        file: file(params, FD)?,
+        first: 0,
+        count: 1,
+        handles_at: H_OBJECT,
+        types_at: None,
+    }))
+}
+
+fn import_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+    use import_objects::{COUNT, FD, H_PARENT, INDEX, MOST, OBJECTS, TYPES};
+    let file = file(params, FD)?;
+    let (count, first) = (short(params, COUNT)?, short(params, INDEX)?);
+    if u32::from(count) > MOST {
+        return Err(INVALID);
+    }
+    if first.checked_add(count).is_none() {
+        return Err(Fault::Status(status::NV_ERR_OUT_OF_RANGE));
+    }
+    Ok(Effect::Import(Import {
+        client,
+        parent: word(params, H_PARENT)?,
+        file,
+        first,
+        count,
+        handles_at: OBJECTS,
+        types_at: Some(TYPES),
+    }))
+}

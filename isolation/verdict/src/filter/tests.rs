@@ -1,0 +1,249 @@
+use super::*;
+
+/// Runs a program over one call, as the kernel does.
+fn run(program: &[Insn], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
+    let mut data = Vec::new();
+    data.extend_from_slice(&nr.to_le_bytes());
+    data.extend_from_slice(&arch.to_le_bytes());
+    data.extend_from_slice(&0u64.to_le_bytes());
+    for arg in args {
+        data.extend_from_slice(&arg.to_le_bytes());
+    }
+    let (mut pc, mut a) = (0usize, 0u32);
+    loop {
+        let insn = program[pc];
+        pc += 1;
+        let jump = |taken: bool| usize::from(if taken { insn.jt } else { insn.jf });
+        match insn.code {
+            0x20 => a = u32::from_le_bytes(data[insn.k as usize..][..4].try_into().unwrap()),
+            0x54 => a &= insn.k,
+            0x15 => pc += jump(a == insn.k),
+            0x35 => pc += jump(a >= insn.k),
+            0x05 => pc += insn.k as usize,
+            0x06 => return insn.k,
+            other => panic!("operation {other:#x}"),
+        }
+    }
+}
+
+const X86_64: u32 = 0xc000_003e;
+const NOTIFY: u32 = 0x7fc0_0000;
+const ALLOW: u32 = 0x7fff_0000;
+const FAIL_ENOTTY: u32 = 0x0005_0019;
+
+fn filters() -> impl Iterator<Item = (FilterSpec, Vec<Insn>)> {
+    let coverages = [Coverage::Production, Coverage::Simulated];
+    Release::ALL
+        .into_iter()
+        .flat_map(move |release| coverages.map(|coverage| FilterSpec { release, coverage }))
+        .map(|spec| (spec, program(&spec)))
+}
+
+fn ioctl(program: &[Insn], cmd: u64) -> u32 {
+    run(program, 16, X86_64, [3, cmd, 0x1000, 0, 0, 0])
+}
+
+#[test]
+fn ioctl_vectors() {
+    for (spec, filter) in filters() {
+        for cmd in [
+            0xc020_462a,
+            0xc030_462b,
+            0xc020_462b,
+            0xc010_4629,
+            0xc01c_4634,
+            0xc0b8_464a,
+            0xc038_4627,
+            0xffff_ffff_c020_462a,
+            0x1234_c030_462b,
+            0x0020_462a,
+            0x4030_462b,
+            0xc020_542a,
+            0xc030_002b,
+            0xc0b8_ff4a,
+            33,
+            34,
+            25,
+            27,
+            66,
+            0x3000_0001,
+            0xdead_beef_0000_0021,
+        ] {
+            assert_eq!(ioctl(&filter, cmd), NOTIFY, "{spec:?} {cmd:#x}");
+        }
+        for cmd in [
+            0xc010_46d3,
+            0xc010_aad3,
+            0xc014_4628,
+            0xc048_464d,
+            0xc020_4639,
+            0x8020_aa39,
+            0x1_c010_46d3,
+        ] {
+            assert_eq!(ioctl(&filter, cmd), FAIL_ENOTTY, "{spec:?} {cmd:#x}");
+        }
+        for cmd in [0x3000_0002, 0x802c_542a, 0x5401, 0x541b, 0xc021_462a] {
+            assert_eq!(ioctl(&filter, cmd), ALLOW, "{spec:?} {cmd:#x}");
+        }
+    }
+}
+
+#[test]
+fn what_decides_about_memory_is_notified_in_every_spelling() {
+    for (spec, filter) in filters() {
+        for row in escape::ALL {
+            let Some(key) = row.key(spec.release) else {
+                continue;
+            };
+            let expected = if FORBIDDEN.contains(row) {
+                FAIL_ENOTTY
+            } else if spec.coverage == Coverage::Simulated || PRODUCTION_ESCAPES.contains(row) {
+                NOTIFY
+            } else {
+                continue;
+            };
+            for other in [
+                0,
+                0xff00,
+                0x4600,
+                0x5400,
+                0xc000_0000,
+                0x4000_4600,
+                0x8000_0100,
+            ] {
+                for upper in [0, 1 << 32, u64::from(u32::MAX) << 32] {
+                    let cmd = upper | u64::from(key | other);
+                    assert_eq!(
+                        ioctl(&filter, cmd),
+                        expected,
+                        "{spec:?} {} {cmd:#x}",
+                        row.name
+                    );
+                }
+            }
+        }
+        for row in PRODUCTION_UVM {
+            let exists = row.size.of(spec.release) != 0;
+            let cmd = u64::from(row.cmd);
+            if exists {
+                assert_eq!(ioctl(&filter, cmd), NOTIFY, "{spec:?} {}", row.name);
+                assert_eq!(ioctl(&filter, 0xabcd_0000_0000_0000 | cmd), NOTIFY);
+            }
+            // The driver compares all 32 bits here: with any other it is no call of UVM's.
+            assert_ne!(
+                ioctl(&filter, cmd | 0x0001_5500),
+                NOTIFY,
+                "{spec:?} {}",
+                row.name
+            );
+        }
+    }
+}
+
+/// What 595 changes: the keys are exact sizes, and a release's filter lets another release's size pass to a driver that
+/// answers `EINVAL` to it.
+#[test]
+fn sizes_follow_the_release() {
+    for (cmd, since) in [
+        (0xc040_4657_u64, Release::R580),
+        (0xc030_4658, Release::R550),
+        (0xca30_46d9, Release::R570),
+        (0xc008_46da, Release::R550),
+    ] {
+        for (spec, filter) in filters().filter(|(spec, _)| spec.coverage == Coverage::Simulated) {
+            let expected = if spec.release >= since { NOTIFY } else { ALLOW };
+            assert_eq!(ioctl(&filter, cmd), expected, "{spec:?} {cmd:#x}");
+        }
+    }
+}
+
+#[test]
+fn mmap_vectors() {
+    const SHARED: u64 = 1;
+    const PRIVATE: u64 = 2;
+    const FIXED: u64 = 0x10;
+    const ANONYMOUS: u64 = 0x20;
+    for (_, filter) in filters() {
+        let mmap = |flags, offset| run(&filter, 9, X86_64, [0, 4096, 3, flags, 3, offset]);
+        assert_eq!(mmap(PRIVATE, 1 << 32), ALLOW);
+        assert_eq!(mmap(SHARED, 0), ALLOW);
+        assert_eq!(mmap(SHARED, 0xf000), ALLOW);
+        assert_eq!(mmap(SHARED | ANONYMOUS, 1 << 20), ALLOW);
+        assert_eq!(mmap(SHARED, 0x10000), NOTIFY);
+        assert_eq!(mmap(SHARED, 1 << 32), NOTIFY);
+        assert_eq!(
+            mmap(SHARED | PRIVATE, 1 << 32),
+            NOTIFY,
+            "MAP_SHARED_VALIDATE"
+        );
+        assert_eq!(mmap(SHARED | FIXED, 0x2000_0000), NOTIFY);
+        assert_eq!(mmap(SHARED | FIXED, 0), ALLOW);
+        assert_eq!(mmap(PRIVATE | FIXED, 0x7000_0000_0000), ALLOW);
+        assert_eq!(mmap(SHARED | FIXED, 0x7000_0000_0000), NOTIFY);
+    }
+}
+
+#[test]
+fn a_second_listener_is_refused_and_a_plain_filter_is_not() {
+    for (_, filter) in filters() {
+        let seccomp = |op, flags| run(&filter, 317, X86_64, [op, flags, 0, 0, 0, 0]);
+        assert_eq!(seccomp(1, 1 << 3), 0x0005_0010);
+        assert_eq!(
+            seccomp(0xffff_0000_0000_0001, 0xff00_0000_0000_0009),
+            0x0005_0010
+        );
+        assert_eq!(seccomp(1, 0), ALLOW);
+        assert_eq!(seccomp(3, 0), ALLOW);
+    }
+}
+
+#[test]
+fn io_uring_is_closed_on_demand_and_nothing_else_changes() {
+    for (spec, filter) in filters() {
+        let mut closed = filter.clone();
+        deny_io_uring(&mut closed);
+        for nr in [425, 426, 427] {
+            assert_eq!(run(&filter, nr, X86_64, [0; 6]), ALLOW);
+            assert_eq!(run(&closed, nr, X86_64, [0; 6]), 0x0005_0026);
+        }
+        for nr in [0, 424, 428] {
+            assert_eq!(run(&closed, nr, X86_64, [0; 6]), ALLOW);
+        }
+        assert_eq!(ioctl(&closed, 0xc020_462a), NOTIFY, "{spec:?}");
+        assert_eq!(ioctl(&closed, 0x5401), ALLOW, "{spec:?}");
+    }
+}
+
+#[test]
+fn foreign_system_call_tables_are_closed() {
+    for (_, filter) in filters() {
+        assert_eq!(run(&filter, 54, 0x4000_0003, [0; 6]), 0x8000_0000);
+        assert_eq!(run(&filter, 0x4000_0202, X86_64, [0; 6]), 0x8000_0000);
+        // x32's ioctl is 514, its native number with the bit is 16: both are closed, and so is what lies above.
+        for nr in [0x4000_0010, 0x4000_0000, 0xffff_ffff] {
+            assert_eq!(
+                run(&filter, nr, X86_64, [3, 0xc020_462a, 0, 0, 0, 0]),
+                0x8000_0000
+            );
+        }
+    }
+}
+
+#[test]
+fn no_two_rules_match_one_command() {
+    for (spec, _) in filters() {
+        let rules = ioctl_rules(&spec);
+        for (at, rule) in rules.iter().enumerate() {
+            for other in &rules[at + 1..] {
+                let both = rule.when.mask & other.when.mask;
+                assert_ne!(
+                    rule.when.value & both,
+                    other.when.value & both,
+                    "{} and {}",
+                    rule.name,
+                    other.name
+                );
+            }
+        }
+    }
+}

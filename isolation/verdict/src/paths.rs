@@ -1,0 +1,140 @@
+//! Every way to a card's memory, and what becomes of it. Numbers are those of the research notes' section 2: 1 to 20 its table, then what
+//! outlives a free (R), what the driver takes by itself (I), and memory that moves by itself (M).
+//!
+//! `tests/paths.rs` makes each call on every release and holds the verdict against this table; docs/paths.md shows it.
+
+/// What becomes of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// The quota pays, by the size that the call declares and the driver corrects.
+    Charged,
+    /// The quota pays a calibrated sum for each object, and their number is limited.
+    FlatRate,
+    /// A reference on memory that is paid for already: it stays charged until the last one is gone.
+    Referenced,
+    /// Refused as the driver would refuse it.
+    Refused,
+    /// It takes no card memory.
+    NoCardMemory,
+    /// No call of a tenant comes here: the host or the container's edits close it.
+    ClosedOutside,
+}
+
+impl Fate {
+    /// As docs/paths.md names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Charged => "charged",
+            Self::FlatRate => "charged, flat",
+            Self::Referenced => "reference-counted",
+            Self::Refused => "refused",
+            Self::NoCardMemory => "no card memory",
+            Self::ClosedOutside => "closed outside",
+        }
+    }
+}
+
+/// One path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    /// Number.
+    pub id: &'static str,
+    /// What it is.
+    pub name: &'static str,
+    /// The call that takes it.
+    pub call: &'static str,
+    /// What becomes of it.
+    pub fate: Fate,
+    /// Why that is enough.
+    pub because: &'static str,
+}
+
+const fn path(
+    id: &'static str,
+    name: &'static str,
+    call: &'static str,
+    fate: Fate,
+    because: &'static str,
+) -> Path {
+    Path {
+        id,
+        name,
+        call,
+        fate,
+        because,
+    }
+}
+
+/// Every path.
+#[rustfmt::skip] // a row stays together
+pub const ALL: &[Path] = &[
+    path("1", "device memory", "RM_ALLOC class 0x40", Fate::Charged,
+        "the size in the parameters, rounded up as the driver may; the size written back replaces it"),
+    path("2", "device memory, deprecated call", "VID_HEAP_CONTROL function 2", Fate::Charged,
+        "converted to the same allocation by the driver"),
+    path("2a", "other heap functions", "VID_HEAP_CONTROL functions 6, 14, 19, 20, 27", Fate::Refused,
+        "no known client makes them; 27 pins pages of whoever executes it"),
+    path("3", "fabric memory", "RM_ALLOC class 0xf8", Fate::Refused,
+        "memory that other machines can attach to"),
+    path("4", "multicast fabric memory", "RM_ALLOC class 0xfd, controls 0xfd0101, 0xfd0102, 0xfd0104, 0xfd0105, 0xf80103", Fate::Refused,
+        "references that no account is kept of; 0xfd0104 names a file in its parameters"),
+    path("5", "the whole framebuffer", "RM_ALLOC class 0xc2, ALLOC_MEMORY class 0x40", Fate::Refused,
+        "a privileged class: it must not depend on the executor's capabilities"),
+    path("6", "page lists", "RM_ALLOC and ALLOC_MEMORY classes 0x81, 0x82, 0x83, 0x3f", Fate::Refused,
+        "physical addresses chosen by the caller"),
+    path("7", "another handle", "RM_DUP_OBJECT", Fate::Referenced,
+        "the source's client must be the container's own"),
+    path("8", "exported and imported objects", "controls 0x3d05, 0x3d06, 0x3d0b, 0x3d0c", Fate::Referenced,
+        "held by the file until it is closed; a file of another container is refused"),
+    path("8a", "a description of exports", "control 0x3d08", Fate::NoCardMemory,
+        "read only, and of a file that could be imported from"),
+    path("9", "dma-buf", "EXPORT_TO_DMABUF_FD", Fate::Refused,
+        "any process that gets the file holds the memory"),
+    path("10", "external mapping", "UVM_MAP_EXTERNAL_ALLOCATION", Fate::Referenced,
+        "one reference for each card that maps it, until it is unmapped, replaced or its file closed"),
+    path("11", "managed memory", "mmap of /dev/nvidia-uvm", Fate::Charged,
+        "by address space, as if all of it lay on the card; the policies deny and allow stand beside charge"),
+    path("11a", "moving managed memory", "UVM_MIGRATE, UVM_MIGRATE_RANGE_GROUP, UVM_SET_PREFERRED_LOCATION, UVM_SET_ACCESSED_BY and the like", Fate::NoCardMemory,
+        "what moves is charged already; refused where managed memory is denied"),
+    path("12", "pageable memory that moves (HMM)", "page faults", Fate::ClosedOutside,
+        "nvidia-uvm loaded with uvm_disable_hmm=1; UVM_INITIALIZE is the caller's own, so its flag cannot be relied on"),
+    path("13", "channel group", "RM_ALLOC class 0xa06c", Fate::FlatRate,
+        "context buffers of a size that no call declares"),
+    path("14", "channel", "RM_ALLOC classes 0xc46f, 0xc56f, 0xc86f, 0xc96f, 0xca6f", Fate::FlatRate,
+        "instance memory, RAMFC, USERD, method buffers"),
+    path("15", "address space and page tables", "RM_ALLOC class 0x90f1, MAP_MEMORY_DMA", Fate::FlatRate,
+        "page tables grow with what is mapped, which is charged; a mapping of address space alone takes none"),
+    path("16", "engine objects", "RM_ALLOC of compute, copy and security engines", Fate::NoCardMemory,
+        "they live in the buffers of their channel group; NVENC, NVDEC and graphics classes have no row and are refused"),
+    path("17", "graphics nodes", "/dev/dri, /dev/nvidia-modeset", Fate::ClosedOutside,
+        "never put into a container; a container that brings them along with a quota is refused"),
+    path("18", "system memory", "RM_ALLOC class 0x3e, ALLOC_MEMORY classes 0x3e and 0x71, UVM_ALLOC_SEMAPHORE_POOL", Fate::NoCardMemory,
+        "host memory"),
+    path("18a", "pinned memory by the wrong call", "RM_ALLOC class 0x71", Fate::Refused,
+        "it would pin pages of whoever executes it; ALLOC_MEMORY is handed back to the caller instead"),
+    path("19", "extended memory (Grace)", "RM_ALLOC class 0x42", Fate::Refused,
+        "no account is kept of it"),
+    path("20", "address space", "RM_ALLOC classes 0x70 and 0x50a0, VID_HEAP_CONTROL function 2 with VIRTUAL", Fate::NoCardMemory,
+        "addresses without memory"),
+    path("R1", "allocate, refer, free", "RM_FREE after 7, 8 or 10", Fate::NoCardMemory,
+        "a free drops one reference; the allocation stays charged while another stands"),
+    path("R2", "memory export objects", "RM_ALLOC classes 0xe0, 0xf1, 0xf9, 0xfb", Fate::Refused,
+        "no row"),
+    path("R3", "peer-to-peer with another device", "UVM_ALLOC_DEVICE_P2P", Fate::Refused,
+        "card memory mapped for a device outside the account"),
+    path("R4", "third-party peer-to-peer", "RM_ALLOC class 0x503c, controls 0x503c0102, 0x503c0104, 0x503c0105", Fate::NoCardMemory,
+        "announces memory that is charged; whoever takes its pages does so through a device node that a container is not given"),
+    path("I1", "size of context buffers", "controls 0x20801218, 0x20803125", Fate::NoCardMemory,
+        "a question"),
+    path("I2", "many objects without a size", "RM_ALLOC of clients, channel groups, channels, address spaces", Fate::FlatRate,
+        "counts are limited for each container"),
+    path("M1", "unregistered ioctls of nvidia-uvm", "UVM numbers without a row, e.g. POPULATE_PAGEABLE 71, DISCARD 80", Fate::Refused,
+        "EINVAL where the broker sees them; the filter lets pass those that only touch pages of the host"),
+];
+
+/// The path of a number.
+#[must_use]
+pub fn of(id: &str) -> Option<&'static Path> {
+    ALL.iter().find(|path| path.id == id)
+}

@@ -1,0 +1,32 @@
+//! What a container's configuration lets a verdict choose between. Everything else here is the same for all.
+
+/// Memory of `/dev/nvidia-uvm` that moves between the host and the card by itself (`cudaMallocManaged`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Managed {
+    /// None can be made, and none moved: `mmap` gets `EINVAL`.
+    #[default]
+    Deny,
+    /// Charged by its length in address space, as if all of it lay on the card.
+    Charge,
+    /// Not charged: the driver evicts it when another allocation needs the room.
+    Allow,
+}
+
+/// Share policies (RM_SHARE, SET_INHERITED_SHARE_POLICY) that open objects to every client of the same user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SameUser {
+    /// Refused: other containers may run as the same user.
+    #[default]
+    Refuse,
+    /// Executed as a policy for the same process, which whoever executes must put in its place: see [`crate::narrow`].
+    Narrow,
+}
+
+/// One container's choices. The default is what a broker that implements none of them must take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// Managed memory.
+    pub managed: Managed,
+    /// Share policies by user.
+    pub same_user: SameUser,
+}

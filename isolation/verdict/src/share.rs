@@ -1,0 +1,128 @@
+//! Share policies: to whom the driver may hand an object besides its client.
+//!
+//! RM asks them when a client that is not the object's own duplicates it. A container's clients are reached by `DUP_OBJECT`,
+//! whose source the broker checks; a policy that opens an object to *every* client, or to every client of the same user,
+//! would leave that check alone between two tenants. So a tenant may take rights away, keep objects to itself, to its own
+//! process, or to a client that is the container's own.
+
+use nvabi::bytes::{array_at, u8_at, u16_at, u32_at};
+use nvabi::layout::share_policy::{
+    ACTION, ACTION_REQUIRE, ACTION_REVOKE, CLIENT, NONE, OS_SECURITY_TOKEN, PID, TARGET, TYPE,
+};
+use nvabi::layout::{device_params, nvos21, nvos54, nvos57};
+use nvabi::{Release, class, control, escape, status};
+
+use crate::policy::{Policy, SameUser};
+use crate::{EFAULT, Effect, Op, Refusal};
+
+/// Decides the policy at the start of `policy`.
+pub(crate) fn decide(
+    op: &Op,
+    policy: &[u8],
+    choice: &Policy,
+    release: Release,
+) -> Result<Effect, Refusal> {
+    let kind = u16_at(policy, TYPE).ok_or(Refusal::Errno(EFAULT))?;
+    let action = u8_at(policy, ACTION).ok_or(Refusal::Errno(EFAULT))?;
+    if action & (ACTION_REVOKE | ACTION_REQUIRE) != 0 {
+        // Takes a right away, or binds one that another policy must grant.
+        return Ok(Effect::None);
+    }
+    match kind {
+        NONE | PID => Ok(Effect::None),
+        CLIENT => Ok(Effect::ChannelClients {
+            clients: vec![u32_at(policy, TARGET).ok_or(Refusal::Errno(EFAULT))?],
+        }),
+        OS_SECURITY_TOKEN if choice.same_user == SameUser::Narrow => Ok(Effect::None),
+        OS_SECURITY_TOKEN => Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release)),
+        _ => Err(op.refuse(status::NV_ERR_INSUFFICIENT_PERMISSIONS, release)),
+    }
+}
+
+/// Bytes of the broker's copy that are replaced before the call is executed. The tenant's own bytes go back to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Narrowing {
+    /// Segment.
+    pub segment: u8,
+    /// Offset.
+    pub at: usize,
+    /// What stands there while the driver looks.
+    pub bytes: Replacement,
+}
+
+/// Replaced bytes, by their length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replacement {
+    /// Two bytes.
+    U16(u16),
+    /// Four bytes.
+    U32(u32),
+}
+
+/// What is narrowed of a call that [`crate::decide_under`] admits:
+/// - a share policy by user becomes one by process: whoever executes is the process of all the container's clients (mode B);
+/// - a device with `hClientShare` 0 would use the one address space that all such devices of the card share
+///   (gpu/device_share.c): it gets its own client's, which is what a client asks for by its own handle.
+#[must_use]
+pub fn narrow(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
+    let arg = segments.first().copied().unwrap_or_default();
+    let params = segments.get(1).copied().unwrap_or_default();
+    let Op::Escape(row) = op else {
+        return Vec::new();
+    };
+    let by_process = |segment, policy_at, block: &[u8]| {
+        let grants = u8_at(block, policy_at + ACTION)
+            .is_some_and(|action| action & (ACTION_REVOKE | ACTION_REQUIRE) == 0);
+        (grants && u16_at(block, policy_at + TYPE) == Some(OS_SECURITY_TOKEN)).then_some(
+            Narrowing {
+                segment,
+                at: policy_at + TYPE,
+                bytes: Replacement::U16(PID),
+            },
+        )
+    };
+    let found = match **row {
+        escape::NV_ESC_RM_SHARE => by_process(0, nvos57::POLICY, arg),
+        escape::NV_ESC_RM_CONTROL
+            if u32_at(arg, nvos54::CMD)
+                == Some(control::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY) =>
+        {
+            by_process(1, 0, params)
+        }
+        escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG
+            if u32_at(arg, nvos21::H_CLASS) == Some(class::NV01_DEVICE_0)
+                && u32_at(params, device_params::H_CLIENT_SHARE) == Some(0) =>
+        {
+            u32_at(arg, nvos21::H_ROOT).map(|client| Narrowing {
+                segment: 1,
+                at: device_params::H_CLIENT_SHARE,
+                bytes: Replacement::U32(client),
+            })
+        }
+        _ => None,
+    };
+    found.into_iter().collect()
+}
+
+impl Narrowing {
+    /// Puts the narrowed bytes into the copy that is executed; `None`, and nothing written, beyond the block's end.
+    /// What stood there is returned, to be put back before the copy is written to the tenant.
+    pub fn apply(&self, block: &mut [u8]) -> Option<Self> {
+        let before = match self.bytes {
+            Replacement::U16(value) => {
+                let before = array_at(block, self.at).map(u16::from_le_bytes)?;
+                nvabi::bytes::put(block, self.at, &value.to_le_bytes());
+                Replacement::U16(before)
+            }
+            Replacement::U32(value) => {
+                let before = u32_at(block, self.at)?;
+                nvabi::bytes::put_u32(block, self.at, value);
+                Replacement::U32(before)
+            }
+        };
+        Some(Self {
+            bytes: before,
+            ..*self
+        })
+    }
+}

@@ -1,0 +1,246 @@
+//! What is admitted, beside what gVisor's nvproxy forwards for compute and utility clients, by driver version.
+//!
+//! nvproxy runs the same user space against the same drivers, so its lists are the best public word on what is needed. Every difference
+//! stands below with its reason; one that does not fails here, whichever side it is on.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use nvabi::{DriverVersion, Release, class, control, escape, uvm};
+use verdict::Surface;
+
+const NVPROXY: &str = include_str!("../../nvabi/data/gvisor-allowlists.tsv");
+const CONTROLS: &str = include_str!("../../nvabi/data/rm-controls.tsv");
+
+const VERSIONS: [(Release, &str); 5] = [
+    (Release::R535, "535.261.03"),
+    (Release::R550, "550.163.01"),
+    (Release::R570, "570.195.03"),
+    (Release::R580, "580.105.08"),
+    (Release::R595, "595.45.04"),
+];
+
+/// `(kind, number)` to name, as nvproxy has it for compute or utility clients at a version.
+fn nvproxy(version: &str) -> BTreeMap<(&'static str, u32), &'static str> {
+    let version: DriverVersion = version.parse().unwrap();
+    let mut admitted = BTreeMap::new();
+    for line in NVPROXY.lines().skip(1) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [kind, number, name, handler, _params, caps, since, ..] = columns[..] else {
+            panic!("{line}")
+        };
+        let number = match number.strip_prefix("0x") {
+            Some(hex) => u32::from_str_radix(hex, 16).unwrap(),
+            None => number.parse().unwrap(),
+        };
+        if since.parse::<DriverVersion>().unwrap() > version {
+            continue;
+        }
+        if handler == "DELETED" {
+            admitted.remove(&(kind, number));
+        } else if caps.contains(['c', 'u']) {
+            admitted.insert((kind, number), name);
+        }
+    }
+    admitted
+}
+
+/// The same of ours.
+fn ours(release: Release) -> BTreeMap<(&'static str, u32), &'static str> {
+    let mut admitted = BTreeMap::new();
+    for row in escape::ALL.iter().filter(|row| row.size.of(release) != 0) {
+        if verdict::op(Surface::Ctl, row.cmd(release), release).is_ok() {
+            admitted.insert(("rm_ioctl", u32::from(row.nr)), row.name);
+        }
+    }
+    for (nr, name) in [
+        (escape::NV_ESC_CARD_INFO, "NV_ESC_CARD_INFO"),
+        (escape::NV_ESC_ATTACH_GPUS_TO_FD, "NV_ESC_ATTACH_GPUS_TO_FD"),
+    ] {
+        admitted.insert(("rm_ioctl", u32::from(nr)), name);
+    }
+    for row in uvm::ALL.iter().filter(|row| row.size.of(release) != 0) {
+        admitted.insert(("uvm_ioctl", row.cmd), row.name);
+    }
+    for class in class::ALL.iter().filter(|class| class.since <= release) {
+        admitted.insert(("class", class.number), class.name);
+    }
+    for (cmd, name) in control::rows() {
+        if control::row(cmd, release).is_some() {
+            admitted.insert(("control", cmd), name);
+        }
+    }
+    admitted
+}
+
+/// `(kind, number, why)`: forwarded by nvproxy, not admitted here.
+#[rustfmt::skip] // one difference a line
+const LEFT_OUT: &[(&str, u32, &str)] = &[
+    ("rm_ioctl", 215, "NUMA_INFO: nvproxy answers it with an error of its own"),
+    ("uvm_ioctl", 0x3000_0002, "UVM_DEINITIALIZE: no parameters; the filter lets it pass to the driver"),
+    ("control", 0x127, "GET_P2P_CAPS: two pointers that are not carried; clients fall back to the V2 call"),
+    ("control", 0x80_028b, "no name in any public header: nothing says what its parameters are"),
+    ("control", 0x80_170d, "FIFO_GET_CHANNELLIST: two pointers that are not carried"),
+    ("control", 0x83de_0315, "DEBUG_READ_MEMORY: a pointer that is not carried"),
+    ("control", 0xf8_0103, "fabric memory is refused"),
+    ("control", 0xfd_0101, "multicast memory is refused"),
+    ("control", 0xfd_0102, "multicast memory is refused"),
+    ("control", 0xfd_0104, "multicast memory is refused; names a file in its parameters"),
+    ("control", 0xfd_0105, "multicast memory is refused"),
+];
+
+/// `(kind, number, why)`: admitted here, not forwarded by nvproxy for compute or utility.
+#[rustfmt::skip] // one difference a line
+const ADDED: &[(&str, u32, &str)] = &[
+    ("rm_ioctl", 0x41, "IDLE_CHANNELS: has a row so that it is seen, and is refused"),
+    ("rm_ioctl", 0xd9, "EXPORT_TO_DMABUF_FD: has a row so that it is seen, and is refused"),
+    ("rm_ioctl", 0x57, "MAP_MEMORY_DMA: nvproxy forwards it for graphics; tinygrad maps memory with it"),
+    ("rm_ioctl", 0x58, "UNMAP_MEMORY_DMA: as MAP_MEMORY_DMA"),
+    ("uvm_ioctl", 78, "ALLOC_DEVICE_P2P: has a row so that it is seen, and is refused"),
+    ("class", 0x2, "NV01_CONTEXT_DMA: names memory, takes none"),
+    ("class", 0x70, "NV01_MEMORY_VIRTUAL: address space"),
+    ("class", 0x71, "OS_DESCRIPTOR: nvproxy takes it by ALLOC_MEMORY alone, and so do we"),
+    ("control", 0x13e, "SYSTEM_GET_BUILD_VERSION_V2: a flat block of three strings"),
+    ("control", 0x901, "SET_SUB_PROCESS_ID: a name for the client's own processes"),
+    ("control", 0x2080_0123, "GPU_GET_ENGINES: its list is carried"),
+    ("control", 0x2080_1301, "FB_GET_INFO: its list is carried and rewritten"),
+    ("control", 0x2080_1357, "nvproxy has it from 575.51.02, 570.195.03 exports it too; a question"),
+    ("control", 0x83de_0328, "DEBUG_READ_MMU_FAULT_INFO: nvproxy forwards it for profiling; of the debugger's own session"),
+    ("control", 0xa06c_0104, "GET_TIMESLICE: nvproxy forwards it for profiling; a question about one's own channel group"),
+];
+
+#[test]
+fn every_difference_from_nvproxy_has_its_reason() {
+    let mut unexplained = Vec::new();
+    let mut stale: Vec<(&str, &str, u32)> = LEFT_OUT
+        .iter()
+        .map(|(kind, number, _)| ("left out", *kind, *number))
+        .chain(
+            ADDED
+                .iter()
+                .map(|(kind, number, _)| ("added", *kind, *number)),
+        )
+        .collect();
+    for (release, version) in VERSIONS {
+        let (theirs, ours) = (nvproxy(version), ours(release));
+        let mut explain = |side, list: &[(&str, u32, &str)], key: (&str, u32), name: &str| {
+            if list.iter().any(|(kind, number, _)| (*kind, *number) == key) {
+                stale.retain(|row| *row != (side, key.0, key.1));
+            } else {
+                unexplained.push(format!("{release:?} {side} {} {:#x} {name}", key.0, key.1));
+            }
+        };
+        for (key, name) in theirs.iter().filter(|(key, _)| !ours.contains_key(*key)) {
+            explain("left out", LEFT_OUT, *key, name);
+        }
+        for (key, name) in ours.iter().filter(|(key, _)| !theirs.contains_key(*key)) {
+            explain("added", ADDED, *key, name);
+        }
+    }
+    unexplained.sort();
+    assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
+    assert!(stale.is_empty(), "no release differs in {stale:x?}");
+}
+
+const REFERENCES: &str = include_str!("../../nvabi/data/control-references.tsv");
+
+/// `(command, kind, field)` of every pointer, descriptor and client in an admitted control's parameters.
+fn references(release: Release) -> Vec<(u32, &'static str, &'static str)> {
+    let name = format!("{release:?}");
+    REFERENCES
+        .lines()
+        .skip(1)
+        .map(|line| line.split('\t').collect::<Vec<_>>())
+        .filter(|columns| columns[4].split('/').any(|of| of == name))
+        .map(|columns| {
+            let cmd = u32::from_str_radix(columns[0].trim_start_matches("0x"), 16).unwrap();
+            (cmd, columns[2], columns[3])
+        })
+        .filter(|(cmd, ..)| control::row(*cmd, release).is_some())
+        .collect()
+}
+
+#[test]
+fn every_pointer_in_an_admitted_control_is_carried() {
+    let mut checked = 0;
+    for release in Release::ALL {
+        let mut pointers: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+        for (cmd, _, field) in references(release)
+            .into_iter()
+            .filter(|row| row.1 == "pointer")
+        {
+            pointers.entry(cmd).or_default().push(field);
+        }
+        for (cmd, fields) in &pointers {
+            if *cmd == control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
+                // Must be NULL: `decide` looks.
+                assert_eq!(fields, &["pRunlistPreemptEvent"]);
+                continue;
+            }
+            let row = control::row(*cmd, release).unwrap();
+            assert_eq!(
+                row.nested.len(),
+                fields.len(),
+                "{release:?} {} has {fields:?}",
+                row.name
+            );
+            checked += 1;
+        }
+        for (cmd, name) in control::rows() {
+            if let Some(row) = control::row(cmd, release).filter(|row| !row.nested.is_empty()) {
+                assert!(
+                    pointers.contains_key(&cmd),
+                    "{release:?} {name}: {:?}",
+                    row.nested
+                );
+            }
+        }
+    }
+    assert!(checked >= 40, "only {checked} controls with pointers");
+}
+
+#[test]
+fn every_descriptor_and_client_in_an_admitted_control_is_looked_at() {
+    let op = verdict::Op::Escape(&escape::NV_ESC_RM_CONTROL);
+    let mut descriptors = 0;
+    for release in Release::ALL {
+        for (cmd, kind, field) in references(release) {
+            match kind {
+                "descriptor" => {
+                    let mut arg = vec![0; 32];
+                    nvabi::bytes::put_u32(&mut arg, nvabi::layout::nvos54::CMD, cmd);
+                    let place = verdict::blocks::descriptor(&op, &[&arg]);
+                    assert!(place.is_some(), "{release:?} {cmd:#x} {field}");
+                    descriptors += 1;
+                }
+                "client" => assert_eq!(
+                    cmd,
+                    control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+                    "{release:?} {cmd:#x} {field}: names clients that nobody checks"
+                ),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(descriptors, 25, "five controls in five releases");
+}
+
+/// A control that RM answers for administrators or for itself alone must not depend on who executes it.
+#[test]
+fn no_admitted_control_needs_privilege() {
+    for line in CONTROLS.lines().skip(1) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let cmd = u32::from_str_radix(columns[0].trim_start_matches("0x"), 16).unwrap();
+        let rights: Vec<&str> = columns[5].split('/').collect();
+        for (index, release) in Release::ALL.into_iter().enumerate() {
+            if control::row(cmd, release).is_some() {
+                let right = rights.get(index).unwrap_or(&rights[0]);
+                assert!(
+                    ["U", "-"].contains(right),
+                    "{release:?} {} needs {right}",
+                    columns[1]
+                );
+            }
+        }
+    }
+}
