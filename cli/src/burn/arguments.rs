@@ -8,7 +8,9 @@ use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 use rmclient::{Card, Client, Nodes};
 
-use super::{Outcome, Printed, allocate, calls, churn, references, storm, vectors, views};
+use super::{
+    Outcome, Printed, allocate, calls, churn, mallocs, managed, references, storm, vectors, views,
+};
 use crate::size::Size;
 
 /// An open tenant: allocates, maps and frees card memory through the driver's own calls.
@@ -94,6 +96,29 @@ enum Load {
         /// Position of the card in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
+    },
+    /// Measure whole allocations as a CUDA library makes them: memory, a range of addresses, and the map of one in the other.
+    Mallocs {
+        /// Allocations.
+        #[arg(long, default_value_t = 2_000)]
+        count: u64,
+        /// Size of each.
+        #[arg(long, default_value = "2Mi")]
+        size: Size,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
+    /// Map managed memory, let the card copy it, verify what came, free it.
+    Managed {
+        /// How much, e.g. 64Mi.
+        size: Size,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+        /// Keep the memory for so many seconds after the report.
+        #[arg(long, default_value_t = 0)]
+        hold: u64,
     },
     /// Allocate and free while a signal arrives every millisecond; every call must happen exactly once.
     Storm {
@@ -191,6 +216,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Load::Calls { count, card } => {
             with_card(&nodes, *card, |card| finish(calls::measure(card, *count)?))
         }
+        Load::Mallocs { count, size, card } => with_card(&nodes, *card, |card| {
+            finish(mallocs::measure(card, *count, size.bytes)?)
+        }),
+        Load::Managed { size, card, hold } => with_card(&nodes, *card, |card| {
+            managed::run(card, size.bytes, |outcome| {
+                let code = finish(outcome)?;
+                std::thread::sleep(Duration::from_secs(*hold));
+                Ok(code)
+            })
+        }),
         Load::Storm {
             seconds,
             period_us,

@@ -56,15 +56,8 @@ pub fn measure(card: &Card<'_>, count: u64) -> anyhow::Result<Outcome> {
     let mut lines = Vec::new();
     for (kind, call) in kinds {
         let times = time(count, call).with_context(|| format!("time calls {kind}"))?;
-        let (median, p99) = (times.value_at_quantile(0.5), times.value_at_quantile(0.99));
-        lines.push(format!("{kind}: median {median} ns, p99 {p99} ns"));
-        document.insert(
-            kind.replace(' ', "_"),
-            json!({
-                "median_ns": median, "p99_ns": p99,
-                "min_ns": times.min(), "max_ns": times.max(), "count": times.len(),
-            }),
-        );
+        lines.push(line(kind, &times));
+        document.insert(kind.replace(' ', "_"), row(&times));
     }
     Ok(Outcome {
         text: lines.join("\n"),
@@ -73,17 +66,36 @@ pub fn measure(card: &Card<'_>, count: u64) -> anyhow::Result<Outcome> {
     })
 }
 
+/// A kind's times for people.
+pub(super) fn line(kind: &str, times: &Histogram<u64>) -> String {
+    let (median, p99) = (times.value_at_quantile(0.5), times.value_at_quantile(0.99));
+    format!("{kind}: median {median} ns, p99 {p99} ns")
+}
+
+/// A kind's times for scripts.
+pub(super) fn row(times: &Histogram<u64>) -> Value {
+    json!({
+        "median_ns": times.value_at_quantile(0.5), "p99_ns": times.value_at_quantile(0.99),
+        "min_ns": times.min(), "max_ns": times.max(), "count": times.len(),
+    })
+}
+
 /// The first calls warm caches and buffers up; they are not counted.
-const WARM_UP: u64 = 100;
+pub(super) const WARM_UP: u64 = 100;
 
 /// A minute; what takes longer is counted as that.
 const LONGEST_NS: u64 = 60_000_000_000;
+
+/// For times in nanoseconds.
+pub(super) fn histogram() -> anyhow::Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).context("make a histogram")
+}
 
 fn time(
     count: u64,
     call: &mut dyn FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Histogram<u64>> {
-    let mut times = Histogram::new_with_bounds(1, LONGEST_NS, 3).context("make a histogram")?;
+    let mut times = histogram()?;
     for _ in 0..WARM_UP.min(count) {
         call()?;
     }

@@ -6,6 +6,8 @@
 pub mod allocate;
 pub mod calls;
 pub mod churn;
+pub mod mallocs;
+pub mod managed;
 pub mod references;
 pub mod storm;
 pub mod vectors;

@@ -5,7 +5,10 @@
 //!
 //! ```text
 //!   Nodes --connect--> Client (nvidiactl, root client) --card--> Card (nvidia<N>, device, subdevice) --allocate--> Allocation
+//!                                                                 Card --export--> file --import--> another client's handle
 //!                                                                 Card --uvm--> Uvm (nvidia-uvm) --map--> external mapping
+//!                                                                                      Uvm --managed--> managed memory
+//!                                                                 Card, Uvm --copy_channel--> CopyChannel --copy--> fence
 //! ```
 //!
 //! A signal may end any call with `EINTR` before its answer arrives; the client then repeats the call with the same bytes
@@ -17,19 +20,25 @@
 #![forbid(unsafe_code)]
 
 mod card;
+mod channel;
 mod client;
 mod error;
+mod export;
 mod file;
 mod heap;
+mod managed;
 mod memory;
 mod status;
 mod uvm;
 
 pub use card::{Card, CardInfo, FbMemory, PciAddress, ProcessMemory, Uuid};
+pub use channel::CopyChannel;
 pub use client::{Client, Handle};
 pub use error::Error;
+pub use export::ExportInfo;
 pub use file::Nodes;
 pub use heap::HeapInfo;
+pub use managed::{Managed, Processor};
 pub use memory::{Allocation, CpuMapping, Form};
 pub use status::Status;
 pub use uvm::{GpuRange, Uvm};

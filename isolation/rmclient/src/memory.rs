@@ -1,7 +1,7 @@
 //! Card memory: allocating, mapping into this process, exporting.
 
 use nvabi::layout::{memory_params, nvos33};
-use nvabi::{bytes, class, control, escape};
+use nvabi::{bytes, class, escape};
 use sys::mapping::Mapping;
 
 use crate::client::checked;
@@ -129,24 +129,6 @@ impl Card<'_> {
         drop(file);
         checked(escape.name, &arg, nvabi::layout::nvos34::STATUS)
     }
-
-    /// Exports card memory to a file of its own: while the file is open, the memory stays even without a handle.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub fn export(&self, memory: Handle) -> Result<std::os::fd::OwnedFd, Error> {
-        let client = self.client();
-        let cmd = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
-        let target = client.open(client.nodes().ctl())?;
-        let mut params = client.params(cmd)?;
-        bytes::put_u32(&mut params, export::TYPE, export::TYPE_RM);
-        bytes::put_u32(&mut params, export::H_DEVICE, self.device().0);
-        bytes::put_u32(&mut params, export::H_PARENT, self.device().0);
-        bytes::put_u32(&mut params, export::H_OBJECT, memory.0);
-        bytes::put(&mut params, export::FD, &target.number().to_le_bytes());
-        client.control(client.root(), cmd, &mut params, Vec::new())?;
-        Ok(target.into())
-    }
 }
 
 /// Card memory mapped into this process.
@@ -172,15 +154,4 @@ mod nvos34 {
     pub(super) const H_DEVICE: usize = 4;
     pub(super) const H_MEMORY: usize = 8;
     pub(super) const P_LINEAR: usize = 16;
-}
-
-/// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS` (`ctrl0000unix.h`).
-mod export {
-    pub(super) const TYPE: usize = 0;
-    pub(super) const H_DEVICE: usize = 4;
-    pub(super) const H_PARENT: usize = 8;
-    pub(super) const H_OBJECT: usize = 12;
-    pub(super) const FD: usize = 16;
-    /// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM`
-    pub(super) const TYPE_RM: u32 = 1;
 }

@@ -124,11 +124,29 @@ impl Uvm<'_> {
         self.call(&row::UVM_FREE, |arg| put_range(arg, at))
     }
 
+    /// Makes a channel of the card known to this file.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn register_channel(&self, uuid: Uuid, channel: Handle) -> Result<(), Error> {
+        self.call(&row::UVM_REGISTER_CHANNEL, |arg| {
+            bytes::put(arg, 0, &uuid.0);
+            bytes::put(arg, 16, &self.ctl_number());
+            bytes::put_u32(arg, 20, self.client.root().0);
+            bytes::put_u32(arg, 24, channel.0);
+        })
+    }
+
+    /// The open file, as the driver may have replaced it.
+    pub(crate) fn file(&self) -> &DriverFile {
+        &self.file
+    }
+
     fn ctl_number(&self) -> [u8; 4] {
         self.client.ctl().number().to_le_bytes()
     }
 
-    fn call(&self, row: &Row, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
+    pub(crate) fn call(&self, row: &Row, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
         let release = self.client.release();
         let mut arg = vec![0u8; STRUCT_BYTES];
         fill(&mut arg);
@@ -169,7 +187,7 @@ const VA_SPACE_BASE_AT: usize = 40;
 /// The first address after the page that catches null pointers.
 const VA_SPACE_BASE: u64 = 0x1000;
 
-fn put_range(arg: &mut [u8], at: GpuRange) {
+pub(crate) fn put_range(arg: &mut [u8], at: GpuRange) {
     bytes::put_u64(arg, range::BASE, at.base);
     bytes::put_u64(arg, range::LENGTH, at.length_bytes);
 }

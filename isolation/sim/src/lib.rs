@@ -28,6 +28,7 @@ mod gate;
 mod incident;
 mod lanes;
 mod machine;
+mod mallocs;
 mod managed;
 mod memory;
 mod profile;
@@ -38,6 +39,7 @@ mod vaspace;
 pub use architecture::Architecture;
 pub use card::SimCard;
 pub use machine::{Called, Machine, Outcome, SessionHandle};
+pub use mallocs::{MallocsError, mallocs};
 pub use profile::{CardProfile, Profile};
 pub use server::Server;
 

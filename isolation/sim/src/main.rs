@@ -64,6 +64,18 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Makes whole allocations as a CUDA library does, straight on the socket, and prints how long they take: what
+    /// `cgpu-burn mallocs` takes longer in a container is what the container costs.
+    Mallocs {
+        #[command(flatten)]
+        place: Place,
+        /// Allocations.
+        #[arg(long, default_value_t = 2_000)]
+        count: usize,
+        /// Bytes of each.
+        #[arg(long, value_name = "N", default_value_t = 2 << 20)]
+        bytes: u64,
+    },
     /// Injects a fault into the running simulator.
     Fault {
         #[command(flatten)]
@@ -146,6 +158,11 @@ fn main() -> ExitCode {
         None => serve(&arguments.serve),
         Some(Command::Account { place }) => account(&place.state_dir),
         Some(Command::Incidents { place }) => incidents(&place.state_dir),
+        Some(Command::Mallocs {
+            place,
+            count,
+            bytes,
+        }) => measure(&place.state_dir, count, bytes),
         Some(Command::Fault { place, fault }) => inject(&place.state_dir, fault),
     };
     match result {
@@ -196,6 +213,12 @@ fn incidents(state_dir: &Path) -> anyhow::Result<()> {
         "{}\n",
         serde_json::to_string_pretty(&incidents).context("write JSON")?
     ))
+}
+
+fn measure(state_dir: &Path, count: usize, bytes: u64) -> anyhow::Result<()> {
+    let dev = SimulatedInventory::socket_path(state_dir).with_file_name("dev");
+    let times = sim::mallocs(&connect(state_dir)?, &dev, count, bytes)?;
+    say(&format!("{times}\n"))
 }
 
 fn inject(state_dir: &Path, fault: Injected) -> anyhow::Result<()> {
