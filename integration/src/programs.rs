@@ -23,6 +23,9 @@ const HOST: [(&str, &str); 7] = [
 /// Programs of package `cli` that run inside images, which have no C library.
 const STATIC: [&str; 2] = ["cgpu", "cgpu-burn"];
 
+/// For images without a C library.
+const STATIC_FLAGS: &str = "-C target-feature=+crt-static";
+
 /// How the programs are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
@@ -69,7 +72,7 @@ impl Programs {
             ])
             .arg("--target-dir")
             .arg(&static_target)
-            .env("RUSTFLAGS", "-C target-feature=+crt-static");
+            .env("RUSTFLAGS", STATIC_FLAGS);
         for program in STATIC {
             inside.args(["--bin", program]);
         }
@@ -87,6 +90,22 @@ impl Programs {
             )?;
         }
         Ok(Self { folder })
+    }
+
+    /// Builds one more program that runs inside images, for tests alone: it is in no folder that is shipped.
+    pub fn build_static(package: &str, program: &str) -> Result<PathBuf> {
+        let _lock = cache::lock("programs")?;
+        progress(&format!("building {program} (debug)"));
+        let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let target = target_folder().join("static");
+        let mut inside = cargo(Profile::Dev);
+        inside
+            .args(["--package", package, "--bin", program, "--target", &triple])
+            .arg("--target-dir")
+            .arg(&target)
+            .env("RUSTFLAGS", STATIC_FLAGS);
+        built(&mut inside)?;
+        Ok(target.join(&triple).join("debug").join(program))
     }
 
     /// What `CGPU_BIN` names, or else a development build, made once a test process.

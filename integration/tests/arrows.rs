@@ -144,7 +144,9 @@ fn unsafe_code_stands_in_sys_alone() -> Result<()> {
         for target in package["targets"].as_array().into_iter().flatten() {
             let kind = target["kind"][0].as_str().context("a kind")?;
             let path = target["src_path"].as_str().context("a path")?;
-            if name == "sys" || !["lib", "bin"].contains(&kind) {
+            // The attackers of `security` call the kernel as no wrapper lets them; nothing of ours imports them.
+            let may = ["sys", "security"].contains(&name) && kind == "lib";
+            if may || !["lib", "bin"].contains(&kind) {
                 continue;
             }
             if !fs::read_to_string(path)?.contains("#![forbid(unsafe_code)]") {

@@ -101,13 +101,22 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         "--workspace",
         "--exclude",
         "integration",
+        "--exclude",
+        "security",
         "--no-fail-fast",
     ]);
     tests(&mut unit, options, &skips, &mut counts)?;
     if !options.quick {
         let programs = Programs::build(Profile::Dev)?;
         progress("tests on real engines");
-        let mut engines = cargo(&["test", "--package", "integration", "--no-fail-fast"]);
+        let mut engines = cargo(&[
+            "test",
+            "--package",
+            "integration",
+            "--package",
+            "security",
+            "--no-fail-fast",
+        ]);
         engines.env("CGPU_BIN", programs.folder());
         tests(&mut engines, options, &skips, &mut counts)?;
     }

@@ -1,0 +1,3 @@
+module cgpu/security/client
+
+go 1.21

@@ -1,0 +1,75 @@
+//! The one who must not notice: an honest program that keeps memory filled with a pattern, reads it again and again, and
+//! allocates and frees beside it.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use rmclient::{Client, Form, Nodes};
+use serde_json::json;
+
+use crate::{Stage, tell};
+
+const FILLED_BYTES: u64 = 8 << 20;
+const BALLAST_BYTES: u64 = 1 << 30;
+const PIECE_BYTES: u64 = 4 << 20;
+/// Words that are compared each round.
+const WINDOW_WORDS: usize = 16 * 1024;
+
+fn pattern(word: usize) -> u32 {
+    let word = u32::try_from(word).unwrap_or(u32::MAX);
+    word.wrapping_mul(0x9e37_79b9) ^ 0x5eed_5eed
+}
+
+/// Goes on until it is told to stop, and tells after each round what it has seen.
+///
+/// # Errors
+/// A driver that is not there.
+pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
+    let client = Client::connect(&Nodes::default())?;
+    let cards = client.cards()?;
+    let card = cards.first().context("no card is granted")?;
+    let filled = card.allocate(Form::Long, FILLED_BYTES)?;
+    let mapping = card.map(filled.handle, FILLED_BYTES)?;
+    let words = usize::try_from(FILLED_BYTES)? / 4;
+    for word in 0..words {
+        mapping
+            .words()
+            .write_u32(word * 4, pattern(word))
+            .context("a word of the mapping")?;
+    }
+    let ballast = card.allocate(Form::Long, BALLAST_BYTES)?;
+    let held = card.memory()?.used_bytes();
+    let (mut rounds, mut at, mut slowest_us) = (0u64, 0usize, 0u128);
+    let mut errors: Vec<String> = Vec::new();
+    while !stage.out.join("go").exists() {
+        for word in (at..at + WINDOW_WORDS).map(|word| word % words) {
+            let found = mapping.words().read_u32(word * 4);
+            if found != Some(pattern(word)) {
+                errors.push(format!("word {word} is {found:x?}"));
+                break;
+            }
+        }
+        at = (at + WINDOW_WORDS) % words;
+        let began = std::time::Instant::now();
+        match card.allocate(Form::Long, PIECE_BYTES) {
+            Ok(piece) => {
+                let used = card.memory()?.used_bytes();
+                if used != held + piece.bytes {
+                    errors.push(format!("{used} bytes are used, not {}", held + piece.bytes));
+                }
+                card.free(piece.handle)?;
+            }
+            Err(error) => errors.push(error.to_string()),
+        }
+        slowest_us = slowest_us.max(began.elapsed().as_micros());
+        rounds += 1;
+        errors.truncate(20);
+        let document = json!({
+            "rounds": rounds, "errors": errors, "held_bytes": held, "slowest_us": slowest_us,
+            "client": client.root().0, "memory": filled.handle.0, "ballast": ballast.handle.0,
+        });
+        tell(&stage.out, "neighbour.json", &document)?;
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    Ok(ExitCode::SUCCESS)
+}

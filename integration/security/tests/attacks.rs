@@ -1,0 +1,503 @@
+//! Every attack of `cgpu-tenant`, as an unprivileged and as a root tenant, in containers of a real containerd.
+//!
+//! What holds for each, whatever the attack (see `fixture`): while the attacker holds all it got, the card's own account of
+//! its container equals the broker's ledger and is not above the quota; a neighbour's memory keeps its pattern, and the
+//! neighbour goes on allocating; the same broker lives on and answers; what was held comes back, and an honest program of the
+//! same container gets half of the slice. What is peculiar to an attack is checked here.
+
+mod fixture;
+
+use anyhow::{Context, Result, ensure};
+use fixture::{Attacker, MIB, Observed, QUOTA_BYTES, shared};
+use integration::command::capture;
+use integration::skip;
+use serde_json::Value;
+
+/// Nothing beyond what holds for each.
+fn nothing_more(_observed: &Observed) -> Result<()> {
+    Ok(())
+}
+
+/// What the attacker was told to have, it has, and the slice is full: the quota was tried.
+fn told_and_full(observed: &Observed) -> Result<()> {
+    observed.told_is_held()?;
+    observed.is_full()
+}
+
+fn told(observed: &Observed) -> Result<()> {
+    observed.told_is_held()
+}
+
+/// A race between counted and uncounted memory: both outcomes were seen, or nothing was raced.
+fn both_outcomes(observed: &Observed) -> Result<()> {
+    let piece = observed.number("/piece_bytes")?;
+    let done = observed.number("/raced/done")?;
+    let counted = observed.card_bytes / piece;
+    ensure!(counted > 0, "no counted piece among {}", observed.facts);
+    ensure!(
+        done > counted,
+        "no uncounted piece among {}",
+        observed.facts
+    );
+    Ok(())
+}
+
+fn raced(observed: &Observed) -> Result<()> {
+    ensure!(
+        observed.number("/raced/done")? > 0 && observed.card_bytes > 0,
+        "nothing was raced: {}",
+        observed.facts
+    );
+    Ok(())
+}
+
+/// Every call of these spellings came to the broker.
+fn all_seen(observed: &Observed) -> Result<()> {
+    told_and_full(observed)?;
+    let made = observed.number("/calls")?;
+    ensure!(
+        observed.calls.total >= made,
+        "of {made} calls only {} were seen",
+        observed.calls.total
+    );
+    Ok(())
+}
+
+/// No attempt on a foreign object was done, and none of them reached the driver.
+fn never_executed(observed: &Observed) -> Result<()> {
+    /// What a seat takes before the first attempt, and what is done with one's own objects.
+    const OWN_CALLS: u64 = 40;
+    not_done(observed)?;
+    let attempts = observed.number("/attempts")?;
+    ensure!(attempts > 60, "too few attempts: {attempts}");
+    ensure!(
+        observed.calls.executed < OWN_CALLS && observed.calls.refused >= attempts,
+        "of {attempts} attempts: {:?}",
+        observed.calls
+    );
+    Ok(())
+}
+
+fn not_done(observed: &Observed) -> Result<()> {
+    ensure!(
+        observed.number("/foreign/done")? == 0,
+        "done to a foreigner: {}",
+        observed.facts
+    );
+    observed.told_is_held()
+}
+
+fn texts<'a>(observed: &'a Observed, pointer: &str) -> Result<Vec<(&'a str, &'a str)>> {
+    let map = observed.facts.pointer(pointer).and_then(Value::as_object);
+    let map = map.with_context(|| format!("no {pointer} in {}", observed.facts))?;
+    ensure!(!map.is_empty(), "{pointer} is empty");
+    Ok(map
+        .iter()
+        .filter_map(|(name, text)| Some((name.as_str(), text.as_str()?)))
+        .collect())
+}
+
+/// On a descriptor that is none, the kernel says EBADF to whatever a filter lets pass.
+fn tunnel_is_closed(observed: &Observed) -> Result<()> {
+    let answers = observed.facts["answers"].as_array().context("answers")?;
+    ensure!(!answers.is_empty(), "no answers");
+    for answer in answers {
+        ensure!(answer["answer"] == "ENOTTY", "{answer}");
+    }
+    observed.told_is_held()
+}
+
+/// Through a foreign table, the driver's calls end the process or are unknown: EBADF or ENOTTY would be the kernel's own
+/// answer to a call that passed.
+fn foreign_table_is_closed(observed: &Observed) -> Result<()> {
+    for (call, answer) in texts(observed, "/answers")? {
+        let is_tunnel = call.contains("46d3");
+        let closed = ["SIGSYS", "SIGSEGV", "ENOSYS"].contains(&answer)
+            || call == "getpid"
+            || (is_tunnel && answer == "ENOTTY");
+        ensure!(closed, "{call}: {answer}");
+    }
+    observed.told_is_held()
+}
+
+fn listeners_are_refused(observed: &Observed) -> Result<()> {
+    for (way, answer) in texts(observed, "/answers")? {
+        ensure!(answer == "EBUSY", "{way}: {answer}");
+    }
+    told_and_full(observed)
+}
+
+/// Serialised or lock-skipping calls are refused, and by the broker itself.
+fn flags_are_refused(observed: &Observed) -> Result<()> {
+    ensure!(
+        observed.number("/tally/done")? == 0 && observed.number("/controls/done")? == 0,
+        "{}",
+        observed.facts
+    );
+    ensure!(observed.calls.refused >= 7, "{:?}", observed.calls);
+    observed.told_is_held()
+}
+
+fn edges_are_met(observed: &Observed) -> Result<()> {
+    ensure!(
+        observed.number("/at_the_edge/done")? == 1,
+        "{}",
+        observed.facts
+    );
+    // Beyond the edge, and where nothing can be written, the caller gets a fault as from the driver.
+    ensure!(
+        observed.number("/structs/others/EFAULT")? >= 4,
+        "{}",
+        observed.facts
+    );
+    ensure!(
+        observed.number("/odd/others/EFAULT")? >= 8,
+        "{}",
+        observed.facts
+    );
+    Ok(())
+}
+
+/// References held what was freed, and were counted once.
+fn references_count(observed: &Observed) -> Result<()> {
+    told_and_full(observed)?;
+    ensure!(
+        observed.number("/duplicates/done")? > 0,
+        "{}",
+        observed.facts
+    );
+    Ok(())
+}
+
+fn counts_are_limited(observed: &Observed, pointer: &str, most: u64) -> Result<()> {
+    let done = observed.number(&format!("{pointer}/done"))?;
+    ensure!((1..=most).contains(&done), "{done}: {}", observed.facts);
+    Ok(())
+}
+
+fn channel_groups_are_limited(observed: &Observed) -> Result<()> {
+    counts_are_limited(observed, "/groups", 1024)
+}
+
+fn va_spaces_are_limited(observed: &Observed) -> Result<()> {
+    counts_are_limited(observed, "/spaces", 1024)
+}
+
+fn clients_are_limited(observed: &Observed) -> Result<()> {
+    counts_are_limited(observed, "/clients", 4096)
+}
+
+/// Either refused, or charged: what the card's account shows is within the slice anyhow.
+fn managed_is_bounded(observed: &Observed) -> Result<()> {
+    ensure!(
+        observed.number("/mapped/done")? == 0,
+        "twice the slice was mapped: {}",
+        observed.facts
+    );
+    for call in ["UVM_MIGRATE", "UVM_ALLOC_DEVICE_P2P"] {
+        ensure!(
+            observed.text(&format!("/answers/{call}"))? != "done",
+            "{}",
+            observed.facts
+        );
+    }
+    Ok(())
+}
+
+fn old_calls_are_closed(observed: &Observed) -> Result<()> {
+    ensure!(observed.number("/odd/done")? == 0, "{}", observed.facts);
+    told_and_full(observed)
+}
+
+fn nothing_is_given(observed: &Observed) -> Result<()> {
+    ensure!(observed.number("/tally/done")? == 0, "{}", observed.facts);
+    observed.told_is_held()
+}
+
+fn interrupted(observed: &Observed) -> Result<()> {
+    ensure!(observed.number("/tally/done")? > 20, "{}", observed.facts);
+    ensure!(
+        observed.facts["tally"]["others"]
+            .as_object()
+            .is_some_and(serde_json::Map::is_empty),
+        "a call failed: {}",
+        observed.facts
+    );
+    observed.told_is_held()
+}
+
+fn eintr_was_seen(observed: &Observed) -> Result<()> {
+    interrupted(observed)?;
+    ensure!(
+        observed.number("/repeats")? > 0,
+        "no call was interrupted: {}",
+        observed.facts
+    );
+    Ok(())
+}
+
+fn closed_files_return(observed: &Observed) -> Result<()> {
+    ensure!(
+        observed.number("/seats")? > 4 && observed.number("/done")? > 0,
+        "{}",
+        observed.facts
+    );
+    observed.told_is_held()
+}
+
+fn stopped_often(observed: &Observed) -> Result<()> {
+    ensure!(observed.number("/stops")? > 20, "{}", observed.facts);
+    ensure!(observed.number("/failed")? == 0, "{}", observed.facts);
+    observed.told_is_held()
+}
+
+fn traced(observed: &Observed) -> Result<()> {
+    if observed.facts.get("unavailable").is_none() {
+        ensure!(observed.number("/turned")? > 8, "{}", observed.facts);
+    }
+    observed.told_is_held()
+}
+
+fn nobody_is_seen(observed: &Observed) -> Result<()> {
+    let seen = observed.facts["seen"].as_array().context("seen")?;
+    for name in seen.iter().filter_map(Value::as_str) {
+        ensure!(
+            !name.starts_with("cgpu-broker")
+                && !name.starts_with("cgpu-sim")
+                && !name.starts_with("cgpu-keeper")
+                && !name.starts_with("cgpu-exec"),
+            "{name} is seen"
+        );
+    }
+    for empty in ["reachable", "inherited"] {
+        ensure!(
+            observed.facts[empty].as_array().is_some_and(Vec::is_empty),
+            "{}",
+            observed.facts
+        );
+    }
+    Ok(())
+}
+
+/// Namespaces are the kernel's to give; with or without them nothing more is had.
+fn guises_share_the_slice(observed: &Observed) -> Result<()> {
+    let guises = observed.facts["guises"].as_array().context("guises")?;
+    let started = guises
+        .iter()
+        .filter(|row| row["told"]["problem"].is_null() && row["told"]["tally"].is_object())
+        .count();
+    ensure!(started >= 6, "{}", observed.facts);
+    told_and_full(observed)
+}
+
+fn is_answered(observed: &Observed) -> Result<()> {
+    if observed.facts.get("unavailable").is_none() {
+        ensure!(
+            observed.number("/answered_of_80")? == 80,
+            "{}",
+            observed.facts
+        );
+    }
+    observed.told_is_held()
+}
+
+fn flood_is_served(observed: &Observed) -> Result<()> {
+    ensure!(
+        observed.number("/done")? > 300 && observed.number("/failed")? == 0,
+        "{}",
+        observed.facts
+    );
+    observed.told_is_held()
+}
+
+fn files_are_used(observed: &Observed) -> Result<()> {
+    ensure!(observed.number("/used")? > 900, "{}", observed.facts);
+    observed.told_is_held()
+}
+
+fn refusals_flow(observed: &Observed) -> Result<()> {
+    let refused = observed.number("/refused")?;
+    ensure!(
+        refused > 1000 && observed.calls.refused >= refused,
+        "{} and {:?}",
+        observed.facts,
+        observed.calls
+    );
+    observed.told_is_held()
+}
+
+fn both(test: &str, check: fn(&Observed) -> Result<()>) -> Result<()> {
+    let Some(fixture) = shared(test)? else {
+        return Ok(());
+    };
+    for attacker in [Attacker::Unprivileged, Attacker::Root] {
+        let observed = fixture.attack(attacker, test)?;
+        check(&observed).with_context(|| format!("{test} as {:?}", observed.attacker))?;
+    }
+    Ok(())
+}
+
+macro_rules! attacks {
+    ($($name:ident => $check:ident,)*) => {
+        $(
+            #[test]
+            fn $name() -> Result<()> {
+                both(stringify!($name), $check)
+            }
+        )*
+        /// The attacks that have a test of this form.
+        const TESTED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+attacks! {
+    class_flip => both_outcomes,
+    size_flip => raced,
+    pointer_flip => raced,
+    flip_by_shared_memory => both_outcomes,
+    flip_by_proc_mem => both_outcomes,
+    handle_race => nothing_more,
+    dup2_race => told,
+    fd_passing => told_and_full,
+    fd_in_flight => told_and_full,
+    private_fd_table => told_and_full,
+    close_race => closed_files_return,
+    process_storm => told_and_full,
+    exit_in_mid_call => told_and_full,
+    sigstop_of_the_caller => stopped_often,
+    ptrace_sibling => traced,
+    kill_around => nobody_is_seen,
+    wrong_type_byte => all_seen,
+    high_bits => all_seen,
+    direction_bits => all_seen,
+    xfer_tunnel => tunnel_is_closed,
+    compat_ioctl => foreign_table_is_closed,
+    x32_ioctl => foreign_table_is_closed,
+    serialised_parameters => flags_are_refused,
+    bad_pointers => edges_are_met,
+    reference_then_free => references_count,
+    map_then_free => told_and_full,
+    export_then_free => told,
+    channel_groups => channel_groups_are_limited,
+    va_spaces => va_spaces_are_limited,
+    managed_memory => managed_is_bounded,
+    heap_and_old_calls => old_calls_are_closed,
+    privileged_classes => nothing_is_given,
+    absurd_sizes => nothing_more,
+    foreign_duplicate => never_executed,
+    foreign_mapping => never_executed,
+    foreign_channels => never_executed,
+    foreign_handles => not_done,
+    restarting_signals => interrupted,
+    interrupting_signals => eintr_was_seen,
+    profiling_signals => interrupted,
+    own_listener => listeners_are_refused,
+    own_filter => told_and_full,
+    user_namespace => told_and_full,
+    nested_namespaces => told,
+    changed_root => told_and_full,
+    disguises => guises_share_the_slice,
+    userfault_pages => is_answered,
+    thread_flood => flood_is_served,
+    file_flood => files_are_used,
+    client_flood => clients_are_limited,
+    refused_flood => refusals_flow,
+    fd_in_ring => ring_counts,
+}
+
+/// A file in a ring's table counts, or rings are not to be had here.
+fn ring_counts(observed: &Observed) -> Result<()> {
+    if observed.facts.get("unavailable").is_some() {
+        return Ok(());
+    }
+    told_and_full(observed)
+}
+
+/// A client in Go, whose runtime preempts by signals: no call is executed twice, none is lost.
+#[test]
+fn go_client() -> Result<()> {
+    let Some(fixture) = shared("go_client")? else {
+        return Ok(());
+    };
+    let Some(go) = integration::command::find("go").or_else(|| {
+        let usual = std::path::PathBuf::from("/usr/local/go/bin/go");
+        usual.is_file().then_some(usual)
+    }) else {
+        skip!("go_client", "no go");
+    };
+    let client = integration::programs::target_folder().join("cgpu-go-client");
+    let mut build = std::process::Command::new(go);
+    build
+        .args(["build", "-o"])
+        .arg(&client)
+        .arg(".")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/go"))
+        .envs([
+            ("CGO_ENABLED", "0"),
+            ("GOFLAGS", "-mod=mod"),
+            ("GOWORK", "off"),
+            ("GOTOOLCHAIN", "local"),
+        ]);
+    capture(&mut build, std::time::Duration::from_secs(240))?.success()?;
+    let quota = QUOTA_BYTES.to_string();
+    for attacker in [Attacker::Unprivileged, Attacker::Root] {
+        let (facts, card_bytes) = fixture.run_program(attacker, &client, &[&quota, "/out"])?;
+        let number = |key: &str| facts[key].as_u64().unwrap_or(u64::MAX);
+        ensure!(number("failed") == 0 && number("sent") > 100, "{facts}");
+        ensure!(facts["tally"]["done"].as_u64() > Some(20), "{facts}");
+        ensure!(
+            facts["tally"]["held_bytes"] == card_bytes,
+            "the card holds {card_bytes} bytes: {facts}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn setuid_exec() -> Result<()> {
+    let Some(fixture) = shared("setuid_exec")? else {
+        return Ok(());
+    };
+    for (attacker, uid) in [(Attacker::MayGain, "0"), (Attacker::Unprivileged, "1000")] {
+        let observed = fixture.attack(attacker, "setuid_exec")?;
+        // `Uid:` begins with the real one; what was gained shows in the capabilities.
+        let gained = observed.text("/told/identity/capabilities")? != "0000000000000000";
+        ensure!(gained == (uid == "0"), "{}", observed.facts);
+        ensure!(observed.card_bytes > QUOTA_BYTES / 2, "{}", observed.facts);
+        observed.told_is_held()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn fd_across_containers() -> Result<()> {
+    let Some(fixture) = shared("fd_across_containers")? else {
+        return Ok(());
+    };
+    for attacker in [Attacker::Unprivileged, Attacker::Root] {
+        let (giver, taker) = fixture.attack_across(attacker)?;
+        // Nothing is allocated in the giver's name, and each is charged what it took itself.
+        giver.told_is_held()?;
+        taker.told_is_held()?;
+        ensure!(taker.number("/foreign/done")? == 0, "{}", taker.facts);
+        ensure!(taker.card_bytes > QUOTA_BYTES - 48 * MIB, "{}", taker.facts);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_attack_has_a_test() {
+    let across = [
+        "honest",
+        "setuid_exec",
+        "fd_to_other_container",
+        "fd_from_other_container",
+    ];
+    for attack in security::ATTACKS {
+        assert!(
+            TESTED.contains(&attack.name) || across.contains(&attack.name),
+            "{} has no test",
+            attack.name
+        );
+    }
+}
