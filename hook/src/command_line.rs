@@ -31,6 +31,8 @@ pub enum Subcommand {
         bundle: Option<PathBuf>,
         /// When runc's process ends.
         ends: Ends,
+        /// How far it takes the container.
+        step: Step,
     },
     /// `exec`.
     Exec {
@@ -55,6 +57,15 @@ pub enum Ends {
     AfterCreate,
     /// With the container, which is gone then: `run`.
     WithContainer,
+}
+
+/// How far the container is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// `create`: it waits to be started.
+    Create,
+    /// `run`: it runs.
+    CreateAndStart,
 }
 
 /// Why a command line is not understood.
@@ -179,6 +190,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Invocation, ParseError> {
                         Ends::AfterCreate
                     } else {
                         Ends::WithContainer
+                    },
+                    step: if name == "create" {
+                        Step::Create
+                    } else {
+                        Step::CreateAndStart
                     },
                 }
             }
@@ -307,11 +323,21 @@ mod tests {
         )
     }
 
-    fn create(id: &str, bundle: Option<&str>, ends: Ends) -> Subcommand {
+    fn create(id: &str, bundle: Option<&str>) -> Subcommand {
+        Subcommand::Create {
+            id: id.to_owned(),
+            bundle: bundle.map(PathBuf::from),
+            ends: Ends::AfterCreate,
+            step: Step::Create,
+        }
+    }
+
+    fn run(id: &str, bundle: Option<&str>, ends: Ends) -> Subcommand {
         Subcommand::Create {
             id: id.to_owned(),
             bundle: bundle.map(PathBuf::from),
             ends,
+            step: Step::CreateAndStart,
         }
     }
 
@@ -330,10 +356,7 @@ mod tests {
             (invocation.log, invocation.log_format.as_deref()),
             (Some("/b/log.json".into()), Some("json"))
         );
-        assert_eq!(
-            invocation.subcommand,
-            create("abc", Some("/b"), Ends::AfterCreate)
-        );
+        assert_eq!(invocation.subcommand, create("abc", Some("/b")));
         // conmon.
         assert_eq!(
             parsed(
@@ -341,7 +364,7 @@ mod tests {
             )
             .unwrap()
             .subcommand,
-            create("abc", Some("/b"), Ends::AfterCreate)
+            create("abc", Some("/b"))
         );
         assert_eq!(
             parsed("--log l exec --process /tmp/p.json --detach --pid-file /p abc")
@@ -369,19 +392,19 @@ mod tests {
         );
         assert_eq!(
             parsed("run abc").unwrap().subcommand,
-            create("abc", None, Ends::WithContainer)
+            run("abc", None, Ends::WithContainer)
         );
         assert_eq!(
             parsed("run -d -b . abc").unwrap().subcommand,
-            create("abc", Some("."), Ends::AfterCreate)
+            run("abc", Some("."), Ends::AfterCreate)
         );
         assert_eq!(
             parsed("run --detach=false abc").unwrap().subcommand,
-            create("abc", None, Ends::WithContainer)
+            run("abc", None, Ends::WithContainer)
         );
         assert_eq!(
             parsed("create -- -abc").unwrap().subcommand,
-            create("-abc", None, Ends::AfterCreate)
+            create("-abc", None)
         );
     }
 
@@ -419,7 +442,7 @@ mod tests {
         ));
         assert_eq!(
             parsed("create --future=value abc").unwrap().subcommand,
-            create("abc", None, Ends::AfterCreate)
+            create("abc", None)
         );
         assert!(matches!(
             parsed("create --bundle"),

@@ -4,14 +4,15 @@
 //! everything else, word for word, to runc:
 //!
 //! ```text
-//!   create, run   vgpu::create, then runc; if runc fails, vgpu::release
+//!   create, run   vgpu::create, then runc, then vgpu::arm; if one fails, vgpu::release
 //!   exec          the file behind --process is edited, then runc
-//!   delete        runc, then vgpu::release
+//!   delete        vgpu::disarm, then runc, then vgpu::release
 //!   all others    runc
 //! ```
 //!
 //! Without a vGPU runc takes this process's place. With one it is a child while it creates: the door's lock is held until
-//! the container's listener has reached the broker.
+//! the container's listener has reached the broker. A backend that holds a container by its control group needs create and
+//! start apart: with one of those `run` is refused.
 //!
 //! It must not know of an engine, and uses neither an asynchronous runtime nor NVML.
 #![forbid(unsafe_code)]
@@ -23,12 +24,13 @@ pub mod error_log;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
+use vgpu::backend::Kind as Backend;
 use vgpu::{Config, ContainerKey, DoorKind};
 
-use crate::command_line::{Invocation, Subcommand};
+use crate::command_line::{Ends, Invocation, Step, Subcommand};
 
 /// The namespace of containers whose caller names no state folder; runc's own default ends so.
 const DEFAULT_NAMESPACE: &str = "runc";
@@ -46,7 +48,12 @@ pub fn run(arguments: Vec<OsString>, invocation: &Invocation) -> anyhow::Result<
         command
     };
     match &invocation.subcommand {
-        Subcommand::Create { id, bundle, ends } => {
+        Subcommand::Create {
+            id,
+            bundle,
+            ends,
+            step,
+        } => {
             let key = key(invocation, id)?;
             let bundle = bundle
                 .clone()
@@ -55,12 +62,26 @@ pub fn run(arguments: Vec<OsString>, invocation: &Invocation) -> anyhow::Result<
             match vgpu::create(&config, &key, &bundle, DoorKind::Runtime)? {
                 None => replaced_by(command()),
                 Some(door) => {
-                    let status = child::wait(command(), &runc);
-                    let keep = matches!((&status, ends), (Ok(status), command_line::Ends::AfterCreate) if status.success());
-                    if !keep {
+                    let backend = door.grant().backend;
+                    let status = if *step == Step::CreateAndStart && backend != Backend::Broker {
+                        Err(anyhow::anyhow!(
+                            "`run` starts the container before backend {backend} can hold it: use create and start"
+                        ))
+                    } else {
+                        child::wait(command(), &runc)
+                    };
+                    let created = matches!(&status, Ok(status) if status.success());
+                    let held =
+                        if created && *ends == Ends::AfterCreate && backend != Backend::Broker {
+                            armed(&config, &key, &container(&runc, invocation, id))
+                        } else {
+                            Ok(())
+                        };
+                    if !created || held.is_err() || *ends == Ends::WithContainer {
                         vgpu::release(&config, &key)?;
                     }
                     drop(door);
+                    held?;
                     Ok(child::exit_code(status?))
                 }
             }
@@ -72,15 +93,93 @@ pub fn run(arguments: Vec<OsString>, invocation: &Invocation) -> anyhow::Result<
             replaced_by(command())
         }
         Subcommand::Delete { id } => {
+            let key = key(invocation, id);
+            // The group is there until runc has deleted it. A container that runc then does not delete is still held.
+            if let Ok(key) = &key
+                && let Err(error) = vgpu::disarm_if(&config, key, DoorKind::Runtime)
+            {
+                error_log::ErrorLog::of(invocation).report(&vgpu::chain(&error));
+            }
             let status = child::wait(command(), &runc)?;
             // A container that could not be deleted may still run.
             if status.success() {
-                vgpu::release_if(&config, &key(invocation, id)?, DoorKind::Runtime)?;
+                vgpu::release_if(&config, &key?, DoorKind::Runtime)?;
             }
             Ok(child::exit_code(status))
         }
         Subcommand::Other => replaced_by(command()),
     }
+}
+
+/// runc on one container, as the engine calls it.
+struct Container<'a> {
+    runc: &'a Path,
+    root: Option<&'a Path>,
+    id: &'a str,
+}
+
+fn container<'a>(runc: &'a Path, invocation: &'a Invocation, id: &'a str) -> Container<'a> {
+    Container {
+        runc,
+        root: invocation.root.as_deref(),
+        id,
+    }
+}
+
+impl Container<'_> {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.runc);
+        if let Some(root) = self.root {
+            command.arg("--root").arg(root);
+        }
+        command.args(words).arg(self.id).stdin(Stdio::null());
+        command
+    }
+
+    /// The first process of a container that was created.
+    fn init(&self) -> anyhow::Result<i32> {
+        let output = self
+            .command(&["state"])
+            .output()
+            .context("cannot ask runc for the container's state")?;
+        let state: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .context("runc does not say the container's state")?;
+        state
+            .get("pid")
+            .and_then(serde_json::Value::as_i64)
+            .and_then(|pid| i32::try_from(pid).ok())
+            .filter(|pid| *pid > 0)
+            .context("runc does not say the container's first process")
+    }
+
+    fn delete(&self) -> anyhow::Result<()> {
+        let output = self
+            .command(&["delete", "--force"])
+            .output()
+            .context("cannot delete the container that is not held")?;
+        anyhow::ensure!(
+            output.status.success(),
+            "the container that is not held cannot be deleted: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(())
+    }
+}
+
+/// Holds a container that was created; one that cannot be held is deleted.
+fn armed(config: &Config, key: &ContainerKey, container: &Container<'_>) -> anyhow::Result<()> {
+    let held = container
+        .init()
+        .and_then(|init| Ok(vgpu::arm(config, key, init)?));
+    held.map_err(|error| {
+        // Before its control group goes; what stands of a limit that was set in part.
+        let disarmed = vgpu::disarm(config, key).map_err(anyhow::Error::from);
+        let deleted = container.delete();
+        match disarmed.and(deleted) {
+            Ok(()) => error,
+            Err(left) => error.context(format!("{left:#}")),
+        }
+    })
 }
 
 /// Engines keep one state folder a namespace, `…/runtime-runc/moby`, `/run/containerd/runc/k8s.io`.

@@ -11,11 +11,12 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 7] = [
+const HOST: [(&str, &str); 8] = [
     ("shim", "containerd-shim-cgpu-v2"),
     ("broker", "cgpu-broker"),
     ("sim", "cgpu-sim"),
     ("hook", "cgpu-runtime"),
+    ("limits", "cgpu-limits"),
     ("cli", "cgpu"),
     ("cli", "cgpu-burn"),
     ("card", "cgpu-card"),

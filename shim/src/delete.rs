@@ -27,6 +27,10 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
     let pid = std::fs::read_to_string(bundle.join("init.pid"))
         .ok()
         .and_then(|text| text.trim().parse().ok());
+    // Its processes may still run; the control group is there as long as runc has not deleted it.
+    if let Err(error) = Cards.disarm(&invocation.namespace, &id) {
+        tracing::warn!(container = %id, %error, "cannot undo what holds the container");
+    }
     let forced = force(&invocation.namespace, &id, &bundle);
     let unmounted = rootfs::unmount(&bundle.join("rootfs"));
     let released = Cards

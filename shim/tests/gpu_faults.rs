@@ -16,7 +16,7 @@ use containerd_shim_protos::shim_async::Task;
 use protobuf::well_known_types::any::Any;
 use protobuf::{EnumOrUnknown, MessageField};
 use shim::runtime::{Gpu, GpuError, GpuFault, Reaper, Share, Supervisor};
-use shim::task::{ContainerId, Event, Target};
+use shim::task::{ContainerId, Event, Pid, Target};
 use shim::wire::TaskService;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
@@ -27,9 +27,19 @@ use harness::{NAMESPACE, need_runc, process, runc_state};
 use refusal::code;
 
 /// What the GPU side does.
+#[derive(Default, Clone, Copy)]
+enum Arms {
+    #[default]
+    Fine,
+    Fails,
+}
+
 #[derive(Default)]
 struct Fake {
     refuses: Option<GpuFault>,
+    arms: Arms,
+    /// Calls around runc's create and delete, in order.
+    told: Mutex<Vec<&'static str>>,
     releases_that_fail: AtomicUsize,
     /// `create` waits until somebody sends.
     gate: Option<Mutex<std::sync::mpsc::Receiver<()>>>,
@@ -51,6 +61,31 @@ impl Gpu for Fake {
         }
         self.created.fetch_add(1, Ordering::SeqCst);
         Ok(Some(Box::new(Arc::clone(&self.held))))
+    }
+
+    fn arm(&self, _: &str, _: &ContainerId, init: Pid) -> Result<(), GpuError> {
+        let stat = fs::read_to_string(format!("/proc/{init}/stat")).expect("init lives");
+        self.told.lock().expect("what was told").push("arm");
+        assert!(!stat.contains(") Z"), "{stat}");
+        match self.arms {
+            Arms::Fine => Ok(()),
+            Arms::Fails => Err(GpuError {
+                fault: GpuFault::Precondition,
+                text: "the driver's memory limit is not set".to_owned(),
+            }),
+        }
+    }
+
+    fn disarm(&self, _: &str, id: &ContainerId) -> Result<(), GpuError> {
+        // While runc still knows the container.
+        let known = runc_state(id.as_str()).exists();
+        let mut told = self.told.lock().expect("what was told");
+        told.push(if known {
+            "disarm"
+        } else {
+            "disarm without runc"
+        });
+        Ok(())
     }
 
     fn edit_exec(
@@ -489,5 +524,56 @@ fn the_end_of_init_is_told_after_those_of_its_execs() {
             "{ends:?}"
         );
         assert_eq!(scene.delete("last", "").await.expect("delete"), 137);
+    });
+}
+
+#[test]
+fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
+    need_runc!();
+    world().0.block_on(async {
+        let scene = Scene::new(Fake {
+            arms: Arms::Fails,
+            ..Fake::default()
+        });
+        let id = "unheld";
+        let bundle = scene.bundle(id, "echo never runs");
+        let refused = scene.create(id).await.unwrap_err();
+        assert!(
+            refused.to_string().contains("memory limit is not set"),
+            "{refused}"
+        );
+        assert!(!runc_state(id).exists());
+        assert_eq!(
+            fs::read_dir(bundle.join("rootfs"))
+                .expect("the root")
+                .count(),
+            0
+        );
+        assert_eq!(scene.gpu.released.load(Ordering::SeqCst), 1);
+        // What stands of a limit that was set in part is undone while the control group is still there.
+        assert_eq!(
+            *scene.gpu.told.lock().expect("what was told"),
+            ["arm", "disarm"]
+        );
+        scene.start(id, "").await.unwrap_err();
+    });
+}
+
+#[test]
+fn a_container_is_held_before_start_and_let_go_before_runc_deletes_it() {
+    need_runc!();
+    world().0.block_on(async {
+        let scene = Scene::new(Fake::default());
+        let id = "held";
+        drop(scene.bundle(id, "exit 3"));
+        scene.create(id).await.expect("create");
+        assert_eq!(*scene.gpu.told.lock().expect("what was told"), ["arm"]);
+        scene.start(id, "").await.expect("start");
+        assert_eq!(scene.wait(id, "").await.expect("an end"), 3);
+        assert_eq!(scene.delete(id, "").await.expect("delete"), 3);
+        assert_eq!(
+            *scene.gpu.told.lock().expect("what was told"),
+            ["arm", "disarm"]
+        );
     });
 }

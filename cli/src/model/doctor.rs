@@ -4,8 +4,11 @@
 
 use std::path::PathBuf;
 
+use cards::IoUring;
 use nvabi::{DriverVersion, Release};
 use serde::Serialize;
+use vgpu::backend::{Kind, Offer, Survey};
+use vgpu::config::{ConfiguredMode, IsolationConfig};
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
@@ -39,6 +42,12 @@ pub struct Facts {
     pub cards: Result<usize, String>,
     /// For the simulated driver: whether `cgpu-sim` accepts connections.
     pub simulator: Result<(), String>,
+    /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
+    pub uvm_disable_hmm: Option<String>,
+    /// How containers are held.
+    pub isolation: IsolationConfig,
+    /// Who could hold a container, and who would.
+    pub backends: Result<Survey, String>,
     /// The state folder.
     pub state_dir: PathBuf,
     /// Whether it can be used.
@@ -78,6 +87,8 @@ pub struct Doctor {
     pub can_start: bool,
     /// What would hold a container to its slice; absent where none could start.
     pub choice: Option<Choice>,
+    /// Who could hold a container to its memory, strongest first.
+    pub backends: Vec<DoctorBackend>,
     /// One by one.
     pub checks: Vec<Check>,
     /// Containers whose leftovers were taken back; absent without `--repair`.
@@ -97,6 +108,17 @@ pub struct Choice {
     pub compute: &'static str,
     /// Why this one.
     pub reason: String,
+}
+
+/// One way of holding a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DoctorBackend {
+    /// Its name.
+    pub name: &'static str,
+    /// How well it holds memory: `exact`, `hard` or `none`.
+    pub strength: &'static str,
+    /// Why a container could not have it here; absent: it could.
+    pub why_not: Option<String>,
 }
 
 /// One thing that was looked at.
@@ -157,14 +179,62 @@ pub fn assess(facts: &Facts) -> Doctor {
     let mut checks = kernel(facts);
     checks.extend(programs(facts));
     checks.extend(driver(facts));
+    checks.extend(isolation(facts));
     checks.extend(state(facts));
+    let backends = facts.backends.as_ref().map_or_else(
+        |_why| Vec::new(),
+        |survey| survey.offers.iter().map(DoctorBackend::from).collect(),
+    );
+    checks.push(backend(facts));
+    if matches!(&facts.backends, Ok(Survey { chosen: Ok((kind, _)), .. }) if *kind != Kind::Broker)
+    {
+        // What the broker alone needs does not stop another.
+        for check in &mut checks {
+            if BROKER_S.contains(&check.name) && check.level == Level::Missing {
+                check.level = Level::Note;
+            }
+        }
+    }
     let can_start = checks.iter().all(|check| check.level != Level::Missing);
     Doctor {
         version: JSON_VERSION,
         can_start,
         choice: can_start.then(|| choice(facts)),
+        backends,
         checks,
         reclaimed: None,
+    }
+}
+
+/// Checks of what only a broker needs; that of the driver is about its layouts where the driver itself is there.
+const BROKER_S: [&str; 4] = [
+    "seccomp user notification",
+    "pidfd_getfd",
+    "broker",
+    "driver",
+];
+
+impl From<&Offer> for DoctorBackend {
+    fn from(offer: &Offer) -> Self {
+        Self {
+            name: offer.backend.name(),
+            strength: offer.strength.name(),
+            why_not: offer.why_not.clone(),
+        }
+    }
+}
+
+fn backend(facts: &Facts) -> Check {
+    let remedy = "see what each backend lacks; [backend] in cgpu.toml says which may be had";
+    match &facts.backends {
+        Ok(Survey {
+            chosen: Ok((kind, reason)),
+            ..
+        }) => Check::ok("backend", format!("{kind} ({reason})")),
+        Ok(Survey {
+            chosen: Err(why), ..
+        })
+        | Err(why) => Check::missing("backend", why, remedy),
     }
 }
 
@@ -297,6 +367,50 @@ fn driver(facts: &Facts) -> Vec<Check> {
     checks
 }
 
+fn isolation(facts: &Facts) -> Vec<Check> {
+    let mode = match facts.isolation.mode {
+        ConfiguredMode::Strict => Check::ok("mode", "strict"),
+        ConfiguredMode::Compat => Check::note(
+            "mode",
+            "compat: a hostile tenant can race the calls that its own process executes",
+            "set `[isolation] mode = \"strict\"` in cgpu.toml",
+        ),
+    };
+    let io_uring = match facts.isolation.io_uring {
+        IoUring::Allow => Check::ok(
+            "io_uring",
+            "allowed: no NVIDIA module answers it, so that it leads to no card memory",
+        ),
+        IoUring::Deny => Check::ok("io_uring", "denied in containers with a quota"),
+    };
+    let mut checks = vec![mode, io_uring];
+    let allowed = facts.isolation.allow.names();
+    if !allowed.is_empty() {
+        checks.push(Check::note(
+            "allowed beside a quota",
+            format!(
+                "{}: a container that has one of these is not held",
+                allowed.join(", ")
+            ),
+            "take them out of `[isolation] allow` in cgpu.toml",
+        ));
+    }
+    // Present with a real driver alone; a kernel or module without HMM has no such parameter.
+    if let Some(disabled) = &facts.uvm_disable_hmm {
+        checks.push(match disabled.trim() {
+            "Y" | "1" => Check::ok("HMM", "disabled (nvidia_uvm uvm_disable_hmm = Y)"),
+            other => Check::note(
+                "HMM",
+                format!(
+                    "nvidia_uvm uvm_disable_hmm = {other}: pages of ordinary memory can migrate to a card, and no quota counts them"
+                ),
+                "load nvidia_uvm with uvm_disable_hmm=1",
+            ),
+        });
+    }
+    checks
+}
+
 fn state(facts: &Facts) -> Vec<Check> {
     let dir = facts.state_dir.display();
     vec![
@@ -334,18 +448,31 @@ fn state(facts: &Facts) -> Vec<Check> {
 }
 
 fn choice(facts: &Facts) -> Choice {
-    let reason = match facts.driver {
-        HostDriver::Kernel => {
+    let chosen = facts
+        .backends
+        .as_ref()
+        .ok()
+        .and_then(|survey| survey.chosen.as_ref().ok());
+    let kind = chosen.map_or(Kind::Broker, |(kind, _)| *kind);
+    let reason = match (kind, facts.driver) {
+        (Kind::Broker, HostDriver::Kernel) => {
             "the kernel and runc can hand over system calls, and the loaded driver's layouts are known"
         }
-        HostDriver::Sim | HostDriver::None => {
+        (Kind::Broker, HostDriver::Sim | HostDriver::None) => {
             "the kernel and runc can hand over system calls, and the cards are simulated"
         }
+        (Kind::DriverLimit | Kind::Share, _) => chosen.map_or("", |(_, reason)| reason.as_str()),
     };
     Choice {
-        backend: "broker",
+        backend: kind.name(),
         driver: facts.driver,
-        memory: "hard: every allocation is decided by the container's broker",
+        memory: match kind {
+            Kind::Broker => "hard: every allocation is decided by the container's broker",
+            Kind::DriverLimit => {
+                "hard: NVIDIA's driver limits the container's control group; managed memory on the card is not counted"
+            }
+            Kind::Share => "none: nobody holds a container",
+        },
         compute: "none: compute terms are recorded with the grant and not enforced",
         reason: reason.to_owned(),
     }
@@ -353,6 +480,10 @@ fn choice(facts: &Facts) -> Choice {
 
 #[cfg(test)]
 mod tests {
+    use cards::Weakness;
+    use vgpu::backend::Strength;
+    use vgpu::config::Allow;
+
     use super::*;
 
     fn healthy() -> Facts {
@@ -374,6 +505,9 @@ mod tests {
             driver_version: Ok("570.195.03".parse().unwrap()),
             cards: Ok(2),
             simulator: Ok(()),
+            uvm_disable_hmm: None,
+            isolation: IsolationConfig::default(),
+            backends: Ok(survey(Kind::Broker)),
             state_dir: PathBuf::from("/run/cgpu"),
             state_dir_usable: Ok(()),
             stale: Ok(Vec::new()),
@@ -385,6 +519,62 @@ mod tests {
         let mut document = assess(&healthy());
         document.reclaimed = Some(vec!["default/c1".to_owned()]);
         crate::model::snapshot::check(&document, "doctor");
+    }
+
+    fn survey(chosen: Kind) -> Survey {
+        let offer = |backend: Kind, strength, why_not: Option<&str>| Offer {
+            backend,
+            strength,
+            why_not: why_not.filter(|_| backend != chosen).map(str::to_owned),
+        };
+        Survey {
+            offers: vec![
+                offer(
+                    Kind::Broker,
+                    Strength::Exact,
+                    Some("driver 615.71.09 is not supported"),
+                ),
+                offer(
+                    Kind::DriverLimit,
+                    Strength::Hard,
+                    Some("the cards are simulated"),
+                ),
+                offer(Kind::Share, Strength::None, Some("the cards are simulated")),
+            ],
+            chosen: Ok((chosen, "auto".to_owned())),
+        }
+    }
+
+    #[test]
+    fn a_driver_that_only_its_own_limit_can_hold_is_enough() {
+        let mut facts = healthy();
+        facts.driver = HostDriver::Kernel;
+        facts.driver_version = Ok("615.71.09".parse().unwrap());
+        facts.broker = Err("why".into());
+        facts.backends = Ok(survey(Kind::DriverLimit));
+        let document = assess(&facts);
+        let choice = document.choice.unwrap();
+        assert_eq!((document.can_start, choice.backend), (true, "driver-limit"));
+        assert!(choice.memory.contains("NVIDIA's driver"));
+        assert_eq!(
+            document.backends[0].why_not.as_deref(),
+            Some("driver 615.71.09 is not supported")
+        );
+        assert_eq!(document.backends[1].why_not, None);
+
+        let mut nothing = survey(Kind::Broker);
+        nothing.chosen = Err("driver-limit is not offered (…)".to_owned());
+        facts.backends = Ok(nothing);
+        let document = assess(&facts);
+        assert!(!document.can_start);
+        let missing = document
+            .checks
+            .iter()
+            .filter(|check| check.level == Level::Missing);
+        assert_eq!(
+            missing.map(|check| check.name).collect::<Vec<_>>(),
+            ["broker", "driver", "backend"]
+        );
     }
 
     type Damage = fn(&mut Facts);
@@ -438,5 +628,36 @@ mod tests {
             .iter()
             .filter(|check| check.level == Level::Note);
         assert_eq!(notes.count(), 3);
+    }
+
+    #[test]
+    fn what_loosens_isolation_is_noted() {
+        let found = |facts: &Facts, name: &str| {
+            assess(facts)
+                .checks
+                .into_iter()
+                .find(|check| check.name == name)
+        };
+        let mut facts = healthy();
+        assert_eq!(found(&facts, "mode").unwrap().level, Level::Ok);
+        assert_eq!(found(&facts, "HMM"), None);
+        assert_eq!(found(&facts, "allowed beside a quota"), None);
+        facts.isolation.mode = ConfiguredMode::Compat;
+        facts.isolation.allow = Allow::of(&[Weakness::Dri]);
+        facts.isolation.io_uring = IoUring::Deny;
+        for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Note)] {
+            facts.uvm_disable_hmm = Some(text.to_owned());
+            assert_eq!(found(&facts, "HMM").unwrap().level, level, "{text:?}");
+        }
+        assert_eq!(found(&facts, "mode").unwrap().level, Level::Note);
+        let allowed = found(&facts, "allowed beside a quota").unwrap();
+        assert!(allowed.found.starts_with("dri:"), "{allowed:?}");
+        assert!(
+            found(&facts, "io_uring")
+                .unwrap()
+                .found
+                .starts_with("denied")
+        );
+        assert!(assess(&facts).can_start);
     }
 }

@@ -239,6 +239,7 @@ mod tests {
         VgpuState {
             grant,
             broker: BrokerState::Alive,
+            life: vgpu::Life::Live,
             status,
         }
     }

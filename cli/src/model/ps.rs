@@ -4,9 +4,9 @@ use std::path::Path;
 
 use cards::grant::{ComputeTerms, Priority};
 use cards::lock::FileLock;
-use cards::{DoorKind, DriverSpec};
+use cards::{Backend, DoorKind, DriverSpec, IoUring, ManagedMemory, Mode, OnViolation, Weakness};
 use serde::{Deserialize, Serialize};
-use vgpu::{BrokerState, Config, VgpuState};
+use vgpu::{BrokerState, Config, Life, VgpuState};
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
@@ -29,8 +29,10 @@ pub struct PsVgpu {
     pub container: String,
     /// Which program made it: `shim`, `runtime` or `run`.
     pub door: DoorKind,
-    /// How its memory is held to the quota.
+    /// Who holds its memory to the quota: `broker`, `driver-limit`, or with `share` nobody.
     pub backend: Backend,
+    /// Why that one; empty for a grant of a cgpu that had no choice.
+    pub backend_reason: String,
     /// Who executes its calls.
     pub driver: HostDriver,
     /// That driver's version.
@@ -39,6 +41,20 @@ pub struct PsVgpu {
     pub state: State,
     /// Its broker's process, if it lives.
     pub broker_pid: Option<i32>,
+    /// `on`; or `off` and why, where the configuration let the container have what leads out of its slice.
+    pub isolation: String,
+    /// The same reasons, one by one.
+    pub weakened: Vec<Weakness>,
+    /// Who executes its calls on a real driver: `strict`, `compat` or `observe`.
+    pub mode: Mode,
+    /// What managed memory counts: `charge`, `deny` or `allow`.
+    pub managed: ManagedMemory,
+    /// Whether its processes may use io_uring: `allow` or `deny`.
+    pub io_uring: IoUring,
+    /// What happens when the driver counts more than the ledger: `log` or `kill`.
+    pub on_violation: OnViolation,
+    /// The group whose containers may import each other's exported memory.
+    pub share_group: Option<String>,
     /// Its compute terms.
     pub compute: PsCompute,
     /// Its slices.
@@ -49,19 +65,11 @@ pub struct PsVgpu {
     pub calls: Option<PsCalls>,
 }
 
-/// How a grant is enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    /// A broker answers the container's system calls.
-    Broker,
-}
-
 /// Whether a vGPU is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Its broker answers.
+    /// Its broker answers; with a backend that has none, its door or a process of it lives.
     Running,
     /// Its broker lives and has not answered in time.
     Silent,
@@ -227,6 +235,8 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
         .clone()
         .and_then(|status| serde_json::from_value(status).ok());
     let state = match (vgpu.broker, &status) {
+        (BrokerState::None, _) if vgpu.life == Life::Live => State::Running,
+        (BrokerState::None, _) => State::Stale,
         (BrokerState::Alive, Some(_)) => State::Running,
         (BrokerState::Alive, None) => State::Silent,
         (BrokerState::Gone, _) if door_lives => State::BrokerGone,
@@ -256,7 +266,8 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
         namespace: grant.key.namespace().to_owned(),
         container: grant.key.id().to_owned(),
         door: grant.door.kind,
-        backend: Backend::Broker,
+        backend: grant.backend,
+        backend_reason: grant.backend_reason.clone(),
         driver: match grant.driver {
             DriverSpec::Kernel => HostDriver::Kernel,
             DriverSpec::Sim { .. } => HostDriver::Sim,
@@ -264,6 +275,13 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
         driver_version: grant.driver_version.clone(),
         state,
         broker_pid: broker_pid.filter(|_| vgpu.broker == BrokerState::Alive),
+        isolation: grant.isolation.summary(),
+        weakened: grant.isolation.weakened.clone(),
+        mode: grant.isolation.mode,
+        managed: grant.isolation.managed,
+        io_uring: grant.isolation.io_uring,
+        on_violation: grant.isolation.on_violation,
+        share_group: grant.isolation.share_group.clone(),
         compute: PsCompute::from(&grant.compute),
         cards,
         calls: status.as_ref().map(|status| status.calls),
@@ -292,6 +310,7 @@ mod tests {
         VgpuState {
             grant,
             broker,
+            life: Life::Live,
             status,
         }
     }
@@ -309,11 +328,17 @@ mod tests {
 
     #[test]
     fn the_document_is_as_scripts_know_it() {
+        let mut loose = granted(None, BrokerState::Gone);
+        loose.grant.isolation = serde_json::from_value(json!({
+            "mode": "compat", "managed": "deny", "share_group": "default/train",
+            "weakened": ["cap-sys-admin", "dri"],
+        }))
+        .unwrap();
         let document = Ps {
             version: JSON_VERSION,
             vgpus: vec![
                 one(&granted(Some(status()), BrokerState::Alive), true, Some(99)),
-                one(&granted(None, BrokerState::Gone), false, Some(99)),
+                one(&loose, false, Some(99)),
             ],
         };
         crate::model::snapshot::check(&document, "ps");
@@ -334,6 +359,11 @@ mod tests {
             (None, BrokerState::Gone, false, State::Stale),
         ] {
             assert_eq!(one(&granted(answer, broker), door_lives, None).state, state);
+        }
+        for (life, state) in [(Life::Live, State::Running), (Life::Stale, State::Stale)] {
+            let mut vgpu = granted(None, BrokerState::None);
+            vgpu.life = life;
+            assert_eq!(one(&vgpu, false, None).state, state);
         }
     }
 }

@@ -24,6 +24,17 @@ pub fn render(doctor: &Doctor) -> String {
         text.push_str("\n\nWhat to do:\n  ");
         text.push_str(&remedies.join("\n  "));
     }
+    if !doctor.backends.is_empty() {
+        let mut rows = table(["BACKEND", "MEMORY", "OFFERED"]);
+        for backend in &doctor.backends {
+            let offered = backend
+                .why_not
+                .as_ref()
+                .map_or_else(|| "yes".to_owned(), |why| format!("no: {why}"));
+            rows.add_row([backend.name, backend.strength, offered.as_str()]);
+        }
+        text.push_str(&format!("\n\n{rows}"));
+    }
     match &doctor.reclaimed {
         None => {}
         Some(none) if none.is_empty() => text.push_str("\n\nRepair: nothing was left behind"),

@@ -1,5 +1,9 @@
 //! The table of `cgpu ps`.
 
+use cards::{ManagedMemory, Mode};
+
+use cards::Backend;
+
 use super::{or_dash, table};
 use crate::model::host_driver::HostDriver;
 use crate::model::ps::{Ps, PsCompute, PsVgpu};
@@ -19,6 +23,8 @@ pub fn render(ps: &Ps) -> String {
         "PEAK",
         "REFUSED",
         "COMPUTE",
+        "ISOLATION",
+        "MANAGED",
         "BACKEND",
         "BROKER",
         "STATE",
@@ -28,11 +34,18 @@ pub fn render(ps: &Ps) -> String {
             rows.add_row([
                 format!("{}/{}", vgpu.namespace, vgpu.container),
                 format!("{} {}", card.minor, card.uuid),
-                human(card.quota_bytes),
+                match vgpu.backend {
+                    Backend::Share if card.quota_bytes == 0 => "none".to_owned(),
+                    Backend::Broker | Backend::DriverLimit | Backend::Share => {
+                        human(card.quota_bytes)
+                    }
+                },
                 or_dash(card.used_bytes.map(human)),
                 or_dash(card.peak_bytes.map(human)),
                 or_dash(card.refused),
                 compute(&vgpu.compute),
+                isolation(vgpu),
+                managed(vgpu).to_owned(),
                 backend(vgpu),
                 or_dash(vgpu.broker_pid),
                 vgpu.state.text().to_owned(),
@@ -53,11 +66,31 @@ fn compute(terms: &PsCompute) -> String {
     text
 }
 
+/// The mode, or that and why nothing holds.
+fn isolation(vgpu: &PsVgpu) -> String {
+    if vgpu.weakened.is_empty() {
+        match vgpu.mode {
+            Mode::Strict => return "strict".to_owned(),
+            Mode::Compat => return "compat".to_owned(),
+            Mode::Observe => {}
+        }
+    }
+    vgpu.isolation.clone()
+}
+
+fn managed(vgpu: &PsVgpu) -> &'static str {
+    match vgpu.managed {
+        ManagedMemory::Charge => "charge",
+        ManagedMemory::Deny => "deny",
+        ManagedMemory::Allow => "allow",
+    }
+}
+
 fn backend(vgpu: &PsVgpu) -> String {
     let driver = match vgpu.driver {
         HostDriver::Kernel => "driver",
         HostDriver::Sim => "simulated",
         HostDriver::None => "no driver",
     };
-    format!("broker, {driver} {}", vgpu.driver_version)
+    format!("{}, {driver} {}", vgpu.backend, vgpu.driver_version)
 }

@@ -1,11 +1,15 @@
 //! `/etc/cgpu/cgpu.toml`: what the host's administrator decides. Unknown keys are refused.
 
+mod isolation;
+
 use std::path::{Path, PathBuf};
 
 use cards::placement::Policy;
 use serde::Deserialize;
 
+pub use self::isolation::{Allow, ConfiguredMode, IsolationConfig, OtherCards};
 use crate::Error;
+use crate::backend::Strength;
 
 /// Where the configuration is, unless `$CGPU_CONFIG` names another file.
 pub const DEFAULT_PATH: &str = "/etc/cgpu/cgpu.toml";
@@ -30,10 +34,14 @@ pub struct Config {
     pub container_tools: Option<PathBuf>,
     /// Who executes the containers' calls.
     pub driver: DriverConfig,
+    /// Who holds containers to their memory.
+    pub backend: BackendConfig,
     /// How cards are chosen.
     pub placement: PlacementConfig,
     /// How requests are read.
     pub request: RequestConfig,
+    /// How containers are held, and what they may have beside a quota.
+    pub isolation: IsolationConfig,
 }
 
 /// Table `[broker]`.
@@ -67,6 +75,50 @@ pub enum DriverKind {
     Kernel,
     /// The simulated one only.
     Sim,
+}
+
+/// Table `[backend]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendConfig {
+    /// Which one.
+    pub kind: BackendKind,
+    /// A container that nothing at least as strong can hold is refused.
+    pub min_strength: Strength,
+    /// The program that sets NVIDIA's own limits; absent: `cgpu-limits` beside the program that runs.
+    pub limits_program: Option<PathBuf>,
+    /// NVIDIA's management library; absent: what the linker finds for `libnvidia-ml.so.1`.
+    pub nvml_library: Option<PathBuf>,
+    /// Where cgroup v2 is mounted.
+    pub cgroup_root: PathBuf,
+}
+
+/// The backends to choose from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendKind {
+    /// The strongest that the host offers.
+    #[default]
+    Auto,
+    /// A broker only.
+    Broker,
+    /// NVIDIA's own limit only.
+    DriverLimit,
+    /// Nobody holds any container.
+    Share,
+}
+
+impl BackendKind {
+    /// As the configuration spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Broker => "broker",
+            Self::DriverLimit => "driver-limit",
+            Self::Share => "share",
+        }
+    }
 }
 
 /// Table `[placement]`.
@@ -127,8 +179,10 @@ impl Default for Config {
             broker: BrokerConfig::default(),
             container_tools: None,
             driver: DriverConfig::default(),
+            backend: BackendConfig::default(),
             placement: PlacementConfig::default(),
             request: RequestConfig::default(),
+            isolation: IsolationConfig::default(),
         }
     }
 }
@@ -139,6 +193,18 @@ impl Default for BrokerConfig {
             path: None,
             start_timeout_ms: 5_000,
             stop_timeout_ms: 2_000,
+        }
+    }
+}
+
+impl Default for BackendConfig {
+    fn default() -> Self {
+        Self {
+            kind: BackendKind::Auto,
+            min_strength: Strength::Hard,
+            limits_program: None,
+            nvml_library: None,
+            cgroup_root: PathBuf::from("/sys/fs/cgroup"),
         }
     }
 }
@@ -192,6 +258,12 @@ impl Config {
             ("runc", config.runc.as_ref()),
             ("broker.path", config.broker.path.as_ref()),
             ("container_tools", config.container_tools.as_ref()),
+            (
+                "backend.limits_program",
+                config.backend.limits_program.as_ref(),
+            ),
+            ("backend.nvml_library", config.backend.nvml_library.as_ref()),
+            ("backend.cgroup_root", Some(&config.backend.cgroup_root)),
         ];
         for (key, value) in absolute {
             if let Some(value) = value.filter(|value| !value.is_absolute()) {
@@ -205,6 +277,24 @@ impl Config {
             if !(1..=600_000).contains(&value) {
                 return Err(wrong(path, key, &value, "1 to 600000"));
             }
+        }
+        let reachable = match config.backend.kind {
+            BackendKind::Auto | BackendKind::Broker => Strength::Exact,
+            BackendKind::DriverLimit => Strength::Hard,
+            BackendKind::Share => Strength::None,
+        };
+        if config.backend.min_strength > reachable {
+            return Err(wrong(
+                path,
+                "backend.min_strength",
+                &config.backend.min_strength.name(),
+                match reachable {
+                    Strength::None => "none, since backend.kind = share holds nothing",
+                    Strength::Hard | Strength::Exact => {
+                        "none or hard, since backend.kind = driver-limit is not exact"
+                    }
+                },
+            ));
         }
         Ok(config)
     }
@@ -226,6 +316,8 @@ fn wrong(
 
 #[cfg(test)]
 mod tests {
+    use cards::Weakness;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Config, String> {
@@ -270,11 +362,73 @@ mod tests {
                 &["no", "request", "tighten_only"],
             ),
             ("state_dir = ", &["line 1"]),
+            (
+                "[backend]\nkind = \"mig\"",
+                &["mig", "auto", "broker", "driver-limit", "share"],
+            ),
+            (
+                "[backend]\nkind = \"share\"",
+                &["backend.min_strength", "hard", "none, since"],
+            ),
+            (
+                "[backend]\nkind = \"driver-limit\"\nmin_strength = \"exact\"",
+                &["backend.min_strength", "exact", "none or hard"],
+            ),
+            (
+                "[backend]\nmin_strength = \"some\"",
+                &["some", "none", "hard", "exact"],
+            ),
+            (
+                "[backend]\nnvml_library = \"libnvidia-ml.so.1\"",
+                &["backend.nvml_library", "an absolute path"],
+            ),
+            (
+                "[isolation]\nmode = \"observe\"",
+                &["mode", "observe", "strict", "compat"],
+            ),
+            (
+                "[isolation]\nmanaged = \"yes\"",
+                &["managed", "yes", "charge", "deny", "allow"],
+            ),
+            (
+                "[isolation]\non_violation = \"warn\"",
+                &["on_violation", "warn", "log", "kill"],
+            ),
+            ("[isolation]\nio_uring = true", &["io_uring", "true"]),
+            (
+                "[isolation]\nallow = [\"cap-sys-admin\", \"everything\"]",
+                &[
+                    "allow",
+                    "everything",
+                    "cap-sys-admin",
+                    "host-devices",
+                    "privileged",
+                    "other-cards",
+                ],
+            ),
+            ("[isolation]\nallow = \"dri\"", &["allow", "dri"]),
+            ("[isolation]\nalow = []", &["alow", "allow", "on_violation"]),
         ] {
             let error = parse(text).unwrap_err();
             for part in expected {
                 assert!(error.contains(part), "{text:?}: {error:?} lacks {part:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_let_through_is_named_one_by_one_or_as_what_an_engine_calls_privileged() {
+        let allow = |text: &str| parse(text).unwrap().isolation.allow;
+        let some = allow("[isolation]\nallow = [\"dri\", \"mps\"]");
+        assert_eq!(some, Allow::of(&[Weakness::Mps, Weakness::Dri]));
+        assert_eq!(some.other_cards, OtherCards::Refuse);
+        let privileged = allow("[isolation]\nallow = [\"privileged\", \"other-cards\"]");
+        assert!(privileged.lets_through(Weakness::CapSysAdmin));
+        assert!(!privileged.lets_through(Weakness::EngineSocket));
+        assert_eq!(privileged.other_cards, OtherCards::LeaveOut);
+        for weakness in Weakness::ALL {
+            let one = allow(&format!("[isolation]\nallow = [\"{}\"]", weakness.name()));
+            assert_eq!(one, Allow::of(&[*weakness]));
         }
     }
 }

@@ -55,6 +55,48 @@ pub enum Error {
         /// Why.
         problem: String,
     },
+    /// A container with a quota that is given what leads out of its slice.
+    #[error(
+        "{key} has {value:?}, which is not allowed together with a quota: {reason}; leave it out, or let it through with `[isolation] allow = [{needed}]` in cgpu.toml, which turns the container's isolation off"
+    )]
+    Exposed {
+        /// Where in the spec.
+        key: String,
+        /// What stands there, cut.
+        value: String,
+        /// Why it leads out.
+        reason: &'static str,
+        /// Everything that would have to be allowed, as TOML strings.
+        needed: String,
+    },
+    /// A node of a card that was not granted.
+    #[error(
+        "{key} has {value:?}, a card that is not among those granted ({granted}): leave it out, ask for it with cgpu.io/cards, or let cgpu leave such nodes out with `[isolation] allow = [\"other-cards\"]` in cgpu.toml"
+    )]
+    OtherCard {
+        /// Where in the spec.
+        key: &'static str,
+        /// What stands there, cut.
+        value: String,
+        /// The nodes of the granted cards.
+        granted: String,
+    },
+    /// An annotation that would loosen what the configuration says.
+    #[error(
+        "{key} = {value:?} would loosen `[isolation] {setting} = {configured:?}` of cgpu.toml: allowed are {allowed}"
+    )]
+    Loosens {
+        /// The annotation.
+        key: &'static str,
+        /// Its value.
+        value: &'static str,
+        /// The configuration's key.
+        setting: &'static str,
+        /// The configuration's value.
+        configured: &'static str,
+        /// As strict or stricter values.
+        allowed: String,
+    },
     /// A file operation failed.
     #[error("cannot {operation} {}", path.display())]
     Io {
@@ -114,6 +156,82 @@ pub enum Error {
         /// The driver.
         #[source]
         source: nvabi::UnsupportedRelease,
+    },
+    /// The only backend that comes into question cannot be had.
+    #[error("backend {backend} cannot be had on this host: {why}")]
+    NotOffered {
+        /// Its name.
+        backend: &'static str,
+        /// What it lacks.
+        why: Box<crate::backend::WhyNot>,
+    },
+    /// No backend is offered and strong enough.
+    #[error("nothing on this host can hold a container to its memory: {lacks}")]
+    NoBackend {
+        /// What each lacks.
+        lacks: String,
+    },
+    /// A container that asks to share without isolation, where that is not allowed.
+    #[error(
+        "cgpu.io/policy = native without cgpu.io/memory asks to share cards without isolation, which this host does not allow (backend.kind = {kind}, backend.min_strength = {min_strength}; it needs auto or share, and none): set cgpu.io/memory"
+    )]
+    SharingRefused {
+        /// `backend.kind`
+        kind: &'static str,
+        /// `backend.min_strength`
+        min_strength: &'static str,
+    },
+    /// The container's first process ended before it was held.
+    #[error("the container's first process, {pid}, is gone")]
+    InitGone {
+        /// Its number.
+        pid: i32,
+    },
+    /// A host without version 2 of control groups.
+    #[error("backend driver-limit needs cgroup v2 at {}", root.display())]
+    NoCgroupV2 {
+        /// `backend.cgroup_root`
+        root: PathBuf,
+    },
+    /// A container in a control group that is not its own.
+    #[error(
+        "backend driver-limit needs a control group of the container's own: process {pid} is in {path:?}"
+    )]
+    NoOwnCgroup {
+        /// The container's first process.
+        pid: i32,
+        /// Its group in version 2's tree.
+        path: String,
+    },
+    /// A new quota for a container that nobody holds to one.
+    #[error("container {key} is held to no quota: it shares its cards, or has not started yet")]
+    NotHeld {
+        /// The container.
+        key: cards::ContainerKey,
+    },
+    /// NVIDIA's own limit was not set as asked.
+    #[error("the driver's memory limit is not set")]
+    Limits {
+        /// Why.
+        #[source]
+        source: limits::Error,
+    },
+    /// The note of the limits is not ours.
+    #[error("{} is no note of memory limits", path.display())]
+    LimitsNote {
+        /// The file.
+        path: PathBuf,
+        /// Where it breaks off.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The note of the limits is another cgpu's.
+    #[error("{} is of version {found}, which this cgpu does not know", path.display())]
+    LimitsNoteVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
     },
     /// The kernel lacks what the broker lives by.
     #[error(
@@ -214,6 +332,14 @@ pub enum Error {
     BrokerLives {
         /// The container's folder.
         path: PathBuf,
+    },
+    /// A broker that was not replaced.
+    #[error("the broker of container {key} was not replaced: {problem}")]
+    BrokerUpgrade {
+        /// The container.
+        key: cards::ContainerKey,
+        /// What the keeper said.
+        problem: String,
     },
     /// A container that holds no vGPU.
     #[error("container {key} holds no vGPU")]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cards::{DriverSpec, Inventory, SimulatedInventory};
-use nvabi::{DriverVersion, Release};
+use nvabi::{DriverVersion, Release, UnsupportedRelease};
 use verdict::filter::{Coverage, FilterSpec};
 
 use crate::config::DriverKind;
@@ -21,7 +21,8 @@ const TOOL_TARGET: &str = "/usr/bin/cgpu";
 pub(crate) struct Host {
     pub(crate) driver: DriverSpec,
     pub(crate) inventory: Inventory,
-    pub(crate) filter: FilterSpec,
+    /// How the broker's calls are told; absent where the driver's layouts are not known.
+    pub(crate) filter: Result<FilterSpec, UnsupportedRelease>,
     pub(crate) uvm_major: Option<u32>,
 }
 
@@ -53,10 +54,7 @@ impl Host {
         let text = std::fs::read_to_string(devices).map_err(Error::io("read", devices))?;
         Ok(Self {
             driver: DriverSpec::Kernel,
-            filter: FilterSpec {
-                release: release(&inventory.driver_version)?,
-                coverage: Coverage::Production,
-            },
+            filter: filter(&inventory.driver_version, Coverage::Production)?,
             inventory,
             uvm_major: character_major(&text, "nvidia-uvm"),
         })
@@ -68,10 +66,7 @@ impl Host {
             driver: DriverSpec::Sim {
                 socket: SimulatedInventory::socket_path(&config.state_dir),
             },
-            filter: FilterSpec {
-                release: release(&inventory.driver_version)?,
-                coverage: Coverage::Simulated,
-            },
+            filter: filter(&inventory.driver_version, Coverage::Simulated)?,
             inventory,
             uvm_major: None,
         })
@@ -107,14 +102,15 @@ impl Host {
     }
 }
 
-fn release(version: &str) -> Result<Release, Error> {
+fn filter(
+    version: &str,
+    coverage: Coverage,
+) -> Result<Result<FilterSpec, UnsupportedRelease>, Error> {
     let parsed: DriverVersion = version.parse().map_err(|source| Error::DriverVersion {
         version: version.to_owned(),
         source,
     })?;
-    Release::of(parsed).map_err(|unsupported| Error::DriverRelease {
-        source: unsupported,
-    })
+    Ok(Release::of(parsed).map(|release| FilterSpec { release, coverage }))
 }
 
 /// The first word of the first line that reads as a version: the words before it differ between the open and the closed module.

@@ -2,28 +2,33 @@
 //!
 //! - [`config`]: the host's configuration.
 //! - [`request`]: annotations and environment → one typed [`Request`].
+//! - `exposure`: what a container is given that leads out of its slice, and is refused.
 //! - [`edit`]: what is changed in the engine's `config.json`.
+//! - [`backend`]: who holds a container to its memory, and the choice.
 //! - [`broker`]: starts and stops `cgpu-broker`.
 //!
 //! This crate must not know of containerd, of docker, or of a driver's calls: a door hands it a bundle and a name.
 //!
 //! ```text
-//!             create                          door and broker dead
+//!             create                          door, broker and (without a broker) init dead
 //!   (nothing) ------> granted, edited, broker --------------------> stale --reclaim--> (nothing)
 //!                     ready  |                                              (next create, or doctor)
 //!                            +--release--> (nothing)
 //! ```
 //!
 //! Whatever fails in `create` is undone in reverse order before the error is returned. What a killed door leaves behind is
-//! undone by [`reclaim`]: a container's folder whose `door.lock` and `broker.lock` nobody holds.
+//! undone by [`reclaim`]: a container's folder whose `door.lock` and `broker.lock` nobody holds, and whose init, where it has
+//! no broker, has ended.
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod broker;
 mod bundle;
 pub mod config;
 mod control;
 pub mod edit;
 mod error;
+mod exposure;
 mod host;
 mod lifecycle;
 pub mod request;
@@ -37,8 +42,8 @@ pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;
 pub use error::{Error, chain};
 pub use lifecycle::{
-    BrokerState, Mount, Vgpu, VgpuState, create, create_plain, edit_exec, edit_exec_file, list,
-    reclaim, release, release_if,
+    BrokerState, Life, Mount, Vgpu, VgpuState, arm, create, create_plain, disarm, disarm_if,
+    edit_exec, edit_exec_file, list, reclaim, release, release_if,
 };
 pub use request::Request;
 pub use resize::{Resized, resize_memory};

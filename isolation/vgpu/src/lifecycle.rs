@@ -10,15 +10,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cards::book::Books;
 use cards::grant::{self, Door};
 use cards::lock::{Attempt, FileLock, StateLock};
-use cards::placement::{Bytes, Refusal, place};
+use cards::placement::{Amount, Bytes, Refusal, place};
 use cards::store::DiskStore;
 use cards::{CardGrant, ContainerKey, DoorKind, Grant};
 use verdict::filter::FilterSpec;
 
+use crate::backend::{self, Wanted};
 use crate::bundle::Spec;
 use crate::host::Host;
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, Request, broker, bundle, control, edit, runc, sockets};
+use crate::{Config, Error, Request, bundle, control, edit, exposure, sockets};
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
 /// [`release`] when the container is deleted.
@@ -27,7 +28,7 @@ pub struct Vgpu {
     grant: Grant,
     dir: ContainerDir,
     mounts: Vec<Mount>,
-    filter: FilterSpec,
+    filter: Option<FilterSpec>,
     _door: FileLock,
 }
 
@@ -56,9 +57,10 @@ impl Vgpu {
         &self.mounts
     }
 
-    /// Which calls must be notifications; already in `config.json` where there is a bundle.
+    /// Which calls must be notifications; already in `config.json` where there is a bundle. `None` where there is no broker
+    /// to answer them.
     #[must_use]
-    pub fn filter(&self) -> FilterSpec {
+    pub fn filter(&self) -> Option<FilterSpec> {
         self.filter
     }
 }
@@ -97,8 +99,19 @@ pub struct VgpuState {
     pub grant: Grant,
     /// Its broker.
     pub broker: BrokerState,
+    /// Whether anybody of it lives.
+    pub life: Life,
     /// The broker's own answer to `status`, if it gave one in time.
     pub status: Option<serde_json::Value>,
+}
+
+/// Whether door, broker, or a process of a container without a broker lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// One of them.
+    Live,
+    /// None: it is reclaimed at the next start.
+    Stale,
 }
 
 /// Whether the broker lives.
@@ -108,6 +121,8 @@ pub enum BrokerState {
     Alive,
     /// Nobody holds `broker.lock`.
     Gone,
+    /// The container's backend has none.
+    None,
 }
 
 /// What `create` has just done.
@@ -167,15 +182,50 @@ pub(crate) fn create_watched(
     let Some(request) = Request::from_spec(config, &spec.value)? else {
         return Ok(None);
     };
-    sys::seccomp::supported().map_err(|source| Error::KernelWithoutNotify { source })?;
     let host = Host::find(config)?;
+    create_on(config, &host, key, &spec, &request, (bundle, door), watch).map(Some)
+}
+
+/// [`create`] on a host that is played.
+#[cfg(test)]
+pub(crate) fn create_on_host(
+    config: &Config,
+    host: &Host,
+    key: &ContainerKey,
+    bundle: &Path,
+    door: DoorKind,
+) -> Result<Vgpu, Error> {
+    let spec = Spec::read(bundle)?;
+    let request = Request::from_spec(config, &spec.value)?.ok_or(Error::NoMemoryTerm)?;
+    create_on(
+        config,
+        host,
+        key,
+        &spec,
+        &request,
+        (bundle, door),
+        &Unwatched,
+    )
+}
+
+/// [`create_watched`] on a host that was looked at.
+fn create_on(
+    config: &Config,
+    host: &Host,
+    key: &ContainerKey,
+    spec: &Spec,
+    request: &Request,
+    (bundle, door): (&Path, DoorKind),
+    watch: &dyn Watch,
+) -> Result<Vgpu, Error> {
     state::prepare(&config.state_dir)?;
-    runc::require_notify(config)?;
+    let choice = backend::choose(config, host, wanted(request), backend::Runtime::Oci)?;
     let placed = grant(
         config,
-        &host,
+        host,
         key,
-        &request,
+        request,
+        &choice,
         Origin {
             door,
             bundle: Some(bundle),
@@ -185,22 +235,26 @@ pub(crate) fn create_watched(
     let started = || -> Result<Vec<Mount>, Error> {
         let mounts = host.mounts(config, &placed.grant.cards)?;
         let mut edited = spec.value.clone();
+        let filter = placed.filter(host);
         let plan = edit::Plan {
             grant: &placed.grant,
             mounts: &mounts,
             uvm_major: host.uvm_major,
             listener: &placed.dir.notify_socket(),
-            seccomp: &edit::SeccompRules::of(&host.filter),
+            seccomp: &filter
+                .as_ref()
+                .map_or_else(edit::SeccompRules::none, edit::SeccompRules::of),
+            other_cards: config.isolation.allow.other_cards,
         };
         edit::apply(&mut edited, &plan)?;
         spec.replace(&placed.dir, &edited)?;
         watch.reached(Step::SpecReplaced)?;
-        broker::start(config, &placed.dir)?;
+        choice.backend.prepare(&placed.dir)?;
         watch.reached(Step::BrokerReady)?;
         Ok(mounts)
     };
     match started() {
-        Ok(mounts) => Ok(Some(placed.into_vgpu(mounts, &host))),
+        Ok(mounts) => Ok(placed.into_vgpu(mounts, host)),
         Err(error) => Err(after_undoing(config, key, placed, error)),
     }
 }
@@ -210,14 +264,15 @@ pub(crate) fn create_watched(
 /// # Errors
 /// As [`create`].
 pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> Result<Vgpu, Error> {
-    sys::seccomp::supported().map_err(|source| Error::KernelWithoutNotify { source })?;
     let host = Host::find(config)?;
     state::prepare(&config.state_dir)?;
+    let choice = backend::choose(config, &host, wanted(request), backend::Runtime::Own)?;
     let placed = grant(
         config,
         &host,
         key,
         request,
+        &choice,
         Origin {
             door: DoorKind::Run,
             bundle: None,
@@ -225,7 +280,7 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
         &Unwatched,
     )?;
     let started = host.mounts(config, &placed.grant.cards).and_then(|mounts| {
-        broker::start(config, &placed.dir)?;
+        choice.backend.prepare(&placed.dir)?;
         Ok(mounts)
     });
     match started {
@@ -234,20 +289,58 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
     }
 }
 
+/// Between create and start: holds the container by what its backend needs a first process for. A container that is not
+/// armed must not start: its door kills it.
+///
+/// # Errors
+/// The grant cannot be read, or the container cannot be held.
+pub fn arm(config: &Config, key: &ContainerKey, init: i32) -> Result<(), Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    let grant = Grant::read(dir.path())?;
+    backend::of(config, grant.backend).arm(&dir, &grant, init)
+}
+
+/// Before the container's control group is removed, which an OCI runtime's `delete` does. Safe to repeat; the hard limit stays
+/// until the group goes. A container without a vGPU is fine.
+///
+/// # Errors
+/// NVML's; the container may be deleted all the same, and `release` tries again as long as the group is there.
+pub fn disarm(config: &Config, key: &ContainerKey) -> Result<(), Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    if !dir.exists() {
+        return Ok(());
+    }
+    let grant = Grant::read(dir.path())?;
+    backend::of(config, grant.backend).disarm(&dir)
+}
+
+/// [`disarm`], if the grant was made by this kind of door.
+///
+/// # Errors
+/// As [`disarm`].
+pub fn disarm_if(config: &Config, key: &ContainerKey, door: DoorKind) -> Result<(), Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    match Grant::read(dir.path()) {
+        Ok(grant) if grant.door.kind == door => disarm(config, key),
+        _ => Ok(()),
+    }
+}
+
 /// Edits the process spec of an exec, which engines build anew, if the container holds a vGPU.
 ///
 /// # Errors
-/// A spec that is not an object.
+/// A spec that is not an object; a privilege that leads out of the slice and is not let through.
 pub fn edit_exec(
     config: &Config,
     key: &ContainerKey,
     process: &mut serde_json::Value,
 ) -> Result<(), Error> {
-    if ContainerDir::of(&config.state_dir, key).exists() {
-        edit::apply_to_exec(process)
-    } else {
-        Ok(())
+    let dir = ContainerDir::of(&config.state_dir, key);
+    if !dir.exists() {
+        return Ok(());
     }
+    exposure::admit_exec(config, key, &dir, process)?;
+    edit::apply_to_exec(process)
 }
 
 /// [`edit_exec`] on the file that an engine hands to its runtime; unchanged files are not written.
@@ -275,7 +368,7 @@ pub fn release(config: &Config, key: &ContainerKey) -> Result<(), Error> {
         return Ok(());
     }
     // Outside the lock: a broker may take a second to end, and other containers start meanwhile.
-    broker::stop(config, &dir)?;
+    end(config, &dir)?;
     let lock = StateLock::take(&config.state_dir)?;
     undo(config, key, &dir, &lock)
 }
@@ -328,12 +421,17 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
         };
         let alive = dir.has_broker()?;
         states.push(VgpuState {
-            grant,
-            broker: if alive {
-                BrokerState::Alive
-            } else {
-                BrokerState::Gone
+            broker: match grant.backend {
+                _ if alive => BrokerState::Alive,
+                cards::Backend::Broker => BrokerState::Gone,
+                cards::Backend::DriverLimit | cards::Backend::Share => BrokerState::None,
             },
+            life: if dir.is_live()? {
+                Life::Live
+            } else {
+                Life::Stale
+            },
+            grant,
             status: if alive {
                 control::status(&dir.control_socket())
             } else {
@@ -361,12 +459,21 @@ struct Placed {
 
 impl Placed {
     fn into_vgpu(self, mounts: Vec<Mount>, host: &Host) -> Vgpu {
+        let filter = self.filter(host);
         Vgpu {
             grant: self.grant,
             dir: self.dir,
             mounts,
-            filter: host.filter,
+            filter,
             _door: self.door,
+        }
+    }
+
+    /// The broker's calls, where there is one.
+    fn filter(&self, host: &Host) -> Option<FilterSpec> {
+        match self.grant.backend {
+            cards::Backend::Broker => host.filter.ok(),
+            cards::Backend::DriverLimit | cards::Backend::Share => None,
         }
     }
 }
@@ -377,6 +484,7 @@ fn grant(
     host: &Host,
     key: &ContainerKey,
     request: &Request,
+    choice: &backend::Choice<'_>,
     origin: Origin<'_>,
     watch: &dyn Watch,
 ) -> Result<Placed, Error> {
@@ -413,7 +521,9 @@ fn grant(
             })
             .collect(),
         compute: request.compute.clone(),
-        isolation: cards::Isolation::default(),
+        backend: choice.backend.kind(),
+        backend_reason: choice.reason.clone(),
+        isolation: request.isolation_for(key),
         door: Door {
             kind: origin.door,
             pid: std::process::id(),
@@ -435,7 +545,12 @@ fn grant(
         Ok(door)
     };
     match written() {
-        Ok(door) => Ok(Placed { grant, dir, door }),
+        Ok(door) => {
+            if !grant.isolation.weakened.is_empty() {
+                tracing::warn!(%key, isolation = grant.isolation.summary(), "the container's isolation is off, as the configuration allows");
+            }
+            Ok(Placed { grant, dir, door })
+        }
         Err(error) => {
             report_failed_undo(key, undo(config, key, &dir, &lock));
             Err(error)
@@ -482,6 +597,22 @@ fn now_unix_ms() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the request asks of a backend.
+fn wanted(request: &Request) -> Wanted {
+    match request.wish.amount {
+        Amount::Unmeasured => Wanted::Sharing,
+        Amount::TotalBytes(_) | Amount::Share(_) | Amount::AtMost { .. } => Wanted::Quota,
+    }
+}
+
+/// Ends whatever backend's work is in the folder, of which the grant may be unreadable.
+fn end(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
+    use cards::Backend as Kind;
+    [Kind::DriverLimit, Kind::Broker]
+        .into_iter()
+        .try_for_each(|kind| backend::of(config, kind).end(dir))
 }
 
 /// The way back after a step that failed outside the lock.
@@ -538,8 +669,8 @@ fn reclaim_locked(config: &Config, lock: &StateLock) -> Result<Vec<ContainerKey>
         if dir.is_live()? {
             continue;
         }
-        // A broker whose door was killed before it took its lock.
-        broker::stop(config, &dir)?;
+        // A broker whose door was killed before it took its lock; a reservation that a killed door has left.
+        end(config, &dir)?;
         undo(config, &key, &dir, lock)?;
         tracing::info!(%key, "reclaimed a stale vGPU");
         reclaimed.push(key);

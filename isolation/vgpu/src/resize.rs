@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, control, request};
+use crate::{Config, Error, backend, control, request};
 
 /// One slice after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub fn resize_memory(
         return Err(Error::NoVgpu { key: key.clone() });
     }
     let before = Grant::read(dir.path())?;
-    if !dir.has_broker()? {
+    if before.backend == cards::Backend::Broker && !dir.has_broker()? {
         return Err(Error::NoBroker { key: key.clone() });
     }
     let count = u64::try_from(before.cards.len()).unwrap_or(u64::MAX).max(1);
@@ -92,10 +92,11 @@ pub fn resize_memory(
         books: &books,
         inventory: &host.inventory,
         dir: &dir,
+        backend: backend::of(config, before.backend),
     };
     let told = change.book(&before, &after).and_then(|()| {
         after.write(&store, dir.path())?;
-        tell(&dir, &after)
+        change.backend.resize(&dir, &after)
     });
     match told {
         Ok(answers) => change.finish(&before, &after, &answers),
@@ -148,6 +149,7 @@ struct Change<'a> {
     books: &'a Books<'a>,
     inventory: &'a Inventory,
     dir: &'a ContainerDir,
+    backend: Box<dyn backend::Backend + 'a>,
 }
 
 impl Change<'_> {
@@ -183,14 +185,14 @@ impl Change<'_> {
         &self,
         before: &Grant,
         after: &Grant,
-        answers: &[AnswerCard],
+        answers: &[backend::Held],
     ) -> Result<Vec<Resized>, Error> {
         let mut resized = Vec::new();
         for (old, new) in before.cards.iter().zip(&after.cards) {
             let used_bytes = answers
                 .iter()
-                .find(|card| card.uuid == new.uuid.as_str())
-                .map_or(new.quota_bytes, |card| card.used_bytes);
+                .find(|held| held.uuid == new.uuid.as_str())
+                .map_or(new.quota_bytes, |held| held.used_bytes);
             self.set(&after.key, new, new.quota_bytes, Some(used_bytes))?;
             resized.push(Resized {
                 uuid: new.uuid.to_string(),
@@ -206,7 +208,7 @@ impl Change<'_> {
     fn back_to(&self, before: &Grant) {
         let undo = || -> Result<(), Error> {
             before.write(&DiskStore, self.dir.path())?;
-            tell(self.dir, before)?;
+            self.backend.resize(self.dir, before)?;
             for slice in &before.cards {
                 self.set(&before.key, slice, slice.quota_bytes, None)?;
             }
@@ -219,7 +221,7 @@ impl Change<'_> {
 }
 
 /// Tells the broker its quotas.
-fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<AnswerCard>, Error> {
+pub(crate) fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<backend::Held>, Error> {
     let failed = |problem: String| Error::BrokerRefused {
         key: grant.key.clone(),
         problem,
@@ -244,7 +246,14 @@ fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<AnswerCard>, Error> {
             .any(|card| card.uuid == slice.uuid.as_str() && card.quota_bytes == slice.quota_bytes)
     });
     if agrees {
-        Ok(answer.cards)
+        Ok(answer
+            .cards
+            .into_iter()
+            .map(|card| backend::Held {
+                uuid: card.uuid,
+                used_bytes: card.used_bytes,
+            })
+            .collect())
     } else {
         Err(failed(
             "it answers with other quotas than it was told".to_owned(),

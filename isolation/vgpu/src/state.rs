@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cards::ContainerKey;
 use cards::lock::FileLock;
 
-use crate::Error;
+use crate::{Error, backend};
 
 /// A container's folder, `<state_dir>/vgpus/<namespace>/<container>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,14 +14,19 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 9] = [
+const FILES: [&str; 14] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
     "broker.lock",
     "broker.log",
+    "executor.sock",
     "config.original.json",
     "config.original.json.tmp",
+    "init.json",
+    "init.json.tmp",
+    "limits.json",
+    "limits.json.tmp",
     "grant.json.tmp",
     "grant.json",
 ];
@@ -64,9 +69,12 @@ impl ContainerDir {
         Ok(FileLock::is_held(&self.broker_lock())?)
     }
 
-    /// Whether the door or the broker lives. Nobody: the folder is stale.
+    /// Whether the door or the broker lives, or a process of a container without a broker. Nobody: the folder is stale.
     pub(crate) fn is_live(&self) -> Result<bool, Error> {
-        Ok(FileLock::is_held(&self.door_lock())? || self.has_broker()?)
+        Ok(FileLock::is_held(&self.door_lock())?
+            || self.has_broker()?
+            || backend::init_lives(self)
+            || backend::is_populated(self))
     }
 
     /// Empties and removes the folder, and the namespace's if it was the last.

@@ -1,7 +1,6 @@
 //! The filter as it is in a container: real runc, real libseccomp, a probe that makes the calls.
 //!
-//! Skips aloud without root, runc or a C compiler. The probe's i386 and x32 calls are judged only where this kernel has
-//! those tables at all.
+//! Skips aloud without root, runc or a C compiler.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -13,12 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use cards::grant::{self, Door};
-use cards::{CardGrant, ComputeTerms, ContainerKey, DoorKind, DriverSpec, GpuUuid, Grant};
+use cards::{
+    CardGrant, ComputeTerms, ContainerKey, DoorKind, DriverSpec, GpuUuid, Grant, IoUring, Isolation,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvabi::Release;
 use serde_json::{Value, json};
 use sys::seccomp::Listener;
 use verdict::filter::{Coverage, FilterSpec};
+use vgpu::config::OtherCards;
 use vgpu::edit::{Plan, SeccompRules, apply};
 
 /// What the played broker answers to an ioctl.
@@ -95,6 +97,17 @@ impl Host {
         args: &[&str],
         privileges: Privileges,
     ) -> PathBuf {
+        self.bundle_held(id, seccomp, args, privileges, &Isolation::default())
+    }
+
+    fn bundle_held(
+        &self,
+        id: &str,
+        seccomp: Option<Value>,
+        args: &[&str],
+        privileges: Privileges,
+        isolation: &Isolation,
+    ) -> PathBuf {
         let bundle = self.dir.path().join(id);
         fs::create_dir_all(bundle.join("rootfs")).unwrap();
         fs::copy(&self.probe, bundle.join("rootfs/probe")).unwrap();
@@ -132,7 +145,9 @@ impl Host {
                 quota_bytes: 1 << 30,
             }],
             compute: ComputeTerms::default(),
-            isolation: cards::Isolation::default(),
+            backend: cards::Backend::Broker,
+            backend_reason: String::new(),
+            isolation: isolation.clone(),
             door: Door {
                 kind: DoorKind::Runtime,
                 pid: 0,
@@ -153,6 +168,7 @@ impl Host {
                 uvm_major: None,
                 listener: &listener,
                 seccomp: &seccomp,
+                other_cards: OtherCards::Refuse,
             },
         )
         .unwrap();
@@ -184,7 +200,7 @@ impl Host {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Privileges {
     Any,
     NoNew,
@@ -270,6 +286,10 @@ fn every_call() -> Vec<&'static str> {
         "x:0xc020462a",
         "c:0x5401",
         "x:0x5401",
+        "C:1:16",
+        "C:0x22:0",
+        "o",
+        "g",
     ];
     NOTIFIED
         .into_iter()
@@ -307,18 +327,100 @@ fn assert_effective(answers: &BTreeMap<String, String>, closed: i32, context: &s
     for call in ["m:1:0x10000", "m:3:0x100000000", "m:0x11:0x700000000000"] {
         fails(call, OTHER_ERRNO);
     }
-    // Foreign tables: the broker gets the driver's calls and nothing else. Kernels without the table kill or refuse.
-    for (call, foreign) in [("c:0xc020462a", "c:0x5401"), ("x:0xc020462a", "x:0x5401")] {
+    // Foreign tables end their caller, whatever the call; x32 looks like no call at all to a kernel without its table.
+    for call in ["c:0xc020462a", "c:0x5401", "C:1:16", "C:0x22:0", "o", "g"] {
+        assert_eq!(answers[call], SIGSYS, "{context}: {call} in {answers:?}");
+    }
+    for call in ["x:0xc020462a", "x:0x5401"] {
         assert!(
-            answers[call] == ANSWER.to_string() || answers[call].starts_with("signal-"),
+            answers[call] == SIGSYS || answers[call] == format!("-{}", libc::ENOSYS),
             "{context}: {call} in {answers:?}"
         );
-        let ends = [format!("-{}", libc::EBADF), format!("-{}", libc::ENOSYS)];
-        assert!(
-            ends.contains(&answers[foreign]) || answers[foreign].starts_with("signal-"),
-            "{context}: {foreign} in {answers:?}"
-        );
     }
+}
+
+const SIGSYS: &str = "signal-31";
+
+const ALL_ARCHITECTURES: [&str; 3] = ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"];
+
+/// Profiles under which ordinary programs run, and what our own refusals answer under each.
+fn profiles(list: &Value) -> Vec<(&'static str, Option<Value>, i32)> {
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut profile = list.clone();
+        change(&mut profile);
+        Some(profile)
+    };
+    let by_default = |action: &str| {
+        Some(json!({
+            "defaultAction": action,
+            "architectures": ALL_ARCHITECTURES,
+            "syscalls": [{"names": ["reboot"], "action": "SCMP_ACT_ERRNO"}],
+        }))
+    };
+    let denying = |action: &'static str| {
+        changed(&move |profile| {
+            profile["defaultAction"] = json!(action);
+            profile.as_object_mut().unwrap().remove("defaultErrnoRet");
+        })
+    };
+    vec![
+        ("none, as privileged", None, libc::ENOTTY),
+        ("allow list", Some(list.clone()), libc::ENOTTY),
+        (
+            // As docker's and containerd's are, their conditional rules among them.
+            "engine's default",
+            changed(&|profile| {
+                let rules = profile["syscalls"].as_array_mut().unwrap();
+                let conditional = |name: &str, index: u32, value: u64| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [{"index": index, "value": value, "op": "SCMP_CMP_EQ"}]});
+                rules.extend([
+                    conditional("personality", 0, 0),
+                    conditional("personality", 0, 0xffff_ffff),
+                    json!({"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 0x7e02_0000, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]}),
+                    json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}),
+                ]);
+            }),
+            libc::ENOTTY,
+        ),
+        ("allow", by_default("SCMP_ACT_ALLOW"), libc::ENOTTY),
+        ("log", by_default("SCMP_ACT_LOG"), libc::ENOTTY),
+        // runc skips rules that equal the default: our refusals must not vanish with them.
+        (
+            "our own errno by default",
+            changed(&|profile| profile["defaultErrnoRet"] = json!(25)),
+            libc::EINVAL,
+        ),
+        (
+            "kill the process",
+            denying("SCMP_ACT_KILL_PROCESS"),
+            libc::ENOTTY,
+        ),
+        ("kill the thread", denying("SCMP_ACT_KILL"), libc::ENOTTY),
+        ("trap", denying("SCMP_ACT_TRAP"), libc::ENOTTY),
+        (
+            "logged allowances",
+            changed(&|profile| profile["syscalls"][0]["action"] = json!("SCMP_ACT_LOG")),
+            libc::ENOTTY,
+        ),
+        (
+            "no architectures",
+            changed(&|profile| {
+                profile.as_object_mut().unwrap().remove("architectures");
+            }),
+            libc::ENOTTY,
+        ),
+        (
+            "native architecture",
+            changed(&|profile| profile["architectures"] = json!(["SCMP_ARCH_X86_64"])),
+            libc::ENOTTY,
+        ),
+        (
+            "foreign architectures",
+            changed(&|profile| {
+                profile["architectures"] = json!(["SCMP_ARCH_X86", "SCMP_ARCH_X32"]);
+            }),
+            libc::ENOTTY,
+        ),
+    ]
 }
 
 #[test]
@@ -329,18 +431,93 @@ fn the_broker_sees_the_driver_s_calls_under_every_kind_of_profile() {
         return;
     };
     let calls = every_call();
-    let answers = host.run("none", None, &calls, Privileges::Any);
-    assert_effective(&answers, libc::ENOTTY, "no profile");
-    let answers = host.run("list", Some(list.clone()), &calls, Privileges::Any);
-    assert_effective(&answers, libc::ENOTTY, "allow list");
-    let answers = host.run("list-nnp", Some(list), &calls, Privileges::NoNew);
-    assert_effective(&answers, libc::ENOTTY, "allow list, no new privileges");
-    let allow = json!({"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"], "syscalls": [{"names": ["reboot"], "action": "SCMP_ACT_ERRNO"}]});
-    let answers = host.run("allow", Some(allow), &calls, Privileges::Any);
-    assert_effective(&answers, libc::ENOTTY, "allow by default");
-    // runc skips rules that equal the default: our refusals must not vanish with them.
-    let answers = host.run("enotty", allow_list(25), &calls, Privileges::Any);
-    assert_effective(&answers, libc::EINVAL, "default errno is ours");
+    for (at, (name, profile, closed)) in profiles(&list).into_iter().enumerate() {
+        for privileges in [Privileges::Any, Privileges::NoNew] {
+            let id = format!("p{at}-{privileges:?}").to_lowercase();
+            let answers = host.run(&id, profile.clone(), &calls, privileges);
+            assert_effective(&answers, closed, &format!("{name}, {privileges:?}"));
+        }
+    }
+}
+
+#[test]
+fn every_operator_of_a_profile_s_conditions_holds_or_is_refused() {
+    let Some(host) = Host::find() else { return };
+    let Some(list) = allow_list(1) else {
+        println!("SKIP: no table of system calls");
+        return;
+    };
+    // Denials beside an unconditional allowance: TCGETS and what the operator says of it.
+    for (at, (op, value, value_two)) in [
+        ("SCMP_CMP_EQ", 0x5401_u64, 0),
+        ("SCMP_CMP_MASKED_EQ", 0xffff_ffff, 0x5401),
+        ("SCMP_CMP_LE", 0x18, 0),
+        ("SCMP_CMP_LT", 0x19, 0),
+        ("SCMP_CMP_GE", 0xffff_ffff_ffff_0000, 0),
+        ("SCMP_CMP_GT", 0xffff_ffff_ffff_0000, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut profile = list.clone();
+        let deny = json!({"names": ["ioctl"], "action": "SCMP_ACT_ERRNO", "errnoRet": 13, "args": [{"index": 1, "value": value, "valueTwo": value_two, "op": op}]});
+        profile["syscalls"].as_array_mut().unwrap().push(deny);
+        let denied = |command: u64| match op {
+            "SCMP_CMP_EQ" => command == value,
+            "SCMP_CMP_MASKED_EQ" => command & value == value_two,
+            "SCMP_CMP_LE" => command <= value,
+            "SCMP_CMP_LT" => command < value,
+            "SCMP_CMP_GE" => command >= value,
+            _ => command > value,
+        };
+        let calls = every_call();
+        let answers = host.run(&format!("op{at}"), Some(profile), &calls, Privileges::Any);
+        for call in NOTIFIED.iter().chain(&FOREIGN) {
+            let text = call.trim_start_matches("i:");
+            let command = match text.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
+                None => text.parse().unwrap(),
+            };
+            let allowed = if NOTIFIED.contains(call) {
+                ANSWER
+            } else {
+                -i64::from(libc::EBADF)
+            };
+            let expected = if denied(command) { -13 } else { allowed };
+            assert_eq!(answers[*call], expected.to_string(), "{op}: {call}");
+        }
+    }
+}
+
+#[test]
+fn io_uring_answers_as_the_grant_says() {
+    let Some(host) = Host::find() else { return };
+    let Some(list) = allow_list(1) else {
+        println!("SKIP: no table of system calls");
+        return;
+    };
+    for (at, profile) in [None, Some(list)].into_iter().enumerate() {
+        for (io_uring, expected) in [
+            (IoUring::Allow, libc::EFAULT),
+            (IoUring::Deny, libc::ENOSYS),
+        ] {
+            let id = format!("u{at}-{io_uring:?}").to_lowercase();
+            let isolation = Isolation {
+                io_uring,
+                ..Isolation::default()
+            };
+            let bundle =
+                host.bundle_held(&id, profile.clone(), &["u"], Privileges::Any, &isolation);
+            let said = answers(&host.runc(&["run", "--bundle", bundle.to_str().unwrap(), &id]));
+            // A machine that has turned it off by sysctl says so before it looks at the arguments.
+            let ends = [format!("-{expected}"), format!("-{}", libc::EPERM)];
+            let accepted = match io_uring {
+                IoUring::Allow => &ends[..],
+                IoUring::Deny => &ends[..1],
+            };
+            assert!(accepted.contains(&said["u"]), "{io_uring:?}: {said:?}");
+        }
+    }
 }
 
 #[test]

@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use cards::Weakness;
 use vgpu::Config;
-use vgpu::config::BrokerConfig;
+use vgpu::config::{BackendConfig, BrokerConfig};
 
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -42,7 +43,17 @@ fn cgpu_toml_names_every_key_with_its_default() {
         config.broker.path,
         Some(PathBuf::from("/usr/bin/cgpu-broker"))
     );
+    assert_eq!(
+        config.backend.limits_program,
+        Some(PathBuf::from("/usr/bin/cgpu-limits"))
+    );
+    assert!(config.backend.nvml_library.is_some());
     let without_examples = Config {
+        backend: BackendConfig {
+            limits_program: None,
+            nvml_library: None,
+            ..config.backend
+        },
         runc: None,
         container_tools: None,
         broker: BrokerConfig {
@@ -52,6 +63,21 @@ fn cgpu_toml_names_every_key_with_its_default() {
         ..config
     };
     assert_eq!(without_examples, Config::default());
+}
+
+#[test]
+fn cgpu_toml_explains_every_name_that_can_be_allowed() {
+    let text = shipped("cgpu.toml");
+    let words: Vec<&str> = text
+        .split(|byte: char| !(byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == '-'))
+        .collect();
+    for name in Weakness::ALL
+        .iter()
+        .map(|weakness| weakness.name())
+        .chain(["privileged", "other-cards"])
+    {
+        assert!(words.contains(&name), "{name}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::reaper::Reaper;
 use crate::error::{Error, Result};
-use crate::task::ContainerId;
+use crate::task::{ContainerId, Pid};
 
 /// Whether the request or the host is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,24 @@ pub trait Gpu: Send + Sync + 'static {
         id: &ContainerId,
         bundle: &Path,
     ) -> std::result::Result<Option<Share>, GpuError>;
+
+    /// Between `runc create` and `runc start`: holds the container by what needs its first process. One that is not armed
+    /// must not start.
+    ///
+    /// # Errors
+    /// It cannot be held.
+    fn arm(
+        &self,
+        namespace: &str,
+        id: &ContainerId,
+        init: Pid,
+    ) -> std::result::Result<(), GpuError>;
+
+    /// Before `runc delete`, which removes the container's control group. Nothing to undo is success.
+    ///
+    /// # Errors
+    /// The driver keeps a reservation; the container can be deleted all the same.
+    fn disarm(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError>;
 
     /// Edits the process of an exec.
     ///
@@ -95,6 +113,23 @@ impl Gpu for Cards {
         Ok(share.map(|share| -> Share { Box::new(share) }))
     }
 
+    fn arm(
+        &self,
+        namespace: &str,
+        id: &ContainerId,
+        init: Pid,
+    ) -> std::result::Result<(), GpuError> {
+        Ok(vgpu::arm(
+            &vgpu::Config::load()?,
+            &key(namespace, id)?,
+            init.as_nix().as_raw(),
+        )?)
+    }
+
+    fn disarm(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
+        Ok(vgpu::disarm(&vgpu::Config::load()?, &key(namespace, id)?)?)
+    }
+
     fn edit_exec(
         &self,
         namespace: &str,
@@ -126,8 +161,13 @@ impl From<vgpu::Error> for GpuError {
             | E::UnknownKey { .. }
             | E::Contradiction { .. }
             | E::NoMemoryTerm
+            | E::SharingRefused { .. }
             | E::SpecShape { .. }
             | E::SpecJson { .. }
+            | E::Exposed { .. }
+            | E::OtherCard { .. }
+            | E::Loosens { .. }
+            | E::SeccompProfile { .. }
             | E::ForgedMark { .. } => GpuFault::Request,
             // The rest is about the host, and so is what the crate may add.
             _ => GpuFault::Precondition,

@@ -15,6 +15,9 @@ use crate::model::doctor::{Cgroup, Facts, Runc};
 use crate::model::host_driver::{HostDriver, kernel_version};
 use crate::model::ps::{self, State};
 
+/// Whether heterogeneous memory management is off; `Y` or `N`.
+const UVM_DISABLE_HMM: &str = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm";
+
 pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
     let defaults = Config::default();
     let config = loaded.as_ref().unwrap_or(&defaults);
@@ -45,6 +48,12 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         driver_version,
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
         simulator: simulator(config),
+        uvm_disable_hmm: match driver {
+            HostDriver::Kernel => std::fs::read_to_string(UVM_DISABLE_HMM).ok(),
+            HostDriver::Sim | HostDriver::None => None,
+        },
+        isolation: config.isolation.clone(),
+        backends: vgpu::backend::survey(config).map_err(|error| chain(&error)),
         state_dir: config.state_dir.clone(),
         state_dir_usable: state_dir(&config.state_dir),
         stale: stale(config),

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
@@ -29,14 +29,25 @@ pub(super) struct Plan {
     pub(super) parent: u32,
     /// The command's own cgroup.
     pub(super) cgroup: Option<PathBuf>,
-    /// Where the listener goes.
-    pub(super) notify_socket: PathBuf,
+    /// Where the listener goes; absent without a broker.
+    pub(super) notify_socket: Option<PathBuf>,
+    /// When the command may run.
+    pub(super) go: Go,
     /// The filter: code, jt, jf and k of each instruction.
     pub(super) filter: Vec<(u16, u8, u8, u32)>,
     /// The nodes.
     pub(super) dev: DevPlan,
     /// The command and its arguments, as the kernel takes them.
     pub(super) command: Vec<Vec<u8>>,
+}
+
+/// When the command may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Go {
+    /// At once: the filter holds it.
+    AtOnce,
+    /// When `cgpu run`, which sees this process stop, has held it and lets it go on.
+    WhenContinued,
 }
 
 /// The shell's code for a command that is there and cannot be run.
@@ -62,8 +73,14 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
         own_cgroup::enter(cgroup)?;
     }
     private_dev::enter(&plan.dev)?;
-    hand_over_listener(&plan)?;
+    if let Some(socket) = &plan.notify_socket {
+        hand_over_listener(&plan, socket)?;
+    }
     drop_admin()?;
+    if plan.go == Go::WhenContinued {
+        // A `cgpu run` that is killed meanwhile takes this process along: the wish above also reaches a stopped one.
+        nix::sys::signal::raise(Signal::SIGSTOP).context("wait to be held")?;
+    }
     // What `cgpu run` has blocked for itself is not for the command.
     SigSet::empty()
         .thread_set_mask()
@@ -80,14 +97,14 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Installs the filter and sends its listener in the form in which runc does. From here on the broker answers this process.
-fn hand_over_listener(plan: &Plan) -> anyhow::Result<()> {
+fn hand_over_listener(plan: &Plan, socket: &Path) -> anyhow::Result<()> {
     let instructions: Vec<Instruction> = plan
         .filter
         .iter()
         .map(|&(code, jt, jf, k)| Instruction { code, jt, jf, k })
         .collect();
-    let broker = UnixStream::connect(&plan.notify_socket)
-        .with_context(|| format!("connect to the broker at {}", plan.notify_socket.display()))?;
+    let broker = UnixStream::connect(socket)
+        .with_context(|| format!("connect to the broker at {}", socket.display()))?;
     if !caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false) {
         nix::sys::prctl::set_no_new_privs().context("set no_new_privs")?;
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   cgpu run ── grant, broker ──▶ cgpu run-inside ── own /dev, filter, listener to the broker ──▶ CMD
+//!       │        (without a broker: own /dev, stops itself; `cgpu run` arms it and lets it go on)      │
 //!       │                                                                                          │
 //!       └── forwards signals, waits ◀──────────────────────────── exit ────────────────────────────┘
 //!       └── releases the grant; ends the simulated cards, if they were its own
@@ -23,14 +24,17 @@ pub(super) use own_sim::with_parent;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context, bail};
-use cards::{ContainerKey, DriverSpec, Grant};
+use cards::{Backend, ContainerKey, DriverSpec, Grant, IoUring, Isolation, Mode};
 use clap::Args;
-use vgpu::{Config, Request};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use vgpu::{Config, Request, request};
 
-use self::inside::Plan;
+use self::inside::{Go, Plan};
 use self::own_cgroup::OwnCgroup;
 use self::private_dev::DevPlan;
 
@@ -61,6 +65,18 @@ pub(super) struct Options {
     /// binpack or spread.
     #[arg(long)]
     placement: Option<String>,
+    /// Who executes the command's calls on a real driver: strict or compat; else as configured.
+    #[arg(long)]
+    mode: Option<String>,
+    /// What managed memory counts: charge, deny or allow; else as configured.
+    #[arg(long)]
+    managed: Option<String>,
+    /// Commands of `cgpu run` that name the same group may import each other's exported memory.
+    #[arg(long, value_name = "GROUP")]
+    share_group: Option<String>,
+    /// Log the command's calls and hold nothing: for finding out what a program does.
+    #[arg(long, conflicts_with_all = ["mode", "managed"])]
+    observe: bool,
     /// Start simulated cards of this profile for the command alone, and end them with it.
     #[arg(long, value_name = "PROFILE")]
     simulate: Option<PathBuf>,
@@ -85,6 +101,37 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Whoever runs this is the host's root, who writes the configuration too: the options may loosen what it says.
+    fn apply_isolation(&self, isolation: &mut Isolation) -> Result<(), vgpu::Error> {
+        if let Some(mode) = &self.mode {
+            isolation.mode = request::mode("--mode", mode)?;
+        }
+        if let Some(managed) = &self.managed {
+            isolation.managed = request::managed("--managed", managed)?;
+        }
+        if let Some(group) = &self.share_group {
+            isolation.share_group = Some(request::share_group("--share-group", group)?);
+        }
+        if self.observe {
+            isolation.mode = Mode::Observe;
+        }
+        Ok(())
+    }
+
+    #[expect(
+        clippy::print_stderr,
+        reason = "a warning for the person at the terminal, beside the command's own output"
+    )]
+    fn warn(&self) {
+        if self.observe {
+            eprintln!(
+                "cgpu: --observe: calls are logged in the broker's log, and nothing is held: the command can use the whole card"
+            );
+        }
+    }
+}
+
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
         bail!(
@@ -93,7 +140,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let mut config = Config::load()?;
     // The request is judged before anything is started.
-    let request = Request::from_terms(&config, options.terms())?;
+    let mut request = Request::from_terms(&config, options.terms())?;
+    options.apply_isolation(&mut request.isolation)?;
+    options.warn();
     let ending = supervise::keep_ending_signals()?;
     let Some(profile) = &options.simulate else {
         return granted(&config, &request, &options.command, ending);
@@ -129,7 +178,7 @@ fn granted(
 ) -> anyhow::Result<ExitCode> {
     let key = ContainerKey::new(NAMESPACE, std::process::id().to_string())?;
     let vgpu = vgpu::create_plain(config, &key, request)?;
-    let code = supervised(&vgpu, &key, command, ending);
+    let code = supervised(config, &vgpu, &key, command, ending);
     drop(vgpu);
     after(
         code,
@@ -138,16 +187,62 @@ fn granted(
 }
 
 fn supervised(
+    config: &Config,
     vgpu: &vgpu::Vgpu,
     key: &ContainerKey,
     command: &[OsString],
     ending: supervise::EndingSignals,
 ) -> anyhow::Result<ExitCode> {
     let signals = ending.and_all_others()?;
-    let cgroup = OwnCgroup::make()?;
+    let cgroup = match vgpu.grant().backend {
+        Backend::DriverLimit => OwnCgroup::make_in_v2(&config.backend.cgroup_root)?,
+        Backend::Broker | Backend::Share => OwnCgroup::make()?,
+    };
     let code = start(vgpu, key, command, cgroup.as_ref())
+        .and_then(|child| held(config, vgpu, key, child))
         .and_then(|child| supervise::wait(child, &signals));
+    // While the command's control group is there.
+    let code = after(
+        code,
+        vgpu::disarm(config, key).context("undo what held the command"),
+    );
     after(code, cgroup.map_or(Ok(()), OwnCgroup::end))
+}
+
+/// Holds a command that waits for it, where the filter alone does not.
+fn held(
+    config: &Config,
+    vgpu: &vgpu::Vgpu,
+    key: &ContainerKey,
+    mut child: Child,
+) -> anyhow::Result<Child> {
+    if go(vgpu) == Go::AtOnce {
+        return Ok(child);
+    }
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let armed = match waitpid(pid, Some(WaitPidFlag::WUNTRACED)) {
+        Ok(WaitStatus::Stopped(..)) => vgpu::arm(config, key, pid.as_raw())
+            .context("hold the command")
+            .and_then(|()| kill(pid, Signal::SIGCONT).context("let the command go on")),
+        // It has said why.
+        Ok(ended) => bail!("the command ended before it was held: {ended:?}"),
+        Err(errno) => Err(errno).context("wait until the command can be held"),
+    };
+    if let Err(error) = armed {
+        child.kill().context("kill a command that is not held")?;
+        child
+            .wait()
+            .context("wait for a command that is not held")?;
+        return Err(error);
+    }
+    Ok(child)
+}
+
+fn go(vgpu: &vgpu::Vgpu) -> Go {
+    match vgpu.grant().backend {
+        Backend::Broker => Go::AtOnce,
+        Backend::DriverLimit | Backend::Share => Go::WhenContinued,
+    }
 }
 
 /// Removes what killed runs have left behind; says what.
@@ -162,17 +257,15 @@ fn start(
     key: &ContainerKey,
     command: &[OsString],
     cgroup: Option<&OwnCgroup>,
-) -> anyhow::Result<std::process::Child> {
+) -> anyhow::Result<Child> {
     let grant = vgpu.grant();
     let plan = Plan {
         id: key.to_string(),
         parent: std::process::id(),
         cgroup: cgroup.map(|cgroup| cgroup.folder().to_owned()),
-        notify_socket: vgpu.notify_socket(),
-        filter: verdict::filter::program(&vgpu.filter())
-            .iter()
-            .map(|insn| (insn.code, insn.jt, insn.jf, insn.k))
-            .collect(),
+        notify_socket: vgpu.filter().map(|_| vgpu.notify_socket()),
+        go: go(vgpu),
+        filter: filter(vgpu),
         dev: dev_plan(vgpu, grant),
         command: command
             .iter()
@@ -185,6 +278,22 @@ fn start(
         .arg(serde_json::to_string(&plan)?)
         .spawn()
         .context("start the process of the command")
+}
+
+/// The filter's instructions. A slice without a broker has none, and nothing could be installed.
+fn filter(vgpu: &vgpu::Vgpu) -> Vec<(u16, u8, u8, u32)> {
+    let Some(spec) = vgpu.filter() else {
+        return Vec::new();
+    };
+    let mut program = verdict::filter::program(&spec);
+    match vgpu.grant().isolation.io_uring {
+        IoUring::Allow => {}
+        IoUring::Deny => verdict::filter::deny_io_uring(&mut program),
+    }
+    program
+        .iter()
+        .map(|insn| (insn.code, insn.jt, insn.jf, insn.k))
+        .collect()
 }
 
 /// The driver's nodes that the command finds: of the kernel's driver those of its cards, of the simulated one the mounts.

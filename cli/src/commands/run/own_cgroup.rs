@@ -32,7 +32,18 @@ pub(super) struct OwnCgroup(PathBuf);
 impl OwnCgroup {
     /// Makes one below this process's own; `None` on a host without cgroups.
     pub(super) fn make() -> anyhow::Result<Option<Self>> {
-        let Some(parent) = own_folder() else {
+        Self::below(own_folder())
+    }
+
+    /// Makes one in the tree of version 2 at `root`, where NVIDIA's limits are set.
+    pub(super) fn make_in_v2(root: &Path) -> anyhow::Result<Option<Self>> {
+        let text = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
+        let own = folder_of(&text, "", &root.display().to_string());
+        Self::below(own.filter(|folder| folder.join("cgroup.procs").exists()))
+    }
+
+    fn below(parent: Option<PathBuf>) -> anyhow::Result<Option<Self>> {
+        let Some(parent) = parent else {
             return Ok(None);
         };
         sweep_below(&parent)?;

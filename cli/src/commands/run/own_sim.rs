@@ -14,7 +14,7 @@ use cards::lock::FileLock;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use vgpu::config::DriverKind;
-use vgpu::{BrokerState, Config};
+use vgpu::{Config, Life};
 
 /// The simulator's standard error, in its state folder.
 const LOG: &str = "log";
@@ -147,7 +147,7 @@ fn sweep_locked(folder: &Path) -> anyhow::Result<Vec<String>> {
         };
         let in_use = vgpu::list(&left)?
             .iter()
-            .any(|vgpu| vgpu.broker == BrokerState::Alive);
+            .any(|vgpu| vgpu.life == Life::Live);
         if !in_use {
             remove(&state_dir)?;
             removed.push(format!("folder {}", state_dir.display()));

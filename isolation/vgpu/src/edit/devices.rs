@@ -3,10 +3,14 @@
 //! The kernel's driver: entries of `linux.devices`, which runc makes, and rules of the device cgroup. The simulated one:
 //! plain files, bound where the nodes would be.
 
+use std::path::Path;
+
+use cards::Weakness;
 use serde_json::{Map, Value, json};
 
 use super::{Plan, has_real_nodes};
-use crate::{Error, spec};
+use crate::config::OtherCards;
+use crate::{Error, exposure, spec};
 
 /// `/dev/nvidia*`, the driver's static major (`NV_MAJOR_DEVICE_NUMBER`).
 pub(crate) const NVIDIA_MAJOR: u32 = 195;
@@ -14,21 +18,107 @@ pub(crate) const NVIDIA_MAJOR: u32 = 195;
 /// Minor of `/dev/nvidiactl` (`NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE`).
 const CONTROL_MINOR: u32 = 255;
 
-/// What an engine or another hook put there before us: `--device`, `--gpus`, CDI. A card that is not granted must not be
-/// reachable, and a granted one only through our entries.
+/// What an engine or another hook put there before us: `--device`, `--gpus`, CDI. A granted card is reachable only through
+/// our entries. A card that is not granted is refused, or left out where the configuration says so, or where the
+/// container is let have all of the host's devices, which name no card by choice.
 pub(super) fn remove_foreign(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
     if let Some(mounts) = array_at(root, &["mounts"])? {
-        mounts.retain(|mount| !text_at(mount, "destination").is_some_and(is_card_node));
+        retain(mounts, plan, "mounts", |mount| {
+            let named = |key| text_at(mount, key).and_then(card_by_name);
+            let is_bind = text_at(mount, "type") != Some("proc");
+            named("destination").or_else(|| named("source").filter(|_| is_bind))
+        })?;
     }
     if let Some(devices) = array_at(root, &["linux", "devices"])? {
-        devices.retain(|device| {
-            !text_at(device, "path").is_some_and(is_card_node) && !has_card_major(device, plan)
-        });
+        retain(devices, plan, "linux.devices", |device| {
+            text_at(device, "path")
+                .and_then(card_by_name)
+                .or_else(|| card_by_number(device, plan))
+        })?;
     }
     if let Some(rules) = array_at(root, &["linux", "resources", "devices"])? {
-        rules.retain(|rule| !has_card_major(rule, plan));
+        retain(rules, plan, "linux.resources.devices", |rule| {
+            let lets_open = rule.get("allow").and_then(Value::as_bool) == Some(true)
+                && text_at(rule, "access").is_none_or(|access| access.contains(['r', 'w']));
+            match card_by_number(rule, plan) {
+                Some(_) if !lets_open => Some(CardNode::Shared),
+                other => other,
+            }
+        })?;
     }
     Ok(())
+}
+
+/// A node of the driver's that our entries take the place of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CardNode {
+    /// `nvidiactl`, `nvidia-uvm`, `nvidia-uvm-tools`: every card's.
+    Shared,
+    /// `nvidia<N>`
+    One(u64),
+    /// A rule on every card's number.
+    All,
+}
+
+/// Drops the entries that are cards' nodes, if the cards are the container's.
+fn retain(
+    entries: &mut Vec<Value>,
+    plan: &Plan<'_>,
+    key: &'static str,
+    card: impl Fn(&Value) -> Option<CardNode>,
+) -> Result<(), Error> {
+    let has_all_devices = plan
+        .grant
+        .isolation
+        .weakened
+        .contains(&Weakness::HostDevices);
+    let is_granted = |node: CardNode| match node {
+        CardNode::Shared => true,
+        CardNode::One(minor) => plan
+            .grant
+            .cards
+            .iter()
+            .any(|card| u64::from(card.minor) == minor),
+        CardNode::All => false,
+    };
+    if plan.other_cards == OtherCards::Refuse
+        && !has_all_devices
+        && let Some(other) = entries
+            .iter()
+            .find(|entry| card(entry).is_some_and(|node| !is_granted(node)))
+    {
+        let granted: Vec<String> = plan
+            .grant
+            .cards
+            .iter()
+            .map(|card| format!("/dev/nvidia{}", card.minor))
+            .collect();
+        return Err(Error::OtherCard {
+            key,
+            value: shown(other),
+            granted: granted.join(", "),
+        });
+    }
+    entries.retain(|entry| card(entry).is_none());
+    Ok(())
+}
+
+/// An entry's own name for what it is, cut.
+fn shown(entry: &Value) -> String {
+    const CHARS_MAX: usize = 120;
+    let text = ["path", "destination"]
+        .iter()
+        .find_map(|key| text_at(entry, key).map(str::to_owned))
+        .unwrap_or_else(|| {
+            let number = |key| {
+                entry
+                    .get(key)
+                    .and_then(Value::as_u64)
+                    .map_or_else(|| "*".to_owned(), |number| number.to_string())
+            };
+            format!("c {}:{}", number("major"), number("minor"))
+        });
+    text.chars().take(CHARS_MAX).collect()
 }
 
 /// Nodes of the kernel's driver.
@@ -92,20 +182,36 @@ fn nodes(plan: &Plan<'_>) -> Vec<Node> {
     nodes
 }
 
-fn is_card_node(path: &str) -> bool {
-    // Engines pass paths as people wrote them; runc cleans them later.
-    let mut parts = path
-        .split('/')
-        .filter(|part| !part.is_empty() && *part != ".");
-    parts.next() == Some("dev") && parts.next().is_some_and(|name| name.starts_with("nvidia"))
+/// Engines pass paths as people wrote them; runc cleans them later. Other nodes of the driver's are judged before the
+/// edits: what of them is here was let through.
+fn card_by_name(path: &str) -> Option<CardNode> {
+    let path = exposure::cleaned(Path::new(path));
+    let name = path.strip_prefix("/dev").ok()?.to_str()?;
+    if !exposure::is_card_s(name) {
+        return None;
+    }
+    let number = name.strip_prefix("nvidia")?.parse();
+    Some(number.map_or(CardNode::Shared, CardNode::One))
 }
 
-fn has_card_major(entry: &Value, plan: &Plan<'_>) -> bool {
-    let major = entry.get("major").and_then(Value::as_u64);
-    let is_block = text_at(entry, "type") == Some("b");
-    !is_block
-        && major.is_some()
-        && (major == Some(u64::from(NVIDIA_MAJOR)) || major == plan.uvm_major.map(u64::from))
+fn card_by_number(entry: &Value, plan: &Plan<'_>) -> Option<CardNode> {
+    if matches!(text_at(entry, "type"), Some("b" | "p")) {
+        return None;
+    }
+    let number = |key| entry.get(key).and_then(Value::as_u64);
+    let major = number("major")?;
+    if Some(major) == plan.uvm_major.map(u64::from) {
+        return Some(CardNode::Shared);
+    }
+    if major != u64::from(NVIDIA_MAJOR) {
+        return None;
+    }
+    match number("minor") {
+        None => Some(CardNode::All),
+        Some(minor) if minor == u64::from(CONTROL_MINOR) => Some(CardNode::Shared),
+        Some(minor) if minor == exposure::MODESET_MINOR => None,
+        Some(minor) => Some(CardNode::One(minor)),
+    }
 }
 
 fn text_at<'a>(value: &'a Value, key: &str) -> Option<&'a str> {

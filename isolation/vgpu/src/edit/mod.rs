@@ -15,9 +15,11 @@ use std::path::Path;
 use cards::{ContainerKey, DriverSpec, Grant};
 use serde_json::{Map, Value};
 
+pub(crate) use self::devices::NVIDIA_MAJOR;
 pub use self::seccomp::Rules as SeccompRules;
+use crate::config::OtherCards;
 use crate::lifecycle::Mount;
-use crate::request::APPLIED_KEY;
+use crate::request::{APPLIED_KEY, ISOLATION_KEY};
 use crate::{Error, spec};
 
 /// What the edits need to know.
@@ -33,6 +35,8 @@ pub struct Plan<'a> {
     pub listener: &'a Path,
     /// Which calls are the broker's.
     pub seccomp: &'a SeccompRules,
+    /// What happens to nodes of cards that are not granted.
+    pub other_cards: OtherCards,
 }
 
 type Edit = fn(&mut Map<String, Value>, &Plan<'_>) -> Result<(), Error>;
@@ -88,6 +92,12 @@ fn mark(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
         APPLIED_KEY.to_owned(),
         Value::String(plan.grant.key.to_string()),
     );
+    if !plan.grant.isolation.weakened.is_empty() {
+        annotations.insert(
+            ISOLATION_KEY.to_owned(),
+            Value::String(plan.grant.isolation.summary()),
+        );
+    }
     Ok(())
 }
 

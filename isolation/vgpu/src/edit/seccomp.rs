@@ -8,14 +8,17 @@
 //! - `SCMP_CMP_EQ` compares 64 bits where the kernel takes 32 of the ioctl's command: only `SCMP_CMP_MASKED_EQ` holds.
 //! - A rule whose action is the profile's default is skipped by runc: an errno of ours that equals the default's would
 //!   leave its calls to the allowing rules. Another errno is taken then.
-//! - Rules apply to every architecture of the profile: a 32-bit or x32 ioctl is a notification too, and the broker refuses it
-//!   by the notification's `arch` and `nr`.
+//! - Rules apply to every architecture of the profile by their names, and i386 has entries that no rule can see through: its
+//!   `mmap` (90) takes a pointer to its arguments, `mmap2` and `ioctl` reach the driver by `compat_ioctl`. So the profile
+//!   keeps the native architecture alone: a call by another table ends the caller (libseccomp's action for a foreign
+//!   architecture), and a container with a quota runs no 32-bit program.
 //!
 //! What a profile denies stays denied. What a profile allows by conditions that meet ours only in part cannot be kept
 //! exactly, and is refused.
 
 use std::path::Path;
 
+use cards::IoUring;
 use serde_json::{Map, Value, json};
 use verdict::filter::{self, Action, FilterSpec, IoctlRule, MaskedEq};
 
@@ -30,6 +33,12 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// No rules: nobody would answer.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { ioctl: Vec::new() }
+    }
+
     /// The rules for a driver.
     #[must_use]
     pub fn of(spec: &FilterSpec) -> Self {
@@ -44,6 +53,10 @@ const COMMAND: u64 = 1;
 
 /// Adds our rules to the container's profile, or makes one.
 pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
+    // Without a broker nobody would answer: every notified call would wait for ever.
+    if plan.grant.backend != cards::Backend::Broker {
+        return Ok(());
+    }
     let linux = spec::child_object(root, "linux")?;
     let profile = spec::child_object(linux, "seccomp")?;
     if is_ours(profile, plan.listener)? {
@@ -54,13 +67,21 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
             return Err(unusable("it has no defaultAction"));
         }
         profile.insert("defaultAction".to_owned(), json!("SCMP_ACT_ALLOW"));
-        // Without the list, runc's filter kills every program of another table than the native one.
-        profile.insert("architectures".to_owned(), json!(ARCHITECTURES));
     }
+    profile.insert("architectures".to_owned(), json!([NATIVE]));
     let default = Outcome::of(profile, "defaultAction", "defaultErrnoRet")?;
     let rules = spec::child_array(profile, "syscalls")?;
+    refuse_other_notifications(&default, rules)?;
     for call in [ioctl(plan.seccomp), mmap(), seccomp()] {
         restrict(rules, &default, &call)?;
+    }
+    match plan.grant.isolation.io_uring {
+        IoUring::Allow => {}
+        IoUring::Deny => {
+            for name in filter::IO_URING {
+                deny(rules, &default, name);
+            }
+        }
     }
     profile.insert(
         "listenerPath".to_owned(),
@@ -74,9 +95,9 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
 }
 
 #[cfg(target_arch = "x86_64")]
-const ARCHITECTURES: [&str; 3] = ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"];
+const NATIVE: &str = "SCMP_ARCH_X86_64";
 #[cfg(target_arch = "aarch64")]
-const ARCHITECTURES: [&str; 2] = ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"];
+const NATIVE: &str = "SCMP_ARCH_AARCH64";
 
 /// A container has one listener: with somebody else's, ours could not be.
 fn is_ours(profile: &Map<String, Value>, listener: &Path) -> Result<bool, Error> {
@@ -89,6 +110,47 @@ fn is_ours(profile: &Map<String, Value>, listener: &Path) -> Result<bool, Error>
         _ => Ok(false),
     }
 }
+
+/// A profile's own notifications would come to our broker, which knows nothing of them.
+fn refuse_other_notifications(default: &Outcome, rules: &[Value]) -> Result<(), Error> {
+    if default.action == NOTIFY {
+        return Err(unusable(
+            "its defaultAction is SCMP_ACT_NOTIFY; a container can have only one listener, and cgpu needs it",
+        ));
+    }
+    let notifying = rules.iter().find(|rule| rule["action"] == NOTIFY);
+    match notifying {
+        None => Ok(()),
+        Some(rule) => Err(unusable(format!(
+            "it sends {:.128} to another listener; a container can have only one, and cgpu needs it",
+            names(rule).collect::<Vec<_>>().join(", ")
+        ))),
+    }
+}
+
+/// A call that fails as on a kernel without it, unless the profile denies it in its own way.
+fn deny(rules: &mut Vec<Value>, default: &Outcome, name: &str) {
+    let mut own = Vec::new();
+    let mut kept = Vec::new();
+    for rule in std::mem::take(rules) {
+        let (ours, others) = without(rule, name);
+        own.extend(ours);
+        kept.extend(others);
+    }
+    *rules = kept;
+    let denied = own
+        .iter()
+        .filter(|rule| is_unconditional(rule))
+        .find_map(|rule| Outcome::of_rule(rule).ok())
+        .filter(|outcome| !outcome.is_permissive());
+    let outcome = denied.unwrap_or_else(|| Change::Fail(ENOSYS).outcome(default));
+    rules.push(rule_value(name, &[], &outcome));
+}
+
+/// What a kernel without a system call answers.
+const ENOSYS: u16 = 38;
+
+const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 
 fn unusable(problem: impl Into<String>) -> Error {
     Error::SeccompProfile {
@@ -226,7 +288,7 @@ impl Change {
     fn outcome(self, default: &Outcome) -> Outcome {
         match self {
             Self::Notify => Outcome {
-                action: "SCMP_ACT_NOTIFY".to_owned(),
+                action: NOTIFY.to_owned(),
                 errno: None,
             },
             Self::Fail(errno) => {
@@ -254,12 +316,6 @@ fn keep_conditional(
     otherwise: &Outcome,
     call: &Call,
 ) -> Result<bool, Error> {
-    if outcome.action == "SCMP_ACT_NOTIFY" {
-        return Err(unusable(format!(
-            "it sends {} to another listener",
-            call.name
-        )));
-    }
     if !outcome.is_permissive() {
         return Ok(true);
     }
@@ -291,7 +347,7 @@ fn denied_already(rules: &[Value], name: &str, comparisons: &[Comparison]) -> bo
         })
 }
 
-/// An action and, for `SCMP_ACT_ERRNO`, its number.
+/// An action and, for `SCMP_ACT_ERRNO` and `SCMP_ACT_TRACE`, its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outcome {
     action: String,
@@ -304,8 +360,13 @@ impl Outcome {
             .get(action_key)
             .and_then(Value::as_str)
             .ok_or_else(|| unusable(format!("a rule has no {action_key}")))?;
+        // Two names of one action: runc compares the actions, and skips a rule that says what the default says.
+        let action = match action {
+            "SCMP_ACT_KILL_THREAD" => "SCMP_ACT_KILL",
+            other => other,
+        };
         // Without a number runc answers EPERM.
-        let errno = (action == "SCMP_ACT_ERRNO")
+        let errno = matches!(action, "SCMP_ACT_ERRNO" | "SCMP_ACT_TRACE")
             .then(|| object.get(errno_key).and_then(Value::as_u64).unwrap_or(1));
         Ok(Self {
             action: action.to_owned(),

@@ -1,7 +1,7 @@
 //! Each edit, all of them twice, and seccomp profiles of every kind against a model of what libseccomp makes of them.
 
 use cards::grant::{self, Door};
-use cards::{CardGrant, ComputeTerms, DoorKind, GpuUuid};
+use cards::{CardGrant, ComputeTerms, DoorKind, GpuUuid, IoUring, Weakness};
 use nvabi::Release;
 use proptest::prelude::*;
 use serde_json::json;
@@ -23,6 +23,8 @@ fn a_grant(driver: DriverSpec) -> Grant {
             quota_bytes: 1 << 30,
         }],
         compute: ComputeTerms::default(),
+        backend: cards::Backend::Broker,
+        backend_reason: String::new(),
         isolation: cards::Isolation::default(),
         door: Door {
             kind: DoorKind::Shim,
@@ -47,6 +49,10 @@ fn rules(coverage: Coverage) -> SeccompRules {
 }
 
 fn edited_for(grant: &Grant, spec: &Value) -> Result<Value, Error> {
+    edited_with(grant, spec, OtherCards::Refuse)
+}
+
+fn edited_with(grant: &Grant, spec: &Value, other_cards: OtherCards) -> Result<Value, Error> {
     let mounts = [Mount {
         source: "/run/cgpu/sim/dev/nvidia1".into(),
         target: "/dev/nvidia1".into(),
@@ -61,6 +67,7 @@ fn edited_for(grant: &Grant, spec: &Value) -> Result<Value, Error> {
         uvm_major: Some(511),
         listener: Path::new(LISTENER),
         seccomp: &seccomp,
+        other_cards,
     };
     let mut spec = spec.clone();
     apply(&mut spec, &plan)?;
@@ -109,21 +116,36 @@ fn the_environment_hides_the_cards_from_other_hooks_once() {
     );
 }
 
-#[test]
-fn simulated_nodes_are_bound_and_foreign_ones_go() {
-    let spec = edited(&json!({
+/// The driver's own nodes, as `--gpus`, CDI and people name them; card 1 is granted.
+fn with_card_nodes() -> Value {
+    json!({
         "mounts": [
             {"destination": "/proc", "type": "proc"},
-            {"destination": "/dev/nvidia0", "type": "bind", "source": "/dev/nvidia0"},
+            {"destination": "/dev/nvidia1", "type": "bind", "source": "/dev/nvidia1"},
             {"destination": "//dev/./nvidia-uvm", "type": "bind", "source": "/dev/nvidia-uvm"},
-            {"destination": "/dev/nvidiactl/../nvidia7", "type": "bind", "source": "/dev/nvidia7"},
+            {"destination": "/x/../dev/nvidiactl", "type": "bind", "source": "/dev/nvidiactl"},
+            {"destination": "/elsewhere", "type": "bind", "source": "/dev/nvidia1"},
         ],
         "linux": {
-            "devices": [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}, {"path": "/dev/card", "type": "c", "major": 195, "minor": 0}, {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}],
-            "resources": {"devices": [{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "major": 195, "minor": 0, "access": "rw"}, {"allow": true, "type": "b", "major": 195, "access": "r"}]},
+            "devices": [
+                {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229},
+                {"path": "/dev/card", "type": "c", "major": 195, "minor": 1},
+                {"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1},
+                {"path": "/dev/nvidia-modeset", "type": "c", "major": 195, "minor": 254},
+            ],
+            "resources": {"devices": [
+                {"allow": false, "access": "rwm"},
+                {"allow": true, "type": "c", "major": 195, "minor": 1, "access": "rw"},
+                {"allow": true, "type": "c", "major": 195, "minor": 255, "access": "rw"},
+                {"allow": true, "type": "c", "major": 195, "minor": 0, "access": "m"},
+                {"allow": true, "type": "c", "major": 195, "minor": 254, "access": "rw"},
+                {"allow": true, "type": "b", "major": 195, "access": "r"},
+            ]},
         },
-    }))
-    .unwrap();
+    })
+}
+
+fn assert_own_nodes_only(spec: &Value) {
     assert_eq!(
         spec["mounts"],
         json!([
@@ -131,14 +153,101 @@ fn simulated_nodes_are_bound_and_foreign_ones_go() {
             {"destination": "/dev/nvidia1", "type": "bind", "source": "/run/cgpu/sim/dev/nvidia1", "options": ["bind", "rw", "nosuid", "noexec"]},
         ])
     );
+    // What else is there was judged before the edits, and let through.
     assert_eq!(
         spec["linux"]["devices"],
-        json!([{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}])
+        json!([
+            {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229},
+            {"path": "/dev/nvidia-modeset", "type": "c", "major": 195, "minor": 254},
+        ])
     );
     assert_eq!(
         spec["linux"]["resources"]["devices"],
-        json!([{"allow": false, "access": "rwm"}, {"allow": true, "type": "b", "major": 195, "access": "r"}])
+        json!([
+            {"allow": false, "access": "rwm"},
+            {"allow": true, "type": "c", "major": 195, "minor": 254, "access": "rw"},
+            {"allow": true, "type": "b", "major": 195, "access": "r"},
+        ])
     );
+}
+
+#[test]
+fn a_granted_card_s_nodes_are_ours() {
+    assert_own_nodes_only(&edited(&with_card_nodes()).unwrap());
+}
+
+#[test]
+fn a_card_that_is_not_granted_is_refused_or_left_out() {
+    for (pointer, entry, shown) in [
+        (
+            "/mounts",
+            json!({"destination": "/dev/nvidia0", "type": "bind", "source": "/dev/nvidia0"}),
+            "mounts has \"/dev/nvidia0\"",
+        ),
+        (
+            "/mounts",
+            json!({"destination": "/dev/nvidiactl/../nvidia7", "type": "bind", "source": "/x"}),
+            "/dev/nvidiactl/../nvidia7",
+        ),
+        (
+            "/mounts",
+            json!({"destination": "/there", "type": "bind", "source": "/dev/nvidia2"}),
+            "/there",
+        ),
+        (
+            "/linux/devices",
+            json!({"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}),
+            "linux.devices has \"/dev/nvidia0\"",
+        ),
+        (
+            "/linux/devices",
+            json!({"path": "/dev/innocent", "type": "u", "major": 195, "minor": 3}),
+            "/dev/innocent",
+        ),
+        (
+            "/linux/resources/devices",
+            json!({"allow": true, "type": "c", "major": 195, "minor": 0, "access": "rw"}),
+            "linux.resources.devices has \"c 195:0\"",
+        ),
+        (
+            "/linux/resources/devices",
+            json!({"allow": true, "type": "c", "major": 195, "access": "r"}),
+            "c 195:*",
+        ),
+    ] {
+        let mut spec = with_card_nodes();
+        spec.pointer_mut(pointer)
+            .and_then(Value::as_array_mut)
+            .unwrap()
+            .push(entry);
+        let error = edited(&spec).unwrap_err().to_string();
+        for part in [
+            shown,
+            "granted (/dev/nvidia1)",
+            "cgpu.io/cards",
+            "other-cards",
+        ] {
+            assert!(error.contains(part), "{error:?} lacks {part:?}");
+        }
+        assert_own_nodes_only(&edited_with(&simulated(), &spec, OtherCards::LeaveOut).unwrap());
+        // Who may have every device of the host has named none of the cards.
+        let mut privileged = simulated();
+        privileged.isolation.weakened = vec![Weakness::HostDevices];
+        assert_own_nodes_only(&edited_for(&privileged, &spec).unwrap());
+    }
+}
+
+#[test]
+fn a_container_that_is_not_held_says_so() {
+    let mut grant = simulated();
+    grant.isolation.weakened = vec![Weakness::CapSysAdmin, Weakness::Dri];
+    let spec = edited_for(&grant, &json!({})).unwrap();
+    assert_eq!(
+        spec["annotations"]["cgpu.io/isolation"],
+        "off (cap-sys-admin, dri)"
+    );
+    let held = edited(&json!({})).unwrap();
+    assert_eq!(held["annotations"].get("cgpu.io/isolation"), None);
 }
 
 #[test]
@@ -303,7 +412,7 @@ fn without_a_profile_one_is_made_that_allows_the_rest() {
     ] {
         let profile = edited(&spec).unwrap()["linux"]["seccomp"].clone();
         assert_covered(&profile, "allow");
-        assert!(profile["architectures"].as_array().unwrap().len() > 1);
+        assert_eq!(profile["architectures"].as_array().unwrap().len(), 1);
         assert_eq!(seccomp_verdict(&profile, 1, 8), "errno 16");
         assert_eq!(seccomp_verdict(&profile, 1, 0), "allow");
         assert_eq!(mmap_verdict(&profile, 1, 1 << 32), "notify");
@@ -439,6 +548,59 @@ fn an_errno_that_equals_the_default_s_is_not_lost() {
 }
 
 #[test]
+fn foreign_tables_are_closed_whatever_the_profile_lists() {
+    for architectures in [
+        json!(null),
+        json!([]),
+        json!(["SCMP_ARCH_X86_64"]),
+        json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]),
+        json!(["SCMP_ARCH_X86", "SCMP_ARCH_ARM", "SCMP_ARCH_AARCH64"]),
+    ] {
+        let profile = with_seccomp(
+            json!({"defaultAction": "SCMP_ACT_ALLOW", "architectures": architectures}),
+        )
+        .unwrap();
+        let native = match std::env::consts::ARCH {
+            "x86_64" => "SCMP_ARCH_X86_64",
+            _ => "SCMP_ARCH_AARCH64",
+        };
+        assert_eq!(profile["architectures"], json!([native]));
+    }
+}
+
+#[test]
+fn io_uring_is_denied_where_the_grant_says_so_and_no_denial_is_loosened() {
+    let mut grant = simulated();
+    grant.isolation.io_uring = IoUring::Deny;
+    let list =
+        json!({"names": ["read", "io_uring_setup", "io_uring_enter"], "action": "SCMP_ACT_ALLOW"});
+    let killed = json!({"names": ["io_uring_register"], "action": "SCMP_ACT_KILL_PROCESS"});
+    for default in ["SCMP_ACT_ALLOW", "SCMP_ACT_LOG", "SCMP_ACT_ERRNO"] {
+        let spec = json!({"linux": {"seccomp": {"defaultAction": default, "syscalls": [list.clone(), killed.clone()]}}});
+        let denied = edited_for(&grant, &spec).unwrap()["linux"]["seccomp"].clone();
+        for (call, verdict) in [
+            ("io_uring_setup", "errno 38"),
+            ("io_uring_enter", "errno 38"),
+            ("io_uring_register", "kill_process"),
+            ("read", "allow"),
+        ] {
+            assert_eq!(
+                verdict_of(&denied, call, [0; 6]),
+                verdict,
+                "{default} {call}"
+            );
+        }
+        let allowed = edited(&spec).unwrap()["linux"]["seccomp"].clone();
+        assert_eq!(verdict_of(&allowed, "io_uring_setup", [0; 6]), "allow");
+    }
+    let bare = edited_for(&grant, &json!({})).unwrap();
+    assert_eq!(
+        verdict_of(&bare["linux"]["seccomp"], "io_uring_register", [0; 6]),
+        "errno 38"
+    );
+}
+
+#[test]
 fn profiles_that_cannot_be_combined_are_refused() {
     for (profile, words) in [
         (
@@ -447,7 +609,15 @@ fn profiles_that_cannot_be_combined_are_refused() {
         ),
         (
             json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["ioctl"], "action": "SCMP_ACT_NOTIFY", "args": [{"index": 1, "value": 1, "op": "SCMP_CMP_EQ"}]}]}),
-            "another listener",
+            "sends ioctl to another listener",
+        ),
+        (
+            json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ALLOW"}, {"names": ["mount", "umount2"], "action": "SCMP_ACT_NOTIFY"}]}),
+            "sends mount, umount2 to another listener",
+        ),
+        (
+            json!({"defaultAction": "SCMP_ACT_NOTIFY", "syscalls": []}),
+            "defaultAction is SCMP_ACT_NOTIFY",
         ),
         (json!({"syscalls": []}), "defaultAction"),
         (

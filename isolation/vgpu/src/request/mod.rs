@@ -10,22 +10,26 @@
 //!   administrator who runs images that are not trusted sets `request.environment = "tighten_only"`.
 //! - `CGPU_DISABLE` without annotations leaves the container alone (cGPU's meaning; the container gets no card from us);
 //!   against an annotation it is a contradiction.
+//! - `cgpu.io/policy = native` without an amount of memory asks to share the cards without isolation; the host's
+//!   `backend.min_strength` says whether that may be had.
 //! - `NVIDIA_VISIBLE_DEVICES` alone asks for nothing. A list in it names the cards; `all`, `void` and nothing do not.
 
 mod cgpu_environment;
+mod isolation;
 mod memory;
 mod native;
 
-use cards::ComputeTerms;
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, Wish};
+use cards::{ComputeTerms, ContainerKey, Isolation};
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
+pub use self::isolation::{managed, mode, on_violation, share_group};
 use self::native::NativeTerms;
-pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, PREFIX};
+pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
 use crate::config::{DisableRule, EnvironmentRule};
-use crate::{Config, Error, spec};
+use crate::{Config, Error, exposure, spec};
 
 /// The value that [`Error::Value`] quotes is cut here: it comes from strangers and ends in logs.
 const QUOTED_CHARS_MAX: usize = 120;
@@ -37,13 +41,18 @@ pub struct Request {
     pub wish: Wish,
     /// Share of the cards' time.
     pub compute: ComputeTerms,
+    /// How the container is held. Its share group is the bare name: [`Request::isolation_for`] makes it whole.
+    pub isolation: Isolation,
+    /// Whose containers alone can be of its share group, where the engine's namespace is many tenants'.
+    pub pod_namespace: Option<String>,
 }
 
 impl Request {
     /// Reads a bundle's `config.json`. `None`: the container asks for no vGPU, or is a pod's sandbox.
     ///
     /// # Errors
-    /// An unknown key of ours, a bad value, a contradiction; a spec of the wrong shape.
+    /// An unknown key of ours, a bad value, a contradiction; a spec of the wrong shape; a container that asks for a quota
+    /// together with what leads out of it, unless the configuration allows it.
     pub fn from_spec(config: &Config, spec: &Value) -> Result<Option<Self>, Error> {
         let annotations = spec::annotations(spec)?;
         if is_sandbox(&annotations) {
@@ -55,7 +64,33 @@ impl Request {
             Some(_) => EnvironmentTerms::read(&variables)?,
             None => EnvironmentTerms::read_if_asking(&variables)?,
         };
-        Self::join(config, native, environment)
+        let Some(mut request) = Self::join(config, native, environment)? else {
+            return Ok(None);
+        };
+        // What shares without a quota is not held to anything.
+        if request.wish.amount != Amount::Unmeasured {
+            let findings = exposure::of_container(spec, &config.state_dir, &exposure::ThisHost)?;
+            request.isolation.weakened = exposure::admit(&findings, &config.isolation.allow)?;
+        }
+        request.pod_namespace = isolation::pod_namespace(&annotations);
+        Ok(Some(request))
+    }
+
+    /// How a container of this name is held. Groups of different namespaces never meet.
+    #[must_use]
+    pub fn isolation_for(&self, key: &ContainerKey) -> Isolation {
+        let pod_namespace = self
+            .pod_namespace
+            .as_ref()
+            .map_or(String::new(), |namespace| format!("{namespace}/"));
+        Isolation {
+            share_group: self
+                .isolation
+                .share_group
+                .as_ref()
+                .map(|group| format!("{}/{pod_namespace}{group}", key.namespace())),
+            ..self.isolation.clone()
+        }
     }
 
     /// Reads terms as they stand in annotations, for example `("cgpu.io/memory", "4Gi")`; what `cgpu run` builds from its
@@ -118,6 +153,8 @@ fn from_environment(
             weight: environment.weight,
             priority: environment.priority,
         },
+        isolation: config.isolation.terms(),
+        pod_namespace: None,
     }))
 }
 
@@ -135,16 +172,23 @@ fn narrowed(
     let amount = match (native.memory_bytes, environment.share) {
         (Some(total_bytes), Some(share)) => Amount::AtMost { total_bytes, share },
         (Some(total_bytes), None) => Amount::TotalBytes(total_bytes),
-        (None, Some(share)) if config.request.environment == EnvironmentRule::Request => {
+        (None, Some(share))
+            if config.request.environment == EnvironmentRule::Request
+                || native.policy == Some(ComputePolicy::Native) =>
+        {
             Amount::Share(share)
         }
+        (None, None) if native.policy == Some(ComputePolicy::Native) => Amount::Unmeasured,
         (None, _) => return Err(Error::NoMemoryTerm),
     };
+    let isolation = isolation::terms(&config.isolation, &native)?;
     let cards = native.cards.unwrap_or(Choice::Count(1));
     if let (Choice::Named(names), Some(allowed)) = (&cards, &environment.cards) {
         refuse_other_cards(names, allowed)?;
     }
     Ok(Request {
+        isolation,
+        pod_namespace: None,
         wish: Wish {
             amount,
             cards,

@@ -2,8 +2,9 @@
 
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Choice, Policy};
+use cards::{ManagedMemory, OnViolation};
 
-use super::{bad_value, card_list, memory};
+use super::{bad_value, card_list, isolation, memory};
 use crate::Error;
 
 /// All of our annotations begin so; one that is not in [`ALLOWED_KEYS`] is refused.
@@ -12,8 +13,11 @@ pub const PREFIX: &str = "cgpu.io/";
 /// The mark that we leave in an edited spec.
 pub const APPLIED_KEY: &str = "cgpu.io/applied";
 
+/// What we leave in an edited spec of a container that is not held: `off`, and why.
+pub const ISOLATION_KEY: &str = "cgpu.io/isolation";
+
 /// What people may write.
-pub const ALLOWED_KEYS: [&str; 7] = [
+pub const ALLOWED_KEYS: [&str; 10] = [
     "cgpu.io/memory",
     "cgpu.io/cards",
     "cgpu.io/compute",
@@ -21,6 +25,9 @@ pub const ALLOWED_KEYS: [&str; 7] = [
     "cgpu.io/policy",
     "cgpu.io/priority",
     "cgpu.io/placement",
+    "cgpu.io/managed",
+    "cgpu.io/on-violation",
+    "cgpu.io/share-group",
 ];
 
 const CARDS_ALLOWED: &str = "a number of cards, at least 1, or a list of card UUIDs or indices with a comma in it (`1,` is card 1)";
@@ -38,6 +45,9 @@ pub(super) struct NativeTerms {
     pub(super) policy: Option<ComputePolicy>,
     pub(super) priority: Option<Priority>,
     pub(super) placement: Option<Policy>,
+    pub(super) managed: Option<ManagedMemory>,
+    pub(super) on_violation: Option<OnViolation>,
+    pub(super) share_group: Option<String>,
 }
 
 impl NativeTerms {
@@ -81,6 +91,13 @@ impl NativeTerms {
                         "spread" => Policy::Spread,
                         _ => return Err(bad_value(key, value, "binpack, spread")),
                     });
+                }
+                isolation::MANAGED_KEY => terms.managed = Some(isolation::managed(key, text)?),
+                isolation::ON_VIOLATION_KEY => {
+                    terms.on_violation = Some(isolation::on_violation(key, text)?);
+                }
+                isolation::SHARE_GROUP_KEY => {
+                    terms.share_group = Some(isolation::share_group(key, text)?);
                 }
                 _ => {
                     return Err(Error::UnknownKey {

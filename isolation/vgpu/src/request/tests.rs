@@ -22,8 +22,12 @@ fn read_with(
         .iter()
         .map(|(key, value)| ((*key).to_owned(), json!(value)))
         .collect();
-    let spec =
-        json!({"ociVersion": "1.0.2", "annotations": annotations, "process": {"env": environment}});
+    let spec = json!({
+        "ociVersion": "1.0.2",
+        "annotations": annotations,
+        "process": {"env": environment},
+        "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]},
+    });
     Request::from_spec(config, &spec).map_err(|error| crate::chain(&error))
 }
 
@@ -531,4 +535,208 @@ fn options_of_the_command_line_use_the_same_grammar() {
         Request::from_terms(&Config::default(), []),
         Err(Error::NoMemoryTerm)
     ));
+}
+
+fn strict(text: &str) -> Config {
+    Config::from_text(Path::new("cgpu.toml"), text).unwrap()
+}
+
+#[test]
+fn isolation_follows_the_configuration_and_annotations_only_tighten_it() {
+    use cards::{IoUring, ManagedMemory, Mode, OnViolation};
+    let memory = ("cgpu.io/memory", "4Gi");
+    let config = strict("[isolation]\nmode = \"compat\"\nio_uring = \"deny\"\nmanaged = \"allow\"");
+    let isolation = |config: &Config, annotations: &[(&str, &str)]| {
+        read_with(config, annotations, &[]).map(|request| request.unwrap().isolation)
+    };
+    let configured = isolation(&config, &[memory]).unwrap();
+    assert_eq!(
+        configured,
+        Isolation {
+            mode: Mode::Compat,
+            managed: ManagedMemory::Allow,
+            io_uring: IoUring::Deny,
+            ..Isolation::default()
+        }
+    );
+    for (configured, asked, outcome) in [
+        ("allow", "allow", Some(ManagedMemory::Allow)),
+        ("allow", "charge", Some(ManagedMemory::Charge)),
+        ("allow", "deny", Some(ManagedMemory::Deny)),
+        ("charge", "allow", None),
+        ("charge", "deny", Some(ManagedMemory::Deny)),
+        ("deny", "charge", None),
+        ("deny", "deny", Some(ManagedMemory::Deny)),
+    ] {
+        let config = strict(&format!("[isolation]\nmanaged = \"{configured}\""));
+        match (
+            isolation(&config, &[memory, ("cgpu.io/managed", asked)]),
+            outcome,
+        ) {
+            (Ok(isolation), Some(managed)) => assert_eq!(isolation.managed, managed),
+            (Err(error), None) => {
+                for part in ["cgpu.io/managed", asked, "[isolation] managed", configured] {
+                    assert!(error.contains(part), "{error:?} lacks {part:?}");
+                }
+                assert!(
+                    !error.contains(&format!("allowed are {asked}")),
+                    "{error:?}"
+                );
+            }
+            other => panic!("{configured} {asked}: {other:?}"),
+        }
+    }
+    let kill = strict("[isolation]\non_violation = \"kill\"");
+    let asked = [memory, ("cgpu.io/on-violation", "log")];
+    let error = isolation(&kill, &asked).unwrap_err();
+    assert!(error.contains("on_violation = \"kill\""), "{error}");
+    let asked = [memory, ("cgpu.io/on-violation", "kill")];
+    assert_eq!(
+        isolation(&Config::default(), &asked).unwrap().on_violation,
+        OnViolation::Kill
+    );
+    // The environment has no say, and neither has an annotation that is cgpu's own to write.
+    let environment = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=1",
+        "ALIYUN_COM_GPU_MEM_DEV=4",
+        "CGPU_MANAGED=allow",
+    ];
+    let asked = read_with(&kill, &[], &environment).unwrap().unwrap();
+    assert_eq!(asked.isolation.on_violation, OnViolation::Kill);
+    for (key, value, part) in [
+        ("cgpu.io/managed", "maybe", "charge, deny, allow"),
+        ("cgpu.io/on-violation", "warn", "log, kill"),
+        (
+            "cgpu.io/isolation",
+            "on",
+            "unknown annotation cgpu.io/isolation",
+        ),
+        ("cgpu.io/mode", "compat", "unknown annotation cgpu.io/mode"),
+    ] {
+        let error = isolation(&Config::default(), &[memory, (key, value)]).unwrap_err();
+        assert!(error.contains(part) && error.contains(key), "{error:?}");
+    }
+}
+
+#[test]
+fn a_share_group_is_of_one_namespace_and_comes_from_annotations_alone() {
+    let key = |namespace: &str| ContainerKey::new(namespace, "c1").unwrap();
+    let asked = |annotations: &[(&str, &str)], environment: &[&str]| {
+        let memory = ("cgpu.io/memory", "4Gi");
+        let all = [&[memory], annotations].concat();
+        read(&all, environment).map(Option::unwrap)
+    };
+    let group = asked(&[("cgpu.io/share-group", "train-1")], &[]).unwrap();
+    assert_eq!(
+        group.isolation_for(&key("moby")).share_group.as_deref(),
+        Some("moby/train-1")
+    );
+    // Pods of all tenants are in one namespace of the engine.
+    for of_pod in [
+        "io.kubernetes.cri.sandbox-namespace",
+        "io.kubernetes.pod.namespace",
+    ] {
+        let pod = asked(
+            &[("cgpu.io/share-group", "train-1"), (of_pod, "team-a")],
+            &[],
+        )
+        .unwrap();
+        assert_eq!(
+            pod.isolation_for(&key("k8s.io")).share_group.as_deref(),
+            Some("k8s.io/team-a/train-1")
+        );
+    }
+    let none = asked(
+        &[],
+        &["CGPU_SHARE_GROUP=train-1", "cgpu.io/share-group=train-1"],
+    )
+    .unwrap();
+    assert_eq!(none.isolation_for(&key("moby")).share_group, None);
+    let longest = "a".repeat(63);
+    asked(&[("cgpu.io/share-group", &longest)], &[]).unwrap();
+    for name in [
+        "",
+        "-a",
+        "a-",
+        "A",
+        "a_b",
+        "a/b",
+        "a.b",
+        "ü",
+        &"a".repeat(64),
+    ] {
+        let error = asked(&[("cgpu.io/share-group", name)], &[]).unwrap_err();
+        for part in ["cgpu.io/share-group", name, "1 to 63"] {
+            assert!(error.contains(part), "{error:?} lacks {part:?}");
+        }
+    }
+}
+
+#[test]
+fn a_quota_beside_what_leads_out_of_it_is_refused_and_nothing_else_is() {
+    let privileged = |annotations: Value| {
+        json!({
+            "annotations": annotations,
+            "process": {"env": [], "capabilities": {"bounding": ["CAP_SYS_ADMIN"]}},
+            "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]},
+        })
+    };
+    let asks = privileged(json!({"cgpu.io/memory": "4Gi"}));
+    let error = Request::from_spec(&Config::default(), &asks)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("CAP_SYS_ADMIN"), "{error}");
+    let allows = strict("[isolation]\nallow = [\"cap-sys-admin\"]");
+    let request = Request::from_spec(&allows, &asks).unwrap().unwrap();
+    assert_eq!(request.isolation.summary(), "off (cap-sys-admin)");
+    // Without a request, and in a pod's sandbox, there is no quota to lead out of.
+    for none in [
+        privileged(json!({})),
+        privileged(json!({"cgpu.io/memory": "4Gi", "io.kubernetes.cri.container-type": "sandbox"})),
+    ] {
+        assert_eq!(Request::from_spec(&Config::default(), &none).unwrap(), None);
+    }
+}
+
+#[test]
+fn policy_native_without_memory_asks_to_share_and_nothing_else_does() {
+    let native = |terms: &[(&str, &str)]| {
+        Request::from_terms(&Config::default(), terms.iter().copied())
+            .map(|request| request.wish.amount)
+    };
+    for policy in ["native", "5"] {
+        assert_eq!(
+            native(&[("cgpu.io/policy", policy)]).unwrap(),
+            Amount::Unmeasured
+        );
+    }
+    assert_eq!(
+        native(&[("cgpu.io/policy", "native"), ("cgpu.io/memory", "1Gi")]).unwrap(),
+        Amount::TotalBytes(1 << 30)
+    );
+    for other in [
+        ("cgpu.io/policy", "soft"),
+        ("cgpu.io/cards", "1"),
+        ("cgpu.io/weight", "2"),
+    ] {
+        assert!(
+            matches!(native(&[other]), Err(Error::NoMemoryTerm)),
+            "{other:?}"
+        );
+    }
+}
+
+#[test]
+fn the_environment_narrows_a_request_to_share_to_a_quota() {
+    for rule in [EnvironmentRule::Request, EnvironmentRule::TightenOnly] {
+        let mut config = Config::default();
+        config.request.environment = rule;
+        let spec = serde_json::json!({
+            "annotations": {"cgpu.io/policy": "native"},
+            "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=4"]},
+            "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]},
+        });
+        let request = Request::from_spec(&config, &spec).unwrap().unwrap();
+        assert!(matches!(request.wish.amount, Amount::Share(_)), "{rule:?}");
+    }
 }

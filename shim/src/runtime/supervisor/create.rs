@@ -79,6 +79,12 @@ impl Supervisor {
         let request = cell.stdio(&Target::Init)?;
         let window = self.reaper.window();
         let (pid, copying) = cell.launch(&Target::Init, &request, &[], &window).await?;
+        if let Err(error) = self.arm(cell, pid).await {
+            if let Err(error) = window.kill(pid) {
+                tracing::warn!(container = %cell.id, %error, "cannot kill a process that is not held");
+            }
+            return Err(error);
+        }
         cell.attach(&Target::Init, copying);
         cell.attach_cgroup(pid);
         cell.apply(Step::Created(pid))?;
@@ -87,8 +93,21 @@ impl Supervisor {
         Ok(pid)
     }
 
+    /// A container with a share of a card is held before it can be started.
+    async fn arm(&self, cell: &Cell, init: Pid) -> Result<()> {
+        if matches!(lock(&cell.live).share, Holding::Nothing) {
+            return Ok(());
+        }
+        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
+        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+            gpu.arm(&namespace, &id, init)
+        })
+        .await
+    }
+
     /// A create that failed leaves nothing: no runc state, mount, stream or share.
     async fn undo_create(&self, cell: &Arc<Cell>) {
+        self.disarm(cell).await;
         if cell.calls.runc().state_dir(&cell.id).exists()
             && let Err(error) = cell
                 .calls

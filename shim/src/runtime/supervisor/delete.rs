@@ -45,6 +45,7 @@ impl Supervisor {
     }
 
     async fn delete_container(&self, cell: &Arc<Cell>) -> Result<(Pid, Exit)> {
+        self.disarm(cell).await;
         let deleted = match cell.calls.runc().state_dir(&cell.id).exists() {
             true => cell.calls.simple("delete", &[cell.id.as_str()]).await,
             false => Ok(()),
@@ -74,6 +75,21 @@ impl Supervisor {
             exit,
         });
         Ok((pid, exit))
+    }
+
+    /// While the container's control group is still there. The container goes whatever comes of it; what is not undone is a
+    /// reservation that the driver keeps.
+    pub(super) async fn disarm(&self, cell: &Cell) {
+        if matches!(lock(&cell.live).share, Holding::Nothing) {
+            return;
+        }
+        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
+        let disarmed = gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+            gpu.disarm(&namespace, &id)
+        });
+        if let Err(error) = disarmed.await {
+            tracing::warn!(container = %cell.id, %error, "cannot undo what holds the container");
+        }
     }
 
     /// Gives back what the container has of a card. A release that fails is owed: the next Delete tries it again.

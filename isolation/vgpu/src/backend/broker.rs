@@ -1,0 +1,56 @@
+//! A broker of the container's own decides every call: exact, and the default.
+
+use cards::Grant;
+
+use super::{Backend, Held, Kind, Runtime, Strength, WhyNot};
+use crate::host::Host;
+use crate::state::ContainerDir;
+use crate::{Config, Error, broker, resize, runc};
+
+/// `cgpu-broker`.
+#[derive(Debug)]
+pub(super) struct Broker<'a> {
+    pub(super) config: &'a Config,
+    pub(super) runtime: Runtime,
+}
+
+impl Backend for Broker<'_> {
+    fn kind(&self) -> Kind {
+        Kind::Broker
+    }
+
+    fn strength(&self) -> Strength {
+        Strength::Exact
+    }
+
+    fn offered(&self, host: &Host) -> Result<(), WhyNot> {
+        let calls = |error| WhyNot::Calls(Box::new(error));
+        sys::seccomp::supported().map_err(|source| calls(Error::KernelWithoutNotify { source }))?;
+        host.filter.as_ref().map_err(|unsupported| *unsupported)?;
+        match self.runtime {
+            Runtime::Oci => runc::require_notify(self.config).map_err(calls),
+            Runtime::Own => Ok(()),
+        }
+    }
+
+    fn prepare(&self, dir: &ContainerDir) -> Result<(), Error> {
+        broker::start(self.config, dir)
+    }
+
+    /// The filter holds from the container's first instruction on.
+    fn arm(&self, _dir: &ContainerDir, _grant: &Grant, _init: i32) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
+        resize::tell(dir, grant)
+    }
+
+    fn disarm(&self, _dir: &ContainerDir) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn end(&self, dir: &ContainerDir) -> Result<(), Error> {
+        broker::stop(self.config, dir)
+    }
+}

@@ -1,0 +1,284 @@
+//! NVIDIA's own limit of the container's control group (R615 and later), through `cgpu-limits`.
+//!
+//! What the driver's documentation makes necessary, in order:
+//!
+//! - The limit is set on the container's **own leaf**, once it is there and before the container starts: a leaf's own
+//!   limit is `max` whatever its ancestors' are, and tools in the container show the leaf's.
+//! - Soft and hard limit are equal: `cuMemGetInfo` follows the one, `nvmlDeviceGetMemoryInfo_v2` the other.
+//! - Every limit is **read back**; what is not as asked is a failed start.
+//! - The soft limit is added to every ancestor's reservation and taken off only when it is lowered through NVML: it
+//!   is **zeroed before the group goes**, or the ancestors keep it. The note `limits.json`, written before the limit is set,
+//!   says what is to be zeroed, also to who reclaims after a killed door. The hard limit stays until the group goes, so that
+//!   a container whose deletion fails is held still.
+//! - `dmem.*` files are never written by hand: only the driver's way keeps the ancestors right.
+//!
+//! With systemd's cgroup driver the scope may go with its last process, before anybody can zero it; the log says so then.
+
+use std::path::PathBuf;
+
+use cards::store::{DiskStore, read_capped, replace};
+use cards::{DriverSpec, Grant};
+use limits::{Answer, CardLimit, Question, What, ask};
+use serde::{Deserialize, Serialize};
+
+use super::leaf::{Leaf, is_v2};
+use super::{Backend, Held, Kind, Strength, WhyNot, init};
+use crate::host::Host;
+use crate::state::ContainerDir;
+use crate::{Config, Error};
+
+/// The note's name in the container's folder.
+pub(crate) const FILE: &str = "limits.json";
+
+/// The version that this cgpu writes, and the only one that it reads.
+const VERSION: u32 = 1;
+
+/// A note names a few cards.
+const SIZE_MAX_BYTES: u64 = 1 << 16;
+
+/// The program's name, beside the program that runs.
+const PROGRAM: &str = "cgpu-limits";
+
+/// What is set, or was about to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    version: u32,
+    leaf: Leaf,
+    /// Whether ancestors hold the cards' bytes for the leaf.
+    reservation: Reservation,
+    cards: Vec<NotedCard>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reservation {
+    /// Soft = hard.
+    Held,
+    /// Soft = 0.
+    Zeroed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct NotedCard {
+    uuid: String,
+    bytes: u64,
+}
+
+/// The driver.
+#[derive(Debug)]
+pub(super) struct DriverLimit<'a> {
+    pub(super) config: &'a Config,
+}
+
+impl Backend for DriverLimit<'_> {
+    fn kind(&self) -> Kind {
+        Kind::DriverLimit
+    }
+
+    fn strength(&self) -> Strength {
+        Strength::Hard
+    }
+
+    fn offered(&self, host: &Host) -> Result<(), WhyNot> {
+        match host.driver {
+            DriverSpec::Kernel => {}
+            DriverSpec::Sim { .. } => return Err(WhyNot::Simulated),
+        }
+        let root = &self.config.backend.cgroup_root;
+        if !is_v2(root) {
+            return Err(WhyNot::CgroupV1 { root: root.clone() });
+        }
+        // Which cards a container gets is not known yet; a card that MIG divides is refused when it is armed.
+        self.ask(What::Probe { cards: Vec::new() })?;
+        Ok(())
+    }
+
+    fn prepare(&self, _dir: &ContainerDir) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
+        let leaf = Leaf::of(&self.config.backend.cgroup_root, init)?;
+        // Also the proof that the leaf was this process's: the number has not changed hands meanwhile.
+        init::note(dir, init)?;
+        self.hold(dir, leaf, grant)
+    }
+
+    fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
+        let note = read(dir)?
+            .filter(|note| note.leaf.exists())
+            .ok_or_else(|| Error::NotHeld {
+                key: grant.key.clone(),
+            })?;
+        let cgroup = note.leaf.path.clone();
+        self.hold(dir, note.leaf, grant)?;
+        let cards = grant.cards.iter().map(|card| card.uuid.to_string());
+        match self.ask(What::Get {
+            cgroup,
+            cards: cards.collect(),
+        }) {
+            Ok(Answer::Found { cards }) => Ok(cards
+                .into_iter()
+                .map(|card| Held {
+                    uuid: card.limit.uuid,
+                    used_bytes: card.used_bytes,
+                })
+                .collect()),
+            Ok(answer) => Err(self.unasked(answer)),
+            Err(source) => Err(Error::Limits { source }),
+        }
+    }
+
+    fn disarm(&self, dir: &ContainerDir) -> Result<(), Error> {
+        let Some(note) = read(dir)? else {
+            return Ok(());
+        };
+        if note.reservation == Reservation::Zeroed {
+            return Ok(());
+        }
+        if !note.leaf.exists() {
+            tracing::warn!(
+                cgroup = %note.leaf.path.display(),
+                "the control group went before its soft memory limit was zeroed: its ancestors may keep the reservation"
+            );
+            return Ok(());
+        }
+        let cards = limits(&note.cards, Reservation::Zeroed);
+        self.set(&note.leaf, cards)?;
+        write(
+            dir,
+            &Note {
+                reservation: Reservation::Zeroed,
+                ..note
+            },
+        )
+    }
+
+    /// A grant must come back whatever NVML says: what is left is a reservation, and the log names it.
+    fn end(&self, dir: &ContainerDir) -> Result<(), Error> {
+        if let Err(error) = self.disarm(dir) {
+            tracing::warn!(
+                dir = %dir.path().display(),
+                error = %crate::chain(&error),
+                "the soft memory limit could not be zeroed: the control group's ancestors may keep the reservation"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl DriverLimit<'_> {
+    fn hold(&self, dir: &ContainerDir, leaf: Leaf, grant: &Grant) -> Result<(), Error> {
+        let note = Note {
+            version: VERSION,
+            leaf,
+            reservation: Reservation::Held,
+            cards: grant
+                .cards
+                .iter()
+                .map(|card| NotedCard {
+                    uuid: card.uuid.to_string(),
+                    bytes: card.quota_bytes,
+                })
+                .collect(),
+        };
+        write(dir, &note)?;
+        self.set(&note.leaf, limits(&note.cards, Reservation::Held))
+    }
+
+    fn set(&self, leaf: &Leaf, cards: Vec<CardLimit>) -> Result<(), Error> {
+        let answer = self.ask(What::Set {
+            cgroup: leaf.path.clone(),
+            cards,
+        });
+        match answer.map_err(|source| Error::Limits { source })? {
+            Answer::Set => Ok(()),
+            answer => Err(self.unasked(answer)),
+        }
+    }
+
+    fn unasked(&self, answer: Answer) -> Error {
+        Error::Limits {
+            source: limits::Error::Unasked {
+                path: program(self.config).unwrap_or_default(),
+                answer: Box::new(answer),
+            },
+        }
+    }
+
+    fn ask(&self, what: What) -> Result<Answer, limits::Error> {
+        let program = program(self.config).map_err(|source| limits::Error::Spawn {
+            path: PathBuf::from(PROGRAM),
+            source,
+        })?;
+        ask(
+            &program,
+            &Question {
+                library: self.config.backend.nvml_library.clone(),
+                what,
+            },
+        )
+    }
+}
+
+/// The program that sets limits.
+///
+/// # Errors
+/// No configured path, and this program's own place is not known.
+fn program(config: &Config) -> std::io::Result<PathBuf> {
+    match &config.backend.limits_program {
+        Some(path) => Ok(path.clone()),
+        None => Ok(std::env::current_exe()?.with_file_name(PROGRAM)),
+    }
+}
+
+fn limits(cards: &[NotedCard], reservation: Reservation) -> Vec<CardLimit> {
+    cards
+        .iter()
+        .map(|card| CardLimit {
+            uuid: card.uuid.clone(),
+            soft_bytes: match reservation {
+                Reservation::Held => card.bytes,
+                Reservation::Zeroed => 0,
+            },
+            hard_bytes: card.bytes,
+        })
+        .collect()
+}
+
+/// The leaf of a container that was armed, or was about to be.
+pub(super) fn noted_leaf(dir: &ContainerDir) -> Option<Leaf> {
+    Some(read(dir).ok()??.leaf)
+}
+
+fn read(dir: &ContainerDir) -> Result<Option<Note>, Error> {
+    let path = dir.file(FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = read_capped("memory limits", &path, SIZE_MAX_BYTES)?;
+    let note: Note = serde_json::from_slice(&text).map_err(|source| Error::LimitsNote {
+        path: path.clone(),
+        source,
+    })?;
+    if note.version == VERSION {
+        Ok(Some(note))
+    } else {
+        Err(Error::LimitsNoteVersion {
+            path,
+            found: note.version,
+        })
+    }
+}
+
+fn write(dir: &ContainerDir, note: &Note) -> Result<(), Error> {
+    let path = dir.file(FILE);
+    let text = serde_json::to_vec_pretty(note).map_err(|source| Error::LimitsNote {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(replace(&DiskStore, &path, &text)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! The container's first process, `init.json`: where no broker lives with the container, it says whether it lives.
+
+use serde::{Deserialize, Serialize};
+use sys::pidfd::PidFd;
+
+use crate::Error;
+use crate::state::ContainerDir;
+
+/// The note's name in the container's folder.
+pub(crate) const FILE: &str = "init.json";
+
+/// A page of text at most.
+const SIZE_MAX_BYTES: u64 = 1 << 12;
+
+/// Which process. The start time tells it from a later process of the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Init {
+    pid: i32,
+    /// In clock ticks since boot, field 22 of `/proc/<pid>/stat`.
+    start_ticks: u64,
+}
+
+/// Writes the note durably.
+///
+/// # Errors
+/// The process is gone, or the note cannot be written.
+pub(super) fn note(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
+    let gone = || Error::InitGone { pid };
+    let process = PidFd::open(pid).map_err(|_gone| gone())?;
+    let start_ticks = start_ticks(pid).ok_or_else(gone)?;
+    // From the opening on the number was this process's, if it still is.
+    if process.wait_exit(0).unwrap_or(true) {
+        return Err(gone());
+    }
+    let path = dir.file(FILE);
+    let text =
+        serde_json::to_vec(&Init { pid, start_ticks }).map_err(|source| Error::SpecJson {
+            path: path.clone(),
+            source,
+        })?;
+    Ok(cards::store::replace(
+        &cards::store::DiskStore,
+        &path,
+        &text,
+    )?)
+}
+
+/// Whether the noted process lives. Without a note, or with a broken one, no.
+pub(crate) fn lives(dir: &ContainerDir) -> bool {
+    let noted = || -> Option<bool> {
+        let text = cards::store::read_capped("init", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
+        let init: Init = serde_json::from_slice(&text).ok()?;
+        let process = PidFd::open(init.pid).ok()?;
+        let is_it = start_ticks(init.pid) == Some(init.start_ticks);
+        Some(is_it && !process.wait_exit(0).unwrap_or(true))
+    };
+    noted().unwrap_or(false)
+}
+
+fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name, in parentheses, can hold anything; the fields are counted behind it. Field 3 is the first there.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(22 - 3)?.parse().ok()
+}

@@ -1,0 +1,308 @@
+//! Who holds a container to its memory: one trait, several strengths, and the choice between them.
+//!
+//! | backend | strength | memory | offered |
+//! |---|---|---|---|
+//! | `broker` | exact | a broker decides every call | the driver's layouts are known; kernel and runc can hand calls over |
+//! | `driver-limit` | hard | NVIDIA's limit of the container's control group | R615 and later, cgroup v2, whole cards |
+//! | `share` | none | nobody | a real driver; only where it is asked for |
+//!
+//! `auto` takes the strongest that is offered. Nothing is taken below the host's `min_strength`, and `share` is never
+//! a fallback. A backend's way around a container:
+//!
+//! ```text
+//!   prepare ── runc create ── arm ── start … ── disarm ── runc delete ── end
+//! ```
+//!
+//! What `disarm` and `end` undo is read from the container's folder, so that both can be repeated, and a killed door's are
+//! made up for by `reclaim`.
+
+mod broker;
+mod driver_limit;
+mod init;
+mod leaf;
+mod share;
+mod survey;
+
+use cards::Grant;
+pub use cards::grant::Backend as Kind;
+use serde::{Deserialize, Serialize};
+
+use self::broker::Broker;
+use self::driver_limit::DriverLimit;
+pub(crate) use self::init::lives as init_lives;
+pub(crate) use self::leaf::is_populated;
+use self::share::Share;
+pub use self::survey::{Offer, Survey, survey};
+use crate::config::BackendKind;
+use crate::host::Host;
+use crate::state::ContainerDir;
+use crate::{Config, Error};
+
+/// How well memory is held, weakest first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strength {
+    /// Not at all.
+    None,
+    /// A container cannot hold more than its quota of what the driver counts. Managed memory is not among that while it
+    /// is on the card.
+    #[default]
+    Hard,
+    /// A container cannot hold more than its quota, and every byte is accounted.
+    Exact,
+}
+
+impl Strength {
+    /// The word of configuration, tables and documents.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Hard => "hard",
+            Self::Exact => "exact",
+        }
+    }
+}
+
+/// Why a backend is not offered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WhyNot {
+    /// Only a broker stands before the simulator.
+    #[error(
+        "the cards are simulated: no driver is behind their files, so that only a broker can answer"
+    )]
+    Simulated,
+    /// The driver's calls cannot be decoded.
+    #[error(transparent)]
+    Release(#[from] nvabi::UnsupportedRelease),
+    /// The kernel or the runtime cannot hand calls over.
+    #[error("{}", crate::chain(.0))]
+    Calls(Box<Error>),
+    /// No cgroup v2.
+    #[error("it needs cgroup v2 at {}", root.display())]
+    CgroupV1 {
+        /// `backend.cgroup_root`
+        root: std::path::PathBuf,
+    },
+    /// The driver, or NVML.
+    #[error("{}", crate::chain(.0))]
+    Limits(#[from] limits::Error),
+    /// `min_strength` is higher.
+    #[error("it holds memory with strength {}, and backend.min_strength is {}", .strength.name(), .min.name())]
+    TooWeak {
+        /// The backend's.
+        strength: Strength,
+        /// The host's.
+        min: Strength,
+    },
+}
+
+impl WhyNot {
+    /// As the error of a host that has no other choice.
+    fn into_error(self, backend: Kind) -> Error {
+        match self {
+            Self::Release(source) => Error::DriverRelease { source },
+            Self::Calls(error) => *error,
+            why => Error::NotOffered {
+                backend: backend.name(),
+                why: Box::new(why),
+            },
+        }
+    }
+}
+
+/// One way of holding a container.
+pub(crate) trait Backend {
+    /// Its name.
+    fn kind(&self) -> Kind;
+
+    /// How well it holds.
+    fn strength(&self) -> Strength;
+
+    /// Whether this host has what it needs.
+    fn offered(&self, host: &Host) -> Result<(), WhyNot>;
+
+    /// Before the container is created; the grant is durable.
+    fn prepare(&self, dir: &ContainerDir) -> Result<(), Error>;
+
+    /// Between create and start: from here on the container is held, or it must not start.
+    fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error>;
+
+    /// While it runs: the grant's quotas are new. Says what the container holds of each card.
+    fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error>;
+
+    /// Before the container's control group goes. Does nothing for a container of another backend.
+    fn disarm(&self, dir: &ContainerDir) -> Result<(), Error>;
+
+    /// When the grant ends. Does nothing for a container of another backend.
+    fn end(&self, dir: &ContainerDir) -> Result<(), Error>;
+}
+
+/// What a container holds of a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) uuid: String,
+    pub(crate) used_bytes: u64,
+}
+
+/// What the container's calls go through until it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Runtime {
+    /// An OCI runtime, which must be able to hand over a listener.
+    Oci,
+    /// `cgpu run`, which can.
+    Own,
+}
+
+/// What a request asks of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Memory is held.
+    Quota,
+    /// Policy 5 without a quota: sharing without isolation.
+    Sharing,
+}
+
+/// What was chosen.
+pub(crate) struct Choice<'a> {
+    pub(crate) backend: Box<dyn Backend + 'a>,
+    /// Why, for people.
+    pub(crate) reason: String,
+}
+
+impl std::fmt::Debug for Choice<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.backend.kind(), self.reason)
+    }
+}
+
+/// The backend that a grant names.
+pub(crate) fn of(config: &Config, kind: Kind) -> Box<dyn Backend + '_> {
+    make(config, kind, Runtime::Own)
+}
+
+fn make(config: &Config, kind: Kind, runtime: Runtime) -> Box<dyn Backend + '_> {
+    match kind {
+        Kind::Broker => Box::new(Broker { config, runtime }),
+        Kind::DriverLimit => Box::new(DriverLimit { config }),
+        Kind::Share => Box::new(Share),
+    }
+}
+
+/// Chooses for one container.
+///
+/// # Errors
+/// Nothing that is offered is strong enough; the text says what each lacks.
+pub(crate) fn choose<'a>(
+    config: &'a Config,
+    host: &Host,
+    wanted: Wanted,
+    runtime: Runtime,
+) -> Result<Choice<'a>, Error> {
+    let kinds = candidates(config.backend.kind, config.backend.min_strength, wanted)?;
+    let backends = kinds.iter().map(|kind| make(config, *kind, runtime));
+    let choice = pick(
+        backends.collect(),
+        host,
+        config.backend.min_strength,
+        &asked(config.backend.kind, wanted),
+    )?;
+    let (backend, reason) = (choice.backend.kind(), &choice.reason);
+    if choice.backend.strength() == Strength::Exact {
+        tracing::info!(%backend, %reason, "backend");
+    } else {
+        tracing::warn!(%backend, %reason, strength = choice.backend.strength().name(), "backend");
+    }
+    Ok(choice)
+}
+
+/// Strongest first.
+fn candidates(
+    kind: BackendKind,
+    min_strength: Strength,
+    wanted: Wanted,
+) -> Result<Vec<Kind>, Error> {
+    Ok(match (wanted, kind) {
+        (Wanted::Sharing, BackendKind::Auto | BackendKind::Share)
+            if min_strength == Strength::None =>
+        {
+            vec![Kind::Share]
+        }
+        (Wanted::Sharing, _) => {
+            return Err(Error::SharingRefused {
+                kind: kind.name(),
+                min_strength: min_strength.name(),
+            });
+        }
+        (Wanted::Quota, BackendKind::Auto) => vec![Kind::Broker, Kind::DriverLimit],
+        (Wanted::Quota, BackendKind::Broker) => vec![Kind::Broker],
+        (Wanted::Quota, BackendKind::DriverLimit) => vec![Kind::DriverLimit],
+        (Wanted::Quota, BackendKind::Share) => vec![Kind::Share],
+    })
+}
+
+fn asked(kind: BackendKind, wanted: Wanted) -> String {
+    match (wanted, kind) {
+        (Wanted::Sharing, _) => "the container asks for policy native without a quota".to_owned(),
+        (Wanted::Quota, BackendKind::Auto) => "auto".to_owned(),
+        (Wanted::Quota, kind) => format!("backend.kind is {}", kind.name()),
+    }
+}
+
+/// The first that is offered and strong enough. The others are asked only as far as needed: a question to NVML costs time.
+fn pick<'a>(
+    candidates: Vec<Box<dyn Backend + 'a>>,
+    host: &Host,
+    min: Strength,
+    asked: &str,
+) -> Result<Choice<'a>, Error> {
+    let mut lacking: Vec<(Kind, WhyNot)> = Vec::new();
+    for backend in candidates {
+        let strength = backend.strength();
+        let offered = if strength < min {
+            Err(WhyNot::TooWeak { strength, min })
+        } else {
+            backend.offered(host)
+        };
+        match offered {
+            Err(why) => lacking.push((backend.kind(), why)),
+            Ok(()) if lacking.is_empty() => {
+                return Ok(Choice {
+                    backend,
+                    reason: asked.to_owned(),
+                });
+            }
+            Ok(()) => {
+                return Ok(Choice {
+                    backend,
+                    reason: format!("{asked}, and {}", listed(&lacking)),
+                });
+            }
+        }
+    }
+    // Simulated cards leave no choice: what the broker lacks is the reason.
+    if lacking.len() > 1 {
+        lacking.retain(|(_, why)| !matches!(why, WhyNot::Simulated));
+    }
+    match lacking.pop() {
+        Some((kind, why)) if lacking.is_empty() => Err(why.into_error(kind)),
+        last => {
+            lacking.extend(last);
+            Err(Error::NoBackend {
+                lacks: listed(&lacking),
+            })
+        }
+    }
+}
+
+fn listed(lacking: &[(Kind, WhyNot)]) -> String {
+    lacking
+        .iter()
+        .map(|(kind, why)| format!("{kind} is not offered ({})", crate::chain(why)))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! Sharing without isolation: the container gets the cards' nodes and nobody holds it.
+
+use cards::{DriverSpec, Grant};
+
+use super::{Backend, Held, Kind, Strength, WhyNot, init};
+use crate::Error;
+use crate::host::Host;
+use crate::state::ContainerDir;
+
+/// Nobody.
+#[derive(Debug)]
+pub(super) struct Share;
+
+impl Backend for Share {
+    fn kind(&self) -> Kind {
+        Kind::Share
+    }
+
+    fn strength(&self) -> Strength {
+        Strength::None
+    }
+
+    fn offered(&self, host: &Host) -> Result<(), WhyNot> {
+        match host.driver {
+            DriverSpec::Kernel => Ok(()),
+            DriverSpec::Sim { .. } => Err(WhyNot::Simulated),
+        }
+    }
+
+    fn prepare(&self, _dir: &ContainerDir) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Nothing is set; but without a broker only init says that the container lives.
+    fn arm(&self, dir: &ContainerDir, _grant: &Grant, init: i32) -> Result<(), Error> {
+        init::note(dir, init)
+    }
+
+    fn resize(&self, _dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
+        Err(Error::NotHeld {
+            key: grant.key.clone(),
+        })
+    }
+
+    fn disarm(&self, _dir: &ContainerDir) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn end(&self, _dir: &ContainerDir) -> Result<(), Error> {
+        Ok(())
+    }
+}
