@@ -13,9 +13,10 @@ use crate::command::progress;
 use crate::programs::{Profile, Programs, build_command, target_folder};
 
 /// Package and program, linked statically.
-const STATIC: [(&str, &str); 4] = [
+const STATIC: [(&str, &str); 5] = [
     ("card", "cgpu-card"),
     ("broker", "cgpu-broker"),
+    ("executor", "cgpu-executor"),
     ("sim", "cgpu-sim"),
     ("cli", "cgpu-burn"),
 ];

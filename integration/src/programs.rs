@@ -11,9 +11,10 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 8] = [
+const HOST: [(&str, &str); 9] = [
     ("shim", "containerd-shim-cgpu-v2"),
     ("broker", "cgpu-broker"),
+    ("executor", "cgpu-executor"),
     ("sim", "cgpu-sim"),
     ("hook", "cgpu-runtime"),
     ("limits", "cgpu-limits"),

@@ -24,7 +24,7 @@ impl Bundle {
             })
             .transpose()?;
         let bundle = Self { folder, simulate };
-        for program in ["cgpu", "cgpu-broker", "cgpu-burn"] {
+        for program in ["cgpu", "cgpu-broker", "cgpu-executor", "cgpu-burn"] {
             if !bundle.program(program).is_file() {
                 bail!(
                     "{program} does not lie beside cgpu-card in {}",
