@@ -106,7 +106,10 @@ impl Host {
                 {"destination": "/proc", "type": "proc", "source": "proc"},
                 {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
             ],
-            "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]},
+            "linux": {
+                "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}],
+                "readonlyPaths": ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"],
+            },
         });
         fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
         bundle

@@ -122,30 +122,92 @@ fn docker_runs(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
         "a stopped container holds no card"
     );
     docker.docker(&["rm", "long"])?.success()?;
-    // The default profile, none, and privileged: the filter must hold under each.
-    for security in [
-        &["--security-opt", "seccomp=unconfined"][..],
-        &["--privileged"],
-        &["--user", "1000"],
-    ] {
-        // Where the machine itself lacks a capability, docker 20.10 cannot start any privileged container.
-        let mut plain = vec!["run", "--rm", "--network=none"];
-        plain.extend(security);
-        plain.extend([rig.image.name.as_str(), "true"]);
-        let plain = docker.docker(&plain)?;
-        if !plain.succeeded() {
-            let reason = format!("plain docker cannot run it either: {}", plain.stderr.trim());
-            skip::record(&format!("docker run {}", security.join(" ")), &reason);
-            continue;
-        }
+    security_options(rig, docker, runtime)
+}
+
+/// The default profile, none, and privileged: the filter must be in place under each. Privileged, a container is refused
+/// unless the configuration lets it through, and then everybody is told.
+fn security_options(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
+    let run = |security: &[&str], program: &[&str]| {
         let mut args = vec!["run", "--rm", "--network=none", "--runtime", runtime];
         args.extend(security);
         args.extend(ALIYUN);
-        args.extend([rig.image.name.as_str(), "cgpu-burn", "alloc", "5Gi"]);
-        let over = docker.docker(&args)?;
+        args.push(&rig.image.name);
+        args.extend(program);
+        docker.docker(&args)
+    };
+    for security in [
+        &["--security-opt", "seccomp=unconfined"][..],
+        &["--user", "1000"],
+    ] {
+        let over = run(security, &["cgpu-burn", "alloc", "5Gi"])?;
         assert_eq!(over.code, Some(3), "{security:?}: {over:?}");
     }
-    Ok(())
+    for (security, named) in [
+        (&["--privileged"][..], "cap-sys-admin"),
+        (&["--cap-add", "SYS_ADMIN"], "cap-sys-admin"),
+        (
+            &["--cap-add", "SYS_PTRACE"],
+            "cap-sys-ptrace",
+        ),
+        (&["--pid", "host"], "host-pid"),
+        (&["--device-cgroup-rule", "a *:* rwm"], "host-devices"),
+        (&["-v", "/dev:/host/dev"], "host-dev"),
+        (&["-v", "/:/host:ro"], "host-root"),
+    ] {
+        let refused = run(security, &["true"])?.failure()?;
+        for part in [named, "[isolation] allow", "together with a quota"] {
+            assert!(refused.contains(part), "{security:?}: {refused}");
+        }
+        assert_eq!(rig.node.grants(), Vec::<String>::new(), "{security:?}");
+    }
+    let exec_is_refused = |container: &str| -> Result<()> {
+        let refused = docker
+            .docker(&["exec", "--privileged", container, "true"])?
+            .failure()?;
+        assert!(refused.contains("process.capabilities"), "{refused}");
+        Ok(())
+    };
+    let mut sleeper = vec![
+        "run",
+        "-d",
+        "--name",
+        "held",
+        "--network=none",
+        "--runtime",
+        runtime,
+    ];
+    sleeper.extend(ALIYUN);
+    sleeper.extend([rig.image.name.as_str(), "sleep", "100000"]);
+    docker.docker(&sleeper)?.success()?;
+    exec_is_refused("held")?;
+    docker.docker(&["rm", "-f", "held"])?.success()?;
+    // Where the machine itself lacks a capability, docker 20.10 cannot start any privileged container.
+    let plain = docker.docker(&[
+        "run",
+        "--rm",
+        "--network=none",
+        "--privileged",
+        &rig.image.name,
+        "true",
+    ])?;
+    if !plain.succeeded() {
+        let reason = format!("plain docker cannot run it either: {}", plain.stderr.trim());
+        skip::record("docker run --privileged", &reason);
+        return Ok(());
+    }
+    let before = std::fs::read_to_string(rig.node.config())?;
+    rig.node
+        .edit_config(|text| text + "\n[isolation]\nallow = [\"privileged\"]\n")?;
+    let over = run(&["--privileged"], &["cgpu-burn", "alloc", "5Gi"])?;
+    assert_eq!(over.code, Some(3), "{over:?}");
+    sleeper.insert(2, "--privileged");
+    docker.docker(&sleeper)?.success()?;
+    let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+    let said = ps["vgpus"][0]["isolation"].as_str().unwrap_or_default();
+    assert!(said.starts_with("off (cap-sys-admin"), "{ps}");
+    docker.docker(&["rm", "-f", "held"])?.success()?;
+    rig.node.edit_config(|_| before)
 }
 
 #[test]

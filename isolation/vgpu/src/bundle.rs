@@ -69,6 +69,11 @@ pub(crate) fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) -> 
     write_like(&path, &bytes)
 }
 
+/// The spec as the engine wrote it, if the container came with one.
+pub(crate) fn original(dir: &ContainerDir) -> Option<Value> {
+    read_json(&dir.file(ORIGINAL)).ok()
+}
+
 /// Reads a JSON file that an engine wrote, for example the process spec of an exec.
 pub(crate) fn read_json(path: &Path) -> Result<Value, Error> {
     parse(path, &read_capped("process spec", path, SPEC_MAX_BYTES)?)

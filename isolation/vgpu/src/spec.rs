@@ -68,6 +68,26 @@ pub(crate) fn object<'a>(value: &'a Value, field: &str) -> Result<&'a Map<String
     value.as_object().ok_or_else(|| shape(field))
 }
 
+/// The array at `key` of an object called `of`; empty if it is absent or null.
+pub(crate) fn list<'a>(
+    object: &'a Map<String, Value>,
+    of: &str,
+    key: &str,
+) -> Result<&'a [Value], Error> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(&[]),
+        Some(Value::Array(values)) => Ok(values),
+        Some(_) => Err(Error::SpecShape {
+            field: if of.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{of}.{key}")
+            },
+            expected: "an array",
+        }),
+    }
+}
+
 fn shape(field: &str) -> Error {
     Error::SpecShape {
         field: if field.is_empty() {

@@ -4,6 +4,8 @@
  *   i:CMD        ioctl, native table          s:OP:FLAGS   seccomp(2) without a program
  *   x:CMD        ioctl, x32 table             n            seccomp(2) with a program that allows everything
  *   c:CMD        ioctl, i386 table            m:FLAGS:OFF  mmap
+ *   C:FLAGS:PAGE mmap2, i386 table            o            mmap (by a pointer to its arguments), i386 table
+ *   g            getpid, i386 table           u            io_uring_setup without parameters
  *   w            waits for ever
  */
 #define _GNU_SOURCE
@@ -28,10 +30,19 @@ static long raw(long nr, unsigned long a, unsigned long b, unsigned long c, unsi
     return result;
 }
 
-static long compat_ioctl(unsigned int cmd)
+static long compat(unsigned int nr, unsigned int a, unsigned int b, unsigned int c)
 {
     int result;
-    __asm__ volatile("int $0x80" : "=a"(result) : "a"(54), "b"(-1), "c"(cmd), "d"(0) : "r8", "r9", "r10", "r11", "memory");
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(nr), "b"(a), "c"(b), "d"(c) : "r8", "r9", "r10", "r11", "memory");
+    return result;
+}
+
+static long compat_mmap2(unsigned int flags, unsigned int page)
+{
+    int result;
+    __asm__ volatile("push %%rbp\n\tmovl %[page], %%ebp\n\tint $0x80\n\tpop %%rbp"
+                     : "=a"(result) : "a"(192), "b"(0), "c"(4096), "d"(1), "S"(flags), "D"(-1), [page] "r"(page)
+                     : "r8", "r9", "r10", "r11", "memory");
     return result;
 }
 
@@ -52,7 +63,11 @@ static long make(const char *word)
     switch (word[0]) {
     case 'i': return raw(SYS_ioctl, -1, one, 0, 0, 0, 0);
     case 'x': return raw(0x40000000 | 514, -1, one, 0, 0, 0, 0);
-    case 'c': return compat_ioctl(one);
+    case 'c': return compat(54, -1, one, 0);
+    case 'C': return compat_mmap2(one, two);
+    case 'o': return compat(90, 0, 0, 0);
+    case 'g': return compat(20, 0, 0, 0);
+    case 'u': return raw(425, 1, 0, 0, 0, 0, 0);
     case 's': return raw(SYS_seccomp, one, two, 0, 0, 0, 0);
     case 'n': return nested();
     case 'm': return raw(SYS_mmap, 0, 4096, 1, one, -1, two);

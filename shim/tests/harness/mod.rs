@@ -63,6 +63,7 @@ pub(crate) fn bundle(dir: &Path, id: &str, script: &str, terminal: bool) -> Path
         "linux": {
             "cgroupsPath": cgroup(id),
             "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "mount"}, {"type": "uts"}],
+            "readonlyPaths": ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"],
         },
         "annotations": {"io.containerd.runc.v2.group": "group"},
     });

@@ -85,7 +85,7 @@ impl TestHost {
     fn bundle(&self, id: &str, annotations: Value) -> PathBuf {
         let bundle = self.dir.path().join("bundles").join(id);
         fs::create_dir_all(&bundle).unwrap();
-        let spec = json!({"ociVersion": "1.0.2", "vendor": {"kept": [1, 2]}, "annotations": annotations, "process": {"args": ["x"], "env": ["A=b"]}});
+        let spec = json!({"ociVersion": "1.0.2", "vendor": {"kept": [1, 2]}, "annotations": annotations, "process": {"args": ["x"], "env": ["A=b"]}, "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]}});
         fs::write(
             bundle.join("config.json"),
             serde_json::to_vec_pretty(&spec).unwrap(),
@@ -768,4 +768,81 @@ fn without_any_driver_the_refusal_says_what_was_looked_for() {
     let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
     assert!(error.contains("/proc/driver/nvidia/version"), "{error}");
     host.assert_clean(&"no driver");
+}
+
+/// Puts capabilities into the bounding set of a bundle's process.
+fn with_capabilities(bundle: &Path, capabilities: Value) {
+    let path = bundle.join("config.json");
+    let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    spec["process"]["capabilities"] = json!({ "bounding": capabilities });
+    fs::write(&path, spec.to_string()).unwrap();
+}
+
+#[test]
+fn what_leads_out_of_the_slice_is_refused_before_anything_is_granted() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    with_capabilities(&bundle, json!(["CAP_CHOWN", "CAP_SYS_ADMIN"]));
+    let before = fs::read(bundle.join("config.json")).unwrap();
+    let error = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err();
+    assert!(error.to_string().contains("CAP_SYS_ADMIN"), "{error}");
+    assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
+    host.assert_clean(&"refused");
+}
+
+#[test]
+fn what_is_let_through_is_written_into_grant_and_spec() {
+    let mut host = TestHost::new();
+    host.config.isolation.allow = crate::config::Allow::of(&[cards::Weakness::CapSysAdmin]);
+    let bundle = host.bundle(
+        "c1",
+        json!({"cgpu.io/memory": "4Gi", "cgpu.io/managed": "deny", "cgpu.io/share-group": "g"}),
+    );
+    with_capabilities(&bundle, json!(["CAP_SYS_ADMIN"]));
+    let vgpu = create(&host.config, &key("c1"), &bundle, DoorKind::Shim)
+        .unwrap()
+        .unwrap();
+    let isolation = &list(&host.config).unwrap()[0].grant.isolation;
+    assert_eq!(isolation, &vgpu.grant().isolation);
+    assert_eq!(isolation.summary(), "off (cap-sys-admin)");
+    assert_eq!(isolation.managed, cards::ManagedMemory::Deny);
+    assert_eq!(
+        isolation.share_group,
+        Some(format!("{}/g", key("c1").namespace()))
+    );
+    let spec: Value =
+        serde_json::from_slice(&fs::read(bundle.join("config.json")).unwrap()).unwrap();
+    assert_eq!(
+        spec["annotations"]["cgpu.io/isolation"],
+        "off (cap-sys-admin)"
+    );
+    drop(vgpu);
+    release(&host.config, &key("c1")).unwrap();
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn an_exec_is_judged_as_its_container_is() {
+    let mut host = TestHost::new();
+    let vgpu = host.create("c1", "4Gi").unwrap().unwrap();
+    let privileged = json!({"args": ["sh"], "capabilities": {"effective": ["CAP_SYS_ADMIN"]}});
+    let mut process = privileged.clone();
+    let error = edit_exec(&host.config, &key("c1"), &mut process).unwrap_err();
+    assert!(
+        error.to_string().contains("process.capabilities.effective"),
+        "{error}"
+    );
+    assert_eq!(process, privileged);
+    let weakened = |host: &TestHost| list(&host.config).unwrap()[0].grant.isolation.summary();
+    assert_eq!(weakened(&host), "on");
+    // Another container's exec is none of ours.
+    edit_exec(&host.config, &key("c2"), &mut process).unwrap();
+    assert_eq!(process, privileged);
+    host.config.isolation.allow = crate::config::Allow::of(&[cards::Weakness::CapSysAdmin]);
+    for _again in 0..2 {
+        edit_exec(&host.config, &key("c1"), &mut process).unwrap();
+        assert_eq!(weakened(&host), "off (cap-sys-admin)");
+    }
+    drop(vgpu);
+    release(&host.config, &key("c1")).unwrap();
 }

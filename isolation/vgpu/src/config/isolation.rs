@@ -1,0 +1,147 @@
+//! Table `[isolation]`: how containers are held, and what they may have beside a quota.
+
+use std::collections::BTreeSet;
+
+use cards::{IoUring, Isolation, ManagedMemory, Mode, OnViolation, Weakness};
+use serde::{Deserialize, Deserializer, de};
+
+/// Table `[isolation]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IsolationConfig {
+    /// Who executes the containers' calls on a real driver.
+    pub mode: ConfiguredMode,
+    /// What managed memory counts.
+    pub managed: ManagedMemory,
+    /// What happens when the driver counts more than the ledger.
+    pub on_violation: OnViolation,
+    /// Whether containers with a quota may use io_uring.
+    pub io_uring: IoUring,
+    /// What a container with a quota may be given although it leads out of the slice.
+    pub allow: Allow,
+}
+
+impl IsolationConfig {
+    /// For a container that asks for nothing of its own.
+    pub(crate) fn terms(&self) -> Isolation {
+        Isolation {
+            mode: match self.mode {
+                ConfiguredMode::Strict => Mode::Strict,
+                ConfiguredMode::Compat => Mode::Compat,
+            },
+            managed: self.managed,
+            share_group: None,
+            on_violation: self.on_violation,
+            io_uring: self.io_uring,
+            weakened: Vec::new(),
+        }
+    }
+}
+
+/// The modes that a host may have; to observe is for one command at a time (`cgpu run --observe`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConfiguredMode {
+    /// [`Mode::Strict`]
+    #[default]
+    Strict,
+    /// [`Mode::Compat`]
+    Compat,
+}
+
+/// `isolation.allow`
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allow {
+    through: BTreeSet<Weakness>,
+    /// What happens to nodes of cards that were not granted.
+    pub other_cards: OtherCards,
+}
+
+/// What happens to nodes of cards that were not granted. Isolation holds either way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OtherCards {
+    /// The container does not start.
+    #[default]
+    Refuse,
+    /// They are left out of its spec.
+    LeaveOut,
+}
+
+/// `allow = ["other-cards"]`
+const OTHER_CARDS: &str = "other-cards";
+
+/// `allow = ["privileged"]`
+const PRIVILEGED: &str = "privileged";
+
+/// What `--privileged` gives with every engine.
+const OF_PRIVILEGED: [Weakness; 16] = [
+    Weakness::CapSysAdmin,
+    Weakness::CapSysPtrace,
+    Weakness::CapSysModule,
+    Weakness::CapSysRawio,
+    Weakness::CapSysBoot,
+    Weakness::CapBpf,
+    Weakness::CapDacReadSearch,
+    Weakness::Dri,
+    Weakness::Modeset,
+    Weakness::NvidiaCaps,
+    Weakness::GpuDirect,
+    Weakness::DriverDevices,
+    Weakness::HostDevices,
+    Weakness::ProcSys,
+    Weakness::HostSys,
+    Weakness::HostCgroup,
+];
+
+impl Allow {
+    /// Lets these through.
+    #[must_use]
+    pub fn of(through: &[Weakness]) -> Self {
+        Self {
+            through: through.iter().copied().collect(),
+            other_cards: OtherCards::default(),
+        }
+    }
+
+    /// What is let through although it turns isolation off, by name.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        self.through
+            .iter()
+            .map(|weakness| weakness.name())
+            .collect()
+    }
+
+    pub(crate) fn lets_through(&self, weakness: Weakness) -> bool {
+        self.through.contains(&weakness)
+    }
+}
+
+impl<'de> Deserialize<'de> for Allow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut allow = Self::default();
+        for name in Vec::<String>::deserialize(deserializer)? {
+            if name == OTHER_CARDS {
+                allow.other_cards = OtherCards::LeaveOut;
+            } else if name == PRIVILEGED {
+                allow.through.extend(OF_PRIVILEGED);
+            } else if let Some(weakness) = Weakness::ALL
+                .iter()
+                .find(|weakness| weakness.name() == name)
+            {
+                allow.through.insert(*weakness);
+            } else {
+                let names: Vec<&str> = Weakness::ALL
+                    .iter()
+                    .map(|weakness| weakness.name())
+                    .chain([PRIVILEGED, OTHER_CARDS])
+                    .collect();
+                return Err(de::Error::custom(format!(
+                    "isolation.allow has {name:?}, which is not allowed: allowed are {}",
+                    names.join(", ")
+                )));
+            }
+        }
+        Ok(allow)
+    }
+}

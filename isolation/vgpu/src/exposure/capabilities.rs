@@ -1,0 +1,70 @@
+//! `process.capabilities`: every set counts. What is only in the bounding set is one setuid program away.
+
+use cards::Weakness;
+use serde_json::{Map, Value};
+
+use super::Finding;
+use super::namespaces::Namespaces;
+use crate::{Error, spec};
+
+const SETS: [&str; 5] = [
+    "bounding",
+    "effective",
+    "permitted",
+    "inheritable",
+    "ambient",
+];
+
+const DANGEROUS: [(&str, Weakness); 7] = [
+    ("SYS_ADMIN", Weakness::CapSysAdmin),
+    ("SYS_PTRACE", Weakness::CapSysPtrace),
+    ("SYS_MODULE", Weakness::CapSysModule),
+    ("SYS_RAWIO", Weakness::CapSysRawio),
+    ("SYS_BOOT", Weakness::CapSysBoot),
+    ("BPF", Weakness::CapBpf),
+    ("DAC_READ_SEARCH", Weakness::CapDacReadSearch),
+];
+
+/// One finding a capability, at the first set that has it.
+pub(super) fn findings(
+    process: &Map<String, Value>,
+    namespaces: &Namespaces,
+) -> Result<Vec<Finding>, Error> {
+    let Some(sets) = process.get("capabilities").filter(|sets| !sets.is_null()) else {
+        return Ok(Vec::new());
+    };
+    let sets = spec::object(sets, "process.capabilities")?;
+    let mut findings: Vec<Finding> = Vec::new();
+    for set in SETS {
+        let Some(names) = sets.get(set).filter(|names| !names.is_null()) else {
+            continue;
+        };
+        let field = format!("process.capabilities.{set}");
+        let wrong = || Error::SpecShape {
+            field: field.clone(),
+            expected: "an array of strings",
+        };
+        for name in names.as_array().ok_or_else(wrong)? {
+            let name = name.as_str().ok_or_else(wrong)?;
+            let Some(weakness) = weakness(name) else {
+                continue;
+            };
+            if !namespaces.has_own_user()
+                && !findings.iter().any(|found| found.weakness == weakness)
+            {
+                findings.push(Finding::new(weakness, field.clone(), name));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Engines write `CAP_SYS_ADMIN`; runtimes take other spellings as well.
+fn weakness(name: &str) -> Option<Weakness> {
+    let name = name.trim().to_ascii_uppercase();
+    let bare = name.strip_prefix("CAP_").unwrap_or(&name);
+    DANGEROUS
+        .iter()
+        .find(|(dangerous, _)| *dangerous == bare)
+        .map(|(_, weakness)| *weakness)
+}

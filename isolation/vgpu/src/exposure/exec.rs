@@ -1,0 +1,50 @@
+//! An exec into a container with a quota: engines build its process spec anew, with privileges of its own
+//! (`docker exec --privileged`).
+
+use cards::lock::StateLock;
+use cards::store::DiskStore;
+use cards::{ContainerKey, Grant};
+use serde_json::Value;
+
+use super::{ThisHost, admit, of_exec};
+use crate::state::ContainerDir;
+use crate::{Config, Error, bundle};
+
+/// Refuses the exec, or writes into the container's grant what it weakens.
+///
+/// # Errors
+/// A privilege that the configuration does not let through; a spec of the wrong shape; a grant that cannot be changed.
+pub(crate) fn admit_exec(
+    config: &Config,
+    key: &ContainerKey,
+    dir: &ContainerDir,
+    process: &Value,
+) -> Result<(), Error> {
+    let container = bundle::original(dir);
+    let findings = of_exec(process, container.as_ref(), &ThisHost)?;
+    // The common exec reads nothing more.
+    if findings.is_empty() {
+        return Ok(());
+    }
+    // Somebody who holds no quota is held to nothing.
+    if Grant::read(dir.path())?
+        .cards
+        .iter()
+        .all(|card| card.quota_bytes == 0)
+    {
+        return Ok(());
+    }
+    let weakened = admit(&findings, &config.isolation.allow)?;
+    let _lock = StateLock::take(&config.state_dir)?;
+    let mut grant = Grant::read(dir.path())?;
+    let before = grant.isolation.weakened.len();
+    grant.isolation.weakened.extend(weakened);
+    grant.isolation.weakened.sort_unstable();
+    grant.isolation.weakened.dedup();
+    if grant.isolation.weakened.len() == before {
+        return Ok(());
+    }
+    tracing::warn!(%key, isolation = grant.isolation.summary(), "an exec turns the container's isolation off, as the configuration allows");
+    grant.write(&DiskStore, dir.path())?;
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What the checks look up on this host.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+/// The kind of a device node, and its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) kind: NodeKind,
+    pub(crate) major: u64,
+    pub(crate) minor: u64,
+}
+
+/// Of a device node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    Character,
+    Block,
+}
+
+/// The seam of the tests.
+pub(crate) trait HostFiles {
+    /// The file that a path leads to; the cleaned path where there is none.
+    fn resolve(&self, path: &Path) -> PathBuf;
+    fn exists(&self, path: &Path) -> bool;
+    fn node(&self, path: &Path) -> Option<Node>;
+    /// Whether the file is a namespace of this kind that is certainly not the host's.
+    fn is_foreign_namespace(&self, kind: &str, path: &Path) -> bool;
+    /// The kernel's list of device majors (`/proc/devices`).
+    fn devices(&self) -> String;
+}
+
+/// The host itself.
+pub(crate) struct ThisHost;
+
+impl HostFiles for ThisHost {
+    fn resolve(&self, path: &Path) -> PathBuf {
+        path.canonicalize().unwrap_or_else(|_absent| cleaned(path))
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    fn node(&self, path: &Path) -> Option<Node> {
+        let metadata = std::fs::metadata(path).ok()?;
+        let kind = metadata.file_type();
+        let kind = if kind.is_char_device() {
+            NodeKind::Character
+        } else if kind.is_block_device() {
+            NodeKind::Block
+        } else {
+            return None;
+        };
+        Some(Node {
+            kind,
+            major: nix::sys::stat::major(metadata.rdev()),
+            minor: nix::sys::stat::minor(metadata.rdev()),
+        })
+    }
+
+    fn is_foreign_namespace(&self, kind: &str, path: &Path) -> bool {
+        let file = match kind {
+            "mount" => "mnt",
+            "network" => "net",
+            other => other,
+        };
+        // Of process 1, not of this one: an engine may itself live in namespaces of its own.
+        let identity = |path: &Path| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        let own = |process: &str| identity(&Path::new("/proc").join(process).join("ns").join(file));
+        match (identity(path), own("1"), own("self")) {
+            (Some(named), Some(first), Some(ours)) => named != first && named != ours,
+            _ => false,
+        }
+    }
+
+    fn devices(&self) -> String {
+        std::fs::read_to_string("/proc/devices").unwrap_or_default()
+    }
+}
+
+/// A path without `.`, `..` and double slashes, as runc cleans those of a spec.
+pub(crate) fn cleaned(path: &Path) -> PathBuf {
+    path.components()
+        .fold(PathBuf::from("/"), |mut clean, part| {
+            match part {
+                Component::Normal(name) => clean.push(name),
+                Component::ParentDir => {
+                    clean.pop();
+                }
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+            clean
+        })
+}

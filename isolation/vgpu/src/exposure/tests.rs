@@ -1,0 +1,544 @@
+//! Specs as engines write them, with one thing more each.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::host::{Node, NodeKind};
+use super::*;
+
+/// A host of files that are there, links, nodes and namespaces.
+#[derive(Default)]
+struct Played {
+    links: Vec<(&'static str, &'static str)>,
+    files: Vec<&'static str>,
+    nodes: Vec<(&'static str, Node)>,
+    foreign_namespaces: Vec<&'static str>,
+    devices: &'static str,
+}
+
+impl HostFiles for Played {
+    fn resolve(&self, path: &Path) -> PathBuf {
+        let path = cleaned(path);
+        self.links
+            .iter()
+            .find_map(|(link, target)| Some(Path::new(target).join(path.strip_prefix(link).ok()?)))
+            .map_or(path, |path| cleaned(&path))
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.files.iter().any(|file| path == Path::new(file))
+    }
+
+    fn node(&self, path: &Path) -> Option<Node> {
+        self.nodes
+            .iter()
+            .find(|(node, _)| path == Path::new(node))
+            .map(|(_, node)| *node)
+    }
+
+    fn is_foreign_namespace(&self, _kind: &str, path: &Path) -> bool {
+        self.foreign_namespaces
+            .iter()
+            .any(|known| path == Path::new(known))
+    }
+
+    fn devices(&self) -> String {
+        self.devices.to_owned()
+    }
+}
+
+/// What docker, containerd and CRI write for an ordinary container.
+fn ordinary() -> Value {
+    let default = json!([
+        "CAP_CHOWN",
+        "CAP_DAC_OVERRIDE",
+        "CAP_FSETID",
+        "CAP_FOWNER",
+        "CAP_MKNOD",
+        "CAP_NET_RAW",
+        "CAP_SETGID",
+        "CAP_SETUID",
+        "CAP_SETFCAP",
+        "CAP_SETPCAP",
+        "CAP_NET_BIND_SERVICE",
+        "CAP_SYS_CHROOT",
+        "CAP_KILL",
+        "CAP_AUDIT_WRITE",
+        "CAP_PERFMON",
+        "CAP_SYS_NICE"
+    ]);
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "args": ["sh"],
+            "env": ["PATH=/bin", "CUDA_MPS_PIPE_DIRECTORY=/own/pipes"],
+            "capabilities": {"bounding": default, "effective": default, "permitted": default, "ambient": [], "inheritable": null},
+        },
+        "root": {"path": "rootfs"},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+            {"destination": "/dev/pts", "type": "devpts", "source": "devpts"},
+            {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+            {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro", "nosuid"]},
+            {"destination": "/dev/shm", "type": "bind", "source": "/run/containerd/io.containerd.grpc.v1.cri/sandboxes/x/shm", "options": ["rbind"]},
+            {"destination": "/dev/mqueue", "type": "bind", "source": "/dev/mqueue", "options": ["rbind"]},
+            {"destination": "/etc/hosts", "type": "bind", "source": "/var/lib/docker/containers/x/hosts", "options": ["rbind", "rprivate"]},
+            {"destination": "/etc/localtime", "type": "bind", "source": "/etc/localtime", "options": ["rbind"]},
+            {"destination": "/data", "type": "bind", "source": "/mnt/data", "options": ["rbind", "rw"]},
+            {"destination": "/run/nvidia-persistenced/socket", "type": "bind", "source": "/run/nvidia-persistenced/socket", "options": ["bind"]},
+            {"destination": "/proc/driver/nvidia/params", "type": "bind", "source": "/proc/driver/nvidia/params", "options": ["bind"]},
+        ],
+        "linux": {
+            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "network", "path": "/proc/7/ns/net"}],
+            "devices": [
+                {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229},
+                {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
+                {"path": "/dev/nvidia-uvm", "type": "c", "major": 511, "minor": 0},
+                {"path": "/dev/infiniband/uverbs0", "type": "c", "major": 231, "minor": 192},
+            ],
+            "resources": {"devices": [
+                {"allow": false, "access": "rwm"},
+                {"allow": true, "type": "c", "access": "m"},
+                {"allow": true, "type": "b", "access": "m"},
+                {"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rwm"},
+                {"allow": true, "type": "c", "major": 136, "access": "rwm"},
+                {"allow": true, "type": "c", "major": 10, "minor": 200, "access": "rwm"},
+                {"allow": true, "type": "c", "major": 195, "minor": 0, "access": "rw"},
+            ]},
+            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+            "maskedPaths": ["/proc/kcore", "/sys/firmware"],
+        },
+    })
+}
+
+fn played() -> Played {
+    Played {
+        links: vec![
+            ("/var/run", "/run"),
+            ("/home/mallory/d", "/dev"),
+            ("/srv/p", "/proc"),
+        ],
+        nodes: vec![
+            (
+                "/srv/disk",
+                Node {
+                    kind: NodeKind::Block,
+                    major: 8,
+                    minor: 0,
+                },
+            ),
+            (
+                "/srv/cap",
+                Node {
+                    kind: NodeKind::Character,
+                    major: 236,
+                    minor: 1,
+                },
+            ),
+        ],
+        foreign_namespaces: vec!["/proc/7/ns/pid"],
+        devices: "Character devices:\n  1 mem\n195 nvidia\n236 nvidia-caps\n237 nvidia-nvswitch\n238 nvidia-fs\n239 gdrdrv\n240 nvme-generic\n511 nvidia-uvm\n\nBlock devices:\n240 nvme\n",
+        ..Played::default()
+    }
+}
+
+fn weaknesses_on(host: &Played, spec: &Value) -> Vec<Weakness> {
+    let findings = of_container(spec, Path::new("/run/cgpu"), host).unwrap();
+    admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
+}
+
+fn weaknesses(spec: &Value) -> Vec<Weakness> {
+    weaknesses_on(&played(), spec)
+}
+
+fn with(pointer: &str, entry: Value) -> Value {
+    let mut spec = ordinary();
+    spec.pointer_mut(pointer)
+        .and_then(Value::as_array_mut)
+        .unwrap()
+        .push(entry);
+    spec
+}
+
+fn bound(source: &str, options: &[&str]) -> Value {
+    with(
+        "/mounts",
+        json!({"destination": "/x", "type": "bind", "source": source, "options": options}),
+    )
+}
+
+#[test]
+fn an_ordinary_container_is_held() {
+    assert_eq!(weaknesses(&ordinary()), []);
+}
+
+#[test]
+fn every_set_of_capabilities_counts() {
+    for (name, weakness) in [
+        ("CAP_SYS_ADMIN", Weakness::CapSysAdmin),
+        ("CAP_SYS_PTRACE", Weakness::CapSysPtrace),
+        ("CAP_SYS_MODULE", Weakness::CapSysModule),
+        ("CAP_SYS_RAWIO", Weakness::CapSysRawio),
+        ("CAP_SYS_BOOT", Weakness::CapSysBoot),
+        ("CAP_BPF", Weakness::CapBpf),
+        ("CAP_DAC_READ_SEARCH", Weakness::CapDacReadSearch),
+        ("sys_admin", Weakness::CapSysAdmin),
+    ] {
+        for set in [
+            "bounding",
+            "effective",
+            "permitted",
+            "inheritable",
+            "ambient",
+        ] {
+            let mut spec = ordinary();
+            spec["process"]["capabilities"][set] = json!([name]);
+            assert_eq!(weaknesses(&spec), [weakness], "{set} {name}");
+            let findings = of_exec(&spec["process"], Some(&spec), &played()).unwrap();
+            assert_eq!(findings[0].weakness, weakness, "an exec, {set} {name}");
+            assert_eq!(findings[0].key, format!("process.capabilities.{set}"));
+            assert_eq!(
+                of_exec(&spec["process"], None, &played()).unwrap(),
+                findings
+            );
+            // In a user namespace of its own the driver knows them for what they are.
+            spec["linux"]["namespaces"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!({"type": "user"}));
+            assert_eq!(weaknesses(&spec), [], "{set} {name}");
+            assert_eq!(
+                of_exec(&spec["process"], Some(&spec), &played()).unwrap(),
+                []
+            );
+        }
+    }
+}
+
+#[test]
+fn a_user_namespace_that_is_the_host_s_is_none() {
+    let mut spec = ordinary();
+    spec["process"]["capabilities"]["bounding"] = json!(["CAP_SYS_ADMIN"]);
+    spec["linux"]["namespaces"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "user", "path": "/proc/1/ns/user"}));
+    assert_eq!(weaknesses(&spec), [Weakness::CapSysAdmin]);
+}
+
+#[test]
+fn the_host_s_processes_and_files_are_out_of_reach() {
+    let without = |kind: &str| {
+        let mut spec = ordinary();
+        spec["linux"]["namespaces"]
+            .as_array_mut()
+            .unwrap()
+            .retain(|namespace| namespace["type"] != kind);
+        spec
+    };
+    assert_eq!(weaknesses(&without("pid")), [Weakness::HostPid]);
+    assert_eq!(weaknesses(&without("mount")), [Weakness::HostRoot]);
+    assert_eq!(weaknesses(&without("network")), []);
+    let joined = |path: &str| {
+        let mut spec = without("pid");
+        spec["linux"]["namespaces"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"type": "pid", "path": path}));
+        spec
+    };
+    assert_eq!(weaknesses(&joined("/proc/1/ns/pid")), [Weakness::HostPid]);
+    assert_eq!(weaknesses(&joined("/proc/7/ns/pid")), []);
+    assert_eq!(
+        weaknesses(&json!({"process": {}})),
+        [Weakness::HostPid, Weakness::HostRoot]
+    );
+}
+
+#[test]
+fn nodes_are_known_by_name_and_by_number() {
+    for (path, major, minor, weakness) in [
+        ("/dev/dri/renderD128", 226, 128, Some(Weakness::Dri)),
+        ("/dev/innocent", 226, 0, Some(Weakness::Dri)),
+        ("/dev/nvidia-modeset", 195, 254, Some(Weakness::Modeset)),
+        ("/dev/m", 195, 254, Some(Weakness::Modeset)),
+        (
+            "/dev/nvidia-caps/nvidia-cap1",
+            1000,
+            1,
+            Some(Weakness::NvidiaCaps),
+        ),
+        ("/dev/c", 236, 1, Some(Weakness::NvidiaCaps)),
+        ("/x/../dev/nvidia-fs0", 1000, 0, Some(Weakness::GpuDirect)),
+        ("/dev/f", 238, 0, Some(Weakness::GpuDirect)),
+        ("/dev/gdrdrv", 1000, 0, Some(Weakness::GpuDirect)),
+        (
+            "/dev/nvidia-nvswitch0",
+            1000,
+            0,
+            Some(Weakness::DriverDevices),
+        ),
+        ("/dev/s", 237, 0, Some(Weakness::DriverDevices)),
+        ("/dev/mem", 1, 1, Some(Weakness::HostDevices)),
+        ("/dev/zero2", 1, 1, Some(Weakness::HostDevices)),
+        ("/dev/vfio/12", 511, 0, Some(Weakness::HostDevices)),
+        ("/dev/cpu/0/msr", 202, 0, Some(Weakness::HostDevices)),
+        ("/dev/ng0n1", 240, 0, Some(Weakness::HostDevices)),
+        ("/dev/null", 1, 3, None),
+        ("/dev/kvm", 10, 232, None),
+        ("/dev/nvidia7", 195, 7, None),
+        ("/dev/nvidiactl", 195, 255, None),
+        ("/dev/memory", 500, 1, None),
+    ] {
+        let spec = with(
+            "/linux/devices",
+            json!({"path": path, "type": "c", "major": major, "minor": minor}),
+        );
+        assert_eq!(
+            weaknesses(&spec),
+            weakness.into_iter().collect::<Vec<_>>(),
+            "{path}"
+        );
+    }
+    let disk = with(
+        "/linux/devices",
+        json!({"path": "/dev/xvda", "type": "b", "major": 202, "minor": 0}),
+    );
+    assert_eq!(weaknesses(&disk), [Weakness::HostDevices]);
+}
+
+#[test]
+fn the_device_group_is_read_as_runc_reads_it() {
+    let rule = |rule: Value| weaknesses(&with("/linux/resources/devices", rule));
+    for all in [
+        json!({"allow": true, "access": "rwm"}),
+        json!({"allow": true, "type": "a", "access": "rwm"}),
+        json!({"allow": true}),
+        json!({"allow": true, "type": "c", "access": "rw"}),
+        json!({"allow": true, "type": "c", "major": -1, "minor": -1, "access": "rwm"}),
+        json!({"allow": true, "type": "b", "major": 8, "minor": 0, "access": "r"}),
+        json!({"allow": true, "type": "c", "major": 1, "access": "rw"}),
+        json!({"allow": true, "type": "c", "major": 10, "access": "w"}),
+    ] {
+        assert_eq!(rule(all.clone()), [Weakness::HostDevices], "{all}");
+    }
+    assert_eq!(
+        rule(json!({"allow": true, "type": "c", "major": 226, "access": "rw"})),
+        [Weakness::Dri]
+    );
+    assert_eq!(
+        rule(json!({"allow": true, "type": "c", "major": 195, "access": "rw"})),
+        [Weakness::Modeset]
+    );
+    for harmless in [
+        json!({"allow": false}),
+        json!({"allow": true, "type": "c", "access": "m"}),
+        json!({"allow": true, "type": "c", "major": 195, "minor": 3, "access": "rw"}),
+        json!({"allow": true, "type": "c", "major": 81, "access": "rwm"}),
+    ] {
+        assert_eq!(rule(harmless.clone()), [], "{harmless}");
+    }
+    // A rule on everything forgets those before it.
+    let mut spec = with(
+        "/linux/resources/devices",
+        json!({"allow": true, "access": "rwm"}),
+    );
+    spec["linux"]["resources"]["devices"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"allow": false, "access": "rwm"}));
+    assert_eq!(weaknesses(&spec), []);
+}
+
+#[test]
+fn folders_of_the_host_are_followed_to_where_they_lead() {
+    use Weakness::*;
+    for (source, options, expected) in [
+        ("/", &["rbind", "ro"][..], &[HostRoot][..]),
+        ("/mnt/../", &["bind"], &[HostRoot]),
+        ("../../..", &["bind"], &[HostRoot]),
+        ("/dev", &["rbind"], &[HostDev]),
+        ("/home/mallory/d", &["rbind"], &[HostDev]),
+        ("/dev/dri", &["bind"], &[Dri]),
+        ("/dev/nvidia-caps", &["bind"], &[NvidiaCaps]),
+        ("/dev/nvidia-modeset", &["bind"], &[Modeset]),
+        ("/srv/disk", &["bind"], &[HostDevices]),
+        ("/srv/cap", &["bind"], &[NvidiaCaps]),
+        ("/proc", &["rbind", "ro"], &[HostProc]),
+        ("/srv/p/1/root", &["bind"], &[HostProc]),
+        ("/sys", &["rbind", "rw"], &[HostSys]),
+        ("/sys", &["rbind", "ro"], &[HostSys]),
+        ("/sys", &["bind", "ro"], &[]),
+        ("/sys/bus/pci", &["bind", "ro", "rw"], &[HostSys]),
+        ("/sys/fs/cgroup", &["bind"], &[HostCgroup]),
+        ("/run", &["bind"], &[CgpuState, EngineSocket]),
+        ("/run/cgpu", &["bind", "ro"], &[CgpuState]),
+        (
+            "/var/run/cgpu/vgpus/default/c2/control.sock",
+            &["bind"],
+            &[CgpuState],
+        ),
+        ("/run/cgpu/sim/dev/nvidia1", &["bind"], &[CgpuState]),
+        ("/var/run/docker.sock", &["bind", "ro"], &[EngineSocket]),
+        ("/run/containerd", &["bind"], &[EngineSocket]),
+        ("/tmp/nvidia-mps", &["bind"], &[Mps]),
+        ("/srv/mps", &["bind"], &[Mps]),
+        ("/tmp/.X11-unix", &["bind"], &[X11]),
+        ("/tmp", &["bind"], &[X11]),
+        ("/etc", &["bind"], &[HostRoot]),
+        ("/etc", &["bind", "ro"], &[]),
+        ("/etc/cgpu", &["bind"], &[HostRoot]),
+    ] {
+        let host = Played {
+            files: vec!["/srv/mps/nvidia-cuda-mps-control.pid", "/tmp/.X11-unix"],
+            ..played()
+        };
+        assert_eq!(
+            weaknesses_on(&host, &bound(source, options)),
+            expected,
+            "{source} {options:?}"
+        );
+    }
+    // No X server, no MPS server: an ordinary /tmp.
+    assert_eq!(weaknesses(&bound("/tmp", &["bind"])), []);
+    // Where the container itself looks for MPS.
+    let pipes = with(
+        "/mounts",
+        json!({"destination": "/own", "type": "bind", "source": "/mnt/own"}),
+    );
+    assert_eq!(weaknesses(&pipes), [Mps]);
+    let mut root = ordinary();
+    root["root"]["path"] = json!("/mnt/..");
+    assert_eq!(weaknesses(&root), [HostRoot]);
+}
+
+#[test]
+fn filesystems_of_the_kernel_are_guarded() {
+    use Weakness::*;
+    let mounted = |kind: &str, options: &[&str]| {
+        weaknesses(&with(
+            "/mounts",
+            json!({"destination": "/x", "type": kind, "source": kind, "options": options}),
+        ))
+    };
+    assert_eq!(mounted("sysfs", &["rw"]), [HostSys]);
+    assert_eq!(mounted("sysfs", &["ro"]), []);
+    assert_eq!(mounted("debugfs", &["ro"]), [HostSys]);
+    assert_eq!(mounted("bpf", &[]), [HostSys]);
+    assert_eq!(mounted("cgroup2", &["rw"]), [HostCgroup]);
+    assert_eq!(mounted("devtmpfs", &[]), [HostDev]);
+    // A second procfs is beside the paths that guard the first.
+    assert_eq!(mounted("proc", &["nosuid"]), [ProcSys]);
+    let disk = with(
+        "/mounts",
+        json!({"destination": "/x", "type": "ext4", "source": "/dev/sda1"}),
+    );
+    assert_eq!(weaknesses(&disk), [HostDevices]);
+    let mut bare = ordinary();
+    bare["linux"]["readonlyPaths"] = json!([]);
+    assert_eq!(weaknesses(&bare), [ProcSys]);
+    let user = |spec: &mut Value, host_id: u64| {
+        spec["linux"]["uidMappings"] =
+            json!([{"containerID": 0, "hostID": host_id, "size": 65536}]);
+        spec["linux"]["namespaces"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"type": "user"}));
+    };
+    let mut mapped = bare.clone();
+    user(&mut mapped, 100_000);
+    assert_eq!(weaknesses(&mapped), []);
+    let mut to_root = bare;
+    user(&mut to_root, 0);
+    assert_eq!(weaknesses(&to_root), [ProcSys], "root's files are root's");
+    let mut own = with(
+        "/mounts",
+        json!({"destination": "/x", "type": "cgroup2", "source": "cgroup2", "options": ["rw"]}),
+    );
+    own["linux"]["namespaces"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "cgroup"}));
+    assert_eq!(weaknesses(&own), []);
+}
+
+#[test]
+fn a_refusal_names_the_place_the_value_the_reason_and_every_key() {
+    let mut spec = bound("/dev/dri", &["bind"]);
+    spec["process"]["capabilities"]["bounding"] = json!(["CAP_SYS_ADMIN"]);
+    let findings = of_container(&spec, Path::new("/run/cgpu"), &played()).unwrap();
+    let refused = |allow: &Allow| admit(&findings, allow).unwrap_err().to_string();
+    let error = refused(&Allow::default());
+    for part in [
+        "process.capabilities.bounding",
+        "CAP_SYS_ADMIN",
+        "past every limit",
+        r#"[isolation] allow = ["cap-sys-admin", "dri"]"#,
+        "cgpu.toml",
+    ] {
+        assert!(error.contains(part), "{error:?} lacks {part:?}");
+    }
+    // What is allowed is not complained of.
+    let error = refused(&Allow::of(&[Weakness::CapSysAdmin]));
+    assert!(error.contains("mounts has \"/dev/dri at /x\""), "{error:?}");
+    assert_eq!(
+        admit(
+            &findings,
+            &Allow::of(&[Weakness::CapSysAdmin, Weakness::Dri])
+        )
+        .unwrap(),
+        [Weakness::CapSysAdmin, Weakness::Dri]
+    );
+}
+
+#[test]
+fn specs_of_another_shape_are_errors_that_name_the_field() {
+    for (pointer, field) in [
+        ("/process", "process"),
+        ("/process/capabilities", "process.capabilities"),
+        (
+            "/process/capabilities/bounding",
+            "process.capabilities.bounding",
+        ),
+        ("/linux", "linux"),
+        ("/linux/namespaces", "linux.namespaces"),
+        ("/linux/devices", "linux.devices"),
+        ("/linux/resources", "linux.resources"),
+        ("/linux/resources/devices", "linux.resources.devices"),
+        ("/linux/readonlyPaths", "linux.readonlyPaths"),
+        ("/mounts", "mounts"),
+    ] {
+        let mut spec = ordinary();
+        *spec.pointer_mut(pointer).unwrap() = json!("text");
+        let error = of_container(&spec, Path::new("/run/cgpu"), &played())
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with(&format!("{field} of")), "{error}");
+    }
+}
+
+#[test]
+fn this_host_knows_its_own_namespaces_nodes_and_links() {
+    let host = ThisHost;
+    assert!(!host.is_foreign_namespace("pid", Path::new("/proc/self/ns/pid")));
+    assert!(!host.is_foreign_namespace("mount", Path::new("/nonexistent")));
+    assert_eq!(
+        host.node(Path::new("/dev/null")),
+        Some(Node {
+            kind: NodeKind::Character,
+            major: 1,
+            minor: 3
+        })
+    );
+    assert_eq!(host.node(Path::new("/")), None);
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink("/dev", &link).unwrap();
+    assert_eq!(host.resolve(&link), Path::new("/dev"));
+    assert_eq!(
+        host.resolve(Path::new("/nonexistent/./a/../b")),
+        Path::new("/nonexistent/b")
+    );
+}
