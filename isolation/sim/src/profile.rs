@@ -126,7 +126,7 @@ impl Profile {
                 wrong(
                     "driver.version".to_owned(),
                     format!("{:?}", driver.version),
-                    "must be 535.x, 550.54.14 or a later 550.x, 570.86.15 or a later 570.x, 580.65.06 or a later 580.x",
+                    "must be 535.x, 550.54.14 or a later 550.x, 570.86.15 or a later 570.x, 580.65.06 or a later 580.x, 595.45.04 or a later 595.x",
                 )
             })?;
         let mut cards = Vec::new();

@@ -153,7 +153,13 @@ fn commands_are_known_by_number_and_size_and_belong_on_their_file() {
 
 #[test]
 fn memory_queries_agree_with_the_account_in_every_release() {
-    for version in ["535.261.03", "550.163.01", "570.195.03", "580.105.08"] {
+    for version in [
+        "535.261.03",
+        "550.163.01",
+        "570.195.03",
+        "580.105.08",
+        "595.45.04",
+    ] {
         let machine = ada(version, 64, 1);
         let tenant = Tenant::new(&machine, "a/b");
         let (device, sub) = tenant.device(0);

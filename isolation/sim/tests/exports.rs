@@ -90,7 +90,13 @@ fn carrier_file() -> File {
     tempfile::tempfile().unwrap()
 }
 
-const RELEASES: [&str; 4] = ["535.261.03", "550.163.01", "570.195.03", "580.105.08"];
+const RELEASES: [&str; 5] = [
+    "535.261.03",
+    "550.163.01",
+    "570.195.03",
+    "580.105.08",
+    "595.45.04",
+];
 
 #[test]
 fn an_export_keeps_memory_until_its_file_is_closed_and_every_import_does() {

@@ -148,8 +148,8 @@ proptest! {
         ]).prop_flat_map(|known| (Just(known.clone()), proptest::collection::vec(shot(&known), 1..60)))
     ) {
         prop_assert!(known.contains(&0xc1d0_0001));
-        for release in [Release::R535, Release::R580] {
-            let machine = ada(if release == Release::R535 { "535.261.03" } else { "580.105.08" }, 64, 1);
+        for release in [Release::R535, Release::R595] {
+            let machine = ada(if release == Release::R535 { "535.261.03" } else { "595.45.04" }, 64, 1);
             let tenant = Tenant::new(&machine, "hostile/one");
             prop_assert_eq!(tenant.root, 0xc1d0_0001);
             let (device, _sub) = tenant.device(0);

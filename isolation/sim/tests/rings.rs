@@ -15,7 +15,13 @@ use tenant::{ada, machine};
 
 #[test]
 fn data_is_copied_there_and_back_under_every_release() {
-    for version in ["535.261.03", "550.163.01", "570.195.03", "580.105.08"] {
+    for version in [
+        "535.261.03",
+        "550.163.01",
+        "570.195.03",
+        "580.105.08",
+        "595.45.04",
+    ] {
         let mut card = Card::open(&ada(version, 256, 1));
         let sent: Vec<u8> = (0..MIB)
             .map(|at| u8::try_from(at * 7 % 251).unwrap())

@@ -26,9 +26,9 @@ const BAD_ADDRESS: Refusal = Refusal(NV_ERR_INVALID_ADDRESS);
 /// `UVM_{SET,UNSET}_PREFERRED_LOCATION`, `UVM_{ENABLE,DISABLE}_READ_DUPLICATION`, `UVM_{SET,UNSET}_ACCESSED_BY`: what is to
 /// become of managed pages (`base 0:8, length 8:8`, then a processor where there is one).
 const POLICIES: std::ops::RangeInclusive<u32> = SET_PREFERRED_LOCATION..=UNSET_ACCESSED_BY;
-const SET_PREFERRED_LOCATION: u32 = 42;
-const SET_ACCESSED_BY: u32 = 46;
-const UNSET_ACCESSED_BY: u32 = 47;
+const SET_PREFERRED_LOCATION: u32 = uvm::UVM_SET_PREFERRED_LOCATION.cmd;
+const SET_ACCESSED_BY: u32 = uvm::UVM_SET_ACCESSED_BY.cmd;
+const UNSET_ACCESSED_BY: u32 = uvm::UVM_UNSET_ACCESSED_BY.cmd;
 /// Bytes of `UVM_FREE_PARAMS` in the releases where it names a length.
 const FREE_WITH_LENGTH_BYTES: usize = 24;
 /// Addresses and lengths are whole pages.
@@ -181,10 +181,13 @@ fn run(
         cmd if cmd == uvm::UVM_FREE.cmd => {
             // Only a whole range is freed, named by its base and, before 595, its length.
             let base = u64_at(block, 0).ok_or(INVALID)?;
-            let last = if size < FREE_WITH_LENGTH_BYTES {
-                file.ranges.get(&base).copied().ok_or(BAD_ADDRESS)?
-            } else {
+            let last = if size >= FREE_WITH_LENGTH_BYTES {
                 span(block)?.1
+            } else if let Some(last) = file.ranges.get(&base) {
+                *last
+            } else {
+                // Where managed memory ends is not known, since the kernel joins maps: its pages stay until they are unmapped.
+                return file.managed.place(base).map(drop).ok_or(BAD_ADDRESS);
             };
             if file.ranges.get(&base) != Some(&last) {
                 if file.range_around(base, last).is_some() || !file.managed.covers(base, last) {
