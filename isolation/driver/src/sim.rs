@@ -255,7 +255,11 @@ impl Driver for SimDriver {
             file: file.id,
             kind: file.kind,
             private: match file.kind {
-                FileKind::Uvm => private_uvm(file.fd),
+                // It was classified, so a file that is no node is one of the simulator's own.
+                FileKind::Uvm if self.nodes.kind(file.fd).is_none() => {
+                    nix::sys::stat::fstat(file.fd).ok().map(|stat| stat.st_ino)
+                }
+                FileKind::Uvm => None,
                 FileKind::Ctl | FileKind::Card { .. } | FileKind::UvmTools => None,
             },
             caller,
