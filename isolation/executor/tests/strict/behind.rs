@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use driver::executor::ExecutorDriver;
 use driver::nodes::Nodes;
 use driver::{Binding, Call, Caller, Driver, FileId, FileKind, FileRef, Link, Segment, Ticket};
-use nvabi::bytes::{put_u64, u32_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::nvos21;
 
 use crate::agent::Ask;
@@ -29,6 +29,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "a_second_thread_that_rewrites_the_struct_gains_nothing",
         flipping,
+    ),
+    (
+        "a_second_thread_that_rewrites_a_mapping_gains_nothing",
+        flipping_references,
     ),
     ("a_call_that_a_killed_broker_left_is_made_once", once),
     (
@@ -152,6 +156,84 @@ fn flipping() {
         let card_memory = [one, other].contains(&0x40);
         assert_eq!(held > 0, card_memory, "{one:#x}/{other:#x}");
     }
+}
+
+/// The handle that UVM takes its reference by changes the whole time: what is referenced is what is booked.
+fn flipping_references() {
+    const VASPACE: u32 = 0x90f1;
+    const INITIALIZE: u32 = 0x3000_0001;
+    const REGISTER_GPU: u32 = 37;
+    const REGISTER_GPU_VASPACE: u32 = 25;
+    const CREATE_EXTERNAL_RANGE: u32 = 73;
+    const MAP_EXTERNAL_ALLOCATION: u32 = 33;
+    const FREE: u32 = 34;
+    const H_MEMORY: usize = 9256;
+    const RANGES: u64 = 40;
+    let stage = Stage::new(64 * MIB, Binding::None);
+    let (tenant, _process) = stage.tenant();
+    let ctl = tenant.open(&stage.nodes().join("nvidiactl"));
+    let uvm = tenant.open(&stage.nodes().join("nvidia-uvm"));
+    let client = tenant.client(ctl);
+    let device = tenant.device(ctl, client);
+    let memory = [2, 4].map(|mib| {
+        let called = tenant.memory(ctl, client, device, 0, mib * MIB);
+        assert_eq!(called.status(), rm::OK);
+        rm::new_handle(&called.arg)
+    });
+    let arg = rm::alloc(client, device, 0, VASPACE, tenant.params_address());
+    let called = tenant.call(ctl, rm::ALLOC, &arg, &[0; 48]);
+    assert_eq!(called.status(), rm::OK);
+    let va_space = rm::new_handle(&called.arg);
+    let uuid = broker::account::uuid_bytes(&stage.kernel.sim().cards()[0].uuid).unwrap();
+    let call = |cmd: u32, arg: &[u8], status_at: usize| {
+        let called = tenant.call(uvm, cmd, arg, &[]);
+        assert_eq!(called.ret, Ok(0), "{cmd}");
+        assert_eq!(u32_at(&called.arg, status_at), Some(rm::OK), "{cmd}");
+    };
+    call(INITIALIZE, &[0; 16], 8);
+    let mut arg = vec![0; 40];
+    put(&mut arg, 0, &uuid);
+    put_u32(&mut arg, 28, client);
+    call(REGISTER_GPU, &arg, 36);
+    let mut arg = vec![0; 32];
+    put(&mut arg, 0, &uuid);
+    put_u32(&mut arg, 20, client);
+    put_u32(&mut arg, 24, va_space);
+    call(REGISTER_GPU_VASPACE, &arg, 28);
+
+    let flipper = tenant.thread();
+    flipper.ok(&Ask::Flip {
+        address: tenant.arg_address() + H_MEMORY as u64,
+        one: memory[0].to_le_bytes().to_vec(),
+        other: memory[1].to_le_bytes().to_vec(),
+    });
+    let range = |number: u64, bytes: usize| {
+        let mut arg = vec![0; bytes];
+        put_u64(&mut arg, 0, 0x7f00_0000_0000 + number * 8 * MIB);
+        put_u64(&mut arg, 8, 2 * MIB);
+        arg
+    };
+    for number in 0..RANGES {
+        call(CREATE_EXTERNAL_RANGE, &range(number, 24), 16);
+        let mut arg = range(number, 9264);
+        put(&mut arg, 24, &uuid);
+        put_u64(&mut arg, 9240, 1);
+        put_u32(&mut arg, 9252, client);
+        put_u32(&mut arg, H_MEMORY, memory[0]);
+        call(MAP_EXTERNAL_ALLOCATION, &arg, 9260);
+    }
+    flipper.ok(&Ask::StopFlipping);
+    for handle in memory {
+        assert_eq!(tenant.free(ctl, client, device, handle), rm::OK);
+    }
+    // Only what was mapped at least once is left, and nobody but the cards knows which it was.
+    let held = stage.kernel.held_bytes();
+    assert!([2 * MIB, 4 * MIB, 6 * MIB].contains(&held), "{held}");
+    stage.assert_exact(held);
+    for number in 0..RANGES {
+        call(FREE, &range(number, 24), 16);
+    }
+    stage.assert_exact(0);
 }
 
 fn once() {
