@@ -13,6 +13,8 @@ mod run;
 #[cfg(feature = "nvml")]
 mod set;
 mod smi;
+#[cfg(feature = "nvml")]
+mod upgrade;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,9 +64,12 @@ enum Command {
     /// Change a running container's slice; it is visible inside at once.
     #[cfg(feature = "nvml")]
     Set(set::Options),
+    /// Replace the brokers of running containers by the installed program, one at a time, while their calls wait.
+    #[cfg(feature = "nvml")]
+    Upgrade(upgrade::Options),
     /// Run a plain process in a slice, without any engine.
     #[cfg(feature = "nvml")]
-    Run(run::Options),
+    Run(Box<run::Options>),
     /// Run a plain process in a slice, without any engine.
     #[cfg(not(feature = "nvml"))]
     Run {
@@ -133,6 +138,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         ),
         Command::Metrics => metrics::run(),
         Command::Set(options) => set::run(&options),
+        Command::Upgrade(options) => upgrade::run(&options),
         Command::Run(options) => run::run(&options),
         Command::RunInside { plan } => run::inside(&plan),
         Command::WithParent { command } => run::with_parent(&command),

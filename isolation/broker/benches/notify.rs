@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use broker::account::{Account, Slot};
-use broker::container::{Container, Processes};
+use broker::account::Slot;
+use broker::container::Container;
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
 use driver::{
@@ -188,20 +188,16 @@ fn serve(listener: OwnedFd) -> Arc<Session> {
     };
     let release = Release::R570;
     let stat = fstat(std::fs::File::open("/dev/null").unwrap()).unwrap();
-    let container = Container {
-        name: "bench/notify".to_owned(),
+    let container = Container::alone(
+        "bench/notify".to_owned(),
         release,
-        driver: Box::new(DevNull(stat.st_rdev)),
-        account: Account::new(release, vec![slot], &[], ImplicitBytes::default()),
-        files: Default::default(),
-        replay: Default::default(),
-        orders: Default::default(),
-        counters: Default::default(),
-        processes: Processes::default(),
-    };
+        Box::new(DevNull(stat.st_rdev)),
+        vec![slot],
+    );
+    let container = container.unwrap();
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     let reaper = Arc::new(Reaper::new(Arc::new(epoll)));
-    Session::start(listener, Arc::new(container), reaper).unwrap()
+    Session::start(listener, 1, Arc::new(container), reaper).unwrap()
 }
 
 /// Takes `/dev/null` for the control file, and really makes the ioctl on it.

@@ -1,12 +1,9 @@
 //! A verdict's effect on the container's account: what is set aside before the driver executes, and what is booked after.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use driver::{CardIdentity, FileId, ImplicitBytes, Segment};
 use ledger::{
-    Actual, CardSlot, ClientHandle, Counted, Demand, Ledger, Limits, NewObject, ObjectHandle,
-    ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Reservation, Span,
+    Actual, Applied, CardSlot, ClientHandle, Counted, Demand, Ledger, Limits, ObjectHandle,
+    ObjectKind, Operation, PinFor, Place, ProcessId, Purpose, Span,
 };
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::Kind;
@@ -14,10 +11,12 @@ use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
 use verdict::{Effect, Memory, Op, Refusal};
 
+use crate::journal::Change;
+use crate::state::{self, Numbering, SetAside, State};
+
 mod answers;
 mod translation;
 
-use answers::Numbering;
 pub use translation::{books, uuid_bytes};
 use translation::{card_slot, dependencies, new_handle_at, object_kind, status_of};
 
@@ -44,28 +43,13 @@ const LIMITS: [(Counted, u64); 6] = [
     (Counted::Mappings, 1 << 20),
 ];
 
-/// The container's account.
+/// What the broker knows of the container's cards, besides the ledger and what it has learnt, which are [`State`].
 #[derive(Debug)]
 pub struct Account {
     release: Release,
     slots: Vec<Slot>,
     implicit: ImplicitBytes,
-    ledger: Mutex<Ledger>,
-    numbering: Mutex<Numbering>,
-    /// Allocations that did not fit, by card.
-    refused: Vec<AtomicU64>,
-}
-
-/// What is set aside for a call while the driver executes it.
-#[must_use = "hand it to `book` or `give_back`"]
-#[derive(Debug)]
-pub enum SetAside {
-    /// Nothing.
-    Nothing,
-    /// Bytes and a slot for an object.
-    Object(Reservation, Option<CardSlot>),
-    /// A reference.
-    Pinned(Pin, Vec<CardSlot>),
+    numbering: Numbering,
 }
 
 /// Who made the call, on which file.
@@ -78,7 +62,7 @@ pub struct Origin {
 }
 
 impl Account {
-    /// An empty account.
+    /// The account of these cards of the grant, as the driver numbers them.
     #[must_use]
     pub fn new(
         release: Release,
@@ -86,15 +70,6 @@ impl Account {
         cards: &[CardIdentity],
         implicit: ImplicitBytes,
     ) -> Self {
-        let quotas: Vec<(CardSlot, u64)> = (0u8..)
-            .zip(&slots)
-            .map(|(slot, card)| (CardSlot(slot), card.quota_bytes))
-            .collect();
-        let limits = LIMITS
-            .iter()
-            .fold(Limits::none(), |limits, (counted, most)| {
-                limits.with(*counted, *most)
-            });
         let mut numbering = Numbering::default();
         for card in cards {
             if let Some(slot) = slots
@@ -108,15 +83,27 @@ impl Account {
                     .insert(card.device_instance, slot);
             }
         }
-        let ledger = Ledger::with_limits(&quotas, limits);
         Self {
             release,
-            refused: slots.iter().map(|_| AtomicU64::new(0)).collect(),
             slots,
             implicit,
-            ledger: Mutex::new(ledger),
-            numbering: Mutex::new(numbering),
+            numbering,
         }
+    }
+
+    /// The state of a container that holds nothing yet.
+    #[must_use]
+    pub fn fresh_state(&self) -> State {
+        let quotas: Vec<(CardSlot, u64)> = (0u8..)
+            .zip(&self.slots)
+            .map(|(slot, card)| (CardSlot(slot), card.quota_bytes))
+            .collect();
+        let limits = LIMITS
+            .iter()
+            .fold(Limits::none(), |limits, (counted, most)| {
+                limits.with(*counted, *most)
+            });
+        State::new(Ledger::with_limits(&quotas, limits), self.numbering.clone())
     }
 
     /// The cards of the grant.
@@ -125,39 +112,16 @@ impl Account {
         &self.slots
     }
 
-    /// How many allocations did not fit on a card.
-    #[must_use]
-    pub fn refused(&self, card: CardSlot) -> u64 {
-        self.refused
-            .get(usize::from(card.0))
-            .map_or(0, |count| count.load(Ordering::Relaxed))
-    }
-
-    /// Counts a refusal that the tenant sees, if it is for want of memory.
-    pub fn count_refusal(&self, why: &Why) {
-        if let Why::Ledger(ledger::Refusal::OverQuota { card, .. }) = why
-            && let Some(count) = self.refused.get(usize::from(card.0))
-        {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The ledger, for reports.
-    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn numbering(&self) -> MutexGuard<'_, Numbering> {
-        self.numbering
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets aside what a call needs.
     ///
     /// # Errors
     /// The driver's own refusal: no memory for what is over quota, an invalid client for another tenant's.
-    pub fn set_aside(&self, effect: &Effect, op: &Op) -> Result<SetAside, (Refusal, Why)> {
+    pub fn set_aside(
+        &self,
+        change: &mut Change<'_>,
+        effect: &Effect,
+        op: &Op,
+    ) -> Result<SetAside, (Refusal, Why)> {
         let refuse = |status, why| (op.refuse(status, self.release), why);
         let refused = |refusal: ledger::Refusal| {
             let status = status_of(&refusal);
@@ -169,13 +133,7 @@ impl Account {
             | Effect::Free { .. }
             | Effect::Unmap { .. }
             | Effect::FreeRange { .. } => Ok(SetAside::Nothing),
-            Effect::Client => {
-                let reservation = self
-                    .ledger()
-                    .reserve(ObjectKind::Client, None)
-                    .map_err(refused)?;
-                Ok(SetAside::Object(reservation, None))
-            }
+            Effect::Client => reserve(change, ObjectKind::Client, None, None).map_err(refused),
             Effect::Object {
                 class,
                 client,
@@ -184,13 +142,13 @@ impl Account {
             } => {
                 let card = match device_instance {
                     Some(instance) => {
-                        let slot = self.numbering().slot_of_instance.get(instance).copied();
+                        let slot = change.numbering.slot_of_instance.get(instance).copied();
                         Some(slot.ok_or_else(|| {
                             refuse(status::NV_ERR_INVALID_DEVICE, Why::ForeignDevice(*instance))
                         })?)
                     }
-                    None => self
-                        .ledger()
+                    None => change
+                        .ledger
                         .card_of(ClientHandle(*client), ObjectHandle(*parent)),
                 };
                 let demand = match (self.implicit_bytes(class.kind), card) {
@@ -201,14 +159,8 @@ impl Account {
                         purpose: Purpose::Context,
                     }),
                 };
-                let reservation = self
-                    .ledger()
-                    .reserve(object_kind(class.kind), demand)
-                    .map_err(refused)?;
-                Ok(SetAside::Object(
-                    reservation,
-                    card.filter(|_| device_instance.is_some()),
-                ))
+                let device = card.filter(|_| device_instance.is_some());
+                reserve(change, object_kind(class.kind), demand, device).map_err(refused)
             }
             Effect::Memory(Memory {
                 client,
@@ -216,8 +168,8 @@ impl Account {
                 reserve_bytes,
                 ..
             }) => {
-                let mut ledger = self.ledger();
-                let card = ledger
+                let card = change
+                    .ledger
                     .card_of(ClientHandle(*client), ObjectHandle(*parent))
                     .ok_or_else(|| refuse(status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoDevice))?;
                 let demand = Demand {
@@ -225,28 +177,18 @@ impl Account {
                     bytes: *reserve_bytes,
                     purpose: Purpose::Memory,
                 };
-                let reservation = ledger
-                    .reserve(ObjectKind::Memory, Some(demand))
-                    .map_err(refused)?;
-                Ok(SetAside::Object(reservation, None))
+                reserve(change, ObjectKind::Memory, Some(demand), None).map_err(refused)
             }
             Effect::Dup {
                 source_client,
                 source_object,
                 ..
             } => {
-                let pin = self
-                    .ledger()
-                    .pin(
-                        ClientHandle(*source_client),
-                        ObjectHandle(*source_object),
-                        PinFor::Duplicate,
-                    )
-                    .map_err(refused)?;
-                Ok(SetAside::Pinned(pin, Vec::new()))
+                let source = (*source_client, *source_object);
+                pin(change, source, PinFor::Duplicate, Vec::new()).map_err(refused)
             }
             Effect::Range { .. } => {
-                self.ledger().check_range().map_err(refused)?;
+                change.ledger.check_range().map_err(refused)?;
                 Ok(SetAside::Nothing)
             }
             Effect::MapExternal {
@@ -262,32 +204,37 @@ impl Account {
                 let purpose = PinFor::Map {
                     cards: u32::try_from(slots.len()).unwrap_or(u32::MAX),
                 };
-                let pin = self
-                    .ledger()
-                    .pin(ClientHandle(*client), ObjectHandle(*memory), purpose)
-                    .map_err(refused)?;
-                Ok(SetAside::Pinned(pin, slots))
+                pin(change, (*client, *memory), purpose, slots).map_err(refused)
             }
             Effect::ChannelClients { clients } => {
-                let ledger = self.ledger();
                 let foreign = clients
                     .iter()
-                    .find(|client| ledger.owner_file(ClientHandle(**client)).is_none());
+                    .find(|client| change.ledger.owner_file(ClientHandle(**client)).is_none());
                 match foreign {
                     None => Ok(SetAside::Nothing),
                     Some(_) => Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
                 }
             }
+            Effect::Export(_)
+            | Effect::Import(_)
+            | Effect::ExportInfo { .. }
+            | Effect::Managed { .. } => {
+                Err(refuse(status::NV_ERR_NOT_SUPPORTED, Why::NotAccounted))
+            }
         }
     }
 
     /// Gives back what was set aside: the driver did not do it.
-    pub fn give_back(&self, set_aside: SetAside) {
+    pub fn give_back(&self, change: &mut Change<'_>, set_aside: &SetAside) {
         match set_aside {
             SetAside::Nothing => {}
-            SetAside::Object(reservation, _) => self.ledger().roll_back(reservation),
+            SetAside::Object(reservation, _) => {
+                change.record(Operation::RollBack {
+                    reservation: *reservation,
+                });
+            }
             SetAside::Pinned(pin, _) => {
-                self.ledger().unpin(pin);
+                change.record(Operation::Unpin { pin: *pin });
             }
         }
     }
@@ -295,27 +242,27 @@ impl Account {
     /// Books a call that the driver has executed with success.
     pub fn book(
         &self,
+        change: &mut Change<'_>,
         effect: &Effect,
-        set_aside: SetAside,
+        set_aside: &SetAside,
         origin: Origin,
         op: &Op,
         segments: &[Segment],
     ) {
         let file = ledger::FileId(origin.file.0);
         let process = ProcessId(origin.process);
-        // A client stays with the control file that made it, though a call on a registered device file reaches it too.
-        let owner = |client: u32| {
-            let owner = self.ledger().owner_file(ClientHandle(client));
-            owner.unwrap_or(file)
-        };
         let word = |segment: u8, at: usize| {
             segments
                 .get(usize::from(segment))
                 .and_then(|segment| u32_at(&segment.bytes, at))
                 .unwrap_or_default()
         };
-        let place = |client: u32, parent: u32, handle: u32| Place {
-            file: owner(client),
+        // A client stays with the control file that made it, though a call on a registered device file reaches it too.
+        let place = |state: &State, client: u32, parent: u32, handle: u32| Place {
+            file: state
+                .ledger
+                .owner_file(ClientHandle(client))
+                .unwrap_or(file),
             client: ClientHandle(client),
             parent: ObjectHandle(parent),
             handle: ObjectHandle(handle),
@@ -323,9 +270,12 @@ impl Account {
         };
         match (effect, set_aside) {
             (Effect::Client, SetAside::Object(reservation, _)) => {
-                let client = ClientHandle(word(0, nvos21::H_NEW));
-                self.ledger()
-                    .open_client(file, client, process, reservation);
+                change.record(Operation::OpenClient {
+                    file,
+                    client: ClientHandle(word(0, nvos21::H_NEW)),
+                    process,
+                    reservation: *reservation,
+                });
             }
             (
                 Effect::Object {
@@ -336,16 +286,16 @@ impl Account {
                 },
                 SetAside::Object(reservation, card),
             ) => {
-                let handle = word(0, new_handle_at(op));
-                let new = NewObject {
-                    place: place(*client, *parent, handle),
+                let place = place(change, *client, *parent, word(0, new_handle_at(op)));
+                change.record(Operation::AddObject {
+                    place,
                     class: class.number,
                     kind: object_kind(class.kind),
-                    card,
-                    depends_on: &dependencies(class, segments),
-                };
-                self.ledger()
-                    .add_object(new, reservation, Actual::AsReserved);
+                    card: *card,
+                    depends_on: dependencies(class, segments),
+                    reservation: *reservation,
+                    actual: Actual::AsReserved,
+                });
             }
             (Effect::Memory(memory), SetAside::Object(reservation, _)) => {
                 let (segment, at) = memory.size_at;
@@ -353,19 +303,20 @@ impl Account {
                     .get(usize::from(segment))
                     .and_then(|segment| u64_at(&segment.bytes, at))
                     .map_or(Actual::AsReserved, Actual::Bytes);
-                let new = NewObject {
-                    place: place(
-                        memory.client,
-                        memory.parent,
-                        word(memory.handle_at.0, memory.handle_at.1),
-                    ),
+                let handle = word(memory.handle_at.0, memory.handle_at.1);
+                let place = place(change, memory.client, memory.parent, handle);
+                let applied = change.record(Operation::AddObject {
+                    place,
                     class: memory.class,
                     kind: ObjectKind::Memory,
                     card: None,
-                    depends_on: &[],
-                };
-                let recorded = self.ledger().add_object(new, reservation, actual);
-                if let Some(over_bytes) = recorded.over_quota_bytes {
+                    depends_on: Vec::new(),
+                    reservation: *reservation,
+                    actual,
+                });
+                if let Applied::Recorded(recorded) = applied
+                    && let Some(over_bytes) = recorded.over_quota_bytes
+                {
                     tracing::warn!(
                         over_bytes,
                         "the driver rounded an allocation beyond the quota"
@@ -373,45 +324,65 @@ impl Account {
                 }
             }
             (Effect::Dup { client, parent, .. }, SetAside::Pinned(pin, _)) => {
-                let place = place(*client, *parent, word(0, nvos55::H_OBJECT));
-                self.ledger().duplicate(pin, place, &[]);
+                let place = place(change, *client, *parent, word(0, nvos55::H_OBJECT));
+                change.record(Operation::Duplicate { pin: *pin, place });
             }
             (Effect::MapExternal { base, length, .. }, SetAside::Pinned(pin, cards)) => {
-                let mut ledger = self.ledger();
-                match Span::new(*base, *length) {
-                    Some(span) => {
-                        ledger.map_external(pin, file, span, &cards);
-                    }
-                    None => {
-                        ledger.unpin(pin);
-                    }
-                }
+                let pin = *pin;
+                change.record(match Span::new(*base, *length) {
+                    Some(span) => Operation::MapExternal {
+                        pin,
+                        uvm_file: file,
+                        span,
+                        cards: cards.clone(),
+                    },
+                    None => Operation::Unpin { pin },
+                });
             }
             (Effect::Free { client, object }, _) => {
-                self.ledger()
-                    .free(ClientHandle(*client), ObjectHandle(*object));
+                change.record(Operation::Free {
+                    client: ClientHandle(*client),
+                    object: ObjectHandle(*object),
+                });
             }
             (Effect::Range { base, length }, _) => {
                 if let Some(span) = Span::new(*base, *length) {
-                    self.ledger().add_range(file, span);
+                    change.record(Operation::AddRange {
+                        uvm_file: file,
+                        span,
+                    });
                 }
             }
             (Effect::Unmap { base, length, card }, _) => {
                 if let (Some(span), Some(slot)) =
                     (Span::new(*base, *length), self.slot_of_uuid(card))
                 {
-                    self.ledger().unmap_external(file, span, Some(slot));
+                    change.record(Operation::UnmapExternal {
+                        uvm_file: file,
+                        span,
+                        card: Some(slot),
+                    });
                 }
             }
             (Effect::FreeRange { base }, _) => {
-                self.ledger().free_range(file, *base);
+                change.record(Operation::FreeRange {
+                    uvm_file: file,
+                    base: *base,
+                });
             }
-            (_, set_aside) => self.give_back(set_aside),
+            (_, set_aside) => self.give_back(change, set_aside),
         }
     }
 
     /// Notes an object whose call the kernel will execute after our answer: uncharged, and never in another's place.
-    pub fn note_unconfirmed(&self, effect: &Effect, origin: Origin, op: &Op, segments: &[Segment]) {
+    pub fn note_unconfirmed(
+        &self,
+        change: &mut Change<'_>,
+        effect: &Effect,
+        origin: Origin,
+        op: &Op,
+        segments: &[Segment],
+    ) {
         let Effect::Object {
             class,
             client,
@@ -425,11 +396,11 @@ impl Account {
             .first()
             .and_then(|first| u32_at(&first.bytes, new_handle_at(op)))
             .unwrap_or_default();
-        let mut ledger = self.ledger();
-        let file = ledger
+        let file = change
+            .ledger
             .owner_file(ClientHandle(*client))
             .unwrap_or(ledger::FileId(origin.file.0));
-        ledger.add_unconfirmed(NewObject {
+        change.record(Operation::AddUnconfirmed {
             place: Place {
                 file,
                 client: ClientHandle(*client),
@@ -439,19 +410,24 @@ impl Account {
             },
             class: class.number,
             kind: object_kind(class.kind),
-            card: None,
-            depends_on: &[],
         });
     }
 
     /// Whether what a call made, or undid, is still so: its repetition fails *because* the first try succeeded.
     #[must_use]
-    pub fn stands(&self, effect: &Effect, file: FileId, op: &Op, answer: &[Segment]) -> bool {
+    pub fn stands(
+        &self,
+        state: &State,
+        effect: &Effect,
+        file: FileId,
+        op: &Op,
+        answer: &[Segment],
+    ) -> bool {
         let word = |at: usize| {
             let first = answer.first()?;
             u32_at(&first.bytes, at)
         };
-        let ledger = self.ledger();
+        let ledger = &state.ledger;
         let has = |client: u32, object: Option<u32>| {
             object.is_some_and(|object| {
                 ledger
@@ -477,13 +453,20 @@ impl Account {
             | Effect::View(_)
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
+            | Effect::Export(_)
+            | Effect::Import(_)
+            | Effect::ExportInfo { .. }
+            | Effect::Managed { .. }
             | Effect::ChannelClients { .. } => false,
         }
     }
 
     /// The last reference to a file is gone.
-    pub fn close_file(&self, file: FileId) {
-        self.ledger().close_file(ledger::FileId(file.0));
+    pub fn close_file(&self, change: &mut Change<'_>, file: FileId) {
+        change.record(Operation::CloseFile {
+            file: ledger::FileId(file.0),
+        });
+        change.note(state::Op::FileGone(file));
     }
 
     fn slot_of_uuid(&self, uuid: &[u8; 16]) -> Option<CardSlot> {
@@ -515,6 +498,39 @@ impl Account {
     }
 }
 
+fn reserve(
+    change: &mut Change<'_>,
+    kind: ObjectKind,
+    demand: Option<Demand>,
+    card: Option<CardSlot>,
+) -> Result<SetAside, ledger::Refusal> {
+    Ok(match change.ledger(Operation::Reserve { kind, demand })? {
+        Applied::Reserved(reservation) => SetAside::Object(reservation, card),
+        Applied::Done | Applied::Pinned(_) | Applied::Recorded(_) | Applied::Freed(_) => {
+            SetAside::Nothing
+        }
+    })
+}
+
+fn pin(
+    change: &mut Change<'_>,
+    (client, object): (u32, u32),
+    purpose: PinFor,
+    cards: Vec<CardSlot>,
+) -> Result<SetAside, ledger::Refusal> {
+    let operation = Operation::Pin {
+        client: ClientHandle(client),
+        object: ObjectHandle(object),
+        purpose,
+    };
+    Ok(match change.ledger(operation)? {
+        Applied::Pinned(pin) => SetAside::Pinned(pin, cards),
+        Applied::Done | Applied::Reserved(_) | Applied::Recorded(_) | Applied::Freed(_) => {
+            SetAside::Nothing
+        }
+    })
+}
+
 /// Why a call was refused, for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
@@ -530,4 +546,7 @@ pub enum Why {
     /// Channels of another container.
     #[error("a channel that is not the container's")]
     ForeignChannels,
+    /// Something that no account is kept of.
+    #[error("an export, an import or a managed range: no account is kept of them")]
+    NotAccounted,
 }

@@ -2,15 +2,21 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use driver::{Driver, FileKind};
 use nvabi::Release;
 use verdict::Surface;
 
-use crate::account::Account;
+use crate::account::{Account, Slot};
+use crate::answer_files::AnswerFiles;
+use crate::board::Board;
 use crate::counters::Counters;
 use crate::files::FileTable;
+use crate::journal::{self, Journal};
+use crate::link::{KeeperLink, Stored};
 use crate::order::Orders;
 use crate::replay::Replay;
 
@@ -22,11 +28,17 @@ pub struct Container {
     pub release: Release,
     /// Who executes.
     pub driver: Box<dyn Driver>,
-    /// The account.
+    /// The cards, and the rules of their account.
     pub account: Account,
+    /// The account itself, and all else that outlives a broker.
+    pub journal: Journal,
+    /// Calls received, counters, the beat.
+    pub board: Arc<Board>,
     /// Its open files of the driver.
     pub files: FileTable,
-    /// Calls under way, and answers that may not have been seen.
+    /// Files that answers bring.
+    pub answers: AnswerFiles,
+    /// Calls under way.
     pub replay: Replay,
     /// What is executed and booked in one go.
     pub orders: Orders,
@@ -34,6 +46,100 @@ pub struct Container {
     pub counters: Counters,
     /// Its processes, as far as they have made a call.
     pub processes: Processes,
+    /// Who starts the next broker.
+    pub keeper: Arc<KeeperLink>,
+}
+
+/// What a broker takes over; without a former one it is empty.
+#[derive(Debug)]
+pub struct Inheritance {
+    /// Of [`Board::memfd`].
+    pub board: OwnedFd,
+    /// Of [`Journal::memfd`].
+    pub journal: OwnedFd,
+    /// Descriptors that were stored.
+    pub stored: Vec<(Stored, OwnedFd)>,
+    /// Who stored them.
+    pub keeper: Arc<KeeperLink>,
+}
+
+/// Why a container cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeOverError {
+    /// The board is of another layout, or cannot be mapped.
+    #[error("the board cannot be used")]
+    Board(#[source] io::Error),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+}
+
+impl Container {
+    /// Takes over what a former broker has left, or begins.
+    ///
+    /// # Errors
+    /// [`TakeOverError`]; nothing was changed.
+    pub fn take_over(
+        name: String,
+        release: Release,
+        driver: Box<dyn Driver>,
+        slots: Vec<Slot>,
+        inheritance: Inheritance,
+    ) -> Result<Self, TakeOverError> {
+        let Inheritance {
+            board,
+            journal,
+            stored,
+            keeper,
+        } = inheritance;
+        let account = Account::new(release, slots, driver.cards(), driver.implicit());
+        let board = Board::open(board).map_err(TakeOverError::Board)?;
+        let journal = Journal::open(journal, || account.fresh_state())?;
+        let (mut files, mut answers) = (Vec::new(), Vec::new());
+        for (what, fd) in stored {
+            match what {
+                Stored::File(id, _) => files.push((id, fd)),
+                Stored::Answer(call) => answers.push((call, fd)),
+            }
+        }
+        let answers = AnswerFiles::new(Arc::clone(&keeper), answers);
+        let files = FileTable::restore(Arc::clone(&keeper), &journal.change(), files);
+        answers.retain_those_of(&journal.change());
+        Ok(Self {
+            name,
+            release,
+            driver,
+            account,
+            journal,
+            files,
+            answers,
+            replay: Replay::default(),
+            orders: Orders::default(),
+            counters: Counters::on(Arc::clone(&board)),
+            board,
+            processes: Processes::default(),
+            keeper,
+        })
+    }
+
+    /// A container without a keeper: nothing outlives this process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn alone(
+        name: String,
+        release: Release,
+        driver: Box<dyn Driver>,
+        slots: Vec<Slot>,
+    ) -> Result<Self, TakeOverError> {
+        let inheritance = Inheritance {
+            board: Board::memfd().map_err(TakeOverError::Board)?,
+            journal: Journal::memfd().map_err(TakeOverError::Board)?,
+            stored: Vec::new(),
+            keeper: Arc::default(),
+        };
+        Self::take_over(name, release, driver, slots, inheritance)
+    }
 }
 
 /// Thread → process, and the processes whose exit is waited for.

@@ -1,17 +1,20 @@
 //! `control.sock`: one JSON request a line, one JSON answer a line.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use ledger::CardSlot;
+use ledger::{CardSlot, Operation};
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
-use crate::counters::value;
+use crate::counters::Counter;
+use crate::link::FromBroker;
 
 /// Raised when an answer changes its shape.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MOST_REQUEST_BYTES: u64 = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,6 +25,68 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub enum Request {
     /// The account as it stands.
     Status,
+    /// Other quotas from now on; see [`Quotas`]. Cards that are not named keep theirs.
+    SetQuota {
+        /// By card.
+        cards: Vec<NewQuota>,
+    },
+    /// Replace the broker by this program, which the keeper takes from root only; see [`Upgraded`].
+    Upgrade {
+        /// Its absolute path.
+        program: PathBuf,
+    },
+}
+
+/// A card's quota.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewQuota {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Bytes.
+    pub quota_bytes: u64,
+}
+
+/// The answer to [`Request::SetQuota`]: the cards that were named, as they stand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quotas {
+    /// As they were named.
+    pub cards: Vec<Quota>,
+}
+
+/// One of [`Quotas`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Quota, bytes.
+    pub quota_bytes: u64,
+    /// Held and set aside, bytes; it may be more than the quota, and new allocations are refused then.
+    pub used_bytes: u64,
+}
+
+/// The answer to [`Request::Upgrade`], from the keeper; anything else is `{"error": "…"}`, and the former program serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// The broker that served until now.
+    pub old_pid: i32,
+    /// The broker that serves now.
+    pub pid: i32,
+    /// For how long calls waited, microseconds.
+    pub pause_us: u64,
+}
+
+/// Which processes serve a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerStatus {
+    /// The one that lives as long as the container; 0: there is none, it was killed.
+    pub keeper_pid: i32,
+    /// The one that answers.
+    pub pid: i32,
+    /// How many have served before it.
+    pub replaced: u64,
+    /// When it began, milliseconds since 1970.
+    pub started_at_unix_ms: u64,
 }
 
 /// The answer to [`Request::Status`].
@@ -41,6 +106,8 @@ pub struct Status {
     pub calls: CallCounts,
     /// Listeners that are served: the container's init and its execs.
     pub listeners: usize,
+    /// Who serves.
+    pub broker: BrokerStatus,
 }
 
 /// One slice.
@@ -95,8 +162,20 @@ pub struct CallCounts {
     pub replayed: u64,
 }
 
+/// What the serving process itself knows.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// [`Status::listeners`]
+    pub listeners: usize,
+    /// [`Status::broker`]
+    pub broker: BrokerStatus,
+}
+
 /// Serves one connection: as many requests as it sends, until it closes or is silent for too long.
-pub fn serve(stream: UnixStream, container: &Container, listeners: usize) -> std::io::Result<()> {
+///
+/// # Errors
+/// The connection's.
+pub fn serve(stream: UnixStream, container: &Container, serving: &Serving) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut writer = stream.try_clone()?;
@@ -104,7 +183,21 @@ pub fn serve(stream: UnixStream, container: &Container, listeners: usize) -> std
     let mut line = String::new();
     while reader.read_line(&mut line)? > 0 {
         let mut answer = match serde_json::from_str::<Request>(&line) {
-            Ok(Request::Status) => serde_json::to_vec(&status(container, listeners))?,
+            Ok(Request::Status) => serde_json::to_vec(&status(container, serving))?,
+            Ok(Request::SetQuota { cards }) => match set_quota(container, &cards) {
+                Ok(quotas) => serde_json::to_vec(&quotas)?,
+                Err(uuid) => serde_json::to_vec(&serde_json::json!({
+                    "error": format!("the container has no share of card {uuid}")
+                }))?,
+            },
+            Ok(Request::Upgrade { program }) if serving.broker.keeper_pid != 0 => {
+                // The keeper answers on the connection, when this process is gone.
+                let request = FromBroker::Upgrade { program };
+                return container.keeper.send(&request, &[writer.as_fd()]);
+            }
+            Ok(Request::Upgrade { .. }) => serde_json::to_vec(&serde_json::json!({
+                "error": "the keeper was killed: this broker cannot be replaced"
+            }))?,
             Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
         };
         answer.push(b'\n');
@@ -114,10 +207,36 @@ pub fn serve(stream: UnixStream, container: &Container, listeners: usize) -> std
     Ok(())
 }
 
+/// All of them or none: `Err` names a card that the container has no share of.
+fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas, &'a str> {
+    let slots = container.account.slots();
+    let mut named = Vec::new();
+    for card in cards {
+        let slot = slots.iter().position(|slot| slot.uuid == card.uuid);
+        let slot = slot.and_then(|index| u8::try_from(index).ok());
+        named.push((CardSlot(slot.ok_or(card.uuid.as_str())?), card));
+    }
+    let mut change = container.journal.change();
+    for (slot, card) in &named {
+        change.record(Operation::SetQuota {
+            card: *slot,
+            quota_bytes: card.quota_bytes,
+        });
+    }
+    let cards = named.into_iter().map(|(slot, card)| Quota {
+        uuid: card.uuid.clone(),
+        quota_bytes: change.ledger.quota(slot),
+        used_bytes: change.ledger.used(slot),
+    });
+    Ok(Quotas {
+        cards: cards.collect(),
+    })
+}
+
 /// The account as it stands.
 #[must_use]
-pub fn status(container: &Container, listeners: usize) -> Status {
-    let snapshot = container.account.ledger().snapshot();
+pub fn status(container: &Container, serving: &Serving) -> Status {
+    let snapshot = container.journal.change().ledger.snapshot();
     let uuid_of = |card: CardSlot| {
         container
             .account
@@ -158,7 +277,7 @@ pub fn status(container: &Container, listeners: usize) -> Status {
             quota_bytes: card.quota_bytes,
             used_bytes: card.held_bytes,
             peak_bytes: card.peak_bytes,
-            refused: container.account.refused(card.card),
+            refused: container.counters.value(Counter::OverQuota(card.card)),
         })
         .collect();
     let counters = &container.counters;
@@ -169,13 +288,14 @@ pub fn status(container: &Container, listeners: usize) -> Status {
         cards,
         processes,
         calls: CallCounts {
-            total: value(&counters.total),
-            executed: value(&counters.executed),
-            continued: value(&counters.continued),
-            refused: value(&counters.refused),
-            replayed: value(&counters.replayed),
+            total: counters.value(Counter::Total),
+            executed: counters.value(Counter::Executed),
+            continued: counters.value(Counter::Continued),
+            refused: counters.value(Counter::Refused),
+            replayed: counters.value(Counter::Replayed),
         },
-        listeners,
+        listeners: serving.listeners,
+        broker: serving.broker.clone(),
     }
 }
 

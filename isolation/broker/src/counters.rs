@@ -1,29 +1,62 @@
-//! How many calls took which way.
+//! How many calls took which way. The figures lie on the board, so that they outlive a broker.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
-/// Counters of one broker; they only grow.
-#[derive(Debug, Default)]
-pub struct Counters {
+use ledger::CardSlot;
+
+use crate::board::Board;
+
+/// What is counted; the numbers are places on the board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counter {
     /// Notified calls.
-    pub total: AtomicU64,
+    Total,
     /// Executed by the driver on a copy.
-    pub executed: AtomicU64,
+    Executed,
     /// Handed back to the kernel.
-    pub continued: AtomicU64,
+    Continued,
     /// Refused.
-    pub refused: AtomicU64,
+    Refused,
     /// Answered from the record of a call whose first answer was not delivered.
-    pub replayed: AtomicU64,
+    Replayed,
+    /// Allocations that did not fit on a card.
+    OverQuota(CardSlot),
 }
 
-/// Adds one.
-pub fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+impl Counter {
+    fn place(self) -> usize {
+        /// `CardSlot` is a byte, of which half have room.
+        const BY_CARD: usize = 128;
+        match self {
+            Self::Total => 0,
+            Self::Executed => 1,
+            Self::Continued => 2,
+            Self::Refused => 3,
+            Self::Replayed => 4,
+            Self::OverQuota(CardSlot(card)) => BY_CARD + usize::from(card),
+        }
+    }
 }
 
-/// Reads one.
-#[must_use]
-pub fn value(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
+/// Counters of one container; they only grow.
+#[derive(Debug)]
+pub struct Counters(Arc<Board>);
+
+impl Counters {
+    /// Those on a board.
+    #[must_use]
+    pub fn on(board: Arc<Board>) -> Self {
+        Self(board)
+    }
+
+    /// Adds one.
+    pub fn count(&self, counter: Counter) {
+        self.0.count(counter.place(), 1);
+    }
+
+    /// Reads one.
+    #[must_use]
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.0.counted(counter.place())
+    }
 }

@@ -4,6 +4,9 @@
 //! `struct file`, which `kcmp` compares. So the table holds one duplicate of every file seen, and a (thread, number) pair is
 //! only a hint that is checked on every call.
 //!
+//! The keeper holds a second duplicate of each, and the journal its identity and kind: a successor knows the files by the
+//! same identities.
+//!
 //! A held duplicate keeps the file open: [`FileTable::take_idle`] gives it up, and is called (by `reaper`) when no process
 //! of the container holds the file any more.
 
@@ -12,10 +15,15 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{self, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use driver::{Driver, FileId, FileKind};
+use nix::sys::resource::{Resource, getrlimit};
 use sys::pidfd::PidFd;
+
+use crate::journal::Journal;
+use crate::link::{KeeperLink, Stored};
+use crate::state::{FileEntry, Op, State};
 
 /// An open file of the driver that the tenant holds.
 #[derive(Debug)]
@@ -28,11 +36,20 @@ pub struct OpenFile {
     pub fd: OwnedFd,
     /// See [`crate::order`]; used for UVM's files.
     pub order: Mutex<()>,
-    /// The control file that a device file is registered with (REGISTER_FD). The driver holds it open as long as the
-    /// device file is, whoever else closes it.
-    registered_with: OnceLock<FileId>,
     /// Calls under way on this file.
     active: AtomicUsize,
+}
+
+impl OpenFile {
+    fn new(id: FileId, kind: FileKind, fd: OwnedFd) -> Self {
+        Self {
+            id,
+            kind,
+            fd,
+            order: Mutex::new(()),
+            active: AtomicUsize::new(0),
+        }
+    }
 }
 
 /// A file with a call under way: it is not given up before this is dropped.
@@ -82,21 +99,64 @@ enum Found {
 const MOST_HINTS: usize = 4096;
 
 /// The files of one container.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FileTable {
+    keeper: Arc<KeeperLink>,
+    /// Half of the descriptors that a process may have: what is passed to a keeper that has no room is lost.
+    most_files: usize,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    next: u64,
     files: Vec<Arc<OpenFile>>,
     hints: HashMap<(i32, i32), Arc<OpenFile>>,
 }
 
 impl FileTable {
+    /// The files that a state knows and whose duplicates were stored. What was stored and is not known is given up: a broker
+    /// was killed between noting it and the call.
+    #[must_use]
+    pub fn restore(keeper: Arc<KeeperLink>, state: &State, stored: Vec<(FileId, OwnedFd)>) -> Self {
+        let mut files = Vec::new();
+        let known: HashMap<FileId, FileKind> = state
+            .files()
+            .filter(|(_, entry)| !entry.is_closing)
+            .map(|(id, entry)| (id, entry.kind))
+            .collect();
+        for (id, fd) in stored {
+            if let Some(kind) = known.get(&id) {
+                files.push(Arc::new(OpenFile::new(id, *kind, fd)));
+            }
+        }
+        let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _hard)| soft);
+        Self {
+            keeper,
+            most_files: usize::try_from(soft / 2).unwrap_or(512),
+            inner: Mutex::new(Inner {
+                files,
+                hints: HashMap::new(),
+            }),
+        }
+    }
+
+    /// A file by its identity, as long as it is held.
+    #[must_use]
+    pub fn in_use(&self, id: FileId) -> Option<InUse> {
+        let inner = self.lock();
+        let file = inner.files.iter().find(|file| file.id == id)?;
+        Some(InUse::new(file))
+    }
+
     /// Looks up descriptor `number` of thread `tid`.
-    pub fn look_up(&self, driver: &dyn Driver, tid: i32, tgid: i32, number: i32) -> Lookup {
+    pub fn look_up(
+        &self,
+        driver: &dyn Driver,
+        journal: &Journal,
+        tid: i32,
+        tgid: i32,
+        number: i32,
+    ) -> Lookup {
         let hint = self.lock().hints.get(&(tid, number)).map(InUse::new);
         if let Some(file) = hint {
             match sys::kcmp::file(tid, number, file.fd.as_fd()) {
@@ -105,7 +165,7 @@ impl FileTable {
                 Err(error) => return Lookup::Failed(error),
             }
         }
-        match self.find(driver, tid, tgid, number) {
+        match self.find(driver, journal, tid, tgid, number) {
             Ok(Found::Ours(file)) => {
                 let mut inner = self.lock();
                 if inner.hints.len() >= MOST_HINTS {
@@ -119,7 +179,14 @@ impl FileTable {
         }
     }
 
-    fn find(&self, driver: &dyn Driver, tid: i32, tgid: i32, number: i32) -> io::Result<Found> {
+    fn find(
+        &self,
+        driver: &dyn Driver,
+        journal: &Journal,
+        tid: i32,
+        tgid: i32,
+        number: i32,
+    ) -> io::Result<Found> {
         let fd = duplicate(tid, tgid, number)?;
         let Some(kind) = driver.classify(fd.as_fd()) else {
             return Ok(Found::Foreign(fd));
@@ -132,15 +199,21 @@ impl FileTable {
                 return Ok(Found::Ours(InUse::new(file)));
             }
         }
-        inner.next += 1;
-        let file = Arc::new(OpenFile {
-            id: FileId(inner.next),
-            kind,
-            fd,
-            order: Mutex::new(()),
-            registered_with: OnceLock::new(),
-            active: AtomicUsize::new(0),
-        });
+        if inner.files.len() >= self.most_files {
+            return Err(nix::errno::Errno::EMFILE.into());
+        }
+        let id = {
+            let mut change = journal.change();
+            let id = change.next_file();
+            change.note(Op::FileSeen(id, kind));
+            id
+        };
+        // From here on the keeper has it, so no call on it can outlive the file's identity.
+        if let Err(error) = self.keeper.store(Stored::File(id, kind), fd.as_fd()) {
+            journal.change().note(Op::FileGone(id));
+            return Err(error);
+        }
+        let file = Arc::new(OpenFile::new(id, kind, fd));
         let in_use = InUse::new(&file);
         inner.files.push(file);
         Ok(Found::Ours(in_use))
@@ -151,28 +224,21 @@ impl FileTable {
         self.lock().files.clone()
     }
 
-    /// Notes that the driver has registered a device file with a control file. The first registration stays: the driver
-    /// refuses a second.
-    pub fn register(&self, device: &OpenFile, control: FileId) {
-        let _inner = self.lock();
-        device.registered_with.get_or_init(|| control);
-    }
-
     /// Takes a file out of the table unless a call is under way on it, or a device file of the table is registered with it;
     /// our duplicate closes when the returned one goes.
-    pub fn take_idle(&self, id: FileId) -> Option<Arc<OpenFile>> {
+    pub fn take_idle(&self, journal: &Journal, id: FileId) -> Option<Arc<OpenFile>> {
         let mut inner = self.lock();
         let at = inner.files.iter().position(|file| file.id == id)?;
         if inner.files.get(at)?.active.load(atomic::Ordering::SeqCst) > 0 {
             return None;
         }
-        if inner
-            .files
-            .iter()
-            .any(|file| file.registered_with.get() == Some(&id))
-        {
+        let mut change = journal.change();
+        let is_needed = |entry: &FileEntry| !entry.is_closing && entry.registered_with == Some(id);
+        if change.files().any(|(_, entry)| is_needed(entry)) {
             return None;
         }
+        change.note(Op::FileClosing(id));
+        drop(change);
         inner.hints.retain(|_, file| file.id != id);
         Some(inner.files.swap_remove(at))
     }

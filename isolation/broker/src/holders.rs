@@ -35,15 +35,19 @@ pub fn without_holder(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
     look: Look,
-    ours: &[i32],
+    of_driver: Option<i32>,
 ) -> Vec<Arc<OpenFile>> {
     let mut files: Vec<Sought> = held.into_iter().filter_map(Sought::new).collect();
-    let own = std::process::id().cast_signed();
+    // The keeper, which holds every file that is held here, has started this process.
+    let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
     let mut pids = processes_in(cgroup);
     if look == Look::Back {
         pids.reverse();
     }
-    for pid in pids.into_iter().filter(|pid| *pid != own && !ours.contains(pid)) {
+    for pid in pids
+        .into_iter()
+        .filter(|pid| !ours.contains(pid) && of_driver != Some(*pid))
+    {
         if files.iter().all(|file| file.is_held) {
             return Vec::new();
         }

@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod answer_files;
+pub mod board;
 pub mod container;
 pub mod control;
 pub mod counters;
@@ -22,9 +24,15 @@ pub mod fetch;
 pub mod files;
 pub mod holders;
 pub mod intake;
+pub mod journal;
+pub mod keeper;
+pub mod link;
 pub mod order;
 pub mod reaper;
 pub mod replay;
+mod segments;
 pub mod serve;
 pub mod start;
+pub mod state;
+pub mod takeover;
 pub mod workers;

@@ -1,35 +1,55 @@
-//! `cgpu-broker --dir FOLDER`: started by a door, ends with its container.
+//! `cgpu-broker --dir FOLDER`: the keeper of a container's broker, started by a door; ends with its container.
+//! `cgpu-broker --serve --dir FOLDER`: a broker, started by its keeper, which is at the other end of standard input.
 
 #![forbid(unsafe_code)]
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use broker::start::Broker;
+use broker::keeper::{self, Keeper};
+use broker::start::Standby;
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .with_ansi(false)
         .init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The door shows the last line of the log as the reason.
-            tracing::error!("{error:#}");
+            // The door shows the last line of the log as the reason, which is the first broker's where that did not start.
+            if !matches!(error.downcast_ref(), Some(keeper::Error::FirstBroker)) {
+                tracing::error!("{error:#}");
+            }
             ExitCode::FAILURE
         }
     }
 }
 
 fn run() -> anyhow::Result<()> {
-    let mut args = std::env::args_os().skip(1);
-    let dir = match (args.next(), args.next(), args.next()) {
-        (Some(flag), Some(dir), None) if flag == "--dir" => PathBuf::from(dir),
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    match args.as_slice() {
+        [flag, dir] if flag == "--dir" => Ok(Keeper::start(&PathBuf::from(dir))?.run()?),
+        [serve, flag, dir] if serve == "--serve" && flag == "--dir" => {
+            // The program is executed through a descriptor, whose number would be its name.
+            nix::sys::prctl::set_name(c"cgpu-broker").context("naming this process")?;
+            let keeper = io::stdin()
+                .as_fd()
+                .try_clone_to_owned()
+                .context("taking the keeper's socket")?;
+            close_stdin().context("closing standard input")?;
+            let standby = Standby::start(&PathBuf::from(dir), keeper)?;
+            Ok(standby.take_over()?.run()?)
+        }
         _ => anyhow::bail!("usage: cgpu-broker --dir FOLDER"),
-    };
-    let broker = Broker::start(&dir)?;
-    broker.say_ready().context("saying ready")?;
-    Ok(broker.run()?)
+    }
+}
+
+/// A second descriptor of the socket would hide this process's end from the keeper, were it inherited.
+fn close_stdin() -> anyhow::Result<()> {
+    let null = std::fs::File::open("/dev/null")?;
+    Ok(nix::unistd::dup2_stdin(null)?)
 }

@@ -42,7 +42,13 @@ impl Orders {
     /// Waits until no other call that changes the same objects is under way.
     pub fn take<'a>(&'a self, effect: &Effect, file: &'a OpenFile) -> InOrder<'a> {
         let (clients, objects) = match effect {
-            Effect::None | Effect::View(_) | Effect::ChannelClients { .. } => (None, None),
+            Effect::None
+            | Effect::View(_)
+            | Effect::ChannelClients { .. }
+            | Effect::ExportInfo { .. } => (None, None),
+            Effect::Export(verdict::Export { client, .. })
+            | Effect::Import(verdict::Import { client, .. }) => (None, Some(self.of(*client))),
+            Effect::Managed { .. } => (None, Some(&file.order)),
             Effect::Client => (Some(&self.clients), None),
             Effect::Free { client, object } if client == object => {
                 (Some(&self.clients), Some(self.of(*client)))

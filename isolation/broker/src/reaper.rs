@@ -19,7 +19,10 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use sys::pidfd::PidFd;
 
 use crate::container::Container;
+use crate::files::OpenFile;
 use crate::holders::{Look, without_holder};
+use crate::link::Stored;
+use crate::state::Op;
 
 /// Looking is not repeated within this time of the last look, unless a process has exited since.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -36,7 +39,6 @@ pub struct Reaper {
 #[derive(Debug, Default)]
 struct State {
     processes: HashMap<i32, PidFd>,
-    cgroup: Option<PathBuf>,
     looked_at: Option<Instant>,
 }
 
@@ -52,10 +54,12 @@ impl Reaper {
     }
 
     /// Takes the container's cgroup from one of its processes: only the processes in it need to be looked at.
-    pub fn set_cgroup_of(&self, pid: i32) {
-        let mut state = self.lock();
-        if state.cgroup.is_none() {
-            state.cgroup = cgroup_of(pid);
+    pub fn set_cgroup_of(&self, container: &Container, pid: i32) {
+        let mut change = container.journal.change();
+        if change.cgroup().is_none()
+            && let Some(folder) = cgroup_of(pid)
+        {
+            change.note(Op::Cgroup(folder));
         }
     }
 
@@ -106,22 +110,24 @@ impl Reaper {
     /// The slow beat.
     pub fn beat(&self, container: &Container) {
         container.processes.forget_ended();
+        container.replay.retain(&container.journal, |tid| {
+            fs::exists(format!("/proc/{tid}")).unwrap_or(true)
+        });
         container
-            .replay
-            .retain(|tid| fs::exists(format!("/proc/{tid}")).unwrap_or(true));
+            .answers
+            .retain_those_of(&container.journal.change());
         self.reap(container);
     }
 
     fn reap(&self, container: &Container) -> bool {
         let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
-        let cgroup = self.lock().cgroup.clone();
-        let ours: Vec<i32> = container.driver.process().into_iter().collect();
+        let cgroup = container.journal.change().cgroup().cloned();
         let mut orphans = container.files.held();
         for look in [Look::Forth, Look::Back] {
             if orphans.is_empty() {
                 return false;
             }
-            orphans = without_holder(orphans, cgroup.as_deref(), look, &ours);
+            orphans = without_holder(orphans, cgroup.as_deref(), look, container.driver.process());
         }
         // Device files first: the driver holds the control file that one is registered with.
         orphans.sort_by_key(|file| file.kind == FileKind::Ctl);
@@ -129,23 +135,51 @@ impl Reaper {
         let mut found = false;
         for id in orphans {
             // A call under way keeps its file; it is looked at again on the next beat.
-            let Some(file) = container.files.take_idle(id) else {
+            let Some(file) = container.files.take_idle(&container.journal, id) else {
                 continue;
             };
             found = true;
-            // Order matters: our duplicate closes and the driver lets the memory go before the ledger says that there is room.
-            drop(file);
-            if let Err(error) = container.driver.closed(id) {
-                tracing::error!(error = %error, "a closed file could not be reported");
-            }
-            container.account.close_file(id);
+            close(container, id, Some(file));
         }
         found
+    }
+
+    /// Gives up what a former broker was giving up, and what it noted and never had.
+    pub fn finish_closing(&self, container: &Container) {
+        let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        // The journal first: a file that is noted between the two looks is held by the second.
+        let noted: Vec<(FileId, bool)> = {
+            let state = container.journal.change();
+            let noted = state.files().map(|(id, entry)| (id, entry.is_closing));
+            noted.collect()
+        };
+        let held = container.files.held();
+        for (id, is_closing) in noted {
+            if is_closing || !held.iter().any(|file| file.id == id) {
+                close(container, id, None);
+            }
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Order matters: the duplicates close and the driver lets the memory go before the ledger says that there is room. The last
+/// duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
+fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
+    let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
+    if let Err(error) = container.keeper.release(vec![Stored::File(id, kind)]) {
+        tracing::error!(error = %error, "the keeper was not told of a closed file");
+    }
+    drop(file);
+    if let Err(error) = container.driver.closed(id) {
+        tracing::error!(error = %error, "a closed file could not be reported");
+    }
+    container
+        .account
+        .close_file(&mut container.journal.change(), id);
 }
 
 /// The folder of a process's cgroup: the unified hierarchy's, or on older hosts the `pids` controller's, which every

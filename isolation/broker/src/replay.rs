@@ -18,31 +18,25 @@
 //!   tells this from a delivered answer, so the repetition is executed, and if it is refused *because its first try still
 //!   stands* (the handle exists already, or is gone already), the first answer is given. Kept for calls that book.
 //!
+//! What is kept of finished calls is journaled state ([`crate::state`]), so it outlives a broker; who serves whom is not.
+//!
+//! A broker that was killed while it gave an answer leaves the same doubt as a signal that woke the waiter: if the call no
+//! longer waits, its answer counts as taken. The blocks were written back before, so a repetition shows the answer's.
+//!
 //! "The same" means thread, system call, registers, and the struct as it was read: either as at the first try, or as that
 //! try's answer left it, since the answer is written before it is sent.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use driver::{NewFile, Segment};
+use driver::Segment;
+use serde::{Deserialize, Serialize};
 
-/// A finished call.
-#[derive(Debug)]
-pub struct Finished {
-    /// What the ioctl returns.
-    pub ret: i32,
-    /// The blocks as the tenant gave them.
-    pub before: Vec<Segment>,
-    /// The blocks as they are to be written back.
-    pub after: Vec<Segment>,
-    /// A file that is to be put in place of a descriptor.
-    pub new_file: Option<NewFile>,
-    /// Whether the account changed with it.
-    pub books: Books,
-}
+use crate::journal::Journal;
+use crate::state::{Finished, Kept, Op};
 
 /// Whether a call changes the account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Books {
     /// It does: it must not be executed twice.
     Yes,
@@ -51,7 +45,7 @@ pub enum Books {
 }
 
 /// One system call by its registers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallKey {
     tid: i32,
     nr: i32,
@@ -76,22 +70,15 @@ impl CallKey {
 }
 
 /// How a kept call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// Nobody waited for the answer.
     Undelivered,
+    /// The kernel took it; the caller may have dropped it.
     Answered,
 }
 
-#[derive(Debug)]
-enum Slot {
-    /// A worker serves the thread's call; the newest repetition waits under this ticket (0: none does).
-    UnderWay {
-        waiting: u64,
-    },
-    Kept(CallKey, End, Finished),
-}
-
-/// Calls under way and kept results, by thread: a thread makes one call at a time, so it has at most one of either.
+/// Calls under way, by thread: a thread makes one call at a time.
 #[derive(Debug, Default)]
 pub struct Replay {
     inner: Mutex<Inner>,
@@ -100,30 +87,32 @@ pub struct Replay {
 
 #[derive(Debug, Default)]
 struct Inner {
-    threads: HashMap<i32, Slot>,
+    /// A worker serves the thread's call; the newest repetition waits under this ticket (0: none does).
+    threads: HashMap<i32, u64>,
     next_ticket: u64,
 }
 
-/// Records of threads that died stay until the next beat; beyond this many no further result is kept.
-const MOST_RECORDS: usize = 1024;
-
 impl Replay {
-    /// Begins a call. Waits while another worker serves the thread's former call; `None` when a newer call of the thread came
-    /// meanwhile, or is over already: the caller waits for this one no more. A worker can be that late, and must not take what
-    /// is kept of the newer call; `is_waiting` asks the kernel.
-    pub fn enter(&self, call: CallKey, is_waiting: impl FnOnce() -> bool) -> Option<Turn<'_>> {
+    /// Begins a call, in a lane. Waits while another worker serves the thread's former call; `None` when a newer call of the
+    /// thread came meanwhile, or is over already: the caller waits for this one no more. A worker can be that late, and must
+    /// not take what is kept of the newer call; `is_waiting` asks the kernel.
+    pub fn enter<'a>(
+        &'a self,
+        journal: &'a Journal,
+        lane: u32,
+        call: CallKey,
+        is_waiting: impl FnOnce() -> bool,
+    ) -> Option<Turn<'a>> {
         let mut inner = self.lock();
         let mut ticket = 0;
-        while let Some(Slot::UnderWay { waiting }) = inner.threads.get(&call.tid) {
+        while let Some(waiting) = inner.threads.get(&call.tid).copied() {
             if ticket == 0 {
                 inner.next_ticket += 1;
                 ticket = inner.next_ticket;
-                inner
-                    .threads
-                    .insert(call.tid, Slot::UnderWay { waiting: ticket });
+                inner.threads.insert(call.tid, ticket);
                 // An older repetition gives up.
                 self.freed.notify_all();
-            } else if *waiting != ticket {
+            } else if waiting != ticket {
                 return None;
             }
             inner = self
@@ -131,28 +120,43 @@ impl Replay {
                 .wait(inner)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        if inner.threads.contains_key(&call.tid) && !is_waiting() {
+        let kept = journal.change().kept(call.tid).cloned();
+        if kept.is_some() && !is_waiting() {
             return None;
         }
-        let former = inner
-            .threads
-            .insert(call.tid, Slot::UnderWay { waiting: 0 });
-        let earlier = match former {
-            Some(Slot::Kept(key, end, finished)) if key == call => Some((end, finished)),
-            Some(Slot::Kept(..) | Slot::UnderWay { .. }) | None => None,
-        };
+        inner.threads.insert(call.tid, 0);
         Some(Turn {
             replay: self,
+            journal,
+            lane,
             call,
-            earlier,
+            had: kept.is_some(),
+            earlier: kept.filter(|kept| kept.key == call),
         })
     }
 
+    /// Goes on with a call that a former broker began: nobody else serves its thread yet.
+    pub fn resume<'a>(&'a self, journal: &'a Journal, lane: u32, call: CallKey) -> Turn<'a> {
+        self.lock().threads.insert(call.tid, 0);
+        let kept = journal.change().kept(call.tid).cloned();
+        Turn {
+            replay: self,
+            journal,
+            lane,
+            call,
+            had: kept.is_some(),
+            earlier: kept.filter(|kept| kept.key == call),
+        }
+    }
+
     /// Forgets what is kept for threads that are gone.
-    pub fn retain(&self, is_alive: impl Fn(i32) -> bool) {
-        self.lock()
-            .threads
-            .retain(|tid, slot| matches!(slot, Slot::UnderWay { .. }) || is_alive(*tid));
+    pub fn retain(&self, journal: &Journal, is_alive: impl Fn(i32) -> bool) {
+        let kept: Vec<i32> = journal.change().kept_threads().collect();
+        for tid in kept.into_iter().filter(|tid| !is_alive(*tid)) {
+            if !self.lock().threads.contains_key(&tid) {
+                journal.change().note(Op::ForgetThread(tid));
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -165,12 +169,18 @@ impl Replay {
 #[derive(Debug)]
 pub struct Turn<'a> {
     replay: &'a Replay,
+    journal: &'a Journal,
+    lane: u32,
     call: CallKey,
-    earlier: Option<(End, Finished)>,
+    /// Whether anything is kept for the thread.
+    had: bool,
+    /// What is kept of this very call, as far as it is still wanted.
+    earlier: Option<Kept>,
 }
 
 impl Turn<'_> {
     /// Whether something is kept of a former try: it may be taken only while the caller is known to wait for this one.
+    #[must_use]
     pub fn is_repetition(&self) -> bool {
         self.earlier.is_some()
     }
@@ -179,63 +189,67 @@ impl Turn<'_> {
     /// as at the first try nor as that try's answer left it, this is another call, and nothing is kept of the first.
     pub fn undelivered(&mut self, arg: &[u8]) -> Option<Finished> {
         let is = |segments: &[Segment]| segments.first().is_some_and(|first| first.bytes == arg);
-        match self.earlier.take()? {
-            (End::Undelivered, finished) if is(&finished.before) || is(&finished.after) => {
+        let kept = self.earlier.take()?;
+        let finished = &kept.finished;
+        match kept.end {
+            End::Undelivered if is(&finished.before) || is(&finished.after) => {
+                let finished = finished.clone();
+                // Kept until the answer is taken.
+                self.earlier = Some(kept);
                 Some(finished)
             }
-            (End::Answered, finished) if is(&finished.after) => {
-                self.earlier = Some((End::Answered, finished));
+            End::Answered if is(&finished.after) => {
+                self.earlier = Some(kept);
                 None
             }
-            (End::Undelivered | End::Answered, _) => None,
+            End::Undelivered | End::Answered => None,
         }
     }
 
     /// The answer that the same call was given, which may have been dropped unseen, if `stands` finds its result in place.
-    pub fn answered(&mut self, stands: impl FnOnce(&Finished) -> bool) -> Option<Finished> {
-        self.earlier
-            .take_if(|(end, finished)| *end == End::Answered && stands(finished))
-            .map(|(_, finished)| finished)
+    #[must_use]
+    pub fn answered(&self, stands: impl FnOnce(&Finished) -> bool) -> Option<Finished> {
+        let kept = self.earlier.as_ref()?;
+        (kept.end == End::Answered && stands(&kept.finished)).then(|| kept.finished.clone())
     }
 
     /// Nobody waited for the result: it is kept for the repetition.
-    pub fn keep_undelivered(self, finished: Finished) {
-        self.keep(End::Undelivered, finished);
+    pub fn keep_undelivered(mut self) {
+        let mut change = self.journal.change();
+        if change.open_in(self.lane).is_some() {
+            change.note(Op::Settle(self.lane, Some(End::Undelivered)));
+        }
+        self.had = false;
     }
 
     /// The kernel took the answer.
-    pub fn delivered(mut self, finished: Finished) {
-        match finished.books {
-            Books::Yes => self.keep(End::Answered, finished),
-            Books::No => self.earlier = None,
+    pub fn delivered(mut self, finished: &Finished) {
+        let end = match finished.books {
+            Books::Yes => Some(End::Answered),
+            Books::No => None,
+        };
+        let mut change = self.journal.change();
+        if change.open_in(self.lane).is_some() {
+            change.note(Op::Settle(self.lane, end));
+        } else {
+            change.note(Op::Keep(self.call.tid, end));
         }
+        self.had = false;
     }
 
     /// The call was refused, and the kernel took that answer.
     pub fn refused(mut self) {
         self.earlier = None;
     }
-
-    fn keep(mut self, end: End, finished: Finished) {
-        self.earlier = Some((end, finished));
-    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut inner = self.replay.lock();
-        let tid = self.call.tid;
-        let kept = self
-            .earlier
-            .take()
-            .filter(|_| inner.threads.len() <= MOST_RECORDS)
-            .map(|(end, finished)| Slot::Kept(self.call, end, finished));
-        let former = match kept {
-            Some(slot) => inner.threads.insert(tid, slot),
-            None => inner.threads.remove(&tid),
-        };
-        drop(inner);
-        if matches!(former, Some(Slot::UnderWay { waiting }) if waiting != 0) {
+        if self.had && self.earlier.is_none() {
+            self.journal.change().note(Op::Keep(self.call.tid, None));
+        }
+        let waiting = self.replay.lock().threads.remove(&self.call.tid);
+        if waiting.is_some_and(|ticket| ticket != 0) {
             self.replay.freed.notify_all();
         }
     }
@@ -244,7 +258,9 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use crate::state::{Answer, Begun, Numbering, SetAside, State};
+    use driver::{Caller, FileId, FileKind};
+    use std::sync::{Arc, mpsc};
 
     const CALL: [u64; 3] = [3, 0xc020_462b, 0x1000];
 
@@ -252,50 +268,97 @@ mod tests {
         CallKey::new(tid, 16, registers)
     }
 
-    fn finished(before: u8, after: u8) -> Finished {
-        let segment = |byte| {
-            vec![Segment {
-                address: 0x1000,
-                link: None,
-                bytes: vec![byte; 4],
-            }]
-        };
-        Finished {
-            ret: 0,
-            before: segment(before),
-            after: segment(after),
-            new_file: None,
-            books: Books::Yes,
+    fn segments(byte: u8) -> Arc<Vec<Segment>> {
+        Arc::new(vec![Segment {
+            address: 0x1000,
+            link: None,
+            bytes: vec![byte; 4],
+        }])
+    }
+
+    struct Stage {
+        replay: Replay,
+        journal: Journal,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let state = || State::new(ledger::Ledger::new(&[]), Numbering::default());
+            Self {
+                replay: Replay::default(),
+                journal: Journal::open(Journal::memfd().unwrap(), state).unwrap(),
+            }
         }
-    }
 
-    fn with_undelivered(call: CallKey) -> Replay {
-        let replay = Replay::default();
-        replay
-            .enter(call, || true)
-            .unwrap()
-            .keep_undelivered(finished(1, 2));
-        replay
-    }
+        fn enter(&self, call: CallKey) -> Turn<'_> {
+            self.replay.enter(&self.journal, 0, call, || true).unwrap()
+        }
 
-    fn take(replay: &Replay, call: CallKey, arg: u8) -> bool {
-        let mut turn = replay.enter(call, || true).unwrap();
-        let taken = turn.undelivered(&[arg; 4]).is_some();
-        turn.refused();
-        taken
+        /// What the driver made of the turn's call: 1 became 2.
+        fn execute(&self, call: CallKey) -> Finished {
+            let mut change = self.journal.change();
+            let begun = Begun {
+                number: change.next_call(),
+                key: call,
+                caller: Caller {
+                    tgid: call.tid,
+                    tid: call.tid,
+                },
+                file: FileId(1),
+                kind: FileKind::Ctl,
+                cmd: call.cmd,
+                before: segments(1),
+                fds: Vec::new(),
+                set_aside: SetAside::Nothing,
+            };
+            change.note(Op::Begin(0, Box::new(begun)));
+            change.note(Op::End(
+                0,
+                Answer {
+                    ret: 0,
+                    after: segments(2),
+                    replaces: None,
+                    books: Books::Yes,
+                },
+            ));
+            change.open_in(0).unwrap().finished.clone().unwrap()
+        }
+
+        fn with_undelivered(call: CallKey) -> Self {
+            let stage = Self::new();
+            let turn = stage.enter(call);
+            stage.execute(call);
+            turn.keep_undelivered();
+            stage
+        }
+
+        /// Whether the call, with this struct, gets the record; its answer is delivered.
+        fn take(&self, call: CallKey, arg: u8) -> bool {
+            let mut turn = self.enter(call);
+            match turn.undelivered(&[arg; 4]) {
+                Some(finished) => {
+                    turn.delivered(&finished);
+                    true
+                }
+                None => {
+                    turn.refused();
+                    false
+                }
+            }
+        }
     }
 
     #[test]
     fn the_same_call_made_again_gets_the_record_once() {
-        let replay = with_undelivered(call(7, CALL));
+        let stage = Stage::with_undelivered(call(7, CALL));
         let dirty = call(7, [3, 0xffff_0000_c020_462b, 0x1000]);
-        assert!(take(&replay, dirty, 1));
-        assert!(!take(&replay, dirty, 1));
+        assert!(stage.take(dirty, 1));
+        assert!(!stage.take(dirty, 1));
     }
 
     #[test]
     fn a_struct_that_holds_the_answer_already_is_the_same_call() {
-        assert!(take(&with_undelivered(call(7, CALL)), call(7, CALL), 2));
+        assert!(Stage::with_undelivered(call(7, CALL)).take(call(7, CALL), 2));
     }
 
     #[test]
@@ -308,35 +371,39 @@ mod tests {
             (CallKey::new(7, 9, CALL), 1),
             (first, 9),
         ] {
-            let replay = with_undelivered(first);
-            assert!(!take(&replay, other, arg), "{other:?}");
-            assert!(!take(&replay, first, 1), "the record is gone: {other:?}");
+            let stage = Stage::with_undelivered(first);
+            assert!(!stage.take(other, arg), "{other:?}");
+            assert!(!stage.take(first, 1), "the record is gone: {other:?}");
         }
     }
 
     #[test]
     fn a_caller_that_gave_up_again_finds_its_record_next_time() {
-        let replay = with_undelivered(call(7, CALL));
-        drop(replay.enter(call(7, CALL), || true).unwrap());
-        assert!(take(&replay, call(7, CALL), 1));
+        let stage = Stage::with_undelivered(call(7, CALL));
+        drop(stage.enter(call(7, CALL)));
+        let mut turn = stage.enter(call(7, CALL));
+        assert!(turn.undelivered(&[1; 4]).is_some());
+        turn.keep_undelivered();
+        assert!(stage.take(call(7, CALL), 1));
     }
 
     #[test]
     fn threads_do_not_share_records() {
-        let replay = with_undelivered(call(7, CALL));
-        assert!(!take(&replay, call(8, CALL), 1));
-        assert!(take(&replay, call(7, CALL), 1));
+        let stage = Stage::with_undelivered(call(7, CALL));
+        assert!(!stage.take(call(8, CALL), 1));
+        assert!(stage.take(call(7, CALL), 1));
+        stage.replay.retain(&stage.journal, |tid| tid != 7);
+        assert!(stage.journal.change().kept(7).is_none());
     }
 
     #[test]
     fn an_answer_is_given_again_only_where_it_still_stands() {
         for (stands, arg, given) in [(true, 2, true), (false, 2, false), (true, 1, false)] {
-            let replay = Replay::default();
-            replay
-                .enter(call(7, CALL), || true)
-                .unwrap()
-                .delivered(finished(1, 2));
-            let mut turn = replay.enter(call(7, CALL), || true).unwrap();
+            let stage = Stage::new();
+            let turn = stage.enter(call(7, CALL));
+            let finished = stage.execute(call(7, CALL));
+            turn.delivered(&finished);
+            let mut turn = stage.enter(call(7, CALL));
             assert!(turn.undelivered(&[arg; 4]).is_none());
             assert_eq!(turn.answered(|_| stands).is_some(), given);
         }
@@ -344,15 +411,17 @@ mod tests {
 
     #[test]
     fn a_repetition_waits_for_the_first_try_and_only_the_newest_one_does() {
-        let replay = Replay::default();
-        let (replay, first) = (&replay, replay.enter(call(7, CALL), || true).unwrap());
-        let is_waited_for = |ticket| matches!(replay.lock().threads.get(&7), Some(Slot::UnderWay { waiting }) if *waiting == ticket);
+        let stage = Stage::new();
+        let (stage, first) = (&stage, stage.enter(call(7, CALL)));
+        let is_waited_for = |ticket| stage.replay.lock().threads.get(&7) == Some(&ticket);
         std::thread::scope(|scope| {
             let (said, heard) = mpsc::channel();
             let repeat = |number: u8| {
                 let said = said.clone();
                 scope.spawn(move || {
-                    let turn = replay.enter(call(7, CALL), || true);
+                    let turn = stage
+                        .replay
+                        .enter(&stage.journal, 0, call(7, CALL), || true);
                     let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
                     said.send((number, result)).unwrap();
                 });
@@ -363,21 +432,44 @@ mod tests {
             }
             repeat(2);
             assert_eq!(heard.recv().unwrap(), (1, None));
-            first.keep_undelivered(finished(1, 2));
+            stage.execute(call(7, CALL));
+            first.keep_undelivered();
             assert_eq!(heard.recv().unwrap(), (2, Some(true)));
         });
     }
 
     #[test]
     fn a_worker_that_is_late_leaves_what_is_kept_of_the_newer_call() {
-        let replay = Replay::default();
-        replay
-            .enter(call(7, CALL), || true)
-            .unwrap()
-            .keep_undelivered(finished(1, 2));
-        assert!(replay.enter(call(7, [3, 1, 2]), || false).is_none());
-        let mut turn = replay.enter(call(7, CALL), || true).unwrap();
+        let stage = Stage::with_undelivered(call(7, CALL));
+        let late = call(7, [3, 1, 2]);
+        assert!(
+            stage
+                .replay
+                .enter(&stage.journal, 1, late, || false)
+                .is_none()
+        );
+        let mut turn = stage.enter(call(7, CALL));
         assert!(turn.is_repetition());
         assert!(turn.undelivered(&[1; 4]).is_some());
+    }
+
+    #[test]
+    fn a_successor_takes_what_was_kept() {
+        let file = Journal::memfd().unwrap();
+        let state = || State::new(ledger::Ledger::new(&[]), Numbering::default());
+        let stage = Stage {
+            replay: Replay::default(),
+            journal: Journal::open(file.try_clone().unwrap(), state).unwrap(),
+        };
+        let turn = stage.enter(call(7, CALL));
+        stage.execute(call(7, CALL));
+        turn.keep_undelivered();
+        drop(stage);
+        let stage = Stage {
+            replay: Replay::default(),
+            journal: Journal::open(file, state).unwrap(),
+        };
+        assert!(stage.take(call(7, CALL), 1));
+        assert!(!stage.take(call(7, CALL), 1));
     }
 }

@@ -1,12 +1,18 @@
 //! One notified call, from the kernel's question to our answer.
 //!
 //! ```text
-//! receive → turn → whose file? → which call? → copy → replay? → verdict → set aside → execute → book → rewrite → write back → answer
+//! receive → turn → whose file? → which call? → copy → replay? → verdict
+//!         → set aside, begun → execute → booked, finished → write back → answer → settled
 //! ```
+//!
+//! Each of *begun*, *finished* and *settled* is one frame of the journal: whichever was the last when the broker was killed says
+//! what a successor has to do ([`crate::takeover`]). Calls that are refused before they are begun leave nothing behind, and are
+//! served afresh.
 //!
 //! The tenant's memory is read once, before the verdict, and what the driver executes is that copy.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at};
@@ -15,12 +21,16 @@ use sys::seccomp::{Listener, Notification};
 use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
 use crate::account::{self, Origin, Why};
+use crate::board::{Lane, Phase};
 use crate::container::{Acquaintance, Container, surface};
-use crate::counters::count;
+use crate::counters::Counter;
 use crate::fetch;
 use crate::files::{InUse, Lookup, OpenFile};
+use crate::journal::Change;
+use crate::order::InOrder;
 use crate::reaper::Reaper;
-use crate::replay::{Books, CallKey, Finished, Turn};
+use crate::replay::{Books, CallKey, Turn};
+use crate::state::{self, Answer, Begun, Finished, NamedFd, SetAside};
 
 const SYS_IOCTL: i32 = 16;
 const SYS_MMAP: i32 = 9;
@@ -51,9 +61,15 @@ enum Outcome {
     GivenUp,
 }
 
-/// Answers one call. An answer that cannot be delivered is kept for the call's repetition.
-pub fn serve(container: &Container, reaper: &Reaper, listener: &Listener, call: &Notification) {
-    count(&container.counters.total);
+/// Answers one call, which stands in the lane. An answer that cannot be delivered is kept for the call's repetition.
+pub fn serve(
+    container: &Container,
+    reaper: &Reaper,
+    listener: &Listener,
+    lane: &Lane,
+    call: &Notification,
+) {
+    container.counters.count(Counter::Total);
     let Some((tgid, acquaintance)) = container.processes.of(call.tid) else {
         let _gone = listener.fail(call.id, ESRCH);
         return;
@@ -61,19 +77,25 @@ pub fn serve(container: &Container, reaper: &Reaper, listener: &Listener, call: 
     if acquaintance == Acquaintance::New {
         reaper.watch(tgid);
     }
-    let [first, second, third, ..] = call.args;
-    let key = CallKey::new(call.tid, call.nr, [first, second, third]);
-    let Some(mut turn) = container.replay.enter(key, || listener.is_waiting(call.id)) else {
+    let key = key_of(call);
+    let is_waiting = || listener.is_waiting(call.id);
+    let entered = container
+        .replay
+        .enter(&container.journal, lane.number(), key, is_waiting);
+    let Some(mut turn) = entered else {
         return;
     };
     let caller = Caller {
         tgid,
         tid: call.tid,
     };
-    match outcome(container, reaper, listener, call, caller, &mut turn) {
-        Outcome::Finished(finished) => deliver(listener, call, turn, finished),
+    match outcome(container, reaper, listener, lane, call, caller, &mut turn) {
+        Outcome::Finished(finished) => {
+            deliver(container, Some(listener), lane, call, turn, &finished);
+        }
         Outcome::Errno(errno) => {
-            count(&container.counters.refused);
+            container.counters.count(Counter::Refused);
+            lane.set_phase(Phase::Refusing);
             // A caller that waits no more has not seen the refusal, and will ask again.
             if listener.fail(call.id, errno).is_ok() {
                 turn.refused();
@@ -84,11 +106,13 @@ pub fn serve(container: &Container, reaper: &Reaper, listener: &Listener, call: 
             status,
             at,
         } => {
-            count(&container.counters.refused);
+            container.counters.count(Counter::Refused);
             let mut answered = argument.clone();
             put_u32(&mut answered.bytes, at, status);
             if listener.is_waiting(call.id) {
-                let answered = match fetch::write_back(call.tid, &[argument], &[answered]) {
+                let written = fetch::write_back(call.tid, &[argument], &[answered]);
+                lane.set_phase(Phase::Refusing);
+                let answered = match written {
                     Ok(()) => listener.answer(call.id, 0),
                     Err(_unwritable) => listener.fail(call.id, EFAULT),
                 };
@@ -98,7 +122,8 @@ pub fn serve(container: &Container, reaper: &Reaper, listener: &Listener, call: 
             }
         }
         Outcome::Proceed => {
-            count(&container.counters.continued);
+            container.counters.count(Counter::Continued);
+            lane.set_phase(Phase::Refusing);
             if listener.proceed(call.id).is_ok() {
                 turn.refused();
             }
@@ -107,10 +132,17 @@ pub fn serve(container: &Container, reaper: &Reaper, listener: &Listener, call: 
     }
 }
 
+/// By which a call is known again.
+pub(crate) fn key_of(call: &Notification) -> CallKey {
+    let [first, second, third, ..] = call.args;
+    CallKey::new(call.tid, call.nr, [first, second, third])
+}
+
 fn outcome(
     container: &Container,
     reaper: &Reaper,
     listener: &Listener,
+    lane: &Lane,
     call: &Notification,
     caller: Caller,
     turn: &mut Turn<'_>,
@@ -133,7 +165,7 @@ fn outcome(
         return map(&lookup);
     }
     match lookup {
-        Lookup::Ours(file) => ioctl(container, reaper, listener, call, caller, &file, turn),
+        Lookup::Ours(file) => ioctl(container, reaper, listener, lane, call, caller, &file, turn),
         // Never handed to the kernel: another thread could put a file of the driver under this number meanwhile.
         Lookup::Foreign(_) => Outcome::Errno(ENOTTY),
         Lookup::Failed(error) => Outcome::Errno(error.raw_os_error().unwrap_or(EBADF)),
@@ -144,7 +176,9 @@ fn outcome(
 fn look_up(container: &Container, reaper: &Reaper, caller: Caller, number: i32) -> Lookup {
     let look = |tgid| {
         let driver = container.driver.as_ref();
-        container.files.look_up(driver, caller.tid, tgid, number)
+        let journal = &container.journal;
+        let (files, tid) = (&container.files, caller.tid);
+        files.look_up(driver, journal, tid, tgid, number)
     };
     match look(caller.tgid) {
         Lookup::Failed(error) => {
@@ -170,10 +204,15 @@ fn map(lookup: &Lookup) -> Outcome {
     }
 }
 
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a call, where it comes from, and who serves it"
+)]
 fn ioctl(
     container: &Container,
     reaper: &Reaper,
     listener: &Listener,
+    lane: &Lane,
     call: &Notification,
     caller: Caller,
     file: &InUse,
@@ -193,7 +232,7 @@ fn ioctl(
         return Outcome::GivenUp;
     }
     if let Some(finished) = turn.undelivered(&argument.bytes) {
-        count(&container.counters.replayed);
+        container.counters.count(Counter::Replayed);
         return Outcome::Finished(finished);
     }
     let mut segments = vec![argument];
@@ -215,36 +254,45 @@ fn ioctl(
     if stays_in_the_caller(container.driver.binding(), &op, &effect, &segments) {
         return hand_back(container, &op, &effect, file, caller.tgid, &segments);
     }
-    let decoded = Decoded {
+    let begun = match begin(
+        container,
+        reaper,
+        lane,
+        Asked {
+            op: &op,
+            effect: &effect,
+            cmd,
+            key: key_of(call),
+            caller,
+            file,
+        },
+        segments,
+    ) {
+        Ok(begun) => begun,
+        Err(Refused { refusal, argument }) => return refused(refusal, argument),
+    };
+    let Ready {
+        number,
+        before,
+        fds,
+        in_order,
+    } = begun;
+    let request = Request {
         op: &op,
         effect: &effect,
         cmd,
+        caller,
+        ticket: Ticket {
+            lane: lane.number(),
+            call: number,
+        },
+        file,
+        before,
+        fds,
     };
-    let before = segments.clone();
-    let result = execute(container, reaper, file, caller, decoded, segments);
-    if !result.as_ref().is_ok_and(|done| done.succeeded)
-        && let Some(first) = turn.answered(|first| {
-            let account = &container.account;
-            account.stands(&effect, file.id, &op, &first.after)
-        })
-    {
-        count(&container.counters.replayed);
-        return Outcome::Finished(first);
-    }
-    match result {
-        Ok(done) => Outcome::Finished(Finished {
-            ret: done.ret,
-            before,
-            after: done.after,
-            new_file: done.new_file,
-            books: if done.succeeded {
-                account::books(&effect)
-            } else {
-                Books::No
-            },
-        }),
-        Err(refusal) => refused(refusal, before.into_iter().next()),
-    }
+    let finished = carry_out(container, request, turn);
+    drop(in_order);
+    Outcome::Finished(finished)
 }
 
 fn refused(refusal: Refusal, argument: Option<Segment>) -> Outcome {
@@ -259,102 +307,273 @@ fn refused(refusal: Refusal, argument: Option<Segment>) -> Outcome {
     }
 }
 
-/// One decoded call.
-#[derive(Clone, Copy)]
-struct Decoded<'a> {
+/// A call that was let through.
+struct Asked<'a> {
     op: &'a Op,
     effect: &'a Effect,
     cmd: u32,
-}
-
-/// What the driver made of a call.
-struct Done {
-    ret: i32,
-    after: Vec<Segment>,
-    new_file: Option<NewFile>,
-    succeeded: bool,
-}
-
-fn execute(
-    container: &Container,
-    reaper: &Reaper,
-    file: &OpenFile,
+    key: CallKey,
     caller: Caller,
-    Decoded { op, effect, cmd }: Decoded<'_>,
+    file: &'a InUse,
+}
+
+/// A call that the journal knows.
+struct Ready<'a> {
+    number: u64,
+    before: Arc<Vec<Segment>>,
+    fds: Vec<FdSlot>,
+    in_order: InOrder<'a>,
+}
+
+struct Refused {
+    refusal: Refusal,
+    argument: Option<Segment>,
+}
+
+/// Sets aside what the call needs and notes that it goes to the driver, in one frame.
+fn begin<'a>(
+    container: &'a Container,
+    reaper: &Reaper,
+    lane: &Lane,
+    asked: Asked<'a>,
     segments: Vec<Segment>,
-) -> Result<Done, Refusal> {
-    let account = &container.account;
-    let fds = descriptors(container, caller, op, &segments)?;
-    let _in_order = container.orders.take(effect, file);
-    let set_aside = match account.set_aside(effect, op) {
-        Ok(set_aside) => set_aside,
-        // A process that has just exited may still be charged: look before saying no.
-        Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) if reaper.reap_now(container) => {
-            account
-                .set_aside(effect, op)
-                .map_err(|(refusal, why)| note(container, refusal, &why))?
-        }
-        Err((refusal, why)) => return Err(note(container, refusal, &why)),
+) -> Result<Ready<'a>, Refused> {
+    let Asked {
+        op,
+        effect,
+        cmd,
+        key,
+        caller,
+        file,
+    } = asked;
+    let before = Arc::new(segments);
+    let refuse = |refusal| Refused {
+        refusal,
+        argument: before.first().cloned(),
     };
-    let mut request = Call { cmd, segments, fds };
+    let fds = descriptors(container, caller, op, &before).map_err(refuse)?;
+    let in_order = container.orders.take(effect, file);
+    let account = &container.account;
+    let mut change = container.journal.change();
+    let mut set_aside = account.set_aside(&mut change, effect, op);
+    if let Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) = &set_aside {
+        // A process that has just exited may still be charged: look before saying no.
+        drop(change);
+        let found = reaper.reap_now(container);
+        change = container.journal.change();
+        if found {
+            set_aside = account.set_aside(&mut change, effect, op);
+        }
+    }
+    let set_aside = set_aside.map_err(|(refusal, why)| refuse(note(container, refusal, &why)))?;
+    let number = change.next_call();
+    let begun = Begun {
+        number,
+        key,
+        caller,
+        file: file.id,
+        kind: file.kind,
+        cmd,
+        before: Arc::clone(&before),
+        fds: fds
+            .iter()
+            .map(|slot| NamedFd {
+                at: slot.at,
+                number: slot.number,
+                file: slot.file,
+            })
+            .collect(),
+        set_aside,
+    };
+    change.note(state::Op::Begin(lane.number(), Box::new(begun)));
+    drop(change);
+    Ok(Ready {
+        number,
+        before,
+        fds,
+        in_order,
+    })
+}
+
+/// A call on its way to the driver, for the first time or after a former broker has sent it.
+pub(crate) struct Request<'a> {
+    pub(crate) op: &'a Op,
+    pub(crate) effect: &'a Effect,
+    pub(crate) cmd: u32,
+    pub(crate) caller: Caller,
+    pub(crate) ticket: Ticket,
+    pub(crate) file: &'a OpenFile,
+    pub(crate) before: Arc<Vec<Segment>>,
+    pub(crate) fds: Vec<FdSlot>,
+}
+
+/// Has the driver execute a begun call, and books and notes in one frame what came of it.
+pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn<'_>) -> Finished {
+    let Request {
+        op,
+        effect,
+        cmd,
+        caller,
+        ticket,
+        file,
+        before,
+        fds,
+    } = request;
+    let account = &container.account;
+    let mut call = Call {
+        cmd,
+        segments: before.as_ref().clone(),
+        fds,
+    };
     let target = FileRef {
         id: file.id,
         kind: file.kind,
         fd: file.fd.as_fd(),
     };
-    let done = match container
-        .driver
-        .execute(target, caller, Ticket::UNREMEMBERED, &mut request)
-    {
-        Ok(done) => done,
+    let done = container.driver.execute(target, caller, ticket, &mut call);
+    let mut answer = match done {
+        Ok(done) => {
+            container.counters.count(Counter::Executed);
+            Done {
+                ret: done.ret,
+                new_file: done.new_file,
+                after: call.segments,
+            }
+        }
         Err(error) => {
             tracing::error!(call = op.name(), error = %error, "the driver could not be reached");
-            account.give_back(set_aside);
-            return Err(Refusal::Errno(error.errno()));
+            Done::errno(error.errno(), &before)
         }
     };
-    count(&container.counters.executed);
-    let mut after = request.segments;
+    let mut replaces = None;
+    if let Some(NewFile { replaces: at, fd }) = answer.new_file.take() {
+        match container.answers.keep(ticket.call, fd) {
+            Ok(()) => replaces = Some(at),
+            Err(error) => {
+                tracing::error!(error = %error, "a file of an answer could not be kept");
+                let errno = error.raw_os_error().unwrap_or(EBADF);
+                answer = Done::errno(errno, &before);
+            }
+        }
+    }
     let status = op
         .status_at(container.release)
-        .and_then(|at| u32_at(&after.first()?.bytes, at))
+        .and_then(|at| u32_at(&answer.after.first()?.bytes, at))
         .unwrap_or_default();
-    let succeeded = done.ret >= 0 && status == 0;
+    let succeeded = answer.ret >= 0 && status == 0;
+    let mut change = container.journal.change();
+    let set_aside = change
+        .open_in(ticket.lane)
+        .map_or(SetAside::Nothing, |open| open.begun.set_aside.clone());
+    let mut books = Books::No;
     if succeeded {
         let origin = Origin {
             file: file.id,
             process: caller.tgid,
         };
-        account.book(effect, set_aside, origin, op, &after);
-        learn(container, file, op, &request.fds, &after);
-        if let Effect::View(view) = effect {
-            account.rewrite(view, op, &mut after)?;
+        account.book(&mut change, effect, &set_aside, origin, op, &answer.after);
+        learn(container, &mut change, file, op, &call.fds, &answer.after);
+        books = account::books(effect);
+        if let Effect::View(view) = effect
+            && let Err(refusal) = account.rewrite(&mut change, view, op, &mut answer.after)
+        {
+            container.counters.count(Counter::Refused);
+            answer = Done::refused(refusal, &before);
         }
     } else {
-        account.give_back(set_aside);
+        account.give_back(&mut change, &set_aside);
+        let first =
+            turn.answered(|first| account.stands(&change, effect, file.id, op, &first.after));
+        if let Some(first) = first {
+            container.counters.count(Counter::Replayed);
+            books = first.books;
+            answer = Done {
+                ret: first.ret,
+                new_file: None,
+                after: first.after.as_ref().clone(),
+            };
+        }
     }
-    Ok(Done {
-        ret: done.ret,
-        after,
-        new_file: done.new_file,
-        succeeded,
+    let ended = Answer {
+        ret: answer.ret,
+        after: Arc::new(answer.after),
+        replaces,
+        books,
+    };
+    change.note(state::Op::End(ticket.lane, ended.clone()));
+    let noted = change
+        .open_in(ticket.lane)
+        .and_then(|open| open.finished.clone());
+    noted.unwrap_or_else(|| {
+        debug_assert!(false, "the call was begun in this lane");
+        Finished {
+            number: ticket.call,
+            ret: ended.ret,
+            before,
+            after: ended.after,
+            replaces,
+            books,
+        }
     })
 }
 
+/// What the tenant is to see.
+struct Done {
+    ret: i32,
+    new_file: Option<NewFile>,
+    after: Vec<Segment>,
+}
+
+impl Done {
+    fn errno(errno: i32, before: &[Segment]) -> Self {
+        Self {
+            ret: -errno,
+            new_file: None,
+            after: before.to_vec(),
+        }
+    }
+
+    fn refused(refusal: Refusal, before: &[Segment]) -> Self {
+        match refusal {
+            Refusal::Errno(errno) => Self::errno(errno, before),
+            Refusal::Status { status, at } => {
+                let mut after = before.to_vec();
+                if let Some(first) = after.first_mut() {
+                    put_u32(&mut first.bytes, at, status);
+                }
+                Self {
+                    ret: 0,
+                    new_file: None,
+                    after,
+                }
+            }
+        }
+    }
+}
+
 /// Takes from a successful call what later ones are understood by.
-fn learn(container: &Container, file: &OpenFile, op: &Op, fds: &[FdSlot], after: &[Segment]) {
-    container.account.learn_instance(op, after);
+fn learn(
+    container: &Container,
+    change: &mut Change<'_>,
+    file: &OpenFile,
+    op: &Op,
+    fds: &[FdSlot],
+    after: &[Segment],
+) {
+    container.account.learn_instance(change, op, after);
     if let (Op::Escape(row), Some(slot)) = (op, fds.first())
         && **row == escape::NV_ESC_REGISTER_FD
         && let Some((control, FileKind::Ctl)) = slot.file
     {
-        container.files.register(file, control);
+        change.note(state::Op::FileRegistered(file.id, control));
     }
 }
 
 /// Counts a refusal and says why. A tenant that retries all day must not fill a disk, hence debug.
 fn note(container: &Container, refusal: Refusal, why: &Why) -> Refusal {
-    container.account.count_refusal(why);
+    if let Why::Ledger(ledger::Refusal::OverQuota { card, .. }) = why {
+        container.counters.count(Counter::OverQuota(*card));
+    }
     tracing::debug!(container = container.name, ?refusal, %why, "refused");
     refusal
 }
@@ -378,10 +597,9 @@ fn descriptors(
         return Ok(Vec::new());
     }
     let at = u32::try_from(at).map_err(|_beyond| Refusal::Errno(EFAULT))?;
-    match container
-        .files
-        .look_up(container.driver.as_ref(), caller.tid, caller.tgid, number)
-    {
+    let (driver, journal) = (container.driver.as_ref(), &container.journal);
+    let (tid, tgid) = (caller.tid, caller.tgid);
+    match container.files.look_up(driver, journal, tid, tgid, number) {
         Lookup::Ours(file) => {
             let fd = file
                 .fd
@@ -474,23 +692,23 @@ fn hand_back(
     tgid: i32,
     segments: &[Segment],
 ) -> Outcome {
-    match container.account.set_aside(effect, op) {
+    let account = &container.account;
+    let mut change = container.journal.change();
+    match account.set_aside(&mut change, effect, op) {
         Ok(set_aside) => {
             let origin = Origin {
                 file: file.id,
                 process: tgid,
             };
             match effect {
-                Effect::MapExternal { .. } => container
-                    .account
-                    .book(effect, set_aside, origin, op, segments),
-                Effect::Object { .. } => {
-                    container.account.give_back(set_aside);
-                    container
-                        .account
-                        .note_unconfirmed(effect, origin, op, segments);
+                Effect::MapExternal { .. } => {
+                    account.book(&mut change, effect, &set_aside, origin, op, segments);
                 }
-                _ => container.account.give_back(set_aside),
+                Effect::Object { .. } => {
+                    account.give_back(&mut change, &set_aside);
+                    account.note_unconfirmed(&mut change, effect, origin, op, segments);
+                }
+                _ => account.give_back(&mut change, &set_aside),
             }
             Outcome::Proceed
         }
@@ -498,23 +716,42 @@ fn hand_back(
     }
 }
 
-fn deliver(listener: &Listener, call: &Notification, turn: Turn<'_>, finished: Finished) {
-    if !listener.is_waiting(call.id) {
-        return turn.keep_undelivered(finished);
+/// Gives a finished call its answer, if it still waits; without a listener it does not.
+pub(crate) fn deliver(
+    container: &Container,
+    listener: Option<&Listener>,
+    lane: &Lane,
+    call: &Notification,
+    turn: Turn<'_>,
+    finished: &Finished,
+) {
+    let Some(listener) = listener.filter(|listener| listener.is_waiting(call.id)) else {
+        return turn.keep_undelivered();
+    };
+    if let Some(replaces) = finished.replaces {
+        let Some(file) = container.answers.of(finished.number) else {
+            tracing::error!("the file of an answer is gone");
+            return turn.keep_undelivered();
+        };
+        if let Err(error) = listener.replace_descriptor(call.id, replaces, file.as_fd()) {
+            tracing::debug!(error = %error, "a file could not be handed to the caller");
+            return turn.keep_undelivered();
+        }
     }
-    if let Some(NewFile { replaces, fd }) = &finished.new_file
-        && let Err(error) = listener.replace_descriptor(call.id, *replaces, fd.as_fd())
-    {
-        tracing::debug!(error = %error, "a file could not be handed to the caller");
-        return turn.keep_undelivered(finished);
-    }
-    let answered = match fetch::write_back(call.tid, &finished.before, &finished.after) {
+    let written = fetch::write_back(call.tid, &finished.before, &finished.after);
+    lane.set_phase(Phase::Answering);
+    let answered = match written {
         Ok(()) if finished.ret < 0 => listener.fail(call.id, -finished.ret),
         Ok(()) => listener.answer(call.id, i64::from(finished.ret)),
         Err(_unwritable) => listener.fail(call.id, EFAULT),
     };
     match answered {
-        Ok(()) => turn.delivered(finished),
-        Err(_gone) => turn.keep_undelivered(finished),
+        Ok(()) => {
+            turn.delivered(finished);
+            if finished.replaces.is_some() && finished.books == Books::No {
+                container.answers.give_up(finished.number);
+            }
+        }
+        Err(_gone) => turn.keep_undelivered(),
     }
 }

@@ -1,35 +1,52 @@
-//! From `--dir` to a broker that is ready, and until it ends.
+//! The serving broker, from its start by the keeper until it ends.
+//!
+//! ```text
+//! started ─▶ ready to take over ─Take…Start─▶ serving ──HandOver──▶ ended
+//!             (a standby)                        │ keeper gone
+//!                                                ▼
+//!                                      serving alone, until SIGTERM or the container's end
+//! ```
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cards::grant::{DriverSpec, Grant};
-use driver::kernel::KernelDriver;
+use cards::grant::{DriverSpec, Grant, Mode};
+use driver::executor::{ConnectError, kernel_for};
 use driver::sim::SimDriver;
-use driver::{Driver, ImplicitBytes};
+use driver::{Binding, Driver, ImplicitBytes};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvabi::{DriverVersion, Release};
 
-use crate::account::{Account, Slot, uuid_bytes};
-use crate::container::{Container, Processes};
-use crate::workers::{Session, WAKE_SIGNAL};
-use crate::{control, intake};
-
+use crate::account::{Slot, uuid_bytes};
+use crate::container::{Container, Inheritance, TakeOverError};
+use crate::control::{BrokerStatus, Serving};
+use crate::keeper::{self, Abandonment};
+use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
 use crate::reaper::Reaper;
+use crate::takeover::take_over;
+use crate::workers::{Session, WAKE_SIGNAL};
+use crate::{control, journal};
 
 /// The capability that reading another process's memory and descriptors needs; the broker keeps no other.
 const KEPT: [caps::Capability; 1] = [caps::Capability::CAP_SYS_PTRACE];
 
-/// How often closed files are looked for, and the door's lock.
-const BEAT_MS: u16 = 1000;
+/// How often the keeper is shown that this process is not stuck; it replaces one that is still for ten times as long.
+const BEAT_MS: u16 = 200;
+
+/// How often closed files are looked for.
+const LOOK_MS: u64 = 1000;
+
+/// How long a hand-over waits for calls under way; what is not finished then is the successor's.
+const FINISH: Duration = Duration::from_millis(15);
 
 /// What a real driver takes for a context where nothing was measured on this card: GPreempt's figure for an A100 is 44 MiB.
 const KERNEL_IMPLICIT: ImplicitBytes = ImplicitBytes {
@@ -64,12 +81,9 @@ pub enum Error {
     /// A card's name is not a UUID.
     #[error("card {0} is not named GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")]
     CardName(String),
-    /// Another broker serves this container.
-    #[error("another broker holds {0}")]
-    Taken(PathBuf),
     /// No kernel driver.
     #[error(transparent)]
-    Kernel(#[from] driver::kernel::OpenError),
+    Kernel(#[from] ConnectError),
     /// The simulated driver does not answer.
     #[error(transparent)]
     Driver(#[from] driver::Error),
@@ -82,156 +96,252 @@ pub enum Error {
     /// Capabilities could not be dropped.
     #[error("capabilities could not be dropped")]
     Capabilities(#[source] caps::errors::CapsError),
-    /// The kernel has no user notification.
-    #[error("this kernel has no seccomp user notification")]
-    Seccomp(#[source] std::io::Error),
+    /// Talking to the keeper failed.
+    #[error("{0} the keeper")]
+    Keeper(&'static str, #[source] std::io::Error),
+    /// The keeper ended, or said something else.
+    #[error("the keeper did not hand over")]
+    NoHandOver,
+    /// What was handed over cannot be used.
+    #[error(transparent)]
+    TakeOver(#[from] TakeOverError),
 }
 
-/// A broker that is ready to serve.
+/// A broker that could take over at once.
+pub struct Standby {
+    dir: PathBuf,
+    name: String,
+    driver: Box<dyn Driver>,
+    release: Release,
+    slots: Vec<Slot>,
+    link: KeeperLink,
+}
+
+/// A broker that serves.
 pub struct Broker {
     dir: PathBuf,
     container: Arc<Container>,
     reaper: Arc<Reaper>,
+    look: Look,
     epoll: Arc<Epoll>,
     // Registered with `epoll`; readable once the broker is told to end.
     _signals: SignalFd,
     notify: OwnedFd,
     control: UnixListener,
     sessions: HashMap<u64, Arc<Session>>,
-    next_session: u64,
+    last_token: u64,
     has_served: bool,
-    // Held while the broker lives; the kernel releases it when the process ends, however it ends.
-    _lock: File,
+    status: BrokerStatus,
+    // Held while a broker lives, whether the keeper does or not; the kernel releases it with the last process that has it.
+    _lock: OwnedFd,
 }
 
 /// What an epoll event is about. Processes report their pid, which is above neither bound.
 const TOKEN_SIGNAL: u64 = u64::MAX;
 const TOKEN_NOTIFY: u64 = u64::MAX - 1;
 const TOKEN_CONTROL: u64 = u64::MAX - 2;
+const TOKEN_KEEPER: u64 = u64::MAX - 3;
 const SESSIONS_FROM: u64 = 1 << 40;
 
-impl Broker {
-    /// Takes the container's folder: lock, driver, sockets; then drops every capability that serving does not need.
+impl Standby {
+    /// Reads the grant, opens the driver and drops every capability that serving does not need; then tells the keeper.
     ///
     /// # Errors
-    /// [`Error`]; nothing is left behind but the folder's lock file.
-    pub fn start(dir: &Path) -> Result<Self, Error> {
-        let io = |step: &'static str, path: PathBuf| {
-            move |source: std::io::Error| Error::Io { step, path, source }
-        };
-        sys::seccomp::supported().map_err(Error::Seccomp)?;
-        let grant = Grant::read(dir).map_err(|source| Error::Grant {
-            dir: dir.to_owned(),
-            source,
-        })?;
-        let lock_path = dir.join("broker.lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .read(true)
-            .open(&lock_path)
-            .map_err(io("opening", lock_path.clone()))?;
-        if !sys::lock::try_exclusive(&lock).map_err(io("locking", lock_path.clone()))? {
-            return Err(Error::Taken(lock_path));
-        }
-
-        let name = format!("{}/{}", grant.key.namespace(), grant.key.id());
-        let driver: Box<dyn Driver> = match &grant.driver {
-            DriverSpec::Kernel => Box::new(KernelDriver::open(KERNEL_IMPLICIT)?),
-            DriverSpec::Sim { socket } => Box::new(SimDriver::connect(socket, &name)?),
-        };
+    /// [`Error`]; nothing is left behind.
+    pub fn start(dir: &Path, keeper: OwnedFd) -> Result<Self, Error> {
+        let grant = read_grant(dir)?;
+        let name = keeper::name_of(&grant);
+        let driver = driver_of(dir, &grant, &name)?;
         let version: DriverVersion = driver
             .version()
             .parse()
             .map_err(|_malformed| Error::Version(driver.version().to_owned()))?;
         let release = Release::of(version)?;
         let slots: Vec<Slot> = grant.cards.iter().map(slot).collect::<Result<_, _>>()?;
-        let account = Account::new(release, slots, driver.cards(), driver.implicit());
-
-        let notify_path = dir.join("notify.sock");
-        let control_path = dir.join("control.sock");
-        for path in [&notify_path, &control_path] {
-            // Left by a broker that was killed; the lock says that it is gone.
-            let _absent = fs::remove_file(path);
-        }
-        let notify = UnixListener::bind(&notify_path).map_err(io("listening on", notify_path))?;
-        let control =
-            UnixListener::bind(&control_path).map_err(io("listening on", control_path))?;
-
-        let mut mask = SigSet::empty();
-        mask.add(Signal::SIGTERM);
-        mask.add(Signal::SIGINT);
-        let no_path = PathBuf::new;
-        mask.thread_block()
-            .map_err(|errno| io("blocking signals", no_path())(errno.into()))?;
-        sys::signal::interrupts(WAKE_SIGNAL).map_err(io("handling signals", no_path()))?;
-        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC)
-            .map_err(|errno| io("waiting for signals", no_path())(errno.into()))?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| io("making an epoll", no_path())(errno.into()))?;
-        let epoll = Arc::new(epoll);
-        let notify = OwnedFd::from(notify);
-        for (fd, token) in [
-            (signals.as_fd(), TOKEN_SIGNAL),
-            (notify.as_fd(), TOKEN_NOTIFY),
-            (control.as_fd(), TOKEN_CONTROL),
-        ] {
-            epoll
-                .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
-                .map_err(|errno| io("watching a descriptor", no_path())(errno.into()))?;
-        }
+        let io = |step| {
+            move |source| Error::Io {
+                step,
+                path: PathBuf::new(),
+                source,
+            }
+        };
+        sys::signal::interrupts(WAKE_SIGNAL).map_err(io("handling signals"))?;
         drop_capabilities()?;
-        let container = Arc::new(Container {
-            name,
-            release,
-            driver,
-            account,
-            files: Default::default(),
-            replay: Default::default(),
-            orders: Default::default(),
-            counters: Default::default(),
-            processes: Processes::default(),
-        });
-        let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
+        let link = KeeperLink::from(keeper);
+        let hello = FromBroker::Hello {
+            protocol: PROTOCOL,
+            journal: journal::VERSION,
+        };
+        link.send(&hello, &[])
+            .map_err(|source| Error::Keeper("greeting", source))?;
         Ok(Self {
             dir: dir.to_owned(),
-            container,
-            reaper,
-            epoll,
-            _signals: signals,
-            notify,
-            control,
-            sessions: HashMap::new(),
-            next_session: SESSIONS_FROM,
-            has_served: false,
-            _lock: lock,
+            name,
+            driver,
+            release,
+            slots,
+            link,
         })
     }
 
-    /// Says `ready` on standard output and closes it: the door waits for this.
+    /// Waits until the keeper hands over, takes up what the former broker has left, and serves.
     ///
     /// # Errors
-    /// When nobody reads it: the door is gone.
-    pub fn say_ready(&self) -> std::io::Result<()> {
-        let null = OpenOptions::new().write(true).open("/dev/null")?;
-        {
-            let mut stdout = std::io::stdout().lock();
-            stdout.write_all(b"ready\n")?;
-            stdout.flush()?;
+    /// [`Error`]; what was handed over is as it was, for another broker to take.
+    pub fn take_over(self) -> Result<Broker, Error> {
+        let Some(handed) = Handed::receive(&self.link)? else {
+            return Err(Error::NoHandOver);
+        };
+        let io = |step| {
+            move |errno: nix::errno::Errno| Error::Io {
+                step,
+                path: PathBuf::new(),
+                source: errno.into(),
+            }
+        };
+        let keeper = Arc::new(self.link);
+        let container = Arc::new(Container::take_over(
+            self.name,
+            self.release,
+            self.driver,
+            self.slots,
+            Inheritance {
+                board: handed.board,
+                journal: handed.journal,
+                stored: handed.stored,
+                keeper: Arc::clone(&keeper),
+            },
+        )?);
+        container.board.beat();
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGTERM);
+        mask.add(Signal::SIGINT);
+        mask.thread_block().map_err(io("blocking signals"))?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC)
+            .map_err(io("waiting for signals"))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io("making an epoll"))?;
+        let epoll = Arc::new(epoll);
+        let control = UnixListener::from(handed.control);
+        let watched = [
+            (Some(signals.as_fd()), TOKEN_SIGNAL),
+            (Some(control.as_fd()), TOKEN_CONTROL),
+            (keeper.socket(), TOKEN_KEEPER),
+        ];
+        for (fd, token) in watched {
+            if let Some(fd) = fd {
+                epoll
+                    .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
+                    .map_err(io("watching a descriptor"))?;
+            }
         }
-        nix::unistd::dup2_stdout(null)?;
-        Ok(())
+        let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
+        let look = Look::start(&container, &reaper).map_err(|source| Error::Io {
+            step: "starting a thread",
+            path: PathBuf::new(),
+            source,
+        })?;
+        let mut broker = Broker {
+            dir: self.dir,
+            reaper,
+            look,
+            epoll,
+            _signals: signals,
+            notify: handed.notify,
+            control,
+            sessions: HashMap::new(),
+            last_token: 0,
+            has_served: false,
+            status: BrokerStatus {
+                keeper_pid: std::os::unix::process::parent_id().cast_signed(),
+                pid: std::process::id().cast_signed(),
+                replaced: handed.replaced,
+                started_at_unix_ms: now_unix_ms(),
+            },
+            _lock: handed.lock,
+            container,
+        };
+        let sessions: Vec<Arc<Session>> = handed
+            .listeners
+            .into_iter()
+            .map(|(token, pid, listener)| broker.add_session(token, pid, listener))
+            .collect();
+        take_over(&broker.container, &sessions).map_err(|source| Error::Io {
+            step: "taking up calls",
+            path: PathBuf::new(),
+            source,
+        })?;
+        let keeper = &broker.container.keeper;
+        keeper
+            .send(&FromBroker::Ready, &[])
+            .map_err(|source| Error::Keeper("telling", source))?;
+        Ok(broker)
     }
+}
 
-    /// Serves until SIGTERM, or until neither door nor container is left.
+/// All that comes between `Take` and `Start`.
+struct Handed {
+    replaced: u64,
+    board: OwnedFd,
+    journal: OwnedFd,
+    control: OwnedFd,
+    notify: OwnedFd,
+    lock: OwnedFd,
+    listeners: Vec<(u64, Option<i32>, OwnedFd)>,
+    stored: Vec<(Stored, OwnedFd)>,
+}
+
+impl Handed {
+    fn receive(link: &KeeperLink) -> Result<Option<Self>, Error> {
+        let Some(socket) = link.socket() else {
+            return Ok(None);
+        };
+        let next = || {
+            link::receive::<FromKeeper>(socket).map_err(|source| Error::Keeper("hearing", source))
+        };
+        let Some((FromKeeper::Take { replaced }, fds)) = next()? else {
+            return Ok(None);
+        };
+        let Ok([board, journal, control, notify, lock]) = <[OwnedFd; 5]>::try_from(fds) else {
+            return Ok(None);
+        };
+        let mut handed = Self {
+            replaced,
+            board,
+            journal,
+            control,
+            notify,
+            lock,
+            listeners: Vec::new(),
+            stored: Vec::new(),
+        };
+        loop {
+            let Some((message, fds)) = next()? else {
+                return Ok(None);
+            };
+            match (message, fds.into_iter().next()) {
+                (FromKeeper::Listener { token, pid }, Some(fd)) => {
+                    handed.listeners.push((token, pid, fd));
+                }
+                (FromKeeper::Stored(what), Some(fd)) => handed.stored.push((what, fd)),
+                (FromKeeper::Start, None) => return Ok(Some(handed)),
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Broker {
+    /// Serves until it is told to end, or until neither door nor container is left.
     ///
     /// # Errors
     /// The system's, from waiting for events.
     pub fn run(mut self) -> std::io::Result<()> {
         let mut events = [EpollEvent::empty(); 16];
-        let mut last_beat = Instant::now();
+        let mut looked = Instant::now();
         loop {
+            // A thread that never gives the state back would keep all calls waiting: it must show here.
+            drop(self.container.journal.change());
+            self.container.board.beat();
             let ready = match self.epoll.wait(&mut events, EpollTimeout::from(BEAT_MS)) {
                 Ok(ready) => ready,
                 Err(nix::errno::Errno::EINTR) => continue,
@@ -243,19 +353,23 @@ impl Broker {
                         tracing::info!(container = self.container.name, "told to end");
                         return Ok(());
                     }
-                    TOKEN_NOTIFY => self.take_listener(),
+                    TOKEN_NOTIFY => self.take_listener_alone(),
                     TOKEN_CONTROL => self.answer_control(),
+                    TOKEN_KEEPER => {
+                        if self.hear_keeper()? == Heard::HandOver {
+                            self.hand_over();
+                            return Ok(());
+                        }
+                    }
                     token if token >= SESSIONS_FROM => self.end_session(token),
-                    pid => self
-                        .reaper
-                        .exited(&self.container, i32::try_from(pid).unwrap_or_default()),
+                    pid => self.look.exited(i32::try_from(pid).unwrap_or_default()),
                 }
             }
-            if last_beat.elapsed() >= Duration::from_millis(u64::from(BEAT_MS)) {
-                last_beat = Instant::now();
-                self.reaper.beat(&self.container);
+            if looked.elapsed() >= Duration::from_millis(LOOK_MS) {
+                looked = Instant::now();
+                self.look.beat();
                 self.sessions.retain(|_, session| !session.is_over());
-                if self.is_abandoned() {
+                if self.status.keeper_pid == 0 && self.abandonment().is_complete(&self.dir) {
                     tracing::info!(
                         container = self.container.name,
                         "neither door nor container is left"
@@ -266,38 +380,92 @@ impl Broker {
         }
     }
 
-    fn take_listener(&mut self) {
-        let connection = match sys::fd_passing::accept(self.notify.as_fd()) {
-            Ok(connection) => connection,
-            Err(error) => return tracing::warn!(error = %error, "accepting on notify.sock"),
-        };
-        let handed = match intake::receive(&connection) {
-            Ok(handed) => handed,
-            Err(error) => return tracing::warn!(error = %error, "a hand-over was turned away"),
-        };
-        if let Some(pid) = handed.pid {
-            self.reaper.set_cgroup_of(pid);
+    fn abandonment(&self) -> Abandonment {
+        Abandonment {
+            listeners: self.sessions.len(),
+            has_served: self.has_served,
         }
-        match Session::start(
-            handed.listener,
-            Arc::clone(&self.container),
-            Arc::clone(&self.reaper),
-        ) {
-            Ok(session) => {
-                let token = self.next_session;
-                self.next_session += 1;
-                // Only the end is of interest here; EPOLLHUP is always reported.
-                let hung_up = EpollEvent::new(EpollFlags::empty(), token);
-                if let Err(errno) = self.epoll.add(session.listener().as_fd(), hung_up) {
-                    tracing::warn!(error = %errno, "a listener's end will not be seen");
-                }
-                self.sessions.insert(token, session);
-                self.has_served = true;
-            }
+    }
+
+    fn hear_keeper(&mut self) -> std::io::Result<Heard> {
+        let keeper = Arc::clone(&self.container.keeper);
+        let Some(socket) = keeper.socket() else {
+            return Ok(Heard::Listener);
+        };
+        let received = match link::receive::<FromKeeper>(socket) {
+            Ok(received) => received,
             Err(error) => {
-                tracing::error!(error = %error, "no thread for a listener: its calls fail")
+                tracing::error!(error = %error, "the keeper is not understood");
+                return Ok(Heard::Listener);
+            }
+        };
+        match received {
+            Some((FromKeeper::Listener { token, pid }, fds)) => {
+                if let Some(listener) = fds.into_iter().next() {
+                    self.serve_listener(token, pid, listener);
+                }
+                Ok(Heard::Listener)
+            }
+            Some((FromKeeper::HandOver, _)) => Ok(Heard::HandOver),
+            Some((FromKeeper::Take { .. } | FromKeeper::Stored(_) | FromKeeper::Start, _)) => {
+                Ok(Heard::Listener)
+            }
+            None => {
+                self.go_on_alone()?;
+                Ok(Heard::Listener)
             }
         }
+    }
+
+    /// The keeper was killed. Its calls still wait for answers that only this process can give, so it serves on, and takes the
+    /// keeper's place for the door: by `broker.pid`, by `notify.sock`, by the lock that it shares.
+    fn go_on_alone(&mut self) -> std::io::Result<()> {
+        tracing::error!(
+            container = self.container.name,
+            "the keeper is gone: this broker serves on and cannot be replaced"
+        );
+        if let Some(socket) = self.container.keeper.socket() {
+            let _gone_anyway = self.epoll.delete(socket);
+        }
+        self.status.keeper_pid = 0;
+        keeper::record_identity(&self.dir)?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_NOTIFY);
+        Ok(self.epoll.add(self.notify.as_fd(), event)?)
+    }
+
+    fn take_listener_alone(&mut self) {
+        match keeper::accept_listener(self.notify.as_fd()) {
+            Ok(handed) => {
+                let token = self.last_token + 1;
+                self.serve_listener(token, handed.pid, handed.listener);
+            }
+            Err(error) => tracing::warn!(error = %error, "a hand-over was turned away"),
+        }
+    }
+
+    fn serve_listener(&mut self, token: u64, pid: Option<i32>, listener: OwnedFd) {
+        let session = self.add_session(token, pid, listener);
+        if let Err(error) = session.serve() {
+            tracing::error!(error = %error, "no thread for a listener: its calls wait");
+        }
+    }
+
+    fn add_session(&mut self, token: u64, pid: Option<i32>, listener: OwnedFd) -> Arc<Session> {
+        if let Some(pid) = pid {
+            self.reaper.set_cgroup_of(&self.container, pid);
+        }
+        let container = Arc::clone(&self.container);
+        let session = Session::new(listener, token, container, Arc::clone(&self.reaper));
+        // Only the end is of interest here; EPOLLHUP is always reported.
+        let hung_up = EpollEvent::new(EpollFlags::empty(), SESSIONS_FROM + token);
+        if let Err(errno) = self.epoll.add(session.listener().as_fd(), hung_up) {
+            tracing::warn!(error = %errno, "a listener's end will not be seen");
+        }
+        self.last_token = self.last_token.max(token);
+        self.has_served = true;
+        self.sessions
+            .insert(SESSIONS_FROM + token, Arc::clone(&session));
+        session
     }
 
     fn end_session(&mut self, token: u64) {
@@ -306,7 +474,19 @@ impl Broker {
             session.end();
         }
         // The processes of the session are gone, and so may be files that only they held.
-        self.reaper.reap_now(&self.container);
+        self.look.now();
+    }
+
+    /// Takes no further call and lets those under way end, for a moment. The board has what is left.
+    fn hand_over(&self) {
+        for session in self.sessions.values() {
+            session.end();
+        }
+        let until = Instant::now() + FINISH;
+        let are_busy = || self.sessions.values().any(|session| !session.is_over());
+        while are_busy() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     fn answer_control(&self) {
@@ -314,13 +494,16 @@ impl Broker {
             return;
         };
         let container = Arc::clone(&self.container);
-        let listeners = self.sessions.len();
+        let serving = Serving {
+            listeners: self.sessions.len(),
+            broker: self.status.clone(),
+        };
         // A slow reader must not keep listeners waiting.
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .stack_size(128 * 1024)
             .spawn(move || {
-                if let Err(error) = control::serve(stream, &container, listeners) {
+                if let Err(error) = control::serve(stream, &container, &serving) {
                     tracing::debug!(error = %error, "a control connection ended");
                 }
             });
@@ -328,18 +511,101 @@ impl Broker {
             tracing::warn!(error = %error, "no thread for a control connection");
         }
     }
+}
 
-    /// No door holds its lock and no process has the filter: nobody will ever need this broker again.
-    fn is_abandoned(&self) -> bool {
-        let door =
-            File::open(self.dir.join("door.lock")).and_then(|file| sys::lock::is_held(&file));
-        let door_is_gone = match door {
-            Ok(held) => !held,
-            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-        };
-        door_is_gone
-            && self.sessions.is_empty()
-            && (self.has_served || !self.dir.join("grant.json").exists())
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Listener,
+    HandOver,
+}
+
+/// The thread that looks for closed files: a driver may take its time to close one, which is no reason to take this
+/// process for stuck.
+struct Look {
+    work: Sender<Work>,
+    is_beat_due: Arc<AtomicBool>,
+}
+
+enum Work {
+    Exited(i32),
+    Now,
+    Beat,
+}
+
+impl Look {
+    fn start(container: &Arc<Container>, reaper: &Arc<Reaper>) -> std::io::Result<Self> {
+        let (work, due) = channel();
+        let is_beat_due = Arc::new(AtomicBool::new(false));
+        let (container, reaper) = (Arc::clone(container), Arc::clone(reaper));
+        let is_due = Arc::clone(&is_beat_due);
+        std::thread::Builder::new()
+            .name("reaper".to_owned())
+            .stack_size(256 * 1024)
+            .spawn(move || {
+                reaper.finish_closing(&container);
+                for work in due {
+                    match work {
+                        Work::Exited(pid) => reaper.exited(&container, pid),
+                        Work::Now => {
+                            reaper.reap_now(&container);
+                        }
+                        Work::Beat => {
+                            is_due.store(false, Ordering::SeqCst);
+                            reaper.beat(&container);
+                        }
+                    }
+                }
+            })?;
+        Ok(Self { work, is_beat_due })
+    }
+
+    fn exited(&self, pid: i32) {
+        self.send(Work::Exited(pid));
+    }
+
+    fn now(&self) {
+        self.send(Work::Now);
+    }
+
+    fn beat(&self) {
+        if !self.is_beat_due.swap(true, Ordering::SeqCst) {
+            self.send(Work::Beat);
+        }
+    }
+
+    fn send(&self, work: Work) {
+        if self.work.send(work).is_err() {
+            tracing::error!("the reaper's thread has ended");
+        }
+    }
+}
+
+/// The grant in a container's folder.
+///
+/// # Errors
+/// [`Error::Grant`]
+pub fn read_grant(dir: &Path) -> Result<Grant, Error> {
+    Grant::read(dir).map_err(|source| Error::Grant {
+        dir: dir.to_owned(),
+        source,
+    })
+}
+
+/// Who executes a container's calls.
+fn driver_of(dir: &Path, grant: &Grant, name: &str) -> Result<Box<dyn Driver>, Error> {
+    Ok(match &grant.driver {
+        DriverSpec::Kernel => kernel_for(binding_of(grant), dir, KERNEL_IMPLICIT)?,
+        DriverSpec::Sim { socket } => Box::new(SimDriver::connect(socket, name)?),
+    })
+}
+
+/// In whose process the kernel's driver is called.
+#[must_use]
+pub fn binding_of(grant: &Grant) -> Binding {
+    match (&grant.driver, grant.isolation.mode) {
+        (DriverSpec::Sim { .. }, _) => Binding::None,
+        (DriverSpec::Kernel, Mode::Strict) => Binding::Executor,
+        (DriverSpec::Kernel, Mode::Compat | Mode::Observe) => Binding::Caller,
     }
 }
 
@@ -354,6 +620,13 @@ fn slot(card: &cards::grant::CardGrant) -> Result<Slot, Error> {
     })
 }
 
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// RM takes privilege from the executing thread: with CAP_SYS_ADMIN this process would be a confused deputy.
 fn drop_capabilities() -> Result<(), Error> {
     use caps::{CapSet, CapsHashSet};
@@ -366,4 +639,20 @@ fn drop_capabilities() -> Result<(), Error> {
         caps::set(None, set, kept).map_err(Error::Capabilities)?;
     }
     Ok(())
+}
+
+/// Whether the door of a container is gone.
+#[must_use]
+pub fn door_is_gone(dir: &Path) -> bool {
+    let door = File::open(dir.join("door.lock")).and_then(|file| sys::lock::is_held(&file));
+    match door {
+        Ok(held) => !held,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether a container's grant is still there.
+#[must_use]
+pub fn has_grant(dir: &Path) -> bool {
+    fs::exists(dir.join("grant.json")).unwrap_or(true)
 }

@@ -2,7 +2,8 @@
 //!
 //! Every listener (one for the container's init, one for each exec) has as many threads as it has calls under way, and one
 //! more that waits: the thread that takes a call is the one that answers it, so no hand-over between threads is paid, and a
-//! call that blocks in the driver never keeps another waiting.
+//! call that blocks in the driver never keeps another waiting. Each thread has a lane of the board, where the kernel writes its
+//! calls.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::seccomp::Listener;
 use sys::signal::ThreadId;
 
+use crate::board::Lane;
 use crate::container::Container;
 use crate::reaper::Reaper;
 use crate::serve;
@@ -31,6 +33,7 @@ const MOST_WAITING: usize = 2;
 /// One listener and its threads.
 pub struct Session {
     listener: Listener,
+    token: u64,
     dead: AtomicBool,
     waiting: AtomicUsize,
     threads: Mutex<Vec<ThreadId>>,
@@ -39,28 +42,79 @@ pub struct Session {
 }
 
 impl Session {
+    /// A listener that nobody serves yet. The token names it on the board.
+    #[must_use]
+    pub fn new(
+        listener: OwnedFd,
+        token: u64,
+        container: Arc<Container>,
+        reaper: Arc<Reaper>,
+    ) -> Arc<Self> {
+        let listener = Listener::from(listener);
+        // An old kernel does not know it, and is slower.
+        let _unknown = listener.wake_on_same_cpu();
+        Arc::new(Self {
+            listener,
+            token,
+            dead: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            threads: Mutex::default(),
+            container,
+            reaper,
+        })
+    }
+
     /// Serves a listener from now on.
     ///
     /// # Errors
     /// When no thread can be started.
     pub fn start(
         listener: OwnedFd,
+        token: u64,
         container: Arc<Container>,
         reaper: Arc<Reaper>,
     ) -> std::io::Result<Arc<Self>> {
-        let listener = Listener::from(listener);
-        // An old kernel does not know it, and is slower.
-        let _unknown = listener.wake_on_same_cpu();
-        let session = Arc::new(Self {
-            listener,
-            dead: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
-            threads: Mutex::default(),
-            container,
-            reaper,
-        });
-        session.spawn()?;
+        let session = Self::new(listener, token, container, reaper);
+        session.serve()?;
         Ok(session)
+    }
+
+    /// Takes calls from now on.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn serve(self: &Arc<Self>) -> std::io::Result<()> {
+        self.spawn()
+    }
+
+    /// Starts a thread that does something first, with a lane in which a former broker has left a call, and then takes calls.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn serve_after(
+        self: &Arc<Self>,
+        lane: Lane,
+        first: impl FnOnce(&Self, &Lane) + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.spawn_with(lane, Some(first))
+    }
+
+    /// The listener's name on the board.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// The container that it belongs to.
+    #[must_use]
+    pub fn container(&self) -> &Arc<Container> {
+        &self.container
+    }
+
+    /// The reaper of that container.
+    #[must_use]
+    pub fn reaper(&self) -> &Reaper {
+        &self.reaper
     }
 
     /// The listener, to be watched for its end (`EPOLLHUP`).
@@ -89,12 +143,22 @@ impl Session {
     }
 
     fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
+        let lane = self.container.board.lane(self.token);
+        let lane = lane.ok_or(std::io::ErrorKind::QuotaExceeded)?;
+        self.spawn_with(lane, None::<fn(&Self, &Lane)>)
+    }
+
+    fn spawn_with(
+        self: &Arc<Self>,
+        lane: Lane,
+        first: Option<impl FnOnce(&Self, &Lane) + Send + 'static>,
+    ) -> std::io::Result<()> {
         let session = Arc::clone(self);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = thread::Builder::new()
             .name("calls".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || session.run());
+            .spawn(move || session.run(&lane, first));
         if let Err(error) = spawned {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(error);
@@ -102,16 +166,25 @@ impl Session {
         Ok(())
     }
 
-    fn run(self: Arc<Self>) {
+    fn run(self: Arc<Self>, lane: &Lane, first: Option<impl FnOnce(&Self, &Lane)>) {
         let id = ThreadId::current();
         self.lock().push(id);
-        self.wait_and_serve();
+        if let Some(first) = first {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            first(&self, lane);
+            lane.clear();
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+        }
+        self.wait_and_serve(lane);
         self.lock().retain(|other| *other != id);
     }
 
-    fn wait_and_serve(self: &Arc<Self>) {
+    fn wait_and_serve(self: &Arc<Self>, lane: &Lane) {
         while !self.dead.load(Ordering::SeqCst) {
-            let call = match self.listener.receive() {
+            let Some(words) = lane.for_next_call() else {
+                break;
+            };
+            let call = match self.listener.receive_into(words) {
                 Ok(call) => call,
                 Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
                     Errno::EINTR => continue,
@@ -123,11 +196,13 @@ impl Session {
             let others = self.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if others == 0
                 && self.lock().len() < MOST_THREADS
+                && !self.dead.load(Ordering::SeqCst)
                 && let Err(error) = self.spawn()
             {
                 tracing::warn!(error = %error, "no further thread for this container's calls");
             }
-            serve::serve(&self.container, &self.reaper, &self.listener, &call);
+            serve::serve(&self.container, &self.reaper, &self.listener, lane, &call);
+            lane.clear();
             if self.waiting.fetch_add(1, Ordering::SeqCst) >= MOST_WAITING {
                 break;
             }

@@ -6,7 +6,9 @@ use crate::identity::{AllocationId, CardSlot, ProcessId};
 use crate::refusal::Refusal;
 
 /// What an allocation is for; the driver's own per-process figures contain the first only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub enum Purpose {
     /// Memory that the tenant asked for by size.
     Memory,
@@ -15,7 +17,7 @@ pub enum Purpose {
 }
 
 /// Device memory that a call asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Demand {
     /// The card it comes from.
     pub card: CardSlot,
@@ -26,7 +28,7 @@ pub struct Demand {
 }
 
 /// One allocation of device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Allocation {
     /// The card it lies on.
     pub card: CardSlot,
@@ -41,7 +43,7 @@ pub struct Allocation {
 }
 
 /// One card's share. Sums are wider than what they add, so that no sequence of records can wrap them.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Share {
     pub(crate) quota_bytes: u64,
     pub(crate) held_bytes: u128,
@@ -69,7 +71,7 @@ pub(crate) fn narrow(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Accounts {
     shares: BTreeMap<CardSlot, Share>,
     allocations: BTreeMap<AllocationId, Allocation>,

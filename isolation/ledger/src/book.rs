@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 use crate::tree::Tree;
 
 /// The account of one container. One owner, behind the caller's lock; nothing in it waits.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Ledger {
     pub(crate) accounts: Accounts,
     pub(crate) counts: Counts,
@@ -24,7 +24,7 @@ pub struct Ledger {
     next_token: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Client {
     pub(crate) file: FileId,
     pub(crate) process: ProcessId,
@@ -32,7 +32,7 @@ pub(crate) struct Client {
 }
 
 /// What one file has exported, until it is closed.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Exports {
     /// What an import of an index yields: the last thing exported there.
     pub(crate) by_index: BTreeMap<u32, Source>,
@@ -42,7 +42,7 @@ pub(crate) struct Exports {
 }
 
 /// What a second reference to an object takes over from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Source {
     pub(crate) class: u32,
     pub(crate) kind: ObjectKind,
@@ -50,13 +50,13 @@ pub(crate) struct Source {
     pub(crate) allocation: Option<AllocationId>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Held {
     pub(crate) kind: ObjectKind,
     pub(crate) demand: Option<Demand>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pinned {
     pub(crate) source: Source,
     pub(crate) purpose: PinFor,
@@ -79,7 +79,7 @@ pub struct Reservation(pub(crate) u64);
 pub struct Pin(pub(crate) u64);
 
 /// What a pinned object is wanted for; the slots for it are held with the pin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum PinFor {
     /// Another handle: one more object of its kind.
     Duplicate,

@@ -6,7 +6,9 @@ use std::fmt;
 use crate::refusal::Refusal;
 
 /// What an object is to the ledger; the caller knows which driver class is which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub enum ObjectKind {
     /// A client itself (the root of a tree).
     Client,
@@ -29,7 +31,9 @@ pub enum ObjectKind {
 }
 
 /// What can be limited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub enum Counted {
     /// Objects of one kind.
     Kind(ObjectKind),
@@ -61,7 +65,7 @@ impl fmt::Display for Counted {
 }
 
 /// The most of each that the container may have; what is not named is not limited.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits(BTreeMap<Counted, u64>);
 
 impl Limits {
@@ -86,7 +90,7 @@ impl Limits {
 }
 
 /// Live ones and slots held for calls under way, together.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Counts {
     limits: Limits,
     now: BTreeMap<Counted, u64>,

@@ -3,16 +3,22 @@
 use std::fmt;
 
 /// The place of a card in the container's own list: 0 is what it sees as `/dev/nvidia0`'s card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct CardSlot(pub u8);
 
 /// One open file of the tenant (a struct file, not a descriptor), named by the broker and never used again
 /// for another file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct FileId(pub u64);
 
 /// A client of the resource manager (`hClient`, `hRoot`); the driver keeps these unique on a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct ClientHandle(pub u32);
 
 impl ClientHandle {
@@ -25,15 +31,21 @@ impl ClientHandle {
 }
 
 /// An object's handle, unique within its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct ObjectHandle(pub u32);
 
 /// The process that made an object, by the pid the broker reports with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct ProcessId(pub i32);
 
 /// One allocation of device memory, whatever refers to it. Never used twice in a ledger's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct AllocationId(pub(crate) u64);
 
 impl fmt::Display for CardSlot {

@@ -46,6 +46,13 @@
 //! driver* may be recorded; a record made of a tenant's words alone could uncharge what is still held. The
 //! one exception is [`Ledger::add_unconfirmed`], which can only add an uncharged object.
 //!
+//! # As data
+//!
+//! Every change is also an [`Operation`], a value that can be written down: [`Ledger::apply`] does what the
+//! method of the same name does. The same operations in the same order make the same ledger, token for
+//! token, and the whole ledger can be written down as well (serde), so a log of both is enough to have it
+//! back after its owner was killed.
+//!
 //! When a record contradicts what is held (a handle that exists already), the driver is right: the old
 //! object must be gone, and it is freed from the ledger first.
 
@@ -65,6 +72,7 @@ mod invariants;
 mod lookups;
 mod mappings;
 mod objects;
+mod operations;
 mod references;
 mod refusal;
 mod snapshot;
@@ -77,6 +85,7 @@ pub use identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, P
 pub use invariants::Discrepancy;
 pub use mappings::Span;
 pub use objects::{Actual, NewObject, Place, Recorded};
+pub use operations::{Applied, Operation, PinToken, ReservationToken};
 pub use refusal::Refusal;
 pub use snapshot::{CardUsage, ProcessUsage, Snapshot};
 pub use tree::Object;

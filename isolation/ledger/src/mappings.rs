@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use crate::identity::AllocationId;
 
 /// A piece of address space that is not empty and does not pass the end of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Span {
     base: u64,
     last: u64,
@@ -44,7 +46,7 @@ pub(crate) enum Change {
     Release(AllocationId),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Piece {
     pub(crate) last: u64,
     /// None for memory that is not on a card: it takes its place but holds nothing.
@@ -52,7 +54,7 @@ pub(crate) struct Piece {
 }
 
 /// Pieces by first address; no two overlap.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pieces(BTreeMap<u64, Piece>);
 
 impl Pieces {

@@ -9,7 +9,7 @@ use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle
 use crate::tree::{Object, Tree};
 
 /// Where a new handle stands, and who made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Place {
     /// The file on which the call was executed; it owns the client.
     pub file: FileId,
@@ -39,7 +39,7 @@ pub struct NewObject<'a> {
 }
 
 /// How much memory the driver really took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Actual {
     /// What was reserved.
     AsReserved,

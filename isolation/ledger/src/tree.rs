@@ -9,7 +9,7 @@ use crate::counts::ObjectKind;
 use crate::identity::{AllocationId, CardSlot, ObjectHandle, ProcessId};
 
 /// One object of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Object {
     /// The driver's class number, for the caller; the ledger does not look at it.
     pub class: u32,
@@ -27,7 +27,7 @@ pub struct Object {
     pub allocation: Option<AllocationId>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Tree {
     pub(crate) objects: BTreeMap<ObjectHandle, Object>,
     pub(crate) children: BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>>,

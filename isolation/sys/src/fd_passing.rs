@@ -12,7 +12,7 @@ use nix::sys::socket::{
 };
 
 /// Most descriptors that one message may carry here.
-const MAX_FDS: usize = 4;
+const MAX_FDS: usize = 8;
 
 /// Opens a listening SOCK_SEQPACKET socket at a path.
 ///

@@ -1,6 +1,9 @@
 //! Starting and stopping `cgpu-broker`.
 //!
-//! The broker is its own process group, so that a terminal's signals to its door pass it by, and it inherits nothing but
+//! What is started is the broker's *keeper*: it starts the process that serves, and another one when that ends. A keeper that
+//! is killed leaves its broker serving alone, which then names itself in `broker.pid`.
+//!
+//! The keeper is its own process group, so that a terminal's signals to its door pass it by, and it inherits nothing but
 //! the pipe of its readiness: what else was open here would keep an engine's pipes from ending.
 
 use std::fs::OpenOptions;
@@ -16,6 +19,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
+use cards::ContainerKey;
+
 use crate::state::ContainerDir;
 use crate::{Config, Error};
 
@@ -30,6 +35,12 @@ const LOG_TAIL_BYTES: u64 = 4096;
 
 /// How long a killed process may take to be gone; the kernel needs microseconds unless it hangs in a driver.
 const KILL_TIMEOUT_MS: u16 = 10_000;
+
+/// How long a broker that has lost its keeper may take to name itself.
+const SUCCESSION: Duration = Duration::from_secs(2);
+
+/// A new broker starts in milliseconds; its keeper gives up on one that does not after ten seconds.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Which process the broker is. The start time tells it from a later process of the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,11 +187,29 @@ fn last_line(log: &Path) -> String {
         .to_owned()
 }
 
-/// Ends the container's broker if it lives: SIGTERM, and SIGKILL after the configured time.
+/// Ends the container's broker if it lives: SIGTERM, and SIGKILL after the configured time. A killed keeper leaves a broker that
+/// serves alone; that is ended as well.
 ///
 /// # Errors
 /// It does not end, or a broker lives that this program cannot name.
 pub(crate) fn stop(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
+    let until = Instant::now() + SUCCESSION;
+    loop {
+        stop_recorded(config, dir)?;
+        if !dir.has_broker()? {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            return Err(Error::BrokerLives {
+                path: dir.path().to_owned(),
+            });
+        }
+        // It has just lost its keeper, and is about to say who it is.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn stop_recorded(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
     let patience_ms = u16::try_from(config.broker.stop_timeout_ms).unwrap_or(u16::MAX);
     if let Some(process) = recorded(dir)? {
         let stuck = |source| Error::BrokerStop {
@@ -201,13 +230,39 @@ pub(crate) fn stop(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
         }
         reap(dir);
     }
-    if dir.has_broker()? {
-        Err(Error::BrokerLives {
-            path: dir.path().to_owned(),
-        })
-    } else {
-        Ok(())
+    Ok(())
+}
+
+/// What a replacement of a container's broker came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// The broker that served until now.
+    pub old_pid: i32,
+    /// The broker that serves now.
+    pub pid: i32,
+    /// For how long calls waited, microseconds.
+    pub pause_us: u64,
+}
+
+/// Replaces the container's broker by the program that [`start`] would start now, while the container runs.
+///
+/// # Errors
+/// The broker does not answer, or says why it was not replaced; the former program serves on then.
+pub fn upgrade(config: &Config, key: &ContainerKey) -> Result<Upgraded, Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    let program = program(config)?;
+    let failed = |problem: String| Error::BrokerUpgrade {
+        key: key.clone(),
+        problem,
+    };
+    let request = serde_json::json!({"op": "upgrade", "program": program});
+    let answer = crate::control::ask_for(&dir.control_socket(), &request, UPGRADE_PATIENCE)
+        .map_err(|error| failed(format!("its broker does not answer: {error}")))?;
+    if let Some(problem) = answer.get("error").and_then(serde_json::Value::as_str) {
+        return Err(failed(problem.to_owned()));
     }
+    serde_json::from_value(answer)
+        .map_err(|error| failed(format!("its answer is not understood: {error}")))
 }
 
 /// The broker that was recorded, if that very process still lives.

@@ -25,9 +25,21 @@ pub(crate) fn status(socket: &Path) -> Option<Value> {
 /// # Errors
 /// The system's; it is not known then whether the broker has done it.
 pub(crate) fn ask(socket: &Path, request: &Value) -> std::io::Result<Value> {
+    ask_for(socket, request, PATIENCE)
+}
+
+/// [`ask`], with another patience.
+///
+/// # Errors
+/// As [`ask`].
+pub(crate) fn ask_for(
+    socket: &Path,
+    request: &Value,
+    patience: Duration,
+) -> std::io::Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut line = String::new();
     BufReader::new(stream.take(ANSWER_MAX_BYTES)).read_line(&mut line)?;

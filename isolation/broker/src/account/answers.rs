@@ -1,9 +1,7 @@
 //! Answers that pass by: what is learnt from them, and how they are rewritten to the slice.
 
-use std::collections::HashMap;
-
 use driver::Segment;
-use ledger::{CardSlot, ClientHandle, ObjectHandle};
+use ledger::{ClientHandle, ObjectHandle};
 use nvabi::bytes::u32_at;
 use nvabi::layout::card_info;
 use nvabi::{control, escape, status};
@@ -13,24 +11,26 @@ use verdict::{Op, Refusal};
 
 use super::Account;
 use super::translation::card_slot;
-
-/// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
-#[derive(Debug, Default)]
-pub(super) struct Numbering {
-    pub(super) slot_of_gpu_id: HashMap<u32, CardSlot>,
-    pub(super) slot_of_instance: HashMap<u32, CardSlot>,
-}
+use crate::journal::Change;
+use crate::state;
 
 impl Account {
     /// Rewrites an answer to the slice.
     ///
     /// # Errors
     /// A refusal when the question is about an object whose card is not known: nothing is shown then.
-    pub fn rewrite(&self, view: &View, op: &Op, segments: &mut [Segment]) -> Result<(), Refusal> {
-        self.learn_gpu_ids(view, segments);
+    pub fn rewrite(
+        &self,
+        change: &mut Change<'_>,
+        view: &View,
+        op: &Op,
+        segments: &mut [Segment],
+    ) -> Result<(), Refusal> {
+        self.learn_gpu_ids(change, view, segments);
+        let state: &state::State = change;
         let unknown = || op.refuse(status::NV_ERR_INVALID_OBJECT_HANDLE, self.release);
         let slice = |(client, object): (u32, u32)| {
-            let ledger = self.ledger();
+            let ledger = &state.ledger;
             let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
             Some(Slice {
                 quota_bytes: ledger.quota(card),
@@ -71,8 +71,8 @@ impl Account {
                 self.slots.iter().any(|slot| slot.minor == minor)
             }),
             View::GpuIds => {
-                let numbering = self.numbering();
-                view::gpu_ids(params, |id| numbering.slot_of_gpu_id.contains_key(&id));
+                let known = &state.numbering.slot_of_gpu_id;
+                view::gpu_ids(params, |id| known.contains_key(&id));
             }
             View::NoPids => view::no_pids(params),
             View::NoPidInfo => view::no_pid_info(params),
@@ -82,12 +82,11 @@ impl Account {
     }
 
     /// Takes the driver's numbers of our cards from an answer that passes by, before it is rewritten.
-    fn learn_gpu_ids(&self, view: &View, segments: &[Segment]) {
+    fn learn_gpu_ids(&self, change: &mut Change<'_>, view: &View, segments: &[Segment]) {
         if *view != View::Cards {
             return;
         }
         let Some(arg) = segments.first() else { return };
-        let mut numbering = self.numbering();
         for entry in arg
             .bytes
             .chunks_exact(card_info::BYTES)
@@ -99,14 +98,16 @@ impl Account {
                 .iter()
                 .position(|slot| Some(slot.minor) == minor)
                 .and_then(card_slot);
-            if let (Some(slot), Some(gpu_id)) = (slot, u32_at(entry, card_info::GPU_ID)) {
-                numbering.slot_of_gpu_id.insert(gpu_id, slot);
+            if let (Some(slot), Some(gpu_id)) = (slot, u32_at(entry, card_info::GPU_ID))
+                && change.numbering.slot_of_gpu_id.get(&gpu_id) != Some(&slot)
+            {
+                change.note(state::Op::GpuId(gpu_id, slot));
             }
         }
     }
 
     /// Takes the device instance of one of our cards from an answer to GPU_GET_ID_INFO.
-    pub fn learn_instance(&self, op: &Op, segments: &[Segment]) {
+    pub fn learn_instance(&self, change: &mut Change<'_>, op: &Op, segments: &[Segment]) {
         /// `gpuId`, then `deviceInstance`: 8 in both versions of the control
         const GPU_ID: usize = 0;
         const INSTANCE: usize = 8;
@@ -123,11 +124,12 @@ impl Account {
         if **row != escape::NV_ESC_RM_CONTROL || !is_id_info {
             return;
         }
-        let mut numbering = self.numbering();
-        let slot =
-            u32_at(&params.bytes, GPU_ID).and_then(|id| numbering.slot_of_gpu_id.get(&id).copied());
-        if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE)) {
-            numbering.slot_of_instance.insert(instance, slot);
+        let slot = u32_at(&params.bytes, GPU_ID)
+            .and_then(|id| change.numbering.slot_of_gpu_id.get(&id).copied());
+        if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE))
+            && change.numbering.slot_of_instance.get(&instance) != Some(&slot)
+        {
+            change.note(state::Op::Instance(instance, slot));
         }
     }
 }

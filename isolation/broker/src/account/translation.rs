@@ -14,12 +14,18 @@ use crate::replay::Books;
 #[must_use]
 pub fn books(effect: &Effect) -> Books {
     match effect {
-        Effect::None | Effect::View(_) | Effect::ChannelClients { .. } => Books::No,
+        Effect::None
+        | Effect::View(_)
+        | Effect::ChannelClients { .. }
+        | Effect::ExportInfo { .. } => Books::No,
         Effect::Client
         | Effect::Object { .. }
         | Effect::Memory(_)
         | Effect::Free { .. }
         | Effect::Dup { .. }
+        | Effect::Export(_)
+        | Effect::Import(_)
+        | Effect::Managed { .. }
         | Effect::Range { .. }
         | Effect::MapExternal { .. }
         | Effect::Unmap { .. }

@@ -133,7 +133,7 @@ fn a_file_in_a_socket_is_not_given_up() {
     let stage = Stage::new(4 * MIB);
     let (tenant, fd, client, device) = with_device(&stage);
     cgroup.add(tenant.pid());
-    stage.reaper.set_cgroup_of(tenant.pid());
+    stage.reaper.set_cgroup_of(&stage.container, tenant.pid());
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
     let pair = tenant.bytes(&Ask::Pair);
     let socket = i32::from(pair[0]);

@@ -52,7 +52,12 @@ fn a_blocked_call_keeps_no_other_waiting() {
         let freed = other.free(other_fd, other_client, other_client, other_device);
         assert_eq!(freed, rm::OK);
         assert!(!blocked.is_finished());
-        let reserved = stage.container.account.ledger().reserved(CardSlot(0));
+        let reserved = stage
+            .container
+            .journal
+            .change()
+            .ledger
+            .reserved(CardSlot(0));
         assert_eq!(reserved, MIB, "set aside while the driver works");
         stage.fake.let_go();
         assert_eq!(blocked.join().unwrap().status(), rm::OK);

@@ -7,11 +7,14 @@
 
 mod agent;
 mod fake;
+mod fake_server;
 mod files;
+mod kept;
 mod launch;
 mod loss;
 mod memory;
 mod quota;
+mod replace;
 mod rm;
 mod signals;
 mod stage;
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         memory::TESTS,
         loss::TESTS,
         signals::TESTS,
+        replace::TESTS,
     ]
     .concat();
     let is_wanted = |name: &str| {

@@ -116,7 +116,7 @@ fn an_unwritable_struct() {
     assert_eq!(stage.fake.client_count(), 1);
     assert_eq!(tenant.ioctl(fd, rm::ALLOC, pages + PAGE), Err(EFAULT));
     assert_eq!(stage.fake.client_count(), 2);
-    let clients = stage.container.account.ledger().clients().count();
+    let clients = stage.container.journal.change().ledger.clients().count();
     assert_eq!(clients, 2, "the ledger has it: it goes with its file");
     // A struct that reaches into the read-only page, with memory: executed, charged, and not told.
     let at = pages + PAGE - 24;

@@ -162,7 +162,12 @@ fn racing_threads_never_pass_it() {
     });
     assert_eq!(granted, PIECES);
     stage.assert_exact(PIECES * GRANULE);
-    let peak = stage.container.account.ledger().peak(ledger::CardSlot(0));
+    let peak = stage
+        .container
+        .journal
+        .change()
+        .ledger
+        .peak(ledger::CardSlot(0));
     assert_eq!(peak, PIECES * GRANULE);
 }
 

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use broker::account::{Account, Slot, uuid_bytes};
-use broker::container::{Container, Processes};
-use broker::counters::value;
+use broker::account::{Slot, uuid_bytes};
+use broker::container::Container;
+use broker::counters::Counter;
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
-use driver::{Driver, FileKind, ImplicitBytes};
+use driver::FileKind;
 use ledger::CardSlot;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nvabi::Release;
@@ -79,23 +79,13 @@ impl Stage {
             quota_bytes,
         };
         let release = Release::R570;
-        let account = Account::new(
+        let container = Container::alone(
+            "tests/calls".to_owned(),
             release,
+            Box::new(driver),
             vec![slot],
-            driver.cards(),
-            ImplicitBytes::default(),
         );
-        let container = Arc::new(Container {
-            name: "tests/calls".to_owned(),
-            release,
-            driver: Box::new(driver),
-            account,
-            files: Default::default(),
-            replay: Default::default(),
-            orders: Default::default(),
-            counters: Default::default(),
-            processes: Processes::default(),
-        });
+        let container = Arc::new(container.unwrap());
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
         let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
         let (reader, end) = std::io::pipe().unwrap();
@@ -144,26 +134,29 @@ impl Stage {
 
     fn serve(&self, listener: OwnedFd) -> Arc<Session> {
         let (container, reaper) = (Arc::clone(&self.container), Arc::clone(&self.reaper));
-        let session = Session::start(listener, container, reaper).unwrap();
-        self.sessions.lock().unwrap().push(Arc::clone(&session));
+        let mut sessions = self.sessions.lock().unwrap();
+        let token = sessions.len() as u64 + 1;
+        let session = Session::start(listener, token, container, reaper).unwrap();
+        sessions.push(Arc::clone(&session));
         session
     }
 
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.container.account.ledger().used(CardSlot(0))
+        self.container.journal.change().ledger.used(CardSlot(0))
     }
 
     pub(crate) fn replayed(&self) -> u64 {
-        value(&self.container.counters.replayed)
+        self.container.counters.value(Counter::Replayed)
     }
 
     pub(crate) fn continued(&self) -> u64 {
-        value(&self.container.counters.continued)
+        self.container.counters.value(Counter::Continued)
     }
 
     /// Nothing is set aside, the ledger's own rules hold, and it agrees with the driver.
     pub(crate) fn assert_exact(&self, bytes: u64) {
-        let ledger = self.container.account.ledger();
+        let state = self.container.journal.change();
+        let ledger = &state.ledger;
         let snapshot = ledger.snapshot();
         assert_eq!((snapshot.reservations, snapshot.pins), (0, 0));
         assert_eq!(ledger.check_invariants(), Ok(()));

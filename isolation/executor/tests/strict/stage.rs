@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 
-use broker::account::{Account, Slot, uuid_bytes};
-use broker::container::{Container, Processes};
+use broker::account::{Slot, uuid_bytes};
+use broker::container::Container;
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::SimulatedInventory;
@@ -79,18 +79,13 @@ impl Stage {
             quota_bytes,
         };
         let release = Release::R570;
-        let account = Account::new(release, vec![slot], front.cards(), front.implicit());
-        let container = Arc::new(Container {
-            name: "tests/strict".to_owned(),
+        let container = Container::alone(
+            "tests/strict".to_owned(),
             release,
-            driver: Box::new(front),
-            account,
-            files: Default::default(),
-            replay: Default::default(),
-            orders: Default::default(),
-            counters: Default::default(),
-            processes: Processes::default(),
-        });
+            Box::new(front),
+            vec![slot],
+        );
+        let container = Arc::new(container.unwrap());
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
         let reaper = Arc::new(Reaper::new(epoll));
         Self {
@@ -133,8 +128,9 @@ impl Stage {
 
     fn serve(&self, listener: OwnedFd) {
         let (container, reaper) = (Arc::clone(&self.container), Arc::clone(&self.reaper));
-        let session = Session::start(listener, container, reaper).unwrap();
-        self.sessions.lock().unwrap().push(session);
+        let mut sessions = self.sessions.lock().unwrap();
+        let token = sessions.len() as u64 + 1;
+        sessions.push(Session::start(listener, token, container, reaper).unwrap());
     }
 
     /// Closes what nobody in the container holds any more.
@@ -143,12 +139,13 @@ impl Stage {
     }
 
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.container.account.ledger().used(CardSlot(0))
+        self.container.journal.change().ledger.used(CardSlot(0))
     }
 
     /// The ledger holds these bytes, its rules hold, and the cards count the same.
     pub(crate) fn assert_exact(&self, bytes: u64) {
-        let ledger = self.container.account.ledger();
+        let state = self.container.journal.change();
+        let ledger = &state.ledger;
         assert_eq!(ledger.check_invariants(), Ok(()));
         assert_eq!(
             (ledger.used(CardSlot(0)), self.kernel.held_bytes()),

@@ -1,0 +1,78 @@
+//! Files that answers bring (a simulated mapping's memory): kept until the answer is given, here and with the keeper.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::link::{KeeperLink, Stored};
+use crate::state::State;
+
+/// By the call's number.
+#[derive(Debug)]
+pub struct AnswerFiles {
+    keeper: Arc<KeeperLink>,
+    files: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+}
+
+impl AnswerFiles {
+    /// With what a former broker has left.
+    #[must_use]
+    pub fn new(keeper: Arc<KeeperLink>, files: impl IntoIterator<Item = (u64, OwnedFd)>) -> Self {
+        let files = files.into_iter().map(|(call, fd)| (call, Arc::new(fd)));
+        Self {
+            keeper,
+            files: Mutex::new(files.collect()),
+        }
+    }
+
+    /// Keeps a call's file.
+    ///
+    /// # Errors
+    /// The system's: then a successor would not have it.
+    pub fn keep(&self, call: u64, fd: OwnedFd) -> io::Result<()> {
+        self.keeper.store(Stored::Answer(call), fd.as_fd())?;
+        self.lock().insert(call, Arc::new(fd));
+        Ok(())
+    }
+
+    /// The file of a call.
+    #[must_use]
+    pub fn of(&self, call: u64) -> Option<Arc<OwnedFd>> {
+        self.lock().get(&call).cloned()
+    }
+
+    /// Gives up the files of answers that nobody can ask for any more.
+    pub fn retain_those_of(&self, state: &State) {
+        let mut files = self.lock();
+        if files.is_empty() {
+            return;
+        }
+        let open = state.open().map(|(_, call)| call.begun.number);
+        let kept = state
+            .kept_threads()
+            .filter_map(|tid| Some(state.kept(tid)?.finished.number));
+        let wanted: BTreeSet<u64> = open.chain(kept).collect();
+        let gone: Vec<Stored> = files
+            .keys()
+            .filter(|call| !wanted.contains(call))
+            .map(|call| Stored::Answer(*call))
+            .collect();
+        files.retain(|call, _| wanted.contains(call));
+        drop(files);
+        if !gone.is_empty() {
+            self.keeper.release_later(gone);
+        }
+    }
+
+    /// Gives up one call's file: its answer is taken.
+    pub fn give_up(&self, call: u64) {
+        if self.lock().remove(&call).is_some() {
+            self.keeper.release_later(vec![Stored::Answer(call)]);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

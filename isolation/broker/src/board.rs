@@ -1,0 +1,339 @@
+//! What a broker's threads write where a successor finds it: calls received and not finished, counters, the beat.
+//!
+//! A thread waits for its next call with the kernel writing into the thread's *lane*, in a shared memfd. So a call whose
+//! broker is killed in the very moment of receiving it is not lost: its identity stands in the lane, and whoever knows it may
+//! answer.
+//!
+//! ```text
+//! page 0: magic, version, beat, counters …          lane n, at 4096 + 128 n:
+//!                                                   10 words the notification (word 0: its identity, 0: none)
+//!                                                    1 word  the listener that it came from
+//!                                                    1 word  the phase
+//! ```
+//!
+//! A lane's identity is cleared after its call is settled in the journal, and the phase is reset before the next is received.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sys::seccomp::{NOTIFICATION_WORDS, Notification};
+use sys::shared::{Shared, memfd};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"cgpubrd\0");
+/// Raised when the layout changes.
+const VERSION: u64 = 1;
+
+const MAGIC_AT: usize = 0;
+const VERSION_AT: usize = 8;
+const BEAT_AT: usize = 16;
+/// Lanes from here on were never taken. Reading their memory would make it.
+const UNUSED_AT: usize = 24;
+const COUNTERS_AT: usize = 512;
+/// Room for counters.
+pub const COUNTERS: usize = 256;
+
+const LANES_AT: usize = 4096;
+const LANE_BYTES: usize = 128;
+const LISTENER_AT: usize = NOTIFICATION_WORDS * 8;
+const PHASE_AT: usize = LISTENER_AT + 8;
+/// As many calls can be under way in one container, at all its listeners together.
+pub const LANES: u32 = 4096;
+const BYTES: usize = LANES_AT + LANES as usize * LANE_BYTES;
+
+/// How far the answer of a lane's call has come. It matters when the call no longer waits and its broker is dead: was it
+/// answered, or given up?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Not answered.
+    Serving,
+    /// A result is written back, and is being answered.
+    Answering,
+    /// A refusal, or the kernel's own execution, is being answered.
+    Refusing,
+}
+
+impl Phase {
+    fn word(self) -> u64 {
+        match self {
+            Self::Serving => 0,
+            Self::Answering => 1,
+            Self::Refusing => 2,
+        }
+    }
+}
+
+/// The shared memory.
+#[derive(Debug)]
+pub struct Board {
+    shared: Shared,
+    lanes: Mutex<Lanes>,
+}
+
+/// Lanes that no thread has: those given back, and all from `unused` on. The lowest is taken first, so that few are used.
+#[derive(Debug, Default)]
+struct Lanes {
+    returned: BTreeSet<u32>,
+    unused: u32,
+}
+
+impl Board {
+    /// The memory of a new container.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn memfd() -> io::Result<OwnedFd> {
+        let file = memfd(c"cgpu-board", BYTES)?;
+        let board = Shared::map(file.try_clone()?, BYTES)?;
+        for (at, value) in [(VERSION_AT, VERSION), (MAGIC_AT, MAGIC)] {
+            if let Some(word) = board.word(at) {
+                word.store(value, Ordering::Release);
+            }
+        }
+        Ok(file)
+    }
+
+    /// Takes the memory over: no process writes it now.
+    ///
+    /// # Errors
+    /// The system's; `InvalidData` for memory of another layout.
+    pub fn open(file: OwnedFd) -> io::Result<Arc<Self>> {
+        let shared = Shared::map(file, BYTES)?;
+        let is = |at, value| {
+            shared
+                .word(at)
+                .is_some_and(|word| word.load(Ordering::Acquire) == value)
+        };
+        if !is(MAGIC_AT, MAGIC) || !is(VERSION_AT, VERSION) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Arc::new(Self {
+            shared,
+            lanes: Mutex::default(),
+        }))
+    }
+
+    /// The broker lives.
+    pub fn beat(&self) {
+        if let Some(word) = self.shared.word(BEAT_AT) {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often [`Board::beat`] was called.
+    #[must_use]
+    pub fn beats(&self) -> u64 {
+        self.shared
+            .word(BEAT_AT)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn counter(&self, number: usize) -> Option<&AtomicU64> {
+        (number < COUNTERS).then(|| self.shared.word(COUNTERS_AT + number * 8))?
+    }
+
+    /// Adds to a counter; beyond [`COUNTERS`] none is kept.
+    pub fn count(&self, number: usize, more: u64) {
+        if let Some(word) = self.counter(number) {
+            word.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads a counter.
+    #[must_use]
+    pub fn counted(&self, number: usize) -> u64 {
+        self.counter(number)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// A lane for a thread that waits on this listener; `None` when all are taken.
+    #[must_use]
+    pub fn lane(self: &Arc<Self>, listener: u64) -> Option<Lane> {
+        let number = {
+            let mut lanes = self.lanes();
+            match lanes.returned.pop_first() {
+                Some(number) => number,
+                None if lanes.unused < LANES => {
+                    lanes.unused += 1;
+                    if let Some(word) = self.shared.word(UNUSED_AT) {
+                        word.store(lanes.unused.into(), Ordering::Release);
+                    }
+                    lanes.unused - 1
+                }
+                None => return None,
+            }
+        };
+        let lane = self.at(number);
+        if let Some(word) = lane.word(LISTENER_AT) {
+            word.store(listener, Ordering::Relaxed);
+        }
+        Some(lane)
+    }
+
+    /// The lanes in which a former broker has left a call, and those `also` named. Call it once, before any lane is taken.
+    #[must_use]
+    pub fn left_behind(self: &Arc<Self>, also: impl Fn(u32) -> bool) -> Vec<Lane> {
+        let mut left = Vec::new();
+        let mut lanes = self.lanes();
+        let unused = self
+            .shared
+            .word(UNUSED_AT)
+            .map_or(0, |word| word.load(Ordering::Acquire));
+        lanes.unused = u32::try_from(unused).unwrap_or(LANES).min(LANES);
+        for number in 0..lanes.unused {
+            let has_call = self
+                .notification(number)
+                .is_some_and(|words| Notification::written(words).is_some());
+            if has_call || also(number) {
+                left.push(self.at(number));
+            } else {
+                lanes.returned.insert(number);
+            }
+        }
+        left
+    }
+
+    fn notification(&self, lane: u32) -> Option<&[AtomicU64; NOTIFICATION_WORDS]> {
+        let words = self.shared.words(start_of(lane), NOTIFICATION_WORDS)?;
+        words.try_into().ok()
+    }
+
+    fn at(self: &Arc<Self>, number: u32) -> Lane {
+        Lane {
+            board: Arc::clone(self),
+            number,
+        }
+    }
+
+    fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn start_of(lane: u32) -> usize {
+    LANES_AT + lane as usize * LANE_BYTES
+}
+
+/// One thread's place on the board.
+#[derive(Debug)]
+pub struct Lane {
+    board: Arc<Board>,
+    number: u32,
+}
+
+impl Lane {
+    /// Its number, from 0.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where the kernel writes the next call. Resets the phase.
+    #[must_use]
+    pub fn for_next_call(&self) -> Option<&[AtomicU64; NOTIFICATION_WORDS]> {
+        self.set_phase(Phase::Serving);
+        self.notification()
+    }
+
+    /// The call that was received and not finished.
+    #[must_use]
+    pub fn call(&self) -> Option<Notification> {
+        Notification::written(self.notification()?)
+    }
+
+    /// The listener that it came from.
+    #[must_use]
+    pub fn listener(&self) -> u64 {
+        self.word(LISTENER_AT)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Says how far its call's answer has come.
+    pub fn set_phase(&self, phase: Phase) {
+        if let Some(word) = self.word(PHASE_AT) {
+            word.store(phase.word(), Ordering::Release);
+        }
+    }
+
+    /// How far it had come.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        let word = self
+            .word(PHASE_AT)
+            .map_or(0, |word| word.load(Ordering::Acquire));
+        [Phase::Answering, Phase::Refusing]
+            .into_iter()
+            .find(|phase| phase.word() == word)
+            .unwrap_or(Phase::Serving)
+    }
+
+    /// The call is finished.
+    pub fn clear(&self) {
+        if let Some([identity, ..]) = self.notification() {
+            identity.store(0, Ordering::Release);
+        }
+    }
+
+    fn notification(&self) -> Option<&[AtomicU64; NOTIFICATION_WORDS]> {
+        self.board.notification(self.number)
+    }
+
+    fn word(&self, at: usize) -> Option<&AtomicU64> {
+        self.board.shared.word(start_of(self.number) + at)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.clear();
+        self.board.lanes().returned.insert(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(lane: &Lane, id: u64) {
+        lane.notification().unwrap()[0].store(id, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_successor_finds_what_was_received() {
+        let file = Board::memfd().unwrap();
+        let first = Board::open(file.try_clone().unwrap()).unwrap();
+        let lanes: Vec<Lane> = (0..4).map(|_| first.lane(7).unwrap()).collect();
+        put(&lanes[2], 99);
+        lanes[2].set_phase(Phase::Answering);
+        first.count(3, 5);
+        // Killed: nothing is given back.
+        let _lanes = std::mem::ManuallyDrop::new(lanes);
+        let second = Board::open(file).unwrap();
+        let left = second.left_behind(|number| number == 0);
+        let found: Vec<_> = left
+            .iter()
+            .map(|lane| (lane.number(), lane.call().is_some(), lane.phase()))
+            .collect();
+        assert_eq!(
+            found,
+            [(0, false, Phase::Serving), (2, true, Phase::Answering)]
+        );
+        assert_eq!(left[1].listener(), 7);
+        assert_eq!(second.counted(3), 5);
+        // The others are free, the lowest first.
+        assert_eq!(second.lane(1).unwrap().number(), 1);
+        drop(left);
+        assert_eq!(second.lane(1).unwrap().number(), 0);
+    }
+
+    #[test]
+    fn memory_of_another_layout_is_refused() {
+        let file = memfd(c"other", BYTES).unwrap();
+        assert_eq!(
+            Board::open(file).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+    }
+}

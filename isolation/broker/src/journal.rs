@@ -1,0 +1,397 @@
+//! The journal: every change of the [`State`] in a shared memfd, where a successor finds it.
+//!
+//! ```text
+//! page 0: magic, version, which half is valid, length of half 0, length of half 1
+//! half h, at 4096 + h × 256 MiB (pages cost memory once written):
+//!     frame, frame, …       a frame: 4 bytes length, then that many bytes
+//!     the first frame is a whole state, the others are ops, in postcard
+//! ```
+//!
+//! *Commit.* The bytes of a frame are copied behind the half's length, then the length is stored. A kill at any instruction
+//! leaves whole frames only. One [`Change`] is one frame: its ops take effect together or not at all.
+//!
+//! *Compaction.* Beyond a threshold the whole state is written to the other half, then the valid half's number is stored.
+//!
+//! One lock guards state and log together. It is the innermost: nobody waits for anything while a `Change` lives.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ledger::{Applied, Operation, Refusal};
+use sys::shared::{Shared, memfd};
+
+use crate::state::{Op, State};
+
+/// Raised when frames, the state or an op change their form. A broker of another version does not take over.
+pub const VERSION: u64 = 1;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"cgpujnl\0");
+const MAGIC_AT: usize = 0;
+const VERSION_AT: usize = 8;
+const HALF_AT: usize = 16;
+const LENGTHS_AT: usize = 24;
+
+const HALVES_AT: usize = 4096;
+/// A container at all its limits (a million objects) has a state of some 60 MiB.
+const HALF_BYTES: usize = 256 << 20;
+const BYTES: usize = HALVES_AT + 2 * HALF_BYTES;
+
+/// A log is compacted when it is longer than this, and than four times the state.
+const COMPACT_BYTES: usize = 256 << 10;
+/// A half that was longer gives its memory back.
+const RETAINED_BYTES: usize = 512 << 10;
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The system's.
+    #[error("the journal cannot be mapped")]
+    Map(#[source] io::Error),
+    /// It is no journal.
+    #[error("the memory handed over holds no journal")]
+    Foreign,
+    /// Written by a broker of another version.
+    #[error("the journal has version {found}, this broker writes {VERSION}")]
+    Version {
+        /// Its version.
+        found: u64,
+    },
+    /// A frame that cannot be read.
+    #[error("frame {frame} of the journal cannot be read")]
+    Malformed {
+        /// From 0.
+        frame: usize,
+        /// Why.
+        #[source]
+        source: Option<postcard::Error>,
+    },
+    /// A frame whose ops do not fit the state.
+    #[error("frame {frame} of the journal was refused")]
+    Refused {
+        /// From 0.
+        frame: usize,
+        /// Why.
+        #[source]
+        source: Refusal,
+    },
+}
+
+/// The journal and the state that it describes.
+#[derive(Debug)]
+pub struct Journal {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    log: Log,
+    frame: Vec<u8>,
+    ops: usize,
+}
+
+impl Journal {
+    /// The memory of a new container's journal.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn memfd() -> io::Result<OwnedFd> {
+        memfd(c"cgpu-journal", BYTES)
+    }
+
+    /// Takes the memory over, in which no process writes now: the state as its former owner left it, or `fresh` in memory
+    /// that nobody has written.
+    ///
+    /// # Errors
+    /// [`Error`]; the memory is as it was.
+    pub fn open(file: OwnedFd, fresh: impl FnOnce() -> State) -> Result<Self, Error> {
+        let mut log = Log::open(file)?;
+        let state = match log.read()? {
+            Some(state) => state,
+            None => {
+                let state = fresh();
+                log.compact(&state);
+                state
+            }
+        };
+        Ok(Self {
+            inner: Mutex::new(Inner {
+                state,
+                log,
+                frame: Vec::new(),
+                ops: 0,
+            }),
+        })
+    }
+
+    /// The state, to be read and changed; the changes are written when the guard is dropped.
+    pub fn change(&self) -> Change<'_> {
+        Change(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The state for as long as nobody else has it.
+#[derive(Debug)]
+pub struct Change<'a>(MutexGuard<'a, Inner>);
+
+impl Deref for Change<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0.state
+    }
+}
+
+impl Change<'_> {
+    /// Changes the ledger.
+    ///
+    /// # Errors
+    /// Its refusal; nothing is changed then.
+    pub fn ledger(&mut self, operation: Operation) -> Result<Applied, Refusal> {
+        self.apply(Op::Ledger(operation))
+    }
+
+    /// As [`Change::ledger`], for operations that are never refused.
+    pub fn record(&mut self, operation: Operation) -> Applied {
+        let applied = self.ledger(operation);
+        debug_assert!(applied.is_ok(), "only what sets aside is refused");
+        applied.unwrap_or(Applied::Done)
+    }
+
+    /// Changes anything else.
+    pub fn note(&mut self, op: Op) {
+        let applied = self.apply(op);
+        debug_assert!(applied.is_ok(), "only the ledger refuses");
+    }
+
+    fn apply(&mut self, op: Op) -> Result<Applied, Refusal> {
+        let inner = &mut *self.0;
+        let before = inner.frame.len();
+        inner.frame = written(&op, std::mem::take(&mut inner.frame));
+        let applied = inner.state.apply(op);
+        match applied {
+            Ok(_) => inner.ops += 1,
+            Err(_) => inner.frame.truncate(before),
+        }
+        applied
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let inner = &mut *self.0;
+        if inner.ops > 0 {
+            inner.log.append(&inner.frame);
+            inner.frame.clear();
+            inner.frame.shrink_to(64 << 10);
+            inner.ops = 0;
+            if inner.log.is_long() {
+                inner.log.compact(&inner.state);
+            }
+        }
+    }
+}
+
+/// Serialises behind what `into` holds.
+fn written<T: serde::Serialize>(value: &T, into: Vec<u8>) -> Vec<u8> {
+    // It fails for values that postcard has no form for, which these types do not hold; a journal that cannot be written
+    // must end the broker before anything depends on it.
+    match postcard::to_extend(value, into) {
+        Ok(bytes) => bytes,
+        Err(error) => fatal(&format!("a change has no written form: {error}")),
+    }
+}
+
+/// A broker that cannot write its journal must not go on: the keeper starts another.
+fn fatal(why: &str) -> ! {
+    tracing::error!(why, "the journal cannot be written");
+    std::process::abort()
+}
+
+#[derive(Debug)]
+struct Log {
+    shared: Shared,
+    half: usize,
+    length: usize,
+    snapshot_bytes: usize,
+    #[cfg(debug_assertions)]
+    seam: seam::Seam,
+}
+
+impl Log {
+    fn open(file: OwnedFd) -> Result<Self, Error> {
+        let shared = Shared::map(file, BYTES).map_err(Error::Map)?;
+        let log = Self {
+            shared,
+            half: 0,
+            length: 0,
+            snapshot_bytes: 0,
+            #[cfg(debug_assertions)]
+            seam: seam::Seam::from_environment(),
+        };
+        let of = |at| log.word(at).load(Ordering::Acquire);
+        match (of(MAGIC_AT), of(VERSION_AT)) {
+            (0, _) => log.word(VERSION_AT).store(VERSION, Ordering::Release),
+            (MAGIC, VERSION) => {}
+            (MAGIC, found) => return Err(Error::Version { found }),
+            _ => return Err(Error::Foreign),
+        }
+        Ok(log)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        match self.shared.word(at) {
+            Some(word) => word,
+            None => fatal("its first page is not mapped"),
+        }
+    }
+
+    fn start(half: usize) -> usize {
+        HALVES_AT + half * HALF_BYTES
+    }
+
+    /// The state that the log describes; `None` when nobody has written it yet.
+    fn read(&mut self) -> Result<Option<State>, Error> {
+        if self.word(MAGIC_AT).load(Ordering::Acquire) == 0 {
+            return Ok(None);
+        }
+        let small = |word: &AtomicU64| usize::try_from(word.load(Ordering::Acquire));
+        self.half = small(self.word(HALF_AT)).unwrap_or(2);
+        let length = self.half < 2;
+        self.length = length
+            .then(|| small(self.word(LENGTHS_AT + self.half * 8)).ok())
+            .flatten()
+            .filter(|length| *length <= HALF_BYTES)
+            .ok_or(Error::Foreign)?;
+        let (start, length) = (Self::start(self.half), self.length);
+        let bytes = self.shared.read(start, length).ok_or(Error::Foreign)?;
+        let mut frames = Frames(bytes).enumerate();
+        let malformed = |frame, source| Error::Malformed { frame, source };
+        let (_, first) = frames.next().ok_or_else(|| malformed(0, None))?;
+        let first = first.ok_or_else(|| malformed(0, None))?;
+        let mut state: State =
+            postcard::from_bytes(first).map_err(|source| malformed(0, Some(source)))?;
+        let snapshot_bytes = first.len();
+        for (frame, bytes) in frames {
+            let mut rest = bytes.ok_or_else(|| malformed(frame, None))?;
+            while !rest.is_empty() {
+                let (op, left) = postcard::take_from_bytes::<Op>(rest)
+                    .map_err(|source| malformed(frame, Some(source)))?;
+                rest = left;
+                state
+                    .apply(op)
+                    .map_err(|source| Error::Refused { frame, source })?;
+            }
+        }
+        self.snapshot_bytes = snapshot_bytes;
+        Ok(Some(state))
+    }
+
+    fn append(&mut self, frame: &[u8]) {
+        #[cfg(debug_assertions)]
+        self.seam.before_append();
+        let at = Self::start(self.half) + self.length;
+        let length = self.length + 4 + frame.len();
+        let head = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let written = (length <= HALF_BYTES)
+            .then(|| {
+                self.shared.write(at, &head.to_le_bytes())?;
+                self.shared.write(at + 4, frame)
+            })
+            .flatten();
+        if written.is_none() {
+            fatal("it is full");
+        }
+        self.length = length;
+        self.word(LENGTHS_AT + self.half * 8)
+            .store(length as u64, Ordering::Release);
+        #[cfg(debug_assertions)]
+        self.seam.after_append();
+    }
+
+    fn is_long(&self) -> bool {
+        self.length > COMPACT_BYTES.max(4 * self.snapshot_bytes)
+    }
+
+    /// Writes the whole state to the other half, and makes that the valid one.
+    fn compact(&mut self, state: &State) {
+        let (former, former_length) = (self.half, self.length);
+        let snapshot = written(state, Vec::new());
+        self.half = 1 - former;
+        self.length = 0;
+        self.snapshot_bytes = snapshot.len();
+        self.append(&snapshot);
+        self.word(HALF_AT)
+            .store(self.half as u64, Ordering::Release);
+        self.word(MAGIC_AT).store(MAGIC, Ordering::Release);
+        if former_length > RETAINED_BYTES
+            && let Err(error) = self.shared.release(Self::start(former), former_length)
+        {
+            tracing::debug!(error = %error, "memory of the journal is kept");
+        }
+    }
+}
+
+/// The frames in a half; `None` for one that is cut off.
+struct Frames<'a>(&'a [u8]);
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Option<&'a [u8]>;
+
+    fn next(&mut self) -> Option<Option<&'a [u8]>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let frame = self.0.split_first_chunk().and_then(|(head, rest)| {
+            let length = usize::try_from(u32::from_le_bytes(*head)).ok()?;
+            rest.split_at_checked(length)
+        });
+        self.0 = frame.map_or(&[], |(_, rest)| rest);
+        Some(frame.map(|(frame, _)| frame))
+    }
+}
+
+/// Dies at an append of a test's choice; not in release builds.
+#[cfg(debug_assertions)]
+mod seam {
+    /// `N` aborts right before the N-th append from here on, `N+` right behind it.
+    const VARIABLE: &str = "CGPU_TEST_ABORT_AT_APPEND";
+
+    #[derive(Debug)]
+    pub(super) struct Seam {
+        before: Option<u64>,
+        after: Option<u64>,
+        appends: u64,
+    }
+
+    impl Seam {
+        pub(super) fn from_environment() -> Self {
+            let text = std::env::var(VARIABLE).unwrap_or_default();
+            let after = text.strip_suffix('+').and_then(|text| text.parse().ok());
+            Self {
+                before: text.parse().ok(),
+                after,
+                appends: 0,
+            }
+        }
+
+        pub(super) fn before_append(&mut self) {
+            self.appends += 1;
+            if self.before == Some(self.appends) {
+                std::process::abort();
+            }
+        }
+
+        pub(super) fn after_append(&mut self) {
+            if self.after == Some(self.appends) {
+                std::process::abort();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,656 @@
+//! The keeper: the process that lives as long as the container, and starts one broker after the other.
+//!
+//! ```text
+//!            spawn            Hello            Take … Start            Ready
+//! (nothing) ──────▶ starting ──────▶ standby ───────────────▶ taking over ─────▶ serving
+//!                                       ▲                                           │ killed, ended, or its beat stood still
+//!                                       └── the next one ◀──────────────────────────┘
+//! ```
+//!
+//! It holds what must not go with a broker: the listeners, the tenant's files, board and journal, the sockets, the container's
+//! lock, the driver's session. It reads nothing that a tenant wrote and decides nothing: the hand-over of a listener comes from
+//! the host's root, everything else from its own children.
+//!
+//! An *upgrade* starts the next broker beside the serving one. Only when it has said that it reads the journal is the former
+//! told to hand over, so a program that cannot serve costs nothing. One that fails later is followed by the former program,
+//! which the keeper holds open.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::board::Board;
+use crate::control::Upgraded;
+use crate::journal::{self, Journal};
+use crate::link::{self, FromBroker, FromKeeper, PROTOCOL};
+use crate::start::read_grant;
+
+mod child;
+mod error;
+mod session;
+mod surroundings;
+mod vault;
+
+use child::{Child, Death, Program, Stage};
+pub use error::Error;
+use session::DriverSession;
+pub(crate) use surroundings::{Abandonment, accept_listener, name_of, record_identity};
+use vault::Vault;
+
+/// How often the beat is looked at.
+const TICK_MS: u16 = 100;
+/// A broker whose beat stands still for this long is replaced. It beats ten times as often.
+const HANG: Duration = Duration::from_secs(2);
+/// A broker that is not ready this long after its start is replaced.
+const START: Duration = Duration::from_secs(10);
+/// A broker that was told to hand over is killed after this: all that it has not finished is on the board.
+const HAND_OVER: Duration = Duration::from_millis(25);
+/// A broker that served for less than this counts as a failure, and the next one starts later each time.
+const SHORT_LIFE: Duration = Duration::from_secs(2);
+/// So many starts in a row may fail at no cost; then the delay doubles.
+const FREE_FAILURES: u32 = 3;
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
+/// So many short lives in a row come at no cost; then each next one waits a little longer.
+const FREE_DEATHS: u32 = 64;
+const PAUSE_STEP: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+const TOKEN_SIGNAL: u64 = u64::MAX;
+const TOKEN_NOTIFY: u64 = u64::MAX - 1;
+const LISTENERS_FROM: u64 = 1 << 40;
+
+/// The keeper of one container.
+pub struct Keeper {
+    dir: std::path::PathBuf,
+    name: String,
+    lock: File,
+    notify: OwnedFd,
+    control: OwnedFd,
+    board: OwnedFd,
+    beats: std::sync::Arc<Board>,
+    journal: OwnedFd,
+    epoll: Epoll,
+    // Registered with `epoll`; readable once the keeper is told to end.
+    _signals: SignalFd,
+    // Held: the driver keeps the container's objects as long as somebody is connected.
+    _session: DriverSession,
+    vault: Vault,
+    program: Program,
+    /// Serves, or is about to.
+    broker: Option<Child>,
+    upgrade: Option<Upgrade>,
+    children: u64,
+    replaced: u64,
+    failures: u32,
+    start_at: Option<Instant>,
+    has_served: bool,
+    /// Since when no broker has taken calls.
+    paused_at: Option<Instant>,
+    is_ready: bool,
+}
+
+/// A broker that is to follow the serving one.
+struct Upgrade {
+    child: Child,
+    program: Program,
+    asked_by: OwnedFd,
+    old_pid: i32,
+    hand_over_at: Option<Instant>,
+}
+
+impl Keeper {
+    /// Takes the container's folder: lock, sockets, the driver's session.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is left behind but the folder's lock file.
+    pub fn start(dir: &Path) -> Result<Self, Error> {
+        sys::seccomp::supported().map_err(Error::Seccomp)?;
+        let grant = read_grant(dir)?;
+        let name = name_of(&grant);
+        let lock = surroundings::lock(dir)?;
+        surroundings::raise_descriptor_limit();
+        let program = Program::this()?;
+        let session = DriverSession::open(dir, &grant, &name)?;
+        let [notify, control] = ["notify.sock", "control.sock"].map(|socket| {
+            let path = dir.join(socket);
+            // Left by a broker that was killed; the lock says that it is gone.
+            let _absent = std::fs::remove_file(&path);
+            UnixListener::bind(&path)
+                .map(OwnedFd::from)
+                .map_err(Error::io("listening on", &path))
+        });
+        let (notify, control) = (notify?, control?);
+        let board = Board::memfd().map_err(Error::io("making the board for", dir))?;
+        let copy = board
+            .try_clone()
+            .map_err(Error::io("sharing the board of", dir))?;
+        let beats = Board::open(copy).map_err(Error::io("mapping the board of", dir))?;
+        let journal = Journal::memfd().map_err(Error::io("making the journal for", dir))?;
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGTERM);
+        mask.add(Signal::SIGINT);
+        let watching = |errno: nix::errno::Errno| Error::io("watching", dir)(errno.into());
+        mask.thread_block().map_err(watching)?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(watching)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(watching)?;
+        for (fd, token) in [
+            (signals.as_fd(), TOKEN_SIGNAL),
+            (notify.as_fd(), TOKEN_NOTIFY),
+        ] {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+            epoll.add(fd, event).map_err(watching)?;
+        }
+        surroundings::drop_capabilities()?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            name,
+            lock,
+            notify,
+            control,
+            board,
+            beats,
+            journal,
+            epoll,
+            _signals: signals,
+            _session: session,
+            vault: Vault::default(),
+            program,
+            broker: None,
+            upgrade: None,
+            children: 0,
+            replaced: 0,
+            failures: 0,
+            start_at: Some(Instant::now()),
+            has_served: false,
+            paused_at: None,
+            is_ready: false,
+        })
+    }
+
+    /// Keeps a broker until SIGTERM, or until neither door nor container is left. Says `ready` on standard output once the
+    /// first one serves.
+    ///
+    /// # Errors
+    /// The first broker could not start; the reason is in the log. Or the system's, from waiting for events.
+    pub fn run(mut self) -> Result<(), Error> {
+        let ended = self.keep();
+        let next = self.upgrade.take().map(|upgrade| upgrade.child);
+        for mut child in self.broker.take().into_iter().chain(next) {
+            // A broker that outlives its keeper would serve on alone.
+            child.kill();
+            child.wait();
+        }
+        ended
+    }
+
+    fn keep(&mut self) -> Result<(), Error> {
+        let mut events = [EpollEvent::empty(); 16];
+        let mut looked = Instant::now();
+        loop {
+            self.start_what_is_due()?;
+            let ready = match self
+                .epoll
+                .wait(&mut events, EpollTimeout::from(self.patience_ms()))
+            {
+                Ok(ready) => ready,
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(errno) => return Err(Error::io("watching", &self.dir)(errno.into())),
+            };
+            for event in events.iter().take(ready) {
+                match event.data() {
+                    TOKEN_SIGNAL => {
+                        tracing::info!(container = self.name, "told to end");
+                        return Ok(());
+                    }
+                    TOKEN_NOTIFY => self.take_listener(),
+                    token if token >= LISTENERS_FROM => {
+                        self.vault
+                            .forget_listener(&self.epoll, token - LISTENERS_FROM);
+                    }
+                    child => self.hear(child)?,
+                }
+            }
+            self.watch_over_children();
+            if looked.elapsed() >= Duration::from_secs(1) {
+                looked = Instant::now();
+                let abandonment = Abandonment {
+                    listeners: self.vault.listeners().count(),
+                    has_served: self.has_served,
+                };
+                if abandonment.is_complete(&self.dir) {
+                    tracing::info!(container = self.name, "neither door nor container is left");
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn patience_ms(&self) -> u16 {
+        let soon = self.start_at.is_some()
+            || self
+                .upgrade
+                .as_ref()
+                .is_some_and(|upgrade| upgrade.hand_over_at.is_some());
+        if soon { 5 } else { TICK_MS }
+    }
+
+    fn start_what_is_due(&mut self) -> Result<(), Error> {
+        if self.broker.is_some() || self.start_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        self.start_at = None;
+        match self.spawn(|keeper| keeper.program.try_clone()) {
+            Ok((child, _)) => self.broker = Some(child),
+            Err(error) if !self.is_ready => return Err(error),
+            Err(error) => {
+                tracing::error!(container = self.name, error = %error, "no broker could be started");
+                self.failed(Stage::Starting, Death::ByItself);
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(
+        &mut self,
+        program: impl FnOnce(&Self) -> io::Result<Program>,
+    ) -> Result<(Child, Program), Error> {
+        let program = program(self).map_err(Error::io("opening the program of", &self.dir))?;
+        self.children += 1;
+        let child = Child::spawn(&program, &self.dir, self.children)?;
+        let watch = |fd: BorrowedFd<'_>| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, child.number());
+            self.epoll
+                .add(fd, event)
+                .map_err(|errno| Error::io("watching", &self.dir)(errno.into()))
+        };
+        // A socket of a dead child reports its end, and so its exit.
+        watch(child.socket())?;
+        Ok((child, program))
+    }
+
+    /// A child has said something, or ended.
+    fn hear(&mut self, number: u64) -> Result<(), Error> {
+        loop {
+            let Some(child) = self.child(number) else {
+                return Ok(());
+            };
+            if !child.has_said_something() {
+                return Ok(());
+            }
+            match link::receive::<FromBroker>(child.socket()) {
+                Ok(Some((message, fds))) => self.heard(number, message, fds),
+                Ok(None) => return self.ended(number),
+                Err(error) => {
+                    child.kill();
+                    tracing::error!(container = self.name, error = %error, "a broker is not understood");
+                    return self.ended(number);
+                }
+            }
+        }
+    }
+
+    fn child(&mut self, number: u64) -> Option<&mut Child> {
+        let next = self.upgrade.as_mut().map(|upgrade| &mut upgrade.child);
+        self.broker
+            .as_mut()
+            .into_iter()
+            .chain(next)
+            .find(|child| child.number() == number)
+    }
+
+    fn heard(&mut self, number: u64, message: FromBroker, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        match (message, fds.next()) {
+            (FromBroker::Hello { protocol, journal }, None) => {
+                if (protocol, journal) != (PROTOCOL, journal::VERSION) {
+                    let problem = format!(
+                        "it speaks protocol {protocol} and journal {journal}, this container's keeper {PROTOCOL} and {}",
+                        journal::VERSION
+                    );
+                    return self.turn_away(number, &problem);
+                }
+                self.greeted(number);
+            }
+            (FromBroker::Ready, None) => self.serves(number),
+            (FromBroker::Store(what), Some(fd)) => self.vault.store(what, fd),
+            (FromBroker::Release(what), told) => {
+                self.vault.release(&what);
+                // Closing it is the answer.
+                drop(told);
+            }
+            (FromBroker::Upgrade { program }, Some(asked_by)) => {
+                self.start_upgrade(&program, asked_by);
+            }
+            (message, _) => {
+                tracing::error!(
+                    container = self.name,
+                    ?message,
+                    "without what belongs to it"
+                );
+            }
+        }
+    }
+
+    /// A child runs and could take over.
+    fn greeted(&mut self, number: u64) {
+        if self
+            .broker
+            .as_ref()
+            .is_some_and(|broker| broker.number() == number)
+        {
+            return self.hand_all();
+        }
+        let Some(upgrade) = &mut self.upgrade else {
+            return;
+        };
+        upgrade.child.set_stage(Stage::Standby);
+        match &self.broker {
+            Some(broker) => {
+                upgrade.hand_over_at = Some(Instant::now());
+                self.paused_at = Some(Instant::now());
+                if let Err(error) = link::send(broker.socket(), &FromKeeper::HandOver, &[]) {
+                    tracing::debug!(error = %error, "the former broker has just ended");
+                }
+            }
+            None => self.promote(),
+        }
+    }
+
+    /// The former broker is gone and the next one stands by.
+    fn promote(&mut self) {
+        if let Some(Upgrade { child, .. }) = &self.upgrade
+            && child.stage() == Stage::Standby
+            && self.broker.is_none()
+        {
+            self.start_at = None;
+            let number = child.number();
+            // It stays an upgrade until it serves; only its place is taken.
+            self.hand_all_to(number);
+        }
+    }
+
+    fn hand_all(&mut self) {
+        if let Some(broker) = &self.broker {
+            let number = broker.number();
+            self.hand_all_to(number);
+        }
+    }
+
+    fn hand_all_to(&mut self, number: u64) {
+        let replaced = self.replaced;
+        // The beat starts anew, whatever the former broker's did.
+        let beats = self.beats.beats();
+        let take = FromKeeper::Take { replaced };
+        let fds = [
+            self.board.as_fd(),
+            self.journal.as_fd(),
+            self.control.as_fd(),
+            self.notify.as_fd(),
+            self.lock.as_fd(),
+        ];
+        let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
+        let child = self
+            .broker
+            .iter()
+            .chain(next)
+            .find(|child| child.number() == number);
+        let Some(child) = child else { return };
+        let handed = || -> io::Result<()> {
+            let socket = child.socket();
+            link::send(socket, &take, &fds)?;
+            for (token, pid, listener) in self.vault.listeners() {
+                link::send(socket, &FromKeeper::Listener { token, pid }, &[listener])?;
+            }
+            for (what, fd) in self.vault.stored() {
+                link::send(socket, &FromKeeper::Stored(what), &[fd])?;
+            }
+            link::send(socket, &FromKeeper::Start, &[])
+        };
+        let handed = handed();
+        self.replaced += 1;
+        if let Some(child) = self.child(number) {
+            child.set_stage(Stage::TakingOver);
+            child.saw_beats(beats);
+            if let Err(error) = handed {
+                tracing::error!(error = %error, "a broker did not take what it was handed");
+                child.kill();
+            }
+        }
+    }
+
+    fn serves(&mut self, number: u64) {
+        if let Some(child) = self.child(number) {
+            child.set_stage(Stage::Serving);
+        }
+        let pause = self.paused_at.take().map(|at| at.elapsed());
+        if !self.is_ready {
+            self.is_ready = true;
+            if let Err(error) = surroundings::say_ready() {
+                tracing::warn!(error = %error, "nobody hears that the broker is ready");
+            }
+        }
+        if let Some(upgrade) = self
+            .upgrade
+            .take_if(|upgrade| upgrade.child.number() == number)
+        {
+            self.program = upgrade.program;
+            let answer = Upgraded {
+                old_pid: upgrade.old_pid,
+                pid: upgrade.child.pid(),
+                pause_us: micros(pause.unwrap_or_default()),
+            };
+            self.broker = Some(upgrade.child);
+            self.failures = 0;
+            answer_with(&upgrade.asked_by, &serde_json::json!(answer));
+        }
+        if let Some(pause) = pause {
+            tracing::info!(
+                container = self.name,
+                pause_us = micros(pause),
+                "another broker serves; calls waited meanwhile"
+            );
+        }
+    }
+
+    /// A child's socket has ended: it is dead, or as good as.
+    fn ended(&mut self, number: u64) -> Result<(), Error> {
+        if let Some(upgrade) = self
+            .upgrade
+            .take_if(|upgrade| upgrade.child.number() == number)
+        {
+            self.upgrade_failed(
+                upgrade,
+                "the new broker ended before it served; the log says why",
+            );
+            return Ok(());
+        }
+        let Some(mut broker) = self.broker.take_if(|broker| broker.number() == number) else {
+            return Ok(());
+        };
+        let death = self.bury(&mut broker);
+        if !self.is_ready {
+            // The door shows the last line of the log, which is the broker's own.
+            return Err(Error::FirstBroker);
+        }
+        self.paused_at.get_or_insert_with(Instant::now);
+        match &self.upgrade {
+            Some(_) => self.promote(),
+            None => {
+                tracing::warn!(
+                    container = self.name,
+                    pid = broker.pid(),
+                    "the broker has ended: its calls wait for the next one"
+                );
+                if broker.stage() != Stage::Serving || broker.age() < SHORT_LIFE {
+                    self.failed(broker.stage(), death);
+                } else {
+                    self.failures = 0;
+                    self.start_at = Some(Instant::now());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a child is dead. What it had sent was read before: its socket is at its end.
+    fn bury(&self, child: &mut Child) -> Death {
+        let _closed_anyway = self.epoll.delete(child.socket());
+        child.kill();
+        child.wait()
+    }
+
+    /// A broker did not live long. One that does not even serve has little hope, one that has served may have been killed by
+    /// somebody, or by a tenant that has found a way to: neither may keep the host busy.
+    fn failed(&mut self, stage: Stage, death: Death) {
+        let times = self.failures;
+        self.failures = self.failures.saturating_add(1);
+        let delay = match (stage, death) {
+            (Stage::Serving, _) | (_, Death::Killed) => {
+                LONGEST_PAUSE.min(PAUSE_STEP * times.saturating_sub(FREE_DEATHS))
+            }
+            (Stage::Starting | Stage::Standby | Stage::TakingOver, Death::ByItself) => {
+                let doublings = times.saturating_sub(FREE_FAILURES).min(10);
+                let is_free = times < FREE_FAILURES;
+                LONGEST_DELAY.min(FIRST_DELAY * u32::from(!is_free) * (1 << doublings))
+            }
+        };
+        if delay >= FIRST_DELAY {
+            tracing::error!(
+                container = self.name,
+                failures = self.failures,
+                delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+                "brokers end soon after their start: calls wait"
+            );
+        }
+        self.start_at = Some(Instant::now() + delay);
+    }
+
+    fn start_upgrade(&mut self, path: &Path, asked_by: OwnedFd) {
+        let refuse = |problem: &str| {
+            answer_with(&asked_by, &serde_json::json!({ "error": problem }));
+        };
+        if self.upgrade.is_some() {
+            return refuse("another replacement is under way");
+        }
+        let Some(old_pid) = self.broker.as_ref().map(Child::pid) else {
+            return refuse("no broker serves at this moment");
+        };
+        let program = match Program::open(path) {
+            Ok(program) => program,
+            Err(error) => return refuse(&surroundings::in_one_line(&error)),
+        };
+        match self.spawn(|_| Ok(program)) {
+            Ok((child, program)) => {
+                self.upgrade = Some(Upgrade {
+                    child,
+                    program,
+                    asked_by,
+                    old_pid,
+                    hand_over_at: None,
+                });
+            }
+            Err(error) => refuse(&surroundings::in_one_line(&error)),
+        }
+    }
+
+    /// A child that cannot take over.
+    fn turn_away(&mut self, number: u64, problem: &str) {
+        tracing::error!(container = self.name, problem, "a broker was turned away");
+        if let Some(upgrade) = self
+            .upgrade
+            .take_if(|upgrade| upgrade.child.number() == number)
+        {
+            self.upgrade_failed(upgrade, problem);
+        } else if let Some(child) = self.child(number) {
+            child.kill();
+        }
+    }
+
+    fn upgrade_failed(&mut self, mut upgrade: Upgrade, problem: &str) {
+        tracing::error!(
+            container = self.name,
+            problem,
+            "the broker was not replaced"
+        );
+        self.bury(&mut upgrade.child);
+        answer_with(&upgrade.asked_by, &serde_json::json!({ "error": problem }));
+        if self.broker.is_none() && self.start_at.is_none() {
+            // The former one has handed over already: its program serves again.
+            self.start_at = Some(Instant::now());
+        }
+    }
+
+    fn watch_over_children(&mut self) {
+        let beats = self.beats.beats();
+        if let Some(upgrade) = &self.upgrade {
+            let waits_for = upgrade.hand_over_at.filter(|at| at.elapsed() > HAND_OVER);
+            if let (Some(_), Some(broker)) = (waits_for, &self.broker) {
+                broker.kill();
+            }
+        }
+        let next = self.upgrade.as_mut().map(|upgrade| &mut upgrade.child);
+        for child in self.broker.as_mut().into_iter().chain(next) {
+            let is_stuck = match child.stage() {
+                Stage::Serving => child.is_still_since(beats) > HANG,
+                Stage::Starting | Stage::Standby | Stage::TakingOver => child.age() > START,
+            };
+            if is_stuck {
+                tracing::error!(
+                    container = self.name,
+                    pid = child.pid(),
+                    stage = ?child.stage(),
+                    "the broker does not move: it is replaced"
+                );
+                child.kill();
+            }
+        }
+    }
+
+    fn take_listener(&mut self) {
+        let handed = match accept_listener(self.notify.as_fd()) {
+            Ok(handed) => handed,
+            Err(error) => return tracing::warn!(error = %error, "a hand-over was turned away"),
+        };
+        self.has_served = true;
+        let token = self.vault.add_listener(handed.listener, handed.pid);
+        let Some((token, pid, listener)) = self.vault.listener(token) else {
+            return;
+        };
+        // Only the end is of interest here; EPOLLHUP is always reported.
+        let hung_up = EpollEvent::new(EpollFlags::empty(), LISTENERS_FROM + token);
+        if let Err(errno) = self.epoll.add(listener, hung_up) {
+            tracing::warn!(error = %errno, "a listener's end will not be seen");
+        }
+        let message = FromKeeper::Listener { token, pid };
+        let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
+        for child in self.broker.iter().chain(next) {
+            let takes = matches!(child.stage(), Stage::TakingOver | Stage::Serving);
+            if takes && let Err(error) = link::send(child.socket(), &message, &[listener]) {
+                tracing::error!(error = %error, "a broker did not take a listener");
+                child.kill();
+            }
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn answer_with(connection: &OwnedFd, answer: &serde_json::Value) {
+    let written = connection.try_clone().and_then(|fd| {
+        let mut stream = std::os::unix::net::UnixStream::from(fd);
+        stream.write_all(format!("{answer}\n").as_bytes())
+    });
+    if let Err(error) = written {
+        tracing::debug!(error = %error, "nobody reads the answer");
+    }
+}

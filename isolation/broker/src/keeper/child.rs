@@ -1,0 +1,194 @@
+//! One broker as its keeper sees it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::socket::sockopt::SendTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::Error;
+
+/// The name under which a broker runs, wherever its program is.
+const NAME: &str = "cgpu-broker";
+/// A broker that does not read for so long is stuck.
+const SEND_SECONDS: i64 = 2;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// An open program: what is executed stays what was checked, and can be executed again when its file is replaced.
+#[derive(Debug)]
+pub(super) struct Program {
+    file: File,
+    path: PathBuf,
+}
+
+impl Program {
+    /// The program that runs.
+    pub(super) fn this() -> Result<Self, Error> {
+        let path = PathBuf::from("/proc/self/exe");
+        let file = File::open(&path).map_err(Error::io("opening", &path))?;
+        Ok(Self { file, path })
+    }
+
+    /// A program that root alone can have written.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::io("opening", path))?;
+        let metadata = file.metadata().map_err(Error::io("looking at", path))?;
+        let is_ours = metadata.uid() == nix::unistd::geteuid().as_raw();
+        if !metadata.is_file() || !is_ours || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
+            return Err(Error::Program {
+                path: path.to_owned(),
+                owner: metadata.uid(),
+                mode: metadata.mode() & 0o7777,
+            });
+        }
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+        })
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            file: self.file.try_clone()?,
+            path: self.path.clone(),
+        })
+    }
+}
+
+/// How a broker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Death {
+    /// By SIGKILL.
+    Killed,
+    /// By any other way: an exit, an abort.
+    ByItself,
+}
+
+/// How far a broker has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Starting,
+    Standby,
+    TakingOver,
+    Serving,
+}
+
+#[derive(Debug)]
+pub(super) struct Child {
+    number: u64,
+    process: std::process::Child,
+    socket: OwnedFd,
+    stage: Stage,
+    started_at: Instant,
+    beats: u64,
+    beat_at: Instant,
+}
+
+impl Child {
+    /// Starts a broker, whose standard input is its end of the socket to us.
+    pub(super) fn spawn(program: &Program, dir: &Path, number: u64) -> Result<Self, Error> {
+        let failed =
+            |errno: nix::errno::Errno| Error::io("starting a broker for", dir)(errno.into());
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(failed)?;
+        setsockopt(&ours, SendTimeout, &TimeVal::seconds(SEND_SECONDS)).map_err(failed)?;
+        let executable = format!("/proc/self/fd/{}", program.file.as_raw_fd());
+        let process = Command::new(executable)
+            .arg0(NAME)
+            .arg("--serve")
+            .arg("--dir")
+            .arg(dir)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(Error::io("executing", &program.path))?;
+        Ok(Self {
+            number,
+            process,
+            socket: ours,
+            stage: Stage::Starting,
+            started_at: Instant::now(),
+            beats: 0,
+            beat_at: Instant::now(),
+        })
+    }
+
+    /// Its number among the keeper's children.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.process.id().cast_signed()
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn has_said_something(&self) -> bool {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.beat_at = Instant::now();
+    }
+
+    /// Since its start.
+    pub(super) fn age(&self) -> Duration {
+        self.started_at.elapsed()
+    }
+
+    pub(super) fn saw_beats(&mut self, beats: u64) {
+        if self.beats != beats {
+            self.beats = beats;
+            self.beat_at = Instant::now();
+        }
+    }
+
+    /// For how long its beat has stood still.
+    pub(super) fn is_still_since(&mut self, beats: u64) -> Duration {
+        self.saw_beats(beats);
+        self.beat_at.elapsed()
+    }
+
+    pub(super) fn kill(&self) {
+        let pid = nix::unistd::Pid::from_raw(self.pid());
+        // Not waited for yet, so the number is still its own.
+        if let Err(errno) = nix::sys::signal::kill(pid, Signal::SIGKILL) {
+            tracing::debug!(error = %errno, "a broker that is gone");
+        }
+    }
+
+    /// Waits for its end, and says how that came.
+    pub(super) fn wait(&mut self) -> Death {
+        match self.process.wait() {
+            Ok(status) if status.signal() == Some(Signal::SIGKILL as i32) => Death::Killed,
+            Ok(_) => Death::ByItself,
+            Err(error) => {
+                tracing::debug!(error = %error, "a broker was waited for already");
+                Death::ByItself
+            }
+        }
+    }
+}

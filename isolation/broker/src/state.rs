@@ -1,0 +1,339 @@
+//! What a broker knows that must outlive it, as one value that changes by [`Op`]s only.
+//!
+//! The journal writes the ops down; the same ops on the same value come to the same value. So nothing here looks at the world:
+//! no clock, no system call, no descriptor.
+//!
+//! ```text
+//!            Begin             End                 Settle
+//! (nothing) ───────▶ in doubt ─────▶ finished ─────────────▶ (nothing), and for the thread a record:
+//!                    the driver may  booked, to be             Undelivered, Answered, or none
+//!                    have done it    answered
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use driver::{Caller, FileId, FileKind, Segment};
+use ledger::{Applied, CardSlot, Ledger, Operation, PinToken, Refusal, ReservationToken};
+use serde::{Deserialize, Serialize};
+
+use crate::replay::{Books, CallKey, End};
+use crate::segments;
+
+/// The whole.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    /// The account.
+    pub ledger: Ledger,
+    /// How the driver numbers the cards of the grant.
+    pub numbering: Numbering,
+    files: BTreeMap<FileId, FileEntry>,
+    last_file: u64,
+    last_call: u64,
+    open: BTreeMap<u32, OpenCall>,
+    kept: BTreeMap<i32, Kept>,
+    cgroup: Option<PathBuf>,
+}
+
+/// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numbering {
+    /// By RM's GPU id.
+    pub slot_of_gpu_id: BTreeMap<u32, CardSlot>,
+    /// By RM's device instance.
+    pub slot_of_instance: BTreeMap<u32, CardSlot>,
+}
+
+/// A file of the driver that the tenant holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// What it is.
+    pub kind: FileKind,
+    /// The control file that a device file is registered with.
+    pub registered_with: Option<FileId>,
+    /// Nobody holds it any more: it is being given up, whatever happens.
+    pub is_closing: bool,
+}
+
+/// What is set aside for a call while the driver executes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SetAside {
+    /// Nothing.
+    Nothing,
+    /// Bytes and a slot for an object; the card, for a device.
+    Object(ReservationToken, Option<CardSlot>),
+    /// A reference.
+    Pinned(PinToken, Vec<CardSlot>),
+}
+
+/// A descriptor that a call's struct names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedFd {
+    /// Offset of the number in the struct.
+    pub at: u32,
+    /// The tenant's number.
+    pub number: i32,
+    /// Which file of the driver it is, if it is one.
+    pub file: Option<(FileId, FileKind)>,
+}
+
+/// A call that the driver is about to execute: all that is needed to ask it again, without another look at the tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    /// The call's number in its container, never used again.
+    pub number: u64,
+    /// Thread and registers.
+    pub key: CallKey,
+    /// Who makes it.
+    pub caller: Caller,
+    /// On which file.
+    pub file: FileId,
+    /// What that file is.
+    pub kind: FileKind,
+    /// The command.
+    pub cmd: u32,
+    /// The blocks, as they were read.
+    #[serde(with = "segments")]
+    pub before: Arc<Vec<Segment>>,
+    /// Descriptors in the struct.
+    pub fds: Vec<NamedFd>,
+    /// What the account holds ready.
+    pub set_aside: SetAside,
+}
+
+/// What the tenant is to get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Its number in the container.
+    pub number: u64,
+    /// What the ioctl returns.
+    pub ret: i32,
+    /// The blocks as the tenant gave them.
+    #[serde(with = "segments")]
+    pub before: Arc<Vec<Segment>>,
+    /// The blocks as they are to be written back.
+    #[serde(with = "segments")]
+    pub after: Arc<Vec<Segment>>,
+    /// The descriptor that a file, which is kept apart, is to replace.
+    pub replaces: Option<i32>,
+    /// Whether the account changed with it.
+    pub books: Books,
+}
+
+/// A call under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenCall {
+    /// What was asked of the driver.
+    pub begun: Begun,
+    /// What came of it; `None`: the call is in doubt.
+    pub finished: Option<Finished>,
+}
+
+/// A finished call whose caller may not have seen the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Which call.
+    pub key: CallKey,
+    /// How it ended.
+    pub end: End,
+    /// Its result.
+    pub finished: Finished,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// Of the ledger.
+    Ledger(Operation),
+    /// A call goes to the driver.
+    Begin(u32, Box<Begun>),
+    /// Its result, booked by the ledger's operations of the same frame.
+    End(u32, Answer),
+    /// Its answer is given, or was not taken.
+    Settle(u32, Option<End>),
+    /// What is kept for a thread ended so after all; `None`: nothing is kept any more.
+    Keep(i32, Option<End>),
+    /// A thread is gone.
+    ForgetThread(i32),
+    /// A file of the driver is seen.
+    FileSeen(FileId, FileKind),
+    /// A device file is registered with a control file.
+    FileRegistered(FileId, FileId),
+    /// Nobody holds the file any more.
+    FileClosing(FileId),
+    /// It is closed everywhere.
+    FileGone(FileId),
+    /// A card's GPU id.
+    GpuId(u32, CardSlot),
+    /// A card's device instance.
+    Instance(u32, CardSlot),
+    /// Where the container's processes are.
+    Cgroup(PathBuf),
+}
+
+/// A result as the journal writes it: a [`Finished`] without what the call's beginning says already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// See [`Finished::ret`].
+    pub ret: i32,
+    /// See [`Finished::after`].
+    #[serde(with = "segments")]
+    pub after: Arc<Vec<Segment>>,
+    /// See [`Finished::replaces`].
+    pub replaces: Option<i32>,
+    /// See [`Finished::books`].
+    pub books: Books,
+}
+
+/// Records of threads that died stay until the next beat; beyond this many no further result is kept.
+const MOST_RECORDS: usize = 1024;
+
+impl State {
+    /// The state of a container that has done nothing yet.
+    #[must_use]
+    pub fn new(ledger: Ledger, numbering: Numbering) -> Self {
+        Self {
+            ledger,
+            numbering,
+            files: BTreeMap::new(),
+            last_file: 0,
+            last_call: 0,
+            open: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            cgroup: None,
+        }
+    }
+
+    /// A number for the next call.
+    #[must_use]
+    pub fn next_call(&self) -> u64 {
+        self.last_call + 1
+    }
+
+    /// An identity for the next file.
+    #[must_use]
+    pub fn next_file(&self) -> FileId {
+        FileId(self.last_file + 1)
+    }
+
+    /// The files, by identity.
+    pub fn files(&self) -> impl Iterator<Item = (FileId, &FileEntry)> {
+        self.files.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// Calls under way, by lane.
+    pub fn open(&self) -> impl Iterator<Item = (u32, &OpenCall)> {
+        self.open.iter().map(|(lane, call)| (*lane, call))
+    }
+
+    /// The call under way in a lane.
+    #[must_use]
+    pub fn open_in(&self, lane: u32) -> Option<&OpenCall> {
+        self.open.get(&lane)
+    }
+
+    /// What is kept for a thread.
+    #[must_use]
+    pub fn kept(&self, tid: i32) -> Option<&Kept> {
+        self.kept.get(&tid)
+    }
+
+    /// The threads for which something is kept.
+    pub fn kept_threads(&self) -> impl Iterator<Item = i32> {
+        self.kept.keys().copied()
+    }
+
+    /// Where the container's processes are.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<&PathBuf> {
+        self.cgroup.as_ref()
+    }
+
+    /// Makes a change.
+    ///
+    /// # Errors
+    /// The ledger's refusal; nothing is changed then.
+    pub fn apply(&mut self, op: Op) -> Result<Applied, Refusal> {
+        match op {
+            Op::Ledger(operation) => return self.ledger.apply(operation),
+            Op::Begin(lane, begun) => {
+                self.last_call = self.last_call.max(begun.number);
+                let call = OpenCall {
+                    begun: *begun,
+                    finished: None,
+                };
+                self.open.insert(lane, call);
+            }
+            Op::End(lane, answer) => {
+                if let Some(call) = self.open.get_mut(&lane) {
+                    call.begun.set_aside = SetAside::Nothing;
+                    call.finished = Some(Finished {
+                        number: call.begun.number,
+                        ret: answer.ret,
+                        before: Arc::clone(&call.begun.before),
+                        after: answer.after,
+                        replaces: answer.replaces,
+                        books: answer.books,
+                    });
+                }
+            }
+            Op::Settle(lane, end) => self.settle(lane, end),
+            Op::Keep(tid, None) | Op::ForgetThread(tid) => {
+                self.kept.remove(&tid);
+            }
+            Op::Keep(tid, Some(end)) => {
+                if let Some(kept) = self.kept.get_mut(&tid) {
+                    kept.end = end;
+                }
+            }
+            Op::FileSeen(id, kind) => {
+                self.last_file = self.last_file.max(id.0);
+                let entry = FileEntry {
+                    kind,
+                    registered_with: None,
+                    is_closing: false,
+                };
+                self.files.insert(id, entry);
+            }
+            Op::FileRegistered(device, control) => {
+                if let Some(entry) = self.files.get_mut(&device) {
+                    // The first registration stays: the driver refuses a second.
+                    entry.registered_with.get_or_insert(control);
+                }
+            }
+            Op::FileClosing(id) => {
+                if let Some(entry) = self.files.get_mut(&id) {
+                    entry.is_closing = true;
+                }
+            }
+            Op::FileGone(id) => {
+                self.files.remove(&id);
+            }
+            Op::GpuId(id, slot) => {
+                self.numbering.slot_of_gpu_id.insert(id, slot);
+            }
+            Op::Instance(instance, slot) => {
+                self.numbering.slot_of_instance.insert(instance, slot);
+            }
+            Op::Cgroup(folder) => {
+                self.cgroup.get_or_insert(folder);
+            }
+        }
+        Ok(Applied::Done)
+    }
+
+    fn settle(&mut self, lane: u32, end: Option<End>) {
+        let Some(OpenCall { begun, finished }) = self.open.remove(&lane) else {
+            return;
+        };
+        let tid = begun.caller.tid;
+        self.kept.remove(&tid);
+        if let (Some(end), Some(finished)) = (end, finished)
+            && self.kept.len() < MOST_RECORDS
+        {
+            let key = begun.key;
+            self.kept.insert(tid, Kept { key, end, finished });
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Going on where a killed broker was.
+//!
+//! Every lane in which a call was left is taken up by a thread of its own, before any new call is taken:
+//!
+//! | journal            | the call waits        | it waits no more |
+//! |--------------------|-----------------------|------------------|
+//! | not begun          | served afresh         | nothing; if it was being answered, what is kept for its thread is settled |
+//! | begun (in doubt)   | asked of the driver again under the same ticket, booked, answered | the same, kept as undelivered |
+//! | finished           | answered              | kept as undelivered; if it was being answered, as answered |
+//!
+//! What is in doubt is asked again as the journal has it, never from another look at the tenant's memory; an executor that
+//! remembers tickets does it once. Calls in doubt hold their places in [`crate::order`] before a new call can take one, as they
+//! did before.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Barrier};
+
+use driver::{Caller, FdSlot, Ticket};
+use sys::seccomp::{Listener, Notification};
+use verdict::{Effect, Op, Verdict};
+
+use crate::board::{Lane, Phase};
+use crate::container::{Container, surface};
+use crate::files::{InUse, Lookup};
+use crate::replay::{Books, End, Turn};
+use crate::serve::{self, Request};
+use crate::state::{self, Answer, Begun, Finished, OpenCall};
+use crate::workers::Session;
+
+const EIO: i32 = 5;
+
+/// Takes up what was left behind, then lets all sessions take new calls.
+///
+/// # Errors
+/// A thread cannot be started. Calls that were not taken up stay on the board, for the next broker.
+pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Result<()> {
+    let is_open = |lane| container.journal.change().open_in(lane).is_some();
+    let (mut begun, mut others) = (Vec::new(), Vec::new());
+    for lane in container.board.left_behind(is_open) {
+        let session = sessions
+            .iter()
+            .find(|session| session.token() == lane.listener());
+        let open = container.journal.change().open_in(lane.number()).cloned();
+        match (session.cloned(), open) {
+            (session, Some(open)) => begun.push((lane, session, open)),
+            (Some(session), None) => others.push((lane, session)),
+            (None, None) => {}
+        }
+    }
+    let all_in_place = Arc::new(Barrier::new(begun.len() + 1));
+    for (lane, session, open) in begun {
+        let in_place = Arc::clone(&all_in_place);
+        let in_place = move || {
+            in_place.wait();
+        };
+        match session {
+            Some(session) => session.serve_after(lane, move |session, lane| {
+                let container = session.container();
+                let listener = Some(session.listener());
+                finish(container, listener, lane, open, &in_place);
+            })?,
+            // Its listener is gone, and so is its caller; the call is booked all the same.
+            None => {
+                let container = Arc::clone(container);
+                let thread = std::thread::Builder::new().name("calls".to_owned());
+                thread.spawn(move || finish(&container, None, &lane, open, &in_place))?;
+            }
+        }
+    }
+    all_in_place.wait();
+    for (lane, session) in others {
+        session.serve_after(lane, |session, lane| {
+            if let Some(call) = lane.call() {
+                serve_afresh(session, lane, &call);
+            }
+        })?;
+    }
+    for session in sessions {
+        session.serve()?;
+    }
+    Ok(())
+}
+
+/// A call that the journal does not know as begun.
+fn serve_afresh(session: &Session, lane: &Lane, call: &Notification) {
+    let container = session.container();
+    let listener = session.listener();
+    if listener.is_waiting(call.id) {
+        return serve::serve(container, session.reaper(), listener, lane, call);
+    }
+    let mut change = container.journal.change();
+    let key = serve::key_of(call);
+    let kept = change
+        .kept(call.tid)
+        .map(|kept| (kept.key, kept.finished.books));
+    let settled = match (lane.phase(), kept) {
+        (Phase::Answering, Some((of, Books::Yes))) if of == key => Some(End::Answered),
+        (Phase::Answering, Some((of, Books::No))) if of == key => None,
+        (Phase::Refusing, Some(_)) => None,
+        (Phase::Serving | Phase::Answering | Phase::Refusing, _) => return,
+    };
+    change.note(state::Op::Keep(call.tid, settled));
+}
+
+/// A call that the journal knows as begun. `in_place` is told when later calls may come.
+fn finish(
+    container: &Container,
+    listener: Option<&Listener>,
+    lane: &Lane,
+    open: OpenCall,
+    in_place: &dyn Fn(),
+) {
+    let OpenCall { begun, finished } = open;
+    let mut turn = container
+        .replay
+        .resume(&container.journal, lane.number(), begun.key);
+    let finished = match finished {
+        Some(finished) => {
+            in_place();
+            finished
+        }
+        None => {
+            if let Some(first) = begun.before.first() {
+                // As its first broker did: what is kept of another call is dropped.
+                let _executed_already = turn.undelivered(&first.bytes);
+            }
+            ask_again(container, lane, begun, &turn, in_place)
+        }
+    };
+    let was_answered = lane.phase() == Phase::Answering;
+    let waits = |call: &Notification| listener.is_some_and(|listener| listener.is_waiting(call.id));
+    match lane.call() {
+        Some(call) if waits(&call) => {
+            serve::deliver(container, listener, lane, &call, turn, &finished);
+        }
+        _ if was_answered => turn.delivered(&finished),
+        _ => turn.keep_undelivered(),
+    }
+}
+
+fn ask_again(
+    container: &Container,
+    lane: &Lane,
+    begun: Begun,
+    turn: &Turn<'_>,
+    in_place: &dyn Fn(),
+) -> Finished {
+    let release = container.release;
+    let views: Vec<&[u8]> = begun
+        .before
+        .iter()
+        .map(|segment| segment.bytes.as_slice())
+        .collect();
+    let decoded = verdict::op(surface(begun.kind), begun.cmd, release)
+        .ok()
+        .and_then(|op| match verdict::decide(&op, &views, release) {
+            Verdict::Execute(effect) => Some((op, effect)),
+            Verdict::Refuse(_) => None,
+        });
+    let file = container.files.in_use(begun.file);
+    let (Some((op, effect)), Some(file)) = (decoded, file) else {
+        in_place();
+        return give_up(container, lane, &begun);
+    };
+    ask(
+        container,
+        lane,
+        begun,
+        (&op, &effect),
+        &file,
+        turn,
+        in_place,
+    )
+}
+
+fn ask(
+    container: &Container,
+    lane: &Lane,
+    begun: Begun,
+    (op, effect): (&Op, &Effect),
+    file: &InUse,
+    turn: &Turn<'_>,
+    in_place: &dyn Fn(),
+) -> Finished {
+    let _in_order = container.orders.take(effect, file);
+    in_place();
+    let fds = match descriptors(container, &begun) {
+        Ok(fds) => fds,
+        Err(error) => {
+            tracing::error!(error = %error, "a descriptor of a call in doubt");
+            return give_up(container, lane, &begun);
+        }
+    };
+    let request = Request {
+        op,
+        effect,
+        cmd: begun.cmd,
+        caller: begun.caller,
+        ticket: Ticket {
+            lane: lane.number(),
+            call: begun.number,
+        },
+        file,
+        before: begun.before,
+        fds,
+    };
+    serve::carry_out(container, request, turn)
+}
+
+/// The descriptors that the struct names. The tenant may have closed one that is none of the driver's: a driver that has
+/// executed the call already does not look at it, one that has not finds `/dev/null`.
+fn descriptors(container: &Container, begun: &Begun) -> io::Result<Vec<FdSlot>> {
+    let mut slots = Vec::new();
+    for named in &begun.fds {
+        let fd: OwnedFd = match named.file {
+            Some((id, _)) => match container.files.in_use(id) {
+                Some(file) => file.fd.try_clone()?,
+                None => File::open("/dev/null")?.into(),
+            },
+            None => foreign(container, begun.caller, named.number)
+                .map_or_else(|| File::open("/dev/null").map(OwnedFd::from), Ok)?,
+        };
+        slots.push(FdSlot {
+            segment: 0,
+            at: named.at,
+            number: named.number,
+            file: named.file,
+            fd,
+        });
+    }
+    Ok(slots)
+}
+
+fn foreign(container: &Container, caller: Caller, number: i32) -> Option<OwnedFd> {
+    let (driver, journal) = (container.driver.as_ref(), &container.journal);
+    let (tid, tgid) = (caller.tid, caller.tgid);
+    match container.files.look_up(driver, journal, tid, tgid, number) {
+        Lookup::Foreign(fd) => Some(fd),
+        Lookup::Ours(_) | Lookup::Failed(_) => None,
+    }
+}
+
+/// A call that this broker cannot ask again: another version's verdict, or a file that nobody has.
+fn give_up(container: &Container, lane: &Lane, begun: &Begun) -> Finished {
+    tracing::error!(
+        container = container.name,
+        cmd = begun.cmd,
+        "a call that a former broker began cannot be asked again"
+    );
+    let mut change = container.journal.change();
+    container.account.give_back(&mut change, &begun.set_aside);
+    let answer = Answer {
+        ret: -EIO,
+        after: Arc::clone(&begun.before),
+        replaces: None,
+        books: Books::No,
+    };
+    change.note(state::Op::End(lane.number(), answer.clone()));
+    let finished = change
+        .open_in(lane.number())
+        .and_then(|open| open.finished.clone());
+    finished.unwrap_or_else(|| Finished {
+        number: begun.number,
+        ret: answer.ret,
+        before: Arc::clone(&begun.before),
+        after: answer.after,
+        replaces: None,
+        books: Books::No,
+    })
+}

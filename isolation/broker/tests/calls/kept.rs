@@ -1,0 +1,173 @@
+//! A container whose broker is the real program, with its keeper, in front of a driver that outlives it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use driver::FileKind;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::fake::{Fake, UUID};
+use crate::fake_server;
+use crate::launch::{self, WITH_FILTER};
+use crate::stage::until;
+use crate::tenant::{Process, Tenant};
+
+pub(crate) struct Kept {
+    pub(crate) fake: Arc<Fake>,
+    folder: tempfile::TempDir,
+    keeper: Child,
+    // Held as a door holds it.
+    _door: File,
+}
+
+pub(crate) fn program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_cgpu-broker"))
+}
+
+impl Kept {
+    pub(crate) fn new(quota_bytes: u64) -> Self {
+        Self::with_environment(quota_bytes, &[])
+    }
+
+    pub(crate) fn with_environment(quota_bytes: u64, environment: &[(&str, &str)]) -> Self {
+        let fake = Fake::new();
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = folder.path().join("sim/dev");
+        std::fs::create_dir_all(&nodes).unwrap();
+        for (name, kind) in [
+            ("nvidiactl", FileKind::Ctl),
+            ("nvidia0", FileKind::Card { minor: 0 }),
+            ("nvidia-uvm", FileKind::Uvm),
+        ] {
+            std::fs::write(nodes.join(name), [0; 64]).unwrap();
+            fake.add_node(&nodes.join(name), kind);
+        }
+        let socket = folder.path().join("sim/sim.sock");
+        fake_server::start(Arc::clone(&fake), &socket);
+        let grant = json!({
+            "version": 1,
+            "key": {"namespace": "tests", "id": "kept"},
+            "driver": {"kind": "sim", "socket": socket},
+            "driver_version": "570.195.03",
+            "cards": [{"uuid": UUID, "minor": 0, "quota_bytes": quota_bytes}],
+            "compute": {"policy": null, "percent": null, "weight": null, "priority": "normal"},
+            "door": {"kind": "run", "pid": std::process::id()},
+            "bundle": null,
+            "created_at_unix_ms": 1,
+        });
+        std::fs::write(folder.path().join("grant.json"), grant.to_string()).unwrap();
+        let door = File::create(folder.path().join("door.lock")).unwrap();
+        assert!(sys::lock::try_exclusive(&door).unwrap());
+        let log = File::create(folder.path().join("broker.log")).unwrap();
+        let mut keeper = Command::new(program())
+            .arg("--dir")
+            .arg(folder.path())
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut stdout = keeper.stdout.take().unwrap();
+        stdout.read_to_string(&mut said).unwrap();
+        let kept = Self {
+            fake,
+            folder,
+            keeper,
+            _door: door,
+        };
+        assert_eq!(said, "ready\n", "{}", kept.log());
+        kept
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("broker.log")).unwrap()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn node(&self, name: &str) -> PathBuf {
+        self.folder.path().join("sim/dev").join(name)
+    }
+
+    /// A process under the filter, whose listener is handed over as runc does it.
+    pub(crate) fn tenant(&self) -> (Tenant, Process) {
+        let (child, socket) = launch::start(WITH_FILTER).unwrap();
+        let process = Process(child);
+        let listener = launch::listener(&socket).unwrap();
+        self.hand_over(&listener, process.0.id());
+        (Tenant::new(socket), process)
+    }
+
+    pub(crate) fn hand_over(&self, listener: &OwnedFd, pid: u32) {
+        let stream = UnixStream::connect(self.folder.path().join("notify.sock")).unwrap();
+        let state = json!({"ociVersion": "1.0.2", "fds": ["seccompFd"], "pid": pid}).to_string();
+        sys::fd_passing::send(stream.as_fd(), state.as_bytes(), &[listener.as_fd()]).unwrap();
+    }
+
+    pub(crate) fn keeper_pid(&self) -> i32 {
+        self.keeper.id().cast_signed()
+    }
+
+    /// The broker that runs now, if one does.
+    pub(crate) fn broker_pid(&self) -> Option<i32> {
+        let keeper = self.keeper.id();
+        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        children.ok()?.split_whitespace().next()?.parse().ok()
+    }
+
+    pub(crate) fn signal(&self, pid: i32, signal: Signal) {
+        // It may be gone in this moment.
+        let _gone = kill(Pid::from_raw(pid), signal);
+    }
+
+    pub(crate) fn ask(&self, request: &Value) -> std::io::Result<Value> {
+        let mut stream = UnixStream::connect(self.folder.path().join("control.sock"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(15)))?;
+        stream.write_all(format!("{request}\n").as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let mut status = Value::Null;
+        until("a broker answers", || {
+            status = self.ask(&json!({"op": "status"})).unwrap_or_default();
+            status.is_object()
+        });
+        status
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.status()["cards"][0]["used_bytes"].as_u64().unwrap()
+    }
+
+    /// Descriptors of a process that are no descriptors of it alone: sockets and files of the container.
+    pub(crate) fn descriptors_of(&self, pid: i32) -> usize {
+        std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .count()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.log());
+        }
+        self.signal(self.keeper_pid(), Signal::SIGTERM);
+        self.keeper.wait().unwrap();
+    }
+}

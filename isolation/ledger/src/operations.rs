@@ -1,0 +1,239 @@
+//! The ledger's changes as values: what a journal writes down, and replays.
+
+use serde::{Deserialize, Serialize};
+
+use crate::accounts::Demand;
+use crate::book::{Freed, Ledger, Pin, PinFor, Reservation};
+use crate::counts::ObjectKind;
+use crate::identity::{CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
+use crate::mappings::Span;
+use crate::objects::{Actual, NewObject, Place, Recorded};
+use crate::refusal::Refusal;
+
+/// A [`Reservation`] by its number. Unlike it, it can be written down; like it, it is handed back exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationToken(u64);
+
+/// A [`Pin`] by its number, as [`ReservationToken`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinToken(u64);
+
+/// One change of a ledger; each variant is the method of its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "the fields are the arguments of the method that a variant names"
+)]
+pub enum Operation {
+    /// [`Ledger::set_quota`]
+    SetQuota { card: CardSlot, quota_bytes: u64 },
+    /// [`Ledger::reserve`]
+    Reserve {
+        kind: ObjectKind,
+        demand: Option<Demand>,
+    },
+    /// [`Ledger::roll_back`]
+    RollBack { reservation: ReservationToken },
+    /// [`Ledger::pin`]
+    Pin {
+        client: ClientHandle,
+        object: ObjectHandle,
+        purpose: PinFor,
+    },
+    /// [`Ledger::pin_export`]
+    PinExport {
+        file: FileId,
+        index: u32,
+        purpose: PinFor,
+    },
+    /// [`Ledger::unpin`]
+    Unpin { pin: PinToken },
+    /// [`Ledger::open_client`]
+    OpenClient {
+        file: FileId,
+        client: ClientHandle,
+        process: ProcessId,
+        reservation: ReservationToken,
+    },
+    /// [`Ledger::see_client`]
+    SeeClient {
+        file: FileId,
+        client: ClientHandle,
+        process: ProcessId,
+    },
+    /// [`Ledger::add_object`]
+    AddObject {
+        place: Place,
+        class: u32,
+        kind: ObjectKind,
+        card: Option<CardSlot>,
+        depends_on: Vec<ObjectHandle>,
+        reservation: ReservationToken,
+        actual: Actual,
+    },
+    /// [`Ledger::add_unconfirmed`]
+    AddUnconfirmed {
+        place: Place,
+        class: u32,
+        kind: ObjectKind,
+    },
+    /// [`Ledger::free`]
+    Free {
+        client: ClientHandle,
+        object: ObjectHandle,
+    },
+    /// [`Ledger::close_file`]
+    CloseFile { file: FileId },
+    /// [`Ledger::duplicate`]
+    Duplicate { pin: PinToken, place: Place },
+    /// [`Ledger::add_range`]
+    AddRange { uvm_file: FileId, span: Span },
+    /// [`Ledger::map_external`]
+    MapExternal {
+        pin: PinToken,
+        uvm_file: FileId,
+        span: Span,
+        cards: Vec<CardSlot>,
+    },
+    /// [`Ledger::unmap_external`]
+    UnmapExternal {
+        uvm_file: FileId,
+        span: Span,
+        card: Option<CardSlot>,
+    },
+    /// [`Ledger::free_range`]
+    FreeRange { uvm_file: FileId, base: u64 },
+    /// [`Ledger::drop_address_space`]
+    DropAddressSpace { uvm_file: FileId },
+    /// [`Ledger::export`]
+    Export {
+        pin: PinToken,
+        file: FileId,
+        index: u32,
+    },
+}
+
+/// What came of an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Applied {
+    /// Nothing to tell.
+    Done,
+    /// Bytes and a slot are set aside.
+    Reserved(ReservationToken),
+    /// A reference is held.
+    Pinned(PinToken),
+    /// An object or a client was recorded.
+    Recorded(Recorded),
+    /// Something was taken out.
+    Freed(Freed),
+}
+
+impl Ledger {
+    /// Makes a change.
+    ///
+    /// # Errors
+    /// A refusal of [`Operation::Reserve`], [`Operation::Pin`] or [`Operation::PinExport`]; nothing is changed then.
+    pub fn apply(&mut self, operation: Operation) -> Result<Applied, Refusal> {
+        let reserved =
+            |reservation: Reservation| Applied::Reserved(ReservationToken(reservation.0));
+        let pinned = |pin: Pin| Applied::Pinned(PinToken(pin.0));
+        Ok(match operation {
+            Operation::SetQuota { card, quota_bytes } => {
+                self.set_quota(card, quota_bytes);
+                Applied::Done
+            }
+            Operation::Reserve { kind, demand } => reserved(self.reserve(kind, demand)?),
+            Operation::RollBack { reservation } => {
+                self.roll_back(Reservation(reservation.0));
+                Applied::Done
+            }
+            Operation::Pin {
+                client,
+                object,
+                purpose,
+            } => pinned(self.pin(client, object, purpose)?),
+            Operation::PinExport {
+                file,
+                index,
+                purpose,
+            } => pinned(self.pin_export(file, index, purpose)?),
+            Operation::Unpin { pin } => Applied::Freed(self.unpin(Pin(pin.0))),
+            Operation::OpenClient {
+                file,
+                client,
+                process,
+                reservation,
+            } => Applied::Recorded(self.open_client(
+                file,
+                client,
+                process,
+                Reservation(reservation.0),
+            )),
+            Operation::SeeClient {
+                file,
+                client,
+                process,
+            } => {
+                self.see_client(file, client, process);
+                Applied::Done
+            }
+            Operation::AddObject {
+                place,
+                class,
+                kind,
+                card,
+                depends_on,
+                reservation,
+                actual,
+            } => {
+                let new = NewObject {
+                    place,
+                    class,
+                    kind,
+                    card,
+                    depends_on: &depends_on,
+                };
+                Applied::Recorded(self.add_object(new, Reservation(reservation.0), actual))
+            }
+            Operation::AddUnconfirmed { place, class, kind } => {
+                self.add_unconfirmed(NewObject {
+                    place,
+                    class,
+                    kind,
+                    card: None,
+                    depends_on: &[],
+                });
+                Applied::Done
+            }
+            Operation::Free { client, object } => Applied::Freed(self.free(client, object)),
+            Operation::CloseFile { file } => Applied::Freed(self.close_file(file)),
+            Operation::Duplicate { pin, place } => {
+                Applied::Recorded(self.duplicate(Pin(pin.0), place, &[]))
+            }
+            Operation::AddRange { uvm_file, span } => {
+                self.add_range(uvm_file, span);
+                Applied::Done
+            }
+            Operation::MapExternal {
+                pin,
+                uvm_file,
+                span,
+                cards,
+            } => Applied::Freed(self.map_external(Pin(pin.0), uvm_file, span, &cards)),
+            Operation::UnmapExternal {
+                uvm_file,
+                span,
+                card,
+            } => Applied::Freed(self.unmap_external(uvm_file, span, card)),
+            Operation::FreeRange { uvm_file, base } => {
+                Applied::Freed(self.free_range(uvm_file, base))
+            }
+            Operation::DropAddressSpace { uvm_file } => {
+                Applied::Freed(self.drop_address_space(uvm_file))
+            }
+            Operation::Export { pin, file, index } => {
+                Applied::Freed(self.export(Pin(pin.0), file, index))
+            }
+        })
+    }
+}
