@@ -1,9 +1,10 @@
-//! `cargo xtask`: the project's own commands. `demo` shows, `test` checks, `bench` measures.
+//! `cargo xtask`: the project's own commands. `demo` shows, `test` checks, `bench` measures, `headers` compares drivers.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod card;
 mod demo;
+mod headers;
 mod machine;
 mod table;
 mod test;
@@ -29,6 +30,8 @@ enum Task {
     Card(card::Options),
     /// Latency and memory against their targets: a table, and target/bench.json.
     Bench(bench::Options),
+    /// What a driver version changes in the ABI that cgpu decodes, from its public headers.
+    Headers(headers::Options),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Card(options) => card::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Headers(options) => headers::run(&options),
     };
     match done {
         Ok(code) => code,
