@@ -303,7 +303,9 @@ fn is_answered(observed: &Observed) -> Result<()> {
 
 fn flood_is_served(observed: &Observed) -> Result<()> {
     ensure!(
-        observed.number("/done")? > 300 && observed.number("/failed")? == 0,
+        observed.number("/threads")? >= 300
+            && observed.number("/done")? >= 300
+            && observed.number("/failed")? == 0,
         "{}",
         observed.facts
     );
@@ -403,6 +405,19 @@ attacks! {
     client_flood => clients_are_limited,
     refused_flood => refusals_flow,
     fd_in_ring => ring_counts,
+    compat_mmap => compat_mmap_is_closed,
+}
+
+/// `mmap` of managed memory is closed by every table.
+fn compat_mmap_is_closed(observed: &Observed) -> Result<()> {
+    for way in ["mmap2", "old_mmap", "native"] {
+        ensure!(
+            observed.text(&format!("/{way}"))? != "done",
+            "{way} maps: {}",
+            observed.facts
+        );
+    }
+    Ok(())
 }
 
 /// A file in a ring's table counts, or rings are not to be had here.
@@ -469,6 +484,20 @@ fn setuid_exec() -> Result<()> {
     Ok(())
 }
 
+/// Calls that hang in the driver: more than the container's broker has workers. Nobody else waits for them.
+#[test]
+fn blocked_calls() -> Result<()> {
+    let Some(fixture) = shared("blocked_calls")? else {
+        return Ok(());
+    };
+    for attacker in [Attacker::Unprivileged, Attacker::Root] {
+        let observed = fixture.attack_with_hanging_calls(attacker, "blocked_calls", 80)?;
+        ensure!(observed.number("/tally/done")? == 100, "{}", observed.facts);
+        observed.told_is_held()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn fd_across_containers() -> Result<()> {
     let Some(fixture) = shared("fd_across_containers")? else {
@@ -490,6 +519,7 @@ fn every_attack_has_a_test() {
     let across = [
         "honest",
         "setuid_exec",
+        "blocked_calls",
         "fd_to_other_container",
         "fd_from_other_container",
     ];

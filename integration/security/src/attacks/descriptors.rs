@@ -13,10 +13,12 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen,
     sendmsg, socket, socketpair,
 };
+use nvabi::layout::nvos57;
+use nvabi::{bytes, control};
 use serde_json::{Value, json};
 
-use crate::seat::{Calls, Seat, new_handle, open};
-use crate::tally::Tally;
+use crate::seat::{Answer, Calls, Interrupted, Seat, Target, done, new_handle, open};
+use crate::tally::{PIECE_BYTES, Tally};
 use crate::{Stage, child, kernel};
 
 const RACE: Duration = Duration::from_millis(400);
@@ -276,11 +278,77 @@ pub(super) fn fd_in_ring(stage: &mut Stage) -> Result<Value> {
     Ok(json!({"tally": tally.json()}))
 }
 
-/// Gives its open driver, with memory in it, to another container through a socket in a shared folder.
+/// Offsets in the parameters of exports and imports (`ctrl0000unix.h`).
+mod carried {
+    pub(super) const EXPORT_BYTES: usize = 24;
+    pub(super) const EXPORT_FD: usize = 16;
+    pub(super) const IMPORT_BYTES: usize = 20;
+    /// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM`
+    pub(super) const TYPE_RM: u32 = 1;
+}
+
+/// Exports memory to a further file of the driver.
+fn export(seat: &mut Seat, memory: u32) -> Result<(File, Answer)> {
+    let file = open("nvidiactl")?;
+    let mut params = [0; carried::EXPORT_BYTES];
+    let words = [carried::TYPE_RM, seat.device, seat.device, memory];
+    for (at, word) in (0..).step_by(4).zip(words) {
+        bytes::put_u32(&mut params, at, word);
+    }
+    bytes::put(
+        &mut params,
+        carried::EXPORT_FD,
+        &file.as_raw_fd().to_le_bytes(),
+    );
+    let root = seat.own(seat.client);
+    let cmd = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
+    let answer = seat.control(root, cmd, 0, &params);
+    Ok((file, answer))
+}
+
+/// Asks for an object that a file may carry.
+fn import(seat: &mut Seat, number: i32) -> Answer {
+    let mut params = [0; carried::IMPORT_BYTES];
+    let words = [
+        number.cast_unsigned(),
+        carried::TYPE_RM,
+        seat.device,
+        seat.device,
+        new_handle(),
+    ];
+    for (at, word) in (0..).step_by(4).zip(words) {
+        bytes::put_u32(&mut params, at, word);
+    }
+    let root = seat.own(seat.client);
+    let cmd = control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD;
+    seat.control(root, cmd, 0, &params)
+}
+
+/// Lets everybody have an object: `NVOS57_PARAMETERS` with `RS_SHARE_TYPE_ALL` and all rights.
+fn share_with_all(seat: &mut Seat, object: u32) -> Answer {
+    const SHARE: u64 = 0xc018_4635;
+    let mut argument = vec![0; 24];
+    bytes::put_u32(&mut argument, 0, seat.client);
+    bytes::put_u32(&mut argument, 4, object);
+    bytes::put_u32(&mut argument, 12, u32::MAX);
+    bytes::put_u32(&mut argument, 16, 1);
+    let number = seat.number;
+    let answer = seat.spell(number, SHARE, &argument, Interrupted::Again);
+    done(answer, nvos57::STATUS, 0)
+}
+
+/// Gives its open driver, with memory in it that is exported and shared as widely as it goes, to another container through a
+/// socket in a shared folder.
 pub(super) fn fd_to_other_container(stage: &mut Stage) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     tally.grab(stage.quota_bytes / 8, |bytes| seat.memory(bytes));
+    let Answer::Done(memory) = seat.memory(PIECE_BYTES) else {
+        anyhow::bail!("no memory to give away");
+    };
+    tally.count(Answer::Done(memory), PIECE_BYTES);
+    let shared = share_with_all(&mut seat, memory);
+    let (carrier, exported) = export(&mut seat, memory)?;
     let listener = socket(
         AddressFamily::Unix,
         SockType::SeqPacket,
@@ -296,7 +364,12 @@ pub(super) fn fd_to_other_container(stage: &mut Stage) -> Result<Value> {
     let connection = sys::fd_passing::accept(listener.as_fd())?;
     let mut names = seat.client.to_le_bytes().to_vec();
     names.extend(seat.device.to_le_bytes());
-    let files = [seat.ctl.as_raw_fd(), seat.node.as_raw_fd()];
+    names.extend(memory.to_le_bytes());
+    let files = [
+        seat.ctl.as_raw_fd(),
+        seat.node.as_raw_fd(),
+        carrier.as_raw_fd(),
+    ];
     let message = [IoSlice::new(&names)];
     let control = [ControlMessage::ScmRights(&files)];
     sendmsg::<UnixAddr>(
@@ -306,8 +379,8 @@ pub(super) fn fd_to_other_container(stage: &mut Stage) -> Result<Value> {
         MsgFlags::empty(),
         None,
     )?;
-    stage.keep((seat, connection));
-    Ok(json!({"tally": tally.json()}))
+    stage.keep((seat, connection, carrier));
+    Ok(json!({"tally": tally.json(), "shared": shared.text(), "exported": exported.text()}))
 }
 
 /// Takes what the other container gives, and allocates through it and beside it.
@@ -322,19 +395,24 @@ pub(super) fn fd_from_other_container(stage: &mut Stage) -> Result<Value> {
         connection.as_raw_fd(),
         &UnixAddr::new(&stage.out.join("shared.sock"))?,
     )?;
-    let mut names = [0; 8];
+    let mut names = [0; 12];
     let (_length, files) = sys::fd_passing::receive(connection.as_fd(), &mut names)?;
-    let [a, b, c, d, e, f, g, h] = names;
-    let (client, device) = (
-        u32::from_le_bytes([a, b, c, d]),
-        u32::from_le_bytes([e, f, g, h]),
-    );
+    let name = |at| bytes::u32_at(&names, at).unwrap_or(0);
+    let (client, device, memory) = (name(0), name(4), name(8));
     let file = files.first().context("a file came")?;
     let mut foreign = Tally::default();
     let mut calls = Calls::on(file.as_raw_fd())?;
     for _try in 0..16 {
-        let answer = calls.memory_as(client, device, new_handle(), crate::tally::PIECE_BYTES);
-        foreign.count(answer, crate::tally::PIECE_BYTES);
+        let answer = calls.memory_as(client, device, new_handle(), PIECE_BYTES);
+        foreign.count(answer, PIECE_BYTES);
+    }
+    // The giver's memory under a handle of one's own: duplicated by name, imported from each file.
+    let mut seat = Seat::take()?;
+    for object in [memory, device, client] {
+        foreign.count(seat.duplicate(Target { client, object }), 0);
+    }
+    for carrier in &files {
+        foreign.count(import(&mut seat, carrier.as_raw_fd()), 0);
     }
     // A client of its own on the file that it was given, and one on a file of its own.
     let given = File::from(file.try_clone()?);
@@ -343,7 +421,6 @@ pub(super) fn fd_from_other_container(stage: &mut Stage) -> Result<Value> {
     if let Ok(seat) = &mut on_given {
         tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
     }
-    let mut seat = Seat::take()?;
     tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
     let own_on_given = match &on_given {
         Ok(_) => "done".to_owned(),

@@ -54,6 +54,39 @@ pub(super) fn thread_flood(stage: &mut Stage) -> Result<Value> {
     }))
 }
 
+/// A hundred calls at once that the driver does not end for a while.
+pub(super) fn blocked_calls(stage: &mut Stage) -> Result<Value> {
+    const CALLS: usize = 100;
+    let seat = Seat::take()?;
+    let (number, client, device) = (seat.number, seat.client, seat.device);
+    crate::tell(&stage.out, "seated", &json!({}))?;
+    crate::wait_for(&stage.out.join("hangs"));
+    let threads: Vec<_> = (0..CALLS)
+        .map(|_thread| {
+            std::thread::Builder::new()
+                .stack_size(128 << 10)
+                .spawn(move || -> Result<bool> {
+                    let mut calls = Calls::on(number)?;
+                    let made = calls.memory_as(client, device, new_handle(), SMALL_BYTES);
+                    Ok(made.is_done())
+                })
+        })
+        .collect::<std::io::Result<_>>()?;
+    let mut tally = Tally::default();
+    for thread in threads {
+        if let Ok(made) = thread.join() {
+            let answer = if made? {
+                Answer::Done(0)
+            } else {
+                Answer::Status(0)
+            };
+            tally.count(answer, SMALL_BYTES);
+        }
+    }
+    stage.keep(seat);
+    Ok(json!({"tally": tally.json()}))
+}
+
 /// A thousand open files of the driver, by three processes, and each of them used.
 pub(super) fn file_flood(stage: &mut Stage) -> Result<Value> {
     let counters = kernel::shared_counters()?;

@@ -31,14 +31,14 @@ attacks! {
     races: class_flip size_flip pointer_flip flip_by_shared_memory flip_by_proc_mem handle_race;
     descriptors: dup2_race fd_passing fd_in_flight private_fd_table close_race fd_in_ring fd_to_other_container fd_from_other_container;
     processes: process_storm exit_in_mid_call sigstop_of_the_caller ptrace_sibling kill_around;
-    spelling: wrong_type_byte high_bits direction_bits xfer_tunnel compat_ioctl x32_ioctl serialised_parameters
+    spelling: wrong_type_byte high_bits direction_bits xfer_tunnel compat_ioctl compat_mmap x32_ioctl serialised_parameters
         bad_pointers;
     memory: reference_then_free map_then_free export_then_free channel_groups va_spaces managed_memory heap_and_old_calls
         privileged_classes absurd_sizes;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
     signals: restarting_signals interrupting_signals profiling_signals;
     confinement: own_listener own_filter user_namespace nested_namespaces changed_root disguises userfault_pages setuid_exec;
-    floods: thread_flood file_flood client_flood refused_flood;
+    floods: blocked_calls thread_flood file_flood client_flood refused_flood;
 }
 
 /// What anybody may do: half of the slice, and no more is asked for.

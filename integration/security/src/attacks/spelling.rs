@@ -10,7 +10,7 @@ use sys::probe::{Guard, PAGE_BYTES, Pages};
 
 use crate::seat::{
     ALLOC, ALLOC_SHORT, Answer, CONTROL, Calls, Interrupted, New, Seat, allocated, errno_of,
-    memory_block, new_handle,
+    memory_block, new_handle, open,
 };
 use crate::tally::{PIECE_BYTES, Tally};
 use crate::{Stage, child, kernel};
@@ -161,6 +161,46 @@ pub(super) fn compat_ioctl(stage: &mut Stage) -> Result<Value> {
     }
     stage.keep(seat);
     Ok(json!({"answers": answers, "tally": Tally::default().json()}))
+}
+
+/// `mmap` of nvidia-uvm through the 32-bit table: managed memory whose offset is its address.
+pub(super) fn compat_mmap(stage: &mut Stage) -> Result<Value> {
+    const MMAP2: u32 = 192;
+    const OLD_MMAP: u32 = 90;
+    const ADDRESS: u32 = 0x2000_0000;
+    const BYTES: u32 = 4 << 20;
+    const ACCESS: u32 = 3;
+    const SHARED_FIXED: u32 = 0x11;
+    use std::os::fd::AsRawFd;
+    let uvm = open("nvidia-uvm")?;
+    let number = uvm.as_raw_fd().cast_unsigned();
+    let of_page = |page: u32| [ADDRESS, BYTES, ACCESS, SHARED_FIXED, number, page];
+    let low = kernel::low_memory(4096)?;
+    let old: Vec<u8> = [ADDRESS, BYTES, ACCESS, SHARED_FIXED, number, ADDRESS]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    kernel::scribble(u64::from(low), &old);
+    // An address above 2 GiB would look like an error; this one is below.
+    let by_number = foreign_call(|| i64::from(kernel::call_i386(MMAP2, of_page(ADDRESS >> 12))))?;
+    let by_struct = foreign_call(|| i64::from(kernel::call_i386(OLD_MMAP, [low, 0, 0, 0, 0, 0])))?;
+    let native = kernel::call(
+        libc::SYS_mmap,
+        [
+            u64::from(ADDRESS),
+            u64::from(BYTES),
+            u64::from(ACCESS),
+            u64::from(SHARED_FIXED),
+            u64::from(number),
+            u64::from(ADDRESS),
+        ],
+    );
+    stage.keep(uvm);
+    Ok(json!({
+        "mmap2": by_number, "old_mmap": by_struct,
+        "native": native.map_or_else(|errno| format!("{errno:?}"), |_address| "done".to_owned()),
+        "tally": Tally::default().json(),
+    }))
 }
 
 /// `ioctl` through the x32 table, by its own number and by the native one with x32's bit.
