@@ -236,6 +236,20 @@ fn seccomp() -> Call {
     }
 }
 
+/// libseccomp leaves a comparison of no bits out: a rule with no other is an unconditional one, and the first of those holds.
+fn refuse_empty_masks(rule: &Value, call: &str) -> Result<(), Error> {
+    let conditions = rule.get("args").and_then(Value::as_array);
+    let compares_nothing = |condition: &Value| {
+        condition["op"] == "SCMP_CMP_MASKED_EQ" && condition["value"].as_u64() == Some(0)
+    };
+    if conditions.into_iter().flatten().any(compares_nothing) {
+        return Err(unusable(format!(
+            "a condition on {call} compares no bit (SCMP_CMP_MASKED_EQ with value 0); leave the condition out"
+        )));
+    }
+    Ok(())
+}
+
 /// Rewrites the rules on one call so that `call.ours` hold in addition to what the profile denies.
 fn restrict(rules: &mut Vec<Value>, default: &Outcome, call: &Call) -> Result<(), Error> {
     let mut own = Vec::new();
@@ -244,6 +258,7 @@ fn restrict(rules: &mut Vec<Value>, default: &Outcome, call: &Call) -> Result<()
             let outcome = Outcome::of_rule(&rule)?;
             // What equals the profile's default says nothing: runc skips it.
             if outcome != *default {
+                refuse_empty_masks(&rule, call.name)?;
                 own.push((rule, outcome));
             }
         }

@@ -547,6 +547,30 @@ fn an_errno_that_equals_the_default_s_is_not_lost() {
     assert_eq!(seccomp_verdict(&profile, 1, 8), "errno 22");
 }
 
+/// Each let the driver's calls go by: found by `integration/fuzz`, with libseccomp's own program as the judge.
+#[test]
+fn a_denial_that_does_not_take_effect_hides_no_allowance() {
+    // Two names of one action: runc skips the first rule as the default's, so that the second holds.
+    let profile = with_seccomp(json!({"defaultAction": "SCMP_ACT_KILL", "syscalls": [
+        {"names": ["ioctl"], "action": "SCMP_ACT_KILL_THREAD"},
+        {"names": ["ioctl"], "action": "SCMP_ACT_ALLOW"},
+    ]}));
+    assert_eq!(ioctl_verdict(&profile.unwrap(), 0xc020_462a), "notify");
+    // Two numbers of one action: the first rule is not the default's and is not skipped.
+    let profile = with_seccomp(json!({"defaultAction": "SCMP_ACT_TRACE", "syscalls": [
+        {"names": ["ioctl"], "action": "SCMP_ACT_TRACE", "errnoRet": 25},
+        {"names": ["ioctl"], "action": "SCMP_ACT_KILL_PROCESS"},
+    ]}));
+    assert_eq!(ioctl_verdict(&profile.unwrap(), 0xc020_462a), "notify");
+    // A comparison of no bits is none: the first rule is the one that holds.
+    let refused = with_seccomp(json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
+        {"names": ["ioctl"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 1, "value": 0, "valueTwo": 7, "op": "SCMP_CMP_MASKED_EQ"}]},
+        {"names": ["ioctl"], "action": "SCMP_ACT_KILL_PROCESS"},
+    ]}));
+    let error = crate::error::chain(&refused.unwrap_err());
+    assert!(error.contains("compares no bit"), "{error}");
+}
+
 #[test]
 fn foreign_tables_are_closed_whatever_the_profile_lists() {
     for architectures in [
