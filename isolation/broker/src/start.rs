@@ -410,10 +410,12 @@ impl Broker {
             Some((FromKeeper::Take { .. } | FromKeeper::Stored(_) | FromKeeper::Start, _)) => {
                 Ok(Heard::Listener)
             }
-            None => {
+            None if self.has_served => {
                 self.go_on_alone()?;
                 Ok(Heard::Listener)
             }
+            // No process has ever been handed over, so no call can be waiting.
+            None => Ok(Heard::HandOver),
         }
     }
 
