@@ -320,7 +320,7 @@ fn files_are_used(observed: &Observed) -> Result<()> {
 fn refusals_flow(observed: &Observed) -> Result<()> {
     let refused = observed.number("/refused")?;
     ensure!(
-        refused > 1000 && observed.calls.refused >= refused,
+        refused > 50 && observed.calls.refused >= refused,
         "{} and {:?}",
         observed.facts,
         observed.calls
@@ -458,7 +458,7 @@ fn go_client() -> Result<()> {
     for attacker in [Attacker::Unprivileged, Attacker::Root] {
         let (facts, card_bytes) = fixture.run_program(attacker, &client, &[&quota, "/out"])?;
         let number = |key: &str| facts[key].as_u64().unwrap_or(u64::MAX);
-        ensure!(number("failed") == 0 && number("sent") > 100, "{facts}");
+        ensure!(number("failed") == 0 && number("sent") > 20, "{facts}");
         ensure!(facts["tally"]["done"].as_u64() > Some(20), "{facts}");
         ensure!(
             facts["tally"]["held_bytes"] == card_bytes,

@@ -46,6 +46,7 @@ fn functions(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
             let text = fs::read_to_string(&path)?;
             for line in text.lines() {
                 let line = line.trim_start();
+                let line = line.strip_prefix("pub(super) ").unwrap_or(line);
                 if let Some(rest) = line.strip_prefix("fn ") {
                     let end = rest.find(['(', '<']).unwrap_or(rest.len());
                     found.extend(rest.get(..end).map(str::to_owned));
@@ -79,6 +80,20 @@ fn every_named_test_exists() -> Result<()> {
             );
         }
         assert!(any, "the row {:?} names no test", row.first());
+    }
+    Ok(())
+}
+
+#[test]
+fn every_named_file_exists() -> Result<()> {
+    let page = fs::read_to_string(repository().join("docs/threat-model.md"))?;
+    let files: Vec<&str> = quoted(&page).filter(|name| name.ends_with(".rs")).collect();
+    assert!(files.len() > 20, "{files:?}");
+    for file in files {
+        let is_there = [repository(), repository().join("isolation")]
+            .iter()
+            .any(|folder| folder.join(file).is_file());
+        assert!(is_there, "{file} does not exist");
     }
     Ok(())
 }
