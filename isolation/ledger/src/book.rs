@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::accounts::{Accounts, Demand, narrow};
 use crate::counts::{Counted, Counts, Limits, ObjectKind};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
+use crate::managed::ManagedPieces;
 use crate::mappings::Pieces;
 use crate::refusal::Refusal;
 use crate::tree::Tree;
@@ -18,6 +19,7 @@ pub struct Ledger {
     pub(crate) mappings: BTreeMap<(FileId, CardSlot), Pieces>,
     /// External ranges of each uvm file: first to last address.
     pub(crate) ranges: BTreeMap<FileId, BTreeMap<u64, u64>>,
+    pub(crate) managed: BTreeMap<FileId, ManagedPieces>,
     pub(crate) exports: BTreeMap<FileId, Exports>,
     pub(crate) reservations: BTreeMap<u64, Held>,
     pub(crate) pins: BTreeMap<u64, Pinned>,
@@ -39,6 +41,8 @@ pub(crate) struct Exports {
     /// One reference each; an index that was exported anew keeps the old one too, since nothing says that
     /// the driver let it go.
     pub(crate) references: BTreeSet<AllocationId>,
+    /// By index, what was exported by another container: the number by which that one's account knows it.
+    pub(crate) adopted: BTreeMap<u32, u64>,
 }
 
 /// What a second reference to an object takes over from it.
@@ -126,6 +130,7 @@ impl Ledger {
             clients: BTreeMap::new(),
             mappings: BTreeMap::new(),
             ranges: BTreeMap::new(),
+            managed: BTreeMap::new(),
             exports: BTreeMap::new(),
             reservations: BTreeMap::new(),
             pins: BTreeMap::new(),

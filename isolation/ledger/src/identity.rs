@@ -48,6 +48,14 @@ pub struct ProcessId(pub i32);
 )]
 pub struct AllocationId(pub(crate) u64);
 
+impl AllocationId {
+    /// For others to know it by.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 impl fmt::Display for CardSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "card {}", self.0)

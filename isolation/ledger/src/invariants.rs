@@ -86,8 +86,18 @@ impl Ledger {
             .values()
             .flat_map(|exports| exports.references.iter().copied());
         let pins = self.pins.values().filter_map(|it| it.source.allocation);
+        let managed = self
+            .managed
+            .values()
+            .flat_map(|pieces| pieces.values())
+            .flat_map(|piece| piece.allocations.iter().copied());
         let mut found: BTreeMap<AllocationId, u64> = BTreeMap::new();
-        for id in handles.chain(pieces).chain(exports).chain(pins) {
+        for id in handles
+            .chain(pieces)
+            .chain(exports)
+            .chain(pins)
+            .chain(managed)
+        {
             let count = found.entry(id).or_default();
             *count = count.saturating_add(1);
         }
@@ -178,6 +188,9 @@ impl Ledger {
         for pieces in self.mappings.values() {
             note(Counted::Mappings, wide(pieces.len()));
         }
+        for pieces in self.managed.values() {
+            note(Counted::Mappings, wide(pieces.len()));
+        }
         for ranges in self.ranges.values() {
             note(Counted::Ranges, wide(ranges.len()));
         }
@@ -221,6 +234,15 @@ impl Ledger {
             let mut end = None;
             for (base, piece) in pieces.iter() {
                 if piece.last < base || end.is_some_and(|end| base <= end) || pieces.is_empty() {
+                    return Err(Discrepancy::Overlap { file: *file });
+                }
+                end = Some(piece.last);
+            }
+        }
+        for (file, pieces) in &self.managed {
+            let mut end = None;
+            for (base, piece) in pieces {
+                if piece.last < *base || end.is_some_and(|end| *base <= end) {
                     return Err(Discrepancy::Overlap { file: *file });
                 }
                 end = Some(piece.last);

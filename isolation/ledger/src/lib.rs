@@ -10,6 +10,7 @@
 //! ```text
 //! file ──owns──▶ client ──▶ object tree ──┐
 //! file (uvm) ──▶ external mappings ───────┼──reference──▶ allocation {card, bytes, references}
+//! file (uvm) ──▶ managed memory ──────────┤
 //! file ────────▶ exports ─────────────────┤
 //! broker ──────▶ pins (calls under way) ──┘
 //! broker ──────▶ reservations (calls under way) ──▶ bytes of a card, one slot of a kind
@@ -70,6 +71,7 @@ mod counts;
 mod identity;
 mod invariants;
 mod lookups;
+mod managed;
 mod mappings;
 mod objects;
 mod operations;
@@ -83,9 +85,11 @@ pub use book::{Freed, Ledger, Pin, PinFor, Reservation};
 pub use counts::{Counted, Limits, ObjectKind};
 pub use identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 pub use invariants::Discrepancy;
+pub use managed::ManagedSpan;
 pub use mappings::Span;
 pub use objects::{Actual, NewObject, Place, Recorded};
 pub use operations::{Applied, Operation, PinToken, ReservationToken};
+pub use references::{Adopted, Exported};
 pub use refusal::Refusal;
 pub use snapshot::{CardUsage, ProcessUsage, Snapshot};
 pub use tree::Object;

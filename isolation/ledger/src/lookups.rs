@@ -6,6 +6,7 @@ use crate::accounts::{Allocation, Purpose, narrow};
 use crate::book::Ledger;
 use crate::counts::ObjectKind;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
+use crate::references::Exported;
 use crate::snapshot::ProcessUsage;
 use crate::tree::Object;
 
@@ -57,6 +58,44 @@ impl Ledger {
         self.ranges
             .get(&uvm_file)
             .is_some_and(|ranges| ranges.contains_key(&base))
+    }
+
+    /// Whether a file has exported something at an index, by whichever container's hand.
+    #[must_use]
+    pub fn has_export(&self, file: FileId, index: u32) -> bool {
+        self.exports
+            .get(&file)
+            .is_some_and(|exports| exports.by_index.contains_key(&index))
+    }
+
+    /// The files that hold exports of this container's own.
+    pub fn exporting_files(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.exports
+            .iter()
+            .filter(|(_, exports)| exports.by_index.len() > exports.adopted.len())
+            .map(|(file, _)| *file)
+    }
+
+    /// What this container itself has exported by a file.
+    pub fn exported_by(&self, file: FileId) -> impl Iterator<Item = Exported> + '_ {
+        let exports = self.exports.get(&file).into_iter();
+        exports.flat_map(|exports| {
+            let own = exports.by_index.iter();
+            own.filter(|(index, _)| !exports.adopted.contains_key(index))
+                .map(|(index, source)| Exported {
+                    index: *index,
+                    class: source.class,
+                    allocation: source.allocation,
+                })
+        })
+    }
+
+    /// Whether a file's export at an index is another container's.
+    #[must_use]
+    pub fn is_adopted(&self, file: FileId, index: u32) -> bool {
+        self.exports
+            .get(&file)
+            .is_some_and(|exports| exports.adopted.contains_key(&index))
     }
 
     /// The objects of one client, by handle.

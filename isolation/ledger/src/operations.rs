@@ -8,6 +8,7 @@ use crate::counts::ObjectKind;
 use crate::identity::{CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::mappings::Span;
 use crate::objects::{Actual, NewObject, Place, Recorded};
+use crate::references::Adopted;
 use crate::refusal::Refusal;
 
 /// A [`Reservation`] by its number. Unlike it, it can be written down; like it, it is handed back exactly once.
@@ -105,6 +106,28 @@ pub enum Operation {
     FreeRange { uvm_file: FileId, base: u64 },
     /// [`Ledger::drop_address_space`]
     DropAddressSpace { uvm_file: FileId },
+    /// [`Ledger::map_managed`]
+    MapManaged {
+        uvm_file: FileId,
+        span: Span,
+        process: ProcessId,
+        cards: Vec<CardSlot>,
+    },
+    /// [`Ledger::found_managed`]
+    FoundManaged {
+        uvm_file: FileId,
+        span: Span,
+        process: ProcessId,
+        cards: Vec<CardSlot>,
+    },
+    /// [`Ledger::unmap_managed`]
+    UnmapManaged { uvm_file: FileId, span: Span },
+    /// [`Ledger::adopt_export`]
+    AdoptExport {
+        file: FileId,
+        index: u32,
+        adopted: Adopted,
+    },
     /// [`Ledger::export`]
     Export {
         pin: PinToken,
@@ -230,6 +253,29 @@ impl Ledger {
             }
             Operation::DropAddressSpace { uvm_file } => {
                 Applied::Freed(self.drop_address_space(uvm_file))
+            }
+            Operation::MapManaged {
+                uvm_file,
+                span,
+                process,
+                cards,
+            } => Applied::Recorded(self.map_managed(uvm_file, span, process, &cards)?),
+            Operation::FoundManaged {
+                uvm_file,
+                span,
+                process,
+                cards,
+            } => Applied::Recorded(self.found_managed(uvm_file, span, process, &cards)),
+            Operation::UnmapManaged { uvm_file, span } => {
+                Applied::Freed(self.unmap_managed(uvm_file, span))
+            }
+            Operation::AdoptExport {
+                file,
+                index,
+                adopted,
+            } => {
+                self.adopt_export(file, index, adopted)?;
+                Applied::Done
             }
             Operation::Export { pin, file, index } => {
                 Applied::Freed(self.export(Pin(pin.0), file, index))

@@ -1,10 +1,35 @@
 //! References beside the allocating handle: duplicates, external mappings, exports.
 
-use crate::book::{Exports, Freed, Ledger, Pin};
-use crate::counts::{Counted, wide};
-use crate::identity::{CardSlot, FileId, ObjectHandle};
+use crate::accounts::Demand;
+use crate::book::{Exports, Freed, Ledger, Pin, Source};
+use crate::counts::{Counted, ObjectKind, wide};
+use crate::identity::{AllocationId, CardSlot, FileId, ObjectHandle, ProcessId};
 use crate::mappings::{Change, Span};
 use crate::objects::{Place, Recorded};
+
+/// Memory that another container has exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Adopted {
+    /// The exporter's number for it, never used again for other memory.
+    pub origin: u64,
+    /// The driver's class number.
+    pub class: u32,
+    /// The card and the size; none for memory that is on no card.
+    pub demand: Option<Demand>,
+    /// The process that imports it.
+    pub process: ProcessId,
+}
+
+/// One exported object, as the exporter's account has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// The place in the file's list.
+    pub index: u32,
+    /// The driver's class number.
+    pub class: u32,
+    /// The memory; none for what is on no card.
+    pub allocation: Option<AllocationId>,
+}
 
 impl Ledger {
     /// Records that the driver has made another handle of a pinned object (a duplicate, an import). The
@@ -127,6 +152,7 @@ impl Ledger {
         if let Some(ranges) = self.ranges.remove(&uvm_file) {
             self.counts.subtract(Counted::Ranges, wide(ranges.len()));
         }
+        self.drop_managed(uvm_file, &mut freed);
         freed
     }
 
@@ -140,8 +166,10 @@ impl Ledger {
         let Exports {
             by_index,
             references,
+            adopted,
         } = self.exports.entry(file).or_default();
         by_index.insert(index, pinned.source);
+        adopted.remove(&index);
         let is_new = pinned
             .source
             .allocation
@@ -151,6 +179,47 @@ impl Ledger {
             self.release(pinned.source.allocation, &mut freed);
         }
         freed
+    }
+
+    /// Charges what another container has exported by `file` at `index`, as if this one had allocated and exported it:
+    /// imports of it are counted once then, and the charge stays until the file is closed and the last of them freed.
+    /// `origin` is the exporter's number for the memory; what is there already under the same number is not charged again.
+    ///
+    /// # Errors
+    /// [`crate::Refusal::OverQuota`], [`crate::Refusal::NoShare`]; nothing is changed then.
+    pub fn adopt_export(
+        &mut self,
+        file: FileId,
+        index: u32,
+        adopted: Adopted,
+    ) -> Result<(), crate::Refusal> {
+        let known = self.exports.get(&file);
+        if known.is_some_and(|exports| exports.adopted.get(&index) == Some(&adopted.origin)) {
+            return Ok(());
+        }
+        if let Some(demand) = adopted.demand {
+            self.accounts.reserve(demand)?;
+            self.accounts.unreserve(demand);
+        }
+        let allocation = adopted.demand.map(|demand| {
+            let Demand {
+                card,
+                bytes,
+                purpose,
+            } = demand;
+            self.accounts.charge(card, bytes, purpose, adopted.process)
+        });
+        let exports = self.exports.entry(file).or_default();
+        let source = Source {
+            class: adopted.class,
+            kind: ObjectKind::Memory,
+            card: None,
+            allocation,
+        };
+        exports.by_index.insert(index, source);
+        exports.references.extend(allocation);
+        exports.adopted.insert(index, adopted.origin);
+        Ok(())
     }
 
     fn cards_mapped_by(&self, uvm_file: FileId, only: Option<CardSlot>) -> Vec<CardSlot> {

@@ -1,8 +1,9 @@
 //! A journal of a ledger brings the same ledger back, from whatever moment's snapshot it starts.
 
 use ledger::{
-    Actual, Applied, CardSlot, ClientHandle, Counted, Demand, FileId, Ledger, Limits, ObjectHandle,
-    ObjectKind, Operation, PinFor, PinToken, Place, ProcessId, Purpose, ReservationToken, Span,
+    Actual, Adopted, Applied, CardSlot, ClientHandle, Counted, Demand, FileId, Ledger, Limits,
+    ObjectHandle, ObjectKind, Operation, PinFor, PinToken, Place, ProcessId, Purpose,
+    ReservationToken, Span,
 };
 use proptest::prelude::*;
 
@@ -27,6 +28,10 @@ enum Step {
     Free(u32, u32),
     Close(u64),
     DropSpace,
+    MapManaged(Span),
+    FoundManaged(Span),
+    UnmapManaged(Span),
+    Adopt(u32, u64, u64),
 }
 
 const CARD: CardSlot = CardSlot(0);
@@ -74,6 +79,10 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0_u32..3, 3_u32..8).prop_map(|(c, h)| Step::Free(c, h)),
         1 => (0_u64..3).prop_map(Step::Close),
         1 => Just(Step::DropSpace),
+        2 => span().prop_map(Step::MapManaged),
+        1 => span().prop_map(Step::FoundManaged),
+        1 => span().prop_map(Step::UnmapManaged),
+        1 => (0_u32..2, 0_u64..3, 0_u64..40).prop_map(|(i, o, b)| Step::Adopt(i, o, b)),
     ]
 }
 
@@ -172,6 +181,36 @@ impl Tokens {
                 object: ObjectHandle(object),
             },
             Step::Close(file) => Operation::CloseFile { file: FileId(file) },
+            Step::MapManaged(span) => Operation::MapManaged {
+                uvm_file: UVM,
+                span,
+                process: ProcessId(1),
+                cards: vec![CARD],
+            },
+            Step::FoundManaged(span) => Operation::FoundManaged {
+                uvm_file: UVM,
+                span,
+                process: ProcessId(2),
+                cards: vec![CARD],
+            },
+            Step::UnmapManaged(span) => Operation::UnmapManaged {
+                uvm_file: UVM,
+                span,
+            },
+            Step::Adopt(index, origin, bytes) => Operation::AdoptExport {
+                file: UVM,
+                index,
+                adopted: Adopted {
+                    origin,
+                    class: 0x40,
+                    demand: Some(Demand {
+                        card: CARD,
+                        bytes,
+                        purpose: Purpose::Memory,
+                    }),
+                    process: ProcessId(1),
+                },
+            },
             Step::DropSpace => Operation::DropAddressSpace { uvm_file: UVM },
         })
     }

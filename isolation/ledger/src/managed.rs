@@ -1,0 +1,214 @@
+//! Managed memory: stretches of a uvm file's address space that any of its cards may hold the pages of.
+//!
+//! Where the pages lie is the driver's affair and changes without a call, so a stretch is charged as if all of it lay
+//! on every card at once. An address of a file is charged once, however often it is mapped.
+
+use std::collections::BTreeMap;
+
+use crate::accounts::{Demand, Purpose};
+use crate::book::{Freed, Ledger};
+use crate::counts::{Counted, wide};
+use crate::identity::{AllocationId, CardSlot, FileId, ProcessId};
+use crate::mappings::Span;
+use crate::objects::Recorded;
+use crate::refusal::Refusal;
+
+/// Pieces by first address; no two overlap.
+pub(crate) type ManagedPieces = BTreeMap<u64, ManagedPiece>;
+
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct ManagedPiece {
+    pub(crate) last: u64,
+    pub(crate) process: ProcessId,
+    /// One for each card it may lie on.
+    pub(crate) allocations: Vec<AllocationId>,
+}
+
+/// A stretch of managed memory that is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ManagedSpan {
+    /// The uvm file.
+    pub uvm_file: FileId,
+    /// From where to where.
+    pub span: Span,
+    /// The process that has mapped it.
+    pub process: ProcessId,
+}
+
+impl Ledger {
+    /// Charges a stretch that a process is about to map, on each of `cards`, as far as it is not charged already.
+    ///
+    /// # Errors
+    /// [`Refusal::OverQuota`], [`Refusal::NoShare`] or [`Refusal::TooMany`]; nothing is charged then.
+    pub fn map_managed(
+        &mut self,
+        uvm_file: FileId,
+        span: Span,
+        process: ProcessId,
+        cards: &[CardSlot],
+    ) -> Result<Recorded, Refusal> {
+        let gaps = self.managed_gaps(uvm_file, span);
+        self.counts.check(Counted::Mappings, wide(gaps.len()))?;
+        let asked: u128 = gaps.iter().map(|gap| length(*gap)).sum();
+        if asked > 0 {
+            // The whole of an address space is no size that a quota could allow.
+            let bytes = u64::try_from(asked).unwrap_or(u64::MAX);
+            for card in cards {
+                let demand = Demand {
+                    card: *card,
+                    bytes,
+                    purpose: Purpose::Memory,
+                };
+                self.accounts.reserve(demand)?;
+                self.accounts.unreserve(demand);
+            }
+        }
+        Ok(self.charge_managed(uvm_file, &gaps, process, cards))
+    }
+
+    /// Charges a stretch that is found mapped, whether it fits or not: by how many bytes the fullest card's share is
+    /// exceeded then is in [`Recorded::over_quota_bytes`].
+    pub fn found_managed(
+        &mut self,
+        uvm_file: FileId,
+        span: Span,
+        process: ProcessId,
+        cards: &[CardSlot],
+    ) -> Recorded {
+        let gaps = self.managed_gaps(uvm_file, span);
+        self.charge_managed(uvm_file, &gaps, process, cards)
+    }
+
+    /// Uncharges a stretch that is mapped no more; what reaches beyond it stays charged.
+    pub fn unmap_managed(&mut self, uvm_file: FileId, span: Span) -> Freed {
+        let mut freed = Freed::default();
+        let Some(pieces) = self.managed.get_mut(&uvm_file) else {
+            return freed;
+        };
+        let touched: Vec<u64> = pieces
+            .range(..=span.last())
+            .rev()
+            .take_while(|(_, piece)| piece.last >= span.base())
+            .map(|(base, _)| *base)
+            .collect();
+        let touched: Vec<(u64, ManagedPiece)> = touched
+            .into_iter()
+            .filter_map(|base| Some((base, pieces.remove(&base)?)))
+            .collect();
+        for (base, piece) in touched {
+            self.counts.subtract(Counted::Mappings, 1);
+            let mut cards = Vec::new();
+            let mut gone = Freed::default();
+            for id in piece.allocations {
+                cards.extend(self.accounts.allocation(id).map(|it| it.card));
+                self.release(Some(id), &mut gone);
+            }
+            let before = (base < span.base())
+                .then(|| Span::between(base, span.base().saturating_sub(1)))
+                .flatten();
+            let behind = (piece.last > span.last())
+                .then(|| Span::between(span.last().saturating_add(1), piece.last))
+                .flatten();
+            let rest: Vec<Span> = before.into_iter().chain(behind).collect();
+            let kept: u128 = rest.iter().map(|span| length(*span)).sum();
+            self.charge_managed(uvm_file, &rest, piece.process, &cards);
+            let kept = u64::try_from(kept).unwrap_or(u64::MAX);
+            for (card, bytes) in gone.bytes {
+                let net = freed.bytes.entry(card).or_default();
+                *net = net.saturating_add(bytes.saturating_sub(kept));
+            }
+        }
+        freed.bytes.retain(|_, bytes| *bytes > 0);
+        if self.managed.get(&uvm_file).is_some_and(BTreeMap::is_empty) {
+            self.managed.remove(&uvm_file);
+        }
+        freed
+    }
+
+    /// All that is charged as managed, by file and address.
+    pub fn managed(&self) -> impl Iterator<Item = ManagedSpan> + '_ {
+        self.managed.iter().flat_map(|(uvm_file, pieces)| {
+            pieces.iter().filter_map(|(base, piece)| {
+                Some(ManagedSpan {
+                    uvm_file: *uvm_file,
+                    span: Span::between(*base, piece.last)?,
+                    process: piece.process,
+                })
+            })
+        })
+    }
+
+    pub(crate) fn drop_managed(&mut self, uvm_file: FileId, freed: &mut Freed) {
+        let pieces = self.managed.remove(&uvm_file).unwrap_or_default();
+        self.counts.subtract(Counted::Mappings, wide(pieces.len()));
+        for id in pieces.into_values().flat_map(|piece| piece.allocations) {
+            self.release(Some(id), freed);
+        }
+    }
+
+    /// The parts of a span that are not charged.
+    fn managed_gaps(&self, uvm_file: FileId, span: Span) -> Vec<Span> {
+        let mut gaps = Vec::new();
+        let mut next = Some(span.base());
+        let touched = self.managed.get(&uvm_file).map(|pieces| {
+            let below = pieces.range(..=span.last()).rev();
+            let mut touched: Vec<_> = below
+                .take_while(|(_, piece)| piece.last >= span.base())
+                .collect();
+            touched.reverse();
+            touched
+        });
+        for (base, piece) in touched.unwrap_or_default() {
+            let Some(from) = next else {
+                break;
+            };
+            if from < *base {
+                gaps.extend(Span::between(from, base.saturating_sub(1)));
+            }
+            next = piece.last.checked_add(1);
+        }
+        if let Some(from) = next.filter(|from| *from <= span.last()) {
+            gaps.extend(Span::between(from, span.last()));
+        }
+        gaps
+    }
+
+    fn charge_managed(
+        &mut self,
+        uvm_file: FileId,
+        gaps: &[Span],
+        process: ProcessId,
+        cards: &[CardSlot],
+    ) -> Recorded {
+        for gap in gaps {
+            let bytes = u64::try_from(length(*gap)).unwrap_or(u64::MAX);
+            let allocations = cards
+                .iter()
+                .map(|card| self.accounts.charge(*card, bytes, Purpose::Memory, process))
+                .collect();
+            let piece = ManagedPiece {
+                last: gap.last(),
+                process,
+                allocations,
+            };
+            self.managed
+                .entry(uvm_file)
+                .or_default()
+                .insert(gap.base(), piece);
+            self.counts.add(Counted::Mappings, 1);
+        }
+        let over = cards
+            .iter()
+            .map(|card| self.used(*card).saturating_sub(self.quota(*card)))
+            .max()
+            .filter(|over| *over > 0 && !gaps.is_empty());
+        Recorded {
+            over_quota_bytes: over,
+            ..Recorded::default()
+        }
+    }
+}
+
+fn length(span: Span) -> u128 {
+    u128::from(span.last().saturating_sub(span.base())).saturating_add(1)
+}
