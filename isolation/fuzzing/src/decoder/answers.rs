@@ -1,0 +1,107 @@
+//! Answers of a driver, rewritten to a slice.
+
+use arbitrary::Unstructured;
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::control as ctl;
+use nvabi::layout::nvos32;
+use verdict::decide::View;
+use verdict::view::{self, Slice};
+
+/// Rewrites what stands in the blocks, as if a driver had answered so.
+pub(super) fn check(
+    shown: View,
+    segments: &[Vec<u8>],
+    input: &mut Unstructured<'_>,
+) -> arbitrary::Result<()> {
+    let slice = Slice {
+        quota_bytes: input.arbitrary()?,
+        used_bytes: input.arbitrary()?,
+    };
+    let free_bytes = slice.quota_bytes.saturating_sub(slice.used_bytes);
+    let kib = |bytes: u64| u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
+    let granted: u32 = input.arbitrary()?;
+    let is_granted = |id: u32| id & granted == id;
+    let mut answer = segments.to_vec();
+    match shown {
+        View::FbInfo {
+            segment,
+            at,
+            entries,
+            ..
+        } => {
+            let Some(list) = answer
+                .get_mut(usize::from(segment))
+                .and_then(|block| block.get_mut(at..))
+            else {
+                return Ok(());
+            };
+            view::fb_info_list(list, entries, slice);
+            for entry in list
+                .chunks_exact(8)
+                .take(usize::try_from(entries).unwrap_or(usize::MAX))
+            {
+                let (Some(index), Some(value)) = (u32_at(entry, 0), u32_at(entry, 4)) else {
+                    continue;
+                };
+                use ctl::fb_info as fb;
+                if [fb::HEAP_FREE, fb::LARGEST_FREE_REGION_SIZE_KB].contains(&index) {
+                    assert!(value <= kib(free_bytes));
+                }
+                if [
+                    fb::RAM_SIZE,
+                    fb::TOTAL_RAM_SIZE,
+                    fb::HEAP_SIZE,
+                    fb::USABLE_RAM_SIZE,
+                ]
+                .contains(&index)
+                {
+                    assert_eq!(value, kib(slice.quota_bytes));
+                }
+                if index == fb::MAPPABLE_HEAP_SIZE {
+                    assert!(value <= kib(slice.quota_bytes));
+                }
+            }
+        }
+        View::FbRegions { .. } => view::fb_region_info(block(&mut answer, 1), slice),
+        View::HeapInfo { .. } => {
+            let argument = block(&mut answer, 0);
+            view::heap_info(argument, slice);
+            assert_eq!(u64_at(argument, nvos32::TOTAL), Some(slice.quota_bytes));
+            assert_eq!(u64_at(argument, nvos32::FREE), Some(free_bytes));
+        }
+        View::Cards => {
+            let list = block(&mut answer, 0);
+            view::card_info(list, is_granted);
+            for entry in list.chunks_exact(nvabi::layout::card_info::BYTES) {
+                if entry[0] != 0 {
+                    let minor = u32_at(entry, nvabi::layout::card_info::MINOR).expect("a minor");
+                    assert!(is_granted(minor));
+                }
+            }
+            let once = list.to_vec();
+            view::card_info(list, is_granted);
+            assert_eq!(once, list, "shown cards change when they are shown again");
+        }
+        View::GpuIds => {
+            let list = block(&mut answer, 1);
+            view::gpu_ids(list, is_granted);
+            for id in (0..32).filter_map(|slot| u32_at(list, slot * 4)) {
+                assert!(id == u32::MAX || is_granted(id), "{id:#x}");
+            }
+        }
+        View::NoPids => view::no_pids(block(&mut answer, 1)),
+        View::NoPidInfo => view::no_pid_info(block(&mut answer, 1)),
+        View::NoSamples => view::no_samples(block(&mut answer, 1)),
+    }
+    for (before, after) in segments.iter().zip(&answer) {
+        assert_eq!(before.len(), after.len(), "a block changed its length");
+    }
+    Ok(())
+}
+
+fn block(answer: &mut [Vec<u8>], at: usize) -> &mut [u8] {
+    answer
+        .get_mut(at)
+        .map(Vec::as_mut_slice)
+        .unwrap_or_default()
+}
