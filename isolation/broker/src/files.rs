@@ -109,6 +109,7 @@ pub struct FileTable {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// In the order of `kcmp`, so that a tenant with thousands of files makes no look-up slow.
     files: Vec<Arc<OpenFile>>,
     hints: HashMap<(i32, i32), Arc<OpenFile>>,
 }
@@ -129,6 +130,10 @@ impl FileTable {
                 files.push(Arc::new(OpenFile::new(id, *kind, fd)));
             }
         }
+        // Own descriptors can always be compared.
+        files.sort_by(|one, other| {
+            sys::kcmp::own_files(one.fd.as_fd(), other.fd.as_fd()).unwrap_or(Ordering::Equal)
+        });
         let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _hard)| soft);
         Self {
             keeper,
@@ -192,13 +197,16 @@ impl FileTable {
             return Ok(Found::Foreign(fd));
         };
         let mut inner = self.lock();
-        for file in &inner.files {
-            if file.kind == kind
-                && sys::kcmp::own_files(fd.as_fd(), file.fd.as_fd())? == Ordering::Equal
-            {
+        let at = match position(&inner.files, |file| {
+            sys::kcmp::own_files(file.fd.as_fd(), fd.as_fd())
+        })? {
+            Ok(at) => {
+                let file = inner.files.get(at).filter(|file| file.kind == kind);
+                let file = file.ok_or(io::ErrorKind::NotFound)?;
                 return Ok(Found::Ours(InUse::new(file)));
             }
-        }
+            Err(at) => at,
+        };
         if inner.files.len() >= self.most_files {
             return Err(nix::errno::Errno::EMFILE.into());
         }
@@ -215,11 +223,11 @@ impl FileTable {
         }
         let file = Arc::new(OpenFile::new(id, kind, fd));
         let in_use = InUse::new(&file);
-        inner.files.push(file);
+        inner.files.insert(at, file);
         Ok(Found::Ours(in_use))
     }
 
-    /// Every file that is held.
+    /// Every file that is held, in the order of `kcmp`.
     pub fn held(&self) -> Vec<Arc<OpenFile>> {
         self.lock().files.clone()
     }
@@ -240,12 +248,30 @@ impl FileTable {
         change.note(Op::FileClosing(id));
         drop(change);
         inner.hints.retain(|_, file| file.id != id);
-        Some(inner.files.swap_remove(at))
+        Some(inner.files.remove(at))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where a file stands among others in the order of `kcmp`, or where it would; `order` compares one of them with it.
+///
+/// # Errors
+/// The first that `order` meets.
+pub(crate) fn position<T>(
+    files: &[T],
+    mut order: impl FnMut(&T) -> io::Result<Ordering>,
+) -> io::Result<Result<usize, usize>> {
+    let mut failed = None;
+    let at = files.binary_search_by(|file| {
+        order(file).unwrap_or_else(|error| {
+            failed.get_or_insert(error);
+            Ordering::Equal
+        })
+    });
+    failed.map_or(Ok(at), Err)
 }
 
 /// Duplicates what *the thread* has under that number. `pidfd_getfd` looks into the table of the process's leader, and a

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use nix::sys::stat::{fstat, major, minor};
 
-use crate::files::OpenFile;
+use crate::files::{OpenFile, position};
 
 /// In which order the processes are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Look {
     Back,
 }
 
-/// The files of `held` that no process holds; none at all while a file may be out of sight. The processes are those of a
+/// The files of `held`, which are in the order of `kcmp`, that no process holds; none at all while a file may be out of sight. The processes are those of a
 /// cgroup. Without one they are all of the host's, of which some cannot be looked at, and whose sockets and rings are not
 /// looked into: any program would count.
 pub fn without_holder(
@@ -110,13 +110,14 @@ fn has_gone(error: &io::Error) -> bool {
 fn mark(files: &mut [Sought], info: &str, tid: i32, number: i32) -> Option<(u64, u64)> {
     // Older kernels do not tell the inode.
     let ino: Option<u64> = field(info, "ino:").and_then(|ino| ino.parse().ok());
-    let file = files.iter_mut().find(|file| {
-        ino.is_none_or(|ino| ino == file.inode.1)
-            && matches!(
-                sys::kcmp::file(tid, number, file.file.fd.as_fd()),
-                Ok(Ordering::Equal)
-            )
-    })?;
+    // Most descriptors name something else: their inode says so without a comparison.
+    if ino.is_some_and(|ino| files.iter().all(|file| file.inode.1 != ino)) {
+        return None;
+    }
+    let found = position(files, |file| {
+        sys::kcmp::file(tid, number, file.file.fd.as_fd()).map(Ordering::reverse)
+    });
+    let file = files.get_mut(found.ok()?.ok()?)?;
     file.is_held = true;
     Some(file.inode)
 }

@@ -269,7 +269,20 @@ fn ioctl(
         segments,
     ) {
         Ok(begun) => begun,
-        Err(Refused { refusal, argument }) => return refused(refusal, argument),
+        Err(Refused { refusal, argument }) => {
+            // The first try may stand in its own way: what it took is charged.
+            let change = container.journal.change();
+            let account = &container.account;
+            let first =
+                turn.answered(|first| account.stands(&change, &effect, file.id, &op, &first.after));
+            return match first {
+                Some(first) => {
+                    container.counters.count(Counter::Replayed);
+                    Outcome::Finished(first)
+                }
+                None => refused(refusal, argument),
+            };
+        }
     };
     let Ready {
         number,
