@@ -74,6 +74,8 @@ fn json<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(text: &[u
     }
 }
 
+const PIECES_MAX: usize = 64;
+
 /// What claims to be runc, at `notify.sock`: in one piece or several, with a descriptor or without.
 fn listener(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let (ours, theirs) = socketpair(
@@ -97,7 +99,9 @@ fn listener(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
             state[at] = input.arbitrary()?;
         }
     }
-    let piece = input.int_in_range(1..=state.len().max(1))?;
+    // Few enough to fit into the socket before anybody reads.
+    let least = state.len().div_ceil(PIECES_MAX);
+    let piece = input.int_in_range(1..=state.len().max(1))?.max(least);
     for piece in state.chunks(piece) {
         let files: &[_] = if has_file && is_first {
             &[null.as_fd()]
