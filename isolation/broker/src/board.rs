@@ -9,6 +9,8 @@
 //!                                                   10 words the notification (word 0: its identity, 0: none)
 //!                                                    1 word  the listener that it came from
 //!                                                    1 word  the phase
+//!                                                    1 word  since when it is at the driver (0: it is not)
+//!                                                    1 word  that moment again, once somebody was told that it hangs
 //! ```
 //!
 //! A lane's identity is cleared after its call is settled in the journal, and the phase is reset before the next is received.
@@ -39,6 +41,8 @@ const LANES_AT: usize = 4096;
 const LANE_BYTES: usize = 128;
 const LISTENER_AT: usize = NOTIFICATION_WORDS * 8;
 const PHASE_AT: usize = LISTENER_AT + 8;
+const SINCE_AT: usize = PHASE_AT + 8;
+const TOLD_AT: usize = SINCE_AT + 8;
 /// As many calls can be under way in one container, at all its listeners together.
 pub const LANES: u32 = 4096;
 const BYTES: usize = LANES_AT + LANES as usize * LANE_BYTES;
@@ -212,6 +216,71 @@ impl Board {
     }
 }
 
+/// A call that is at the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtDriver {
+    /// Its lane.
+    pub lane: u32,
+    /// Since when, as [`now_ms`] counts.
+    pub since_ms: u64,
+    /// Whether it was told of with [`Board::told_of`].
+    pub is_told: bool,
+}
+
+/// Milliseconds since the host's start; never 0.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    let now = now.map(std::time::Duration::from).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+impl Board {
+    /// A lane's call goes to the driver. One that a former broker has sent keeps its time.
+    pub fn goes_to_driver(&self, lane: u32) {
+        if let Some(word) = self.shared.word(start_of(lane) + SINCE_AT)
+            && word.load(Ordering::Relaxed) == 0
+        {
+            word.store(now_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// It has come back.
+    pub fn is_back(&self, lane: u32) {
+        if let Some(word) = self.shared.word(start_of(lane) + SINCE_AT) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The calls at the driver.
+    #[must_use]
+    pub fn at_driver(&self) -> Vec<AtDriver> {
+        let unused = self.lanes().unused;
+        let word = |at| {
+            let word = self.shared.word(at);
+            word.map_or(0, |word| word.load(Ordering::Relaxed))
+        };
+        (0..unused)
+            .map(|lane| {
+                let since_ms = word(start_of(lane) + SINCE_AT);
+                AtDriver {
+                    lane,
+                    since_ms,
+                    is_told: word(start_of(lane) + TOLD_AT) == since_ms,
+                }
+            })
+            .filter(|call| call.since_ms > 0)
+            .collect()
+    }
+
+    /// Somebody was told that the call which is at the driver since then hangs.
+    pub fn told_of(&self, lane: u32, since_ms: u64) {
+        if let Some(word) = self.shared.word(start_of(lane) + TOLD_AT) {
+            word.store(since_ms, Ordering::Relaxed);
+        }
+    }
+}
+
 fn start_of(lane: u32) -> usize {
     LANES_AT + lane as usize * LANE_BYTES
 }
@@ -271,6 +340,7 @@ impl Lane {
 
     /// The call is finished.
     pub fn clear(&self) {
+        self.board.is_back(self.number);
         if let Some([identity, ..]) = self.notification() {
             identity.store(0, Ordering::Release);
         }
@@ -326,6 +396,31 @@ mod tests {
         assert_eq!(second.lane(1).unwrap().number(), 1);
         drop(left);
         assert_eq!(second.lane(1).unwrap().number(), 0);
+    }
+
+    #[test]
+    fn a_call_at_the_driver_keeps_its_time_and_is_told_of_once_over_all_brokers() {
+        let file = Board::memfd().unwrap();
+        let first = Board::open(file.try_clone().unwrap()).unwrap();
+        let lane = first.lane(7).unwrap();
+        put(&lane, 99);
+        first.goes_to_driver(0);
+        let [call] = first.at_driver()[..] else {
+            panic!("one call is there")
+        };
+        assert!(!call.is_told && call.since_ms <= now_ms());
+        first.told_of(0, call.since_ms);
+        let _killed = std::mem::ManuallyDrop::new(lane);
+        let second = Board::open(file).unwrap();
+        let left = second.left_behind(|_| false);
+        second.goes_to_driver(0);
+        let told = AtDriver {
+            is_told: true,
+            ..call
+        };
+        assert_eq!(second.at_driver(), [told]);
+        drop(left);
+        assert_eq!(second.at_driver(), []);
     }
 
     #[test]

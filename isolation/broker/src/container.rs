@@ -15,6 +15,7 @@ use crate::answer_files::AnswerFiles;
 use crate::board::Board;
 use crate::counters::Counters;
 use crate::files::FileTable;
+use crate::health::Health;
 use crate::journal::{self, Journal};
 use crate::link::{KeeperLink, Stored};
 use crate::order::Orders;
@@ -48,6 +49,8 @@ pub struct Container {
     pub processes: Processes,
     /// Who starts the next broker.
     pub keeper: Arc<KeeperLink>,
+    /// What goes wrong.
+    pub health: Health,
 }
 
 /// What a broker takes over; without a former one it is empty.
@@ -119,6 +122,7 @@ impl Container {
             board,
             processes: Processes::default(),
             keeper,
+            health: Health::default(),
         })
     }
 
@@ -172,6 +176,16 @@ impl Processes {
                 Acquaintance::New
             },
         ))
+    }
+
+    /// The processes that have made calls.
+    #[must_use]
+    pub fn known(&self) -> Vec<i32> {
+        let tgids = self.tgids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known: Vec<i32> = tgids.values().copied().collect();
+        known.sort_unstable();
+        known.dedup();
+        known
     }
 
     /// Forgets a process: its numbers may be used again.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::counters::Counter;
+use crate::health::{Event, EventKind, HealthStatus, Watching};
 use crate::link::FromBroker;
 
 /// Raised when an answer changes its shape.
@@ -30,6 +31,8 @@ pub enum Request {
         /// By card.
         cards: Vec<NewQuota>,
     },
+    /// Compare the ledger with what the driver counts, now; see [`crate::health::Comparison`].
+    Reconcile,
     /// Replace the broker by this program, which the keeper takes from root only; see [`Upgraded`].
     Upgrade {
         /// Its absolute path.
@@ -108,6 +111,15 @@ pub struct Status {
     pub listeners: usize,
     /// Who serves.
     pub broker: BrokerStatus,
+    /// What went wrong.
+    #[serde(default)]
+    pub health: HealthStatus,
+    /// Where the broker looks for what goes wrong.
+    #[serde(default)]
+    pub watching: Watching,
+    /// What happened lately, oldest first.
+    #[serde(default)]
+    pub events: Vec<Event>,
 }
 
 /// One slice.
@@ -190,6 +202,10 @@ pub fn serve(stream: UnixStream, container: &Container, serving: &Serving) -> st
                     "error": format!("the container has no share of card {uuid}")
                 }))?,
             },
+            Ok(Request::Reconcile) => match container.health.reconcile_now(container) {
+                Ok(comparison) => serde_json::to_vec(&comparison)?,
+                Err(problem) => serde_json::to_vec(&serde_json::json!({ "error": problem }))?,
+            },
             Ok(Request::Upgrade { program }) if serving.broker.keeper_pid != 0 => {
                 // The keeper answers on the connection, when this process is gone.
                 let request = FromBroker::Upgrade { program };
@@ -217,7 +233,17 @@ fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas,
         named.push((CardSlot(slot.ok_or(card.uuid.as_str())?), card));
     }
     let mut change = container.journal.change();
+    let mut told = Vec::new();
     for (slot, card) in &named {
+        let before = change.ledger.quota(*slot);
+        if before != card.quota_bytes {
+            told.push(format!(
+                "card {}: {before} -> {} bytes, {} in use",
+                card.uuid,
+                card.quota_bytes,
+                change.ledger.used(*slot)
+            ));
+        }
         change.record(Operation::SetQuota {
             card: *slot,
             quota_bytes: card.quota_bytes,
@@ -228,9 +254,17 @@ fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas,
         quota_bytes: change.ledger.quota(slot),
         used_bytes: change.ledger.used(slot),
     });
-    Ok(Quotas {
+    let quotas = Quotas {
         cards: cards.collect(),
-    })
+    };
+    drop(change);
+    if !told.is_empty() {
+        let text = told.join("; ");
+        container
+            .health
+            .tell(container, EventKind::QuotaChanged, text);
+    }
+    Ok(quotas)
 }
 
 /// The account as it stands.
@@ -296,6 +330,9 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
         },
         listeners: serving.listeners,
         broker: serving.broker.clone(),
+        health: container.health.status(container),
+        watching: container.health.watching(container),
+        events: container.health.events.last(),
     }
 }
 

@@ -19,6 +19,22 @@ pub enum Counter {
     Refused,
     /// Answered from the record of a call whose first answer was not delivered.
     Replayed,
+    /// Comparisons of the ledger with the driver's sums.
+    Reconciled,
+    /// Those in which the driver counted more.
+    Violations,
+    /// Xids of the container's own.
+    Xid,
+    /// Cards lost under it.
+    CardLost,
+    /// Calls that did not come back in time.
+    HungCall,
+    /// Log lines and events left out for their number.
+    SuppressedLogs,
+    /// Refused calls that had to wait.
+    Throttled,
+    /// No count: the number of the driver's last incident that was looked at.
+    LastIncident,
     /// Allocations that did not fit on a card.
     OverQuota(CardSlot),
 }
@@ -33,6 +49,14 @@ impl Counter {
             Self::Continued => 2,
             Self::Refused => 3,
             Self::Replayed => 4,
+            Self::Reconciled => 32,
+            Self::Violations => 33,
+            Self::Xid => 34,
+            Self::CardLost => 35,
+            Self::HungCall => 36,
+            Self::SuppressedLogs => 37,
+            Self::Throttled => 38,
+            Self::LastIncident => 39,
             Self::OverQuota(CardSlot(card)) => BY_CARD + usize::from(card),
         }
     }
@@ -52,6 +76,11 @@ impl Counters {
     /// Adds one.
     pub fn count(&self, counter: Counter) {
         self.0.count(counter.place(), 1);
+    }
+
+    /// Adds several.
+    pub fn add(&self, counter: Counter, more: u64) {
+        self.0.count(counter.place(), more);
     }
 
     /// Reads one.

@@ -177,11 +177,7 @@ fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) {
 
 fn processes_in(cgroup: Option<&Path>) -> Vec<i32> {
     match cgroup {
-        Some(folder) => {
-            let mut pids = Vec::new();
-            collect(folder, &mut pids);
-            pids
-        }
+        Some(folder) => processes_of_group(folder),
         None => fs::read_dir("/proc")
             .map(|entries| {
                 entries
@@ -191,6 +187,13 @@ fn processes_in(cgroup: Option<&Path>) -> Vec<i32> {
             })
             .unwrap_or_default(),
     }
+}
+
+/// The processes of a cgroup and of those below it.
+pub(crate) fn processes_of_group(folder: &Path) -> Vec<i32> {
+    let mut pids = Vec::new();
+    collect(folder, &mut pids);
+    pids
 }
 
 fn collect(folder: &Path, pids: &mut Vec<i32>) {

@@ -22,6 +22,7 @@ pub mod control;
 pub mod counters;
 pub mod fetch;
 pub mod files;
+pub mod health;
 pub mod holders;
 pub mod intake;
 pub mod journal;

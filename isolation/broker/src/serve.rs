@@ -95,6 +95,7 @@ pub fn serve(
         }
         Outcome::Errno(errno) => {
             container.counters.count(Counter::Refused);
+            container.health.hold_up(container);
             lane.set_phase(Phase::Refusing);
             // A caller that waits no more has not seen the refusal, and will ask again.
             if listener.fail(call.id, errno).is_ok() {
@@ -107,6 +108,7 @@ pub fn serve(
             at,
         } => {
             container.counters.count(Counter::Refused);
+            container.health.hold_up(container);
             let mut answered = argument.clone();
             put_u32(&mut answered.bytes, at, status);
             if listener.is_waiting(call.id) {
@@ -220,13 +222,17 @@ fn ioctl(
 ) -> Outcome {
     let release = container.release;
     let cmd = u32::try_from(call.args[1] & 0xffff_ffff).unwrap_or_default();
+    let said = |call: &str, refusal: Refusal, argument: Option<Segment>| {
+        container.health.refused(container, call, &Said(refusal));
+        refused(refusal, argument)
+    };
     let op = match verdict::op(surface(file.kind), cmd, release) {
         Ok(op) => op,
-        Err(refusal) => return refused(refusal, None),
+        Err(refusal) => return said(&format!("ioctl {cmd:#x}"), refusal, None),
     };
     let argument = match fetch::argument(call.tid, &op, call.args[2], release) {
         Ok(argument) => argument,
-        Err(refusal) => return refused(refusal, None),
+        Err(refusal) => return said(op.name(), refusal, None),
     };
     if turn.is_repetition() && !listener.is_waiting(call.id) {
         return Outcome::GivenUp;
@@ -237,7 +243,7 @@ fn ioctl(
     }
     let mut segments = vec![argument];
     if let Err(refusal) = fetch::parameters(call.tid, &op, &mut segments, release) {
-        return refused(refusal, segments.into_iter().next());
+        return said(op.name(), refusal, segments.into_iter().next());
     }
     let views: Vec<&[u8]> = segments
         .iter()
@@ -245,7 +251,9 @@ fn ioctl(
         .collect();
     let effect = match verdict::decide(&op, &views, release) {
         Verdict::Execute(effect) => effect,
-        Verdict::Refuse(refusal) => return refused(refusal, segments.into_iter().next()),
+        Verdict::Refuse(refusal) => {
+            return said(op.name(), refusal, segments.into_iter().next());
+        }
     };
     if !listener.is_waiting(call.id) {
         // The thread number may be another's by now, and so the memory that was read.
@@ -378,7 +386,8 @@ fn begin<'a>(
             set_aside = account.set_aside(&mut change, effect, op);
         }
     }
-    let set_aside = set_aside.map_err(|(refusal, why)| refuse(note(container, refusal, &why)))?;
+    let set_aside =
+        set_aside.map_err(|(refusal, why)| refuse(note(container, op, refusal, &why)))?;
     let number = change.next_call();
     let begun = Begun {
         number,
@@ -443,7 +452,9 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         kind: file.kind,
         fd: file.fd.as_fd(),
     };
+    container.board.goes_to_driver(ticket.lane);
     let done = container.driver.execute(target, caller, ticket, &mut call);
+    container.board.is_back(ticket.lane);
     let mut answer = match done {
         Ok(done) => {
             container.counters.count(Counter::Executed);
@@ -582,13 +593,25 @@ fn learn(
     }
 }
 
-/// Counts a refusal and says why. A tenant that retries all day must not fill a disk, hence debug.
-fn note(container: &Container, refusal: Refusal, why: &Why) -> Refusal {
+/// Counts a refusal and says why.
+fn note(container: &Container, op: &Op, refusal: Refusal, why: &Why) -> Refusal {
     if let Why::Ledger(ledger::Refusal::OverQuota { card, .. }) = why {
         container.counters.count(Counter::OverQuota(*card));
     }
-    tracing::debug!(container = container.name, ?refusal, %why, "refused");
+    container.health.refused(container, op.name(), why);
     refusal
+}
+
+/// What the tenant is told, for the log.
+struct Said(Refusal);
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Refusal::Errno(errno) => write!(f, "errno {errno}"),
+            Refusal::Status { status, .. } => write!(f, "status {status:#x}"),
+        }
+    }
 }
 
 /// Resolves the descriptors that a struct names.
@@ -725,7 +748,10 @@ fn hand_back(
             }
             Outcome::Proceed
         }
-        Err((refusal, why)) => refused(note(container, refusal, &why), segments.first().cloned()),
+        Err((refusal, why)) => refused(
+            note(container, op, refusal, &why),
+            segments.first().cloned(),
+        ),
     }
 }
 

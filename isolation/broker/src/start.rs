@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use cards::OnViolation;
 use cards::grant::{DriverSpec, Grant, Mode};
 use driver::executor::{ConnectError, kernel_for};
 use driver::sim::SimDriver;
@@ -29,6 +30,7 @@ use nvabi::{DriverVersion, Release};
 use crate::account::{Slot, uuid_bytes};
 use crate::container::{Container, Inheritance, TakeOverError};
 use crate::control::{BrokerStatus, Serving};
+use crate::health::{self, KernelLog};
 use crate::keeper::{self, Abandonment};
 use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
 use crate::reaper::Reaper;
@@ -36,7 +38,7 @@ use crate::takeover::take_over;
 use crate::workers::{Session, WAKE_SIGNAL};
 use crate::{control, journal};
 
-/// The capability that reading another process's memory and descriptors needs; the broker keeps no other.
+/// The capability that reading another process's memory and descriptors needs; the broker keeps no other in effect.
 const KEPT: [caps::Capability; 1] = [caps::Capability::CAP_SYS_PTRACE];
 
 /// How often the keeper is shown that this process is not stuck; it replaces one that is still for ten times as long.
@@ -115,6 +117,7 @@ pub struct Standby {
     release: Release,
     slots: Vec<Slot>,
     link: KeeperLink,
+    plan: health::Plan,
 }
 
 /// A broker that serves.
@@ -166,7 +169,8 @@ impl Standby {
             }
         };
         sys::signal::interrupts(WAKE_SIGNAL).map_err(io("handling signals"))?;
-        drop_capabilities()?;
+        let plan = plan_of(dir, &grant, &slots);
+        drop_capabilities(grant.isolation.on_violation)?;
         let link = KeeperLink::from(keeper);
         let hello = FromBroker::Hello {
             protocol: PROTOCOL,
@@ -181,6 +185,7 @@ impl Standby {
             release,
             slots,
             link,
+            plan,
         })
     }
 
@@ -200,7 +205,7 @@ impl Standby {
             }
         };
         let keeper = Arc::new(self.link);
-        let container = Arc::new(Container::take_over(
+        let mut container = Container::take_over(
             self.name,
             self.release,
             self.driver,
@@ -211,7 +216,9 @@ impl Standby {
                 stored: handed.stored,
                 keeper: Arc::clone(&keeper),
             },
-        )?);
+        )?;
+        container.health = health::Health::new(self.plan);
+        let container = Arc::new(container);
         container.board.beat();
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTERM);
@@ -265,6 +272,11 @@ impl Standby {
             .into_iter()
             .map(|(token, pid, listener)| broker.add_session(token, pid, listener))
             .collect();
+        health::start(&broker.container, handed.replaced).map_err(|source| Error::Io {
+            step: "starting a thread",
+            path: PathBuf::new(),
+            source,
+        })?;
         take_over(&broker.container, &sessions).map_err(|source| Error::Io {
             step: "taking up calls",
             path: PathBuf::new(),
@@ -629,14 +641,46 @@ fn now_unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What goes wrong is looked for here. Opens what needs a capability that is dropped later.
+fn plan_of(dir: &Path, grant: &Grant, slots: &[Slot]) -> health::Plan {
+    let kernel_log = match grant.driver {
+        DriverSpec::Sim { .. } => None,
+        DriverSpec::Kernel => {
+            let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
+            KernelLog::open(&uuids)
+                .inspect_err(|error| {
+                    tracing::warn!(error = %error, "the kernel's log is not read: Xids stay unseen");
+                })
+                .ok()
+        }
+    };
+    // `<state_dir>/vgpus/<namespace>/<id>`
+    let state_dir = dir
+        .ancestors()
+        .nth(grant.key.relative_dir().components().count() + 1);
+    health::Plan {
+        dir: Some(dir.to_owned()),
+        state_dir: state_dir.map(Path::to_owned),
+        watch: grant.isolation.watch,
+        on_violation: grant.isolation.on_violation,
+        kernel_log,
+    }
+}
+
 /// RM takes privilege from the executing thread: with CAP_SYS_ADMIN this process would be a confused deputy.
-fn drop_capabilities() -> Result<(), Error> {
-    use caps::{CapSet, CapsHashSet};
+///
+/// What is to kill after a violation may need CAP_KILL then, and takes it into effect for that alone.
+fn drop_capabilities(on_violation: OnViolation) -> Result<(), Error> {
+    use caps::{CapSet, Capability, CapsHashSet};
     let kept: CapsHashSet = KEPT.into_iter().collect();
+    let mut permitted = kept.clone();
+    if on_violation == OnViolation::Kill {
+        permitted.insert(Capability::CAP_KILL);
+    }
     for (set, kept) in [
         (CapSet::Inheritable, &CapsHashSet::new()),
         (CapSet::Effective, &kept),
-        (CapSet::Permitted, &kept),
+        (CapSet::Permitted, &permitted),
     ] {
         caps::set(None, set, kept).map_err(Error::Capabilities)?;
     }

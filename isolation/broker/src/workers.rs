@@ -27,6 +27,8 @@ pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
 const STACK_BYTES: usize = 128 * 1024;
 /// One container cannot have more calls under way; further ones wait their turn.
 const MOST_THREADS: usize = 64;
+/// With those that hold up a refusal ([`crate::health::Throttle`]), which must not keep other calls waiting.
+const MOST_WITH_HELD_UP: usize = 256;
 /// Waiting threads beyond this end themselves.
 const MOST_WAITING: usize = 2;
 
@@ -195,7 +197,7 @@ impl Session {
             };
             let others = self.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if others == 0
-                && self.lock().len() < MOST_THREADS
+                && self.may_have_another()
                 && !self.dead.load(Ordering::SeqCst)
                 && let Err(error) = self.spawn()
             {
@@ -208,6 +210,12 @@ impl Session {
             }
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn may_have_another(&self) -> bool {
+        let threads = self.lock().len();
+        let held_up = self.container.health.throttle.waiting();
+        threads.saturating_sub(held_up) < MOST_THREADS && threads < MOST_WITH_HELD_UP
     }
 
     fn has_hung_up(&self) -> bool {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::grant::Grant;
+use crate::health;
 use crate::identity::{ContainerKey, GpuUuid};
 use crate::inventory::Card;
 use crate::lock::StateLock;
@@ -83,6 +84,8 @@ impl<'a> Books<'a> {
                 Ok(Room {
                     card: card.clone(),
                     free_bytes,
+                    unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
+                        .map(|health| health.reason),
                 })
             })
             .collect()

@@ -110,6 +110,27 @@ pub struct Isolation {
     pub io_uring: IoUring,
     /// What the container was let have that can lead out of its slice; none: it is held.
     pub weakened: Vec<Weakness>,
+    /// What its broker looks at, and how often.
+    pub watch: Watch,
+}
+
+/// How closely a broker watches its driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Watch {
+    /// Time between two comparisons of the ledger with the driver's own sums, milliseconds.
+    pub reconcile_ms: u64,
+    /// A call that has been at the driver for longer is reported, milliseconds.
+    pub hung_call_ms: u64,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            reconcile_ms: 5_000,
+            hung_call_ms: 30_000,
+        }
+    }
 }
 
 impl Isolation {

@@ -4,6 +4,7 @@
 //! - [`placement`]: which cards a request gets; pure.
 //! - [`book`]: the durable account of every card's grants.
 //! - [`grant`]: one container's placed request, which its broker is started from.
+//! - [`health`]: the cards that nothing may be placed on.
 //! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
 //!
 //! This crate must not know of engines, bundles, annotations or seccomp: a request arrives here as bytes and card names.
@@ -21,6 +22,7 @@
 pub mod book;
 mod error;
 pub mod grant;
+pub mod health;
 pub mod identity;
 pub mod inventory;
 pub mod lock;
@@ -30,7 +32,8 @@ pub mod store;
 pub use error::Error;
 pub use grant::{
     Backend, CardGrant, ComputeTerms, Door, DoorKind, DriverSpec, Grant, IoUring, Isolation,
-    ManagedMemory, Mode, OnViolation, Weakness,
+    ManagedMemory, Mode, OnViolation, Watch, Weakness,
 };
+pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid};
 pub use inventory::{Card, Inventory, SimulatedInventory};

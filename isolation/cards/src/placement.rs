@@ -17,6 +17,8 @@ pub struct Room {
     pub card: Card,
     /// Its memory less all grants.
     pub free_bytes: u64,
+    /// Why nothing may be placed on it; `None`: it is well.
+    pub unhealthy: Option<String>,
 }
 
 /// What is asked for.
@@ -168,6 +170,16 @@ pub enum Refusal {
         /// The card.
         name: String,
     },
+    /// A named card that is not well.
+    #[error(
+        "card {name} is unhealthy: {reason}; nothing is placed on it until `cgpu doctor --repair` clears it"
+    )]
+    Unhealthy {
+        /// The card.
+        name: String,
+        /// What was seen.
+        reason: String,
+    },
     /// Equal parts would not be whole MiB.
     #[error("{} does not split over {cards} cards: {total_bytes} bytes / {cards} is not a whole number of MiB", Bytes(*total_bytes))]
     Indivisible {
@@ -220,10 +232,19 @@ pub struct Left {
     pub free_bytes: u64,
     /// Its memory.
     pub memory_bytes: u64,
+    /// Why nothing may be placed on it.
+    pub unhealthy: Option<String>,
 }
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(reason) = &self.unhealthy {
+            return write!(
+                f,
+                "card {} ({}) none, it is unhealthy: {reason}",
+                self.index, self.uuid
+            );
+        }
         write!(
             f,
             "card {} ({}) {} of {}",
@@ -282,7 +303,17 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
                     restricted: wish.among.is_some(),
                 });
             }
-            by_preference(allowed, wish.policy)
+            let healthy: Vec<&Room> = allowed
+                .into_iter()
+                .filter(|room| room.unhealthy.is_none())
+                .collect();
+            if usize::try_from(*count).map_or(true, |count| count > healthy.len()) {
+                return Err(Refusal::DoesNotFit {
+                    wanted: wish.to_string(),
+                    left: left(rooms),
+                });
+            }
+            by_preference(healthy, wish.policy)
         }
     };
     let total_part = part_of_total(&wish.amount, wanted)?;
@@ -461,6 +492,12 @@ fn named_rooms<'a>(
                 name: name.to_string(),
             });
         }
+        if let Some(reason) = &room.unhealthy {
+            return Err(Refusal::Unhealthy {
+                name: name.to_string(),
+                reason: reason.clone(),
+            });
+        }
         chosen.push(room);
     }
     Ok(chosen)
@@ -500,6 +537,7 @@ fn left(rooms: &[Room]) -> Vec<Left> {
             uuid: room.card.uuid.clone(),
             free_bytes: room.free_bytes,
             memory_bytes: room.card.memory_bytes,
+            unhealthy: room.unhealthy.clone(),
         })
         .collect()
 }

@@ -24,6 +24,7 @@ pub mod nodes;
 pub mod pointers;
 pub mod sim;
 pub mod wire;
+pub mod xid;
 
 pub use call::{Call, Executed, FdSlot, FileKind, Link, Segment};
 

@@ -54,6 +54,8 @@ pub struct BrokerConfig {
     pub start_timeout_ms: u64,
     /// How long a broker may take to end when it is told to, before it is killed.
     pub stop_timeout_ms: u64,
+    /// A call that has been at the driver for longer is reported.
+    pub hung_call_ms: u64,
 }
 
 /// Table `[driver]`.
@@ -193,6 +195,7 @@ impl Default for BrokerConfig {
             path: None,
             start_timeout_ms: 5_000,
             stop_timeout_ms: 2_000,
+            hung_call_ms: cards::Watch::default().hung_call_ms,
         }
     }
 }
@@ -278,6 +281,14 @@ impl Config {
                 return Err(wrong(path, key, &value, "1 to 600000"));
             }
         }
+        for (key, value) in [
+            ("broker.hung_call_ms", config.broker.hung_call_ms),
+            ("isolation.reconcile_ms", config.isolation.reconcile_ms),
+        ] {
+            if !(100..=3_600_000).contains(&value) {
+                return Err(wrong(path, key, &value, "100 to 3600000"));
+            }
+        }
         let reachable = match config.backend.kind {
             BackendKind::Auto | BackendKind::Broker => Strength::Exact,
             BackendKind::DriverLimit => Strength::Hard,
@@ -349,6 +360,14 @@ mod tests {
             (
                 "[broker]\nstart_timeout_ms = 0",
                 &["broker.start_timeout_ms", "0", "1 to 600000"],
+            ),
+            (
+                "[broker]\nhung_call_ms = 99",
+                &["broker.hung_call_ms", "99", "100 to 3600000"],
+            ),
+            (
+                "[isolation]\nreconcile_ms = 0",
+                &["isolation.reconcile_ms", "0", "100 to 3600000"],
             ),
             ("[broker]\nstart_timeout_ms = -1", &["-1"]),
             ("[broker]\nstart_timeout_ms = \"soon\"", &["soon"]),

@@ -19,7 +19,7 @@ use crate::backend::{self, Wanted};
 use crate::bundle::Spec;
 use crate::host::Host;
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, Request, bundle, control, edit, exposure, sockets};
+use crate::{Config, Error, Request, bundle, control, edit, exposure, resize, sockets};
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
 /// [`release`] when the container is deleted.
@@ -505,6 +505,7 @@ fn grant(
         });
     }
     let books = Books::open(&lock, &config.state_dir, &store);
+    resize::settle(config, &books, &host.inventory)?;
     let rooms = books.rooms(&host.inventory.cards)?;
     let slices = place(&rooms, &request.wish).map_err(in_our_words)?;
     let grant = Grant {
@@ -523,7 +524,13 @@ fn grant(
         compute: request.compute.clone(),
         backend: choice.backend.kind(),
         backend_reason: choice.reason.clone(),
-        isolation: request.isolation_for(key),
+        isolation: cards::Isolation {
+            watch: cards::Watch {
+                reconcile_ms: config.isolation.reconcile_ms,
+                hung_call_ms: config.broker.hung_call_ms,
+            },
+            ..request.isolation_for(key)
+        },
         door: Door {
             kind: origin.door,
             pid: std::process::id(),

@@ -14,13 +14,15 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 14] = [
+const FILES: [&str; 16] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
     "broker.lock",
     "broker.log",
     "executor.sock",
+    "events.jsonl",
+    "events.1.jsonl",
     "config.original.json",
     "config.original.json.tmp",
     "init.json",

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use driver::{
-    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
-    ImplicitBytes, Ticket,
+    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId, FileKind,
+    FileRef, ImplicitBytes, Incident, Ticket,
 };
 use nix::sys::stat::fstat;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
@@ -56,6 +56,10 @@ pub(crate) struct Fake {
     pub(crate) allocated: AtomicU64,
     pub(crate) freed: AtomicU64,
     pub(crate) closed: AtomicU64,
+    /// Bytes that its sums have and no object: as if something had got past the broker.
+    pub(crate) leaked_bytes: AtomicU64,
+    /// What it reports, all of it.
+    pub(crate) incidents: Mutex<Vec<Incident>>,
     /// Every call takes a time up to this many microseconds, ever another one.
     pub(crate) slow_micros: AtomicU64,
     turn: AtomicU64,
@@ -339,6 +343,20 @@ impl Driver for Handle {
         // A little after the work: the answer is on its way when a signal comes.
         fake.spend_time();
         Ok(Executed::default())
+    }
+
+    fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
+        let leaked = self.0.leaked_bytes.load(Ordering::SeqCst);
+        Ok(Some(vec![CardSum {
+            uuid: UUID.to_owned(),
+            memory_bytes: self.0.held_bytes() + leaked,
+        }]))
+    }
+
+    fn incidents(&self, after: u64) -> Result<Vec<Incident>, Error> {
+        let mut incidents = self.0.incidents.lock().unwrap().clone();
+        incidents.retain(|incident| incident.sequence > after);
+        Ok(incidents)
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {

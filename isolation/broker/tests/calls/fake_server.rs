@@ -102,6 +102,8 @@ fn serve(handle: &Handle, lanes: &Lanes, connection: &OwnedFd) -> io::Result<()>
                 handle.closed(file).unwrap();
                 Answer::Ok
             }
+            Request::Sums => Answer::Sums(handle.sums().unwrap().unwrap()),
+            Request::Incidents { after } => Answer::Incidents(handle.incidents(after).unwrap()),
             other => panic!("{other:?}"),
         };
         let bytes = postcard::to_stdvec(&answer).map_err(io::Error::other)?;

@@ -9,6 +9,7 @@ mod agent;
 mod fake;
 mod fake_server;
 mod files;
+mod health;
 mod kept;
 mod launch;
 mod loss;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         files::TESTS,
         memory::TESTS,
         loss::TESTS,
+        health::TESTS,
         signals::TESTS,
         replace::TESTS,
     ]

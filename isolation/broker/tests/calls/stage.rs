@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use broker::account::{Slot, uuid_bytes};
 use broker::container::Container;
 use broker::counters::Counter;
+use broker::health::{Health, Plan};
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
 use driver::FileKind;
@@ -56,6 +57,11 @@ impl std::ops::Deref for Confined {
 
 impl Stage {
     pub(crate) fn new(quota_bytes: u64) -> Self {
+        Self::watched(quota_bytes, Plan::default())
+    }
+
+    /// Looked after as planned; when it is looked is the test's own affair.
+    pub(crate) fn watched(quota_bytes: u64, plan: Plan) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let fake = Fake::new();
         let folder = tempfile::tempdir().unwrap();
@@ -85,7 +91,9 @@ impl Stage {
             Box::new(driver),
             vec![slot],
         );
-        let container = Arc::new(container.unwrap());
+        let mut container = container.unwrap();
+        container.health = Health::new(plan);
+        let container = Arc::new(container);
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
         let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
         let (reader, end) = std::io::pipe().unwrap();

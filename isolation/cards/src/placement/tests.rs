@@ -15,6 +15,7 @@ fn room(index: u32, memory_mib: u64, free_mib: u64) -> Room {
             pci: String::new(),
         },
         free_bytes: free_mib * MIB,
+        unhealthy: None,
     }
 }
 
@@ -52,6 +53,34 @@ fn binpack_takes_the_fullest_card_that_fits_and_spread_the_emptiest() {
     };
     assert_eq!(chosen(&rooms, &spread(5, 1)), [3]);
     assert_eq!(chosen(&rooms, &spread(10, 2)), [3, 0]);
+}
+
+#[test]
+fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
+    let mut rooms = [room(0, 24, 6), room(1, 24, 24)];
+    rooms[0].unhealthy = Some("it was lost".to_owned());
+    // Binpack would take the fuller one.
+    assert_eq!(chosen(&rooms, &wish(4, 1)), [1]);
+    let both = place(&rooms, &wish(4, 2)).unwrap_err().to_string();
+    assert!(
+        both.contains("card 0 (GPU-0) none, it is unhealthy: it was lost"),
+        "{both}"
+    );
+    let named = Wish {
+        cards: Choice::Named(vec![CardName::Index(0)]),
+        ..wish(4, 1)
+    };
+    let named = place(&rooms, &named).unwrap_err();
+    assert!(matches!(named, Refusal::Unhealthy { .. }), "{named}");
+    assert!(named.to_string().contains("it was lost"), "{named}");
+    let unmeasured = Wish {
+        amount: Amount::Unmeasured,
+        ..wish(0, 1)
+    };
+    assert_eq!(chosen(&rooms, &unmeasured), [1]);
+    rooms[1].unhealthy = Some("Xid 79".to_owned());
+    let none = place(&rooms, &wish(4, 1)).unwrap_err();
+    assert!(matches!(none, Refusal::DoesNotFit { .. }), "{none}");
 }
 
 #[test]

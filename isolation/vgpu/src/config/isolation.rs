@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use cards::{IoUring, Isolation, ManagedMemory, Mode, OnViolation, Weakness};
+use cards::{IoUring, Isolation, ManagedMemory, Mode, OnViolation, Watch, Weakness};
 use serde::{Deserialize, Deserializer, de};
 
 /// Table `[isolation]`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IsolationConfig {
     /// Who executes the containers' calls on a real driver.
@@ -15,10 +15,25 @@ pub struct IsolationConfig {
     pub managed: ManagedMemory,
     /// What happens when the driver counts more than the ledger.
     pub on_violation: OnViolation,
+    /// Time between two comparisons of a ledger with its driver's own sums.
+    pub reconcile_ms: u64,
     /// Whether containers with a quota may use io_uring.
     pub io_uring: IoUring,
     /// What a container with a quota may be given although it leads out of the slice.
     pub allow: Allow,
+}
+
+impl Default for IsolationConfig {
+    fn default() -> Self {
+        Self {
+            mode: ConfiguredMode::default(),
+            managed: ManagedMemory::default(),
+            on_violation: OnViolation::default(),
+            reconcile_ms: Watch::default().reconcile_ms,
+            io_uring: IoUring::default(),
+            allow: Allow::default(),
+        }
+    }
 }
 
 impl IsolationConfig {
@@ -34,6 +49,10 @@ impl IsolationConfig {
             on_violation: self.on_violation,
             io_uring: self.io_uring,
             weakened: Vec::new(),
+            watch: Watch {
+                reconcile_ms: self.reconcile_ms,
+                ..Watch::default()
+            },
         }
     }
 }

@@ -43,6 +43,7 @@ fn room(index: u32, memory_mib: u64) -> Room {
     Room {
         free_bytes: card.memory_bytes,
         card,
+        unhealthy: None,
     }
 }
 

@@ -1,0 +1,317 @@
+//! What goes wrong around a container, as its broker sees it: told in events, counted, and shown in the status.
+//!
+//! ```text
+//! hung (the board)  ─┐
+//! incidents (driver, ├─▶ Health ─▶ events (ring, events.jsonl), counters (the board), log
+//!   kernel's log)    │       │
+//! reconcile (driver) ─┘      └─ cards/<uuid>/health.json, kill
+//! throttle, refusals ◀─ serve
+//! ```
+//!
+//! Two threads look: one at the board and the kernel's log, which never wait, and one that asks the driver, which may. Neither is
+//! waited for by anybody, so that a driver that hangs holds up nothing else.
+
+mod events;
+mod hung;
+mod incidents;
+mod kernel_log;
+mod kill;
+mod reconcile;
+mod refusals;
+mod throttle;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cards::{CardHealth, GpuUuid, OnViolation, Watch};
+use serde::{Deserialize, Serialize};
+
+pub use events::{Event, EventKind, Events};
+pub use incidents::Source;
+pub use kernel_log::KernelLog;
+pub use reconcile::{Comparison, Drift};
+pub use throttle::Throttle;
+
+use crate::container::Container;
+use crate::counters::Counter;
+use hung::Hung;
+use reconcile::Reconciler;
+use refusals::Refusals;
+
+/// The threads look at least so often.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What a broker is told of its watch.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The container's folder, for `events.jsonl`; `None`: events are kept in memory only.
+    pub dir: Option<PathBuf>,
+    /// The state folder, for the cards' health; `None`: nobody else is told.
+    pub state_dir: Option<PathBuf>,
+    /// Times.
+    pub watch: Watch,
+    /// What follows a violation.
+    pub on_violation: OnViolation,
+    /// The kernel's log; without one only the driver is asked.
+    pub kernel_log: Option<KernelLog>,
+}
+
+/// Everything about one container that went wrong, and what keeps it from being noisy.
+#[derive(Debug, Default)]
+pub struct Health {
+    plan: Plan,
+    /// What happened.
+    pub events: Events,
+    /// Refused calls beyond a rate wait.
+    pub throttle: Throttle,
+    refusals: Refusals,
+    reconciler: Reconciler,
+    hung: Hung,
+}
+
+/// `health` of the status.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthStatus {
+    /// Comparisons of the ledger with the driver's own sums.
+    pub reconciled: u64,
+    /// Those in which the driver counted more.
+    pub violations: u64,
+    /// The last comparison, by card.
+    pub drift: Vec<Drift>,
+    /// What the cards reported.
+    pub incidents: IncidentCounts,
+    /// Calls that have not come back from the driver in time, now.
+    pub hung_calls: u64,
+    /// Log lines and events that were left out for their number.
+    pub suppressed_logs: u64,
+    /// Refused calls that were made to wait for their number.
+    pub throttled: u64,
+}
+
+/// Counts of incidents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IncidentCounts {
+    /// Xids of the container's own.
+    pub xid: u64,
+    /// Cards lost under it.
+    pub card_lost: u64,
+    /// Calls that did not come back in time.
+    pub hung_call: u64,
+}
+
+/// `watching` of the status: where the broker looks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watching {
+    /// Whether the driver says what it counts for this container; without that there is nothing to compare the ledger with.
+    pub sums: Option<bool>,
+    /// Where incidents come from.
+    pub incidents: String,
+}
+
+impl Health {
+    /// The health of a container that is watched as planned; takes up the events that a former broker has written.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        let events = plan.dir.as_deref().map(Events::in_folder);
+        Self {
+            events: events.unwrap_or_default(),
+            plan,
+            ..Self::default()
+        }
+    }
+
+    /// For the status.
+    #[must_use]
+    pub fn status(&self, container: &Container) -> HealthStatus {
+        let value = |counter| container.counters.value(counter);
+        HealthStatus {
+            reconciled: value(Counter::Reconciled),
+            violations: value(Counter::Violations),
+            drift: self.reconciler.drift(),
+            incidents: IncidentCounts {
+                xid: value(Counter::Xid),
+                card_lost: value(Counter::CardLost),
+                hung_call: value(Counter::HungCall),
+            },
+            hung_calls: self.hung.count(),
+            suppressed_logs: value(Counter::SuppressedLogs),
+            throttled: value(Counter::Throttled),
+        }
+    }
+
+    /// For the status.
+    #[must_use]
+    pub fn watching(&self, container: &Container) -> Watching {
+        Watching {
+            sums: self.reconciler.is_supported(),
+            incidents: incidents::source(container).to_string(),
+        }
+    }
+
+    /// Says that something happened: in the log, in the ring, and in the file.
+    pub fn tell(&self, container: &Container, kind: EventKind, text: String) {
+        if self.events.add(kind, &text) {
+            tracing::warn!(container = container.name, kind = kind.name(), "{text}");
+        } else {
+            container.counters.count(Counter::SuppressedLogs);
+        }
+    }
+
+    /// Says that a call was refused, unless that was said a moment ago.
+    pub fn refused(&self, container: &Container, call: &str, reason: &dyn std::fmt::Display) {
+        let reason = reason.to_string();
+        match self.refusals.admit(call, &reason) {
+            Some(suppressed) => {
+                tracing::info!(
+                    container = container.name,
+                    call,
+                    reason,
+                    suppressed,
+                    "refused"
+                );
+            }
+            None => container.counters.count(Counter::SuppressedLogs),
+        }
+    }
+
+    /// Before a refusal is answered: a tenant that is refused all the time waits.
+    pub fn hold_up(&self, container: &Container) {
+        if self.throttle.hold_up() {
+            container.counters.count(Counter::Throttled);
+        }
+    }
+
+    /// Looks for calls that have been at the driver for too long, and at the kernel's log. Waits for nothing.
+    pub fn look(&self, container: &Container) {
+        hung::look(
+            container,
+            Duration::from_millis(self.plan.watch.hung_call_ms),
+        );
+        if let Some(log) = &self.plan.kernel_log {
+            incidents::take(container, log.read(container));
+        }
+    }
+
+    /// Asks the driver for incidents. It may take as long as it likes.
+    pub fn ask_for_incidents(&self, container: &Container) {
+        incidents::ask(container);
+    }
+
+    /// Compares the ledger with the driver's sums once. It may take as long as the driver likes.
+    pub fn reconcile(&self, container: &Container) {
+        self.compare(container);
+    }
+
+    /// Compares twice with a moment between, so that a difference that stands is known as one; the answer to `reconcile`.
+    ///
+    /// # Errors
+    /// Why there is nothing to compare with.
+    pub fn reconcile_now(&self, container: &Container) -> Result<Comparison, String> {
+        self.compare(container);
+        std::thread::sleep(Duration::from_millis(20));
+        let unsaid = || "the driver does not say what it counts for a container".to_owned();
+        self.compare(container).ok_or_else(unsaid)
+    }
+
+    fn compare(&self, container: &Container) -> Option<Comparison> {
+        let comparison = match self.reconciler.compare(container) {
+            Ok(comparison) => comparison?,
+            Err(error) => {
+                self.refused(container, "reconcile", &error);
+                return None;
+            }
+        };
+        container.counters.count(Counter::Reconciled);
+        if comparison.violations.is_empty() {
+            return Some(comparison);
+        }
+        container.counters.count(Counter::Violations);
+        if comparison.is_news {
+            let found: Vec<String> = comparison
+                .violations
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            self.tell(container, EventKind::Violation, found.join("; "));
+        }
+        if self.plan.on_violation == OnViolation::Kill {
+            let killed = kill::all_processes(container);
+            if killed > 0 {
+                let text = format!("{killed} processes were killed, as on_violation says");
+                self.tell(container, EventKind::Violation, text);
+            }
+        }
+        Some(comparison)
+    }
+
+    /// Tells whoever places containers that a card serves nobody.
+    fn condemn(&self, uuid: &str, reason: &str) {
+        let Some(state_dir) = &self.plan.state_dir else {
+            return;
+        };
+        let reported = GpuUuid::new(uuid).and_then(|uuid| {
+            let health = CardHealth {
+                version: cards::health::VERSION,
+                uuid,
+                reason: reason.to_owned(),
+                since_unix_ms: events::now_unix_ms(),
+            };
+            cards::health::report(state_dir, &health)
+        });
+        if let Err(error) = reported {
+            tracing::error!(uuid, error = %error, "the card's health could not be written");
+        }
+    }
+}
+
+/// Starts the threads; what the driver already knows of when the container begins is not this container's.
+///
+/// # Errors
+/// A thread that cannot be started.
+pub fn start(container: &Arc<Container>, replaced: u64) -> std::io::Result<()> {
+    if replaced == 0 {
+        incidents::begin(container);
+    } else {
+        let text = format!("another broker serves; {replaced} have served before it");
+        let health = &container.health;
+        health.tell(container, EventKind::BrokerReplaced, text);
+    }
+    let watch = container.health.plan.watch;
+    let reconcile = Duration::from_millis(watch.reconcile_ms);
+    let pause = LONGEST_PAUSE
+        .min(reconcile)
+        .min(Duration::from_millis(watch.hung_call_ms / 2))
+        .max(Duration::from_millis(20));
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.stack_size(256 * 1024).spawn(body).map(drop)
+    };
+    let watched = Arc::clone(container);
+    spawn(
+        "watch",
+        Box::new(move || {
+            loop {
+                std::thread::sleep(pause);
+                watched.health.look(&watched);
+            }
+        }),
+    )?;
+    let watched = Arc::clone(container);
+    spawn(
+        "driver watch",
+        Box::new(move || {
+            let mut since_comparison = Duration::ZERO;
+            loop {
+                std::thread::sleep(pause);
+                since_comparison += pause;
+                let health = &watched.health;
+                health.ask_for_incidents(&watched);
+                if since_comparison >= reconcile {
+                    since_comparison = Duration::ZERO;
+                    health.reconcile(&watched);
+                }
+            }
+        }),
+    )
+}

@@ -1,0 +1,246 @@
+//! What happened, for people: the last ones in memory, all of them in `events.jsonl`, which is held short.
+
+use std::collections::VecDeque;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// As many are in the status.
+const KEPT: usize = 32;
+/// A file that is longer becomes `events.1.jsonl`, of which there is one.
+const FILE_BYTES: u64 = 256 << 10;
+/// So many may come at once; then one a second.
+const BURST: u32 = 64;
+const PERIOD: Duration = Duration::from_secs(1);
+const NAME: &str = "events.jsonl";
+const FORMER_NAME: &str = "events.1.jsonl";
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// What.
+    pub kind: EventKind,
+    /// For people.
+    pub text: String,
+}
+
+/// Kinds of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// The driver counts more than the ledger.
+    Violation,
+    /// The driver reported an Xid.
+    Xid,
+    /// A card is lost.
+    CardLost,
+    /// A call does not come back from the driver.
+    HungCall,
+    /// It has come back.
+    HungCallOver,
+    /// Another broker serves.
+    BrokerReplaced,
+    /// A quota was changed.
+    QuotaChanged,
+}
+
+impl EventKind {
+    /// As the status and the file spell it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Violation => "violation",
+            Self::Xid => "xid",
+            Self::CardLost => "card_lost",
+            Self::HungCall => "hung_call",
+            Self::HungCallOver => "hung_call_over",
+            Self::BrokerReplaced => "broker_replaced",
+            Self::QuotaChanged => "quota_changed",
+        }
+    }
+}
+
+/// The events of one container.
+#[derive(Debug, Default)]
+pub struct Events {
+    folder: Option<PathBuf>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    last: VecDeque<Event>,
+    tokens: u32,
+    refilled_at: Instant,
+    left_out: u64,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            last: VecDeque::new(),
+            tokens: BURST,
+            refilled_at: Instant::now(),
+            left_out: 0,
+        }
+    }
+}
+
+impl Events {
+    /// Those of a container's folder; what a former broker has written there is taken up.
+    #[must_use]
+    pub fn in_folder(folder: &Path) -> Self {
+        let text = fs::read_to_string(folder.join(NAME)).unwrap_or_default();
+        let mut inner = Inner::default();
+        for event in text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+        {
+            inner.push(event);
+        }
+        Self {
+            folder: Some(folder.to_owned()),
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// The last ones, oldest first.
+    #[must_use]
+    pub fn last(&self) -> Vec<Event> {
+        self.lock().last.iter().cloned().collect()
+    }
+
+    /// Adds one; `false` when there were too many lately, and this one is left out.
+    pub fn add(&self, kind: EventKind, text: &str) -> bool {
+        let mut inner = self.lock();
+        let periods = inner.refilled_at.elapsed().as_secs() / PERIOD.as_secs();
+        if periods > 0 {
+            let more = u32::try_from(periods).unwrap_or(BURST);
+            inner.tokens = inner.tokens.saturating_add(more).min(BURST);
+            inner.refilled_at = Instant::now();
+        }
+        let Some(tokens) = inner.tokens.checked_sub(1) else {
+            inner.left_out += 1;
+            return false;
+        };
+        inner.tokens = tokens;
+        let mut text = text.to_owned();
+        let left_out = std::mem::take(&mut inner.left_out);
+        if left_out > 0 {
+            text.push_str(&format!(" ({left_out} events before it were left out)"));
+        }
+        let event = Event {
+            at_unix_ms: now_unix_ms(),
+            kind,
+            text,
+        };
+        if let Some(folder) = &self.folder
+            && let Err(error) = append(folder, &event)
+        {
+            tracing::warn!(error = %error, "an event could not be written");
+        }
+        inner.push(event);
+        true
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn push(&mut self, event: Event) {
+        if self.last.len() >= KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(event);
+    }
+}
+
+fn append(folder: &Path, event: &Event) -> io::Result<()> {
+    let path = folder.join(NAME);
+    let is_long = fs::symlink_metadata(&path).is_ok_and(|file| file.len() > FILE_BYTES);
+    if is_long {
+        fs::rename(&path, folder.join(FORMER_NAME))?;
+    }
+    let mut line = serde_json::to_vec(event)?;
+    line.push(b'\n');
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
+        .open(path)?
+        .write_all(&line)
+}
+
+pub(super) fn now_unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_has_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Events::in_folder(folder.path());
+        for number in 0..40 {
+            assert!(first.add(EventKind::Xid, &format!("number {number}")));
+        }
+        let second = Events::in_folder(folder.path());
+        assert_eq!(second.last(), first.last());
+        assert_eq!(second.last().len(), KEPT);
+        assert_eq!(second.last()[0].text, "number 8");
+        assert!(second.add(EventKind::QuotaChanged, "more"));
+        let text = fs::read_to_string(folder.path().join(NAME)).unwrap();
+        assert_eq!(text.lines().count(), 41);
+        assert!(text.contains(r#""kind":"quota_changed""#), "{text}");
+    }
+
+    #[test]
+    fn a_flood_is_cut_and_the_next_one_says_so() {
+        let events = Events::default();
+        let told = (0..200)
+            .filter(|_| events.add(EventKind::HungCall, "hangs"))
+            .count();
+        assert!((64..=66).contains(&told), "{told}");
+        events.lock().refilled_at -= Duration::from_secs(3);
+        assert!(events.add(EventKind::HungCall, "hangs"));
+        let last = events.last().pop().unwrap();
+        assert!(
+            last.text.contains("events before it were left out"),
+            "{last:?}"
+        );
+    }
+
+    #[test]
+    fn the_file_stays_short() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = "x".repeat(4096);
+        for _ in 0..200 {
+            let event = Event {
+                at_unix_ms: 1,
+                kind: EventKind::Violation,
+                text: long.clone(),
+            };
+            append(folder.path(), &event).unwrap();
+        }
+        for name in [NAME, FORMER_NAME] {
+            let bytes = fs::metadata(folder.path().join(name)).unwrap().len();
+            assert!((1..FILE_BYTES + 8192).contains(&bytes), "{name}: {bytes}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,99 @@
+//! Calls that do not come back from the driver.
+//!
+//! Every thread writes on the board when its call goes to the driver. A call that has been there for too long is told once, in
+//! whichever broker's life, and its end as well. Nothing else comes of it: other calls have threads of their own.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::board::AtDriver;
+use crate::container::Container;
+use crate::counters::Counter;
+
+use super::EventKind;
+
+/// The calls that hang, by lane.
+#[derive(Debug, Default)]
+pub(super) struct Hung(Mutex<HashMap<u32, Known>>);
+
+#[derive(Debug)]
+struct Known {
+    since_ms: u64,
+    what: String,
+}
+
+impl Hung {
+    pub(super) fn count(&self) -> u64 {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        u64::try_from(known.len()).unwrap_or(u64::MAX)
+    }
+}
+
+pub(super) fn look(container: &Container, limit: Duration) {
+    let health = &container.health;
+    let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    let now_ms = crate::board::now_ms();
+    let hanging: Vec<AtDriver> = container
+        .board
+        .at_driver()
+        .into_iter()
+        .filter(|call| now_ms.saturating_sub(call.since_ms) >= limit_ms)
+        .collect();
+    let mut known = health.hung.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let over: Vec<u32> = known
+        .iter()
+        .filter(|(lane, known)| {
+            let is_same = |call: &AtDriver| call.lane == **lane && call.since_ms == known.since_ms;
+            !hanging.iter().any(is_same)
+        })
+        .map(|(lane, _)| *lane)
+        .collect();
+    let mut told = Vec::new();
+    for lane in over {
+        if let Some(Known { since_ms, what }) = known.remove(&lane) {
+            let seconds = now_ms.saturating_sub(since_ms) / 1000;
+            let text = format!("{what} has come back, or its caller is gone, after {seconds} s");
+            told.push((EventKind::HungCallOver, text));
+        }
+    }
+    for call in hanging {
+        if known.contains_key(&call.lane) {
+            continue;
+        }
+        let what = name_of(container, call.lane);
+        if !call.is_told {
+            container.counters.count(Counter::HungCall);
+            container.board.told_of(call.lane, call.since_ms);
+            let ms = now_ms.saturating_sub(call.since_ms);
+            let text = format!("{what} has not come back from the driver for {ms} ms");
+            told.push((EventKind::HungCall, text));
+        }
+        let since_ms = call.since_ms;
+        known.insert(call.lane, Known { since_ms, what });
+    }
+    drop(known);
+    for (kind, text) in told {
+        health.tell(container, kind, text);
+    }
+}
+
+fn name_of(container: &Container, lane: u32) -> String {
+    let change = container.journal.change();
+    match change.open_in(lane) {
+        Some(open) => {
+            let begun = &open.begun;
+            let op = verdict::op(
+                crate::container::surface(begun.kind),
+                begun.cmd,
+                container.release,
+            );
+            let name = op.map_or_else(
+                |_unknown| format!("ioctl {:#x}", begun.cmd),
+                |op| op.name().to_owned(),
+            );
+            format!("{name} of process {}", begun.caller.tgid)
+        }
+        None => "a call".to_owned(),
+    }
+}

@@ -1,0 +1,328 @@
+//! The ledger against what the driver itself counts for the container.
+//!
+//! The driver's sum of a card has the memory that the container's clients have allocated and still have a handle of, so that is
+//! what is taken from the ledger. The ledger is charged before the driver allocates and discharged after it has freed: the driver
+//! never counts more, except while a call is under way that frees. Hence two rules, each of which must hold in two
+//! comparisons one after the other:
+//!
+//! - nothing has changed since the last comparison, and the driver counts more than the ledger;
+//! - something has, and the driver counts more than the whole quota and all that was ever held meanwhile.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use ledger::{CardSlot, Purpose};
+use serde::{Deserialize, Serialize};
+
+use crate::container::Container;
+use crate::state::State;
+
+/// One card's comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drift {
+    /// `GPU-…`
+    pub uuid: String,
+    /// What the driver counts, bytes.
+    pub driver_bytes: u64,
+    /// What the ledger has of the same kind, bytes.
+    pub ledger_bytes: u64,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the driver counts {} bytes on card {}, the ledger {}",
+            self.driver_bytes, self.uuid, self.ledger_bytes
+        )
+    }
+}
+
+/// What a comparison has shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Every card.
+    pub drift: Vec<Drift>,
+    /// Those on which the driver counts more, for the second time.
+    pub violations: Vec<Drift>,
+    /// Whether these are others than the last time.
+    #[serde(skip)]
+    pub is_news: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Reconciler(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_supported: Option<bool>,
+    last: Option<Look>,
+    told: Vec<u64>,
+    drift: Vec<Drift>,
+}
+
+/// The ledger at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Moment {
+    next_call: u64,
+    under_way: Vec<u32>,
+    cards: Vec<Held>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    /// Of allocations that have a handle.
+    memory_bytes: u64,
+    reserved_bytes: u64,
+    used_bytes: u64,
+    quota_bytes: u64,
+}
+
+impl Held {
+    /// What the driver cannot exceed if nothing happens meanwhile.
+    fn at_rest(&self) -> u64 {
+        self.memory_bytes.saturating_add(self.reserved_bytes)
+    }
+
+    /// What it cannot exceed whatever happens meanwhile.
+    fn at_most(&self) -> u64 {
+        self.quota_bytes.max(self.used_bytes)
+    }
+}
+
+impl Moment {
+    fn of(state: &State, slots: usize) -> Self {
+        let slots = (0..slots).filter_map(|slot| u8::try_from(slot).ok().map(CardSlot));
+        let ledger = &state.ledger;
+        let mut seen = BTreeSet::new();
+        let mut held: Vec<Held> = slots
+            .map(|slot| Held {
+                memory_bytes: 0,
+                reserved_bytes: ledger.reserved(slot),
+                used_bytes: ledger.used(slot),
+                quota_bytes: ledger.quota(slot),
+            })
+            .collect();
+        for (client, _, _) in ledger.clients() {
+            for (_, object) in ledger.objects(client) {
+                if let Some(id) = object.allocation
+                    && seen.insert(id)
+                    && let Some(allocation) = ledger.allocation(id)
+                    && allocation.purpose == Purpose::Memory
+                    && let Some(held) = held.get_mut(usize::from(allocation.card.0))
+                {
+                    held.memory_bytes = held.memory_bytes.saturating_add(allocation.bytes);
+                }
+            }
+        }
+        Self {
+            next_call: state.next_call(),
+            under_way: state.open().map(|(lane, _)| lane).collect(),
+            cards: held,
+        }
+    }
+}
+
+/// One comparison.
+#[derive(Debug, Clone)]
+struct Look {
+    before: Moment,
+    after: Moment,
+    driver_bytes: Vec<u64>,
+}
+
+impl Look {
+    fn is_at_rest(&self) -> bool {
+        self.before == self.after
+    }
+
+    /// By how much the driver counts more than it can, card by card.
+    fn excess(&self) -> Vec<u64> {
+        let cards = self.before.cards.iter().zip(&self.after.cards);
+        cards
+            .zip(&self.driver_bytes)
+            .map(|((before, after), driver)| {
+                let most = if self.is_at_rest() {
+                    before.at_rest()
+                } else {
+                    before.at_most().max(after.at_most())
+                };
+                driver.saturating_sub(most)
+            })
+            .collect()
+    }
+
+    /// What stands since the last comparison.
+    fn confirms(&self, last: &Self) -> Vec<u64> {
+        let says_the_same = match (last.is_at_rest(), self.is_at_rest()) {
+            (true, true) => last.after == self.before,
+            _ => true,
+        };
+        let excess = self.excess();
+        if !says_the_same {
+            // At rest both times, but not in between: only what exceeds everything counts.
+            let most = |look: &Self| -> Vec<u64> {
+                let cards = look.before.cards.iter().zip(&look.driver_bytes);
+                cards
+                    .map(|(held, driver)| driver.saturating_sub(held.at_most()))
+                    .collect()
+            };
+            return smaller(&most(last), &most(self));
+        }
+        smaller(&last.excess(), &excess)
+    }
+}
+
+fn smaller(one: &[u64], other: &[u64]) -> Vec<u64> {
+    one.iter()
+        .zip(other)
+        .map(|(one, other)| *one.min(other))
+        .collect()
+}
+
+impl Reconciler {
+    pub(super) fn drift(&self) -> Vec<Drift> {
+        self.lock().drift.clone()
+    }
+
+    pub(super) fn is_supported(&self) -> Option<bool> {
+        self.lock().is_supported
+    }
+
+    /// Compares once; `None` where the driver does not say.
+    pub(super) fn compare(
+        &self,
+        container: &Container,
+    ) -> Result<Option<Comparison>, driver::Error> {
+        let slots = container.account.slots();
+        let moment = || Moment::of(&container.journal.change(), slots.len());
+        let before = moment();
+        let sums = container.driver.sums()?;
+        let after = moment();
+        let mut inner = self.lock();
+        inner.is_supported = Some(sums.is_some());
+        let Some(sums) = sums else {
+            return Ok(None);
+        };
+        let bytes_of = |uuid: &str| {
+            let sum = sums.iter().find(|sum| sum.uuid == uuid);
+            sum.map_or(0, |sum| sum.memory_bytes)
+        };
+        let look = Look {
+            driver_bytes: slots.iter().map(|slot| bytes_of(&slot.uuid)).collect(),
+            before,
+            after,
+        };
+        let drift: Vec<Drift> = slots
+            .iter()
+            .zip(&look.driver_bytes)
+            .zip(&look.after.cards)
+            .map(|((slot, driver_bytes), held)| Drift {
+                uuid: slot.uuid.clone(),
+                driver_bytes: *driver_bytes,
+                ledger_bytes: held.memory_bytes,
+            })
+            .collect();
+        if look.is_at_rest() || inner.drift.is_empty() {
+            inner.drift.clone_from(&drift);
+        }
+        let stands = inner.last.as_ref().map(|last| look.confirms(last));
+        let stands = stands.unwrap_or_default();
+        inner.last = Some(look);
+        let violations: Vec<Drift> = drift
+            .iter()
+            .zip(&stands)
+            .filter(|(_, excess)| **excess > 0)
+            .map(|(drift, _)| drift.clone())
+            .collect();
+        let is_news = stands != inner.told && !violations.is_empty();
+        inner.told = stands;
+        Ok(Some(Comparison {
+            drift,
+            violations,
+            is_news,
+        }))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUOTA: u64 = 100;
+
+    fn moment(next_call: u64, memory_bytes: u64, reserved_bytes: u64) -> Moment {
+        Moment {
+            next_call,
+            under_way: Vec::new(),
+            cards: vec![Held {
+                memory_bytes,
+                reserved_bytes,
+                used_bytes: memory_bytes + reserved_bytes,
+                quota_bytes: QUOTA,
+            }],
+        }
+    }
+
+    fn look(before: &Moment, driver: u64, after: &Moment) -> Look {
+        Look {
+            before: before.clone(),
+            after: after.clone(),
+            driver_bytes: vec![driver],
+        }
+    }
+
+    fn stands(first: &Look, second: &Look) -> u64 {
+        second.confirms(first)[0]
+    }
+
+    #[test]
+    fn a_difference_stands_when_nothing_has_happened_in_between() {
+        let still = moment(5, 40, 0);
+        let more = look(&still, 60, &still);
+        assert_eq!(stands(&more, &more), 20);
+        let same = look(&still, 40, &still);
+        assert_eq!(stands(&more, &same), 0);
+        assert_eq!(stands(&same, &more), 0);
+        assert_eq!(stands(&same, &same), 0);
+        // Memory that only a map keeps is the ledger's alone.
+        let less = look(&still, 10, &still);
+        assert_eq!(stands(&less, &less), 0);
+    }
+
+    #[test]
+    fn calls_under_way_excuse_what_they_may_have_done() {
+        let allocating = moment(5, 40, 30);
+        let done = look(&allocating, 70, &allocating);
+        assert_eq!(stands(&done, &done), 0);
+        // Freed between the driver's answer and the second look at the ledger.
+        let freed = look(&moment(5, 40, 0), 40, &moment(6, 0, 0));
+        assert_eq!(stands(&freed, &freed), 0);
+        let rest = moment(9, 0, 0);
+        assert_eq!(stands(&freed, &look(&rest, 0, &rest)), 0);
+    }
+
+    #[test]
+    fn a_busy_container_hides_nothing_beyond_its_quota() {
+        let busy = |driver| look(&moment(5, 40, 0), driver, &moment(9, 80, 0));
+        assert_eq!(stands(&busy(100), &busy(100)), 0);
+        assert_eq!(stands(&busy(130), &busy(110)), 10);
+        // At rest each time, with calls between the two.
+        let (early, late) = (moment(5, 40, 0), moment(9, 50, 0));
+        let (early, late) = (look(&early, 120, &early), look(&late, 120, &late));
+        assert_eq!(stands(&early, &late), 20);
+    }
+
+    #[test]
+    fn a_shrunken_quota_is_no_violation() {
+        let mut held = moment(5, 80, 0);
+        held.cards[0].quota_bytes = 10;
+        let busy = look(&held, 80, &moment(6, 80, 0));
+        assert_eq!(stands(&busy, &busy), 0);
+    }
+}

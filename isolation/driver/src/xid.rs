@@ -1,0 +1,219 @@
+//! Lines of the kernel's log in which NVIDIA's driver says that something went wrong on a card. Pure.
+//!
+//! ```text
+//! 4,1305,77103281,-;NVRM: Xid (PCI:0000:01:00): 31, pid=1234, name=python, Ch 00000008, intr 00000000. MMU Fault: …
+//! 4,1311,77109000,-;NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.
+//! ```
+//!
+//! The first is a record of `/dev/kmsg` (`Documentation/ABI/testing/dev-kmsg`: priority, sequence, microseconds, flags) with the
+//! text that NVIDIA's "Xid Errors" describes. A tenant cannot write either: writing to `/dev/kmsg` needs root on the host, and such
+//! a line has no facility of the kernel's.
+
+/// A record of the kernel's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Rises by one with every record.
+    pub sequence: u64,
+    /// Its text.
+    pub text: &'a str,
+}
+
+/// What a line says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// An Xid.
+    Xid {
+        /// `0000:01:00`; a function (`.0`) is left out, as the driver does mostly.
+        pci: String,
+        /// Which.
+        number: u32,
+        /// The process that the driver names, in the host's numbers.
+        pid: Option<i32>,
+        /// What follows the number.
+        detail: String,
+    },
+    /// A card has fallen off the bus.
+    CardLost {
+        /// As above.
+        pci: String,
+    },
+}
+
+/// A detail is cut here: the driver's own are shorter.
+const MOST_DETAIL_BYTES: usize = 512;
+
+/// Reads one record; `None` for what the kernel itself has not written.
+#[must_use]
+pub fn record(bytes: &str) -> Option<Record<'_>> {
+    let (head, rest) = bytes.split_once(';')?;
+    let mut fields = head.split(',');
+    let priority: u32 = fields.next()?.parse().ok()?;
+    let sequence = fields.next()?.parse().ok()?;
+    // The facility stands above the three bits of the level; the kernel's is 0.
+    let is_kernels = priority >> 3 == 0;
+    let text = rest.lines().next().unwrap_or_default();
+    is_kernels.then_some(Record { sequence, text })
+}
+
+/// Reads the text of a record; `None` for any other line.
+#[must_use]
+pub fn line(text: &str) -> Option<Line> {
+    let rest = text.strip_prefix("NVRM: ")?;
+    if let Some(rest) = rest.strip_prefix("Xid (") {
+        let (pci, rest) = rest.split_once("): ")?;
+        let (number, detail) = rest.split_once(',').unwrap_or((rest, ""));
+        return Some(Line::Xid {
+            pci: address(pci.strip_prefix("PCI:").unwrap_or(pci))?,
+            number: number.trim().parse().ok()?,
+            pid: pid(detail),
+            detail: cut(detail.trim()),
+        });
+    }
+    let rest = rest
+        .strip_prefix("GPU at PCI:")
+        .or_else(|| rest.strip_prefix("GPU at "))
+        .or_else(|| rest.strip_prefix("GPU "))?;
+    let (pci, rest) = rest.split_once(": ")?;
+    let pci = address(pci.strip_prefix("PCI:").unwrap_or(pci))?;
+    rest.contains("has fallen off the bus")
+        .then_some(Line::CardLost { pci })
+}
+
+/// `0000:01:00` of `0000:01:00`, `0000:01:00.0` and NVML's `00000000:01:00.0`.
+#[must_use]
+pub fn address(text: &str) -> Option<String> {
+    let mut parts = text.trim().splitn(3, ':');
+    let part = |part: Option<&str>| u32::from_str_radix(part?, 16).ok();
+    let domain = part(parts.next())?;
+    let bus = part(parts.next())?;
+    let device = parts.next()?;
+    let device = part(Some(device.split('.').next().unwrap_or(device)))?;
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}"))
+}
+
+fn pid(detail: &str) -> Option<i32> {
+    let (_, rest) = detail.split_once("pid=")?;
+    let digits = rest
+        .split(|byte: char| !byte.is_ascii_digit())
+        .next()
+        .unwrap_or_default();
+    digits.parse().ok()
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(MOST_DETAIL_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xids_of_all_ages_are_read() {
+        for (text, pci, number, pid) in [
+            (
+                "NVRM: Xid (PCI:0000:01:00): 31, pid=1234, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS",
+                "0000:01:00",
+                31,
+                Some(1234),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:89:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+                "0000:89:00",
+                79,
+                None,
+            ),
+            (
+                "NVRM: Xid (PCI:0000:0a:00): 13, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address",
+                "0000:0a:00",
+                13,
+                None,
+            ),
+            (
+                "NVRM: Xid (0000:01:00): 43, Ch 00000010",
+                "0000:01:00",
+                43,
+                None,
+            ),
+            (
+                "NVRM: Xid (PCI:0000:01:00.0): 119, pid=7, Timeout after 6s",
+                "0000:01:00",
+                119,
+                Some(7),
+            ),
+        ] {
+            let Some(Line::Xid {
+                pci: found,
+                number: of,
+                pid: by,
+                ..
+            }) = line(text)
+            else {
+                panic!("{text}");
+            };
+            assert_eq!((found.as_str(), of, by), (pci, number, pid), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lost_card_is_read_and_other_lines_are_not() {
+        let lost = Some(Line::CardLost {
+            pci: "0000:01:00".to_owned(),
+        });
+        for text in [
+            "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.",
+            "NVRM: GPU at PCI:0000:01:00: GPU has fallen off the bus.",
+        ] {
+            assert_eq!(line(text), lost, "{text}");
+        }
+        for text in [
+            "NVRM: GPU at PCI:0000:01:00: GPU-ba9df1b7-0000-0000-0000-000000000000",
+            "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.195.03",
+            "usb 1-1: NVRM: Xid (PCI:0000:01:00): 31",
+            "NVRM: Xid (PCI:0000:01:00): lots",
+            "NVRM: Xid (PCI:zz): 31, ",
+            "NVRM: Xid",
+            "",
+        ] {
+            assert_eq!(line(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_kernel_s_own_records_count() {
+        let kernels = "4,1305,77103281,-;NVRM: Xid (PCI:0000:01:00): 31, pid=1\n SUBSYSTEM=pci\n";
+        assert_eq!(
+            record(kernels),
+            Some(Record {
+                sequence: 1305,
+                text: "NVRM: Xid (PCI:0000:01:00): 31, pid=1"
+            })
+        );
+        // Written by a program of the host: facility 1 (user).
+        assert_eq!(
+            record("12,1306,77103281,-;NVRM: Xid (PCI:0000:01:00): 31"),
+            None
+        );
+        for text in ["", ";", "a,b;c", "4;x", "99999999999,1;x"] {
+            assert_eq!(record(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_both_spellings_are_one() {
+        assert_eq!(address("00000000:01:00.0").as_deref(), Some("0000:01:00"));
+        assert_eq!(address("0000:C1:00").as_deref(), Some("0000:c1:00"));
+        assert_eq!(address("01:00"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_line_is_too_strange(text in ".{0,600}") {
+            let _any = (record(&text), line(&text), line(&format!("NVRM: Xid ({text}")));
+        }
+    }
+}
