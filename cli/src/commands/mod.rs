@@ -5,6 +5,8 @@ mod cards;
 #[cfg(feature = "nvml")]
 mod doctor;
 #[cfg(feature = "nvml")]
+mod events;
+#[cfg(feature = "nvml")]
 mod metrics;
 #[cfg(feature = "nvml")]
 mod ps;
@@ -58,6 +60,9 @@ enum Command {
         #[arg(long)]
         repair: bool,
     },
+    /// What went wrong around containers: violations, Xids, lost cards, hung calls, replaced brokers, changed quotas.
+    #[cfg(feature = "nvml")]
+    Events(events::Options),
     /// What is granted, held and refused, as metrics in the OpenMetrics text form.
     #[cfg(feature = "nvml")]
     Metrics,
@@ -136,6 +141,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 doctor::Repair::No
             },
         ),
+        Command::Events(options) => events::run(&options),
         Command::Metrics => metrics::run(),
         Command::Set(options) => set::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),

@@ -46,6 +46,8 @@ pub struct CardRow {
     pub free_bytes: u64,
     /// To whom.
     pub grants: Vec<CardGrantRow>,
+    /// Why nothing is placed on it; absent: it is well.
+    pub unhealthy: Option<String>,
 }
 
 /// One container's part of a card.
@@ -85,7 +87,12 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
         Some(inventory) => (Some(inventory.driver_version), inventory.cards),
         None => (None, Vec::new()),
     };
-    Ok(join(driver, driver_version, &found, &books))
+    let mut joined = join(driver, driver_version, &found, &books);
+    for (row, card) in joined.cards.iter_mut().zip(&found) {
+        let health = cards::health::of(&config.state_dir, &card.uuid)?;
+        row.unhealthy = health.map(|health| health.reason);
+    }
+    Ok(joined)
 }
 
 fn join(
@@ -109,6 +116,7 @@ fn join(
                 granted_bytes,
                 free_bytes: card.memory_bytes.saturating_sub(granted_bytes),
                 grants: book.map_or_else(Vec::new, rows),
+                unhealthy: None,
             }
         })
         .collect();

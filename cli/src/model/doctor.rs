@@ -93,6 +93,8 @@ pub struct Doctor {
     pub checks: Vec<Check>,
     /// Containers whose leftovers were taken back; absent without `--repair`.
     pub reclaimed: Option<Vec<String>>,
+    /// Cards whose report of bad health was taken back: containers are placed on them again; absent without `--repair`.
+    pub cleared_cards: Option<Vec<String>>,
 }
 
 /// The backend that a container would get.
@@ -203,6 +205,7 @@ pub fn assess(facts: &Facts) -> Doctor {
         backends,
         checks,
         reclaimed: None,
+        cleared_cards: None,
     }
 }
 

@@ -10,6 +10,7 @@ use vgpu::{BrokerState, Config, Life, VgpuState};
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
+use super::metrics::Health;
 
 /// What `cgpu ps` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,6 +64,60 @@ pub struct PsVgpu {
     pub processes: Option<Vec<PsProcess>>,
     /// What the broker says of its calls; absent where it has not answered.
     pub calls: Option<PsCalls>,
+    /// What went wrong, in a few words; `ok` where nothing did. Absent where no broker has answered.
+    pub health: Option<String>,
+    /// The same as figures.
+    pub incidents: Option<PsIncidents>,
+}
+
+/// What went wrong around a container since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PsIncidents {
+    /// Xids of its own.
+    pub xid: u64,
+    /// Cards lost under it.
+    pub card_lost: u64,
+    /// Calls that did not come back from the driver in time.
+    pub hung_call: u64,
+    /// Those of them that have not come back yet.
+    pub hung_now: u64,
+    /// Comparisons in which the driver counted more than the ledger.
+    pub violations: u64,
+}
+
+impl From<&Health> for PsIncidents {
+    fn from(health: &Health) -> Self {
+        Self {
+            xid: health.incidents.xid,
+            card_lost: health.incidents.card_lost,
+            hung_call: health.incidents.hung_call,
+            hung_now: health.hung_calls,
+            violations: health.violations,
+        }
+    }
+}
+
+impl PsIncidents {
+    fn text(self) -> String {
+        let parts: Vec<String> = [
+            (self.card_lost, "card lost"),
+            (self.violations, "violation"),
+            (self.hung_now, "hung call"),
+            (self.xid, "Xid"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| match count {
+            1 => name.to_owned(),
+            several => format!("{several} {name}s"),
+        })
+        .collect();
+        if parts.is_empty() {
+            "ok".to_owned()
+        } else {
+            parts.join(", ")
+        }
+    }
 }
 
 /// Whether a vGPU is alive.
@@ -185,6 +240,8 @@ struct BrokerStatus {
     #[serde(default)]
     processes: Vec<PsProcess>,
     calls: PsCalls,
+    #[serde(default)]
+    health: Health,
 }
 
 #[derive(Debug, Deserialize)]
@@ -262,7 +319,12 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
             }
         })
         .collect();
+    let incidents = status
+        .as_ref()
+        .map(|status| PsIncidents::from(&status.health));
     PsVgpu {
+        health: incidents.map(PsIncidents::text),
+        incidents,
         namespace: grant.key.namespace().to_owned(),
         container: grant.key.id().to_owned(),
         door: grant.door.kind,
@@ -323,6 +385,7 @@ mod tests {
             "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
             "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
             "listeners": 1, "something_newer": true,
+            "health": {"hung_calls": 1, "violations": 0, "incidents": {"xid": 2, "card_lost": 0, "hung_call": 3}},
         })
     }
 

@@ -26,6 +26,7 @@ pub fn render(cards: &Cards) -> String {
             "GRANTED",
             "FREE TO GRANT",
             "VGPUS",
+            "HEALTH",
         ]);
         for card in &cards.cards {
             rows.add_row([
@@ -36,6 +37,7 @@ pub fn render(cards: &Cards) -> String {
                 human(card.granted_bytes),
                 human(card.free_bytes),
                 card.grants.len().to_string(),
+                card.unhealthy.clone().unwrap_or_else(|| "ok".to_owned()),
             ]);
         }
         text.push_str(&format!("\n{rows}"));

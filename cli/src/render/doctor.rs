@@ -40,6 +40,12 @@ pub fn render(doctor: &Doctor) -> String {
         Some(none) if none.is_empty() => text.push_str("\n\nRepair: nothing was left behind"),
         Some(keys) => text.push_str(&format!("\n\nRepair: taken back from {}", keys.join(", "))),
     }
+    if let Some(cards) = doctor.cleared_cards.as_ref().filter(|it| !it.is_empty()) {
+        text.push_str(&format!(
+            "\n\nContainers are placed again on {}",
+            cards.join(", ")
+        ));
+    }
     match &doctor.choice {
         Some(choice) => text.push_str(&format!(
             "\n\nA GPU container can start. Backend: {} ({})\n  memory:  {}\n  compute: {}",

@@ -28,6 +28,7 @@ pub fn render(ps: &Ps) -> String {
         "BACKEND",
         "BROKER",
         "STATE",
+        "HEALTH",
     ]);
     for vgpu in &ps.vgpus {
         for card in &vgpu.cards {
@@ -49,6 +50,7 @@ pub fn render(ps: &Ps) -> String {
                 backend(vgpu),
                 or_dash(vgpu.broker_pid),
                 vgpu.state.text().to_owned(),
+                or_dash(vgpu.health.as_ref()),
             ]);
         }
     }

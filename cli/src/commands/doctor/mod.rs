@@ -62,8 +62,17 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
         (_, Repair::Yes) => Some(Vec::new()),
         (_, Repair::No) => None,
     };
+    let cleared_cards = match (&loaded, repair) {
+        (Ok(config), Repair::Yes) => {
+            let cleared = cards::health::clear(&config.state_dir)?;
+            Some(cleared.iter().map(ToString::to_string).collect())
+        }
+        (_, Repair::Yes) => Some(Vec::new()),
+        (_, Repair::No) => None,
+    };
     let mut doctor = assess(&probe::look(&loaded));
     doctor.reclaimed = reclaimed;
+    doctor.cleared_cards = cleared_cards;
     form.print(&doctor, render::doctor::render)?;
     Ok(if doctor.can_start {
         ExitCode::SUCCESS
