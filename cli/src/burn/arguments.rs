@@ -9,7 +9,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rmclient::{Card, Client, Nodes};
 
 use super::{
-    Outcome, Printed, allocate, calls, churn, mallocs, managed, references, storm, vectors, views,
+    Outcome, Printed, allocate, calls, churn, mallocs, managed, references, share, storm, vectors,
+    views,
 };
 use crate::size::Size;
 
@@ -120,6 +121,27 @@ enum Load {
         #[arg(long, default_value_t = 0)]
         hold: u64,
     },
+    /// Export memory, and give its file to whoever connects to a socket.
+    Give {
+        /// How much, e.g. 64Mi.
+        size: Size,
+        /// Where to listen.
+        socket: PathBuf,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
+    /// Import what another process gives; exit 3 when there is no room for it, 1 when it is refused.
+    Take {
+        /// Where the other process listens.
+        socket: PathBuf,
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+        /// Keep the memory for so many seconds after the report.
+        #[arg(long, default_value_t = 0)]
+        hold: u64,
+    },
     /// Allocate and free while a signal arrives every millisecond; every call must happen exactly once.
     Storm {
         /// How long, half of it with handlers that restart calls and half with handlers that do not.
@@ -221,6 +243,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }),
         Load::Managed { size, card, hold } => with_card(&nodes, *card, |card| {
             managed::run(card, size.bytes, |outcome| {
+                let code = finish(outcome)?;
+                std::thread::sleep(Duration::from_secs(*hold));
+                Ok(code)
+            })
+        }),
+        Load::Give { size, socket, card } => with_card(&nodes, *card, |card| {
+            share::give(card, size.bytes, socket, finish)
+        }),
+        Load::Take { socket, card, hold } => with_card(&nodes, *card, |card| {
+            share::take(card, socket, |outcome| {
                 let code = finish(outcome)?;
                 std::thread::sleep(Duration::from_secs(*hold));
                 Ok(code)

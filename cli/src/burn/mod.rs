@@ -9,6 +9,7 @@ pub mod churn;
 pub mod mallocs;
 pub mod managed;
 pub mod references;
+pub mod share;
 pub mod storm;
 pub mod vectors;
 pub mod views;

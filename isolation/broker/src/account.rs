@@ -15,8 +15,10 @@ use crate::journal::Change;
 use crate::state::{self, Numbering, SetAside, State};
 
 mod answers;
+mod exports;
 mod translation;
 
+pub use exports::Carrier;
 pub use translation::{books, uuid_bytes};
 use translation::{card_slot, dependencies, new_handle_at, object_kind, status_of};
 
@@ -59,6 +61,8 @@ pub struct Origin {
     pub file: FileId,
     /// The process.
     pub process: i32,
+    /// The file that its parameters name.
+    pub carrier: Carrier,
 }
 
 impl Account {
@@ -112,6 +116,12 @@ impl Account {
         &self.slots
     }
 
+    /// All cards of the grant, as the ledger knows them.
+    #[must_use]
+    pub fn card_slots(&self) -> Vec<CardSlot> {
+        (0..self.slots.len()).filter_map(card_slot).collect()
+    }
+
     /// Sets aside what a call needs.
     ///
     /// # Errors
@@ -121,6 +131,7 @@ impl Account {
         change: &mut Change<'_>,
         effect: &Effect,
         op: &Op,
+        carrier: Carrier,
     ) -> Result<SetAside, (Refusal, Why)> {
         let refuse = |status, why| (op.refuse(status, self.release), why);
         let refused = |refusal: ledger::Refusal| {
@@ -132,6 +143,7 @@ impl Account {
             | Effect::View(_)
             | Effect::Free { .. }
             | Effect::Unmap { .. }
+            | Effect::ExportInfo { .. }
             | Effect::FreeRange { .. } => Ok(SetAside::Nothing),
             Effect::Client => reserve(change, ObjectKind::Client, None, None).map_err(refused),
             Effect::Object {
@@ -215,12 +227,10 @@ impl Account {
                     Some(_) => Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
                 }
             }
-            Effect::Export(_)
-            | Effect::Import(_)
-            | Effect::ExportInfo { .. }
-            | Effect::Managed { .. } => {
-                Err(refuse(status::NV_ERR_NOT_SUPPORTED, Why::NotAccounted))
-            }
+            Effect::Export(export) => self.pin_exports(change, export, carrier, op),
+            Effect::Import(import) => self.pin_imports(change, import, carrier, op),
+            // Not an ioctl's: see `managed`.
+            Effect::Managed { .. } => Err(refuse(status::NV_ERR_NOT_SUPPORTED, Why::NotAnIoctl)),
         }
     }
 
@@ -235,6 +245,11 @@ impl Account {
             }
             SetAside::Pinned(pin, _) => {
                 change.record(Operation::Unpin { pin: *pin });
+            }
+            SetAside::Pins(pins) => {
+                for pin in pins.iter().flatten() {
+                    change.record(Operation::Unpin { pin: *pin });
+                }
             }
         }
     }
@@ -339,6 +354,15 @@ impl Account {
                     None => Operation::Unpin { pin },
                 });
             }
+            (Effect::Export(export), SetAside::Pins(pins)) => {
+                self.book_exports(change, export, pins, origin.carrier);
+            }
+            (Effect::Import(import), SetAside::Pins(pins)) => {
+                let params = segments.get(1).map(|params| params.bytes.as_slice());
+                let place =
+                    |state: &State, handle| place(state, import.client, import.parent, handle);
+                Self::book_imports(change, import, pins, params.unwrap_or_default(), place);
+            }
             (Effect::Free { client, object }, _) => {
                 change.record(Operation::Free {
                     client: ClientHandle(*client),
@@ -419,10 +443,11 @@ impl Account {
         &self,
         state: &State,
         effect: &Effect,
-        file: FileId,
+        origin: Origin,
         op: &Op,
         answer: &[Segment],
     ) -> bool {
+        let file = origin.file;
         let word = |at: usize| {
             let first = answer.first()?;
             u32_at(&first.bytes, at)
@@ -453,11 +478,12 @@ impl Account {
             | Effect::View(_)
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
-            | Effect::Export(_)
-            | Effect::Import(_)
             | Effect::ExportInfo { .. }
             | Effect::Managed { .. }
             | Effect::ChannelClients { .. } => false,
+            Effect::Export(_) | Effect::Import(_) => {
+                exports::stands(state, effect, origin.carrier, answer)
+            }
         }
     }
 
@@ -546,7 +572,13 @@ pub enum Why {
     /// Channels of another container.
     #[error("a channel that is not the container's")]
     ForeignChannels,
-    /// Something that no account is kept of.
-    #[error("an export, an import or a managed range: no account is kept of them")]
-    NotAccounted,
+    /// A file by which neither this container nor one of its share group has exported.
+    #[error("the file's exports are not the container's")]
+    ForeignExport,
+    /// Exports go into a control file.
+    #[error("the file that is to hold the exports is no control file")]
+    NoControlFile,
+    /// A mapping is no ioctl.
+    #[error("managed memory is mapped, not allocated")]
+    NotAnIoctl,
 }

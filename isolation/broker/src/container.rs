@@ -18,8 +18,10 @@ use crate::files::FileTable;
 use crate::health::Health;
 use crate::journal::{self, Journal};
 use crate::link::{KeeperLink, Stored};
+use crate::managed::ManagedMappings;
 use crate::order::Orders;
 use crate::replay::Replay;
+use crate::terms::Terms;
 
 /// The container behind this broker.
 pub struct Container {
@@ -51,6 +53,10 @@ pub struct Container {
     pub keeper: Arc<KeeperLink>,
     /// What goes wrong.
     pub health: Health,
+    /// What its grant says beside the cards.
+    pub terms: Terms,
+    /// Managed memory that its processes have mapped.
+    pub managed: ManagedMappings,
 }
 
 /// What a broker takes over; without a former one it is empty.
@@ -123,6 +129,8 @@ impl Container {
             processes: Processes::default(),
             keeper,
             health: Health::default(),
+            terms: Terms::default(),
+            managed: ManagedMappings::default(),
         })
     }
 

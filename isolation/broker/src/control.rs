@@ -13,6 +13,7 @@ use crate::container::Container;
 use crate::counters::Counter;
 use crate::health::{Event, EventKind, HealthStatus, Watching};
 use crate::link::FromBroker;
+use crate::peers;
 
 /// Raised when an answer changes its shape.
 pub const VERSION: u32 = 2;
@@ -33,6 +34,14 @@ pub enum Request {
     },
     /// Compare the ledger with what the driver counts, now; see [`crate::health::Comparison`].
     Reconcile,
+    /// From another broker: what this container has exported by the file that stands under this number in the asking
+    /// process; see [`PeerExports`](crate::peers::PeerExports).
+    ExportsOf {
+        /// The asking process's number.
+        fd: i32,
+        /// The share group that its container names.
+        group: String,
+    },
     /// Replace the broker by this program, which the keeper takes from root only; see [`Upgraded`].
     Upgrade {
         /// Its absolute path.
@@ -206,6 +215,9 @@ pub fn serve(stream: UnixStream, container: &Container, serving: &Serving) -> st
                 Ok(comparison) => serde_json::to_vec(&comparison)?,
                 Err(problem) => serde_json::to_vec(&serde_json::json!({ "error": problem }))?,
             },
+            Ok(Request::ExportsOf { fd, group }) => {
+                serde_json::to_vec(&peers::answer(container, &writer, fd, &group))?
+            }
             Ok(Request::Upgrade { program }) if serving.broker.keeper_pid != 0 => {
                 // The keeper answers on the connection, when this process is gone.
                 let request = FromBroker::Upgrade { program };

@@ -6,7 +6,8 @@
 //! - on its way through a Unix socket, or registered with an io_uring. While any such place is occupied nothing counts as
 //!   given up, since uncharging what is still held would be a way past the quota;
 //! - behind a mapping. A mapping shows the inode, not the open file, so it counts for every file of that inode,
-//!   unless the process has a descriptor of one of them, which explains it.
+//!   unless the process has a descriptor of one of them, which explains it. It does not for files of `nvidia-uvm`: what is
+//!   mapped of those is charged to them, and two of them have one inode.
 
 use std::cmp::Ordering;
 use std::fs;
@@ -15,6 +16,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use driver::FileKind;
 use nix::sys::stat::{fstat, major, minor};
 
 use crate::files::{OpenFile, position};
@@ -152,7 +154,9 @@ fn carries_files(info: &str) -> bool {
 
 /// Marks the files that a process may have mapped.
 fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) {
-    let is_open = |file: &Sought| !file.is_held && !explained.contains(&file.inode);
+    let is_open = |file: &Sought| {
+        !file.is_held && (file.file.kind == FileKind::Uvm || !explained.contains(&file.inode))
+    };
     if !files.iter().any(is_open) {
         return;
     }

@@ -22,6 +22,7 @@ use crate::container::Container;
 use crate::files::OpenFile;
 use crate::holders::{Look, without_holder};
 use crate::link::Stored;
+use crate::managed::Occasion;
 use crate::state::Op;
 
 /// Looking is not repeated within this time of the last look, unless a process has exited since.
@@ -110,6 +111,7 @@ impl Reaper {
     /// The slow beat.
     pub fn beat(&self, container: &Container) {
         container.processes.forget_ended();
+        container.managed.look(container, Occasion::Beat);
         container.replay.retain(&container.journal, |tid| {
             fs::exists(format!("/proc/{tid}")).unwrap_or(true)
         });

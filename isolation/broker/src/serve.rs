@@ -15,18 +15,21 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
-use nvabi::bytes::{put_u32, u32_at};
+use nvabi::bytes::{put_u32, u32_at, u64_at};
 use nvabi::{escape, uvm};
 use sys::seccomp::{Listener, Notification};
+use verdict::blocks::Descriptor;
+use verdict::managed::Mapping;
 use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
-use crate::account::{self, Origin, Why};
+use crate::account::{self, Account, Carrier, Origin, Why};
 use crate::board::{Lane, Phase};
 use crate::container::{Acquaintance, Container, surface};
 use crate::counters::Counter;
 use crate::fetch;
 use crate::files::{InUse, Lookup, OpenFile};
 use crate::journal::Change;
+use crate::managed::{self, Occasion};
 use crate::order::InOrder;
 use crate::reaper::Reaper;
 use crate::replay::{Books, CallKey, Turn};
@@ -39,6 +42,7 @@ const ENOSYS: i32 = 38;
 const EINVAL: i32 = 22;
 const EBADF: i32 = 9;
 const ESRCH: i32 = 3;
+const ENOMEM: i32 = 12;
 /// Pins pages of whoever makes the call.
 const NV01_MEMORY_SYSTEM_OS_DESCRIPTOR: u32 = 0x71;
 
@@ -77,6 +81,7 @@ pub fn serve(
     if acquaintance == Acquaintance::New {
         reaper.watch(tgid);
     }
+    container.managed.called(call.tid);
     let key = key_of(call);
     let is_waiting = || listener.is_waiting(call.id);
     let entered = container
@@ -164,7 +169,7 @@ fn outcome(
     }
     let lookup = look_up(container, reaper, caller, number);
     if call.nr == SYS_MMAP {
-        return map(&lookup);
+        return map(container, reaper, call, caller, &lookup);
     }
     match lookup {
         Lookup::Ours(file) => ioctl(container, reaper, listener, lane, call, caller, &file, turn),
@@ -197,13 +202,70 @@ fn look_up(container: &Container, reaper: &Reaper, caller: Caller, number: i32) 
     }
 }
 
-/// `mmap` with an offset changes nothing on any file but UVM's, where it makes managed memory: that is not accounted yet, so
-/// it is refused. Elsewhere the kernel may go on: its result is harmless whatever file it finds.
-fn map(lookup: &Lookup) -> Outcome {
-    match lookup {
-        Lookup::Ours(file) if file.kind == FileKind::Uvm => Outcome::Errno(EINVAL),
-        Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => Outcome::Proceed,
+/// `mmap` with an offset changes nothing on any file but UVM's, where it makes managed memory. The caller executes it, also
+/// on other files: what the kernel finds under the number then may be another file than was found here.
+fn map(
+    container: &Container,
+    reaper: &Reaper,
+    call: &Notification,
+    caller: Caller,
+    lookup: &Lookup,
+) -> Outcome {
+    let policy = container.terms.policy.managed;
+    let file = match lookup {
+        Lookup::Ours(file) if file.kind == FileKind::Uvm => file,
+        Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => {
+            container.managed.suspect(caller.tgid);
+            return Outcome::Proceed;
+        }
+    };
+    let [_address, length, _access, flags, _fd, offset] = call.args;
+    let mapping = Mapping {
+        length,
+        flags,
+        offset,
+    };
+    let is_pool = |base, length| {
+        let state = container.journal.change();
+        state.pools(file.id).any(|pool| pool == (base, length))
+    };
+    let (base, length) = match verdict::managed::map(mapping, policy, is_pool) {
+        Verdict::Execute(Effect::Managed { base, length }) => (base, length),
+        Verdict::Execute(_) => {
+            container.managed.suspect(caller.tgid);
+            return Outcome::Proceed;
+        }
+        Verdict::Refuse(refusal) => return refused(refusal, None),
+    };
+    let charge = || {
+        let who = (caller.tgid, caller.tid);
+        container
+            .managed
+            .charge(container, file.id, (base, length), who)
+    };
+    let mut charged = charge();
+    if let Err(managed::Refused::Ledger(ledger::Refusal::OverQuota { .. })) = &charged
+        && give_up_what_is_gone(container, reaper)
+    {
+        charged = charge();
     }
+    match charged {
+        Ok(()) => Outcome::Proceed,
+        Err(managed::Refused::Ledger(why)) => {
+            let why = Why::Ledger(why);
+            refused(
+                note_named(container, "mmap", Refusal::Errno(ENOMEM), &why),
+                None,
+            )
+        }
+        Err(managed::Refused::Malformed) => Outcome::Errno(EINVAL),
+    }
+}
+
+/// Before memory is refused: a process that has just exited may still be charged, and so may memory that is mapped no more.
+fn give_up_what_is_gone(container: &Container, reaper: &Reaper) -> bool {
+    let unmapped = container.managed.look(container, Occasion::Refusal);
+    reaper.reap_now(container) || unmapped
 }
 
 #[expect(
@@ -249,7 +311,8 @@ fn ioctl(
         .iter()
         .map(|segment| segment.bytes.as_slice())
         .collect();
-    let effect = match verdict::decide(&op, &views, release) {
+    let policy = &container.terms.policy;
+    let effect = match verdict::decide_under(&op, &views, release, policy) {
         Verdict::Execute(effect) => effect,
         Verdict::Refuse(refusal) => {
             return said(op.name(), refusal, segments.into_iter().next());
@@ -281,8 +344,14 @@ fn ioctl(
             // The first try may stand in its own way: what it took is charged.
             let change = container.journal.change();
             let account = &container.account;
+            let origin = Origin {
+                file: file.id,
+                process: caller.tgid,
+                // An import of what is imported already takes nothing that could be lacking.
+                carrier: None,
+            };
             let first =
-                turn.answered(|first| account.stands(&change, &effect, file.id, &op, &first.after));
+                turn.answered(|first| account.stands(&change, &effect, origin, &op, &first.after));
             return match first {
                 Some(first) => {
                     container.counters.count(Counter::Replayed);
@@ -373,17 +442,19 @@ fn begin<'a>(
         argument: before.first().cloned(),
     };
     let fds = descriptors(container, caller, op, &before).map_err(refuse)?;
+    admit(container, caller, op, effect, &fds)
+        .map_err(|(refusal, why)| refuse(note(container, op, refusal, &why)))?;
+    let carrier = carrier_of(&fds);
     let in_order = container.orders.take(effect, file);
     let account = &container.account;
     let mut change = container.journal.change();
-    let mut set_aside = account.set_aside(&mut change, effect, op);
+    let mut set_aside = account.set_aside(&mut change, effect, op, carrier);
     if let Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) = &set_aside {
-        // A process that has just exited may still be charged: look before saying no.
         drop(change);
-        let found = reaper.reap_now(container);
+        let found = give_up_what_is_gone(container, reaper);
         change = container.journal.change();
         if found {
-            set_aside = account.set_aside(&mut change, effect, op);
+            set_aside = account.set_aside(&mut change, effect, op, carrier);
         }
     }
     let set_aside =
@@ -400,6 +471,7 @@ fn begin<'a>(
         fds: fds
             .iter()
             .map(|slot| NamedFd {
+                segment: slot.segment,
                 at: slot.at,
                 number: slot.number,
                 file: slot.file,
@@ -427,6 +499,64 @@ pub(crate) struct Request<'a> {
     pub(crate) file: &'a OpenFile,
     pub(crate) before: Arc<Vec<Segment>>,
     pub(crate) fds: Vec<FdSlot>,
+}
+
+/// The file that exports go into or come from.
+fn carrier_of(fds: &[FdSlot]) -> Carrier {
+    fds.iter().find(|slot| slot.segment == 1)?.file
+}
+
+/// Whether what a call takes out of a file may be taken: it was put there by this container, or by one of its share group,
+/// and is charged then.
+fn admit(
+    container: &Container,
+    caller: Caller,
+    op: &Op,
+    effect: &Effect,
+    fds: &[FdSlot],
+) -> Result<(), (Refusal, Why)> {
+    let (account, carrier) = (&container.account, carrier_of(fds));
+    let (first, count) = match effect {
+        Effect::Import(import) => (u32::from(import.first), u32::from(import.count)),
+        Effect::ExportInfo { .. } => (0, 0),
+        Effect::None
+        | Effect::Client
+        | Effect::Object { .. }
+        | Effect::Memory(_)
+        | Effect::Free { .. }
+        | Effect::Dup { .. }
+        | Effect::Range { .. }
+        | Effect::MapExternal { .. }
+        | Effect::Unmap { .. }
+        | Effect::FreeRange { .. }
+        | Effect::Export(_)
+        | Effect::Managed { .. }
+        | Effect::ChannelClients { .. }
+        | Effect::View(_) => return Ok(()),
+    };
+    if Account::has_exported(&container.journal.change(), effect, carrier) {
+        return Ok(());
+    }
+    let slot = fds.iter().find(|slot| slot.segment == 1);
+    let (Some(peers), Some(slot), Some((file, FileKind::Ctl))) =
+        (&container.terms.peers, slot, carrier)
+    else {
+        return Err(account.foreign(op));
+    };
+    let known = peers.exports_of(slot.fd.as_fd());
+    if known.is_empty() {
+        return Err(account.foreign(op));
+    }
+    let mut change = container.journal.change();
+    for index in first..first.saturating_add(count) {
+        let id = ledger::FileId(file.0);
+        if change.ledger.has_export(id, index) && !change.ledger.is_adopted(id, index) {
+            continue;
+        }
+        let export = known.get(&index).ok_or_else(|| account.foreign(op))?;
+        account.adopt(&mut change, op, file, caller.tgid, export)?;
+    }
+    Ok(())
 }
 
 /// Has the driver execute a begun call, and books and notes in one frame what came of it.
@@ -490,11 +620,12 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         .open_in(ticket.lane)
         .map_or(SetAside::Nothing, |open| open.begun.set_aside.clone());
     let mut books = Books::No;
+    let origin = Origin {
+        file: file.id,
+        process: caller.tgid,
+        carrier: carrier_of(&call.fds),
+    };
     if succeeded {
-        let origin = Origin {
-            file: file.id,
-            process: caller.tgid,
-        };
         account.book(&mut change, effect, &set_aside, origin, op, &answer.after);
         learn(container, &mut change, file, op, &call.fds, &answer.after);
         books = account::books(effect);
@@ -506,8 +637,10 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         }
     } else {
         account.give_back(&mut change, &set_aside);
-        let first =
-            turn.answered(|first| account.stands(&change, effect, file.id, op, &first.after));
+        let first = turn.answered(|first| {
+            is_same(effect, &before, first)
+                && account.stands(&change, effect, origin, op, &first.after)
+        });
         if let Some(first) = first {
             container.counters.count(Counter::Replayed);
             books = first.books;
@@ -539,6 +672,15 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
             books,
         }
     })
+}
+
+/// Of exports and imports the struct does not tell one call from another: their parameters do.
+fn is_same(effect: &Effect, now: &[Segment], first: &Finished) -> bool {
+    let params = |segments: &[Segment]| segments.get(1).map(|params| params.bytes.clone());
+    !matches!(effect, Effect::Export(_) | Effect::Import(_))
+        || [&first.before, &first.after]
+            .map(|of| params(of))
+            .contains(&params(now))
 }
 
 /// What the tenant is to see.
@@ -591,14 +733,33 @@ fn learn(
     {
         change.note(state::Op::FileRegistered(file.id, control));
     }
+    if let (Op::Uvm(row), Some(first)) = (op, after.first())
+        && let Some(base) = u64_at(&first.bytes, uvm::map_external::BASE)
+    {
+        match **row {
+            uvm::UVM_ALLOC_SEMAPHORE_POOL => {
+                let length = u64_at(&first.bytes, uvm::map_external::LENGTH);
+                change.note(state::Op::Pool(file.id, base, length.unwrap_or_default()));
+            }
+            uvm::UVM_FREE => {
+                change.note(state::Op::PoolGone(file.id, base));
+                managed::freed(change, file.id, base);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Counts a refusal and says why.
 fn note(container: &Container, op: &Op, refusal: Refusal, why: &Why) -> Refusal {
+    note_named(container, op.name(), refusal, why)
+}
+
+fn note_named(container: &Container, call: &str, refusal: Refusal, why: &Why) -> Refusal {
     if let Why::Ledger(ledger::Refusal::OverQuota { card, .. }) = why {
         container.counters.count(Counter::OverQuota(*card));
     }
-    container.health.refused(container, op.name(), why);
+    container.health.refused(container, call, why);
     refusal
 }
 
@@ -621,12 +782,16 @@ fn descriptors(
     op: &Op,
     segments: &[Segment],
 ) -> Result<Vec<FdSlot>, Refusal> {
-    let Some(at) = blocks::descriptor_at(op) else {
+    let views: Vec<&[u8]> = segments
+        .iter()
+        .map(|segment| segment.bytes.as_slice())
+        .collect();
+    let Some(Descriptor { segment, at }) = blocks::descriptor(op, &views) else {
         return Ok(Vec::new());
     };
-    let number = segments
-        .first()
-        .and_then(|first| u32_at(&first.bytes, at))
+    let number = views
+        .get(usize::from(segment))
+        .and_then(|block| u32_at(block, at))
         .ok_or(Refusal::Errno(EFAULT))?;
     let number = number.cast_signed();
     if number < 0 {
@@ -642,7 +807,7 @@ fn descriptors(
                 .try_clone()
                 .map_err(|error| Refusal::Errno(error.raw_os_error().unwrap_or(EBADF)))?;
             Ok(vec![FdSlot {
-                segment: 0,
+                segment,
                 at,
                 number,
                 file: Some((file.id, file.kind)),
@@ -650,7 +815,7 @@ fn descriptors(
             }])
         }
         Lookup::Foreign(fd) => Ok(vec![FdSlot {
-            segment: 0,
+            segment,
             at,
             number,
             file: None,
@@ -730,11 +895,12 @@ fn hand_back(
 ) -> Outcome {
     let account = &container.account;
     let mut change = container.journal.change();
-    match account.set_aside(&mut change, effect, op) {
+    match account.set_aside(&mut change, effect, op, None) {
         Ok(set_aside) => {
             let origin = Origin {
                 file: file.id,
                 process: tgid,
+                carrier: None,
             };
             match effect {
                 Effect::MapExternal { .. } => {

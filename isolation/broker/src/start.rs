@@ -35,6 +35,7 @@ use crate::keeper::{self, Abandonment};
 use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
 use crate::reaper::Reaper;
 use crate::takeover::take_over;
+use crate::terms::Terms;
 use crate::workers::{Session, WAKE_SIGNAL};
 use crate::{control, journal};
 
@@ -118,6 +119,7 @@ pub struct Standby {
     slots: Vec<Slot>,
     link: KeeperLink,
     plan: health::Plan,
+    terms: Terms,
 }
 
 /// A broker that serves.
@@ -186,6 +188,7 @@ impl Standby {
             slots,
             link,
             plan,
+            terms: Terms::of(&grant.isolation, dir),
         })
     }
 
@@ -218,6 +221,7 @@ impl Standby {
             },
         )?;
         container.health = health::Health::new(self.plan);
+        container.terms = self.terms;
         let container = Arc::new(container);
         container.board.beat();
         let mut mask = SigSet::empty();

@@ -34,6 +34,8 @@ pub struct State {
     open: BTreeMap<u32, OpenCall>,
     kept: BTreeMap<i32, Kept>,
     cgroup: Option<PathBuf>,
+    /// Semaphore pools of uvm files: first address, bytes.
+    pools: BTreeMap<FileId, BTreeMap<u64, u64>>,
 }
 
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
@@ -65,12 +67,16 @@ pub enum SetAside {
     Object(ReservationToken, Option<CardSlot>),
     /// A reference.
     Pinned(PinToken, Vec<CardSlot>),
+    /// References by their place in the call; `None` where it names nothing.
+    Pins(Vec<Option<PinToken>>),
 }
 
 /// A descriptor that a call's struct names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedFd {
-    /// Offset of the number in the struct.
+    /// The block that holds the number.
+    pub segment: u8,
+    /// Offset of the number in it.
     pub at: u32,
     /// The tenant's number.
     pub number: i32,
@@ -164,6 +170,10 @@ pub enum Op {
     FileClosing(FileId),
     /// It is closed everywhere.
     FileGone(FileId),
+    /// A uvm file has a semaphore pool: first address, bytes.
+    Pool(FileId, u64, u64),
+    /// The file's pool that begins there is freed.
+    PoolGone(FileId, u64),
     /// A card's GPU id.
     GpuId(u32, CardSlot),
     /// A card's device instance.
@@ -189,6 +199,9 @@ pub struct Answer {
 /// Records of threads that died stay until the next beat; beyond this many no further result is kept.
 const MOST_RECORDS: usize = 1024;
 
+/// Pools of one file that are known as such; a mapping of any further one is taken for managed memory.
+const MOST_POOLS: usize = 1024;
+
 impl State {
     /// The state of a container that has done nothing yet.
     #[must_use]
@@ -202,6 +215,7 @@ impl State {
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
             cgroup: None,
+            pools: BTreeMap::new(),
         }
     }
 
@@ -242,6 +256,12 @@ impl State {
     /// The threads for which something is kept.
     pub fn kept_threads(&self) -> impl Iterator<Item = i32> {
         self.kept.keys().copied()
+    }
+
+    /// The semaphore pools of a uvm file: first address, bytes.
+    pub fn pools(&self, file: FileId) -> impl Iterator<Item = (u64, u64)> {
+        let pools = self.pools.get(&file).into_iter().flatten();
+        pools.map(|(base, bytes)| (*base, *bytes))
     }
 
     /// Where the container's processes are.
@@ -309,6 +329,18 @@ impl State {
             }
             Op::FileGone(id) => {
                 self.files.remove(&id);
+                self.pools.remove(&id);
+            }
+            Op::Pool(file, base, bytes) => {
+                let pools = self.pools.entry(file).or_default();
+                if pools.len() < MOST_POOLS {
+                    pools.insert(base, bytes);
+                }
+            }
+            Op::PoolGone(file, base) => {
+                if let Some(pools) = self.pools.get_mut(&file) {
+                    pools.remove(&base);
+                }
             }
             Op::GpuId(id, slot) => {
                 self.numbering.slot_of_gpu_id.insert(id, slot);

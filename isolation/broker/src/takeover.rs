@@ -153,12 +153,15 @@ fn ask_again(
         .iter()
         .map(|segment| segment.bytes.as_slice())
         .collect();
+    let policy = &container.terms.policy;
     let decoded = verdict::op(surface(begun.kind), begun.cmd, release)
         .ok()
-        .and_then(|op| match verdict::decide(&op, &views, release) {
-            Verdict::Execute(effect) => Some((op, effect)),
-            Verdict::Refuse(_) => None,
-        });
+        .and_then(
+            |op| match verdict::decide_under(&op, &views, release, policy) {
+                Verdict::Execute(effect) => Some((op, effect)),
+                Verdict::Refuse(_) => None,
+            },
+        );
     let file = container.files.in_use(begun.file);
     let (Some((op, effect)), Some(file)) = (decoded, file) else {
         in_place();
@@ -223,7 +226,7 @@ fn descriptors(container: &Container, begun: &Begun) -> io::Result<Vec<FdSlot>> 
                 .map_or_else(|| File::open("/dev/null").map(OwnedFd::from), Ok)?,
         };
         slots.push(FdSlot {
-            segment: 0,
+            segment: named.segment,
             at: named.at,
             number: named.number,
             file: named.file,

@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 pub enum Purpose {
     /// Memory that the tenant asked for by size.
     Memory,
-    /// Memory that the driver takes for an object by itself (context buffers, instance memory).
+    /// Memory that the driver takes by itself (context buffers, instance memory, pages of managed memory).
     Context,
 }
 

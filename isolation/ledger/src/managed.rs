@@ -1,7 +1,8 @@
 //! Managed memory: stretches of a uvm file's address space that any of its cards may hold the pages of.
 //!
 //! Where the pages lie is the driver's affair and changes without a call, so a stretch is charged as if all of it lay
-//! on every card at once. An address of a file is charged once, however often it is mapped.
+//! on every card at once. An address of a file is charged once, however often it is mapped. Its [`Purpose`] is
+//! that of context memory: the driver does not count it among a process's memory objects.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +58,7 @@ impl Ledger {
                 let demand = Demand {
                     card: *card,
                     bytes,
-                    purpose: Purpose::Memory,
+                    purpose: Purpose::Context,
                 };
                 self.accounts.reserve(demand)?;
                 self.accounts.unreserve(demand);
@@ -184,7 +185,7 @@ impl Ledger {
             let bytes = u64::try_from(length(*gap)).unwrap_or(u64::MAX);
             let allocations = cards
                 .iter()
-                .map(|card| self.accounts.charge(*card, bytes, Purpose::Memory, process))
+                .map(|card| self.accounts.charge(*card, bytes, Purpose::Context, process))
                 .collect();
             let piece = ManagedPiece {
                 last: gap.last(),

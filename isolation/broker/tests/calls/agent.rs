@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
+use sys::mapping::Mapping;
 use sys::pidfd::PidFd;
 use sys::probe::{Guard, Pages, Sharing};
 use sys::seccomp::Wait;
@@ -60,6 +61,15 @@ pub(crate) enum Ask {
     Map {
         fd: i32,
         offset: u64,
+    },
+    /// Managed memory: shared, at the offset of its address, which is the answer.
+    MapManaged {
+        fd: i32,
+        bytes: usize,
+    },
+    /// Ends it.
+    UnmapManaged {
+        address: u64,
     },
     /// A further thread; its socket comes with the answer.
     Thread,
@@ -119,6 +129,7 @@ type Files = Arc<Mutex<HashMap<i32, OwnedFd>>>;
 
 /// The process's pages. They stay mapped: another thread's call may be under way on them.
 static PAGES: Mutex<Vec<&'static Pages>> = Mutex::new(Vec::new());
+static MANAGED: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
 static FLIPPING: AtomicBool = AtomicBool::new(false);
 
 /// The whole life of a started process.
@@ -209,6 +220,16 @@ fn answer(ask: Ask, files: &mut Files) -> io::Result<(Reply, Option<OwnedFd>)> {
         Ask::Ioctl { fd, cmd, address } => value(ioctl(fd, cmd, address)?),
         Ask::Map { fd, offset } => {
             sys::probe::mmap(copy(fd)?.as_fd(), Sharing::Shared, offset)?;
+            value(0)
+        }
+        Ask::MapManaged { fd, bytes } => {
+            let mapping = Mapping::at_its_offset(copy(fd)?, bytes)?;
+            let address = mapping.address();
+            MANAGED.lock().unwrap().push(mapping);
+            value(i64::try_from(address).unwrap())
+        }
+        Ask::UnmapManaged { address } => {
+            MANAGED.lock().unwrap().retain(|it| it.address() != address);
             value(0)
         }
         Ask::Thread => {

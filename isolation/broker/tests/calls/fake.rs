@@ -13,7 +13,7 @@ use driver::{
 use nix::sys::stat::fstat;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::PARAMS_WINDOW;
-use nvabi::layout::{card_info, memory_params, nvos00, nvos21, nvos54, nvos55};
+use nvabi::layout::{card_info, import_object, memory_params, nvos00, nvos21, nvos54, nvos55};
 use nvabi::{control, status};
 
 use crate::rm;
@@ -226,8 +226,24 @@ impl State {
     }
 }
 
-fn answer_control(call: &mut Call) -> u32 {
+/// The bytes of an export are the ledger's to count: here an import is another handle for nothing.
+fn import(state: &mut State, call: &mut Call) -> u32 {
+    let client = u32_at(&call.segments[0].bytes, nvos54::H_CLIENT).unwrap();
+    let params = &mut call.segments[1].bytes;
+    let word = |at| u32_at(params, at).unwrap();
+    let (parent, wanted) = (word(import_object::H_PARENT), word(import_object::H_OBJECT));
+    if state.objects.contains_key(&(client, wanted)) {
+        return status::NV_ERR_INSERT_DUPLICATE_NAME;
+    }
+    state.objects.insert((client, wanted), (parent, 0));
+    status::NV_OK
+}
+
+fn answer_control(state: &mut State, call: &mut Call) -> u32 {
     let cmd = u32_at(&call.segments[0].bytes, nvos54::CMD).unwrap();
+    if cmd == control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD {
+        return import(state, call);
+    }
     if cmd == control::NV2080_CTRL_CMD_FB_GET_INFO_V2 {
         let params = &mut call.segments[1].bytes;
         let count = u32_at(params, 0).unwrap() as usize;
@@ -317,7 +333,7 @@ impl Driver for Handle {
         let status = match call.cmd & 0xff {
             0x2b => fake.alloc(&mut state, file.id, call),
             0x29 => fake.free(&mut state, &first),
-            0x2a => answer_control(call),
+            0x2a => answer_control(&mut state, call),
             0x34 => dup(&mut state, &mut call.segments[0].bytes),
             200 => {
                 let arg = &mut call.segments[0].bytes;

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod agent;
+mod exports;
 mod fake;
 mod fake_server;
 mod files;
@@ -13,6 +14,7 @@ mod health;
 mod kept;
 mod launch;
 mod loss;
+mod managed;
 mod memory;
 mod quota;
 mod replace;
@@ -39,6 +41,8 @@ fn main() -> ExitCode {
         files::TESTS,
         memory::TESTS,
         loss::TESTS,
+        managed::TESTS,
+        exports::TESTS,
         health::TESTS,
         signals::TESTS,
         replace::TESTS,

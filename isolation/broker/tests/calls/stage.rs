@@ -16,6 +16,7 @@ use driver::FileKind;
 use ledger::CardSlot;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nvabi::Release;
+use verdict::policy::Managed;
 
 use crate::fake::{Fake, Handle, UUID};
 use crate::launch::{self, WITH_FILTER};
@@ -57,11 +58,19 @@ impl std::ops::Deref for Confined {
 
 impl Stage {
     pub(crate) fn new(quota_bytes: u64) -> Self {
-        Self::watched(quota_bytes, Plan::default())
+        Self::planned(quota_bytes, Managed::Deny, Plan::default())
+    }
+
+    pub(crate) fn with_managed(quota_bytes: u64, managed: Managed) -> Self {
+        Self::planned(quota_bytes, managed, Plan::default())
     }
 
     /// Looked after as planned; when it is looked is the test's own affair.
     pub(crate) fn watched(quota_bytes: u64, plan: Plan) -> Self {
+        Self::planned(quota_bytes, Managed::Deny, plan)
+    }
+
+    fn planned(quota_bytes: u64, managed: Managed, plan: Plan) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let fake = Fake::new();
         let folder = tempfile::tempdir().unwrap();
@@ -92,6 +101,7 @@ impl Stage {
             vec![slot],
         );
         let mut container = container.unwrap();
+        container.terms.policy.managed = managed;
         container.health = Health::new(plan);
         let container = Arc::new(container);
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());

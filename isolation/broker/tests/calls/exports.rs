@@ -1,0 +1,169 @@
+//! Objects put into control files, and taken out again.
+
+use nix::sys::signal::Signal;
+use nvabi::bytes::{put, put_u32};
+use nvabi::layout::{export_object, import_object};
+use nvabi::{control, status};
+
+use crate::Test;
+use crate::kept::Kept;
+use crate::quota::with_device;
+use crate::rm;
+use crate::stage::{Stage, until};
+use crate::tenant::Tenant;
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "exports::memory_is_counted_once_and_until_its_file_is_closed",
+        is_counted_once,
+    ),
+    (
+        "exports::a_file_that_nobody_exported_by_is_refused",
+        foreign_files,
+    ),
+    ("exports::what_is_not_ours_is_not_exported", not_ours),
+    ("exports::outlive_a_broker", outlive_a_broker),
+];
+
+const MIB: u64 = 1 << 20;
+const EXPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
+const IMPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD;
+const INFO: u32 = control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO;
+
+struct Device {
+    fd: i32,
+    client: u32,
+    device: u32,
+}
+
+fn control(tenant: &Tenant, on: &Device, cmd: u32, params: &[u8]) -> u32 {
+    let bytes = u32::try_from(params.len()).unwrap();
+    let arg = rm::control(on.client, on.client, cmd, tenant.params_address(), bytes);
+    tenant.call(on.fd, rm::CONTROL, &arg, params).status()
+}
+
+fn export(tenant: &Tenant, on: &Device, object: u32, carrier: i32) -> u32 {
+    let mut params = vec![0; 24];
+    put_u32(&mut params, export_object::TYPE, export_object::TYPE_RM);
+    put_u32(&mut params, export_object::H_DEVICE, on.device);
+    put_u32(&mut params, export_object::H_OBJECT, object);
+    put(&mut params, export_object::FD, &carrier.to_le_bytes());
+    control(tenant, on, EXPORT, &params)
+}
+
+fn import(tenant: &Tenant, on: &Device, handle: u32, carrier: i32) -> u32 {
+    let mut params = vec![0; 20];
+    put(&mut params, import_object::FD, &carrier.to_le_bytes());
+    put_u32(&mut params, import_object::TYPE, export_object::TYPE_RM);
+    put_u32(&mut params, import_object::H_PARENT, on.device);
+    put_u32(&mut params, import_object::H_OBJECT, handle);
+    control(tenant, on, IMPORT, &params)
+}
+
+fn info(tenant: &Tenant, on: &Device, carrier: i32) -> u32 {
+    let mut params = vec![0; 80];
+    put(&mut params, 0, &carrier.to_le_bytes());
+    control(tenant, on, INFO, &params)
+}
+
+fn is_counted_once() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let ours = Device { fd, client, device };
+    let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
+    assert_eq!(memory.status(), rm::OK);
+    let carrier = tenant.open(&stage.path("nvidiactl"));
+    assert_eq!(export(&tenant, &ours, 5, carrier), rm::OK);
+    assert_eq!(info(&tenant, &ours, carrier), rm::OK);
+    assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
+    assert_eq!(stage.used_bytes(), 3 * MIB, "the file holds it");
+
+    let (other, _pid) = tenant.process(&[carrier]);
+    let own = other.open(&stage.path("nvidiactl"));
+    let theirs = Device {
+        fd: own,
+        client: other.client(own),
+        device: 0,
+    };
+    let theirs = Device {
+        device: other.device(own, theirs.client),
+        ..theirs
+    };
+    assert_eq!(import(&other, &theirs, 6, carrier), rm::OK);
+    assert_eq!(import(&other, &theirs, 8, carrier), rm::OK);
+    assert_eq!(stage.used_bytes(), 3 * MIB, "it is one piece of memory");
+    // What the driver refuses leaves nothing pinned.
+    let taken = import(&other, &theirs, 6, carrier);
+    assert_eq!(taken, status::NV_ERR_INSERT_DUPLICATE_NAME);
+    assert_eq!(stage.container.journal.change().ledger.snapshot().pins, 0);
+
+    tenant.close(carrier);
+    for handle in [6, 8] {
+        let freed = other.free(own, theirs.client, theirs.device, handle);
+        assert_eq!(freed, rm::OK);
+    }
+    assert_eq!(
+        stage.used_bytes(),
+        3 * MIB,
+        "the other process has the file"
+    );
+    drop(other);
+    until("the file is given up", || stage.used_bytes() == 0);
+    stage.assert_exact(0);
+}
+
+fn foreign_files() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let ours = Device { fd, client, device };
+    let before = stage.fake.seen().len();
+    for name in ["nvidiactl", "nvidia0", "plain"] {
+        let file = tenant.open(&stage.path(name));
+        for refused in [import(&tenant, &ours, 6, file), info(&tenant, &ours, file)] {
+            assert_eq!(refused, status::NV_ERR_INSUFFICIENT_PERMISSIONS, "{name}");
+        }
+    }
+    assert_eq!(stage.fake.seen().len(), before, "no driver heard of it");
+    stage.assert_exact(0);
+}
+
+fn not_ours() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let ours = Device { fd, client, device };
+    let carrier = tenant.open(&stage.path("nvidiactl"));
+    let unknown = export(&tenant, &ours, 0x99, carrier);
+    assert_eq!(unknown, status::NV_ERR_INVALID_OBJECT_HANDLE);
+    let foreign = Device {
+        client: 0xc1d0_ffff,
+        ..ours
+    };
+    let refused = export(&tenant, &foreign, 5, carrier);
+    assert_eq!(refused, status::NV_ERR_INVALID_CLIENT);
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let card = tenant.open(&stage.path("nvidia0"));
+    let onto_a_card = export(&tenant, &ours, 5, card);
+    assert_eq!(onto_a_card, status::NV_ERR_INVALID_PARAMETER);
+    stage.assert_exact(MIB);
+}
+
+fn outlive_a_broker() {
+    let kept = Kept::new(4 * MIB);
+    let (tenant, _process) = kept.tenant();
+    let fd = tenant.open(&kept.node("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let ours = Device { fd, client, device };
+    let memory = tenant.memory(fd, client, device, 5, 2 * MIB);
+    assert_eq!(memory.status(), rm::OK);
+    let carrier = tenant.open(&kept.node("nvidiactl"));
+    assert_eq!(export(&tenant, &ours, 5, carrier), rm::OK);
+    let first = kept.broker_pid().unwrap();
+    kept.signal(first, Signal::SIGKILL);
+    assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
+    assert_eq!(import(&tenant, &ours, 6, carrier), rm::OK);
+    assert_eq!(kept.used_bytes(), 2 * MIB);
+    tenant.close(carrier);
+    assert_eq!(tenant.free(fd, client, device, 6), rm::OK);
+    until("the file is given up", || kept.used_bytes() == 0);
+}
