@@ -108,7 +108,7 @@ pub enum Effect {
         file: Descriptor,
     },
     /// The UVM file gets a managed range: charged as if all of it lay on the card. Executed by the caller. Ranges that overlap
-    /// or are mapped again are charged once: the unmapping is not seen, so a range stays charged until the file is closed.
+    /// or are mapped again are charged once: the unmapping is no call, so the broker looks at what is mapped.
     Managed {
         /// First address.
         base: u64,

@@ -86,7 +86,7 @@ pub const ALL: &[Path] = &[
     path("7", "another handle", "RM_DUP_OBJECT", Fate::Referenced,
         "the source's client must be the container's own"),
     path("8", "exported and imported objects", "controls 0x3d05, 0x3d06, 0x3d0b, 0x3d0c", Fate::Referenced,
-        "held by the file until it is closed; a file of another container is refused"),
+        "held by the file until it is closed; a file of another container is refused, or charged where both name one share group"),
     path("8a", "a description of exports", "control 0x3d08", Fate::NoCardMemory,
         "read only, and of a file that could be imported from"),
     path("9", "dma-buf", "EXPORT_TO_DMABUF_FD", Fate::Refused,
