@@ -235,6 +235,19 @@ impl Health {
                 .collect();
             self.tell(container, EventKind::Violation, found.join("; "));
         }
+        self.punish(container);
+        Some(comparison)
+    }
+
+    /// Memory was found that is beyond the quota and that no call was let have: it is counted and told, and what the grant
+    /// says follows.
+    pub fn violated(&self, container: &Container, text: String) {
+        container.counters.count(Counter::Violations);
+        self.tell(container, EventKind::Violation, text);
+        self.punish(container);
+    }
+
+    fn punish(&self, container: &Container) {
         if self.plan.on_violation == OnViolation::Kill {
             let killed = kill::all_processes(container);
             if killed > 0 {
@@ -242,7 +255,6 @@ impl Health {
                 self.tell(container, EventKind::Violation, text);
             }
         }
-        Some(comparison)
     }
 
     /// Tells whoever places containers that a card serves nobody.

@@ -9,8 +9,8 @@
 //! It decides nothing itself: what a call may do is `verdict`'s, what still fits is `ledger`'s, what executes is `driver`'s.
 //! It must not know engines, bundles or annotations: it is started from a grant and sees files and calls.
 //!
-//! Lock order: a thread's turn (`replay`) → `order` → `Reaper`'s round → `FileTable`, `Account::ledger` or `Account::numbering`;
-//! the last three are never held together with each other, nor across a driver call.
+//! Lock order: a thread's turn (`replay`) → `order` → `Reaper`'s round or `ManagedMappings` → `FileTable` → `Journal`; the last two are
+//! never held across a driver call.
 
 #![forbid(unsafe_code)]
 

@@ -154,14 +154,18 @@ impl ManagedMappings {
                 pids.extend(processes_of(container));
             }
         }
-        let mut found = false;
+        let (mut found, mut beyond) = (false, Vec::new());
         for pid in pids {
             // One that is gone has nothing mapped, and what it had is the driver's to give up.
             let Some(mapped) = mapped_by(pid, &files) else {
                 continue;
             };
             found |= uncharge_unmapped(container, &mut inner, pid, &files, &charged, &mapped);
-            charge_found(container, pid, &files, &mapped);
+            beyond.extend(charge_found(container, pid, &files, &mapped));
+        }
+        drop(inner);
+        for text in beyond {
+            container.health.violated(container, text);
         }
         found
     }
@@ -237,7 +241,14 @@ fn uncharge_unmapped(
     found
 }
 
-fn charge_found(container: &Container, pid: i32, files: &[(FileId, Inode)], mapped: &[Mapped]) {
+/// Charges what is mapped and is not charged; says what is beyond the quota then.
+fn charge_found(
+    container: &Container,
+    pid: i32,
+    files: &[(FileId, Inode)],
+    mapped: &[Mapped],
+) -> Vec<String> {
+    let mut beyond = Vec::new();
     for it in mapped {
         let of_inode: Vec<FileId> = files
             .iter()
@@ -281,15 +292,13 @@ fn charge_found(container: &Container, pid: i32, files: &[(FileId, Inode)], mapp
             if let Applied::Recorded(recorded) = applied
                 && let Some(over_bytes) = recorded.over_quota_bytes
             {
-                tracing::error!(
-                    container = container.name,
-                    pid,
-                    over_bytes,
-                    "managed memory was found beyond the quota"
-                );
+                beyond.push(format!(
+                    "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
+                ));
             }
         }
     }
+    beyond
 }
 
 /// The uvm files that are held, and by which inode a mapping of each is known.
