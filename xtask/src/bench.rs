@@ -2,6 +2,8 @@
 //!
 //! Ratios and differences are of values measured in one run, turn by turn, so that a busy machine is busy for both.
 
+mod isolation;
+
 use std::fs;
 use std::process::{Command, ExitCode};
 
@@ -55,14 +57,18 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         machine: machine.clone(),
         measured: Vec::new(),
     };
-    let (calls, starts, blocks) = if options.quick {
-        (2_000, 5, 20)
+    let (calls, starts, blocks, turns) = if options.quick {
+        (2_000, 5, 20, 3)
     } else {
-        (50_000, 40, 300)
+        (50_000, 40, 300, 15)
     };
     bench.notified_calls()?;
     bench.simulated_calls(calls)?;
     bench.passing_calls(blocks)?;
+    bench.allocations(turns, calls / 25)?;
+    bench.flood(turns.min(7), calls / 25)?;
+    bench.resize(turns * 4)?;
+    bench.replacement(turns * 2)?;
     bench.starts(starts)?;
     bench.memory()?;
     let Bench { rig, measured, .. } = bench;

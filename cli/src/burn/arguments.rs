@@ -10,7 +10,7 @@ use rmclient::{Card, Client, Nodes};
 
 use super::{
     Outcome, Printed, allocate, calls, churn, mallocs, managed, references, share, storm, vectors,
-    views,
+    views, watch,
 };
 use crate::size::Size;
 
@@ -166,6 +166,12 @@ enum Load {
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
+    /// Say the card's total memory whenever it changes, until the process is ended.
+    Watch {
+        /// Position of the card in the list of `cgpu smi`.
+        #[arg(long, default_value_t = 0)]
+        card: usize,
+    },
     /// Make each call that a filter must catch, however it is spelt, and print what came back.
     Vectors {
         /// The file to make the calls on.
@@ -273,6 +279,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Load::References { card } => {
             with_card(&nodes, *card, |card| finish(references::run(card)?))
         }
+        Load::Watch { card } => with_card(&nodes, *card, |card| {
+            watch::watch(card, printed)?;
+            Ok(ExitCode::SUCCESS)
+        }),
         Load::Vectors { on } => finish(vectors::run(on)?),
     }
 }

@@ -13,6 +13,7 @@ pub mod share;
 pub mod storm;
 pub mod vectors;
 pub mod views;
+pub mod watch;
 
 mod arguments;
 mod random;
