@@ -9,8 +9,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rmclient::{Card, Client, Nodes};
 
 use super::{
-    Outcome, Printed, allocate, calls, churn, mallocs, managed, references, share, storm, vectors,
-    views, watch,
+    Outcome, Printed, allocate, calls, churn, flood, mallocs, managed, references, share, storm,
+    vectors, views, watch,
 };
 use crate::size::Size;
 
@@ -97,6 +97,15 @@ enum Load {
         /// Position of the card in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
+    },
+    /// Make calls that are refused, as many as can be.
+    Flood {
+        /// From so many threads.
+        #[arg(long, default_value_t = 8)]
+        threads: usize,
+        /// For how long.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
     },
     /// Measure whole allocations as a CUDA library makes them: memory, a range of addresses, and the map of one in the other.
     Mallocs {
@@ -243,6 +252,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Load::ChurnWorker(options) => finish(churn::work(&nodes, options)?),
         Load::Calls { count, card } => {
             with_card(&nodes, *card, |card| finish(calls::measure(card, *count)?))
+        }
+        Load::Flood { threads, seconds } => {
+            finish(flood::run(&nodes, *threads, Duration::from_secs(*seconds))?)
         }
         Load::Mallocs { count, size, card } => with_card(&nodes, *card, |card| {
             finish(mallocs::measure(card, *count, size.bytes)?)

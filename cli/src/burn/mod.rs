@@ -6,6 +6,7 @@
 pub mod allocate;
 pub mod calls;
 pub mod churn;
+pub mod flood;
 pub mod mallocs;
 pub mod managed;
 pub mod references;

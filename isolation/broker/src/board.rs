@@ -245,11 +245,12 @@ impl Board {
         }
     }
 
-    /// It has come back.
-    pub fn is_back(&self, lane: u32) {
-        if let Some(word) = self.shared.word(start_of(lane) + SINCE_AT) {
-            word.store(0, Ordering::Relaxed);
-        }
+    /// It has come back. Since when it was there, if somebody was told that it hangs.
+    pub fn is_back(&self, lane: u32) -> Option<u64> {
+        let since = self.shared.word(start_of(lane) + SINCE_AT)?;
+        let told = self.shared.word(start_of(lane) + TOLD_AT)?;
+        let since_ms = since.swap(0, Ordering::Relaxed);
+        (since_ms > 0 && told.load(Ordering::Relaxed) == since_ms).then_some(since_ms)
     }
 
     /// The calls at the driver.
@@ -340,7 +341,7 @@ impl Lane {
 
     /// The call is finished.
     pub fn clear(&self) {
-        self.board.is_back(self.number);
+        let _told_by_whoever_had_it_back = self.board.is_back(self.number);
         if let Some([identity, ..]) = self.notification() {
             identity.store(0, Ordering::Release);
         }

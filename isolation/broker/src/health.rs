@@ -193,6 +193,13 @@ impl Health {
         }
     }
 
+    /// A lane's call has come back from the driver.
+    pub(crate) fn is_back(&self, container: &Container, lane: u32) {
+        if let Some(since_ms) = container.board.is_back(lane) {
+            hung::is_back(container, lane, since_ms);
+        }
+    }
+
     /// Asks the driver for incidents. It may take as long as it likes.
     pub fn ask_for_incidents(&self, container: &Container) {
         incidents::ask(container);

@@ -584,7 +584,7 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
     };
     container.board.goes_to_driver(ticket.lane);
     let done = container.driver.execute(target, caller, ticket, &mut call);
-    container.board.is_back(ticket.lane);
+    container.health.is_back(container, ticket.lane);
     let mut answer = match done {
         Ok(done) => {
             container.counters.count(Counter::Executed);

@@ -52,9 +52,7 @@ pub(super) fn look(container: &Container, limit: Duration) {
     let mut told = Vec::new();
     for lane in over {
         if let Some(Known { since_ms, what }) = known.remove(&lane) {
-            let seconds = now_ms.saturating_sub(since_ms) / 1000;
-            let text = format!("{what} has come back, or its caller is gone, after {seconds} s");
-            told.push((EventKind::HungCallOver, text));
+            told.push((EventKind::HungCallOver, over_text(&what, since_ms)));
         }
     }
     for call in hanging {
@@ -76,6 +74,23 @@ pub(super) fn look(container: &Container, limit: Duration) {
     for (kind, text) in told {
         health.tell(container, kind, text);
     }
+}
+
+/// A call of which somebody was told, maybe a former broker, has come back.
+pub(super) fn is_back(container: &Container, lane: u32, since_ms: u64) {
+    let health = &container.health;
+    let known = {
+        let mut known = health.hung.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&lane)
+    };
+    let what = known.map_or_else(|| name_of(container, lane), |known| known.what);
+    let text = over_text(&what, since_ms);
+    health.tell(container, EventKind::HungCallOver, text);
+}
+
+fn over_text(what: &str, since_ms: u64) -> String {
+    let ms = crate::board::now_ms().saturating_sub(since_ms);
+    format!("{what} has come back from the driver after {ms} ms")
 }
 
 fn name_of(container: &Container, lane: u32) -> String {
