@@ -20,6 +20,7 @@ use nvabi::{escape, uvm};
 use sys::seccomp::{Listener, Notification};
 use verdict::blocks::Descriptor;
 use verdict::managed::Mapping;
+use verdict::share::Narrowing;
 use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
 use crate::account::{self, Account, Carrier, Origin, Why};
@@ -582,9 +583,11 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         kind: file.kind,
         fd: file.fd.as_fd(),
     };
+    let put_back = narrow(container, op, &mut call.segments);
     container.board.goes_to_driver(ticket.lane);
     let done = container.driver.execute(target, caller, ticket, &mut call);
     container.health.is_back(container, ticket.lane);
+    replace(&mut call.segments, &put_back);
     let mut answer = match done {
         Ok(done) => {
             container.counters.count(Counter::Executed);
@@ -681,6 +684,29 @@ fn is_same(effect: &Effect, now: &[Segment], first: &Finished) -> bool {
         || [&first.before, &first.after]
             .map(|of| params(of))
             .contains(&params(now))
+}
+
+/// Replaces what would make a real driver reach beyond the container; what stood there is returned.
+fn narrow(container: &Container, op: &Op, segments: &mut [Segment]) -> Vec<Narrowing> {
+    if container.driver.binding() == Binding::None {
+        return Vec::new();
+    }
+    let views: Vec<&[u8]> = segments
+        .iter()
+        .map(|segment| segment.bytes.as_slice())
+        .collect();
+    let narrowings = verdict::narrow(op, &views);
+    replace(segments, &narrowings)
+}
+
+fn replace(segments: &mut [Segment], narrowings: &[Narrowing]) -> Vec<Narrowing> {
+    narrowings
+        .iter()
+        .filter_map(|narrowing| {
+            let block = segments.get_mut(usize::from(narrowing.segment))?;
+            narrowing.apply(&mut block.bytes)
+        })
+        .collect()
 }
 
 /// What the tenant is to see.

@@ -180,6 +180,7 @@ impl Standby {
         };
         link.send(&hello, &[])
             .map_err(|source| Error::Keeper("greeting", source))?;
+        let terms = Terms::of(&grant.isolation, dir, driver.binding());
         Ok(Self {
             dir: dir.to_owned(),
             name,
@@ -188,7 +189,7 @@ impl Standby {
             slots,
             link,
             plan,
-            terms: Terms::of(&grant.isolation, dir),
+            terms,
         })
     }
 

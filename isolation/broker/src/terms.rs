@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use cards::grant::{Isolation, ManagedMemory};
+use driver::Binding;
 use verdict::Policy;
 use verdict::policy::{Managed, SameUser};
 
@@ -20,7 +21,7 @@ pub struct Terms {
 impl Terms {
     /// Those of a grant; `dir` is the container's folder, beside which are those of the others.
     #[must_use]
-    pub fn of(isolation: &Isolation, dir: &Path) -> Self {
+    pub fn of(isolation: &Isolation, dir: &Path, binding: Binding) -> Self {
         let managed = match isolation.managed {
             ManagedMemory::Charge => Managed::Charge,
             ManagedMemory::Deny => Managed::Deny,
@@ -30,7 +31,11 @@ impl Terms {
         Self {
             policy: Policy {
                 managed,
-                same_user: SameUser::Refuse,
+                // One process stands for all of the container: what is shared with a user can be shared with that alone.
+                same_user: match binding {
+                    Binding::Executor => SameUser::Narrow,
+                    Binding::Caller | Binding::None => SameUser::Refuse,
+                },
             },
             peers: group.map(|group| Peers::beside(dir, group.clone())),
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ pub(crate) struct Fake {
     pub(crate) incidents: Mutex<Vec<Incident>>,
     /// Every call takes a time up to this many microseconds, ever another one.
     pub(crate) slow_micros: AtomicU64,
+    /// Whether it plays an executor of a real driver.
+    pub(crate) is_bound: AtomicBool,
     turn: AtomicU64,
     cards: Vec<CardIdentity>,
 }
@@ -288,7 +290,11 @@ impl Driver for Handle {
     }
 
     fn binding(&self) -> Binding {
-        Binding::None
+        if self.0.is_bound.load(Ordering::Relaxed) {
+            Binding::Executor
+        } else {
+            Binding::None
+        }
     }
 
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {

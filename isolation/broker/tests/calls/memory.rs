@@ -1,6 +1,8 @@
 //! The tenant's memory: how a call is spelt, where its blocks lie, and who changes them meanwhile.
 
-use nvabi::bytes::{put_u32, put_u64};
+use std::sync::atomic::Ordering;
+
+use nvabi::bytes::{put_u32, put_u64, u32_at};
 
 use crate::Test;
 use crate::agent::Ask;
@@ -39,12 +41,36 @@ pub(crate) const TESTS: &[Test] = &[
         only_changed_bytes_are_written,
     ),
     ("memory::no_second_listener", no_second_listener),
+    (
+        "memory::a_shared_address_space_is_the_clients_own",
+        a_shared_address_space_is_the_clients_own,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 const EFAULT: i32 = 14;
 const ENOTTY: i32 = 25;
+
+/// `hClientShare` 0 asks for an address space that all such devices of a card share, whoever's they are.
+fn a_shared_address_space_is_the_clients_own() {
+    let share_at = nvabi::layout::device_params::H_CLIENT_SHARE;
+    for is_bound in [true, false] {
+        let stage = Stage::new(MIB);
+        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let tenant = stage.tenant();
+        let fd = tenant.open(&stage.path("nvidiactl"));
+        let client = tenant.client(fd);
+        let arg = rm::alloc(client, client, 0, rm::DEVICE, tenant.params_address());
+        let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 56]);
+        assert_eq!(called.status(), rm::OK);
+        let seen = stage.fake.seen();
+        let seen = seen.last().unwrap().segments.get(1).unwrap().clone();
+        let expected = if is_bound { client } else { 0 };
+        assert_eq!(u32_at(&seen, share_at), Some(expected));
+        assert_eq!(u32_at(&called.params, share_at), Some(0), "as it was given");
+    }
+}
 
 fn a_call_is_known_however_it_is_spelt() {
     const SPELLINGS: [u64; 5] = [
