@@ -146,10 +146,7 @@ fn security_options(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
     for (security, named) in [
         (&["--privileged"][..], "cap-sys-admin"),
         (&["--cap-add", "SYS_ADMIN"], "cap-sys-admin"),
-        (
-            &["--cap-add", "SYS_PTRACE"],
-            "cap-sys-ptrace",
-        ),
+        (&["--cap-add", "SYS_PTRACE"], "cap-sys-ptrace"),
         (&["--pid", "host"], "host-pid"),
         (&["--device-cgroup-rule", "a *:* rwm"], "host-devices"),
         (&["-v", "/dev:/host/dev"], "host-dev"),

@@ -185,7 +185,10 @@ impl Ledger {
             let bytes = u64::try_from(length(*gap)).unwrap_or(u64::MAX);
             let allocations = cards
                 .iter()
-                .map(|card| self.accounts.charge(*card, bytes, Purpose::Context, process))
+                .map(|card| {
+                    self.accounts
+                        .charge(*card, bytes, Purpose::Context, process)
+                })
                 .collect();
             let piece = ManagedPiece {
                 last: gap.last(),
