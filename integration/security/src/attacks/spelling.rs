@@ -195,6 +195,13 @@ pub(super) fn compat_mmap(stage: &mut Stage) -> Result<Value> {
             u64::from(ADDRESS),
         ],
     );
+    // What is mapped is charged until it is seen to be gone.
+    if let Ok(address) = native {
+        kernel::call(
+            libc::SYS_munmap,
+            [address.cast_unsigned(), u64::from(BYTES), 0, 0, 0, 0],
+        )?;
+    }
     stage.keep(uvm);
     Ok(json!({
         "mmap2": by_number, "old_mmap": by_struct,
