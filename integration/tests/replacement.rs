@@ -11,14 +11,11 @@ use integration::skip;
 
 const CONTAINERS: [&str; 3] = ["c0", "c1", "c2"];
 const KILLS: usize = 30;
-/// More show nothing new: each container has lost its broker a dozen times by then.
-const MOST_KILLS: usize = 36;
 const SECONDS: u64 = 12;
 /// Time between two kills: brokers die while they start, while they take over, and while they serve.
 const STEP: Duration = Duration::from_millis(37);
 
 #[test]
-#[ignore = "an open bug: in one run of three the load of one container does not end after the kills"]
 fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
     let rig = match rig::start(Suite::Host)? {
         Ok(rig) => rig,
@@ -35,9 +32,7 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
         let began = Instant::now();
         let mut kills = 0;
         let mut upgrades = Vec::new();
-        while kills < MOST_KILLS
-            && began.elapsed() < Duration::from_secs(SECONDS) - Duration::from_secs(3)
-        {
+        while began.elapsed() < Duration::from_secs(SECONDS) - Duration::from_secs(3) {
             for broker in serving(&rig)? {
                 // It may have ended by itself in this moment.
                 capture(

@@ -237,6 +237,17 @@ impl Turn<'_> {
         self.had = false;
     }
 
+    /// The caller was told that the call has failed, and the kernel took that answer: nothing of it is given again.
+    pub fn failed(mut self) {
+        let mut change = self.journal.change();
+        if change.open_in(self.lane).is_some() {
+            change.note(Op::Settle(self.lane, None));
+        } else {
+            change.note(Op::Keep(self.call.tid, None));
+        }
+        self.had = false;
+    }
+
     /// The call was refused, and the kernel took that answer.
     pub fn refused(mut self) {
         self.earlier = None;

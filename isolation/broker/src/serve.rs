@@ -947,6 +947,16 @@ fn hand_back(
     }
 }
 
+/// A caller that waits must not wait for ever because its file cannot be given to it: its call fails. One that waits no more has
+/// not seen that, and asks again.
+fn without_file(listener: &Listener, lane: &Lane, call: &Notification, turn: Turn<'_>, errno: i32) {
+    lane.set_phase(Phase::Answering);
+    match listener.fail(call.id, errno) {
+        Ok(()) => turn.failed(),
+        Err(_gone) => turn.keep_undelivered(),
+    }
+}
+
 /// Gives a finished call its answer, if it still waits; without a listener it does not.
 pub(crate) fn deliver(
     container: &Container,
@@ -962,11 +972,12 @@ pub(crate) fn deliver(
     if let Some(replaces) = finished.replaces {
         let Some(file) = container.answers.of(finished.number) else {
             tracing::error!("the file of an answer is gone");
-            return turn.keep_undelivered();
+            return without_file(listener, lane, call, turn, EBADF);
         };
         if let Err(error) = listener.replace_descriptor(call.id, replaces, file.as_fd()) {
             tracing::debug!(error = %error, "a file could not be handed to the caller");
-            return turn.keep_undelivered();
+            let errno = error.raw_os_error().unwrap_or(EBADF);
+            return without_file(listener, lane, call, turn, errno);
         }
     }
     let written = fetch::write_back(call.tid, &finished.before, &finished.after);

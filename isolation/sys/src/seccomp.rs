@@ -240,14 +240,17 @@ impl Listener {
     /// Whether the call still waits. After a `true` the memory read *before* was the caller's.
     #[must_use]
     pub fn is_waiting(&self, id: NotifyId) -> bool {
-        // SAFETY: ID_VALID reads one u64, which lives across the call.
-        unsafe {
-            libc::ioctl(
-                self.0.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
-                &raw const id.0,
-            ) == 0
-        }
+        uninterrupted(|| {
+            // SAFETY: ID_VALID reads one u64, which lives across the call.
+            unsafe {
+                libc::ioctl(
+                    self.0.as_raw_fd(),
+                    libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
+                    &raw const id.0,
+                )
+            }
+        })
+        .is_ok()
     }
 
     /// Ends the wait with a return value.
@@ -291,19 +294,16 @@ impl Listener {
     }
 
     fn respond(&self, mut response: libc::seccomp_notif_resp) -> io::Result<()> {
-        // SAFETY: the kernel reads the struct given, which lives across the call.
-        let answer = unsafe {
-            libc::ioctl(
-                self.0.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_SEND,
-                &raw mut response,
-            )
-        };
-        if answer == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        uninterrupted(|| {
+            // SAFETY: the kernel reads the struct given, which lives across the call.
+            unsafe {
+                libc::ioctl(
+                    self.0.as_raw_fd(),
+                    libc::SECCOMP_IOCTL_NOTIF_SEND,
+                    &raw mut response,
+                )
+            }
+        })
     }
 
     /// Installs a file in the caller in place of its descriptor `number`.
@@ -324,18 +324,30 @@ impl Listener {
                 .map_err(|_negative| io::Error::from_raw_os_error(libc::EBADF))?,
             newfd_flags: libc::O_CLOEXEC.cast_unsigned(),
         };
-        // SAFETY: the kernel reads the struct given, which lives across the call.
-        let answer = unsafe {
-            libc::ioctl(
-                self.0.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_ADDFD,
-                &raw const request,
-            )
-        };
-        if answer < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
+        // Once more does no harm: the same file comes to the same number.
+        uninterrupted(|| {
+            // SAFETY: the kernel reads the struct given, which lives across the call.
+            unsafe {
+                libc::ioctl(
+                    self.0.as_raw_fd(),
+                    libc::SECCOMP_IOCTL_NOTIF_ADDFD,
+                    &raw const request,
+                )
+            }
+        })
+    }
+}
+
+/// Makes a call of a listener until no signal interrupts it: each of them waits for a lock or for the caller, and one that was
+/// interrupted says nothing of the caller, who goes on waiting.
+fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
+    loop {
+        if call() >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
 }
