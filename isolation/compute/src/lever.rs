@@ -1,0 +1,129 @@
+//! What can be done to a container's channels on a card, and what there is to do it to.
+
+use serde::{Deserialize, Serialize};
+
+/// A channel, as its card's driver names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Channel {
+    /// Handle of the RM client that it belongs to.
+    pub client: u32,
+    /// Handle of the channel.
+    pub handle: u32,
+}
+
+/// Which engine a group's work runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Engine {
+    /// Graphics and compute: what shares and gates are about.
+    Graphics,
+    /// Copies, video and whatever else has a runlist of its own: never gated.
+    Other,
+}
+
+/// A channel group (TSG): what the hardware gives slices to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Handle of the RM client that it belongs to.
+    pub client: u32,
+    /// Handle of the group.
+    pub handle: u32,
+    /// Where it runs.
+    pub engine: Engine,
+    /// Its channels.
+    pub channels: Vec<Channel>,
+}
+
+/// What a container has on one card at this moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// Rises with every change of the rest.
+    pub generation: u64,
+    /// Its live channel groups.
+    pub groups: Vec<Group>,
+}
+
+/// One call to the scheduler of a card. `card` counts the container's cards from 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lever {
+    /// FIFO_DISABLE_CHANNELS, bDisable 0: at most 64 channels.
+    Open {
+        /// On which card.
+        card: usize,
+        /// Which.
+        channels: Vec<Channel>,
+    },
+    /// FIFO_DISABLE_CHANNELS, bDisable 1: preempted now, and kept off until opened. At most 64 channels.
+    Close {
+        /// On which card.
+        card: usize,
+        /// Which.
+        channels: Vec<Channel>,
+        /// bOnlyDisableScheduling: what runs finishes its slice.
+        after_slice: bool,
+    },
+    /// NVA06C SET_TIMESLICE.
+    SetTimeslice {
+        /// On which card.
+        card: usize,
+        /// RM client of the group.
+        client: u32,
+        /// The group.
+        group: u32,
+        /// Microseconds.
+        slice_us: u64,
+    },
+    /// NVA06C GET_TIMESLICE; the answer is microseconds.
+    GetTimeslice {
+        /// On which card.
+        card: usize,
+        /// RM client of the group.
+        client: u32,
+        /// The group.
+        group: u32,
+    },
+    /// NVA06C GPFIFO_SCHEDULE: the weaker gate.
+    Schedule {
+        /// On which card.
+        card: usize,
+        /// RM client of the group.
+        client: u32,
+        /// The group.
+        group: u32,
+        /// Onto the runlist, or off it.
+        on: bool,
+    },
+    /// NVA06C SET_INTERLEAVE_LEVEL: 0 low, 1 medium, 2 high.
+    Interleave {
+        /// On which card.
+        card: usize,
+        /// RM client of the group.
+        client: u32,
+        /// The group.
+        group: u32,
+        /// 0, 1 or 2.
+        level: u32,
+    },
+    /// NVA06C PREEMPT with bWait.
+    Preempt {
+        /// On which card.
+        card: usize,
+        /// RM client of the group.
+        client: u32,
+        /// The group.
+        group: u32,
+    },
+}
+
+/// Why a lever did not move.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeverError {
+    /// The driver refused it with this status (nvstatuscodes.h).
+    #[error("the driver refused it with status {0:#x}")]
+    Status(u32),
+    /// What it was to act on has gone.
+    #[error("the object has gone")]
+    Gone,
+    /// It did not reach the driver.
+    #[error("it did not reach the driver: {0}")]
+    Lost(String),
+}
