@@ -82,6 +82,17 @@ pub struct CardSum {
     pub memory_bytes: u64,
 }
 
+/// How long a card's compute engine has worked for this container.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CardTime {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Nanoseconds since the container's first call, without what switches between containers cost. It never falls.
+    pub used_ns: u64,
+    /// When it was read, ns of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+}
+
 /// Something that went wrong on a card.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Incident {
@@ -258,6 +269,14 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// As [`Driver::execute`].
     fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
+        Ok(None)
+    }
+
+    /// How long each card's compute engine has worked for this container; `None` where the driver cannot say.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn engine_times(&self) -> Result<Option<Vec<CardTime>>, Error> {
         Ok(None)
     }
 

@@ -15,8 +15,8 @@ use crate::wire::{
     self, Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Replaces, Request, WireFd,
 };
 use crate::{
-    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot, FileId,
-    FileKind, FileRef, ImplicitBytes, Incident, NewFile, Ticket,
+    Binding, Call, Caller, CardIdentity, CardSum, CardTime, Driver, Error, Executed, FdSlot,
+    FileId, FileKind, FileRef, ImplicitBytes, Incident, NewFile, Ticket,
 };
 
 /// A session of a simulator.
@@ -119,6 +119,7 @@ impl SimDriver {
             | Answer::Ok
             | Answer::Account(_)
             | Answer::Sums(_)
+            | Answer::EngineTimes(_)
             | Answer::Incidents(_) => Error::Malformed {
                 socket,
                 what: "an answer to another request",
@@ -328,6 +329,13 @@ impl Driver for SimDriver {
     fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
         match self.ask(&Request::Sums)?.0 {
             Answer::Sums(sums) => Ok(Some(sums)),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn engine_times(&self) -> Result<Option<Vec<CardTime>>, Error> {
+        match self.ask(&Request::EngineTimes)?.0 {
+            Answer::EngineTimes(times) => Ok(Some(times)),
             other => Err(self.unexpected(other)),
         }
     }

@@ -6,10 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Caller, CardIdentity, CardSum, FileId, FileKind, ImplicitBytes, Incident, Ticket};
+use crate::{
+    Caller, CardIdentity, CardSum, CardTime, FileId, FileKind, ImplicitBytes, Incident, Ticket,
+};
 
 /// Raised when a message changes its shape.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
 pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;
@@ -57,6 +59,8 @@ pub enum Request {
     Account,
     /// What the cards count for this session.
     Sums,
+    /// How long the cards' compute engines have worked for this session.
+    EngineTimes,
     /// What went wrong on the cards, or in this session, after an incident.
     Incidents {
         /// Its sequence number; 0 for all that are kept.
@@ -118,6 +122,8 @@ pub enum Answer {
     Account(Vec<CardAccount>),
     /// To [`Request::Sums`].
     Sums(Vec<CardSum>),
+    /// To [`Request::EngineTimes`].
+    EngineTimes(Vec<CardTime>),
     /// To [`Request::Incidents`].
     Incidents(Vec<Incident>),
     /// The request cannot be served.
@@ -140,6 +146,10 @@ pub struct CardAccount {
     pub peak_bytes: u64,
     /// Bytes by session; a session that holds nothing is absent.
     pub sessions: Vec<(String, u64)>,
+    /// When the times below were read, ns of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// How long the compute engine has worked, ns, by session that is open; what switches cost is nobody's.
+    pub engine_ns: Vec<(String, u64)>,
 }
 
 /// A fault to inject.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use driver::CardIdentity;
 use driver::wire::CardAccount;
+use driver::{CardIdentity, CardTime};
 use nvabi::status::{NV_ERR_GPU_IS_LOST, NV_ERR_NO_MEMORY};
 
+use crate::clock::monotonic_ns;
 use crate::locked;
 use crate::profile::{CardProfile, uuid_text};
 use crate::session::Refusal;
@@ -36,6 +37,8 @@ struct State {
     holders: BTreeMap<(Arc<str>, i32), Holder>,
     /// Next made-up physical address.
     next_offset: u64,
+    /// How long the compute engine has worked, ns, by session.
+    engine_ns: BTreeMap<Arc<str>, u64>,
     /// Allocations that are still to fail.
     out_of_memory_calls: u32,
 }
@@ -131,7 +134,33 @@ impl SimCard {
                 .into_iter()
                 .map(|(name, bytes)| (name.to_owned(), bytes))
                 .collect(),
+            at_ns: monotonic_ns(),
+            engine_ns: state
+                .engine_ns
+                .iter()
+                .map(|(name, used)| (name.to_string(), *used))
+                .collect(),
         }
+    }
+
+    /// How long the compute engine has worked for a session.
+    pub(crate) fn engine_time(&self, session: &str) -> CardTime {
+        CardTime {
+            uuid: self.uuid(),
+            used_ns: locked(&self.state)
+                .engine_ns
+                .get(session)
+                .copied()
+                .unwrap_or(0),
+            at_ns: monotonic_ns(),
+        }
+    }
+
+    /// A kernel of a session has run.
+    pub(crate) fn worked(&self, session: &Arc<str>, used_ns: u64) {
+        let mut state = locked(&self.state);
+        let sum = state.engine_ns.entry(session.clone()).or_default();
+        *sum = sum.saturating_add(used_ns);
     }
 
     /// Every process that has an object on the card, of all sessions.

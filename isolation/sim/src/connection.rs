@@ -76,6 +76,7 @@ pub(crate) fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::R
             }
             Some(Request::Account) => Answer::Account(machine.account()),
             Some(Request::Sums) => Answer::Sums(session.sums()),
+            Some(Request::EngineTimes) => Answer::EngineTimes(session.engine_times()),
             Some(Request::Incidents { after }) => Answer::Incidents(session.incidents(after)),
             Some(Request::Fault(fault)) => match machine.fault(&fault) {
                 Ok(()) => Answer::Ok,

@@ -21,6 +21,7 @@
 
 mod architecture;
 mod card;
+mod clock;
 mod connection;
 mod export;
 mod fifo;

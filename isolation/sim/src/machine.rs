@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use driver::wire::{CardAccount, Fault, Replaces, WireFd};
 use driver::{
-    Caller, CardIdentity, CardSum, FileId, FileKind, ImplicitBytes, Incident, IncidentKind,
+    Caller, CardIdentity, CardSum, CardTime, FileId, FileKind, ImplicitBytes, Incident,
+    IncidentKind,
 };
 use nvabi::Release;
 use nvabi::class::CLIENT_HANDLE_BASE;
@@ -327,6 +328,17 @@ impl SessionHandle {
     #[must_use]
     pub fn sums(&self) -> Vec<CardSum> {
         self.session.sums()
+    }
+
+    /// How long each card's compute engine has worked for the session.
+    #[must_use]
+    pub fn engine_times(&self) -> Vec<CardTime> {
+        self.machine
+            .hardware
+            .cards
+            .iter()
+            .map(|card| card.engine_time(self.name()))
+            .collect()
     }
 
     /// What went wrong on the cards after an incident.

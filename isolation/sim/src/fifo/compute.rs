@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::execution::{Execution, Subchannel};
 use super::{Channel, Failure};
 use crate::architecture::QmdVersion;
+use crate::session::nanoseconds;
 
 const LINE_LENGTH_IN: u32 = 0x180;
 const OFFSET_OUT_UPPER: u32 = 0x188;
@@ -22,6 +23,7 @@ const SET_REPORT_SEMAPHORE_D: u32 = 0x1b0c;
 pub(super) struct Launch {
     /// By the cards' clock.
     pub(super) ends: Duration,
+    duration: Duration,
     qmd: Qmd,
 }
 
@@ -113,6 +115,7 @@ impl Channel {
         let duration = Duration::from_micros(u64::from(self.spec.card.profile.kernel_duration_us));
         Ok(Launch {
             ends: now.saturating_add(duration),
+            duration,
             qmd: Qmd::read(&bytes, version),
         })
     }
@@ -126,6 +129,9 @@ impl Channel {
         let Some(launch) = execution.launch.take() else {
             return Ok(None);
         };
+        self.spec
+            .card
+            .worked(&self.spec.session, nanoseconds(launch.duration));
         for release in &launch.qmd.releases {
             let payload = release.payload.to_le_bytes();
             match release.words {
