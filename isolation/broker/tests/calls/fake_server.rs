@@ -103,7 +103,9 @@ fn serve(handle: &Handle, lanes: &Lanes, connection: &OwnedFd) -> io::Result<()>
                 Answer::Ok
             }
             Request::Sums => Answer::Sums(handle.sums().unwrap().unwrap()),
-            Request::EngineTimes => Answer::EngineTimes(handle.engine_times().unwrap().unwrap_or_default()),
+            Request::EngineTimes => {
+                Answer::EngineTimes(handle.engine_times().unwrap().unwrap_or_default())
+            }
             Request::Incidents { after } => Answer::Incidents(handle.incidents(after).unwrap()),
             other => panic!("{other:?}"),
         };
