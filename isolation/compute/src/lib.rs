@@ -10,6 +10,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod governor;
 pub mod lever;
+pub mod status;
+pub mod table;
+pub mod tier;
+pub mod world;
 
+pub use governor::{Fail, Governor, Setup};
 pub use lever::{Channel, Engine, Group, Lever, LeverError, Objects};
+pub use status::{Counts, Gate, Latency, Status};
+pub use table::{Table, TableError};
+pub use tier::{Reason, Tier};
+pub use world::{Action, Event, Surroundings, Used};
+
+/// No gate stays closed for longer, whatever the table says.
+pub const CLOSED_MAX_NS: u64 = 2_000_000_000;

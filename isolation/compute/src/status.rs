@@ -1,0 +1,80 @@
+//! What a governor says of itself: for `cgpu ps`, metrics and logs.
+
+use plan::Terms;
+use serde::{Deserialize, Serialize};
+
+use crate::tier::{Reason, Tier};
+
+/// Whether a container's channels on a card may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Gate {
+    /// Nothing closes them.
+    Open,
+    /// They wait for their segment.
+    Closed {
+        /// When it begins, on the governor's clock. It may come earlier by the time that a call takes.
+        opens_at_ns: u64,
+    },
+}
+
+/// How long calls to the driver take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Moving average, nanoseconds.
+    pub mean_ns: u64,
+    /// Half of the recent calls took at most this, to a quarter of an octave.
+    pub p50_ns: u64,
+    /// 99 of 100 recent calls took at most this, to a quarter of an octave.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// How often something happened since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Levers pulled.
+    pub calls: u64,
+    /// Of these, longer than 50 ms.
+    pub slow: u64,
+    /// Of these, refused by the driver.
+    pub refused: u64,
+    /// Of these, lost on the way.
+    pub lost: u64,
+    /// Pages of peers that were no slots.
+    pub bad_pages: u64,
+    /// Segments that were missed or cut because the governor ran late.
+    pub late: u64,
+    /// Times that a circuit breaker laid the gate to rest.
+    pub alarms: u64,
+}
+
+/// One card of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// What was promised.
+    pub terms: Terms,
+    /// By what it is held.
+    pub tier: Tier,
+    /// Why by no more; `None` at tier 3 and while nothing was tried.
+    pub reason: Option<Reason>,
+    /// Whether the tier holds what the terms promise. `true` while nothing was tried.
+    pub holds: bool,
+    /// Share of the card in the present layout, parts of a million.
+    pub entitlement_ppm: u32,
+    /// Now.
+    pub gate: Gate,
+    /// Length of a window; 0 where nothing is gated.
+    pub window_ns: u64,
+    /// Timeslice of each of the container's groups, microseconds; 0: the driver's own.
+    pub slice_us: u64,
+    /// Containers in the present layout, this one among them.
+    pub tenants: u32,
+    /// Whether priority's upper bound holds; `None` where the container is not of high priority.
+    pub ratio_enforced: Option<bool>,
+    /// Calls to this card.
+    pub latency: Latency,
+    /// Events.
+    pub counts: Counts,
+}

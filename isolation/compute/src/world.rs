@@ -1,0 +1,87 @@
+//! What the governor sees of the world, and what it asks for: the seam between it and real or virtual time.
+
+use plan::{CardRules, Terms};
+
+use crate::lever::{Lever, LeverError, Objects};
+use crate::table::Table;
+
+/// What happened since the last call of [`crate::Governor::next`]. Events may come early, late, twice, and more of them than happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The first event, and the only first one.
+    Started,
+    /// The clock has reached what [`Action::SleepUntil`] named, or nothing in particular happened.
+    Woke,
+    /// The lever of the last [`Action::Pull`] has moved or not. Some levers answer a number.
+    Answered(Result<Option<u64>, LeverError>),
+    /// Channel groups or channels have come or gone.
+    ObjectsChanged,
+    /// The container's terms, or the card's rules, are others.
+    TermsChanged,
+    /// The table of a card says that slots have come, gone or changed. Only speeds up what the governor polls for anyway.
+    PeersChanged,
+    /// The container or the broker ends: every gate opens, the slots go, then [`Action::Done`].
+    Stopping,
+}
+
+/// What is to be done now. One at a time: after an action comes the next event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing, until then or until something else happens. [`u64::MAX`]: only an event ends it.
+    SleepUntil {
+        /// On the clock of [`Surroundings::now_ns`].
+        at_ns: u64,
+    },
+    /// This call to the driver; what became of it comes as [`Event::Answered`].
+    Pull(Lever),
+    /// The governor has ended; every later event is answered in the same way.
+    Done,
+}
+
+/// The card's account of the container's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    /// Time of the card's compute engine that went to this container since some start, nanoseconds.
+    pub used_ns: u64,
+    /// When that was counted, on the clock of [`Surroundings::now_ns`].
+    pub at_ns: u64,
+}
+
+/// What a governor is told about. `card` counts the container's cards from 0, in the order of [`crate::Setup::cards`].
+pub trait Surroundings {
+    /// CLOCK_MONOTONIC or virtual time. It never goes back, and may jump forward.
+    fn now_ns(&self) -> u64;
+
+    /// [`Objects::generation`] of what the container has on the card now; asked for often.
+    fn generation(&self, card: usize) -> u64;
+
+    /// What the container has on the card now; asked for when [`Surroundings::generation`] has changed.
+    fn objects(&self, card: usize) -> Objects;
+
+    /// The container's terms; asked for at the start and after [`Event::TermsChanged`].
+    fn terms(&self, card: usize) -> Terms;
+
+    /// The card's rules; asked for at the start and after [`Event::TermsChanged`].
+    fn rules(&self, card: usize) -> CardRules;
+
+    /// The slots of the card.
+    fn table(&mut self, card: usize) -> &mut dyn Table;
+
+    /// The terms that admission granted to another container of the card, where that can be looked up: they stand before what its slot says.
+    fn admitted(&self, card: usize, key: &str) -> Option<Terms> {
+        let _ = (card, key);
+        None
+    }
+
+    /// The card's account, where there is a meter. Asked for a few times a second.
+    fn used(&self, card: usize) -> Option<Used> {
+        let _ = card;
+        None
+    }
+
+    /// Whether the container has work queued on the card, where that can be told.
+    fn busy(&self, card: usize) -> Option<bool> {
+        let _ = card;
+        None
+    }
+}
