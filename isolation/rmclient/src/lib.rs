@@ -9,6 +9,7 @@
 //!                                                                 Card --uvm--> Uvm (nvidia-uvm) --map--> external mapping
 //!                                                                                      Uvm --managed--> managed memory
 //!                                                                 Card, Uvm --copy_channel--> CopyChannel --copy--> fence
+//!                                                                 Card, Uvm --compute_channel--> ComputeChannel --launch--> report
 //! ```
 //!
 //! A signal may end any call with `EINTR` before its answer arrives; the client then repeats the call with the same bytes
@@ -22,23 +23,27 @@
 mod card;
 mod channel;
 mod client;
+mod compute;
 mod error;
 mod export;
 mod file;
 mod heap;
 mod managed;
 mod memory;
+mod ring;
 mod status;
 mod uvm;
 
 pub use card::{Card, CardInfo, FbMemory, PciAddress, ProcessMemory, Uuid};
 pub use channel::CopyChannel;
 pub use client::{Client, Handle};
+pub use compute::{ComputeChannel, Ended, PreemptionMode};
 pub use error::Error;
 pub use export::ExportInfo;
 pub use file::Nodes;
 pub use heap::HeapInfo;
 pub use managed::{Managed, Processor};
 pub use memory::{Allocation, CpuMapping, Form};
+pub use ring::Space;
 pub use status::Status;
 pub use uvm::{GpuRange, Uvm};

@@ -1,0 +1,218 @@
+//! The ring of a channel: entries and commands in card memory, filled by stores, with a doorbell. No call is made.
+//!
+//! Sources of fields: `clc56f.h`, `clc361.h`.
+
+use std::sync::atomic::{Ordering, fence};
+
+use nvabi::layout::channel_params;
+use nvabi::{bytes, class, control};
+
+use crate::{Card, CpuMapping, Error, Form, GpuRange, Handle, Uuid, Uvm};
+
+/// Length of the area that holds ring, USERD, commands and what a channel keeps beside them.
+pub(crate) const AREA_BYTES: u64 = 2 << 20;
+/// Where areas are in the card's address space, by place: far from what `mmap` gives.
+const AREAS_ADDRESS: u64 = 0x10_0000_0000;
+/// Ring entries of 8 bytes, from the area's beginning.
+pub(crate) const ENTRIES: u32 = 512;
+const USERD_AT: u64 = 0x1000;
+/// `GPPut` of USERD.
+const GP_PUT_AT: usize = 0x1000 + 0x8c;
+const COMMANDS_AT: usize = 0x1_0000;
+/// Room of the commands of one ring entry.
+const COMMANDS_BYTES: usize = 256;
+/// The usermode page, and the doorbell in it (`NVC361_NOTIFY_CHANNEL_PENDING`).
+const USERMODE_BYTES: u64 = 64 << 10;
+const DOORBELL_AT: usize = 0x90;
+/// `NV2080_ENGINE_TYPE_GRAPHICS`
+const ENGINE_GRAPHICS: u32 = 1;
+/// `hVASpace` and `engineType` of NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.
+const GROUP_H_VA_SPACE: usize = 8;
+const GROUP_ENGINE_TYPE: usize = 12;
+/// `NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2`: `{numClasses 0, classes 4}`
+const GET_CLASSLIST_V2: u32 = 0x80_0292;
+/// Channel and usermode classes, newest first.
+const CHANNELS: &[u32] = &[0xc96f, 0xc86f, 0xc56f];
+const USERMODES: &[u32] = &[0xc761, 0xc661, 0xc561, 0xc461];
+
+/// An address space that a channel works in, which is registered with `nvidia-uvm`.
+#[derive(Debug, Clone, Copy)]
+pub struct Space<'a> {
+    /// The file that it is registered with.
+    pub uvm: &'a Uvm<'a>,
+    /// The card.
+    pub uuid: Uuid,
+    /// The space.
+    pub handle: Handle,
+}
+
+/// A channel in a group of its own, and its ring.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) group: Handle,
+    pub(crate) channel: Handle,
+    /// Address of the area on the card.
+    pub(crate) address: u64,
+    pub(crate) area: CpuMapping,
+    usermode: CpuMapping,
+    token: u32,
+    put: u32,
+}
+
+impl Card<'_> {
+    /// The classes that the card has.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn classes(&self) -> Result<Vec<u32>, Error> {
+        let client = self.client();
+        let mut params = client.params(GET_CLASSLIST_V2)?;
+        client.control(self.device(), GET_CLASSLIST_V2, &mut params, Vec::new())?;
+        let count = bytes::u32_at(&params, 0).unwrap_or(0);
+        Ok((4..)
+            .step_by(4)
+            .map_while(|at| bytes::u32_at(&params, at))
+            .take(usize::try_from(count).unwrap_or(0))
+            .collect())
+    }
+
+    pub(crate) fn zeroed(&self, class: u32) -> Vec<u8> {
+        let release = self.client().release();
+        let length = class::row_of(class, release).map_or(0, |row| row.params.of(release));
+        vec![0; usize::try_from(length).unwrap_or(0)]
+    }
+}
+
+impl Ring {
+    /// Makes a group, a channel in it with an object of the engine's class, and schedules them. `place` tells the areas of
+    /// one address space apart.
+    pub(crate) fn make(
+        card: &Card<'_>,
+        space: Space<'_>,
+        engine_class: u32,
+        classes: &[u32],
+        place: u32,
+    ) -> Result<Self, Error> {
+        let client = card.client();
+        let address = AREAS_ADDRESS + u64::from(place) * AREA_BYTES;
+        let memory = card.allocate(Form::Short, AREA_BYTES)?;
+        let area = card.map(memory.handle, AREA_BYTES)?;
+        let range = GpuRange {
+            base: address,
+            length_bytes: AREA_BYTES,
+        };
+        space.uvm.create_range(range)?;
+        space.uvm.map(range, space.uuid, memory.handle)?;
+
+        let mut params = card.zeroed(class::KEPLER_CHANNEL_GROUP_A);
+        bytes::put_u32(&mut params, GROUP_H_VA_SPACE, space.handle.0);
+        bytes::put_u32(&mut params, GROUP_ENGINE_TYPE, ENGINE_GRAPHICS);
+        let group = client.allocate(
+            Form::Short,
+            card.device(),
+            class::KEPLER_CHANNEL_GROUP_A,
+            &mut params,
+        )?;
+        let channel_class = first(CHANNELS, classes, "channel")?;
+        let mut params = card.zeroed(channel_class);
+        bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, address);
+        bytes::put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, ENTRIES);
+        bytes::put_u32(&mut params, channel_params::H_USERD_MEMORY, memory.handle.0);
+        bytes::put_u64(&mut params, channel_params::USERD_OFFSET, USERD_AT);
+        bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, ENGINE_GRAPHICS);
+        let channel = client.allocate(Form::Short, group, channel_class, &mut params)?;
+        let mut params = card.zeroed(engine_class);
+        client.allocate(Form::Short, channel, engine_class, &mut params)?;
+        space.uvm.register_channel(space.uuid, channel)?;
+
+        let usermode_class = first(USERMODES, classes, "doorbell")?;
+        let mut params = card.zeroed(usermode_class);
+        let usermode =
+            client.allocate(Form::Short, card.subdevice(), usermode_class, &mut params)?;
+        let usermode = card.map(usermode, USERMODE_BYTES)?;
+        let cmd = control::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN;
+        let mut params = client.params(cmd)?;
+        client.control(channel, cmd, &mut params, Vec::new())?;
+        let token = bytes::u32_at(&params, 0).unwrap_or(0);
+        let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
+        let mut params = client.params(cmd)?;
+        bytes::put(&mut params, 0, &[1]);
+        client.control(group, cmd, &mut params, Vec::new())?;
+        Ok(Self {
+            group,
+            channel,
+            address,
+            area,
+            usermode,
+            token,
+            put: 0,
+        })
+    }
+
+    /// The entry that the next commands go to: what is kept for each entry stands at this place.
+    pub(crate) fn slot(&self) -> usize {
+        usize::try_from(self.put).unwrap_or(0)
+    }
+
+    /// Puts commands into the next entry and rings. Whoever submits sees to it that the entry is free again.
+    pub(crate) fn submit(&mut self, commands: &[u32]) {
+        let slot = self.slot();
+        let at = COMMANDS_AT + slot * COMMANDS_BYTES;
+        debug_assert!(commands.len() * 4 <= COMMANDS_BYTES, "one entry's commands");
+        for (word, place) in commands.iter().zip((at..at + COMMANDS_BYTES).step_by(4)) {
+            self.store(place, *word);
+        }
+        let address = self.address + u64::try_from(at).unwrap_or(0);
+        let length = u64::try_from(commands.len()).unwrap_or(0);
+        let (high, low) = halves(address | length << 42 | 1 << 41);
+        self.store(slot * 8, low);
+        self.store(slot * 8 + 4, high);
+        self.put = (self.put + 1) % ENTRIES;
+        fence(Ordering::SeqCst);
+        self.store(GP_PUT_AT, self.put);
+        fence(Ordering::SeqCst);
+        let rung = self.usermode.words().write_u32(DOORBELL_AT, self.token);
+        debug_assert!(rung.is_some(), "the doorbell lies in its page");
+    }
+
+    pub(crate) fn store(&self, at: usize, word: u32) {
+        let stored = self.area.words().write_u32(at, word);
+        debug_assert!(stored.is_some(), "the area holds all of the ring");
+    }
+
+    pub(crate) fn load(&self, at: usize) -> u32 {
+        self.area.words().read_u32(at).unwrap_or(0)
+    }
+
+    /// Whether the driver still knows the channel as one that works.
+    pub(crate) fn check(&self, card: &Card<'_>) -> Result<(), Error> {
+        let cmd = control::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN;
+        let client = card.client();
+        let mut params = client.params(cmd)?;
+        client.control(self.channel, cmd, &mut params, Vec::new())
+    }
+}
+
+/// The first of the known classes that the card has.
+pub(crate) fn first(known: &[u32], classes: &[u32], purpose: &'static str) -> Result<u32, Error> {
+    let found = known.iter().copied().find(|class| classes.contains(class));
+    found.ok_or(Error::NoClass { purpose })
+}
+
+/// A header of incrementing methods, and their values.
+pub(crate) fn methods(subchannel: u32, method: u32, values: &[u32]) -> Vec<u32> {
+    let count = u32::try_from(values.len()).unwrap_or(0);
+    let header = 1 << 29 | count << 16 | subchannel << 13 | method >> 2;
+    std::iter::once(header)
+        .chain(values.iter().copied())
+        .collect()
+}
+
+/// Upper and lower half.
+pub(crate) fn halves(value: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
+    (
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    )
+}
