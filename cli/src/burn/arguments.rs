@@ -9,8 +9,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rmclient::{Card, Client, Nodes};
 
 use super::{
-    Outcome, Printed, allocate, calls, churn, flood, mallocs, managed, references, share, storm,
-    vectors, views, watch,
+    Outcome, Printed, allocate, calls, churn, flood, load, mallocs, managed, references, share,
+    storm, vectors, views, watch,
 };
 use crate::size::Size;
 
@@ -107,6 +107,9 @@ enum Load {
         #[arg(long, default_value_t = 5)]
         seconds: u64,
     },
+    /// Run kernels on a simulated card and say how many, in what share of its time, and how late.
+    #[command(name = "load")]
+    Kernels(load::Options),
     /// Measure whole allocations as a CUDA library makes them: memory, a range of addresses, and the map of one in the other.
     Mallocs {
         /// Allocations.
@@ -256,6 +259,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Load::Flood { threads, seconds } => {
             finish(flood::run(&nodes, *threads, Duration::from_secs(*seconds))?)
         }
+        Load::Kernels(options) => finish(load::run(&nodes, &arguments.dev, options)?),
         Load::Mallocs { count, size, card } => with_card(&nodes, *card, |card| {
             finish(mallocs::measure(card, *count, size.bytes)?)
         }),

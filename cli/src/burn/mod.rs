@@ -7,6 +7,7 @@ pub mod allocate;
 pub mod calls;
 pub mod churn;
 pub mod flood;
+pub mod load;
 pub mod mallocs;
 pub mod managed;
 pub mod references;

@@ -11,6 +11,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use nvabi::{bytes, control};
+use sys::ioctl::Block;
 
 use crate::ring::{ENTRIES, Ring, Space, first, halves, methods};
 use crate::{Card, Error, Handle};
@@ -34,6 +35,8 @@ const DESCRIPTOR_BYTES: usize = 512;
 /// the flags: the compute mode is set.
 const SET_PREEMPTION_MODE: u32 = 0x2080_1210;
 const FLAG_COMPUTE: u32 = 1;
+/// `NV2080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS`, `..._NUM_TPC_PER_GPC`, `..._NUM_SM_PER_TPC`.
+const GR_INDICES: [u32; 3] = [0x14, 0x17, 0x20];
 
 /// When a kernel may be taken off the card (`NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +122,31 @@ impl Descriptor {
 }
 
 impl Card<'_> {
+    /// Multiprocessors (SMs) of the card, by GR_GET_INFO.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn multiprocessors(&self) -> Result<u32, Error> {
+        let cmd = control::NV2080_CTRL_CMD_GR_GET_INFO;
+        let mut params = self.client().params(cmd)?;
+        let mut list = [0; 8 * GR_INDICES.len()];
+        for (entry, index) in list.chunks_exact_mut(8).zip(GR_INDICES) {
+            bytes::put_u32(entry, 0, index);
+        }
+        bytes::put_u32(&mut params, 0, u32::try_from(GR_INDICES.len()).unwrap_or(0));
+        let nested = vec![Block {
+            parent: 1,
+            pointer_at: 8,
+            bytes: &mut list,
+        }];
+        self.client()
+            .control(self.subdevice(), cmd, &mut params, nested)?;
+        Ok(list
+            .chunks_exact(8)
+            .map(|entry| bytes::u32_at(entry, 4).unwrap_or(0))
+            .fold(1, u32::saturating_mul))
+    }
+
     /// Makes a channel, in a group of its own, that launches kernels. `place` is unique among the channels of an address
     /// space, and at least 1: 0 is where a [`crate::CopyChannel`] has its area.
     ///
