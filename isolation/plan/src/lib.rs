@@ -1,12 +1,42 @@
 //! What share of a card's time each container gets: the terms of all live containers → timeslices and wheel segments.
 //!
+//! ```text
+//! Wishes + CardRules ─resolve─▶ Terms ─admit─▶ book          (a door, once)
+//! Pages of live brokers ─epochs::tenants(at)─▶ Tenants ─layout─▶ Layout {window, shares}   (every broker, for itself)
+//! Share {slices, Gate} + time ─▶ is the gate open, when does it change        (the governor)
+//! ```
+//!
 //! Pure functions of what the slots say and of the time: every broker computes the same layout for itself, and no one leads.
-//! It must not know drivers, files or clocks. Times are nanoseconds of one clock (CLOCK_MONOTONIC, or virtual time).
+//! It must not know drivers, files or clocks. Times are nanoseconds of one clock (CLOCK_MONOTONIC, or virtual time); shares are
+//! parts of a million (ppm); nothing here is a float, so that all brokers agree to the last bit.
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
+mod circle;
+pub mod epochs;
+pub mod gate;
+pub mod layout;
+mod portions;
 pub mod rules;
+pub mod slice;
+pub mod slot;
 pub mod terms;
+pub mod tier;
+pub mod trim;
+mod window;
 
-pub use rules::{CardRules, Idle};
-pub use terms::{Policy, Priority, Terms};
+pub use admission::{Refusal, admit, admit_all};
+pub use gate::{Edge, Gate, Segment, Turn};
+pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};
+pub use rules::{CardRules, Costs, Idle, RulesError};
+pub use slot::{Claim, GateState, Page, PageError, Recovery};
+pub use terms::{Policy, Priority, Terms, TermsError, Wishes};
+pub use tier::Tier;
+pub use trim::{Demand, Trim};
+
+/// The whole of a card's time, or of a window.
+pub const WHOLE_PPM: u32 = 1_000_000;
+
+/// One percent.
+pub const PERCENT_PPM: u32 = WHOLE_PPM / 100;

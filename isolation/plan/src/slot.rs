@@ -1,0 +1,278 @@
+//! One broker's page in the table of a card: what its peers must know of it, as 4 KiB of bytes.
+//!
+//! Its owner alone writes it. A reader takes a copy and believes nothing: a page that was caught between two states, is of another
+//! version, or says what cannot be, is an error about that page and about no other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::{Gang, Tenant};
+use crate::terms::{Policy, Priority, Terms, TermsError};
+use crate::tier::Tier;
+
+mod bytes;
+
+/// Bytes of a page.
+pub const SIZE_BYTES: usize = 4096;
+/// Version of the format.
+pub const VERSION: u32 = 1;
+/// The longest key, bytes: a file name.
+pub const KEY_MAX_BYTES: usize = 255;
+/// The most RM clients that a page can name.
+pub const CLIENTS_MAX: usize = 40;
+/// The most channels that a page can name. A container with more cannot be gated: no one could open it again.
+pub const CHANNELS_MAX: usize = 256;
+/// The most channel groups that a page may claim.
+pub const GROUPS_MAX: u32 = 4096;
+
+/// Everything that a broker says about its container on one card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Which container: the name of the page's file.
+    pub key: String,
+    /// Rises with every broker that holds the slot.
+    pub generation: u64,
+    /// The broker.
+    pub pid: u32,
+    /// When that process started, clock ticks since boot: a pid alone may be another's by now.
+    pub start_time: u64,
+    /// When the slot was first taken.
+    pub join_ns: u64,
+    /// What the container counts as; `None` while it does not count yet.
+    pub now: Option<Claim>,
+    /// What it will count as.
+    pub next: Option<Next>,
+    /// Published before the gate is touched.
+    pub gate: GateState,
+    /// Since when.
+    pub gate_since_ns: u64,
+    /// Until when the container is known to have work; `None` where nothing senses it.
+    pub busy_until_ns: Option<u64>,
+    /// Time on the card's graphics engine since the slot was taken; `None` without a meter.
+    pub used_ns: Option<u64>,
+    /// `None` before it was probed.
+    pub tier: Option<Tier>,
+    /// Measured time of one lever call.
+    pub latency_ns: u64,
+    /// What opens the gate if the broker dies.
+    pub recovery: Recovery,
+}
+
+/// What a container counts as in a layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// What it was promised.
+    pub terms: Terms,
+    /// Its live channel groups on the graphics engine: 0 where it is not present.
+    pub groups: u32,
+    /// Where it has several cards.
+    pub gang: Option<Gang>,
+    /// See [`Tenant::place_ppm`].
+    pub place_ppm: Option<u32>,
+}
+
+/// What a container will count as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Next {
+    /// From this time on.
+    pub at_ns: u64,
+    /// As this.
+    pub claim: Claim,
+}
+
+/// What a broker has last done to its container's channels, or is about to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GateState {
+    /// They run.
+    #[default]
+    Open,
+    /// They are kept off.
+    Closed,
+    /// A lever did not answer.
+    Unknown,
+}
+
+/// Whom to open the gate for, and how to reach it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// The container's first process.
+    pub init_pid: u32,
+    /// When it started, clock ticks since boot.
+    pub init_start_time: u64,
+    /// Its RM clients with channels on the card.
+    pub clients: Vec<RecoveryClient>,
+    /// Its channels on the graphics engine.
+    pub channels: Vec<RecoveryChannel>,
+}
+
+/// An RM client and the open file that it came through. Process and file are hints, to be checked before use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RecoveryClient {
+    /// Handle of the client.
+    pub client: u32,
+    /// Handle of its subdevice object for the card, which gate calls go to.
+    pub subdevice: u32,
+    /// A process that has the file open.
+    pub pid: u32,
+    /// When it started, clock ticks since boot.
+    pub start_time: u64,
+    /// Its number there.
+    pub fd: u32,
+}
+
+/// A channel to be enabled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RecoveryChannel {
+    /// Handle of its client.
+    pub client: u32,
+    /// Handle of the channel.
+    pub handle: u32,
+}
+
+impl Claim {
+    /// The container with this key and this claim.
+    #[must_use]
+    pub fn tenant(&self, key: &str, join_ns: u64) -> Tenant {
+        Tenant {
+            key: key.to_owned(),
+            join_ns,
+            gang: self.gang,
+            terms: self.terms,
+            groups: self.groups,
+            place_ppm: self.place_ppm,
+        }
+    }
+}
+
+impl Page {
+    /// A page that claims nothing yet.
+    #[must_use]
+    pub fn new(key: &str, pid: u32, start_time: u64, join_ns: u64) -> Self {
+        Self {
+            key: key.to_owned(),
+            generation: 1,
+            pid,
+            start_time,
+            join_ns,
+            now: None,
+            next: None,
+            gate: GateState::Open,
+            gate_since_ns: join_ns,
+            busy_until_ns: None,
+            used_ns: None,
+            tier: None,
+            latency_ns: 0,
+            recovery: Recovery::default(),
+        }
+    }
+
+    /// What the container counts as at a time.
+    #[must_use]
+    pub fn claim_at(&self, at_ns: u64) -> Option<&Claim> {
+        match &self.next {
+            Some(next) if next.at_ns <= at_ns => Some(&next.claim),
+            _ => self.now.as_ref(),
+        }
+    }
+
+    /// The container at a time; `None` while it does not count yet.
+    #[must_use]
+    pub fn tenant_at(&self, at_ns: u64) -> Option<Tenant> {
+        Some(self.claim_at(at_ns)?.tenant(&self.key, self.join_ns))
+    }
+
+    /// Whether the container is known to have work at this time; `None` where nothing senses it.
+    #[must_use]
+    pub fn busy_at(&self, at_ns: u64) -> Option<bool> {
+        self.busy_until_ns.map(|until_ns| at_ns < until_ns)
+    }
+
+    /// Announces what the container will count as from `at_ns` on. What was announced before and has come about is what it
+    /// counts as until then.
+    ///
+    /// # Errors
+    /// Something else was announced and has not come about: peers reckon with it, so it stands.
+    pub fn announce(&mut self, now_ns: u64, at_ns: u64, claim: Claim) -> Result<(), Pending> {
+        if let Some(next) = self.next {
+            if next.at_ns > now_ns {
+                return Err(Pending { at_ns: next.at_ns });
+            }
+            self.now = Some(next.claim);
+        }
+        self.next = Some(Next { at_ns, claim });
+        Ok(())
+    }
+
+    /// The page as it stands in its file. `seq` is even and rises with every writing.
+    ///
+    /// # Errors
+    /// Something does not fit: the key, or the number of clients, channels or groups.
+    pub fn encode(&self, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, PageError> {
+        bytes::encode(self, seq)
+    }
+
+    /// The page that these bytes are, and its `seq`.
+    ///
+    /// # Errors
+    /// [`PageError::Torn`]: read again. All else: the page is none.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, u64), PageError> {
+        bytes::decode(bytes)
+    }
+}
+
+/// A change that was announced before has not come about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("another change is announced for {at_ns}")]
+pub struct Pending {
+    /// When it will have.
+    pub at_ns: u64,
+}
+
+/// Bytes that are no page.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PageError {
+    /// Not a page's size.
+    #[error("{bytes} bytes; a slot has {SIZE_BYTES}")]
+    Size {
+        /// How many there are.
+        bytes: usize,
+    },
+    /// Not made by cgpu.
+    #[error("not a slot")]
+    Foreign,
+    /// Made by another cgpu: whoever joins beside it cannot know its layout.
+    #[error("a slot of version {found}; this cgpu knows version {VERSION}")]
+    Version {
+        /// Theirs.
+        found: u32,
+    },
+    /// Caught between two states, or damaged.
+    #[error("a torn slot")]
+    Torn,
+    /// A field that cannot be.
+    #[error("a slot with {field} = {value}")]
+    Field {
+        /// Which.
+        field: &'static str,
+        /// What it says.
+        value: u64,
+    },
+    /// Terms that cannot be.
+    #[error("a slot with terms that cannot be: {0}")]
+    Terms(TermsError),
+    /// The key is not text, or empty.
+    #[error("a slot without a name")]
+    Name,
+}
+
+fn policy_code(policy: Policy) -> u8 {
+    u8::try_from(policy.number()).unwrap_or(u8::MAX)
+}
+
+fn priority_code(priority: Priority) -> u8 {
+    match priority {
+        Priority::Low => 0,
+        Priority::Normal => 1,
+        Priority::High => 2,
+    }
+}

@@ -1,0 +1,68 @@
+//! How well a card's driver lets itself be steered.
+
+use serde::{Deserialize, Serialize};
+
+use crate::terms::{Policy, Priority, Terms};
+
+/// Which levers work, weakest first; published by each broker, and what `strict` compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// 0: the container's processes are frozen for part of the time: best effort.
+    Freezer,
+    /// 0.5: doorbells are held back: soft caps at submission.
+    Doorbell,
+    /// 1: timeslices alone: weights and priority.
+    Slices,
+    /// 2: timeslices, and GPFIFO_SCHEDULE as the gate.
+    Schedule,
+    /// 3: timeslices, and FIFO_DISABLE_CHANNELS as the gate: everything.
+    Gate,
+}
+
+impl Tier {
+    /// All of them, weakest first.
+    pub const ALL: [Self; 5] = [
+        Self::Freezer,
+        Self::Doorbell,
+        Self::Slices,
+        Self::Schedule,
+        Self::Gate,
+    ];
+
+    /// The number that people read: `3`, `2`, `1`, `0.5`, `0`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Freezer => "0",
+            Self::Doorbell => "0.5",
+            Self::Slices => "1",
+            Self::Schedule => "2",
+            Self::Gate => "3",
+        }
+    }
+
+    /// The weakest tier that holds these terms for certain.
+    #[must_use]
+    pub fn needed(terms: &Terms) -> Self {
+        match (terms.policy, terms.priority) {
+            (Policy::Native, Priority::Normal) => Self::Freezer,
+            (Policy::FairShare | Policy::Fixed, _) => Self::Schedule,
+            _ => Self::Slices,
+        }
+    }
+
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Freezer => 0,
+            Self::Doorbell => 5,
+            Self::Slices => 10,
+            Self::Schedule => 20,
+            Self::Gate => 30,
+        }
+    }
+
+    pub(crate) fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|tier| tier.code() == code)
+    }
+}

@@ -1,0 +1,97 @@
+//! The slow correction of a segment's length: what opening and closing late adds or takes shows in the meter.
+
+use crate::WHOLE_PPM;
+use crate::window;
+
+/// What the container wanted in the time that was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// Always had work.
+    Backlogged,
+    /// Had no work for some of the time: what it did not use says nothing.
+    Idle,
+    /// Not known: only too much is corrected, and too little up to a bound that is worth less than what it may cost.
+    Unknown,
+}
+
+/// An integral controller, once a second: a tenth of the error of the last second is taken off, spread over its windows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trim {
+    /// Taken off each window's segment; negative: added.
+    bias_ns: i64,
+    /// What segments too short to be opened have saved up.
+    credit_ns: u64,
+}
+
+impl Trim {
+    /// Takes one measurement into account: `used_ns` of the last `elapsed_ns`, where `entitlement_ppm` was promised in windows
+    /// of `window_ns`. Measurements over less than half a second or more than four are left out.
+    pub fn measure(
+        &mut self,
+        used_ns: u64,
+        elapsed_ns: u64,
+        entitlement_ppm: u32,
+        window_ns: u64,
+        demand: Demand,
+    ) {
+        if !(500_000_000..=4_000_000_000).contains(&elapsed_ns) || window_ns == 0 {
+            return;
+        }
+        let scale = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let promised = scale(portion(elapsed_ns, entitlement_ppm));
+        let error = scale(used_ns.min(elapsed_ns)) - promised;
+        if error < 0 && demand == Demand::Idle {
+            return;
+        }
+        // A tenth of the error of one window.
+        let per_window = i128::from(error) * i128::from(window_ns) / i128::from(elapsed_ns) / 10;
+        let length = scale(portion(window_ns, entitlement_ppm));
+        let least = match demand {
+            Demand::Backlogged | Demand::Idle => -(length / 4),
+            Demand::Unknown => -(length / 50),
+        };
+        // A container that can never be held (it does not let itself be preempted) is opened every so many windows only, and
+        // still often enough that no gate stays closed for two seconds.
+        let windows = scale((1_500_000_000 / window_ns).max(1));
+        let segment = scale(window::SEGMENT_NS).min(length);
+        let most = length - segment / windows;
+        let moved = self
+            .bias_ns
+            .saturating_add(i64::try_from(per_window).unwrap_or(0));
+        // A bias beyond a bound that has come nearer stays until errors move it back, but does not grow.
+        self.bias_ns = moved.clamp(least.min(self.bias_ns), most.max(0));
+    }
+
+    /// How long a segment should be open in the next window; 0: leave it closed this time. Advances what such windows save up, so
+    /// once per segment.
+    pub fn next_length_ns(&mut self, length_ns: u64) -> u64 {
+        let length = i64::try_from(length_ns).unwrap_or(i64::MAX);
+        let wanted = u64::try_from(length.saturating_sub(self.bias_ns)).unwrap_or(0);
+        let least = window::SEGMENT_NS.min(length_ns);
+        if wanted >= least {
+            self.credit_ns = 0;
+            return wanted;
+        }
+        self.credit_ns += wanted;
+        if self.credit_ns < least {
+            return 0;
+        }
+        self.credit_ns -= least;
+        least
+    }
+
+    /// What is taken off every segment now; negative: added.
+    #[must_use]
+    pub fn bias_ns(&self) -> i64 {
+        self.bias_ns
+    }
+
+    /// Forgets everything: with new terms, or a new layout.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn portion(ns: u64, ppm: u32) -> u64 {
+    u64::try_from(u128::from(ns) * u128::from(ppm) / u128::from(WHOLE_PPM)).unwrap_or(u64::MAX)
+}
