@@ -9,7 +9,7 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::Kind;
 use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
-use verdict::{Effect, Memory, Op, Refusal};
+use verdict::{Effect, Memory, Op, Refusal, Schedule};
 
 use crate::journal::Change;
 use crate::state::{self, Numbering, SetAside, State};
@@ -141,6 +141,12 @@ impl Account {
         match effect {
             Effect::None
             | Effect::View(_)
+            | Effect::Schedule(
+                Schedule::SetTimeslice { .. }
+                | Schedule::GetTimeslice { .. }
+                | Schedule::Runlist { .. }
+                | Schedule::Preempt,
+            )
             | Effect::Free { .. }
             | Effect::Unmap { .. }
             | Effect::ExportInfo { .. }
@@ -219,12 +225,17 @@ impl Account {
                 pin(change, (*client, *memory), purpose, slots).map_err(refused)
             }
             Effect::ChannelClients { clients } => {
-                let foreign = clients
-                    .iter()
-                    .find(|client| change.ledger.owner_file(ClientHandle(**client)).is_none());
-                match foreign {
-                    None => Ok(SetAside::Nothing),
-                    Some(_) => Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
+                let foreign = |client: &u32| is_foreign(change, *client);
+                match clients.iter().any(foreign) {
+                    false => Ok(SetAside::Nothing),
+                    true => Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
+                }
+            }
+            Effect::Schedule(Schedule::Channels { channels, .. }) => {
+                let foreign = |(client, _): &(u32, u32)| is_foreign(change, *client);
+                match channels.iter().any(foreign) {
+                    false => Ok(SetAside::Nothing),
+                    true => Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
                 }
             }
             Effect::Export(export) => self.pin_exports(change, export, carrier, op),
@@ -480,6 +491,7 @@ impl Account {
             | Effect::Unmap { .. }
             | Effect::ExportInfo { .. }
             | Effect::Managed { .. }
+            | Effect::Schedule(_)
             | Effect::ChannelClients { .. } => false,
             Effect::Export(_) | Effect::Import(_) => {
                 exports::stands(state, effect, origin.carrier, answer)
@@ -522,6 +534,10 @@ impl Account {
             | Kind::Plain => 0,
         }
     }
+}
+
+fn is_foreign(state: &State, client: u32) -> bool {
+    state.ledger.owner_file(ClientHandle(client)).is_none()
 }
 
 fn reserve(
@@ -578,6 +594,15 @@ pub enum Why {
     /// Exports go into a control file.
     #[error("the file that is to hold the exports is no control file")]
     NoControlFile,
+    /// See [`verdict::schedule::MOST_GROUPS`].
+    #[error(
+        "more than {} channel groups of the compute engine",
+        verdict::schedule::MOST_GROUPS
+    )]
+    TooManyGroups,
+    /// A channel of the compute engine whose timeslice nobody could set.
+    #[error("a compute channel without a channel group, where a share is held")]
+    NoGroup,
     /// A mapping is no ioctl.
     #[error("managed memory is mapped, not allocated")]
     NotAnIoctl,

@@ -21,6 +21,7 @@ use crate::link::{KeeperLink, Stored};
 use crate::managed::ManagedMappings;
 use crate::order::Orders;
 use crate::replay::Replay;
+use crate::share::Share;
 use crate::terms::Terms;
 
 /// The container behind this broker.
@@ -57,6 +58,8 @@ pub struct Container {
     pub terms: Terms,
     /// Managed memory that its processes have mapped.
     pub managed: ManagedMappings,
+    /// Its share of its cards' time.
+    pub share: Share,
 }
 
 /// What a broker takes over; without a former one it is empty.
@@ -131,6 +134,7 @@ impl Container {
             health: Health::default(),
             terms: Terms::default(),
             managed: ManagedMappings::default(),
+            share: Share::default(),
         })
     }
 

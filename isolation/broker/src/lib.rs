@@ -35,6 +35,7 @@ pub mod reaper;
 pub mod replay;
 mod segments;
 pub mod serve;
+pub mod share;
 pub mod start;
 pub mod state;
 pub mod takeover;

@@ -45,6 +45,7 @@ impl Orders {
             Effect::None
             | Effect::View(_)
             | Effect::ChannelClients { .. }
+            | Effect::Schedule(_)
             | Effect::ExportInfo { .. } => (None, None),
             Effect::Export(verdict::Export { client, .. })
             | Effect::Import(verdict::Import { client, .. }) => (None, Some(self.of(*client))),

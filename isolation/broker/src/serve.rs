@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
-use nvabi::{escape, uvm};
+use nvabi::status::NV_OK;
+use nvabi::{Release, escape, uvm};
 use sys::seccomp::{Listener, Notification};
 use verdict::blocks::Descriptor;
 use verdict::managed::Mapping;
@@ -34,6 +35,7 @@ use crate::managed::{self, Occasion};
 use crate::order::InOrder;
 use crate::reaper::Reaper;
 use crate::replay::{Books, CallKey, Turn};
+use crate::share::tenant::{self, Course};
 use crate::state::{self, Answer, Begun, Finished, NamedFd, SetAside};
 
 const SYS_IOCTL: i32 = 16;
@@ -60,6 +62,8 @@ enum Outcome {
         status: u32,
         at: usize,
     },
+    /// The struct gets the status of success, and the ioctl returns 0: no driver was asked.
+    Answered { argument: Segment, at: usize },
     /// The kernel executes it in the caller.
     Proceed,
     /// The caller waits no more.
@@ -115,19 +119,10 @@ pub fn serve(
         } => {
             container.counters.count(Counter::Refused);
             container.health.hold_up(container);
-            let mut answered = argument.clone();
-            put_u32(&mut answered.bytes, at, status);
-            if listener.is_waiting(call.id) {
-                let written = fetch::write_back(call.tid, &[argument], &[answered]);
-                lane.set_phase(Phase::Refusing);
-                let answered = match written {
-                    Ok(()) => listener.answer(call.id, 0),
-                    Err(_unwritable) => listener.fail(call.id, EFAULT),
-                };
-                if answered.is_ok() {
-                    turn.refused();
-                }
-            }
+            say(listener, lane, call, turn, (argument, status, at));
+        }
+        Outcome::Answered { argument, at } => {
+            say(listener, lane, call, turn, (argument, NV_OK, at));
         }
         Outcome::Proceed => {
             container.counters.count(Counter::Continued);
@@ -137,6 +132,29 @@ pub fn serve(
             }
         }
         Outcome::GivenUp => {}
+    }
+}
+
+/// Gives a call its status; nothing of it is kept.
+fn say(
+    listener: &Listener,
+    lane: &Lane,
+    call: &Notification,
+    turn: Turn<'_>,
+    (argument, status, at): (Segment, u32, usize),
+) {
+    let mut answered = argument.clone();
+    put_u32(&mut answered.bytes, at, status);
+    if listener.is_waiting(call.id) {
+        let written = fetch::write_back(call.tid, &[argument], &[answered]);
+        lane.set_phase(Phase::Refusing);
+        let answered = match written {
+            Ok(()) => listener.answer(call.id, 0),
+            Err(_unwritable) => listener.fail(call.id, EFAULT),
+        };
+        if answered.is_ok() {
+            turn.refused();
+        }
     }
 }
 
@@ -326,6 +344,19 @@ fn ioctl(
     if stays_in_the_caller(container.driver.binding(), &op, &effect, &segments) {
         return hand_back(container, &op, &effect, file, caller.tgid, &segments);
     }
+    let still_waits = || listener.is_waiting(call.id);
+    let _passing = match tenant::course(container, &effect, &still_waits) {
+        Course::Goes(passing) => passing,
+        Course::Answered => return answered(&op, release, segments.into_iter().next()),
+        Course::Refused(status) => {
+            return said(
+                op.name(),
+                op.refuse(status, release),
+                segments.into_iter().next(),
+            );
+        }
+        Course::GivenUp => return Outcome::GivenUp,
+    };
     let begun = match begin(
         container,
         reaper,
@@ -384,6 +415,14 @@ fn ioctl(
     let finished = carry_out(container, request, turn);
     drop(in_order);
     Outcome::Finished(finished)
+}
+
+/// Success, without a driver.
+fn answered(op: &Op, release: Release, argument: Option<Segment>) -> Outcome {
+    match (argument, op.status_at(release)) {
+        (Some(argument), Some(at)) => Outcome::Answered { argument, at },
+        _ => Outcome::Errno(EINVAL),
+    }
 }
 
 fn refused(refusal: Refusal, argument: Option<Segment>) -> Outcome {
@@ -449,6 +488,11 @@ fn begin<'a>(
     let in_order = container.orders.take(effect, file);
     let account = &container.account;
     let mut change = container.journal.change();
+    if let Err((status, why)) = tenant::admit(container, &change, effect, &before) {
+        drop(change);
+        let refusal = op.refuse(status, container.release);
+        return Err(refuse(note(container, op, refusal, &why)));
+    }
     let mut set_aside = account.set_aside(&mut change, effect, op, carrier);
     if let Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) = &set_aside {
         drop(change);
@@ -533,6 +577,7 @@ fn admit(
         | Effect::Export(_)
         | Effect::Managed { .. }
         | Effect::ChannelClients { .. }
+        | Effect::Schedule(_)
         | Effect::View(_) => return Ok(()),
     };
     if Account::has_exported(&container.journal.change(), effect, carrier) {
@@ -630,6 +675,8 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
     };
     if succeeded {
         account.book(&mut change, effect, &set_aside, origin, op, &answer.after);
+        tenant::learn(container, &mut change, effect, &answer.after);
+        tenant::rewrite(container, &change, effect, &mut answer.after);
         learn(container, &mut change, file, op, &call.fds, &answer.after);
         books = account::books(effect);
         if let Effect::View(view) = effect
@@ -686,16 +733,18 @@ fn is_same(effect: &Effect, now: &[Segment], first: &Finished) -> bool {
             .contains(&params(now))
 }
 
-/// Replaces what would make a real driver reach beyond the container; what stood there is returned.
+/// Replaces what would take more of a card's time than a tenant may have, and what would make a real driver reach beyond the
+/// container; what stood there is returned.
 fn narrow(container: &Container, op: &Op, segments: &mut [Segment]) -> Vec<Narrowing> {
-    if container.driver.binding() == Binding::None {
-        return Vec::new();
-    }
     let views: Vec<&[u8]> = segments
         .iter()
         .map(|segment| segment.bytes.as_slice())
         .collect();
-    let narrowings = verdict::narrow(op, &views);
+    let mut narrowings = verdict::schedule::bounds(op, &views);
+    // A simulated driver has nobody beyond its sessions.
+    if container.driver.binding() != Binding::None {
+        narrowings.extend(verdict::narrow(op, &views));
+    }
     replace(segments, &narrowings)
 }
 

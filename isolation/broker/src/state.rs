@@ -15,11 +15,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use driver::{Caller, FileId, FileKind, Segment};
-use ledger::{Applied, CardSlot, Ledger, Operation, PinToken, Refusal, ReservationToken};
+use ledger::{
+    Applied, CardSlot, Counted, Ledger, ObjectKind, Operation, PinToken, Refusal, ReservationToken,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::replay::{Books, CallKey, End};
 use crate::segments;
+use crate::share::objects::{Change as ScheduleChange, Scheduling};
 
 /// The whole.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,6 +39,8 @@ pub struct State {
     cgroup: Option<PathBuf>,
     /// Semaphore pools of uvm files: first address, bytes.
     pools: BTreeMap<FileId, BTreeMap<u64, u64>>,
+    /// Channel groups and channels, and the terms of the container's share.
+    scheduling: Scheduling,
 }
 
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
@@ -180,6 +185,8 @@ pub enum Op {
     Instance(u32, CardSlot),
     /// Where the container's processes are.
     Cgroup(PathBuf),
+    /// What a share is about.
+    Schedule(ScheduleChange),
 }
 
 /// A result as the journal writes it: a [`Finished`] without what the call's beginning says already.
@@ -216,7 +223,14 @@ impl State {
             kept: BTreeMap::new(),
             cgroup: None,
             pools: BTreeMap::new(),
+            scheduling: Scheduling::default(),
         }
+    }
+
+    /// Channel groups and channels, and the terms of the container's share.
+    #[must_use]
+    pub fn scheduling(&self) -> &Scheduling {
+        &self.scheduling
     }
 
     /// A number for the next call.
@@ -276,7 +290,20 @@ impl State {
     /// The ledger's refusal; nothing is changed then.
     pub fn apply(&mut self, op: Op) -> Result<Applied, Refusal> {
         match op {
-            Op::Ledger(operation) => return self.ledger.apply(operation),
+            Op::Ledger(operation) => {
+                let before = self.scheduled();
+                let applied = self.ledger.apply(operation);
+                if self
+                    .scheduled()
+                    .iter()
+                    .zip(before)
+                    .any(|(now, before)| *now < before)
+                {
+                    self.scheduling.forget_gone(&self.ledger);
+                }
+                return applied;
+            }
+            Op::Schedule(change) => self.scheduling.apply(change),
             Op::Begin(lane, begun) => {
                 self.last_call = self.last_call.max(begun.number);
                 let call = OpenCall {
@@ -353,6 +380,12 @@ impl State {
             }
         }
         Ok(Applied::Done)
+    }
+
+    /// How many channel groups and channels there are, with those of calls under way.
+    fn scheduled(&self) -> [u64; 2] {
+        [ObjectKind::ChannelGroup, ObjectKind::Channel]
+            .map(|kind| self.ledger.count(Counted::Kind(kind)))
     }
 
     fn settle(&mut self, lane: u32, end: Option<End>) {

@@ -26,6 +26,7 @@ use crate::container::{Container, surface};
 use crate::files::{InUse, Lookup};
 use crate::replay::{Books, End, Turn};
 use crate::serve::{self, Request};
+use crate::share::tenant;
 use crate::state::{self, Answer, Begun, Finished, OpenCall};
 use crate::workers::Session;
 
@@ -189,6 +190,8 @@ fn ask(
 ) -> Finished {
     let _in_order = container.orders.take(effect, file);
     in_place();
+    // It was let through before; gates that have closed since are not passed by it.
+    let _passing = tenant::pass_again(container, effect);
     let fds = match descriptors(container, &begun) {
         Ok(fds) => fds,
         Err(error) => {

@@ -214,7 +214,7 @@ impl Session {
 
     fn may_have_another(&self) -> bool {
         let threads = self.lock().len();
-        let held_up = self.container.health.throttle.waiting();
+        let held_up = self.container.health.throttle.waiting() + self.container.share.waiting();
         threads.saturating_sub(held_up) < MOST_THREADS && threads < MOST_WITH_HELD_UP
     }
 

@@ -5,9 +5,9 @@
 
 use crate::layout::{
     api_version, card_info, channel_group_params, channel_params, debugger_params, device_params,
-    event_params, export_info, export_object, export_objects, import_object, import_objects,
-    memory_params, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55,
-    nvos57, nvos64, share_policy,
+    disable_channels, event_params, export_info, export_object, export_objects, import_object,
+    import_objects, memory_params, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47,
+    nvos54, nvos55, nvos57, nvos64, preempt, preemption_mode, schedule, share_policy, timeslice,
 };
 use crate::{PerRelease, class, control, escape, status, uvm};
 
@@ -176,6 +176,20 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "numObjects", all(import_objects::COUNT)),
     ("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "index", all(import_objects::INDEX)),
     ("NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS", "fd", all(export_info::FD)),
+    ("NVA06C_CTRL_TIMESLICE_PARAMS", "timesliceUs", all(timeslice::MICROS)),
+    ("NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS", "bEnable", all(schedule::ENABLE)),
+    ("NVA06C_CTRL_PREEMPT_PARAMS", "bWait", all(preempt::WAIT)),
+    ("NVA06C_CTRL_PREEMPT_PARAMS", "bManualTimeout", all(preempt::MANUAL_TIMEOUT)),
+    ("NVA06C_CTRL_PREEMPT_PARAMS", "timeoutUs", all(preempt::TIMEOUT_US)),
+    ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "bDisable", all(disable_channels::DISABLE)),
+    ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "numChannels", all(disable_channels::COUNT)),
+    ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "bOnlyDisableScheduling", all(disable_channels::ONLY_SCHEDULING)),
+    ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "pRunlistPreemptEvent", all(disable_channels::EVENT)),
+    ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "hClientList", all(disable_channels::CLIENTS)),
+    ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "hChannelList", all(disable_channels::CHANNELS)),
+    ("NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", "flags", all(preemption_mode::FLAGS)),
+    ("NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", "hChannel", all(preemption_mode::H_CHANNEL)),
+    ("NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", "cilpPreemptMode", all(preemption_mode::COMPUTE)),
     ("UVM_INITIALIZE_PARAMS", "flags", all(uvm::INITIALIZE_FLAGS)),
     ("UVM_MM_INITIALIZE_PARAMS", "uvmFd", all(uvm::MM_INITIALIZE_FD)),
     ("UVM_MIGRATE_PARAMS", "base", all(uvm::MIGRATE_BASE)),

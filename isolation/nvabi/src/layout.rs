@@ -390,6 +390,74 @@ pub mod channel_params {
     pub const CID: usize = 132;
 }
 
+/// `NVA06C_CTRL_TIMESLICE_PARAMS` of SET_TIMESLICE and GET_TIMESLICE
+pub mod timeslice {
+    /// `timesliceUs`, 8 bytes
+    pub const MICROS: usize = 0;
+    /// What a channel group has that nobody has set one for, microseconds (kernel_fifo_gv100.c).
+    pub const DEFAULT_US: u64 = 1024;
+}
+
+/// `NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS`, which the channel group's control has too
+pub mod schedule {
+    /// `bEnable`, one byte: onto the runlist, or off it
+    pub const ENABLE: usize = 0;
+}
+
+/// `NVA06C_CTRL_PREEMPT_PARAMS`
+pub mod preempt {
+    /// `bWait`, one byte: the call returns when it has happened
+    pub const WAIT: usize = 0;
+    /// `bManualTimeout`, one byte
+    pub const MANUAL_TIMEOUT: usize = 1;
+    /// `timeoutUs`
+    pub const TIMEOUT_US: usize = 4;
+}
+
+/// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`
+pub mod disable_channels {
+    /// `bDisable`, one byte
+    pub const DISABLE: usize = 0;
+    /// `numChannels`
+    pub const COUNT: usize = 4;
+    /// `bOnlyDisableScheduling`, one byte: what runs finishes its slice
+    pub const ONLY_SCHEDULING: usize = 8;
+    /// `pRunlistPreemptEvent`, 8 bytes: NULL from user space
+    pub const EVENT: usize = 16;
+    /// `hClientList`
+    pub const CLIENTS: usize = 24;
+    /// `hChannelList`
+    pub const CHANNELS: usize = 280;
+    /// Entries of the lists.
+    pub const MOST: u32 = 64;
+}
+
+/// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS`
+pub mod preemption_mode {
+    /// `flags`
+    pub const FLAGS: usize = 0;
+    /// `hChannel`
+    pub const H_CHANNEL: usize = 4;
+    /// `cilpPreemptMode`
+    pub const COMPUTE: usize = 12;
+    /// `flags` bit 0: the compute mode is to be set
+    pub const FLAG_COMPUTE: u32 = 1;
+    /// `NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_CILP`: in the middle of an instruction
+    pub const COMPUTE_CILP: u32 = 2;
+}
+
+/// Engine types of channel groups and channels (`cl2080_notification.h`).
+pub mod engine_type {
+    /// `NV2080_ENGINE_TYPE_NULL`: not said
+    pub const NULL: u32 = 0;
+    /// `NV2080_ENGINE_TYPE_GR0`
+    pub const GR0: u32 = 1;
+    /// `NV2080_ENGINE_TYPE_GR7`
+    pub const GR7: u32 = 8;
+    /// `NV2080_ENGINE_TYPE_COPY0`
+    pub const COPY0: u32 = 9;
+}
+
 /// `nv_ioctl_card_info_t`: one entry of CARD_INFO.
 pub mod card_info {
     /// Bytes of an entry.

@@ -26,6 +26,8 @@ pub const NV_ERR_INVALID_STATE: u32 = 0x40;
 pub const NV_ERR_INVALID_PARAMETER: u32 = 0x3b;
 /// `NV_ERR_OUT_OF_RANGE`
 pub const NV_ERR_OUT_OF_RANGE: u32 = 0x5b;
+/// `NV_ERR_TIMEOUT`
+pub const NV_ERR_TIMEOUT: u32 = 0x65;
 /// `NV_ERR_NO_MEMORY`: what RM itself answers when the card is full, and what an allocation over quota gets.
 pub const NV_ERR_NO_MEMORY: u32 = 0x51;
 /// `NV_ERR_NOT_SUPPORTED`

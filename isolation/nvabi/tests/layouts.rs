@@ -125,7 +125,7 @@ fn control_sizes_match_the_exported_table() {
                 .or_else(|| sizes.first().filter(|_| sizes.len() == 1))
                 .copied()
                 .unwrap_or("-");
-            let Some(row) = control::row(cmd, release) else {
+            let Some(row) = control::known(cmd, release) else {
                 continue;
             };
             // The converter answers what RM itself does not export any more.
@@ -148,4 +148,30 @@ fn control_sizes_match_the_exported_table() {
         }
     }
     assert!(checked > 400, "only {checked} controls were compared");
+}
+
+/// A right that the driver asks for is what its refusal names: NICE (`U:2`) and administrators' are permissions.
+#[test]
+fn what_is_not_a_tenants_is_refused_by_its_right() {
+    let table = include_str!("../data/rm-controls.tsv");
+    let mut checked = 0;
+    for line in table.lines().skip(1) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let cmd = u32::from_str_radix(columns[0].trim_start_matches("0x"), 16).unwrap();
+        let Some((_, name, status, _)) = control::NOT_A_TENANTS.iter().find(|(of, ..)| *of == cmd)
+        else {
+            continue;
+        };
+        let needs_right = columns[5]
+            .split('/')
+            .any(|right| ["A", "U:2"].contains(&right));
+        let wanted = if needs_right {
+            nvabi::status::NV_ERR_INSUFFICIENT_PERMISSIONS
+        } else {
+            nvabi::status::NV_ERR_NOT_SUPPORTED
+        };
+        assert_eq!(*status, wanted, "{name}: {}", columns[5]);
+        checked += 1;
+    }
+    assert_eq!(checked, control::NOT_A_TENANTS.len());
 }

@@ -95,8 +95,9 @@ fn control_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>
     if field(arg, nvos54::FLAGS)? & nvos54::FORBIDDEN_FLAGS != 0 {
         return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
     }
-    let control = control::row(field(arg, nvos54::CMD)?, release)
-        .ok_or_else(|| op.refuse(status::NV_ERR_NOT_SUPPORTED, release))?;
+    let cmd = field(arg, nvos54::CMD)?;
+    let control =
+        control::row(cmd, release).ok_or_else(|| op.refuse(control::refusal_of(cmd), release))?;
     if field(arg, nvos54::PARAMS_SIZE)? != control.params_bytes {
         return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
     }

@@ -1,6 +1,7 @@
 //! From a decoded call to what becomes of it.
 
 mod control;
+mod schedule;
 mod uvm;
 
 use nvabi::bytes::{u32_at, u64_at};
@@ -115,13 +116,64 @@ pub enum Effect {
         /// Bytes, whole pages.
         length: u64,
     },
-    /// Names clients (channels to stop, a share policy's target): every client named must be the container's own.
+    /// Names clients (a share policy's target): every client named must be the container's own.
     ChannelClients {
         /// The clients.
         clients: Vec<u32>,
     },
+    /// Something about when the container's work runs.
+    Schedule(Schedule),
     /// The answer is rewritten.
     View(View),
+}
+
+/// A call of the tenant's to the card's scheduler. Where the container's share is held by a governor, what the tenant asks for is
+/// remembered and not done, or done when its time has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Schedule {
+    /// SET_TIMESLICE: executed, no longer than [`crate::schedule::LONGEST_SLICE_US`]; under a governor remembered and answered.
+    SetTimeslice {
+        /// Client.
+        client: u32,
+        /// The channel group.
+        group: u32,
+        /// What is asked for, microseconds.
+        micros: u64,
+    },
+    /// GET_TIMESLICE: under a governor the answer is what the tenant has set.
+    GetTimeslice {
+        /// Client.
+        client: u32,
+        /// The channel group.
+        group: u32,
+    },
+    /// GPFIFO_SCHEDULE of a channel or a channel group; putting it onto the runlist waits while the container's gate is closed.
+    Runlist {
+        /// Client.
+        client: u32,
+        /// The channel or channel group.
+        object: u32,
+        /// Onto it, or off it.
+        switch: Switch,
+    },
+    /// FIFO_DISABLE_CHANNELS: every client must be the container's own; enabling waits while the container's gate is closed.
+    Channels {
+        /// Client and channel.
+        channels: Vec<(u32, u32)>,
+        /// Enabled, or disabled.
+        switch: Switch,
+    },
+    /// PREEMPT: so many in a second and no more; further ones wait.
+    Preempt,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    /// May run.
+    On,
+    /// May not.
+    Off,
 }
 
 /// An allocation of card memory.

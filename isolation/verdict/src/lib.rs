@@ -2,7 +2,7 @@
 //!
 //! Follow one ioctl: [`op`] names it by file and command, [`blocks`] says which further memory belongs to it, and
 //! [`decide`] gives the [`Verdict`]. [`managed`] is for the one `mmap` that counts, [`share`] and [`exports`] for what one client
-//! hands to another; [`paths`] lists every way to card memory with what becomes of it. [`filter`] holds the seccomp rules that bring calls here, [`view`] rewrites answers so that
+//! hands to another, [`schedule`] for when its work may run; [`paths`] lists every way to card memory with what becomes of it. [`filter`] holds the seccomp rules that bring calls here, [`view`] rewrites answers so that
 //! a tenant sees its slice. This crate reads no memory, keeps no account and knows no process: the broker does.
 //!
 //! Deny by default: a number, class or control without a row is refused as the driver itself would refuse it.
@@ -22,10 +22,11 @@ pub mod managed;
 pub mod op;
 pub mod paths;
 pub mod policy;
+pub mod schedule;
 pub mod share;
 pub mod view;
 
-pub use decide::{Effect, Memory, Verdict, decide, decide_under};
+pub use decide::{Effect, Memory, Schedule, Switch, Verdict, decide, decide_under};
 pub use exports::{Export, Import};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;

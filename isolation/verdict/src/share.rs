@@ -5,7 +5,7 @@
 //! would leave that check alone between two tenants. So a tenant may take rights away, keep objects to itself, to its own
 //! process, or to a client that is the container's own.
 
-use nvabi::bytes::{array_at, u8_at, u16_at, u32_at};
+use nvabi::bytes::{array_at, u8_at, u16_at, u32_at, u64_at};
 use nvabi::layout::share_policy::{
     ACTION, ACTION_REQUIRE, ACTION_REVOKE, CLIENT, NONE, OS_SECURITY_TOKEN, PID, TARGET, TYPE,
 };
@@ -57,6 +57,8 @@ pub enum Replacement {
     U16(u16),
     /// Four bytes.
     U32(u32),
+    /// Eight bytes.
+    U64(u64),
 }
 
 /// What is narrowed of a call that [`crate::decide_under`] admits:
@@ -118,6 +120,11 @@ impl Narrowing {
                 let before = u32_at(block, self.at)?;
                 nvabi::bytes::put_u32(block, self.at, value);
                 Replacement::U32(before)
+            }
+            Replacement::U64(value) => {
+                let before = u64_at(block, self.at)?;
+                nvabi::bytes::put_u64(block, self.at, value);
+                Replacement::U64(before)
             }
         };
         Some(Self {

@@ -104,7 +104,7 @@ fn controls() {
             // Unknown, internal, privileged, with pointers that are not carried, of the GSP's legacy space.
             (0xdead_beef, 4, 0, 0x1000, Some(0x56)),
             (0, 0, 0, 0, Some(0x56)),
-            (0x2080_0194, 8, 0, 0x1000, Some(0x56)),
+            (0x2080_0194, 8, 0, 0x1000, Some(0x1b)),
             (0x80_170f, 16, 0, 0x1000, Some(0x56)),
             (0x80_1102, 16, 0, 0x1000, Some(0x56)),
             (0x2080_8001, 4, 0, 0x1000, Some(0x56)),

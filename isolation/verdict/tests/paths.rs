@@ -240,6 +240,7 @@ fn fate(verdict: &Verdict) -> Fate {
             | Effect::Unmap { .. }
             | Effect::FreeRange { .. }
             | Effect::ChannelClients { .. }
+            | Effect::Schedule(_)
             | Effect::ExportInfo { .. }
             | Effect::View(_) => Fate::NoCardMemory,
         },

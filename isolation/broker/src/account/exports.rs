@@ -48,6 +48,7 @@ impl Account {
             | Effect::Export(_)
             | Effect::Managed { .. }
             | Effect::ChannelClients { .. }
+            | Effect::Schedule(_)
             | Effect::View(_) => true,
         }
     }

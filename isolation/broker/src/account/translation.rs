@@ -17,6 +17,7 @@ pub fn books(effect: &Effect) -> Books {
         Effect::None
         | Effect::View(_)
         | Effect::ChannelClients { .. }
+        | Effect::Schedule(_)
         | Effect::ExportInfo { .. } => Books::No,
         Effect::Client
         | Effect::Object { .. }

@@ -391,6 +391,9 @@ impl Call {
                 assert!(cards.len() * uvm::map_external::PER_GPU_BYTES <= segments[0].len());
             }
             Effect::ChannelClients { clients } => assert!(clients.len() <= 64),
+            Effect::Schedule(verdict::Schedule::Channels { channels, .. }) => {
+                assert!(channels.len() <= 64);
+            }
             Effect::Export(export) => {
                 field((export.file.segment, export.file.at), 4);
                 let slots =
@@ -410,6 +413,7 @@ impl Call {
             Effect::Managed { .. } => panic!("{}: managed memory is made by mmap", op.name()),
             Effect::None
             | Effect::Client
+            | Effect::Schedule(_)
             | Effect::Free { .. }
             | Effect::Dup { .. }
             | Effect::Range { .. }

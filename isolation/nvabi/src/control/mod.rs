@@ -1,5 +1,6 @@
 //! Control calls: exact parameter sizes, and where the parameters hold pointers.
 
+use crate::status::{NV_ERR_INSUFFICIENT_PERMISSIONS, NV_ERR_NOT_SUPPORTED};
 use crate::{PerRelease, Release};
 
 mod flat;
@@ -109,6 +110,56 @@ const UNCARRIED: &[u32] = &[
     0x83de_0316,
 ];
 
+/// Controls of a card's scheduler that are not a tenant's, and the status that the driver gives to one without the right:
+/// `(command, name, status, parameter bytes in R535, R550, R570, R580, R595)`. The ones marked NICE in the drivers' tables answer
+/// INSUFFICIENT_PERMISSIONS to a caller without CAP_SYS_NICE, those of administrators to all but them; the rest has no right and is
+/// answered as a control that the driver does not have. All but SET_INTERLEAVE_LEVEL are for looking at: nobody here makes them.
+#[rustfmt::skip] // one control a line
+pub const NOT_A_TENANTS: &[(u32, &str, u32, PerRelease)] = &[
+    // Timeslices of single channels, and timeslicing switched off.
+    (0x80_170f, "NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES", NV_ERR_NOT_SUPPORTED, PerRelease::all(16)),
+    // All channels of a runlist, whosever they are.
+    (0x80_1711, "NV0080_CTRL_CMD_FIFO_STOP_RUNLIST", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(4)),
+    (0x80_1712, "NV0080_CTRL_CMD_FIFO_START_RUNLIST", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(4)),
+    (0x2080_0194, "NV2080_CTRL_CMD_GPU_SET_COMPUTE_POLICY_CONFIG", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(8)),
+    // The card's own software scheduler (vGPU).
+    (0x2080_110e, "NV2080_CTRL_CMD_FIFO_OBJSCHED_SW_GET_LOG", NV_ERR_NOT_SUPPORTED, PerRelease([0, 20824, 20824, 22424, 24024])),
+    (0x2080_1115, "NV2080_CTRL_CMD_FIFO_RUNLIST_SET_SCHED_POLICY", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(8)),
+    (0x2080_1120, "NV2080_CTRL_CMD_FIFO_OBJSCHED_GET_STATE", NV_ERR_NOT_SUPPORTED, PerRelease([0, 20, 20, 20, 20])),
+    (0x2080_1121, "NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE", NV_ERR_NOT_SUPPORTED, PerRelease([0, 24, 24, 24, 24])),
+    (0x2080_1122, "NV2080_CTRL_CMD_FIFO_OBJSCHED_GET_CAPS", NV_ERR_NOT_SUPPORTED, PerRelease([0, 44, 44, 44, 44])),
+    // Names a preemption mode beside buffers of graphics: compute has SET_CTXSW_PREEMPTION_MODE, which is forced.
+    (0x2080_1211, "NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND", NV_ERR_NOT_SUPPORTED, PerRelease([104, 104, 112, 112, 112])),
+    (0xa06c_0107, "NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(4)),
+    (0xa06c_0110, "NVA06C_CTRL_CMD_MAKE_REALTIME", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(1)),
+    (0xa06f_0111, "NVA06F_CTRL_CMD_RESTART_RUNLIST", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(2)),
+    (0xa06f_0112, "NVA06F_CTRL_CMD_STOP_CHANNEL", NV_ERR_NOT_SUPPORTED, PerRelease::all(1)),
+];
+
+/// As [`row`], and the controls in [`NOT_A_TENANTS`]: what a driver knows, whoever asks.
+#[must_use]
+pub fn known(cmd: u32, release: Release) -> Option<Control> {
+    row(cmd, release).or_else(|| {
+        let (cmd, name, _, size) = NOT_A_TENANTS.iter().find(|(of, ..)| *of == cmd)?;
+        let params_bytes = Some(size.of(release)).filter(|bytes| *bytes != 0)?;
+        Some(Control {
+            cmd: *cmd,
+            name,
+            params_bytes,
+            nested: &[],
+        })
+    })
+}
+
+/// What a control without a [`row`] is answered with.
+#[must_use]
+pub fn refusal_of(cmd: u32) -> u32 {
+    NOT_A_TENANTS
+        .iter()
+        .find(|(of, ..)| *of == cmd)
+        .map_or(NV_ERR_NOT_SUPPORTED, |(_, _, status, _)| *status)
+}
+
 /// The control of a command; `None`: unknown, absent in the release, or with pointers that cgpu does not carry.
 #[must_use]
 pub fn row(cmd: u32, release: Release) -> Option<Control> {
@@ -175,6 +226,7 @@ commands! {
     NV2080_CTRL_CMD_GPU_GET_PID_INFO = 0x2080_018e;
     NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS = 0x2080_110b;
     NV2080_CTRL_CMD_GR_GET_INFO = 0x2080_1201;
+    NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE = 0x2080_1210;
     NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE = 0x2080_1218;
     NV2080_CTRL_CMD_FB_GET_INFO = 0x2080_1301;
     NV2080_CTRL_CMD_FB_GET_INFO_V2 = 0x2080_1303;
@@ -189,6 +241,8 @@ commands! {
     NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c_0103;
     NVA06C_CTRL_CMD_GET_TIMESLICE = 0xa06c_0104;
     NVA06C_CTRL_CMD_PREEMPT = 0xa06c_0105;
+    NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL = 0xa06c_0107;
+    NVA06F_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06f_0103;
     NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN = 0xc36f_0108;
 }
 
@@ -236,6 +290,18 @@ mod tests {
             Release::ALL.map(size),
             [Some(436), Some(444), Some(460), Some(1028), Some(1028)]
         );
+    }
+
+    #[test]
+    fn what_is_not_a_tenants_has_no_row_of_a_tenants() {
+        for release in Release::ALL {
+            for (cmd, name, ..) in NOT_A_TENANTS {
+                assert_eq!(row(*cmd, release), None, "{name}");
+                assert_ne!(refusal_of(*cmd), 0, "{name}");
+            }
+            assert!(known(NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL, release).is_some());
+        }
+        assert_eq!(known(0x2080_1121, Release::R535), None);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Control calls.
 
-use nvabi::bytes::{u32_at, u64_at};
+use nvabi::bytes::u32_at;
 use nvabi::control as ctl;
 use nvabi::layout::nvos54;
 use nvabi::{Release, status};
 
-use super::{Effect, View, word};
+use super::{Effect, View, schedule, word};
 use crate::{EFAULT, Op, Policy, Refusal, exports, share};
 
 /// Decides a control whose block has the right size: [`crate::blocks::params`] has refused every other.
@@ -45,8 +45,13 @@ pub(super) fn decide(
         ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 => {
             Ok(Effect::View(View::NoSamples))
         }
-        ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
-            disabled_clients(params.unwrap_or_default()).ok_or_else(refused)
+        cmd @ (ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS
+        | ctl::NVA06C_CTRL_CMD_SET_TIMESLICE
+        | ctl::NVA06C_CTRL_CMD_GET_TIMESLICE
+        | ctl::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE
+        | ctl::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE
+        | ctl::NVA06C_CTRL_CMD_PREEMPT) => {
+            schedule::decide(cmd, object, params.unwrap_or_default()).ok_or_else(refused)
         }
         cmd @ (ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD
         | ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD
@@ -61,19 +66,4 @@ pub(super) fn decide(
         }
         _ => Ok(Effect::None),
     }
-}
-
-/// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`: up to 64 clients; the event pointer must be NULL from user space.
-fn disabled_clients(params: &[u8]) -> Option<Effect> {
-    const COUNT: usize = 4;
-    const EVENT: usize = 16;
-    const CLIENTS: usize = 24;
-    let count = u32_at(params, COUNT).filter(|count| *count <= 64)? as usize;
-    if u64_at(params, EVENT)? != 0 {
-        return None;
-    }
-    let clients: Option<Vec<u32>> = (0..count)
-        .map(|slot| u32_at(params, CLIENTS + slot * 4))
-        .collect();
-    clients.map(|clients| Effect::ChannelClients { clients })
 }

@@ -1,0 +1,455 @@
+//! Pulling a lever: a call of the broker's own, on the tenant's file that owns the client.
+//!
+//! It takes the way of every other call to the driver. The file is held for the call and no longer, since a spare reference would
+//! keep the client's memory alive after its process. Nothing is remembered of it: a lever does the same twice.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use compute::{Channel, Lever, LeverError};
+use driver::{Call, Caller, FileRef, Link, Segment, Ticket};
+use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::layout::{disable_channels, nvos00, nvos21, nvos54, preempt, schedule, timeslice};
+use nvabi::{class, control, escape, status};
+
+use crate::container::Container;
+use crate::share::objects::{Name, Stopped};
+
+/// A free that the driver has done is booked after about this time, and looked for so often.
+const BOOKING: Duration = Duration::from_micros(500);
+const TRIES: u32 = 4;
+
+/// What the driver is asked for: a client's object, a control of it, and its parameters.
+struct Control {
+    client: u32,
+    object: u32,
+    cmd: u32,
+    params: Vec<u8>,
+}
+
+/// Pulls a lever.
+///
+/// # Errors
+/// [`LeverError`]; of several calls that one lever makes, the first that failed.
+pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverError> {
+    let slot = |card: usize| {
+        u8::try_from(card)
+            .map(CardSlot)
+            .map_err(|_wide| LeverError::Gone)
+    };
+    let gates = &container.share.gates;
+    match lever {
+        Lever::Open { card, channels } => {
+            let card = slot(*card)?;
+            // What the tenant has disabled itself is its own to enable.
+            let wanted = without_stopped(container, channels);
+            let answer = switch(container, card, &wanted, &[(disable_channels::DISABLE, 0)]);
+            if answer.is_ok() {
+                gates.opened(card);
+            }
+            answer
+        }
+        Lever::Close {
+            card,
+            channels,
+            after_slice,
+        } => {
+            let card = slot(*card)?;
+            let was_closed = gates.is_closed(card);
+            gates.begin_close(card);
+            let bytes = [
+                (disable_channels::DISABLE, 1),
+                (disable_channels::ONLY_SCHEDULING, u8::from(*after_slice)),
+            ];
+            let answer = switch(container, card, channels, &bytes);
+            if answer.is_err() && !was_closed {
+                gates.opened(card);
+            }
+            answer
+        }
+        Lever::Schedule {
+            card,
+            client,
+            group,
+            on,
+        } => {
+            let card = slot(*card)?;
+            let name = (*client, *group);
+            if *on {
+                let answer = match stopped(container, name) {
+                    Stopped::No => runlist(container, name, 1),
+                    Stopped::ByTenant => Ok(None),
+                };
+                if answer.is_ok() {
+                    gates.opened(card);
+                }
+                return answer;
+            }
+            let was_closed = gates.is_closed(card);
+            gates.begin_close(card);
+            let answer = runlist(container, name, 0);
+            if answer.is_err() && !was_closed {
+                gates.opened(card);
+            }
+            answer
+        }
+        Lever::SetTimeslice {
+            client,
+            group,
+            slice_us,
+            ..
+        } => {
+            let mut params = vec![0; 8];
+            put_u64(&mut params, timeslice::MICROS, *slice_us);
+            let cmd = control::NVA06C_CTRL_CMD_SET_TIMESLICE;
+            of_group(container, (*client, *group), cmd, params)?;
+            Ok(None)
+        }
+        Lever::GetTimeslice { client, group, .. } => {
+            let cmd = control::NVA06C_CTRL_CMD_GET_TIMESLICE;
+            let answer = of_group(container, (*client, *group), cmd, vec![0; 8])?;
+            Ok(answer.and_then(|params| u64_at(&params, timeslice::MICROS)))
+        }
+        Lever::Interleave {
+            client,
+            group,
+            level,
+            ..
+        } => {
+            let cmd = control::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL;
+            let params = level.to_le_bytes().to_vec();
+            of_group(container, (*client, *group), cmd, params)?;
+            Ok(None)
+        }
+        Lever::Preempt { client, group, .. } => {
+            let mut params = vec![0; 8];
+            put(&mut params, preempt::WAIT, &[1]);
+            let cmd = control::NVA06C_CTRL_CMD_PREEMPT;
+            of_group(container, (*client, *group), cmd, params)?;
+            Ok(None)
+        }
+    }
+}
+
+/// A control of a channel group. `None`: it is a channel without one, for which there is no such control.
+fn of_group(
+    container: &Container,
+    name: Name,
+    cmd: u32,
+    params: Vec<u8>,
+) -> Result<Option<Vec<u8>>, LeverError> {
+    match kind_of(container, name) {
+        Some(ObjectKind::ChannelGroup) => of_object(container, name, cmd, params).map(Some),
+        Some(_) => Ok(None),
+        None => Err(LeverError::Gone),
+    }
+}
+
+fn runlist(container: &Container, name: Name, enable: u8) -> Result<Option<u64>, LeverError> {
+    let cmd = match kind_of(container, name) {
+        Some(ObjectKind::ChannelGroup) => control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+        Some(_) => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
+        None => return Err(LeverError::Gone),
+    };
+    let row = control::known(cmd, container.release);
+    let mut params = vec![0; row.map_or(2, |row| row.params_bytes as usize)];
+    put(&mut params, schedule::ENABLE, &[enable]);
+    of_object(container, name, cmd, params)?;
+    Ok(None)
+}
+
+/// A control of an object of the tenant's. One that the driver does not find any more has gone: the ledger is told of it a moment
+/// after the driver.
+fn of_object(
+    container: &Container,
+    (client, object): Name,
+    cmd: u32,
+    params: Vec<u8>,
+) -> Result<Vec<u8>, LeverError> {
+    let asked = Control {
+        client,
+        object,
+        cmd,
+        params,
+    };
+    let answer = call(container, asked);
+    if let Err(LeverError::Status(_)) = &answer {
+        for _look in 0..TRIES {
+            if kind_of(container, (client, object)).is_none() {
+                return Err(LeverError::Gone);
+            }
+            std::thread::sleep(BOOKING);
+        }
+    }
+    answer
+}
+
+fn kind_of(container: &Container, (client, object): Name) -> Option<ObjectKind> {
+    let state = container.journal.change();
+    let object = state
+        .ledger
+        .object(ClientHandle(client), ObjectHandle(object));
+    object.map(|object| object.kind)
+}
+
+fn stopped(container: &Container, name: Name) -> Stopped {
+    container.journal.change().scheduling().stopped(name)
+}
+
+fn without_stopped(container: &Container, channels: &[Channel]) -> Vec<Channel> {
+    let state = container.journal.change();
+    let runs = |channel: &&Channel| {
+        state.scheduling().stopped((channel.client, channel.handle)) == Stopped::No
+    };
+    channels.iter().filter(runs).copied().collect()
+}
+
+/// FIFO_DISABLE_CHANNELS: one call for each client, on its own file, since a driver may look whose client a channel is of.
+fn switch(
+    container: &Container,
+    card: CardSlot,
+    channels: &[Channel],
+    bytes: &[(usize, u8)],
+) -> Result<Option<u64>, LeverError> {
+    let mut by_client: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for channel in channels {
+        let handles = by_client.entry(channel.client).or_default();
+        handles.push(channel.handle);
+    }
+    let (mut reached, mut failed) = (false, None);
+    for (client, handles) in by_client {
+        for handles in handles.chunks(disable_channels::MOST as usize) {
+            match switch_of(container, card, client, handles, bytes) {
+                Ok(()) => reached = true,
+                Err(LeverError::Gone) => {}
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+    }
+    match failed {
+        Some(error) => Err(error),
+        None if reached || channels.is_empty() => Ok(None),
+        None => Err(LeverError::Gone),
+    }
+}
+
+fn switch_of(
+    container: &Container,
+    card: CardSlot,
+    client: u32,
+    handles: &[u32],
+    bytes: &[(usize, u8)],
+) -> Result<(), LeverError> {
+    let mut last = None;
+    for _try in 0..TRIES {
+        // A channel that has gone since would fail the call for all of them.
+        let alive = alive(container, client, handles);
+        if alive.is_empty() {
+            return Err(LeverError::Gone);
+        }
+        if last.as_ref().is_some_and(|(tried, _)| *tried == alive) {
+            std::thread::sleep(BOOKING);
+            continue;
+        }
+        match switch_alive(container, card, client, &alive, bytes) {
+            Err(error @ LeverError::Status(_)) => last = Some((alive, error)),
+            answer => return answer,
+        }
+    }
+    Err(last.map_or(LeverError::Gone, |(_, error)| error))
+}
+
+fn alive(container: &Container, client: u32, handles: &[u32]) -> Vec<u32> {
+    let state = container.journal.change();
+    let lives = |handle: &&u32| {
+        let object = state
+            .ledger
+            .object(ClientHandle(client), ObjectHandle(**handle));
+        object.is_some_and(|object| object.kind == ObjectKind::Channel)
+    };
+    handles.iter().filter(lives).copied().collect()
+}
+
+fn switch_alive(
+    container: &Container,
+    card: CardSlot,
+    client: u32,
+    handles: &[u32],
+    bytes: &[(usize, u8)],
+) -> Result<(), LeverError> {
+    let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
+    let size = control::known(cmd, container.release).map_or(536, |row| row.params_bytes as usize);
+    let mut params = vec![0; size];
+    for (at, byte) in bytes {
+        put(&mut params, *at, &[*byte]);
+    }
+    let count = u32::try_from(handles.len()).unwrap_or(disable_channels::MOST);
+    put_u32(&mut params, disable_channels::COUNT, count);
+    for (index, handle) in handles.iter().enumerate() {
+        put_u32(&mut params, disable_channels::CLIENTS + index * 4, client);
+        put_u32(&mut params, disable_channels::CHANNELS + index * 4, *handle);
+    }
+    let subdevice = Subdevice::of(container, card, client)?;
+    let asked = Control {
+        client,
+        object: subdevice.handle(),
+        cmd,
+        params,
+    };
+    let answer = call(container, asked);
+    subdevice.give_up(container, client);
+    answer.map(drop)
+}
+
+/// A subdevice of the client on the card.
+enum Subdevice {
+    /// One that the tenant has made.
+    Tenants(u32),
+    /// A tenant that makes none has no gate of its own; this one is made for the call.
+    Own { device: u32, handle: u32 },
+}
+
+impl Subdevice {
+    fn of(container: &Container, card: CardSlot, client: u32) -> Result<Self, LeverError> {
+        let (subdevice, device) = {
+            let state = container.journal.change();
+            let of = ClientHandle(client);
+            let find = |kind| {
+                let mut objects = state.ledger.objects(of);
+                let found = objects.find(|(handle, object)| {
+                    object.kind == kind && state.ledger.card_of(of, *handle) == Some(card)
+                });
+                found.map(|(handle, _)| handle.0)
+            };
+            (find(ObjectKind::Subdevice), find(ObjectKind::Device))
+        };
+        if let Some(handle) = subdevice {
+            return Ok(Self::Tenants(handle));
+        }
+        let device = device.ok_or(LeverError::Gone)?;
+        let mut arg = vec![0; 32];
+        put_u32(&mut arg, nvos21::H_ROOT, client);
+        put_u32(&mut arg, nvos21::H_PARENT, device);
+        put_u32(&mut arg, nvos21::H_CLASS, class::NV20_SUBDEVICE_0);
+        let params = (nvos21::P_PARAMS, vec![0; 4]);
+        let cmd = escape::NV_ESC_RM_ALLOC.cmd(container.release);
+        let segments = issue(container, client, cmd, arg, Some(params))?;
+        let first = segments.first().map(|first| first.bytes.as_slice());
+        let first = first.unwrap_or_default();
+        accepted(u32_at(first, nvos21::STATUS))?;
+        let handle = u32_at(first, nvos21::H_NEW).ok_or(LeverError::Gone)?;
+        Ok(Self::Own { device, handle })
+    }
+
+    fn handle(&self) -> u32 {
+        match self {
+            Self::Tenants(handle) | Self::Own { handle, .. } => *handle,
+        }
+    }
+
+    fn give_up(self, container: &Container, client: u32) {
+        let Self::Own { device, handle } = self else {
+            return;
+        };
+        let mut arg = vec![0; 16];
+        put_u32(&mut arg, nvos00::H_ROOT, client);
+        put_u32(&mut arg, nvos00::H_PARENT, device);
+        put_u32(&mut arg, nvos00::H_OLD, handle);
+        let cmd = escape::NV_ESC_RM_FREE.cmd(container.release);
+        if let Err(error) = issue(container, client, cmd, arg, None) {
+            // It goes with the tenant's client.
+            tracing::debug!(%error, "a subdevice of the broker's own stays");
+        }
+    }
+}
+
+/// Makes a control; its parameters afterwards.
+fn call(container: &Container, asked: Control) -> Result<Vec<u8>, LeverError> {
+    let Control {
+        client,
+        object,
+        cmd,
+        params,
+    } = asked;
+    let mut arg = vec![0; 32];
+    put_u32(&mut arg, nvos54::H_CLIENT, client);
+    put_u32(&mut arg, nvos54::H_OBJECT, object);
+    put_u32(&mut arg, nvos54::CMD, cmd);
+    let bytes = u32::try_from(params.len()).unwrap_or_default();
+    put_u32(&mut arg, nvos54::PARAMS_SIZE, bytes);
+    let number = escape::NV_ESC_RM_CONTROL.cmd(container.release);
+    let params = Some((nvos54::P_PARAMS, params));
+    let segments = issue(container, client, number, arg, params)?;
+    let first = segments.first().map(|first| first.bytes.as_slice());
+    accepted(u32_at(first.unwrap_or_default(), nvos54::STATUS))?;
+    Ok(segments
+        .into_iter()
+        .nth(1)
+        .map(|params| params.bytes)
+        .unwrap_or_default())
+}
+
+fn accepted(said: Option<u32>) -> Result<(), LeverError> {
+    match said {
+        Some(status::NV_OK) => Ok(()),
+        Some(status) => Err(LeverError::Status(status)),
+        None => Err(LeverError::Lost("an answer without a status".to_owned())),
+    }
+}
+
+/// Has the driver execute a call on the file that owns the client.
+fn issue(
+    container: &Container,
+    client: u32,
+    cmd: u32,
+    arg: Vec<u8>,
+    params: Option<(usize, Vec<u8>)>,
+) -> Result<Vec<Segment>, LeverError> {
+    let (file, process) = {
+        let state = container.journal.change();
+        let mut clients = state.ledger.clients();
+        let found = clients.find(|(of, ..)| *of == ClientHandle(client));
+        let (_, file, process) = found.ok_or(LeverError::Gone)?;
+        (driver::FileId(file.0), process.0)
+    };
+    let file = container.files.in_use(file).ok_or(LeverError::Gone)?;
+    let mut segments = vec![Segment {
+        address: 0,
+        link: None,
+        bytes: arg,
+    }];
+    if let Some((pointer_at, bytes)) = params {
+        segments.push(Segment {
+            address: 0,
+            link: Some(Link {
+                segment: 0,
+                pointer_at: u32::try_from(pointer_at).unwrap_or_default(),
+            }),
+            bytes,
+        });
+    }
+    let mut call = Call {
+        cmd,
+        segments,
+        fds: Vec::new(),
+    };
+    let target = FileRef {
+        id: file.id,
+        kind: file.kind,
+        fd: file.fd.as_fd(),
+    };
+    let caller = Caller {
+        tgid: process,
+        tid: process,
+    };
+    let driver = container.driver.as_ref();
+    match driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call) {
+        Ok(done) if done.ret >= 0 => Ok(call.segments),
+        Ok(done) => Err(LeverError::Lost(format!("errno {}", -done.ret))),
+        Err(error) => Err(LeverError::Lost(error.to_string())),
+    }
+}

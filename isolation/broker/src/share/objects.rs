@@ -1,0 +1,229 @@
+//! What a container has for the schedulers of its cards: channel groups and channels, learnt from its calls.
+//!
+//! Part of the [`State`](crate::state::State), and changed by its ops only. What exists, below which parent and on which card is the
+//! ledger's to say; here stands what the ledger does not look at. An entry goes with its object.
+
+use std::collections::BTreeMap;
+
+use compute::{Channel, Engine, Group, Objects};
+use ledger::{CardSlot, ClientHandle, Ledger, ObjectHandle, ObjectKind};
+use plan::Terms;
+use serde::{Deserialize, Serialize};
+
+/// Client and handle.
+pub type Name = (u32, u32);
+
+/// The whole.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scheduling {
+    generation: u64,
+    objects: BTreeMap<Name, Entry>,
+    terms: BTreeMap<CardSlot, Terms>,
+    joined_ns: Option<u64>,
+}
+
+/// A channel group, or a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    engine: Engine,
+    /// What the tenant believes to have set.
+    timeslice_us: Option<u64>,
+    stopped: Stopped,
+}
+
+/// Whether the tenant itself has taken it off its runlist, or disabled it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stopped {
+    /// It has not.
+    No,
+    /// It has: nobody else sets it running.
+    ByTenant,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// A new channel group or channel, and the engine that its allocation names.
+    Added(Name, Engine),
+    /// Another handle for one.
+    Duplicated {
+        /// The source.
+        from: Name,
+        /// The new handle.
+        to: Name,
+    },
+    /// A channel has got an object of the compute engine: its group is one of that engine's, whatever was said of it.
+    Computes(Name),
+    /// The tenant has set a timeslice, as it believes: microseconds.
+    Timeslice(Name, u64),
+    /// The tenant has stopped these, or set them going again.
+    Stopped(Vec<Name>, Stopped),
+    /// The container's terms on a card, in the place of its grant's.
+    Terms(CardSlot, Terms),
+    /// When the container joined those of its cards, ns of CLOCK_MONOTONIC. The first stays.
+    Joined(u64),
+}
+
+impl Scheduling {
+    /// Rises whenever channel groups or channels come, go or become others.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Terms that were given to the container after its grant.
+    #[must_use]
+    pub fn terms(&self, card: CardSlot) -> Option<Terms> {
+        self.terms.get(&card).copied()
+    }
+
+    /// When the container joined those of its cards, ns of CLOCK_MONOTONIC.
+    #[must_use]
+    pub fn joined_ns(&self) -> Option<u64> {
+        self.joined_ns
+    }
+
+    /// What the tenant believes to have set, microseconds.
+    #[must_use]
+    pub fn timeslice_us(&self, group: Name) -> Option<u64> {
+        self.objects.get(&group)?.timeslice_us
+    }
+
+    /// Whether it is a channel group or a channel.
+    #[must_use]
+    pub fn knows(&self, name: Name) -> bool {
+        self.objects.contains_key(&name)
+    }
+
+    /// Whether the tenant itself has stopped it.
+    #[must_use]
+    pub fn stopped(&self, name: Name) -> Stopped {
+        self.objects
+            .get(&name)
+            .map_or(Stopped::No, |entry| entry.stopped)
+    }
+
+    /// Whether work of a channel or group runs on the engine that shares are about; `None` for what is neither.
+    #[must_use]
+    pub fn engine(&self, ledger: &Ledger, name: Name) -> Option<Engine> {
+        let group = self.group_of(ledger, name);
+        let entry = self.objects.get(&group)?;
+        Some(entry.engine)
+    }
+
+    /// The group of a channel; a group, or a channel without one, is its own.
+    fn group_of(&self, ledger: &Ledger, name: Name) -> Name {
+        let (client, handle) = name;
+        let object = ledger.object(ClientHandle(client), ObjectHandle(handle));
+        let is_channel = |kind| kind == ObjectKind::Channel;
+        object
+            .filter(|object| is_channel(object.kind))
+            .and_then(|object| object.parent)
+            .map(|parent| (client, parent.0))
+            .filter(|parent| self.objects.contains_key(parent))
+            .unwrap_or(name)
+    }
+
+    /// What the container has on a card.
+    #[must_use]
+    pub fn objects(&self, ledger: &Ledger, card: CardSlot) -> Objects {
+        let mut groups: BTreeMap<Name, Group> = BTreeMap::new();
+        for (name, entry) in &self.objects {
+            let (client, handle) = *name;
+            let (of, object) = (ClientHandle(client), ObjectHandle(handle));
+            if ledger.card_of(of, object) != Some(card) {
+                continue;
+            }
+            let group = self.group_of(ledger, *name);
+            let engine = self
+                .objects
+                .get(&group)
+                .map_or(entry.engine, |it| it.engine);
+            let group = groups.entry(group).or_insert_with(|| Group {
+                client,
+                handle: group.1,
+                engine,
+                channels: Vec::new(),
+            });
+            let kind = ledger.object(of, object).map(|object| object.kind);
+            if kind == Some(ObjectKind::Channel) {
+                group.channels.push(Channel { client, handle });
+            }
+        }
+        Objects {
+            generation: self.generation,
+            groups: groups.into_values().collect(),
+        }
+    }
+
+    /// Makes a change.
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Added(name, engine) => {
+                let entry = Entry {
+                    engine,
+                    timeslice_us: None,
+                    stopped: Stopped::No,
+                };
+                self.objects.insert(name, entry);
+                self.generation += 1;
+            }
+            Change::Duplicated { from, to } => {
+                if let Some(entry) = self.objects.get(&from).copied() {
+                    self.objects.insert(to, entry);
+                    self.generation += 1;
+                }
+            }
+            Change::Computes(group) => {
+                if let Some(entry) = self.objects.get_mut(&group)
+                    && entry.engine != Engine::Graphics
+                {
+                    entry.engine = Engine::Graphics;
+                    self.generation += 1;
+                }
+            }
+            Change::Timeslice(group, micros) => {
+                if let Some(entry) = self.objects.get_mut(&group) {
+                    entry.timeslice_us = Some(micros);
+                }
+            }
+            Change::Stopped(names, stopped) => {
+                for name in names {
+                    if let Some(entry) = self.objects.get_mut(&name) {
+                        entry.stopped = stopped;
+                    }
+                }
+            }
+            Change::Terms(card, terms) => {
+                self.terms.insert(card, terms);
+            }
+            Change::Joined(at_ns) => {
+                self.joined_ns.get_or_insert(at_ns);
+            }
+        }
+    }
+
+    /// Forgets what the ledger has no more.
+    pub(crate) fn forget_gone(&mut self, ledger: &Ledger) {
+        let before = self.objects.len();
+        self.objects.retain(|(client, handle), _| {
+            let object = ledger.object(ClientHandle(*client), ObjectHandle(*handle));
+            object.is_some_and(|object| is_scheduled(object.kind))
+        });
+        if self.objects.len() != before {
+            self.generation += 1;
+        }
+    }
+
+    /// The group that a [`Change::Computes`] is about, of the channel that the engine object is on.
+    #[must_use]
+    pub fn computing(&self, ledger: &Ledger, channel: Name) -> Option<Name> {
+        let group = self.group_of(ledger, channel);
+        let entry = self.objects.get(&group)?;
+        (entry.engine != Engine::Graphics).then_some(group)
+    }
+}
+
+fn is_scheduled(kind: ObjectKind) -> bool {
+    matches!(kind, ObjectKind::ChannelGroup | ObjectKind::Channel)
+}

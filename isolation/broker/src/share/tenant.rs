@@ -1,0 +1,324 @@
+//! What becomes of the tenant's own calls to the scheduler, and what is learnt from its calls.
+
+use std::time::Instant;
+
+use compute::Engine;
+use driver::Segment;
+use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
+use nvabi::bytes::{put_u64, u32_at};
+use nvabi::class::Kind;
+use nvabi::layout::{channel_group_params, channel_params, engine_type, nvos21, nvos55, timeslice};
+use nvabi::status;
+use verdict::schedule::{MOST_GROUPS, is_graphics};
+use verdict::{Effect, Schedule, Switch};
+
+use crate::account::Why;
+use crate::container::Container;
+use crate::journal;
+use crate::share::gates::Passing;
+use crate::share::objects::{Change, Name, Stopped};
+use crate::state::{Op, State};
+
+/// What becomes of a call before it is begun.
+#[derive(Debug)]
+pub(crate) enum Course<'a> {
+    /// It goes its way; gates stay as they are until it is executed.
+    Goes(Vec<Passing<'a>>),
+    /// It is answered with success, and nobody executes it.
+    Answered,
+    /// It is answered with this status.
+    Refused(u32),
+    /// The caller waits no more.
+    GivenUp,
+}
+
+/// Answers a call to the scheduler, lets it wait, or lets it through.
+pub(crate) fn course<'a>(
+    container: &'a Container,
+    effect: &Effect,
+    still_waits: &dyn Fn() -> bool,
+) -> Course<'a> {
+    let Effect::Schedule(schedule) = effect else {
+        return Course::Goes(Vec::new());
+    };
+    match schedule {
+        Schedule::SetTimeslice {
+            client,
+            group,
+            micros,
+        } => remember(container, (*client, *group), *micros),
+        Schedule::Runlist {
+            client,
+            object,
+            switch: Switch::On,
+        } => pass(container, &[(*client, *object)], still_waits),
+        Schedule::Channels {
+            channels,
+            switch: Switch::On,
+        } => pass(container, channels, still_waits),
+        Schedule::Preempt => match container.share.preempts.take(Instant::now()) {
+            Some(wait) if wait.is_zero() => Course::Goes(Vec::new()),
+            Some(wait) => {
+                let _held = container.share.hold();
+                std::thread::sleep(wait);
+                Course::Goes(Vec::new())
+            }
+            None => Course::Refused(status::NV_ERR_TIMEOUT),
+        },
+        Schedule::GetTimeslice { .. }
+        | Schedule::Runlist {
+            switch: Switch::Off,
+            ..
+        }
+        | Schedule::Channels {
+            switch: Switch::Off,
+            ..
+        } => Course::Goes(Vec::new()),
+    }
+}
+
+/// A call that a former broker has begun: it passed the gates then, and does so again.
+pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Course<'a> {
+    match effect {
+        Effect::Schedule(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
+            course(container, effect, &|| true)
+        }
+        _ => Course::Goes(Vec::new()),
+    }
+}
+
+/// Under a governor a tenant's timeslice is noted, and the governor's stays.
+fn remember(container: &Container, group: Name, micros: u64) -> Course<'static> {
+    let mut change = container.journal.change();
+    let Some(card) = card_of(&change, group) else {
+        // The driver says what is wrong with it.
+        return Course::Goes(Vec::new());
+    };
+    if !container.share.is_governed(card) {
+        return Course::Goes(Vec::new());
+    }
+    let object = change
+        .ledger
+        .object(ClientHandle(group.0), ObjectHandle(group.1));
+    match object.map(|object| object.kind) {
+        Some(ObjectKind::ChannelGroup) => {
+            change.note(Op::Schedule(Change::Timeslice(group, micros)));
+            Course::Answered
+        }
+        _ => Course::Refused(status::NV_ERR_NOT_SUPPORTED),
+    }
+}
+
+/// Setting channels running waits for the gates of their cards. Copies and the rest are not gated.
+fn pass<'a>(
+    container: &'a Container,
+    names: &[Name],
+    still_waits: &dyn Fn() -> bool,
+) -> Course<'a> {
+    let mut cards: Vec<CardSlot> = {
+        let change = container.journal.change();
+        let is_gated =
+            |name: &Name| change.scheduling().engine(&change.ledger, *name) != Some(Engine::Other);
+        let gated = names.iter().filter(|name| is_gated(name));
+        gated.filter_map(|name| card_of(&change, *name)).collect()
+    };
+    // In one order, whatever order a tenant lists them in: what passes one gate keeps the others from nothing.
+    cards.sort_unstable();
+    cards.dedup();
+    let mut passing = Vec::new();
+    for card in cards {
+        match container.share.gates.pass(card, still_waits) {
+            Some(passed) => passing.push(passed),
+            None => return Course::GivenUp,
+        }
+    }
+    Course::Goes(passing)
+}
+
+/// Whether a new channel group, channel or compute object may be made.
+///
+/// # Errors
+/// The driver's status and the reason: no more groups of the compute engine than [`MOST_GROUPS`] a card; under a governor no
+/// channel of that engine without a group, whose timeslice nobody could set.
+pub(crate) fn admit(
+    container: &Container,
+    state: &State,
+    effect: &Effect,
+    segments: &[Segment],
+) -> Result<(), (u32, Why)> {
+    let Effect::Object {
+        class,
+        client,
+        parent,
+        ..
+    } = effect
+    else {
+        return Ok(());
+    };
+    let above = (*client, *parent);
+    let Some(card) = card_of(state, above) else {
+        return Ok(());
+    };
+    let scheduling = state.scheduling();
+    let is_new = match class.kind {
+        Kind::ChannelGroup => engine_of(class.kind, segments) == Engine::Graphics,
+        Kind::Channel if is_group(state, above) => false,
+        Kind::Channel => {
+            let graphics = engine_of(class.kind, segments) == Engine::Graphics;
+            if graphics && container.share.is_governed(card) {
+                return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
+            }
+            graphics
+        }
+        Kind::Engine if computes(class.number) => {
+            scheduling.computing(&state.ledger, above).is_some()
+        }
+        _ => false,
+    };
+    if !is_new {
+        return Ok(());
+    }
+    let groups = scheduling.objects(&state.ledger, card).groups;
+    let graphics = |group: &&compute::Group| group.engine == Engine::Graphics;
+    // Others may be under way: each of them may become a group.
+    let under_way = state.open().filter(|(_, call)| {
+        let class = |first: &Segment| u32_at(&first.bytes, nvos21::H_CLASS);
+        call.finished.is_none()
+            && call.begun.before.first().and_then(class)
+                == Some(nvabi::class::KEPLER_CHANNEL_GROUP_A)
+    });
+    if groups.iter().filter(graphics).count() + under_way.count() >= MOST_GROUPS {
+        return Err((status::NV_ERR_INSUFFICIENT_RESOURCES, Why::TooManyGroups));
+    }
+    Ok(())
+}
+
+/// Takes from a successful call what levers act on.
+pub(crate) fn learn(
+    container: &Container,
+    change: &mut journal::Change<'_>,
+    effect: &Effect,
+    after: &[Segment],
+) {
+    let new = |at: usize| {
+        let first = after.first()?;
+        u32_at(&first.bytes, at)
+    };
+    let learnt = match effect {
+        Effect::Object { class, client, .. }
+            if matches!(class.kind, Kind::ChannelGroup | Kind::Channel) =>
+        {
+            let engine = engine_of(class.kind, after);
+            new(nvos21::H_NEW).map(|handle| Change::Added((*client, handle), engine))
+        }
+        Effect::Object {
+            class,
+            client,
+            parent,
+            ..
+        } if computes(class.number) => {
+            let channel = (*client, *parent);
+            let group = change.scheduling().computing(&change.ledger, channel);
+            group.map(Change::Computes)
+        }
+        Effect::Dup {
+            client,
+            source_client,
+            source_object,
+            ..
+        } => new(nvos55::H_OBJECT).map(|handle| Change::Duplicated {
+            from: (*source_client, *source_object),
+            to: (*client, handle),
+        }),
+        Effect::Schedule(schedule) => learn_schedule(schedule),
+        _ => None,
+    };
+    if let Some(learnt) = learnt {
+        let is_known = match &learnt {
+            Change::Duplicated { from, .. } => change.scheduling().knows(*from),
+            _ => true,
+        };
+        if is_known {
+            change.note(Op::Schedule(learnt));
+        }
+    }
+    container
+        .share
+        .objects_are(change.scheduling().generation());
+}
+
+fn learn_schedule(schedule: &Schedule) -> Option<Change> {
+    let stopped = |switch: &Switch| match switch {
+        Switch::On => Stopped::No,
+        Switch::Off => Stopped::ByTenant,
+    };
+    match schedule {
+        Schedule::SetTimeslice {
+            client,
+            group,
+            micros,
+        } => Some(Change::Timeslice((*client, *group), *micros)),
+        Schedule::Runlist {
+            client,
+            object,
+            switch,
+        } => Some(Change::Stopped(vec![(*client, *object)], stopped(switch))),
+        Schedule::Channels { channels, switch } => {
+            Some(Change::Stopped(channels.clone(), stopped(switch)))
+        }
+        Schedule::GetTimeslice { .. } | Schedule::Preempt => None,
+    }
+}
+
+/// Puts what the tenant believes to have set into the answer of GET_TIMESLICE.
+pub(crate) fn rewrite(
+    container: &Container,
+    state: &State,
+    effect: &Effect,
+    after: &mut [Segment],
+) {
+    if let Effect::Schedule(Schedule::GetTimeslice { client, group }) = effect
+        && let group = (*client, *group)
+        && card_of(state, group).is_some_and(|card| container.share.is_governed(card))
+        && let Some(params) = after.get_mut(1)
+    {
+        let set = state.scheduling().timeslice_us(group);
+        let shown = set.unwrap_or(timeslice::DEFAULT_US);
+        put_u64(&mut params.bytes, timeslice::MICROS, shown);
+    }
+}
+
+fn card_of(state: &State, (client, handle): Name) -> Option<CardSlot> {
+    state
+        .ledger
+        .card_of(ClientHandle(client), ObjectHandle(handle))
+}
+
+fn is_group(state: &State, (client, handle): Name) -> bool {
+    let object = state
+        .ledger
+        .object(ClientHandle(client), ObjectHandle(handle));
+    object.is_some_and(|object| object.kind == ObjectKind::ChannelGroup)
+}
+
+/// The engine that an allocation names; without parameters it is the driver's own choice.
+fn engine_of(kind: Kind, segments: &[Segment]) -> Engine {
+    let at = match kind {
+        Kind::Channel => channel_params::ENGINE_TYPE,
+        _ => channel_group_params::ENGINE_TYPE,
+    };
+    let named = segments
+        .get(1)
+        .and_then(|params| u32_at(&params.bytes, at))
+        .unwrap_or(engine_type::NULL);
+    if is_graphics(named) {
+        Engine::Graphics
+    } else {
+        Engine::Other
+    }
+}
+
+/// Compute classes of all generations end so (`clc3c0.h` and its successors).
+fn computes(class: u32) -> bool {
+    class & 0xff == 0xc0
+}

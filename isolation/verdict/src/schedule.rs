@@ -1,0 +1,56 @@
+//! What a tenant may have of a card's scheduler, whatever its policy: bounds that are put into the copy that is executed.
+
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::layout::{engine_type, nvos54, preemption_mode, timeslice};
+use nvabi::{control, escape};
+
+use crate::Op;
+use crate::share::{Narrowing, Replacement};
+
+/// The longest slice that a tenant's own call gets: the driver's default. A longer one takes its neighbours' time.
+pub const LONGEST_SLICE_US: u64 = timeslice::DEFAULT_US;
+
+/// The most channel groups of the graphics and compute engine that a container may have on a card. Each has slices of its own, and a
+/// container's share is divided by their number.
+pub const MOST_GROUPS: usize = 64;
+
+/// What is bounded of a call to the scheduler:
+/// - a timeslice is no longer than [`LONGEST_SLICE_US`];
+/// - a compute context that chooses how it is preempted chooses the middle of an instruction (CILP): one that waits for the end of
+///   its kernel holds the engine for as long as that takes, past its slice and past a closed gate.
+#[must_use]
+pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
+    let arg = segments.first().copied().unwrap_or_default();
+    let params = segments.get(1).copied().unwrap_or_default();
+    if !matches!(op, Op::Escape(row) if **row == escape::NV_ESC_RM_CONTROL) {
+        return Vec::new();
+    }
+    let bounded = |at, bytes| {
+        vec![Narrowing {
+            segment: 1,
+            at,
+            bytes,
+        }]
+    };
+    match u32_at(arg, nvos54::CMD) {
+        Some(control::NVA06C_CTRL_CMD_SET_TIMESLICE)
+            if u64_at(params, timeslice::MICROS).is_some_and(|us| us > LONGEST_SLICE_US) =>
+        {
+            bounded(timeslice::MICROS, Replacement::U64(LONGEST_SLICE_US))
+        }
+        Some(control::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE)
+            if u32_at(params, preemption_mode::FLAGS)
+                .is_some_and(|flags| flags & preemption_mode::FLAG_COMPUTE != 0) =>
+        {
+            let mode = Replacement::U32(preemption_mode::COMPUTE_CILP);
+            bounded(preemption_mode::COMPUTE, mode)
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether an engine type is graphics and compute. A group that does not say gets that engine.
+#[must_use]
+pub fn is_graphics(engine: u32) -> bool {
+    engine == engine_type::NULL || (engine_type::GR0..=engine_type::GR7).contains(&engine)
+}

@@ -1,0 +1,239 @@
+//! A tenant's calls to the card's scheduler, on every release.
+
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::layout::{disable_channels, nvos54, preemption_mode, schedule as runlist, timeslice};
+use nvabi::{Release, control, escape, status};
+use verdict::schedule::{LONGEST_SLICE_US, bounds};
+use verdict::{Effect, Op, Refusal, Schedule, Surface, Switch, Verdict};
+
+const CLIENT: u32 = 0xc1d0_0007;
+const OBJECT: u32 = 0xcaf0_0001;
+
+struct Control {
+    op: Op,
+    arg: Vec<u8>,
+    params: Vec<u8>,
+    release: Release,
+}
+
+/// A control with parameters of the release's own size.
+fn control(cmd: u32, release: Release, bytes: u32) -> Control {
+    let op = verdict::op(
+        Surface::Ctl,
+        escape::NV_ESC_RM_CONTROL.cmd(release),
+        release,
+    );
+    let mut arg = vec![0; 32];
+    put_u32(&mut arg, nvos54::H_CLIENT, CLIENT);
+    put_u32(&mut arg, nvos54::H_OBJECT, OBJECT);
+    put_u32(&mut arg, nvos54::CMD, cmd);
+    put_u64(&mut arg, nvos54::P_PARAMS, 0x1000);
+    put_u32(&mut arg, nvos54::PARAMS_SIZE, bytes);
+    Control {
+        op: op.unwrap(),
+        arg,
+        params: vec![0; bytes as usize],
+        release,
+    }
+}
+
+fn known(cmd: u32, release: Release) -> Control {
+    let row = control::row(cmd, release).unwrap();
+    control(cmd, release, row.params_bytes)
+}
+
+impl Control {
+    fn verdict(&self) -> Verdict {
+        match verdict::blocks::params(&self.op, &self.arg, self.release) {
+            Err(refusal) => Verdict::Refuse(refusal),
+            Ok(block) => {
+                assert_eq!(block.map(|block| block.bytes), Some(self.params.len()));
+                verdict::decide(&self.op, &[&self.arg, &self.params], self.release)
+            }
+        }
+    }
+
+    fn effect(&self) -> Schedule {
+        match self.verdict() {
+            Verdict::Execute(Effect::Schedule(schedule)) => schedule,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The parameters that a driver sees, and what is put back into the tenant's.
+    fn bounded(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut copy = self.params.clone();
+        let bounds = bounds(&self.op, &[&self.arg, &self.params]);
+        let back: Vec<_> = bounds
+            .iter()
+            .map(|bound| bound.apply(&mut copy).unwrap())
+            .collect();
+        let mut restored = copy.clone();
+        for bound in back {
+            bound.apply(&mut restored).unwrap();
+        }
+        (copy, restored)
+    }
+}
+
+fn refusal(verdict: &Verdict) -> Option<u32> {
+    match verdict {
+        Verdict::Refuse(Refusal::Status { status, .. }) => Some(*status),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_timeslice_is_never_longer_than_the_drivers_default() {
+    for release in Release::ALL {
+        for (asked, given) in [
+            (0, 0),
+            (1, 1),
+            (1024, 1024),
+            (1025, LONGEST_SLICE_US),
+            (1_000_000, LONGEST_SLICE_US),
+            (u64::MAX, LONGEST_SLICE_US),
+        ] {
+            let mut call = known(control::NVA06C_CTRL_CMD_SET_TIMESLICE, release);
+            put_u64(&mut call.params, timeslice::MICROS, asked);
+            let wanted = Schedule::SetTimeslice {
+                client: CLIENT,
+                group: OBJECT,
+                micros: asked,
+            };
+            assert_eq!(call.effect(), wanted, "{release:?}");
+            let (seen, restored) = call.bounded();
+            assert_eq!(u64_at(&seen, timeslice::MICROS), Some(given));
+            assert_eq!(restored, call.params, "the tenant's own value comes back");
+        }
+        let call = known(control::NVA06C_CTRL_CMD_GET_TIMESLICE, release);
+        let wanted = Schedule::GetTimeslice {
+            client: CLIENT,
+            group: OBJECT,
+        };
+        assert_eq!(call.effect(), wanted);
+    }
+}
+
+#[test]
+fn putting_onto_the_runlist_is_told_from_taking_off() {
+    for release in Release::ALL {
+        for cmd in [
+            control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+            control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
+        ] {
+            for (byte, wanted) in [(0, Switch::Off), (1, Switch::On), (0x80, Switch::On)] {
+                let mut call = known(cmd, release);
+                put(&mut call.params, runlist::ENABLE, &[byte]);
+                let wanted = Schedule::Runlist {
+                    client: CLIENT,
+                    object: OBJECT,
+                    switch: wanted,
+                };
+                assert_eq!(call.effect(), wanted, "{release:?} {cmd:#x} {byte}");
+            }
+        }
+    }
+}
+
+#[test]
+fn channels_are_listed_with_their_clients() {
+    for release in Release::ALL {
+        let mut call = known(control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, release);
+        put_u32(&mut call.params, disable_channels::COUNT, 2);
+        for index in 0..3 {
+            let entry = u32::try_from(index).unwrap();
+            let (client, channel) = (0xc1d0_0000 + entry, 0x100 + entry);
+            let clients = disable_channels::CLIENTS + 4 * index;
+            put_u32(&mut call.params, clients, client);
+            put_u32(
+                &mut call.params,
+                disable_channels::CHANNELS + 4 * index,
+                channel,
+            );
+        }
+        let channels = vec![(0xc1d0_0000, 0x100), (0xc1d0_0001, 0x101)];
+        let wanted = |switch| Schedule::Channels {
+            channels: channels.clone(),
+            switch,
+        };
+        assert_eq!(call.effect(), wanted(Switch::On), "{release:?}");
+        put(&mut call.params, disable_channels::DISABLE, &[1]);
+        assert_eq!(call.effect(), wanted(Switch::Off));
+        put_u32(&mut call.params, disable_channels::COUNT, 64);
+        assert!(
+            matches!(call.effect(), Schedule::Channels { channels, .. } if channels.len() == 64)
+        );
+        put_u32(&mut call.params, disable_channels::COUNT, 65);
+        assert_eq!(refusal(&call.verdict()), Some(status::NV_ERR_NOT_SUPPORTED));
+        put_u32(&mut call.params, disable_channels::COUNT, 1);
+        put_u64(&mut call.params, disable_channels::EVENT, 1);
+        assert_eq!(refusal(&call.verdict()), Some(status::NV_ERR_NOT_SUPPORTED));
+    }
+}
+
+#[test]
+fn compute_is_preempted_in_the_middle_of_an_instruction() {
+    const GRAPHICS: usize = 8;
+    for release in Release::ALL {
+        for (flags, asked, given) in [
+            (1, 0, 2),
+            (1, 1, 2),
+            (1, 2, 2),
+            (3, 0, 2),
+            (0, 1, 1),
+            (2, 0, 0),
+        ] {
+            let mut call = known(
+                control::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
+                release,
+            );
+            put_u32(&mut call.params, preemption_mode::FLAGS, flags);
+            put_u32(&mut call.params, preemption_mode::COMPUTE, asked);
+            put_u32(&mut call.params, GRAPHICS, 7);
+            assert_eq!(call.verdict(), Verdict::Execute(Effect::None));
+            let (seen, restored) = call.bounded();
+            let case = format!("{release:?} flags {flags} mode {asked}");
+            assert_eq!(
+                u32_at(&seen, preemption_mode::COMPUTE),
+                Some(given),
+                "{case}"
+            );
+            assert_eq!(u32_at(&seen, GRAPHICS), Some(7), "{case}");
+            assert_eq!(restored, call.params);
+        }
+        let call = known(control::NVA06C_CTRL_CMD_PREEMPT, release);
+        assert_eq!(call.effect(), Schedule::Preempt);
+        assert_eq!(bounds(&call.op, &[&call.arg, &call.params]), []);
+    }
+}
+
+#[test]
+fn what_is_not_a_tenants_is_refused_as_the_driver_refuses_it() {
+    let nice = [0xa06c_0107, 0xa06c_0110, 0xa06f_0111, 0x2080_1115];
+    let mut refused = 0;
+    for release in Release::ALL {
+        for (cmd, name, said, size) in control::NOT_A_TENANTS {
+            let verdict = control(*cmd, release, size.of(release)).verdict();
+            assert_eq!(refusal(&verdict), Some(*said), "{release:?} {name}");
+            refused += 1;
+            if nice.contains(cmd) {
+                assert_eq!(*said, status::NV_ERR_INSUFFICIENT_PERMISSIONS, "{name}");
+            }
+        }
+        let unknown = control(0xa06c_0fff, release, 4).verdict();
+        assert_eq!(refusal(&unknown), Some(status::NV_ERR_NOT_SUPPORTED));
+    }
+    assert!(refused >= 5 * 14);
+    for cmd in nice {
+        assert!(control::NOT_A_TENANTS.iter().any(|(of, ..)| *of == cmd));
+    }
+}
+
+#[test]
+fn a_group_that_does_not_name_its_engine_computes() {
+    let graphics: Vec<u32> = (0..32)
+        .filter(|engine| verdict::schedule::is_graphics(*engine))
+        .collect();
+    assert_eq!(graphics, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+}
