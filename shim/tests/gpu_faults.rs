@@ -15,7 +15,7 @@ use containerd_shim_protos::api;
 use containerd_shim_protos::shim_async::Task;
 use protobuf::well_known_types::any::Any;
 use protobuf::{EnumOrUnknown, MessageField};
-use shim::runtime::{Gpu, GpuError, GpuFault, Reaper, Share, Supervisor};
+use shim::runtime::{Gpu, GpuError, GpuFault, Readiness, Reaper, Share, Supervisor};
 use shim::task::{ContainerId, Event, Pid, Target};
 use shim::wire::TaskService;
 use tokio::runtime::Runtime;
@@ -50,7 +50,12 @@ struct Fake {
 }
 
 impl Gpu for Fake {
-    fn create(&self, _: &str, id: &ContainerId, _: &Path) -> Result<Option<Share>, GpuError> {
+    fn create(
+        &self,
+        _: &str,
+        id: &ContainerId,
+        _: &Path,
+    ) -> Result<Option<(Share, Readiness)>, GpuError> {
         if let Some(fault) = self.refuses {
             let text = "no card has 9000 MiB free".to_owned();
             return Err(GpuError { fault, text });
@@ -60,7 +65,10 @@ impl Gpu for Fake {
             gate.lock().expect("the gate").recv().expect("go");
         }
         self.created.fetch_add(1, Ordering::SeqCst);
-        Ok(Some(Box::new(Arc::clone(&self.held))))
+        Ok(Some((
+            Box::new(Arc::clone(&self.held)),
+            Box::new(|| Ok(())),
+        )))
     }
 
     fn arm(&self, _: &str, _: &ContainerId, init: Pid) -> Result<(), GpuError> {

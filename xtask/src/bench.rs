@@ -8,6 +8,7 @@ use std::fs;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use integration::cache::repository;
 use integration::command::{progress, succeed};
 use integration::containerd::{CGPU, RUNC};
@@ -23,9 +24,25 @@ use crate::{machine, table};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// What to measure; everything where nothing is named.
+    #[arg(value_name = "PART")]
+    parts: Vec<Part>,
     /// Fewer repetitions: to see that it works, not for numbers.
     #[arg(long)]
     quick: bool,
+}
+
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Calls: notified, of a container to a simulated card, and those that the filter lets pass.
+    Notified,
+    /// Allocations, a flood's neighbour, a resize, a broker's replacement.
+    Isolation,
+    /// Container starts with a vGPU, without one, and without cgpu.
+    Starts,
+    /// Memory of shim and broker.
+    Memory,
 }
 
 /// One line of `target/bench.json`.
@@ -60,17 +77,29 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let (calls, starts, blocks, turns) = if options.quick {
         (2_000, 5, 20, 3)
     } else {
-        (50_000, 40, 300, 15)
+        (50_000, 120, 300, 15)
     };
-    bench.notified_calls()?;
-    bench.simulated_calls(calls)?;
-    bench.passing_calls(blocks)?;
-    bench.allocations(turns, calls / 25)?;
-    bench.flood(turns.min(7), calls / 25)?;
-    bench.resize(turns * 4)?;
-    bench.replacement(turns * 2)?;
-    bench.starts(starts)?;
-    bench.memory()?;
+    let parts = match options.parts.as_slice() {
+        [] => Part::value_variants(),
+        named => named,
+    };
+    for part in parts {
+        match part {
+            Part::Notified => {
+                bench.notified_calls()?;
+                bench.simulated_calls(calls)?;
+                bench.passing_calls(blocks)?;
+            }
+            Part::Isolation => {
+                bench.allocations(turns, calls / 25)?;
+                bench.flood(turns.min(7), calls / 25)?;
+                bench.resize(turns * 4)?;
+                bench.replacement(turns * 2)?;
+            }
+            Part::Starts => bench.starts(starts)?,
+            Part::Memory => bench.memory()?,
+        }
+    }
     let Bench { rig, measured, .. } = bench;
     rig.finish()?;
 

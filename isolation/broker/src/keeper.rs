@@ -119,15 +119,19 @@ impl Keeper {
         surroundings::raise_descriptor_limit();
         let program = Program::this()?;
         let session = DriverSession::open(dir, &grant, &name)?;
-        let [notify, control] = ["notify.sock", "control.sock"].map(|socket| {
+        let listen = |socket: &str| {
             let path = dir.join(socket);
             // Left by a broker that was killed; the lock says that it is gone.
             let _absent = std::fs::remove_file(&path);
             UnixListener::bind(&path)
                 .map(OwnedFd::from)
                 .map_err(Error::io("listening on", &path))
-        });
-        let (notify, control) = (notify?, control?);
+        };
+        let notify = match surroundings::given_listener().map_err(Error::io("taking", dir))? {
+            Some(notify) => notify,
+            None => listen("notify.sock")?,
+        };
+        let control = listen("control.sock")?;
         let board = Board::memfd().map_err(Error::io("making the board for", dir))?;
         let copy = board
             .try_clone()

@@ -8,8 +8,9 @@
 
 use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -62,12 +63,25 @@ pub fn program(config: &Config) -> Result<PathBuf, Error> {
     Ok(me.with_file_name(PROGRAM))
 }
 
-/// Starts the container's broker and waits until it is ready.
+/// A broker that was started. Dropped unawaited it goes on; whoever ends the grant ends it.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    child: Child,
+    process: PidFd,
+    deadline: Instant,
+    timeout_ms: u64,
+    log: PathBuf,
+}
+
+/// Starts the container's broker. Listeners can be sent to it from now on: they wait in the socket until it takes them.
 ///
 /// # Errors
-/// It cannot be started, ends, says something else, or takes too long; it is dead then. The text has the last line of its log.
-pub(crate) fn start(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
+/// It cannot be started; nothing runs then.
+pub(crate) fn start(config: &Config, dir: &ContainerDir) -> Result<Starting, Error> {
+    let deadline = Instant::now() + Duration::from_millis(config.broker.start_timeout_ms);
     let program = program(config)?;
+    let socket = dir.notify_socket();
+    let listener = UnixListener::bind(&socket).map_err(Error::io("listen on", &socket))?;
     let log = dir.file("broker.log");
     let stderr = OpenOptions::new()
         .append(true)
@@ -81,7 +95,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
         .arg(dir.path())
         .env_clear()
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(OwnedFd::from(listener))
         .stdout(Stdio::piped())
         .stderr(stderr)
         .process_group(0)
@@ -90,23 +104,46 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
             path: program.clone(),
             source,
         })?;
-    let ready = record(dir, &child).and_then(|()| await_ready(config, child.stdout.take()));
-    if ready.is_err() {
-        end(&mut child);
+    let opened = i32::try_from(child.id())
+        .map_err(std::io::Error::other)
+        .and_then(PidFd::open)
+        .map_err(Error::io("watch", &program));
+    match record(dir, &child).and(opened) {
+        Ok(process) => Ok(Starting {
+            child,
+            process,
+            deadline,
+            timeout_ms: config.broker.start_timeout_ms,
+            log,
+        }),
+        Err(error) => {
+            // Nobody else has waited for it: it fails only for a process that has ended.
+            drop(child.kill());
+            drop(child.wait());
+            Err(error)
+        }
     }
-    ready.map_err(|error| match error {
-        Error::BrokerStart { problem, .. } => Error::BrokerStart {
-            problem,
-            log: last_line(&log),
-        },
-        other => other,
-    })
 }
 
-fn end(child: &mut Child) {
-    // Both fail only for a process that has ended and that somebody else waited for (a shim reaps all its children).
-    drop(child.kill());
-    drop(child.wait());
+impl Starting {
+    /// Waits until the broker is ready. A container that has none must not start.
+    ///
+    /// # Errors
+    /// It has ended, says something else, or takes too long; it is dead then. The text has the last line of its log.
+    pub(crate) fn wait(mut self) -> Result<(), Error> {
+        let stdout = self.child.stdout.take();
+        let Err(problem) = await_ready(self.deadline, self.timeout_ms, stdout) else {
+            return Ok(());
+        };
+        // It may have ended, and been waited for already: a shim reaps all its children.
+        drop(self.process.signal(libc::SIGKILL));
+        drop(self.process.wait_exit(KILL_TIMEOUT_MS));
+        drop(self.child.try_wait());
+        Err(Error::BrokerStart {
+            problem,
+            log: last_line(&self.log),
+        })
+    }
 }
 
 fn record(dir: &ContainerDir, child: &Child) -> Result<(), Error> {
@@ -124,15 +161,15 @@ fn record(dir: &ContainerDir, child: &Child) -> Result<(), Error> {
     std::fs::write(&path, text).map_err(Error::io("write", &path))
 }
 
-fn await_ready(config: &Config, stdout: Option<ChildStdout>) -> Result<(), Error> {
-    let failed = |problem: String| Error::BrokerStart {
-        problem,
-        log: String::new(),
-    };
+/// The error says what is wrong.
+fn await_ready(
+    deadline: Instant,
+    timeout_ms: u64,
+    stdout: Option<ChildStdout>,
+) -> Result<(), String> {
     let Some(mut stdout) = stdout else {
-        return Err(failed("its output is not connected".to_owned()));
+        return Err("its output is not connected".to_owned());
     };
-    let deadline = Instant::now() + Duration::from_millis(config.broker.start_timeout_ms);
     let mut said = Vec::new();
     while said.len() < READY.len() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -141,28 +178,25 @@ fn await_ready(config: &Config, stdout: Option<ChildStdout>) -> Result<(), Error
         let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, PollTimeout::from(left_ms)) {
             Ok(0) if Instant::now() >= deadline => {
-                return Err(failed(format!(
-                    "it is not ready after {} ms",
-                    config.broker.start_timeout_ms
-                )));
+                return Err(format!("it is not ready after {timeout_ms} ms"));
             }
             Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
             Ok(_) => {}
-            Err(errno) => return Err(failed(format!("its output cannot be waited for: {errno}"))),
+            Err(errno) => return Err(format!("its output cannot be waited for: {errno}")),
         }
         let mut bytes = [0; READY.len()];
         let wanted = READY.len() - said.len();
         match stdout.read(bytes.get_mut(..wanted).unwrap_or_default()) {
-            Ok(0) => return Err(failed("it ended before it was ready".to_owned())),
+            Ok(0) => return Err("it ended before it was ready".to_owned()),
             Ok(count) => said.extend(bytes.iter().take(count)),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(format!("its output cannot be read: {error}"))),
+            Err(error) => return Err(format!("its output cannot be read: {error}")),
         }
         if !READY.starts_with(&said) {
-            return Err(failed(format!(
+            return Err(format!(
                 "it said {:?} instead of ready",
                 String::from_utf8_lossy(&said)
-            )));
+            ));
         }
     }
     Ok(())

@@ -42,8 +42,8 @@ pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;
 pub use error::{Error, chain};
 pub use lifecycle::{
-    BrokerState, Life, Mount, Vgpu, VgpuState, arm, create, create_plain, disarm, disarm_if,
-    edit_exec, edit_exec_file, list, reclaim, release, release_if,
+    BrokerState, Life, Mount, Pending, Vgpu, VgpuState, arm, create, create_ahead, create_plain,
+    disarm, disarm_if, edit_exec, edit_exec_file, list, reclaim, release, release_if,
 };
 pub use request::Request;
 pub use resize::{Resized, resize_memory};

@@ -16,6 +16,7 @@ use cards::{CardGrant, ContainerKey, DoorKind, Grant};
 use verdict::filter::FilterSpec;
 
 use crate::backend::{self, Wanted};
+use crate::broker::Starting;
 use crate::bundle::Spec;
 use crate::host::Host;
 use crate::state::{self, ContainerDir};
@@ -62,6 +63,21 @@ impl Vgpu {
     #[must_use]
     pub fn filter(&self) -> Option<FilterSpec> {
         self.filter
+    }
+}
+
+/// What a container needs before it may start, and what is not waited for yet.
+#[derive(Debug)]
+#[must_use = "a container whose backend is not ready must not start"]
+pub struct Pending(Option<Starting>);
+
+impl Pending {
+    /// Waits until the container may start.
+    ///
+    /// # Errors
+    /// Its broker did not start; the text has the broker's own reason. The vGPU is to be released.
+    pub fn wait(self) -> Result<(), Error> {
+        self.0.map_or(Ok(()), Starting::wait)
     }
 }
 
@@ -165,6 +181,20 @@ pub fn create(
     create_watched(config, key, bundle, door, &Unwatched)
 }
 
+/// [`create`] for a door that has something to do while the broker starts: the runtime's `create` may run meanwhile, since
+/// the listeners that it sends wait in the broker's socket.
+///
+/// # Errors
+/// As [`create`].
+pub fn create_ahead(
+    config: &Config,
+    key: &ContainerKey,
+    bundle: &Path,
+    door: DoorKind,
+) -> Result<Option<(Vgpu, Pending)>, Error> {
+    create_ahead_watched(config, key, bundle, door, &Unwatched)
+}
+
 pub(crate) fn create_watched(
     config: &Config,
     key: &ContainerKey,
@@ -172,6 +202,34 @@ pub(crate) fn create_watched(
     door: DoorKind,
     watch: &dyn Watch,
 ) -> Result<Option<Vgpu>, Error> {
+    let created = create_ahead_watched(config, key, bundle, door, watch)?;
+    created
+        .map(|created| when_ready(config, key, created, watch))
+        .transpose()
+}
+
+fn when_ready(
+    config: &Config,
+    key: &ContainerKey,
+    (vgpu, pending): (Vgpu, Pending),
+    watch: &dyn Watch,
+) -> Result<Vgpu, Error> {
+    match pending
+        .wait()
+        .and_then(|()| watch.reached(Step::BrokerReady))
+    {
+        Ok(()) => Ok(vgpu),
+        Err(error) => Err(after_undoing(config, key, vgpu, error)),
+    }
+}
+
+fn create_ahead_watched(
+    config: &Config,
+    key: &ContainerKey,
+    bundle: &Path,
+    door: DoorKind,
+    watch: &dyn Watch,
+) -> Result<Option<(Vgpu, Pending)>, Error> {
     let mut spec = Spec::read(bundle)?;
     if let Some(mark) = edit::applied_for(&spec.value)? {
         match resolve_mark(config, &mark, bundle)? {
@@ -197,7 +255,7 @@ pub(crate) fn create_on_host(
 ) -> Result<Vgpu, Error> {
     let spec = Spec::read(bundle)?;
     let request = Request::from_spec(config, &spec.value)?.ok_or(Error::NoMemoryTerm)?;
-    create_on(
+    let created = create_on(
         config,
         host,
         key,
@@ -205,10 +263,11 @@ pub(crate) fn create_on_host(
         &request,
         (bundle, door),
         &Unwatched,
-    )
+    )?;
+    when_ready(config, key, created, &Unwatched)
 }
 
-/// [`create_watched`] on a host that was looked at.
+/// [`create_ahead`] on a host that was looked at.
 fn create_on(
     config: &Config,
     host: &Host,
@@ -217,7 +276,7 @@ fn create_on(
     request: &Request,
     (bundle, door): (&Path, DoorKind),
     watch: &dyn Watch,
-) -> Result<Vgpu, Error> {
+) -> Result<(Vgpu, Pending), Error> {
     state::prepare(&config.state_dir)?;
     let choice = backend::choose(config, host, wanted(request), backend::Runtime::Oci)?;
     let placed = grant(
@@ -232,7 +291,9 @@ fn create_on(
         },
         watch,
     )?;
-    let started = || -> Result<Vec<Mount>, Error> {
+    let started = || -> Result<(Vec<Mount>, Pending), Error> {
+        // It needs the grant alone: all that follows is done while it starts.
+        let pending = Pending(choice.backend.prepare(&placed.dir)?);
         let mounts = host.mounts(config, &placed.grant.cards)?;
         let mut edited = spec.value.clone();
         let filter = placed.filter(host);
@@ -249,12 +310,10 @@ fn create_on(
         edit::apply(&mut edited, &plan)?;
         spec.replace(&placed.dir, &edited)?;
         watch.reached(Step::SpecReplaced)?;
-        choice.backend.prepare(&placed.dir)?;
-        watch.reached(Step::BrokerReady)?;
-        Ok(mounts)
+        Ok((mounts, pending))
     };
     match started() {
-        Ok(mounts) => Ok(placed.into_vgpu(mounts, host)),
+        Ok((mounts, pending)) => Ok((placed.into_vgpu(mounts, host), pending)),
         Err(error) => Err(after_undoing(config, key, placed, error)),
     }
 }
@@ -279,11 +338,13 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
         },
         &Unwatched,
     )?;
-    let started = host.mounts(config, &placed.grant.cards).and_then(|mounts| {
-        choice.backend.prepare(&placed.dir)?;
+    let started = || -> Result<Vec<Mount>, Error> {
+        let pending = Pending(choice.backend.prepare(&placed.dir)?);
+        let mounts = host.mounts(config, &placed.grant.cards)?;
+        pending.wait()?;
         Ok(mounts)
-    });
-    match started {
+    };
+    match started() {
         Ok(mounts) => Ok(placed.into_vgpu(mounts, &host)),
         Err(error) => Err(after_undoing(config, key, placed, error)),
     }
@@ -623,9 +684,10 @@ fn end(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
 }
 
 /// The way back after a step that failed outside the lock.
-fn after_undoing(config: &Config, key: &ContainerKey, placed: Placed, error: Error) -> Error {
+/// What holds the door's lock is given up last.
+fn after_undoing<T>(config: &Config, key: &ContainerKey, held: T, error: Error) -> Error {
     report_failed_undo(key, release(config, key));
-    drop(placed);
+    drop(held);
     error
 }
 

@@ -33,9 +33,13 @@ pub struct GpuError {
 /// What holds a container's share while the shim lives.
 pub type Share = Box<dyn Any + Send>;
 
+/// Waits until a container that has a share may start.
+pub type Readiness = Box<dyn FnOnce() -> std::result::Result<(), GpuError> + Send>;
+
 /// Gives, edits and takes back shares. A seam for tests; the real one is [`Cards`].
 pub trait Gpu: Send + Sync + 'static {
-    /// Before `runc create`: edits the bundle if the container asks for a share. `None` has changed nothing.
+    /// Before `runc create`: edits the bundle if the container asks for a share. `None` has changed nothing. What the container
+    /// needs may still be starting while runc creates it; the readiness is waited for after that.
     ///
     /// # Errors
     /// The request is malformed or cannot be met; nothing is left behind.
@@ -44,7 +48,7 @@ pub trait Gpu: Send + Sync + 'static {
         namespace: &str,
         id: &ContainerId,
         bundle: &Path,
-    ) -> std::result::Result<Option<Share>, GpuError>;
+    ) -> std::result::Result<Option<(Share, Readiness)>, GpuError>;
 
     /// Between `runc create` and `runc start`: holds the container by what needs its first process. One that is not armed
     /// must not start.
@@ -107,10 +111,13 @@ impl Gpu for Cards {
         namespace: &str,
         id: &ContainerId,
         bundle: &Path,
-    ) -> std::result::Result<Option<Share>, GpuError> {
+    ) -> std::result::Result<Option<(Share, Readiness)>, GpuError> {
         let config = vgpu::Config::load()?;
-        let share = vgpu::create(&config, &key(namespace, id)?, bundle, vgpu::DoorKind::Shim)?;
-        Ok(share.map(|share| -> Share { Box::new(share) }))
+        let key = key(namespace, id)?;
+        let created = vgpu::create_ahead(&config, &key, bundle, vgpu::DoorKind::Shim)?;
+        Ok(created.map(|(share, pending)| -> (Share, Readiness) {
+            (Box::new(share), Box::new(move || Ok(pending.wait()?)))
+        }))
     }
 
     fn arm(

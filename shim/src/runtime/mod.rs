@@ -17,7 +17,7 @@ mod stdio;
 mod supervisor;
 
 pub use cgroup::{Blkio, Cgroup, CpuV1, CpuV2, MemoryV1, MemoryV2, Stats, StatsV1, StatsV2};
-pub use gpu::{Cards, Gpu, GpuError, GpuFault, Share};
+pub use gpu::{Cards, Gpu, GpuError, GpuFault, Readiness, Share};
 pub use reaper::Reaper;
 pub use runc::Runc;
 pub use spec::Spec;

@@ -3,12 +3,14 @@
 use std::error::Error as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use caps::{CapSet, CapsHashSet};
 use cards::Grant;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::AcceptConn;
 
 use super::Error;
 use crate::intake::{self, Handed};
@@ -48,6 +50,19 @@ pub(super) fn lock(dir: &Path) -> Result<File, Error> {
     } else {
         Err(Error::Taken(path))
     }
+}
+
+/// The socket that a door has bound and given as standard input: what is sent there before this process runs waits in it.
+/// `None` where the standard input is something else.
+pub(super) fn given_listener() -> io::Result<Option<OwnedFd>> {
+    let stdin = io::stdin();
+    if !getsockopt(&stdin.as_fd(), AcceptConn).unwrap_or(false) {
+        return Ok(None);
+    }
+    let listener = stdin.as_fd().try_clone_to_owned()?;
+    // A second descriptor would keep the socket open in every child.
+    nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(Some(listener))
 }
 
 /// Every file of the tenant is a descriptor here and in the broker.

@@ -33,8 +33,8 @@ impl Backend for Broker<'_> {
         }
     }
 
-    fn prepare(&self, dir: &ContainerDir) -> Result<(), Error> {
-        broker::start(self.config, dir)
+    fn prepare(&self, dir: &ContainerDir) -> Result<Option<broker::Starting>, Error> {
+        broker::start(self.config, dir).map(Some)
     }
 
     /// The filter holds from the container's first instruction on.

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::leaf::{Leaf, is_v2};
 use super::{Backend, Held, Kind, Strength, WhyNot, init};
+use crate::broker::Starting;
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Config, Error};
@@ -93,8 +94,8 @@ impl Backend for DriverLimit<'_> {
         Ok(())
     }
 
-    fn prepare(&self, _dir: &ContainerDir) -> Result<(), Error> {
-        Ok(())
+    fn prepare(&self, _dir: &ContainerDir) -> Result<Option<Starting>, Error> {
+        Ok(None)
     }
 
     fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {

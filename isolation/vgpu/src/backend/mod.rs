@@ -10,7 +10,7 @@
 //! a fallback. A backend's way around a container:
 //!
 //! ```text
-//!   prepare ── runc create ── arm ── start … ── disarm ── runc delete ── end
+//!   prepare ── runc create ── ready ── arm ── start … ── disarm ── runc delete ── end
 //! ```
 //!
 //! What `disarm` and `end` undo is read from the container's folder, so that both can be repeated, and a killed door's are
@@ -33,6 +33,7 @@ pub(crate) use self::init::lives as init_lives;
 pub(crate) use self::leaf::is_populated;
 use self::share::Share;
 pub use self::survey::{Offer, Survey, survey};
+use crate::broker::Starting;
 use crate::config::BackendKind;
 use crate::host::Host;
 use crate::state::ContainerDir;
@@ -123,8 +124,8 @@ pub(crate) trait Backend {
     /// Whether this host has what it needs.
     fn offered(&self, host: &Host) -> Result<(), WhyNot>;
 
-    /// Before the container is created; the grant is durable.
-    fn prepare(&self, dir: &ContainerDir) -> Result<(), Error>;
+    /// Before the container is created; the grant is durable. What it starts is waited for before the container may start.
+    fn prepare(&self, dir: &ContainerDir) -> Result<Option<Starting>, Error>;
 
     /// Between create and start: from here on the container is held, or it must not start.
     fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error>;

@@ -4,6 +4,7 @@ use cards::{DriverSpec, Grant};
 
 use super::{Backend, Held, Kind, Strength, WhyNot, init};
 use crate::Error;
+use crate::broker::Starting;
 use crate::host::Host;
 use crate::state::ContainerDir;
 
@@ -27,8 +28,8 @@ impl Backend for Share {
         }
     }
 
-    fn prepare(&self, _dir: &ContainerDir) -> Result<(), Error> {
-        Ok(())
+    fn prepare(&self, _dir: &ContainerDir) -> Result<Option<Starting>, Error> {
+        Ok(None)
     }
 
     /// Nothing is set; but without a broker only init says that the container lives.

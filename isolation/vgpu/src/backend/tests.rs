@@ -32,8 +32,8 @@ impl Backend for Played {
             })
         }
     }
-    fn prepare(&self, _dir: &ContainerDir) -> Result<(), Error> {
-        Ok(())
+    fn prepare(&self, _dir: &ContainerDir) -> Result<Option<Starting>, Error> {
+        Ok(None)
     }
     fn arm(&self, _dir: &ContainerDir, _grant: &Grant, _init: i32) -> Result<(), Error> {
         Ok(())

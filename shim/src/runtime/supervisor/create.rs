@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use super::Supervisor;
 use super::cell::{Cell, Holding, Live, ProcessStreams, lock};
 use crate::error::{Error, Result};
-use crate::runtime::gpu;
+use crate::runtime::gpu::{self, Readiness};
+use crate::runtime::reaper::Window;
 use crate::runtime::runc::{Calls, Runc};
 use crate::runtime::spec::Spec;
 use crate::task::{Container, Create, Pid, Step, Target};
@@ -58,7 +59,7 @@ impl Supervisor {
 
     async fn create_in(&self, cell: &Arc<Cell>) -> Result<Pid> {
         cell.calls.runc().save(&cell.bundle)?;
-        let share = {
+        let created = {
             let (namespace, id, bundle) =
                 (self.namespace.clone(), cell.id.clone(), cell.bundle.clone());
             gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
@@ -66,23 +67,37 @@ impl Supervisor {
             })
             .await?
         };
-        lock(&cell.live).share = share.map_or(Holding::Nothing, Holding::Share);
-        let created = self.create_runc(cell).await;
+        let readiness = created.map(|(share, readiness)| {
+            lock(&cell.live).share = Holding::Share(share);
+            readiness
+        });
+        let created = self.create_runc(cell, readiness).await;
         if created.is_err() {
             self.undo_create(cell).await;
         }
         created
     }
 
-    async fn create_runc(&self, cell: &Arc<Cell>) -> Result<Pid> {
+    async fn create_runc(&self, cell: &Arc<Cell>, readiness: Option<Readiness>) -> Result<Pid> {
         cell.mount().await?;
         let request = cell.stdio(&Target::Init)?;
         let window = self.reaper.window();
-        let (pid, copying) = cell.launch(&Target::Init, &request, &[], &window).await?;
-        if let Err(error) = self.arm(cell, pid).await {
-            if let Err(error) = window.kill(pid) {
-                tracing::warn!(container = %cell.id, %error, "cannot kill a process that is not held");
+        let launched = cell.launch(&Target::Init, &request, &[], &window).await;
+        // First: runc fails where nobody takes its listener, and does not know why.
+        let ready = match readiness {
+            Some(wait) => gpu::off_thread(&self.gpu, &self.reaper, move |_| wait()).await,
+            None => Ok(()),
+        };
+        let (pid, copying) = match (launched, ready) {
+            (Ok(launched), Ok(())) => launched,
+            (Ok((pid, _copying)), Err(error)) => {
+                kill_unheld(cell, &window, pid);
+                return Err(error);
             }
+            (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error),
+        };
+        if let Err(error) = self.arm(cell, pid).await {
+            kill_unheld(cell, &window, pid);
             return Err(error);
         }
         cell.attach(&Target::Init, copying);
@@ -123,5 +138,12 @@ impl Supervisor {
             tracing::error!(container = %cell.id, %error, "cannot give back the share of a card");
         }
         drop(std::mem::take(&mut *lock(&cell.live)));
+    }
+}
+
+/// A container that is not held must not start.
+fn kill_unheld(cell: &Cell, window: &Window, pid: Pid) {
+    if let Err(error) = window.kill(pid) {
+        tracing::warn!(container = %cell.id, %error, "cannot kill a process that is not held");
     }
 }
