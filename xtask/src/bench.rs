@@ -193,7 +193,11 @@ impl Bench {
         let rows: Vec<Row> =
             serde_json::from_value(said.json()?).context("rows of the notify bench")?;
         for (name, row, target) in [
-            ("notified call, answered", "answered, free", 12.0),
+            (
+                "notified call, answered by the broker (refusals, fewer than are held up)",
+                "answered, free",
+                12.0,
+            ),
             (
                 "notified call, executed on the duplicate",
                 "executed, free",

@@ -4,6 +4,9 @@
 //! *answered* when the broker refuses it (the struct is read, a status is written back), and *executed* when the driver makes
 //! a real ioctl on the duplicate; here it is `/dev/null`'s, which answers ENOTTY. Beside the scheduler's own choice of CPUs
 //! (*free*) all threads are measured on one CPU (*pinned*).
+//!
+//! Refusals that come too fast are held up (`health::throttle`), which is not what an answer costs. So answered calls are made
+//! in bursts that the throttle lets through, with a rest between two.
 
 #![expect(clippy::unwrap_used, reason = "a measurement fails by it")]
 
@@ -14,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broker::account::Slot;
 use broker::container::Container;
@@ -41,6 +44,13 @@ const EXECUTED: u32 = 0xc020_464f;
 /// A terminal's ioctl: it passes the filter, and `/dev/null` answers ENOTTY.
 const PASSED: u32 = 0x5401;
 const CALLS: usize = 40_000;
+/// Half of what the throttle lets through at once; in the rest that follows the bucket is full again.
+const BURST: Burst = Burst {
+    calls: 1_000,
+    unmeasured: 100,
+    rest: Duration::from_millis(700),
+};
+const BURSTS: usize = 10;
 
 /// A row of the result. Microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -56,8 +66,25 @@ struct Row {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Ask {
     cmd: u32,
-    calls: usize,
+    bursts: usize,
+    burst: Burst,
 }
+
+/// Calls one after the other.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Burst {
+    calls: usize,
+    /// The first of them: they find cold caches.
+    unmeasured: usize,
+    /// What follows.
+    rest: Duration,
+}
+
+const ONE_RUN: Burst = Burst {
+    calls: CALLS + CALLS / 10,
+    unmeasured: CALLS / 10,
+    rest: Duration::ZERO,
+};
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(launch::ROLE) {
@@ -101,13 +128,13 @@ fn measure(placement: &str) -> Vec<Row> {
     let (mut confined, socket) = launch::start(launch::WITH_FILTER).unwrap();
     let session = serve(launch::listener(&socket).unwrap());
     let mut rows = Vec::new();
-    for (name, socket, cmd) in [
-        ("no filter", &plain_socket, PASSED),
-        ("passed by the filter", &socket, PASSED),
-        ("answered", &socket, CONTROL),
-        ("executed", &socket, EXECUTED),
+    for (name, socket, cmd, bursts, burst) in [
+        ("no filter", &plain_socket, PASSED, 1, ONE_RUN),
+        ("passed by the filter", &socket, PASSED, 1, ONE_RUN),
+        ("answered", &socket, CONTROL, BURSTS, BURST),
+        ("executed", &socket, EXECUTED, 1, ONE_RUN),
     ] {
-        let ask = serde_json::to_vec(&Ask { cmd, calls: CALLS }).unwrap();
+        let ask = serde_json::to_vec(&Ask { cmd, bursts, burst }).unwrap();
         sys::fd_passing::send(socket.as_fd(), &ask, &[]).unwrap();
         let mut buffer = [0; 4096];
         let (count, _) = sys::fd_passing::receive(socket.as_fd(), &mut buffer).unwrap();
@@ -148,10 +175,11 @@ fn measured_process(role: &str) -> io::Result<()> {
     }
 }
 
-fn time_calls(file: BorrowedFd<'_>, Ask { cmd, calls }: Ask) -> Row {
+fn time_calls(file: BorrowedFd<'_>, Ask { cmd, bursts, burst }: Ask) -> Row {
     let mut arg = vec![0; usize::try_from((cmd >> 16) & 0x3fff).unwrap()];
-    let mut times: Vec<u128> = (0..calls + calls / 10)
-        .map(|_| {
+    let mut times = Vec::new();
+    for _burst in 0..bursts {
+        let timed = (0..burst.calls).map(|_| {
             // An unknown control; the status is reset, as programs do.
             if cmd == CONTROL {
                 put_u32(&mut arg, nvos54::CMD, 0xdead_beef);
@@ -162,9 +190,11 @@ fn time_calls(file: BorrowedFd<'_>, Ask { cmd, calls }: Ask) -> Row {
             let time = start.elapsed().as_nanos();
             assert_eq!(result.is_ok(), cmd == CONTROL, "{result:?}");
             time
-        })
-        .skip(calls / 10)
-        .collect();
+        });
+        times.extend(timed.skip(burst.unmeasured));
+        // Not waited for anything: the throttle's bucket fills with time.
+        std::thread::sleep(burst.rest);
+    }
     times.sort_unstable();
     let micros = |share: usize| {
         let nanos = times[(times.len() - 1) * share / 100];
