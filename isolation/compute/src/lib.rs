@@ -10,18 +10,29 @@
 
 #![forbid(unsafe_code)]
 
+pub mod breaker;
+mod cycle;
+mod doors;
+pub mod fence;
+pub mod files;
 pub mod governor;
+pub mod latency;
 pub mod lever;
+pub mod memory;
+mod probe;
+pub mod reason;
+mod settings;
 pub mod status;
 pub mod table;
-pub mod tier;
 pub mod world;
 
 pub use governor::{Fail, Governor, Setup};
 pub use lever::{Channel, Engine, Group, Lever, LeverError, Objects};
+pub use memory::{MemoryCard, MemoryTable};
+pub use plan::Tier;
+pub use reason::Reason;
 pub use status::{Counts, Gate, Latency, Status};
-pub use table::{Table, TableError};
-pub use tier::{Reason, Tier};
+pub use table::{Changes, FileTable, Owner, Seen, Table, TableError};
 pub use world::{Action, Event, Surroundings, Used};
 
 /// No gate stays closed for longer, whatever the table says.

@@ -1,9 +1,9 @@
 //! What a governor says of itself: for `cgpu ps`, metrics and logs.
 
-use plan::Terms;
+use plan::{Terms, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::tier::{Reason, Tier};
+use crate::reason::Reason;
 
 /// Whether a container's channels on a card may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +55,8 @@ pub struct Counts {
 pub struct Status {
     /// What was promised.
     pub terms: Terms,
-    /// By what it is held.
-    pub tier: Tier,
+    /// By what it is held; `None`: no channel group has been seen yet, so that nothing could be tried.
+    pub tier: Option<Tier>,
     /// Why by no more; `None` at tier 3 and while nothing was tried.
     pub reason: Option<Reason>,
     /// Whether the tier holds what the terms promise. `true` while nothing was tried.

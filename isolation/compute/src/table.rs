@@ -1,11 +1,20 @@
 //! The slots of one card: one page per container, written by its owner alone and read by the others.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 
-/// Bytes of a slot's page.
-pub const PAGE_BYTES: usize = 4096;
+use plan::{Page, PageError};
 
-/// What a table could not do. A governor goes on without: its own share holds, peers see it late or not.
+use crate::files::{SlotFiles, file_name};
+
+/// How often a page that was caught between two states is read again at once.
+const TORN_READS: u32 = 3;
+
+/// What a table could not do. A governor goes on without: its own share holds, and peers see it late or not at all.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// A file operation failed.
@@ -14,18 +23,283 @@ pub enum TableError {
         /// What was being done.
         step: &'static str,
         /// To which file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// The system's error.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
+    },
+    /// Another broker of the container lives.
+    #[error("slot {path} has an owner")]
+    Held {
+        /// The slot.
+        path: PathBuf,
+    },
+    /// A peer speaks another version, so that no layout can be agreed upon.
+    #[error("cannot join beside slot {path}")]
+    Version {
+        /// The peer's slot.
+        path: PathBuf,
+        /// Which version.
+        #[source]
+        source: PageError,
+    },
+    /// A page that its owner must not publish.
+    #[error("slot {key} was not published")]
+    Page {
+        /// Whose.
+        key: String,
+        /// Why.
+        #[source]
+        source: PageError,
     },
 }
 
-/// The slots of one card, as one of its containers has them.
+/// The process that holds a slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Its pid.
+    pub pid: u32,
+    /// When it started, clock ticks since boot.
+    pub start_time: u64,
+}
+
+/// What a look at the table has shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Whether what peers count as is other than at the last look: slots came or went, or announce other claims.
+    pub changes: Changes,
+    /// Files of living owners that are no pages, or were torn each time that they were read.
+    pub bad_pages: u64,
+}
+
+/// Whether something changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Changes {
+    /// Something did.
+    Some,
+    /// Nothing did.
+    #[default]
+    None,
+}
+
+/// The slots of one card, as one of its containers has them. Dropping a table is what a crash is: its page stays, without an owner.
 pub trait Table: fmt::Debug {
+    /// Who holds the slot.
+    fn owner(&self) -> Owner;
+
+    /// What the last owner left in the slot.
+    fn left_behind(&self) -> Option<&Page>;
+
     /// Writes the container's own page.
     ///
     /// # Errors
-    /// The page could not be written; the former one may stand, or be torn.
-    fn publish(&mut self, page: &[u8; PAGE_BYTES]) -> Result<(), TableError>;
+    /// The page was not written; peers go on with the former one.
+    fn publish(&mut self, page: &Page) -> Result<(), TableError>;
+
+    /// Looks at the others' pages.
+    ///
+    /// # Errors
+    /// The folder could not be read; what is known stays.
+    fn refresh(&mut self) -> Result<Seen, TableError>;
+
+    /// The pages of those who live, as of the last look, without the container's own.
+    fn peers(&self) -> &[Page];
+
+    /// Gives up the slot.
+    ///
+    /// # Errors
+    /// The file could not be removed; it has no owner then.
+    fn withdraw(&mut self) -> Result<(), TableError>;
+}
+
+/// Slots as files of a card's folder, see [`crate::files`].
+#[derive(Debug)]
+pub struct FileTable {
+    dir: PathBuf,
+    key: String,
+    owner: Owner,
+    left: Option<Page>,
+    seq: u64,
+    files: Option<SlotFiles>,
+    /// What is known of each file, by its name.
+    known: BTreeMap<OsString, Known>,
+    peers: Vec<Page>,
+}
+
+#[derive(Debug)]
+struct Known {
+    seq: u64,
+    page: Option<Page>,
+    looked: bool,
+}
+
+impl FileTable {
+    /// Takes the slot of the container `key` in the folder `cards/<uuid>/slots`, which is made if need be.
+    ///
+    /// # Errors
+    /// [`TableError::Held`]: another broker of this container lives. [`TableError::Version`]: a living peer's page is of another version. The system's.
+    pub fn take(dir: &Path, key: &str) -> Result<Self, TableError> {
+        let (files, left) = SlotFiles::take(dir, key)?;
+        // Peers skip a page whose sequence they know: the next one goes on from whatever stands there, torn or not.
+        let seq = left.as_deref().and_then(sequence).map_or(0, |seq| seq & !1);
+        let left = left
+            .as_deref()
+            .and_then(|bytes| Page::decode(bytes).ok())
+            .map(|(page, _)| page)
+            .filter(|page| page.key == key);
+        let mut table = Self {
+            dir: dir.to_owned(),
+            key: key.to_owned(),
+            owner: this_process(),
+            left,
+            seq,
+            files: Some(files),
+            known: BTreeMap::new(),
+            peers: Vec::new(),
+        };
+        if let Some((path, source)) = table.look()?.1 {
+            return Err(TableError::Version { path, source });
+        }
+        Ok(table)
+    }
+
+    /// Readable when slots have come or gone: a hint for [`crate::Event::PeersChanged`]. `None` where the system has no such descriptor to give.
+    #[must_use]
+    pub fn watch(&self) -> Option<BorrowedFd<'_>> {
+        self.files.as_ref().and_then(SlotFiles::watch)
+    }
+
+    fn look(&mut self) -> Result<(Seen, Option<(PathBuf, PageError)>), TableError> {
+        let Some(files) = &mut self.files else {
+            return Ok((Seen::default(), None));
+        };
+        let (known, dir) = (&mut self.known, &self.dir);
+        let mut seen = Seen::default();
+        let mut stranger = None;
+        files.each_live(|read| {
+            let before = known.get_mut(read.name);
+            if let Some(before) = before
+                && before.page.is_some()
+                && sequence(read.bytes) == Some(before.seq)
+            {
+                before.looked = true;
+                return;
+            }
+            let before = known.entry(read.name.to_owned()).or_insert(Known {
+                seq: 0,
+                page: None,
+                looked: true,
+            });
+            before.looked = true;
+            let mut decoded = Page::decode(read.bytes);
+            for _ in 0..TORN_READS {
+                if !matches!(decoded, Err(PageError::Torn)) {
+                    break;
+                }
+                decoded = Page::decode(&read.again());
+            }
+            match decoded {
+                Ok((page, seq)) if file_name(&page.key) == read.name => {
+                    if before
+                        .page
+                        .as_ref()
+                        .is_none_or(|before| !counts_alike(before, &page))
+                    {
+                        seen.changes = Changes::Some;
+                    }
+                    *before = Known {
+                        seq,
+                        page: Some(page),
+                        looked: true,
+                    };
+                }
+                // What it counted as before it became unreadable stands while it lives.
+                other => {
+                    seen.bad_pages += 1;
+                    if let Err(source @ PageError::Version { .. }) = other {
+                        stranger = Some((dir.join(read.name), source));
+                    }
+                }
+            }
+        })?;
+        known.retain(|_, peer| {
+            let stays = std::mem::take(&mut peer.looked);
+            if !stays && peer.page.is_some() {
+                seen.changes = Changes::Some;
+            }
+            stays
+        });
+        self.peers.clear();
+        self.peers
+            .extend(known.values().filter_map(|peer| peer.page.clone()));
+        Ok((seen, stranger))
+    }
+}
+
+impl Table for FileTable {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    fn left_behind(&self) -> Option<&Page> {
+        self.left.as_ref()
+    }
+
+    fn publish(&mut self, page: &Page) -> Result<(), TableError> {
+        let seq = self.seq.wrapping_add(2);
+        let bytes = page.encode(seq).map_err(|source| TableError::Page {
+            key: self.key.clone(),
+            source,
+        })?;
+        if let Some(files) = &self.files {
+            files.write(&bytes)?;
+        }
+        self.seq = seq;
+        Ok(())
+    }
+
+    fn refresh(&mut self) -> Result<Seen, TableError> {
+        self.look().map(|(seen, _)| seen)
+    }
+
+    fn peers(&self) -> &[Page] {
+        &self.peers
+    }
+
+    fn withdraw(&mut self) -> Result<(), TableError> {
+        self.peers.clear();
+        match self.files.take() {
+            Some(files) => files.withdraw(),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether two pages of one owner mean the same to a layout.
+pub(crate) fn counts_alike(one: &Page, other: &Page) -> bool {
+    one.key == other.key
+        && one.join_ns == other.join_ns
+        && one.now == other.now
+        && one.next == other.next
+}
+
+/// Where every version of a page has its sequence.
+fn sequence(bytes: &[u8]) -> Option<u64> {
+    let bytes = bytes.get(16..24)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn this_process() -> Owner {
+    let start_time = std::fs::read_to_string("/proc/self/stat")
+        .ok()
+        .and_then(|stat| {
+            // The second field is in parentheses and may hold anything; the start time is the 20th after it.
+            let rest = stat.rsplit_once(')')?.1;
+            rest.split_ascii_whitespace().nth(19)?.parse().ok()
+        })
+        .unwrap_or(0);
+    Owner {
+        pid: std::process::id(),
+        start_time,
+    }
 }

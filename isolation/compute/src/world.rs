@@ -1,5 +1,6 @@
 //! What the governor sees of the world, and what it asks for: the seam between it and real or virtual time.
 
+use plan::slot::RecoveryClient;
 use plan::{CardRules, Terms};
 
 use crate::lever::{Lever, LeverError, Objects};
@@ -71,6 +72,15 @@ pub trait Surroundings {
     fn admitted(&self, card: usize, key: &str) -> Option<Terms> {
         let _ = (card, key);
         None
+    }
+
+    /// How a client of the container on the card is reached by whoever has to open its gate, for the slot. Zeros where that is not known.
+    fn reach(&self, card: usize, client: u32) -> RecoveryClient {
+        let _ = card;
+        RecoveryClient {
+            client,
+            ..RecoveryClient::default()
+        }
     }
 
     /// The card's account, where there is a meter. Asked for a few times a second.

@@ -1,0 +1,62 @@
+//! What opens the gates of a container whose broker is dead.
+//!
+//! Whoever pulls these levers checks first that the process that the page names is still the same one (pid and start time), since the handles mean
+//! nothing elsewhere. Opening what is open does nothing, so that two fences at once are harmless.
+
+use plan::{GateState, Page};
+
+use crate::doors::BATCH;
+use crate::lever::{Channel, Lever};
+
+/// The levers that open what the owner of this page may have closed, in any order; none where its gate was open. `card` is the number that they bear.
+///
+/// A page names 256 channels at most: where it is full ([`plan::slot::CHANNELS_MAX`]), the container may have more, and whoever knows them all
+/// opens them too.
+#[must_use]
+pub fn levers(page: &Page, card: usize) -> Vec<Lever> {
+    if page.gate == GateState::Open {
+        return Vec::new();
+    }
+    let channels: Vec<Channel> = page
+        .recovery
+        .channels
+        .iter()
+        .map(|channel| Channel {
+            client: channel.client,
+            handle: channel.handle,
+        })
+        .collect();
+    channels
+        .chunks(BATCH)
+        .map(|channels| Lever::Open {
+            card,
+            channels: channels.to_vec(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::slot::RecoveryChannel;
+
+    #[test]
+    fn a_closed_gate_is_opened_in_batches_and_an_open_one_is_left_alone() {
+        let mut page = Page::new("a/b", 1, 2, 3);
+        page.recovery.channels = (0..100)
+            .map(|handle| RecoveryChannel { client: 7, handle })
+            .collect();
+        assert!(levers(&page, 0).is_empty());
+        page.gate = GateState::Unknown;
+        let pulled = levers(&page, 3);
+        let opened: Vec<u32> = pulled
+            .iter()
+            .flat_map(|lever| match lever {
+                Lever::Open { card: 3, channels } if channels.len() <= BATCH => channels.clone(),
+                other => panic!("{other:?}"),
+            })
+            .map(|channel| channel.handle)
+            .collect();
+        assert_eq!(opened, (0..100).collect::<Vec<_>>());
+    }
+}

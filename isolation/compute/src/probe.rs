@@ -1,0 +1,141 @@
+//! Which levers a driver accepts, tried on the first channel group that is seen, before it has work.
+//!
+//! ```text
+//! GET_TIMESLICE ─▶ SET the same ─▶ DISABLE after its slice ─▶ enable ─────────────────────────▶ Done (tier 3)
+//!      └ refused: SET what the layout says    └ refused: GPFIFO_SCHEDULE off ─▶ on ───────────▶ Done (tier 2)
+//!                                                              └ refused ─────────────────────▶ Done (tier 1, or 0)
+//! ```
+//! A group that goes away meanwhile ends nothing: the step is made on the next one.
+
+use crate::doors::{Doors, Hinge, Toward};
+use crate::lever::{Group, Lever, LeverError};
+
+/// What has been learnt of a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Learnt {
+    /// The status with which SET_TIMESLICE was refused.
+    pub(crate) slices_refused: Option<u32>,
+    /// By what the gate moves.
+    pub(crate) hinge: Hinge,
+    /// The last lever of the gate that was refused, and the status.
+    pub(crate) gate_refused: Option<(&'static str, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Read,
+    Write { slice_us: Option<u64> },
+    Close,
+    Reopen,
+    Done,
+}
+
+/// The questions, and how far they have got.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    step: Step,
+    learnt: Learnt,
+}
+
+impl Probe {
+    pub(crate) fn new() -> Self {
+        Self {
+            step: Step::Read,
+            learnt: Learnt {
+                slices_refused: None,
+                hinge: Hinge::Channels,
+                gate_refused: None,
+            },
+        }
+    }
+
+    /// What is known by now.
+    pub(crate) fn learnt(&self) -> Learnt {
+        self.learnt
+    }
+
+    /// Whether nothing is left to ask.
+    pub(crate) fn is_done(&self) -> bool {
+        self.step == Step::Done
+    }
+
+    /// A lever of the gate was refused in later life: the next weaker one is tried.
+    pub(crate) fn demote(&mut self, lever: &'static str, status: u32) {
+        self.learnt.gate_refused = Some((lever, status));
+        (self.learnt.hinge, self.step) = match self.learnt.hinge {
+            Hinge::Channels => (Hinge::Groups, Step::Close),
+            Hinge::Groups | Hinge::None => (Hinge::None, Step::Done),
+        };
+    }
+
+    /// The next question to this group. The gate's own are asked through `doors`, so that what a question closes is known to be closed.
+    pub(crate) fn pull(
+        &mut self,
+        card: usize,
+        group: &Group,
+        slice_us: u64,
+        doors: &mut Doors,
+    ) -> Option<Lever> {
+        let (client, handle) = (group.client, group.handle);
+        match self.step {
+            Step::Read => Some(Lever::GetTimeslice {
+                card,
+                client,
+                group: handle,
+            }),
+            Step::Write { slice_us: found } => Some(Lever::SetTimeslice {
+                card,
+                client,
+                group: handle,
+                slice_us: found.unwrap_or(slice_us),
+            }),
+            Step::Close => doors.pull(card, Toward::Closed, true),
+            Step::Reopen => {
+                let lever = doors.pull(card, Toward::Open, false);
+                if lever.is_none() {
+                    // What was closed has gone meanwhile.
+                    self.step = Step::Done;
+                }
+                lever
+            }
+            Step::Done => None,
+        }
+    }
+
+    /// Takes in an answer to the last question.
+    pub(crate) fn answered(&mut self, answer: &Result<Option<u64>, LeverError>) {
+        match (self.step, answer) {
+            (_, Err(LeverError::Lost(_) | LeverError::Gone)) | (Step::Done, _) => {}
+            (Step::Read, Ok(found)) => {
+                // A driver that answers nothing sensible is asked with a slice of ours.
+                let slice_us = found.filter(|slice_us| (1..=10_000_000).contains(slice_us));
+                self.step = Step::Write { slice_us };
+            }
+            (Step::Read, Err(LeverError::Status(_))) => {
+                self.step = Step::Write { slice_us: None };
+            }
+            (Step::Write { .. }, Ok(_)) => self.step = Step::Close,
+            (Step::Write { .. }, Err(LeverError::Status(status))) => {
+                self.learnt.slices_refused = Some(*status);
+                self.step = Step::Close;
+            }
+            (Step::Close, Ok(_)) => self.step = Step::Reopen,
+            (Step::Reopen, Ok(_)) => self.step = Step::Done,
+            (Step::Close | Step::Reopen, Err(LeverError::Status(status))) => {
+                let lever = self.learnt.hinge.lever();
+                self.demote(lever, *status);
+            }
+        }
+    }
+}
+
+impl Hinge {
+    /// The driver's name of the call.
+    pub(crate) fn lever(self) -> &'static str {
+        match self {
+            Self::Channels => "FIFO_DISABLE_CHANNELS",
+            Self::Groups => "GPFIFO_SCHEDULE",
+            Self::None => "no gate",
+        }
+    }
+}

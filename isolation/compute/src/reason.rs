@@ -1,0 +1,34 @@
+//! Why a container is held by fewer levers than there are.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a container is held by less than tier 3.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Reason {
+    /// The driver refused this lever.
+    Refused {
+        /// Name of the driver's call.
+        lever: String,
+        /// nvstatuscodes.h.
+        status: u32,
+    },
+    /// Calls took so long that the gate rests.
+    Slow {
+        /// When the gate is tried again.
+        until_ns: u64,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { lever, status } => {
+                write!(f, "the driver refused {lever} with status {status:#x}")
+            }
+            Self::Slow { .. } => f.write_str("calls to the driver are slow: the gate rests"),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What is set on each channel group once: its timeslice and its place in the runlist. Set when the layout changes or a group comes, never in between.
+
+use crate::lever::{Engine, Group, Lever, Objects};
+
+/// Interleave level of a container of high priority.
+const HIGH: u32 = 2;
+
+#[derive(Debug, Clone, Copy)]
+struct Applied {
+    client: u32,
+    handle: u32,
+    /// The last value that was tried, whether it was taken or refused: one that is refused is not tried again before it changes.
+    slice_us: Option<u64>,
+    level: Option<u32>,
+}
+
+/// What the layout wants of each group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Microseconds; `None`: the driver's own.
+    pub(crate) slice_us: Option<u64>,
+    /// Whether they go before all others.
+    pub(crate) first: First,
+}
+
+/// Whether groups go before all others in the runlist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// They do.
+    Yes,
+    /// They take turns with the others.
+    No,
+    /// The driver does not let us say.
+    Refused,
+}
+
+/// What was set so far on one card.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    applied: Vec<Applied>,
+}
+
+impl Settings {
+    /// Forgets groups that have gone.
+    pub(crate) fn follow(&mut self, objects: &Objects) {
+        self.applied
+            .retain(|applied| graphics(objects).any(|group| applied.is(group)));
+    }
+
+    /// Forgets everything: a predecessor may have set anything.
+    pub(crate) fn doubt(&mut self) {
+        self.applied.clear();
+    }
+
+    /// Whether a call is needed.
+    pub(crate) fn settled(&self, objects: &Objects, wanted: Wanted) -> bool {
+        graphics(objects).all(|group| self.next(0, group, wanted).is_none())
+    }
+
+    /// The next call, if one is needed.
+    pub(crate) fn pull(&mut self, card: usize, objects: &Objects, wanted: Wanted) -> Option<Lever> {
+        let (group, lever) =
+            graphics(objects).find_map(|group| Some((group, self.next(card, group, wanted)?)))?;
+        let at = match self.applied.iter().position(|applied| applied.is(group)) {
+            Some(at) => at,
+            None => {
+                self.applied.push(Applied {
+                    client: group.client,
+                    handle: group.handle,
+                    slice_us: None,
+                    level: None,
+                });
+                self.applied.len() - 1
+            }
+        };
+        if let Some(applied) = self.applied.get_mut(at) {
+            match &lever {
+                Lever::SetTimeslice { slice_us, .. } => applied.slice_us = Some(*slice_us),
+                Lever::Interleave { level, .. } => applied.level = Some(*level),
+                _ => {}
+            }
+        }
+        Some(lever)
+    }
+
+    /// A call did not reach the driver: it is made again.
+    pub(crate) fn lost(&mut self, lever: &Lever) {
+        let (Lever::SetTimeslice { client, group, .. } | Lever::Interleave { client, group, .. }) =
+            lever
+        else {
+            return;
+        };
+        for applied in &mut self.applied {
+            if (applied.client, applied.handle) == (*client, *group) {
+                match lever {
+                    Lever::SetTimeslice { .. } => applied.slice_us = None,
+                    _ => applied.level = None,
+                }
+            }
+        }
+    }
+
+    fn next(&self, card: usize, group: &Group, wanted: Wanted) -> Option<Lever> {
+        let applied = self.applied.iter().find(|applied| applied.is(group));
+        let (client, handle) = (group.client, group.handle);
+        if let Some(slice_us) = wanted.slice_us
+            && applied.and_then(|applied| applied.slice_us) != Some(slice_us)
+        {
+            return Some(Lever::SetTimeslice {
+                card,
+                client,
+                group: handle,
+                slice_us,
+            });
+        }
+        let level = applied.and_then(|applied| applied.level);
+        let wanted = match wanted.first {
+            First::Yes => HIGH,
+            // What was never raised is as the driver made it.
+            First::No if level.is_none_or(|level| level == 0) => return None,
+            First::No => 0,
+            First::Refused => return None,
+        };
+        (level != Some(wanted)).then_some(Lever::Interleave {
+            card,
+            client,
+            group: handle,
+            level: wanted,
+        })
+    }
+}
+
+impl Applied {
+    fn is(&self, group: &Group) -> bool {
+        (self.client, self.handle) == (group.client, group.handle)
+    }
+}
+
+fn graphics(objects: &Objects) -> impl Iterator<Item = &Group> {
+    objects
+        .groups
+        .iter()
+        .filter(|group| group.engine == Engine::Graphics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects(handles: &[u32]) -> Objects {
+        Objects {
+            generation: 1,
+            groups: handles
+                .iter()
+                .map(|handle| Group {
+                    client: 1,
+                    handle: *handle,
+                    engine: if *handle < 100 {
+                        Engine::Graphics
+                    } else {
+                        Engine::Other
+                    },
+                    channels: Vec::new(),
+                })
+                .collect(),
+        }
+    }
+
+    fn all(settings: &mut Settings, objects: &Objects, wanted: Wanted) -> Vec<Lever> {
+        std::iter::from_fn(|| settings.pull(0, objects, wanted)).collect()
+    }
+
+    #[test]
+    fn each_group_is_set_once_and_again_only_for_another_value() {
+        let mut settings = Settings::default();
+        let wanted = |slice_us, first| Wanted {
+            slice_us: Some(slice_us),
+            first,
+        };
+        let both = objects(&[1, 2, 100]);
+        assert_eq!(all(&mut settings, &both, wanted(500, First::No)).len(), 2);
+        assert!(settings.settled(&both, wanted(500, First::No)));
+        assert_eq!(all(&mut settings, &both, wanted(500, First::Yes)).len(), 2);
+        assert_eq!(
+            all(&mut settings, &objects(&[1, 2, 3]), wanted(500, First::Yes)).len(),
+            2
+        );
+        // Back among the others: the three levels are taken back, the slices stay.
+        let back = all(&mut settings, &objects(&[1, 2, 3]), wanted(500, First::No));
+        assert!(
+            back.len() == 3
+                && back
+                    .iter()
+                    .all(|lever| matches!(lever, Lever::Interleave { level: 0, .. }))
+        );
+        // A handle that is used again is a new group.
+        settings.follow(&objects(&[2, 3]));
+        assert_eq!(
+            all(&mut settings, &objects(&[1, 2, 3]), wanted(500, First::No)).len(),
+            1
+        );
+    }
+}
