@@ -68,7 +68,7 @@ enum Command {
     Metrics,
     /// Change a running container's slice; it is visible inside at once.
     #[cfg(feature = "nvml")]
-    Set(set::Options),
+    Set(Box<set::Options>),
     /// Replace the brokers of running containers by the installed program, one at a time, while their calls wait.
     #[cfg(feature = "nvml")]
     Upgrade(upgrade::Options),

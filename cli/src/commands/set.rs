@@ -1,24 +1,56 @@
-//! `cgpu set`: changes a running container's slice.
+//! `cgpu set`: changes a running container's slice, or the rules by which a card's time is divided.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use vgpu::{Config, ContainerKey, Resized};
+use vgpu::{Asked, Config, ContainerKey, Reshared, Resized, RulesAsked};
 
 use super::Form;
 use crate::model::JSON_VERSION;
+use crate::model::share::{Rules, Share};
 use crate::size::human;
 
 /// The options of `cgpu set`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// The container, as `cgpu ps` shows it; the namespace may be left out where the id is the only one.
-    container: String,
+    #[arg(required_unless_present = "card")]
+    container: Option<String>,
+    /// A card, by UUID or index: changes its rules, for all of its containers.
+    #[arg(long, value_name = "CARD", conflicts_with_all = ["container", "memory", "compute", "weight", "priority"])]
+    card: Option<String>,
     /// Its memory in all, e.g. 6Gi; split equally over its cards.
     #[arg(long)]
-    memory: String,
+    memory: Option<String>,
+    /// Its part of a card's time, 1 to 100 percent: a cap, or under policy soft a floor.
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    compute: Option<String>,
+    /// Its relative weight, 1 to 1000.
+    #[arg(long, allow_hyphen_values = true)]
+    weight: Option<String>,
+    /// Its compute policy, by number or name; `default` follows its card. With --card: of containers that name none;
+    /// `default` takes all rules from the configuration.
+    #[arg(long)]
+    policy: Option<String>,
+    /// high, normal or low.
+    #[arg(long)]
+    priority: Option<String>,
+    /// With --card: the most containers with compute terms, and what fair-share divides by.
+    #[arg(long, value_name = "N", requires = "card", allow_hyphen_values = true)]
+    max_tenants: Option<String>,
+    /// With --card: what becomes of the time of a container that has nothing to do: borrow or waste.
+    #[arg(long, requires = "card")]
+    idle: Option<String>,
+    /// With --card: the most percent that high priority gets while others wait, 20 to 99.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        requires = "card",
+        allow_hyphen_values = true
+    )]
+    prio_ratio: Option<String>,
     #[command(flatten)]
     form: Form,
 }
@@ -29,7 +61,46 @@ struct Changed {
     version: u32,
     namespace: String,
     container: String,
+    /// Slices whose quota changed.
     cards: Vec<ChangedCard>,
+    /// Cards on which the compute terms changed.
+    compute: Vec<ChangedShare>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChangedShare {
+    uuid: String,
+    before: Share,
+    now: Share,
+}
+
+impl From<Reshared> for ChangedShare {
+    fn from(reshared: Reshared) -> Self {
+        Self {
+            uuid: reshared.uuid,
+            before: Share::promised(&reshared.before),
+            now: Share::promised(&reshared.terms),
+        }
+    }
+}
+
+/// What `cgpu set --card --json` prints.
+#[derive(Debug, Serialize)]
+struct ChangedRules {
+    version: u32,
+    uuid: String,
+    before: Rules,
+    now: Rules,
+    /// Containers that have other terms now.
+    containers: Vec<ChangedContainer>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChangedContainer {
+    namespace: String,
+    container: String,
+    #[serde(flatten)]
+    share: ChangedShare,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,42 +127,116 @@ impl From<Resized> for ChangedCard {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let config = Config::load()?;
-    let key = find(&config, &options.container)?;
-    let cards = vgpu::resize_memory(&config, &key, &options.memory)
-        .with_context(|| format!("set the memory of {key}"))?;
+    match (&options.card, &options.container) {
+        (Some(card), _) => set_card(&config, options, card)?,
+        (None, Some(container)) => set_container(&config, options, container)?,
+        (None, None) => bail!("neither a container nor --card was named"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set_container(config: &Config, options: &Options, name: &str) -> anyhow::Result<()> {
+    let asked = Asked {
+        memory: options.memory.as_deref(),
+        compute: options.compute.as_deref(),
+        weight: options.weight.as_deref(),
+        policy: options.policy.as_deref(),
+        priority: options.priority.as_deref(),
+    };
+    if asked == Asked::default() {
+        bail!("nothing to change was named: --memory, --compute, --weight, --policy or --priority");
+    }
+    let key = find(config, name)?;
+    let done = vgpu::change(config, &key, &asked).with_context(|| format!("change {key}"))?;
     let changed = Changed {
         version: JSON_VERSION,
         namespace: key.namespace().to_owned(),
         container: key.id().to_owned(),
-        cards: cards.into_iter().map(ChangedCard::from).collect(),
+        cards: done.memory.into_iter().map(ChangedCard::from).collect(),
+        compute: done.compute.into_iter().map(ChangedShare::from).collect(),
     };
-    options.form.print(&changed, render)?;
-    Ok(ExitCode::SUCCESS)
+    options.form.print(&changed, render)
+}
+
+fn set_card(config: &Config, options: &Options, card: &str) -> anyhow::Result<()> {
+    let asked = RulesAsked {
+        policy: options.policy.as_deref(),
+        max_tenants: options.max_tenants.as_deref(),
+        idle: options.idle.as_deref(),
+        prio_ratio: options.prio_ratio.as_deref(),
+    };
+    if asked == RulesAsked::default() {
+        bail!("nothing to change was named: --policy, --max-tenants, --idle or --prio-ratio");
+    }
+    let done = vgpu::set_rules(config, card, &asked)
+        .with_context(|| format!("change the rules of card {card}"))?;
+    let changed = ChangedRules {
+        version: JSON_VERSION,
+        uuid: done.uuid,
+        before: Rules::from(&done.before),
+        now: Rules::from(&done.rules),
+        containers: done
+            .containers
+            .into_iter()
+            .map(|(key, reshared)| ChangedContainer {
+                namespace: key.namespace().to_owned(),
+                container: key.id().to_owned(),
+                share: reshared.into(),
+            })
+            .collect(),
+    };
+    options.form.print(&changed, render_rules)
+}
+
+fn render_rules(changed: &ChangedRules) -> String {
+    let mut lines = vec![format!(
+        "{}: {} -> {}",
+        changed.uuid,
+        changed.before.text(),
+        changed.now.text()
+    )];
+    lines.extend(changed.containers.iter().map(|one| {
+        format!(
+            "{}/{}: {} -> {}",
+            one.namespace,
+            one.container,
+            one.share.before.text(),
+            one.share.now.text()
+        )
+    }));
+    lines.join("\n")
 }
 
 fn render(changed: &Changed) -> String {
-    let lines: Vec<String> = changed
-        .cards
-        .iter()
-        .map(|card| {
-            let mut line = format!(
-                "{}/{} on {}: {} -> {}, {} in use",
-                changed.namespace,
-                changed.container,
-                card.uuid,
-                human(card.before_bytes),
-                human(card.quota_bytes),
-                human(card.used_bytes),
-            );
-            if card.over_bytes > 0 {
-                line.push_str(&format!(
-                    "; {} too much: new allocations are refused until it fits",
-                    human(card.over_bytes)
-                ));
-            }
-            line
-        })
-        .collect();
+    let memory = changed.cards.iter().map(|card| {
+        let mut line = format!(
+            "{}/{} on {}: {} -> {}, {} in use",
+            changed.namespace,
+            changed.container,
+            card.uuid,
+            human(card.before_bytes),
+            human(card.quota_bytes),
+            human(card.used_bytes),
+        );
+        if card.over_bytes > 0 {
+            line.push_str(&format!(
+                "; {} too much: new allocations are refused until it fits",
+                human(card.over_bytes)
+            ));
+        }
+        line
+    });
+    let compute = changed.compute.iter().map(|share| {
+        format!(
+            "{}/{} on {}: {} -> {}",
+            changed.namespace,
+            changed.container,
+            share.uuid,
+            share.before.text(),
+            share.now.text()
+        )
+    });
+    let lines: Vec<String> = memory.chain(compute).collect();
     lines.join("\n")
 }
 
@@ -151,6 +296,7 @@ mod tests {
             namespace: "default".to_owned(),
             container: "c1".to_owned(),
             cards: vec![card(1 << 30), card(3 << 30)],
+            compute: Vec::new(),
         };
         let text = render(&changed);
         let lines: Vec<&str> = text.lines().collect();

@@ -1,14 +1,16 @@
 //! The cards of this host, and what is granted of them.
 
-use cards::book::{Book, Books};
+use cards::book::{Book, Books, Defaults};
 use cards::inventory::Card;
 use cards::lock::StateLock;
 use cards::store::DiskStore;
+use cards::{CardKind, Promised};
 use serde::Serialize;
 use vgpu::Config;
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
+use super::share::Rules;
 
 /// What `cgpu cards` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,10 +46,37 @@ pub struct CardRow {
     pub granted_bytes: u64,
     /// What is left to grant, bytes; 0 for a card that is granted beyond its memory.
     pub free_bytes: u64,
+    /// How its time is divided, and what of it is promised.
+    pub compute: CardCompute,
     /// To whom.
     pub grants: Vec<CardGrantRow>,
     /// Why nothing is placed on it; absent: it is well.
     pub unhealthy: Option<String>,
+}
+
+/// A card's time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CardCompute {
+    /// Its rules.
+    #[serde(flatten)]
+    pub rules: Rules,
+    /// Containers that have been promised something.
+    pub tenants: usize,
+    /// What is reserved for containers whether they work or not, parts of a million.
+    pub reserved_ppm: u32,
+    /// What can still be reserved, parts of a million.
+    pub left_ppm: u32,
+}
+
+impl From<&Promised> for CardCompute {
+    fn from(promised: &Promised) -> Self {
+        Self {
+            rules: Rules::from(&promised.rules),
+            tenants: promised.tenants(),
+            reserved_ppm: promised.reserved_ppm(),
+            left_ppm: promised.left_ppm(),
+        }
+    }
 }
 
 /// One container's part of a card.
@@ -77,17 +106,30 @@ pub struct Orphan {
 pub fn collect(config: &Config) -> anyhow::Result<Cards> {
     let driver = HostDriver::of(config);
     let inventory = driver.inventory(config)?;
-    let books = if config.state_dir.is_dir() {
-        let lock = StateLock::take(&config.state_dir)?;
-        Books::open(&lock, &config.state_dir, &DiskStore).all()?
-    } else {
-        Vec::new()
-    };
     let (driver_version, found) = match inventory {
         Some(inventory) => (Some(inventory.driver_version), inventory.cards),
         None => (None, Vec::new()),
     };
-    let mut joined = join(driver, driver_version, &found, &books);
+    let defaults = Defaults {
+        rules: config.compute.rules(found.len()),
+        kind: match driver {
+            HostDriver::Sim => CardKind::Simulated,
+            HostDriver::Kernel | HostDriver::None => CardKind::Real,
+        },
+    };
+    let nothing = Promised::nothing(defaults.rules.clone(), defaults.kind);
+    let (books, promised) = if config.state_dir.is_dir() {
+        let lock = StateLock::take(&config.state_dir)?;
+        let books = Books::open(&lock, &config.state_dir, &DiskStore);
+        let promised = found
+            .iter()
+            .map(|card| books.promises(&card.uuid, &defaults))
+            .collect::<Result<_, _>>()?;
+        (books.all()?, promised)
+    } else {
+        (Vec::new(), vec![nothing; found.len()])
+    };
+    let mut joined = join(driver, driver_version, (&found, &promised), &books);
     for (row, card) in joined.cards.iter_mut().zip(&found) {
         let health = cards::health::of(&config.state_dir, &card.uuid)?;
         row.unhealthy = health.map(|health| health.reason);
@@ -98,12 +140,13 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
 fn join(
     driver: HostDriver,
     driver_version: Option<String>,
-    found: &[Card],
+    (found, promised): (&[Card], &[Promised]),
     books: &[Book],
 ) -> Cards {
     let cards = found
         .iter()
-        .map(|card| {
+        .zip(promised)
+        .map(|(card, promised)| {
             let book = books.iter().find(|book| book.uuid == card.uuid);
             let granted_bytes = book.map_or(0, Book::booked_bytes);
             CardRow {
@@ -115,6 +158,7 @@ fn join(
                 memory_bytes: card.memory_bytes,
                 granted_bytes,
                 free_bytes: card.memory_bytes.saturating_sub(granted_bytes),
+                compute: CardCompute::from(promised),
                 grants: book.map_or_else(Vec::new, rows),
                 unhealthy: None,
             }
@@ -167,10 +211,16 @@ mod tests {
             }))
             .unwrap()
         };
+        let mut promised = Promised::nothing(cards::CardRules::default(), CardKind::Simulated);
+        let fixed = cards::ComputeTerms {
+            percent: Some(30),
+            ..cards::ComputeTerms::default()
+        };
+        promised.holders.push(promised.admit(&fixed).unwrap());
         let document = join(
             HostDriver::Sim,
             Some("570.195.03".to_owned()),
-            &[card],
+            (&[card], &[promised]),
             &[book("GPU-1"), book("GPU-2")],
         );
         crate::model::snapshot::check(&document, "cards");

@@ -7,6 +7,8 @@ use serde::Deserialize;
 use vgpu::{BrokerState, Config, VgpuState};
 
 use super::cards::{Cards, collect as collect_cards};
+use super::ps::promised;
+use super::share::Share;
 
 /// One moment of this host.
 #[derive(Debug, Default, PartialEq)]
@@ -51,6 +53,8 @@ pub struct SliceMetrics {
     pub peak_bytes: Option<u64>,
     /// Allocations that did not fit.
     pub refused: Option<u64>,
+    /// Its part of the card's time.
+    pub share: Share,
 }
 
 /// One card.
@@ -64,6 +68,10 @@ pub struct CardMetrics {
     pub memory_bytes: u64,
     /// What is granted, bytes.
     pub granted_bytes: u64,
+    /// What of its time is reserved, parts of a million.
+    pub reserved_ppm: u32,
+    /// What can still be reserved, parts of a million.
+    pub left_ppm: u32,
 }
 
 /// What a broker says went wrong. A field that it does not know is 0.
@@ -127,6 +135,8 @@ struct StatusCard {
     peak_bytes: u64,
     #[serde(default)]
     refused: u64,
+    #[serde(default)]
+    compute: serde_json::Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -150,7 +160,10 @@ struct Broker {
 /// # Errors
 /// A state folder, grant or book that cannot be read.
 pub fn collect(config: &Config) -> anyhow::Result<Metrics> {
-    let containers = vgpu::list(config)?.iter().map(one).collect();
+    let containers = vgpu::list(config)?
+        .iter()
+        .map(|state| Ok(one(state, &promised(config, &state.grant)?)))
+        .collect::<Result<_, vgpu::Error>>()?;
     Ok(Metrics {
         containers,
         cards: of_cards(collect_cards(config)?),
@@ -166,11 +179,13 @@ fn of_cards(cards: Cards) -> Vec<CardMetrics> {
             minor: card.minor,
             memory_bytes: card.memory_bytes,
             granted_bytes: card.granted_bytes,
+            reserved_ppm: card.compute.reserved_ppm,
+            left_ppm: card.compute.left_ppm,
         })
         .collect()
 }
 
-fn one(vgpu: &VgpuState) -> ContainerMetrics {
+fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
     let grant = &vgpu.grant;
     let answered = vgpu
         .status
@@ -181,7 +196,9 @@ fn one(vgpu: &VgpuState) -> ContainerMetrics {
     let slices = grant
         .cards
         .iter()
-        .map(|slice| {
+        .enumerate()
+        .map(|(at, slice)| {
+            let promised = promised.get(at).cloned().unwrap_or_default();
             let told = status
                 .cards
                 .iter()
@@ -192,6 +209,10 @@ fn one(vgpu: &VgpuState) -> ContainerMetrics {
                 used_bytes: told.map(|card| card.used_bytes),
                 peak_bytes: told.map(|card| card.peak_bytes),
                 refused: told.map(|card| card.refused),
+                share: match told {
+                    Some(card) => Share::told(promised, &card.compute),
+                    None => promised,
+                },
             }
         })
         .collect();
@@ -246,24 +267,33 @@ mod tests {
 
     #[test]
     fn what_the_broker_says_counts_and_what_it_does_not_say_is_absent_or_zero() {
-        let silent = one(&state(None));
+        let silent = one(&state(None), &[]);
         assert!(!silent.is_up);
         assert_eq!(
             (silent.slices[0].quota_bytes, silent.slices[0].used_bytes),
             (4096, None)
         );
-        let told = one(&state(Some(json!({
-            "cards": [{"uuid": "GPU-1", "quota_bytes": 8192, "used_bytes": 10, "peak_bytes": 20, "refused": 3}],
-            "calls": {"total": 7, "refused": 2},
-            "broker": {"replaced": 1, "pid": 5},
-            "health": {"violations": 1, "incidents": {"xid": 2},
-                       "drift": [{"uuid": "GPU-1", "driver_bytes": 9, "ledger_bytes": 8}]},
-        }))));
+        let told = one(
+            &state(Some(json!({
+                "cards": [{"uuid": "GPU-1", "quota_bytes": 8192, "used_bytes": 10, "peak_bytes": 20, "refused": 3,
+                           "compute": {"tier": "three", "used_ns": 9, "counts": {"calls": 4}}}],
+                "calls": {"total": 7, "refused": 2},
+                "broker": {"replaced": 1, "pid": 5},
+                "health": {"violations": 1, "incidents": {"xid": 2},
+                           "drift": [{"uuid": "GPU-1", "driver_bytes": 9, "ledger_bytes": 8}]},
+            }))),
+            &[],
+        );
         assert!(told.is_up);
         assert_eq!(told.mode, "strict");
         assert_eq!(
             (told.slices[0].quota_bytes, told.slices[0].refused),
             (8192, Some(3))
+        );
+        let share = &told.slices[0].share;
+        assert_eq!(
+            (share.tier.as_deref(), share.used_ns, share.lever_calls),
+            (Some("3"), Some(9), Some(4))
         );
         assert!(told.calls.contains(&("refused", 2)) && told.calls.contains(&("replayed", 0)));
         assert_eq!(

@@ -12,6 +12,8 @@ pub mod host_driver;
 pub mod metrics;
 #[cfg(feature = "nvml")]
 pub mod ps;
+#[cfg(feature = "nvml")]
+pub mod share;
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.
 pub const JSON_VERSION: u32 = 1;

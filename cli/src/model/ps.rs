@@ -2,15 +2,18 @@
 
 use std::path::Path;
 
-use cards::grant::{ComputeTerms, Priority};
+use cards::grant::{ComputeMode, ComputeTerms, Priority};
 use cards::lock::FileLock;
-use cards::{Backend, DoorKind, DriverSpec, IoUring, ManagedMemory, Mode, OnViolation, Weakness};
+use cards::{
+    Backend, DoorKind, DriverSpec, Grant, IoUring, ManagedMemory, Mode, OnViolation, Weakness,
+};
 use serde::{Deserialize, Serialize};
 use vgpu::{BrokerState, Config, Life, VgpuState};
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
 use super::metrics::Health;
+use super::share::Share;
 
 /// What `cgpu ps` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -56,7 +59,7 @@ pub struct PsVgpu {
     pub on_violation: OnViolation,
     /// The group whose containers may import each other's exported memory.
     pub share_group: Option<String>,
-    /// Its compute terms.
+    /// What it asked of its cards' time; [`PsCard::share`] has what came of it.
     pub compute: PsCompute,
     /// Its slices.
     pub cards: Vec<PsCard>,
@@ -156,8 +159,10 @@ pub struct PsCompute {
     pub percent: Option<u32>,
     /// Relative weight.
     pub weight: Option<u32>,
-    /// `normal` or `high`.
+    /// `high`, `normal` or `low`.
     pub priority: Priority,
+    /// Whether it had not started if its terms could not be held: `strict` or `best-effort`.
+    pub mode: ComputeMode,
 }
 
 impl From<&ComputeTerms> for PsCompute {
@@ -167,6 +172,7 @@ impl From<&ComputeTerms> for PsCompute {
             percent: terms.percent,
             weight: terms.weight,
             priority: terms.priority,
+            mode: terms.mode,
         }
     }
 }
@@ -186,6 +192,8 @@ pub struct PsCard {
     pub peak_bytes: Option<u64>,
     /// Allocations refused.
     pub refused: Option<u64>,
+    /// Its part of the card's time.
+    pub share: Share,
 }
 
 /// A process of a container.
@@ -251,6 +259,8 @@ struct BrokerCard {
     peak_bytes: u64,
     #[serde(default)]
     refused: u64,
+    #[serde(default)]
+    compute: serde_json::Value,
 }
 
 /// `broker.pid` of a container's folder.
@@ -271,12 +281,25 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
             .join("vgpus")
             .join(state.grant.key.relative_dir());
         let door_lives = FileLock::is_held(&dir.join("door.lock"))?;
-        vgpus.push(one(&state, door_lives, broker_pid(&dir)));
+        let promised = promised(config, &state.grant)?;
+        vgpus.push(one(&state, door_lives, broker_pid(&dir), &promised));
     }
     Ok(Ps {
         version: JSON_VERSION,
         vgpus,
     })
+}
+
+/// What was promised of each card's time, in the order of the grant's cards.
+pub(super) fn promised(config: &Config, grant: &Grant) -> Result<Vec<Share>, vgpu::Error> {
+    grant
+        .cards
+        .iter()
+        .map(|slice| {
+            let terms = cards::rules::terms_on(&config.state_dir, &slice.uuid, &grant.compute)?;
+            Ok(Share::promised(&terms))
+        })
+        .collect()
 }
 
 fn broker_pid(container_dir: &Path) -> Option<i32> {
@@ -285,7 +308,7 @@ fn broker_pid(container_dir: &Path) -> Option<i32> {
     Some(written.pid)
 }
 
-fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
+fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[Share]) -> PsVgpu {
     let grant = &vgpu.grant;
     let status: Option<BrokerStatus> = vgpu
         .status
@@ -302,7 +325,9 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
     let cards = grant
         .cards
         .iter()
-        .map(|slice| {
+        .enumerate()
+        .map(|(at, slice)| {
+            let promised = promised.get(at).cloned().unwrap_or_default();
             let told = status.as_ref().and_then(|status| {
                 status
                     .cards
@@ -316,6 +341,10 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>) -> PsVgpu {
                 used_bytes: told.map(|card| card.used_bytes),
                 peak_bytes: told.map(|card| card.peak_bytes),
                 refused: told.map(|card| card.refused),
+                share: match told {
+                    Some(card) => Share::told(promised, &card.compute),
+                    None => promised,
+                },
             }
         })
         .collect();
@@ -381,7 +410,11 @@ mod tests {
         json!({
             "version": 1, "container": "default/c1",
             "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30, "used_bytes": 64 << 20,
-                       "peak_bytes": 128 << 20, "refused": 2}],
+                       "peak_bytes": 128 << 20, "refused": 2, "compute": {
+                           "terms": {"policy": "fixed", "percent": 30, "weight": 1, "priority": "normal"}, "tier": "three", "reason": null,
+                           "holds": true, "entitlement_ppm": 300_000, "gate": {"state": "open"}, "window_ns": 100_000_000, "slice_us": 0,
+                           "tenants": 2, "ratio_enforced": null, "latency": {"mean_ns": 160_000},
+                           "counts": {"calls": 40, "alarms": 0}, "used_ns": 1_500_000_000_u64, "used_ppm": 299_000}}],
             "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
             "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
             "listeners": 1, "something_newer": true,
@@ -397,11 +430,18 @@ mod tests {
             "weakened": ["cap-sys-admin", "dri"],
         }))
         .unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config {
+            state_dir: folder.path().to_owned(),
+            ..Config::default()
+        };
+        let promised = promised(&config, &loose.grant).unwrap();
+        let running = granted(Some(status()), BrokerState::Alive);
         let document = Ps {
             version: JSON_VERSION,
             vgpus: vec![
-                one(&granted(Some(status()), BrokerState::Alive), true, Some(99)),
-                one(&loose, false, Some(99)),
+                one(&running, true, Some(99), &promised),
+                one(&loose, false, Some(99), &promised),
             ],
         };
         crate::model::snapshot::check(&document, "ps");
@@ -421,12 +461,15 @@ mod tests {
             (None, BrokerState::Gone, true, State::BrokerGone),
             (None, BrokerState::Gone, false, State::Stale),
         ] {
-            assert_eq!(one(&granted(answer, broker), door_lives, None).state, state);
+            assert_eq!(
+                one(&granted(answer, broker), door_lives, None, &[]).state,
+                state
+            );
         }
         for (life, state) in [(Life::Live, State::Running), (Life::Stale, State::Stale)] {
             let mut vgpu = granted(None, BrokerState::None);
             vgpu.life = life;
-            assert_eq!(one(&vgpu, false, None).state, state);
+            assert_eq!(one(&vgpu, false, None, &[]).state, state);
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::table;
 use crate::model::cards::{CardGrantRow, Cards};
 use crate::model::host_driver::HostDriver;
+use crate::model::share::percent_of;
 use crate::size::human;
 
 /// The cards, and below them who holds what.
@@ -26,6 +27,9 @@ pub fn render(cards: &Cards) -> String {
             "GRANTED",
             "FREE TO GRANT",
             "VGPUS",
+            "COMPUTE",
+            "RESERVED",
+            "LEFT",
             "HEALTH",
         ]);
         for card in &cards.cards {
@@ -37,6 +41,9 @@ pub fn render(cards: &Cards) -> String {
                 human(card.granted_bytes),
                 human(card.free_bytes),
                 card.grants.len().to_string(),
+                card.compute.rules.policy.to_owned(),
+                percent_of(card.compute.reserved_ppm.into()),
+                percent_of(card.compute.left_ppm.into()),
                 card.unhealthy.clone().unwrap_or_else(|| "ok".to_owned()),
             ]);
         }

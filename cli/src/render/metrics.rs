@@ -33,13 +33,32 @@ struct OfKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfShare {
+    namespace: String,
+    container: String,
+    uuid: String,
+    policy: String,
+    priority: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTier {
+    namespace: String,
+    container: String,
+    uuid: String,
+    tier: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfCard {
     uuid: String,
     minor: u32,
 }
 
 type Gauges<L> = Family<L, Gauge<u64, AtomicU64>>;
+type Ratios<L> = Family<L, Gauge<f64, AtomicU64>>;
 type Counters<L> = Family<L, Counter<u64, AtomicU64>>;
+type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 
 /// One text for one scrape.
 ///
@@ -48,6 +67,8 @@ type Counters<L> = Family<L, Counter<u64, AtomicU64>>;
 pub fn render(metrics: &Metrics) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("cgpu");
     containers(&mut registry, &metrics.containers);
+    shares(&mut registry, &metrics.containers);
+    let (reserved, left) = (Ratios::default(), Ratios::default());
     let (memory, granted) = (Gauges::default(), Gauges::default());
     for card in &metrics.cards {
         let labels = OfCard {
@@ -56,7 +77,21 @@ pub fn render(metrics: &Metrics) -> anyhow::Result<String> {
         };
         memory.get_or_create(&labels).set(card.memory_bytes);
         granted.get_or_create(&labels).set(card.granted_bytes);
+        reserved
+            .get_or_create(&labels)
+            .set(ratio(card.reserved_ppm.into()));
+        left.get_or_create(&labels).set(ratio(card.left_ppm.into()));
     }
+    registry.register(
+        "card_compute_reserved_ratio",
+        "What of a card's time is reserved for containers whether they work or not",
+        reserved,
+    );
+    registry.register(
+        "card_compute_left_ratio",
+        "What of a card's time can still be reserved",
+        left,
+    );
     registry.register(
         "card_memory_bytes",
         "All of a card's memory that can be granted",
@@ -70,6 +105,127 @@ pub fn render(metrics: &Metrics) -> anyhow::Result<String> {
     let mut text = String::new();
     encode(&mut text, &registry).context("write the metrics")?;
     Ok(text)
+}
+
+/// Parts of a million as a ratio; exact for a double.
+fn ratio(ppm: u64) -> f64 {
+    f64::from(u32::try_from(ppm).unwrap_or(u32::MAX)) / 1e6
+}
+
+/// Nanoseconds as seconds: exact to a microsecond for 270 years, which is what a double holds.
+fn seconds(ns: u64) -> f64 {
+    let of = |part: u64| f64::from(u32::try_from(part).unwrap_or(u32::MAX));
+    of(ns / 1_000_000_000) + of(ns % 1_000_000_000) / 1e9
+}
+
+fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
+    let (entitlement, part) = (Ratios::default(), Ratios::default());
+    let (terms, tiers) = (Gauges::<OfShare>::default(), Gauges::<OfTier>::default());
+    let (percent, weight) = (Gauges::default(), Gauges::default());
+    let (used, latency) = (Seconds::<OfSlice>::default(), Ratios::default());
+    let (levers, alarms) = (
+        Counters::<OfSlice>::default(),
+        Counters::<OfSlice>::default(),
+    );
+    for one in all {
+        for slice in &one.slices {
+            let labels = OfSlice {
+                namespace: one.namespace.clone(),
+                container: one.container.clone(),
+                uuid: slice.uuid.clone(),
+            };
+            let share = &slice.share;
+            if let (Some(policy), Some(priority)) = (&share.policy, &share.priority) {
+                let of = OfShare {
+                    namespace: one.namespace.clone(),
+                    container: one.container.clone(),
+                    uuid: slice.uuid.clone(),
+                    policy: policy.clone(),
+                    priority: priority.clone(),
+                };
+                terms.get_or_create(&of).set(1);
+            }
+            if let Some(tier) = &share.tier {
+                let of = OfTier {
+                    namespace: one.namespace.clone(),
+                    container: one.container.clone(),
+                    uuid: slice.uuid.clone(),
+                    tier: tier.clone(),
+                };
+                tiers.get_or_create(&of).set(1);
+            }
+            for (family, value) in [(&percent, share.percent), (&weight, share.weight)] {
+                if let Some(value) = value {
+                    Family::get_or_create(family, &labels).set(value);
+                }
+            }
+            for (family, ppm) in [
+                (&entitlement, share.entitlement_ppm),
+                (&part, share.used_ppm),
+            ] {
+                if let Some(ppm) = ppm {
+                    Family::get_or_create(family, &labels).set(ratio(ppm));
+                }
+            }
+            if let Some(ns) = share.used_ns {
+                used.get_or_create(&labels).inc_by(seconds(ns));
+            }
+            if let Some(ns) = share.lever_latency_ns {
+                latency.get_or_create(&labels).set(seconds(ns));
+            }
+            for (family, count) in [(&levers, share.lever_calls), (&alarms, share.alarms)] {
+                if let Some(count) = count {
+                    Family::get_or_create(family, &labels).inc_by(count);
+                }
+            }
+        }
+    }
+    registry.register(
+        "compute_terms",
+        "1 for the policy and priority by which the container gets a card's time",
+        terms,
+    );
+    registry.register(
+        "compute_percent",
+        "The container's cap (fixed) or floor (soft), percent of a card's time",
+        percent,
+    );
+    registry.register("compute_weight", "The container's weight", weight);
+    registry.register(
+        "compute_entitlement_ratio",
+        "What the container is entitled to of a card's time among those that are there",
+        entitlement,
+    );
+    registry.register(
+        "compute_used_ratio",
+        "What the container had of a card's time in the last second or so",
+        part,
+    );
+    registry.register(
+        "compute_used_seconds",
+        "A card's time that the container has had",
+        used,
+    );
+    registry.register(
+        "compute_tier",
+        "1 for the tier by which the container's share is held",
+        tiers,
+    );
+    registry.register(
+        "compute_lever_calls",
+        "Calls to a card's scheduler for the container",
+        levers,
+    );
+    registry.register(
+        "compute_lever_latency_seconds",
+        "How long such a call takes",
+        latency,
+    );
+    registry.register(
+        "compute_alarms",
+        "Times that the container's share could not be held",
+        alarms,
+    );
 }
 
 fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
@@ -207,6 +363,7 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
 mod tests {
     use super::*;
     use crate::model::metrics::{CardMetrics, Drift, Health, Incidents, SliceMetrics};
+    use crate::model::share::Share;
 
     #[test]
     fn every_sample_is_named_with_its_container_and_card() {
@@ -222,6 +379,19 @@ mod tests {
                     used_bytes: Some(64),
                     peak_bytes: None,
                     refused: Some(2),
+                    share: Share {
+                        policy: Some("fixed".to_owned()),
+                        percent: Some(30),
+                        weight: Some(1),
+                        priority: Some("normal".to_owned()),
+                        entitlement_ppm: Some(300_000),
+                        tier: Some("0.5".to_owned()),
+                        used_ns: Some(2_500_000_000),
+                        used_ppm: Some(250_000),
+                        lever_calls: Some(40),
+                        lever_latency_ns: Some(160_000),
+                        ..Share::default()
+                    },
                 }],
                 calls: vec![("total", 9)],
                 replaced: 1,
@@ -244,6 +414,8 @@ mod tests {
                 minor: 0,
                 memory_bytes: 1 << 30,
                 granted_bytes: 4096,
+                reserved_ppm: 300_000,
+                left_ppm: 700_000,
             }],
         };
         let text = render(&metrics).unwrap();
@@ -257,6 +429,15 @@ mod tests {
             "cgpu_violations_total{namespace=\"default\",container=\"c\\\"1\"} 1",
             "cgpu_driver_counted_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 7",
             "cgpu_card_granted_bytes{uuid=\"GPU-1\",minor=\"0\"} 4096",
+            "cgpu_compute_terms{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\",policy=\"fixed\",priority=\"normal\"} 1",
+            "cgpu_compute_percent{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 30",
+            "cgpu_compute_entitlement_ratio{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.3",
+            "cgpu_compute_used_ratio{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.25",
+            "cgpu_compute_used_seconds_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 2.5",
+            "cgpu_compute_tier{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\",tier=\"0.5\"} 1",
+            "cgpu_compute_lever_calls_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 40",
+            "cgpu_compute_lever_latency_seconds{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.00016",
+            "cgpu_card_compute_left_ratio{uuid=\"GPU-1\",minor=\"0\"} 0.7",
             "# EOF",
         ] {
             assert!(
@@ -264,6 +445,9 @@ mod tests {
                 "{line} is not in\n{text}"
             );
         }
-        assert!(!text.contains("cgpu_peak_bytes{"), "{text}");
+        // What is not known has no sample.
+        for absent in ["cgpu_peak_bytes{", "cgpu_compute_alarms_total{"] {
+            assert!(!text.contains(absent), "{text}");
+        }
     }
 }

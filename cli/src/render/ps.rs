@@ -6,7 +6,8 @@ use cards::Backend;
 
 use super::{or_dash, table};
 use crate::model::host_driver::HostDriver;
-use crate::model::ps::{Ps, PsCompute, PsVgpu};
+use crate::model::ps::{Ps, PsCard, PsVgpu};
+use crate::model::share::percent_of;
 use crate::size::human;
 
 /// One row a slice.
@@ -23,6 +24,9 @@ pub fn render(ps: &Ps) -> String {
         "PEAK",
         "REFUSED",
         "COMPUTE",
+        "ENTITLED",
+        "HAD",
+        "TIER",
         "ISOLATION",
         "MANAGED",
         "BACKEND",
@@ -44,7 +48,10 @@ pub fn render(ps: &Ps) -> String {
                 or_dash(card.used_bytes.map(human)),
                 or_dash(card.peak_bytes.map(human)),
                 or_dash(card.refused),
-                compute(&vgpu.compute),
+                card.share.text(),
+                or_dash(card.share.entitlement_ppm.map(percent_of)),
+                or_dash(card.share.used_ppm.map(percent_of)),
+                tier(vgpu, card),
                 isolation(vgpu),
                 managed(vgpu).to_owned(),
                 backend(vgpu),
@@ -57,15 +64,21 @@ pub fn render(ps: &Ps) -> String {
     rows.to_string()
 }
 
-fn compute(terms: &PsCompute) -> String {
-    let mut text = terms.policy.unwrap_or("default").to_owned();
-    if let Some(percent) = terms.percent {
-        text.push_str(&format!(" {percent} %"));
+/// How well the share is held, and why by no more.
+fn tier(vgpu: &PsVgpu, card: &PsCard) -> String {
+    let asks = card.share.policy.as_deref() != Some("native");
+    let Some(tier) = &card.share.tier else {
+        return match vgpu.backend {
+            Backend::DriverLimit | Backend::Share if asks => "not held".to_owned(),
+            Backend::Broker | Backend::DriverLimit | Backend::Share => "-".to_owned(),
+        };
+    };
+    match (&card.share.reason, card.share.holds) {
+        (Some(reason), Some(false)) => format!("{tier}, not held: {reason}"),
+        (Some(reason), _) => format!("{tier} ({reason})"),
+        (None, Some(false)) => format!("{tier}, not held"),
+        (None, _) => tier.clone(),
     }
-    if let Some(weight) = terms.weight {
-        text.push_str(&format!(" weight {weight}"));
-    }
-    text
 }
 
 /// The mode, or that and why nothing holds.

@@ -5,15 +5,18 @@
 
 use std::path::{Path, PathBuf};
 
+use plan::{CardRules, Terms};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::grant::Grant;
+use crate::grant::{ComputePolicy, ComputeTerms, Grant, is_default};
 use crate::health;
 use crate::identity::{ContainerKey, GpuUuid};
 use crate::inventory::Card;
 use crate::lock::StateLock;
 use crate::placement::Room;
+use crate::promised::{self, CardKind, Promised};
+use crate::rules::{self, OwnRules, Stay};
 use crate::store::{self, Store};
 
 /// The version that this cgpu writes, and the newest that it reads.
@@ -43,8 +46,20 @@ pub struct Entry {
     /// What it still held when its quota was shrunk below that, bytes: nobody else gets this memory before it is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_bytes: Option<u64>,
+    /// What it asked of the card's time; an entry that does not say follows the card's rules.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compute: ComputeTerms,
     /// When it was granted, milliseconds since 1970.
     pub created_at_unix_ms: u64,
+}
+
+/// The rules of cards that have none of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Defaults {
+    /// As the host's configuration says.
+    pub rules: CardRules,
+    /// What kind of cards this host has.
+    pub kind: CardKind,
 }
 
 /// The books of a state folder, in the hand of whoever holds the lock.
@@ -64,11 +79,11 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// Each card's free memory.
+    /// What is left of each card.
     ///
     /// # Errors
-    /// An unreadable, newer, foreign or overbooked book.
-    pub fn rooms(&self, cards: &[Card]) -> Result<Vec<Room>, Error> {
+    /// An unreadable, newer, foreign or overbooked book; rules that cannot be read, or that a container of the card contradicts.
+    pub fn rooms(&self, cards: &[Card], defaults: &Defaults) -> Result<Vec<Room>, Error> {
         cards
             .iter()
             .map(|card| {
@@ -84,6 +99,7 @@ impl<'a> Books<'a> {
                 Ok(Room {
                     card: card.clone(),
                     free_bytes,
+                    promised: self.promised(&book, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
                         .map(|health| health.reason),
                 })
@@ -108,6 +124,7 @@ impl<'a> Books<'a> {
                 key: grant.key.clone(),
                 quota_bytes: slice.quota_bytes,
                 reserved_bytes: None,
+                compute: grant.compute.clone(),
                 created_at_unix_ms: grant.created_at_unix_ms,
             });
             self.write(&book)?;
@@ -147,6 +164,157 @@ impl<'a> Books<'a> {
             });
         }
         self.write(&book)
+    }
+
+    /// Who has been promised what of a card's time.
+    ///
+    /// # Errors
+    /// As [`Books::rooms`].
+    pub fn promises(&self, uuid: &GpuUuid, defaults: &Defaults) -> Result<Promised, Error> {
+        self.promised(&self.read(uuid)?, defaults)
+    }
+
+    /// Sets what a container asks of a card's time, if it fits beside the others.
+    ///
+    /// # Errors
+    /// As [`Books::rooms`]; [`Error::NotBooked`]; [`Error::Time`], and nothing has changed; a failed file operation.
+    pub fn set_compute(
+        &self,
+        key: &ContainerKey,
+        uuid: &GpuUuid,
+        compute: &ComputeTerms,
+        defaults: &Defaults,
+    ) -> Result<Terms, Error> {
+        let mut book = self.read(uuid)?;
+        let not_booked = || Error::NotBooked {
+            key: key.to_string(),
+            uuid: uuid.clone(),
+        };
+        let at = book.grants.iter().position(|entry| entry.key == *key);
+        let at = at.ok_or_else(not_booked)?;
+        let mut entry = book.grants.remove(at);
+        // Its own former terms must not stand in its way; rules are the card's, not those of an empty one.
+        let promised = Promised {
+            rules: self.rules_of(uuid, Tenants::Some, defaults)?,
+            ..self.promised(&book, defaults)?
+        };
+        let refused = |refusal| Error::Time {
+            uuid: uuid.clone(),
+            refusal,
+        };
+        let terms = promised.admit(compute).map_err(refused)?;
+        entry.compute = compute.clone();
+        book.grants.insert(at, entry);
+        self.pin(uuid, &promised.rules, &terms)?;
+        self.write(&book)?;
+        Ok(terms)
+    }
+
+    /// What every container of a card would have under other rules.
+    ///
+    /// # Errors
+    /// As [`Books::rooms`]; [`Error::Readmit`] names the first container that would not fit.
+    pub fn under(
+        &self,
+        uuid: &GpuUuid,
+        rules: &CardRules,
+        kind: CardKind,
+    ) -> Result<Vec<(ContainerKey, Terms)>, Error> {
+        let mut promised = Promised {
+            rules: rules.clone(),
+            holders: Vec::new(),
+            kind,
+        };
+        let mut all = Vec::new();
+        for entry in self.read(uuid)?.grants {
+            let terms = promised
+                .admit(&entry.compute)
+                .map_err(|refusal| Error::Readmit {
+                    key: entry.key.to_string(),
+                    uuid: uuid.clone(),
+                    refusal,
+                })?;
+            promised.holders.push(terms);
+            all.push((entry.key, terms));
+        }
+        Ok(all)
+    }
+
+    /// A card's own rules; `None`: it has none yet.
+    ///
+    /// # Errors
+    /// Rules that cannot be read.
+    pub fn rules(&self, uuid: &GpuUuid) -> Result<Option<OwnRules>, Error> {
+        rules::of_card(&self.cards_dir, uuid)
+    }
+
+    /// Gives a card rules of its own; `None`: it has none, as before its first container. Whether the containers fit under
+    /// them is [`Books::under`]'s to say.
+    ///
+    /// # Errors
+    /// A failed file operation.
+    pub fn set_rules(&self, uuid: &GpuUuid, own: Option<&OwnRules>) -> Result<(), Error> {
+        self.make_folder(uuid)?;
+        rules::set(self.store, &self.cards_dir, uuid, own)
+    }
+
+    /// Writes the rules that a newcomer's terms were resolved by: they hold from then on. A card whose containers have no terms
+    /// needs none.
+    ///
+    /// # Errors
+    /// A failed file operation.
+    pub fn pin(&self, uuid: &GpuUuid, rules: &CardRules, terms: &Terms) -> Result<(), Error> {
+        match self.rules(uuid)? {
+            None if *terms == Terms::NATIVE => return Ok(()),
+            Some(own) if own.rules == *rules => return Ok(()),
+            // Rules that an earlier container of the card has left.
+            None | Some(_) => {}
+        }
+        self.make_folder(uuid)?;
+        rules::write(self.store, &self.cards_dir, uuid, rules)
+    }
+
+    fn promised(&self, book: &Book, defaults: &Defaults) -> Result<Promised, Error> {
+        let tenants = if book.grants.is_empty() {
+            Tenants::None
+        } else {
+            Tenants::Some
+        };
+        let rules = self.rules_of(&book.uuid, tenants, defaults)?;
+        let holders = book
+            .grants
+            .iter()
+            .map(|entry| {
+                promised::resolve(&entry.compute, &rules).map_err(|refusal| Error::Readmit {
+                    key: entry.key.to_string(),
+                    uuid: book.uuid.clone(),
+                    refusal,
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Promised {
+            rules,
+            holders,
+            kind: defaults.kind,
+        })
+    }
+
+    /// Containers that came before the card had rules were promised nothing, whatever the configuration says now.
+    fn rules_of(
+        &self,
+        uuid: &GpuUuid,
+        tenants: Tenants,
+        defaults: &Defaults,
+    ) -> Result<CardRules, Error> {
+        Ok(match (self.rules(uuid)?, tenants) {
+            (Some(own), Tenants::Some) => own.rules,
+            (Some(own), Tenants::None) if own.stay == Stay::ForGood => own.rules,
+            (_, Tenants::None) => defaults.rules.clone(),
+            (None, Tenants::Some) => CardRules {
+                policy: ComputePolicy::Native,
+                ..defaults.rules.clone()
+            },
+        })
     }
 
     /// Takes the container out of every book. Books without it are not written.
@@ -207,18 +375,29 @@ impl<'a> Books<'a> {
     }
 
     fn write(&self, book: &Book) -> Result<(), Error> {
-        let card_dir = self.cards_dir.join(book.uuid.as_str());
-        for dir in [&self.cards_dir, &card_dir] {
+        self.make_folder(&book.uuid)?;
+        store::write_json(self.store, "card book", &self.path(&book.uuid), book)
+    }
+
+    fn make_folder(&self, uuid: &GpuUuid) -> Result<(), Error> {
+        for dir in [&self.cards_dir, &self.cards_dir.join(uuid.as_str())] {
             self.store
                 .create_dir(dir)
                 .map_err(Error::io("create", dir))?;
         }
-        store::write_json(self.store, "card book", &self.path(&book.uuid), book)
+        Ok(())
     }
 
     fn path(&self, uuid: &GpuUuid) -> PathBuf {
         self.cards_dir.join(uuid.as_str()).join("book.json")
     }
+}
+
+/// Whether a card has containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tenants {
+    None,
+    Some,
 }
 
 impl Book {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::identity::GpuUuid;
 use crate::placement::Bytes;
+use crate::promised::TimeRefusal;
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +113,33 @@ pub enum Error {
         asked_bytes: u64,
         /// The most that the container could have.
         most_bytes: u64,
+    },
+    /// A part of a card's time that cannot be had.
+    #[error("card {uuid}: {refusal}")]
+    Time {
+        /// The card.
+        uuid: GpuUuid,
+        /// Why.
+        refusal: TimeRefusal,
+    },
+    /// A container that does not fit under rules.
+    #[error("card {uuid}: the terms of container {key} do not fit under these rules: {refusal}")]
+    Readmit {
+        /// The container.
+        key: String,
+        /// The card.
+        uuid: GpuUuid,
+        /// Why.
+        refusal: TimeRefusal,
+    },
+    /// Rules of a card with a value that no card can have.
+    #[error("rules of a card {} are not allowed", path.display())]
+    Rules {
+        /// The file.
+        path: PathBuf,
+        /// Which value.
+        #[source]
+        source: plan::RulesError,
     },
     /// An inventory that names a card twice.
     #[error("inventory {} names {duplicate} twice", path.display())]

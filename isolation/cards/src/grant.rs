@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+pub use plan::{Policy as ComputePolicy, Priority};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -288,84 +289,61 @@ pub struct CardGrant {
     pub quota_bytes: u64,
 }
 
-/// A container's terms for the cards' compute time. What is absent follows the host's policy.
+/// What a container asks of the cards' compute time. What is absent follows the card's rules ([`crate::rules`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeTerms {
     /// cGPU's policy number, if the container asked for one.
     pub policy: Option<ComputePolicy>,
-    /// Cap or share in percent of a card, 1 to 100.
+    /// Cap or floor in percent of a card, 1 to 100.
     pub percent: Option<u32>,
-    /// Relative weight, at least 1.
+    /// Relative weight, 1 to [`plan::terms::WEIGHT_MAX`].
     pub weight: Option<u32>,
-    /// Whether it goes before the others.
+    /// Before the others, among them, or after them.
     pub priority: Priority,
+    /// Whether it starts where its terms cannot be held in full. A grant that does not say is of the lenient kind.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mode: ComputeMode,
+    /// What becomes of its work when nobody holds its share any more.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fail: OnShareLost,
 }
 
-/// How a card's time is divided; numbers and meanings are cGPU's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ComputePolicy {
-    /// 0: a fixed share of 1 / the most containers a card takes.
-    FairShare,
-    /// 1: 1 / the containers that are there.
-    Preemptive,
-    /// 2: by weight among the containers that are there.
-    Weighted,
-    /// 3: exactly the percentage; the rest stays idle.
-    Fixed,
-    /// 4: the percentage or weight, and what others leave.
-    Soft,
-    /// 5: the driver decides.
-    Native,
+/// Whether terms must be held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeMode {
+    /// As well as this driver lets it; how well is said.
+    #[default]
+    BestEffort,
+    /// In full, or the container does not start.
+    Strict,
 }
 
-impl ComputePolicy {
-    /// All of them, by number.
-    pub const ALL: [Self; 6] = [
-        Self::FairShare,
-        Self::Preemptive,
-        Self::Weighted,
-        Self::Fixed,
-        Self::Soft,
-        Self::Native,
-    ];
-
-    /// cGPU's number.
-    #[must_use]
-    pub fn number(self) -> u32 {
-        match self {
-            Self::FairShare => 0,
-            Self::Preemptive => 1,
-            Self::Weighted => 2,
-            Self::Fixed => 3,
-            Self::Soft => 4,
-            Self::Native => 5,
-        }
-    }
-
-    /// The word that annotations and tables use.
+impl ComputeMode {
+    /// The word of configuration and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::FairShare => "fair-share",
-            Self::Preemptive => "preemptive",
-            Self::Weighted => "weighted",
-            Self::Fixed => "fixed",
-            Self::Soft => "soft",
-            Self::Native => "native",
+            Self::BestEffort => "best-effort",
+            Self::Strict => "strict",
         }
     }
 }
 
-/// Before the others, or among them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// What becomes of a container's work on a card when nobody holds its share any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// Among the others.
+pub enum OnShareLost {
+    /// It goes on, without a bound.
     #[default]
-    Normal,
-    /// Before the others.
-    High,
+    Open,
+    /// It stands still until somebody holds it again.
+    Closed,
+}
+
+/// For fields that are written only where they say something.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Who made the grant.

@@ -4,6 +4,7 @@
 //! - [`placement`]: which cards a request gets; pure.
 //! - [`book`]: the durable account of every card's grants.
 //! - [`grant`]: one container's placed request, which its broker is started from.
+//! - [`promised`]: what of a card's time is promised; [`rules`]: how it is divided.
 //! - [`health`]: the cards that nothing may be placed on.
 //! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
 //!
@@ -27,13 +28,17 @@ pub mod identity;
 pub mod inventory;
 pub mod lock;
 pub mod placement;
+pub mod promised;
+pub mod rules;
 pub mod store;
 
 pub use error::Error;
 pub use grant::{
-    Backend, CardGrant, ComputeTerms, Door, DoorKind, DriverSpec, Grant, IoUring, Isolation,
-    ManagedMemory, Mode, OnViolation, Watch, Weakness,
+    Backend, CardGrant, ComputeMode, ComputeTerms, Door, DoorKind, DriverSpec, Grant, IoUring,
+    Isolation, ManagedMemory, Mode, OnShareLost, OnViolation, Watch, Weakness,
 };
 pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid};
 pub use inventory::{Card, Inventory, SimulatedInventory};
+pub use promised::{CardKind, Promised, TimeRefusal};
+pub use rules::CardRules;

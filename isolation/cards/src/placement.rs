@@ -4,8 +4,12 @@
 
 use std::fmt;
 
+use plan::Terms;
+
+use crate::grant::{ComputeTerms, Priority};
 use crate::identity::GpuUuid;
 use crate::inventory::Card;
+use crate::promised::{Promised, TimeRefusal};
 
 /// One MiB in bytes.
 pub const MIB: u64 = 1 << 20;
@@ -17,6 +21,8 @@ pub struct Room {
     pub card: Card,
     /// Its memory less all grants.
     pub free_bytes: u64,
+    /// Who has been promised what of its time.
+    pub promised: Promised,
     /// Why nothing may be placed on it; `None`: it is well.
     pub unhealthy: Option<String>,
 }
@@ -129,6 +135,8 @@ pub struct Slice {
     pub card: Card,
     /// The container's quota on it.
     pub quota_bytes: u64,
+    /// Its terms there, by the card's rules.
+    pub terms: Terms,
 }
 
 /// Why a request cannot be placed.
@@ -211,6 +219,9 @@ pub enum Refusal {
         /// Its memory.
         memory_bytes: u64,
     },
+    /// Terms for compute time that none of the cards in question takes, for one reason.
+    #[error(transparent)]
+    Time(TimeRefusal),
     /// Not enough left.
     #[error("{wanted} does not fit; left: {}", listed(left))]
     DoesNotFit {
@@ -234,6 +245,8 @@ pub struct Left {
     pub memory_bytes: u64,
     /// Why nothing may be placed on it.
     pub unhealthy: Option<String>,
+    /// Why the terms for compute time do not fit on it; `None`: they do.
+    pub time: Option<TimeRefusal>,
 }
 
 impl fmt::Display for Left {
@@ -252,7 +265,11 @@ impl fmt::Display for Left {
             self.uuid,
             Bytes(self.free_bytes),
             Bytes(self.memory_bytes)
-        )
+        )?;
+        match &self.time {
+            None => Ok(()),
+            Some(refusal) => write!(f, ", but not its time: {refusal}"),
+        }
     }
 }
 
@@ -279,11 +296,11 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Chooses the cards.
+/// Chooses the cards. One on which the terms for compute time do not fit is passed over, like one without the memory.
 ///
 /// # Errors
 /// A [`Refusal`] that says what was asked for and what there is.
-pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
+pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<Slice>, Refusal> {
     let allowed = allowed_rooms(rooms, wish.among.as_deref())?;
     let wanted = match &wish.cards {
         Choice::Count(count) => *count,
@@ -308,10 +325,7 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
                 .filter(|room| room.unhealthy.is_none())
                 .collect();
             if usize::try_from(*count).map_or(true, |count| count > healthy.len()) {
-                return Err(Refusal::DoesNotFit {
-                    wanted: wish.to_string(),
-                    left: left(rooms),
-                });
+                return Err(does_not_fit(rooms, wish, compute));
             }
             by_preference(healthy, wish.policy)
         }
@@ -324,21 +338,11 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
         Amount::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
         Amount::Unmeasured => 0,
     };
-    if wish.amount == Amount::Unmeasured {
-        // There are enough candidates: more cards than there are, and names of none, were refused above.
-        return Ok(candidates
-            .iter()
-            .take(usize::try_from(wanted).unwrap_or(usize::MAX))
-            .map(|room| Slice {
-                card: room.card.clone(),
-                quota_bytes: 0,
-            })
-            .collect());
-    }
     if let Amount::AtMost { share, .. } = wish.amount {
         refuse_contradiction(&candidates, total_part, share)?;
     }
-    if candidates.iter().all(|room| quota_on(&room.card) == 0) {
+    let is_measured = wish.amount != Amount::Unmeasured;
+    if is_measured && candidates.iter().all(|room| quota_on(&room.card) == 0) {
         return Err(Refusal::NoMemory);
     }
     let largest_bytes = candidates
@@ -354,17 +358,26 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
     {
         return Err(Refusal::AboveCard {
             asked_bytes,
-            left: left(rooms),
+            left: left(rooms, compute),
         });
+    }
+    if let Some(refusal) = refused_by_all(&candidates, compute) {
+        return Err(Refusal::Time(refusal));
     }
 
     let slices: Vec<Slice> = candidates
         .iter()
         .map(|room| (*room, quota_on(&room.card)))
-        .filter(|(room, quota_bytes)| *quota_bytes > 0 && *quota_bytes <= room.free_bytes)
-        .map(|(room, quota_bytes)| Slice {
-            card: room.card.clone(),
-            quota_bytes,
+        .filter(|(room, quota_bytes)| {
+            (*quota_bytes > 0 || !is_measured) && *quota_bytes <= room.free_bytes
+        })
+        .filter_map(|(room, quota_bytes)| {
+            let terms = room.promised.admit(compute).ok()?;
+            Some(Slice {
+                card: room.card.clone(),
+                quota_bytes,
+                terms,
+            })
         })
         .take(usize::try_from(wanted).unwrap_or(usize::MAX))
         .collect();
@@ -372,10 +385,50 @@ pub fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
     if complete {
         Ok(slices)
     } else {
-        Err(Refusal::DoesNotFit {
-            wanted: wish.to_string(),
-            left: left(rooms),
-        })
+        Err(does_not_fit(rooms, wish, compute))
+    }
+}
+
+/// Terms that contradict themselves, or the rules of every card, are no matter of what is left: one refusal says it.
+fn refused_by_all(candidates: &[&Room], compute: &ComputeTerms) -> Option<TimeRefusal> {
+    let mut first = None;
+    for room in candidates {
+        match room.promised.admit(compute) {
+            Err(refusal) if refusal.is_of_terms() => {
+                first.get_or_insert(refusal);
+            }
+            Ok(_) | Err(_) => return None,
+        }
+    }
+    first
+}
+
+fn does_not_fit(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Refusal {
+    Refusal::DoesNotFit {
+        wanted: format!("{wish}{}", Asked(compute)),
+        left: left(rooms, compute),
+    }
+}
+
+/// Terms for compute time behind a wish; nothing for a container that has none.
+struct Asked<'a>(&'a ComputeTerms);
+
+impl fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(policy) = self.0.policy {
+            write!(f, ", policy {}", policy.name())?;
+        }
+        if let Some(percent) = self.0.percent {
+            write!(f, ", {percent} % of its time")?;
+        }
+        if let Some(weight) = self.0.weight {
+            write!(f, ", weight {weight}")?;
+        }
+        match self.0.priority {
+            Priority::High => f.write_str(", priority high"),
+            Priority::Normal => Ok(()),
+            Priority::Low => f.write_str(", priority low"),
+        }
     }
 }
 
@@ -529,7 +582,7 @@ fn unknown(name: &CardName, rooms: &[Room]) -> Refusal {
     }
 }
 
-fn left(rooms: &[Room]) -> Vec<Left> {
+fn left(rooms: &[Room], compute: &ComputeTerms) -> Vec<Left> {
     rooms
         .iter()
         .map(|room| Left {
@@ -538,6 +591,7 @@ fn left(rooms: &[Room]) -> Vec<Left> {
             free_bytes: room.free_bytes,
             memory_bytes: room.card.memory_bytes,
             unhealthy: room.unhealthy.clone(),
+            time: room.promised.admit(compute).err(),
         })
         .collect()
 }

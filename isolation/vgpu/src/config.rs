@@ -1,5 +1,6 @@
 //! `/etc/cgpu/cgpu.toml`: what the host's administrator decides. Unknown keys are refused.
 
+mod compute;
 mod isolation;
 
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use cards::placement::Policy;
 use serde::Deserialize;
 
+pub use self::compute::ComputeConfig;
 pub use self::isolation::{Allow, ConfiguredMode, IsolationConfig, OtherCards};
 use crate::Error;
 use crate::backend::Strength;
@@ -16,6 +18,9 @@ pub const DEFAULT_PATH: &str = "/etc/cgpu/cgpu.toml";
 
 /// The variable that names another file. Only the doors' own environment counts, which the administrator sets.
 pub const PATH_VARIABLE: &str = "CGPU_CONFIG";
+
+/// Of a simulated card; which kind this host has is not known here.
+const TENANTS_MAX: u32 = 100;
 
 /// A configuration is a page of text.
 const SIZE_MAX_BYTES: u64 = 1 << 20;
@@ -42,6 +47,8 @@ pub struct Config {
     pub request: RequestConfig,
     /// How containers are held, and what they may have beside a quota.
     pub isolation: IsolationConfig,
+    /// How cards' time is divided.
+    pub compute: ComputeConfig,
 }
 
 /// Table `[broker]`.
@@ -185,6 +192,7 @@ impl Default for Config {
             placement: PlacementConfig::default(),
             request: RequestConfig::default(),
             isolation: IsolationConfig::default(),
+            compute: ComputeConfig::default(),
         }
     }
 }
@@ -288,6 +296,22 @@ impl Config {
             if !(100..=3_600_000).contains(&value) {
                 return Err(wrong(path, key, &value, "100 to 3600000"));
             }
+        }
+        if !(1..=TENANTS_MAX).contains(&config.compute.max_tenants) {
+            return Err(wrong(
+                path,
+                "compute.max_tenants",
+                &config.compute.max_tenants,
+                "1 to 25, on simulated cards to 100",
+            ));
+        }
+        if !(20..=99).contains(&config.compute.prio_ratio) {
+            return Err(wrong(
+                path,
+                "compute.prio_ratio",
+                &config.compute.prio_ratio,
+                "20 to 99, in percent",
+            ));
         }
         let reachable = match config.backend.kind {
             BackendKind::Auto | BackendKind::Broker => Strength::Exact,
@@ -425,6 +449,38 @@ mod tests {
                     "other-cards",
                 ],
             ),
+            (
+                "[compute]\npolicy = \"fair\"",
+                &["compute.policy", "fair", "0 or fair-share", "5 or native"],
+            ),
+            (
+                "[compute]\npolicy = 6",
+                &["compute.policy", "6", "4 or soft"],
+            ),
+            (
+                "[compute]\nmax_tenants = 0",
+                &["compute.max_tenants", "0", "1 to 25"],
+            ),
+            ("[compute]\nmax_tenants = 101", &["101", "to 100"]),
+            ("[compute]\nmax_tenants = -1", &["-1"]),
+            (
+                "[compute]\nprio_ratio = 100",
+                &["compute.prio_ratio", "100", "20 to 99"],
+            ),
+            ("[compute]\nprio_ratio = 19", &["19", "20 to 99"]),
+            (
+                "[compute]\nidle = \"lend\"",
+                &["idle", "lend", "borrow", "waste"],
+            ),
+            (
+                "[compute]\nmode = \"exact\"",
+                &["mode", "exact", "best-effort", "strict"],
+            ),
+            (
+                "[compute]\nfail = \"shut\"",
+                &["fail", "shut", "open", "closed"],
+            ),
+            ("[compute]\nmax = 3", &["max", "max_tenants", "prio_ratio"]),
             ("[isolation]\nallow = \"dri\"", &["allow", "dri"]),
             ("[isolation]\nalow = []", &["alow", "allow", "on_violation"]),
         ] {
@@ -433,6 +489,19 @@ mod tests {
                 assert!(error.contains(part), "{text:?}: {error:?} lacks {part:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_card_s_policy_is_named_or_numbered() {
+        use cards::grant::ComputePolicy;
+        for text in ["\"fair-share\"", "\"0\"", "0"] {
+            let config = parse(&format!("[compute]\npolicy = {text}")).unwrap();
+            assert_eq!(config.compute.rules(1).policy, ComputePolicy::FairShare);
+        }
+        let config = parse("[compute]\nmax_tenants = 4\nprio_ratio = 99\nidle = \"waste\"");
+        let rules = config.unwrap().compute.rules(2);
+        assert_eq!((rules.max_tenants, rules.prio_ratio_percent), (4, 99));
+        assert_eq!(rules.idle, plan::Idle::Waste);
     }
 
     #[test]

@@ -363,6 +363,29 @@ pub enum Error {
         /// What it said, or did not say.
         problem: String,
     },
+    /// A broker that did not take other compute terms.
+    #[error(
+        "the broker of container {key} has not changed its share: {problem}; everything stays as it was"
+    )]
+    BrokerKeepsTerms {
+        /// The container.
+        key: cards::ContainerKey,
+        /// What it said, or did not say.
+        problem: String,
+    },
+    /// Compute terms for a container that nobody can hold to them.
+    #[error(
+        "container {key} cannot be held to a share of compute time: its backend is {backend}, and only a broker can"
+    )]
+    NoShares {
+        /// The container.
+        key: cards::ContainerKey,
+        /// Its backend.
+        backend: &'static str,
+    },
+    /// A change of nothing.
+    #[error("nothing to change was named")]
+    NothingAsked,
     /// A card that this host has no more.
     #[error("card {uuid} of container {key} is not on this host")]
     CardGone {

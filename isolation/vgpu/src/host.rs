@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use cards::{DriverSpec, Inventory, SimulatedInventory};
+use cards::book::Defaults;
+use cards::{CardKind, DriverSpec, Inventory, SimulatedInventory};
 use nvabi::{DriverVersion, Release, UnsupportedRelease};
 use verdict::filter::{Coverage, FilterSpec};
 
@@ -70,6 +71,17 @@ impl Host {
             inventory,
             uvm_major: None,
         })
+    }
+
+    /// The rules of cards that have none of their own.
+    pub(crate) fn defaults(&self, config: &Config) -> Defaults {
+        Defaults {
+            rules: config.compute.rules(self.inventory.cards.len()),
+            kind: match self.driver {
+                DriverSpec::Kernel => CardKind::Real,
+                DriverSpec::Sim { .. } => CardKind::Simulated,
+            },
+        }
     }
 
     /// The files that a container with these cards finds bound in.

@@ -46,4 +46,6 @@ pub use lifecycle::{
     disarm, disarm_if, edit_exec, edit_exec_file, list, reclaim, release, release_if,
 };
 pub use request::Request;
-pub use resize::{Resized, resize_memory};
+pub use resize::{
+    Asked, Changed, Reshared, Resized, RulesAsked, RulesChanged, change, resize_memory, set_rules,
+};

@@ -12,7 +12,8 @@ use cards::grant::{self, Door};
 use cards::lock::{Attempt, FileLock, StateLock};
 use cards::placement::{Amount, Bytes, Refusal, place};
 use cards::store::DiskStore;
-use cards::{CardGrant, ContainerKey, DoorKind, Grant};
+use cards::{CardGrant, CardRules, ComputeMode, ContainerKey, DoorKind, GpuUuid, Grant};
+use plan::Terms;
 use verdict::filter::FilterSpec;
 
 use crate::backend::{self, Wanted};
@@ -567,8 +568,21 @@ fn grant(
     }
     let books = Books::open(&lock, &config.state_dir, &store);
     resize::settle(config, &books, &host.inventory)?;
-    let rooms = books.rooms(&host.inventory.cards)?;
-    let slices = place(&rooms, &request.wish).map_err(in_our_words)?;
+    let defaults = host.defaults(config);
+    let rooms = books.rooms(&host.inventory.cards, &defaults)?;
+    let slices = place(&rooms, &request.wish, &request.compute).map_err(in_our_words)?;
+    let promised: Vec<(GpuUuid, CardRules, Terms)> = slices
+        .iter()
+        .filter_map(|slice| {
+            let room = rooms.iter().find(|room| room.card == slice.card)?;
+            let rules = room.promised.rules.clone();
+            Some((slice.card.uuid.clone(), rules, slice.terms))
+        })
+        .collect();
+    let shares = promised.iter().any(|(_, _, terms)| *terms != Terms::NATIVE);
+    if shares {
+        refuse_unheld(key, choice.backend.kind(), request.compute.mode)?;
+    }
     let grant = Grant {
         version: grant::VERSION,
         key: key.clone(),
@@ -608,6 +622,9 @@ fn grant(
         watch.reached(Step::DoorLocked)?;
         grant.write(&store, dir.path())?;
         watch.reached(Step::GrantWritten)?;
+        for (uuid, rules, terms) in &promised {
+            books.pin(uuid, rules, terms)?;
+        }
         books.add(&grant)?;
         watch.reached(Step::Booked)?;
         Ok(door)
@@ -622,6 +639,25 @@ fn grant(
         Err(error) => {
             report_failed_undo(key, undo(config, key, &dir, &lock));
             Err(error)
+        }
+    }
+}
+
+/// Only a broker can hold a share.
+fn refuse_unheld(
+    key: &ContainerKey,
+    backend: cards::Backend,
+    mode: ComputeMode,
+) -> Result<(), Error> {
+    match (backend, mode) {
+        (cards::Backend::Broker, _) => Ok(()),
+        (backend, ComputeMode::Strict) => Err(Error::NoShares {
+            key: key.clone(),
+            backend: backend.name(),
+        }),
+        (backend, ComputeMode::BestEffort) => {
+            tracing::warn!(%key, %backend, "nobody holds the container's share of compute time: only a broker could");
+            Ok(())
         }
     }
 }

@@ -1,14 +1,20 @@
-//! Changing the quota of a running container.
+//! Changing a running container: its quota, its compute terms, or both at once.
 //!
 //! ```text
-//!   book: the larger of old and new ─▶ grant.json ─▶ broker ─▶ book: new, and what is still held above it
+//!   book: the larger of both quotas, the new terms ─▶ grant.json ─▶ broker ─▶ book: the new quota, and what is still held above it
 //! ```
 //!
 //! In this order memory is never granted twice, wherever it stops: what grows is booked before the broker gives it, what
 //! shrinks is given up only once the broker refuses it. What a container holds above a shrunken quota stays booked until a
-//! broker says that it has been given up ([`settle`]).
+//! broker says that it has been given up ([`settle`]). Terms are promised before the broker has them and put back with the
+//! quota if any step fails.
 
-use cards::book::{Book, Books};
+mod asked;
+mod share;
+
+use std::cell::Cell;
+
+use cards::book::{Book, Books, Defaults};
 use cards::lock::StateLock;
 use cards::placement::MIB;
 use cards::store::DiskStore;
@@ -16,9 +22,20 @@ use cards::{ContainerKey, Grant, Inventory};
 use serde::Deserialize;
 use serde_json::json;
 
+pub use self::asked::Asked;
+pub use self::share::{Reshared, RulesAsked, RulesChanged, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Config, Error, backend, control, request};
+
+/// What has become of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// Its slices; empty where its memory was not to change.
+    pub memory: Vec<Resized>,
+    /// Its terms, by card; empty where they were not to change.
+    pub compute: Vec<Reshared>,
+}
 
 /// One slice after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,15 +69,34 @@ struct AnswerCard {
 /// Sets a container's memory in all, `6Gi`; over several cards each gets an equal part.
 ///
 /// # Errors
-/// A value that is not allowed, a container without a vGPU, a card without so much room, a broker that does not answer:
-/// everything is as before then.
+/// As [`change`].
 pub fn resize_memory(
     config: &Config,
     key: &ContainerKey,
     memory: &str,
 ) -> Result<Vec<Resized>, Error> {
-    let total_bytes = request::memory_amount("--memory", memory)?;
-    let lock = StateLock::take(&config.state_dir)?;
+    let asked = Asked {
+        memory: Some(memory),
+        ..Asked::default()
+    };
+    Ok(change(config, key, &asked)?.memory)
+}
+
+/// Changes a container as asked: all of it, or nothing.
+///
+/// # Errors
+/// A value that is not allowed, a container without a vGPU, a card without so much room or time, a broker that does not answer
+/// or cannot hold shares: everything is as before then.
+pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<Changed, Error> {
+    let total_bytes = asked
+        .memory
+        .map(|memory| request::memory_amount("--memory", memory))
+        .transpose()?;
+    let terms = asked.terms()?;
+    if total_bytes.is_none() && terms.is_none() {
+        return Err(Error::NothingAsked);
+    }
+    let lock = StateLock::take(&config.state_dir).map_err(|error| gone_or(error, key))?;
     let dir = ContainerDir::of(&config.state_dir, key);
     if !dir.exists() {
         return Err(Error::NoVgpu { key: key.clone() });
@@ -69,42 +105,59 @@ pub fn resize_memory(
     if before.backend == cards::Backend::Broker && !dir.has_broker()? {
         return Err(Error::NoBroker { key: key.clone() });
     }
-    let count = u64::try_from(before.cards.len()).unwrap_or(u64::MAX).max(1);
-    if total_bytes % (count * MIB) != 0 {
-        return Err(Error::Value {
-            key: "--memory".to_owned(),
-            value: memory.to_owned(),
-            allowed: format!(
-                "an amount of which each of the container's {count} cards gets whole MiB"
-            ),
-        });
+    if terms.is_some() {
+        share::require_broker(&before)?;
     }
-    let quota_bytes = total_bytes / count;
+    let mut after = before.clone();
+    if let Some(total_bytes) = total_bytes {
+        let quota_bytes = part(total_bytes, &before, asked.memory.unwrap_or_default())?;
+        for slice in &mut after.cards {
+            slice.quota_bytes = quota_bytes;
+        }
+    }
+    if let Some(terms) = terms {
+        after.compute = terms.over(&before.compute);
+    }
     let host = Host::find(config)?;
     let store = DiskStore;
     let books = Books::open(&lock, &config.state_dir, &store);
     settle(config, &books, &host.inventory)?;
-    let mut after = before.clone();
-    for slice in &mut after.cards {
-        slice.quota_bytes = quota_bytes;
-    }
     let change = Change {
         books: &books,
         inventory: &host.inventory,
+        defaults: &host.defaults(config),
         dir: &dir,
         backend: backend::of(config, before.backend),
+        resizes: total_bytes.is_some(),
+        reshares: terms.is_some(),
+        told_terms: Cell::new(false),
     };
-    let told = change.book(&before, &after).and_then(|()| {
-        after.write(&store, dir.path())?;
-        change.backend.resize(&dir, &after)
-    });
-    match told {
-        Ok(answers) => change.finish(&before, &after, &answers),
-        Err(error) => {
-            change.back_to(&before);
-            Err(error)
+    change.make(&before, &after).inspect_err(|_failure| {
+        change.back_to(&before);
+    })
+}
+
+/// A state folder that is not there holds no container.
+fn gone_or(error: cards::Error, key: &ContainerKey) -> Error {
+    match error {
+        cards::Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Error::NoVgpu { key: key.clone() }
         }
+        other => other.into(),
     }
+}
+
+/// Each card's part of the memory in all.
+fn part(total_bytes: u64, grant: &Grant, memory: &str) -> Result<u64, Error> {
+    let count = u64::try_from(grant.cards.len()).unwrap_or(u64::MAX).max(1);
+    if total_bytes.is_multiple_of(count * MIB) {
+        return Ok(total_bytes / count);
+    }
+    Err(Error::Value {
+        key: "--memory".to_owned(),
+        value: memory.to_owned(),
+        allowed: format!("an amount of which each of the container's {count} cards gets whole MiB"),
+    })
 }
 
 /// Gives back what containers held above their quotas and hold no more. Called before memory is placed.
@@ -144,15 +197,86 @@ fn used_of(socket: &std::path::Path, uuid: &str) -> Option<u64> {
     Some(card.used_bytes)
 }
 
-/// One change of one container's books.
+/// One change of one container.
 struct Change<'a> {
     books: &'a Books<'a>,
     inventory: &'a Inventory,
+    defaults: &'a Defaults,
     dir: &'a ContainerDir,
     backend: Box<dyn backend::Backend + 'a>,
+    resizes: bool,
+    reshares: bool,
+    /// Whether the broker may have heard of the new terms.
+    told_terms: Cell<bool>,
 }
 
 impl Change<'_> {
+    /// In the order of the module's header.
+    fn make(&self, before: &Grant, after: &Grant) -> Result<Changed, Error> {
+        let held_before = self.terms(before)?;
+        if self.resizes {
+            self.book_both(before, after)?;
+        }
+        let promised = self.promise(after)?;
+        after.write(&DiskStore, self.dir.path())?;
+        let held = if self.resizes {
+            self.backend.resize(self.dir, after)?
+        } else {
+            Vec::new()
+        };
+        if self.reshares {
+            self.told_terms.set(true);
+            share::tell(self.dir, &after.key, &promised)?;
+        }
+        let compute = held_before
+            .into_iter()
+            .zip(promised)
+            .map(|((uuid, before), (_, terms))| Reshared {
+                uuid: uuid.to_string(),
+                before,
+                terms,
+            });
+        Ok(Changed {
+            memory: if self.resizes {
+                self.book_new(before, after, &held)?
+            } else {
+                Vec::new()
+            },
+            compute: compute.collect(),
+        })
+    }
+
+    /// What the grant's terms come to on each of its cards; nothing where they are not to change.
+    fn terms(&self, grant: &Grant) -> Result<Vec<share::OnCard>, Error> {
+        let cards = grant.cards.iter().filter(|_| self.reshares);
+        cards
+            .map(|slice| {
+                let rules = self.books.promises(&slice.uuid, self.defaults)?.rules;
+                let terms = cards::promised::resolve(&grant.compute, &rules);
+                let refused = |refusal| cards::Error::Time {
+                    uuid: slice.uuid.clone(),
+                    refusal,
+                };
+                Ok((slice.uuid.clone(), terms.map_err(refused)?))
+            })
+            .collect()
+    }
+
+    fn promise(&self, grant: &Grant) -> Result<Vec<share::OnCard>, Error> {
+        let cards = grant.cards.iter().filter(|_| self.reshares);
+        cards
+            .map(|slice| {
+                let terms = self.books.set_compute(
+                    &grant.key,
+                    &slice.uuid,
+                    &grant.compute,
+                    self.defaults,
+                )?;
+                Ok((slice.uuid.clone(), terms))
+            })
+            .collect()
+    }
+
     fn set(
         &self,
         key: &ContainerKey,
@@ -173,7 +297,7 @@ impl Change<'_> {
     }
 
     /// The larger of both, so that neither side of the change is anybody else's.
-    fn book(&self, before: &Grant, after: &Grant) -> Result<(), Error> {
+    fn book_both(&self, before: &Grant, after: &Grant) -> Result<(), Error> {
         for (old, new) in before.cards.iter().zip(&after.cards) {
             let booked = old.quota_bytes.max(new.quota_bytes);
             self.set(&before.key, old, booked, None)?;
@@ -181,7 +305,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    fn finish(
+    fn book_new(
         &self,
         before: &Grant,
         after: &Grant,
@@ -204,18 +328,36 @@ impl Change<'_> {
         Ok(resized)
     }
 
-    /// After a failure. Whether the broker has heard of the new quota is not known, so it is told the old one again.
+    /// After a failure. Whether the broker has heard of the new quota or terms is not known, so it is told the old ones again.
     fn back_to(&self, before: &Grant) {
-        let undo = || -> Result<(), Error> {
-            before.write(&DiskStore, self.dir.path())?;
+        let undo_terms = || -> Result<(), Error> {
+            let promised = self.promise(before)?;
+            if self.told_terms.get() {
+                share::tell(self.dir, &before.key, &promised)?;
+            }
+            Ok(())
+        };
+        let undo_quota = || -> Result<(), Error> {
             self.backend.resize(self.dir, before)?;
             for slice in &before.cards {
                 self.set(&before.key, slice, slice.quota_bytes, None)?;
             }
             Ok(())
         };
-        if let Err(error) = undo() {
-            tracing::warn!(key = %before.key, error = %crate::chain(&error), "a failed change of quota could not be undone in full; what is booked is the larger of both");
+        // Each is tried whatever becomes of the others.
+        let mut undone = vec![
+            before
+                .write(&DiskStore, self.dir.path())
+                .map_err(Error::from),
+        ];
+        if self.reshares {
+            undone.push(undo_terms());
+        }
+        if self.resizes {
+            undone.push(undo_quota());
+        }
+        for error in undone.into_iter().filter_map(Result::err) {
+            tracing::warn!(key = %before.key, error = %crate::chain(&error), "a failed change could not be undone in full; what is booked of memory is the larger of both");
         }
     }
 }

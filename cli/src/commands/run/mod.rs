@@ -59,7 +59,7 @@ pub(super) struct Options {
     /// Compute policy, by number or name.
     #[arg(long)]
     policy: Option<String>,
-    /// normal or high.
+    /// high, normal or low.
     #[arg(long)]
     priority: Option<String>,
     /// binpack or spread.

@@ -6,6 +6,7 @@ use std::io;
 
 use super::*;
 use crate::grant::{self, CardGrant, ComputeTerms, Door, DoorKind, DriverSpec};
+use crate::promised::TimeRefusal;
 use crate::store::DiskStore;
 
 fn uuid(index: u32) -> GpuUuid {
@@ -48,6 +49,16 @@ fn grant(id: &str, quota_bytes: u64) -> Grant {
         },
         bundle: None,
         created_at_unix_ms: 0,
+    }
+}
+
+fn defaults(policy: ComputePolicy) -> Defaults {
+    Defaults {
+        rules: CardRules {
+            policy,
+            ..CardRules::default()
+        },
+        kind: CardKind::Simulated,
     }
 }
 
@@ -121,7 +132,7 @@ fn free(state_dir: &Path) -> Vec<u64> {
     let lock = StateLock::take(state_dir).unwrap();
     let store = DiskStore;
     Books::open(&lock, state_dir, &store)
-        .rooms(&cards())
+        .rooms(&cards(), &defaults(ComputePolicy::Native))
         .unwrap()
         .iter()
         .map(|room| room.free_bytes)
@@ -228,7 +239,9 @@ fn a_newer_a_broken_a_foreign_and_an_overbooked_book_are_errors_and_stay() {
         let lock = StateLock::take(dir.path()).unwrap();
         let store = DiskStore;
         let books = Books::open(&lock, dir.path(), &store);
-        books.rooms(&cards()).unwrap_err();
+        books
+            .rooms(&cards(), &defaults(ComputePolicy::Native))
+            .unwrap_err();
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 }
@@ -240,4 +253,186 @@ fn version_1_as_it_was_first_written_still_reads() {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, include_str!("../../tests/data/book-v1.json")).unwrap();
     assert_eq!(free(dir.path()), [70, 100]);
+}
+
+fn with(id: &str, compute: ComputeTerms) -> Grant {
+    Grant {
+        compute,
+        ..grant(id, 10)
+    }
+}
+
+fn percent(percent: u32) -> ComputeTerms {
+    ComputeTerms {
+        percent: Some(percent),
+        ..ComputeTerms::default()
+    }
+}
+
+/// A newcomer as a door makes it: promised, pinned, booked.
+fn start(books: &Books<'_>, grant: &Grant, defaults: &Defaults) -> Result<Terms, TimeRefusal> {
+    let mut last = Terms::NATIVE;
+    for slice in &grant.cards {
+        let promised = books.promises(&slice.uuid, defaults).unwrap();
+        last = promised.admit(&grant.compute)?;
+        books.pin(&slice.uuid, &promised.rules, &last).unwrap();
+    }
+    books.add(grant).unwrap();
+    Ok(last)
+}
+
+#[test]
+fn rules_come_with_the_first_terms_and_stay_while_anybody_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateLock::take(dir.path()).unwrap();
+    let store = DiskStore;
+    let books = Books::open(&lock, dir.path(), &store);
+    let (native, soft, fair) = (
+        defaults(ComputePolicy::Native),
+        defaults(ComputePolicy::Soft),
+        defaults(ComputePolicy::FairShare),
+    );
+    let plain = with("plain", ComputeTerms::default());
+    assert_eq!(start(&books, &plain, &native), Ok(Terms::NATIVE));
+    assert_eq!(rules::of(dir.path(), &uuid(0)).unwrap(), None);
+    // The configuration has changed since: who is there was promised nothing, and a newcomer's percentage is no soft floor.
+    assert_eq!(
+        books.promises(&uuid(0), &soft).unwrap().holders,
+        [Terms::NATIVE]
+    );
+    books.remove(&plain.key).unwrap();
+    let first = start(&books, &with("first", percent(30)), &soft).unwrap();
+    assert_eq!(
+        (first.policy, first.percent),
+        (ComputePolicy::Soft, Some(30))
+    );
+    assert_eq!(
+        rules::of(dir.path(), &uuid(0)).unwrap(),
+        Some(soft.rules.clone())
+    );
+    let second = start(&books, &with("second", ComputeTerms::default()), &fair).unwrap();
+    assert_eq!(second.policy, ComputePolicy::Soft);
+    assert_eq!(
+        rules::terms_on(dir.path(), &uuid(1), &ComputeTerms::default()).unwrap(),
+        second
+    );
+    // On an empty card the configuration holds again, unless somebody gave the card its rules.
+    for id in ["first", "second"] {
+        books.remove(&with(id, percent(1)).key).unwrap();
+    }
+    assert_eq!(books.promises(&uuid(0), &fair).unwrap().rules, fair.rules);
+    let own = OwnRules {
+        rules: soft.rules.clone(),
+        stay: Stay::ForGood,
+    };
+    books.set_rules(&uuid(0), Some(&own)).unwrap();
+    assert_eq!(books.promises(&uuid(0), &fair).unwrap().rules, soft.rules);
+    assert_eq!(books.rules(&uuid(0)).unwrap(), Some(own));
+    books.set_rules(&uuid(0), None).unwrap();
+    assert_eq!(books.rules(&uuid(0)).unwrap(), None);
+    // A plain container comes to a card with rules that are out of date.
+    start(&books, &with("third", percent(30)), &soft).unwrap();
+    books.remove(&with("third", percent(1)).key).unwrap();
+    assert_eq!(start(&books, &plain, &native), Ok(Terms::NATIVE));
+    assert_eq!(
+        rules::terms_on(dir.path(), &uuid(0), &plain.compute).unwrap(),
+        Terms::NATIVE
+    );
+}
+
+#[test]
+fn a_change_of_terms_is_measured_without_the_former_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateLock::take(dir.path()).unwrap();
+    let store = DiskStore;
+    let books = Books::open(&lock, dir.path(), &store);
+    let native = defaults(ComputePolicy::Native);
+    let (a, b) = (with("a", percent(30)), with("b", percent(60)));
+    start(&books, &a, &native).unwrap();
+    start(&books, &b, &native).unwrap();
+    let set = |compute: &ComputeTerms| books.set_compute(&a.key, &uuid(0), compute, &native);
+    assert_eq!(set(&percent(40)).unwrap().percent, Some(40));
+    let error = set(&percent(41)).unwrap_err();
+    assert!(matches!(error, Error::Time { .. }), "{error}");
+    assert!(error.to_string().contains("40 % left"), "{error}");
+    let held = books.promises(&uuid(0), &native).unwrap();
+    assert_eq!(held.reserved_ppm(), 1_000_000);
+    assert_eq!(held.tenants(), 2);
+    // The order of the book is who came first, which a change leaves.
+    let order: Vec<String> = books.all().unwrap()[0]
+        .grants
+        .iter()
+        .map(|entry| entry.key.id().to_owned())
+        .collect();
+    assert_eq!(order, ["a", "b"]);
+    let stranger = ContainerKey::new("default", "c").unwrap();
+    let error = books
+        .set_compute(&stranger, &uuid(0), &percent(1), &native)
+        .unwrap_err();
+    assert!(matches!(error, Error::NotBooked { .. }), "{error}");
+}
+
+#[test]
+fn other_rules_are_judged_for_everybody_and_name_who_does_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateLock::take(dir.path()).unwrap();
+    let store = DiskStore;
+    let books = Books::open(&lock, dir.path(), &store);
+    let native = defaults(ComputePolicy::Native);
+    start(&books, &with("plain", ComputeTerms::default()), &native).unwrap();
+    let weighted = ComputeTerms {
+        weight: Some(3),
+        ..ComputeTerms::default()
+    };
+    start(&books, &with("heavy", weighted), &native).unwrap();
+    let under = |rules: CardRules| books.under(&uuid(0), &rules, CardKind::Simulated);
+    let fair = under(defaults(ComputePolicy::FairShare).rules).unwrap();
+    let policies: Vec<ComputePolicy> = fair.iter().map(|(_, terms)| terms.policy).collect();
+    assert_eq!(
+        policies,
+        [ComputePolicy::FairShare, ComputePolicy::Weighted]
+    );
+    let one = CardRules {
+        max_tenants: 1,
+        ..defaults(ComputePolicy::Preemptive).rules
+    };
+    let error = under(one).unwrap_err().to_string();
+    for part in ["GPU-0", "default/heavy", "max_tenants"] {
+        assert!(error.contains(part), "{error} lacks {part}");
+    }
+}
+
+#[test]
+fn rules_that_are_newer_broken_or_out_of_range_are_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cards/GPU-0/rules.json");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let rules = |change: &str| {
+        let mut value = serde_json::to_value(CardRules::default()).unwrap();
+        let change: serde_json::Value = serde_json::from_str(change).unwrap();
+        for (key, new) in change.as_object().unwrap() {
+            value[key] = new.clone();
+        }
+        value.to_string()
+    };
+    for (text, part) in [
+        (rules(r#"{"version": 2}"#), "newer"),
+        (rules(r#"{"max_tenant": 3}"#), "max_tenant"),
+        (rules(r#"{"max_tenants": 101}"#), "max_tenants = 101"),
+        (rules(r#"{"prio_ratio_percent": 5}"#), "20 to 99"),
+        (rules(r#"{"policy": "greedy"}"#), "greedy"),
+        ("{\"version\": 1, \"pol".to_owned(), "EOF"),
+        (rules(r#"{"version": 0}"#), "version 0"),
+    ] {
+        fs::write(&path, &text).unwrap();
+        let error = rules::of(dir.path(), &uuid(0)).unwrap_err();
+        let mut said = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            said.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        assert!(said.contains(part) && said.contains("rules.json"), "{said}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
 }

@@ -2,7 +2,16 @@
 
 use proptest::prelude::*;
 
+use plan::CardRules;
+
 use super::*;
+use crate::grant::ComputePolicy;
+use crate::promised::CardKind;
+
+/// A container without terms for compute time.
+fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
+    super::place(rooms, wish, &ComputeTerms::default())
+}
 
 fn room(index: u32, memory_mib: u64, free_mib: u64) -> Room {
     Room {
@@ -15,6 +24,7 @@ fn room(index: u32, memory_mib: u64, free_mib: u64) -> Room {
             pci: String::new(),
         },
         free_bytes: free_mib * MIB,
+        promised: Promised::nothing(CardRules::default(), CardKind::Simulated),
         unhealthy: None,
     }
 }
@@ -81,6 +91,116 @@ fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
     rooms[1].unhealthy = Some("Xid 79".to_owned());
     let none = place(&rooms, &wish(4, 1)).unwrap_err();
     assert!(matches!(none, Refusal::DoesNotFit { .. }), "{none}");
+}
+
+fn percent(percent: u32) -> ComputeTerms {
+    ComputeTerms {
+        percent: Some(percent),
+        ..ComputeTerms::default()
+    }
+}
+
+/// A card on which these are promised.
+fn promised(index: u32, holders: &[ComputeTerms]) -> Room {
+    let mut room = room(index, 24, 24);
+    for holder in holders {
+        let terms = room.promised.admit(holder).unwrap();
+        room.promised.holders.push(terms);
+    }
+    room
+}
+
+#[test]
+fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
+    let rooms = [promised(0, &[percent(80)]), promised(1, &[])];
+    let at = |compute: &ComputeTerms, count| {
+        super::place(&rooms, &wish(4 * u64::from(count), count), compute).map(|slices| {
+            slices
+                .iter()
+                .map(|slice| (slice.card.index, slice.terms.percent))
+                .collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(at(&percent(20), 1), Ok(vec![(0, Some(20))]));
+    assert_eq!(at(&percent(21), 1), Ok(vec![(1, Some(21))]));
+    let refusal = at(&percent(21), 2).unwrap_err().to_string();
+    for part in [
+        "8 MiB over 2 cards, 21 % of its time does not fit",
+        "card 0 (GPU-0) 24 MiB of 24 MiB, but not its time: 21 %",
+        "20 % left",
+        "card 1 (GPU-1) 24 MiB of 24 MiB",
+    ] {
+        assert!(refusal.contains(part), "{refusal:?} lacks {part:?}");
+    }
+    // A container without terms follows the card's policy, which is native, and nothing would keep it out of a segment.
+    assert_eq!(at(&ComputeTerms::default(), 1), Ok(vec![(1, None)]));
+    let named = Wish {
+        cards: Choice::Named(vec![CardName::Index(0)]),
+        ..wish(4, 1)
+    };
+    let refusal = place(&rooms, &named).unwrap_err().to_string();
+    assert!(
+        refusal.contains("does not fit") && refusal.contains("native"),
+        "{refusal}"
+    );
+    let unmeasured = Wish {
+        amount: Amount::Unmeasured,
+        ..wish(0, 1)
+    };
+    assert_eq!(chosen(&rooms, &unmeasured), [1]);
+}
+
+#[test]
+fn terms_that_no_card_would_take_are_refused_as_such() {
+    let rooms = [promised(0, &[percent(80)]), promised(1, &[])];
+    for (compute, part) in [
+        (
+            ComputeTerms {
+                policy: Some(ComputePolicy::Fixed),
+                ..ComputeTerms::default()
+            },
+            "fixed needs a compute percentage, 1 to 100",
+        ),
+        (
+            ComputeTerms {
+                policy: Some(ComputePolicy::Weighted),
+                ..percent(30)
+            },
+            "percentage 30 means nothing under policy weighted",
+        ),
+        (
+            ComputeTerms {
+                policy: Some(ComputePolicy::Fixed),
+                weight: Some(3),
+                ..percent(30)
+            },
+            "weight 3 means nothing under policy fixed",
+        ),
+        (percent(0), "0 is out of range: 1 to 100"),
+        (percent(101), "101 is out of range: 1 to 100"),
+        (
+            ComputeTerms {
+                weight: Some(1001),
+                ..ComputeTerms::default()
+            },
+            "1001 is out of range: 1 to 1000",
+        ),
+        (
+            ComputeTerms {
+                priority: Priority::High,
+                ..percent(30)
+            },
+            "priority high cannot be had",
+        ),
+    ] {
+        let refusal = super::place(&rooms, &wish(4, 1), &compute).unwrap_err();
+        assert!(matches!(refusal, Refusal::Time(_)), "{refusal}");
+        assert!(refusal.to_string().contains(part), "{refusal} lacks {part}");
+    }
+    let mut full = promised(0, &[]);
+    full.promised.rules.max_tenants = 0;
+    let refusal = super::place(&[full], &wish(4, 1), &percent(1)).unwrap_err();
+    assert!(refusal.to_string().contains("max_tenants = 0"), "{refusal}");
 }
 
 #[test]

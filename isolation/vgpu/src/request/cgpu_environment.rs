@@ -6,7 +6,7 @@
 use cards::grant::Priority;
 use cards::placement::{CardName, Share};
 
-use super::native::{WEIGHT_MAX, whole};
+use super::native::{weight, whole};
 use super::{bad_value, card_list};
 use crate::Error;
 
@@ -62,7 +62,7 @@ impl EnvironmentTerms {
             cards: sliced_cards(&variables)?,
             weight: variables
                 .one(WEIGHT)?
-                .map(|text| whole(WEIGHT, text, 1..=WEIGHT_MAX, "1 to 1000"))
+                .map(|text| weight(WEIGHT, text))
                 .transpose()?,
             priority: if variables.flag(HIGH_PRIORITY)? {
                 Priority::High

@@ -28,6 +28,7 @@ use self::cgpu_environment::EnvironmentTerms;
 pub use self::isolation::{managed, mode, on_violation, share_group};
 use self::native::NativeTerms;
 pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
+pub(crate) use self::native::{compute_policy, percent, priority, weight, whole};
 use crate::config::{DisableRule, EnvironmentRule};
 use crate::{Config, Error, exposure, spec};
 
@@ -152,6 +153,8 @@ fn from_environment(
             percent: None,
             weight: environment.weight,
             priority: environment.priority,
+            mode: config.compute.mode,
+            fail: config.compute.fail,
         },
         isolation: config.isolation.terms(),
         pod_namespace: None,
@@ -203,6 +206,8 @@ fn narrowed(
                 (native, _) => native,
             },
             priority: native.priority.unwrap_or(Priority::Normal),
+            mode: config.compute.mode,
+            fail: config.compute.fail,
         },
     })
 }
@@ -242,6 +247,15 @@ fn is_sandbox(annotations: &[(&str, &str)]) -> bool {
 /// [`Error::Value`] names the key, the value and what is allowed.
 pub(crate) fn memory_amount(key: &str, value: &str) -> Result<u64, Error> {
     memory::parse(key, value)
+}
+
+/// One card, by its UUID or its index.
+pub(crate) fn one_card(key: &str, value: &str) -> Result<CardName, Error> {
+    const ALLOWED: &str = "a card's UUID or index";
+    match card_list(key, value, ALLOWED)?.as_slice() {
+        [one] => Ok(one.clone()),
+        _ => Err(bad_value(key, value, ALLOWED)),
+    }
 }
 
 fn bad_value(key: &str, value: &str, allowed: impl Into<String>) -> Error {

@@ -3,6 +3,7 @@
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Choice, Policy};
 use cards::{ManagedMemory, OnViolation};
+use plan::terms::WEIGHT_MAX;
 
 use super::{bad_value, card_list, isolation, memory};
 use crate::Error;
@@ -31,9 +32,6 @@ pub const ALLOWED_KEYS: [&str; 10] = [
 ];
 
 const CARDS_ALLOWED: &str = "a number of cards, at least 1, or a list of card UUIDs or indices with a comma in it (`1,` is card 1)";
-
-/// The largest weight; cGPU documents none.
-pub(super) const WEIGHT_MAX: u32 = 1000;
 
 /// What the annotations say; what they leave out is absent.
 #[derive(Debug, Default)]
@@ -67,23 +65,14 @@ impl NativeTerms {
                 "cgpu.io/memory" => terms.memory_bytes = Some(memory::parse(key, value)?),
                 "cgpu.io/cards" => terms.cards = Some(cards(key, text)?),
                 "cgpu.io/compute" => {
-                    terms.percent = Some(whole(
-                        key,
-                        text.strip_suffix('%').unwrap_or(text),
-                        1..=100,
-                        "1 to 100, in percent of a card",
-                    )?);
+                    terms.percent = Some(percent(key, text)?);
                 }
                 "cgpu.io/weight" => {
-                    terms.weight = Some(whole(key, text, 1..=WEIGHT_MAX, "1 to 1000")?)
+                    terms.weight = Some(weight(key, text)?);
                 }
-                "cgpu.io/policy" => terms.policy = Some(policy(key, text)?),
+                "cgpu.io/policy" => terms.policy = Some(compute_policy(key, text)?),
                 "cgpu.io/priority" => {
-                    terms.priority = Some(match text {
-                        "high" => Priority::High,
-                        "normal" => Priority::Normal,
-                        _ => return Err(bad_value(key, value, "high, normal")),
-                    });
+                    terms.priority = Some(priority(key, text)?);
                 }
                 "cgpu.io/placement" => {
                     terms.placement = Some(match text {
@@ -129,7 +118,8 @@ fn cards(key: &str, text: &str) -> Result<Choice, Error> {
     }
 }
 
-fn policy(key: &str, text: &str) -> Result<ComputePolicy, Error> {
+/// Reads a compute policy, by name or by cGPU's number; `key` is for the error.
+pub(crate) fn compute_policy(key: &str, text: &str) -> Result<ComputePolicy, Error> {
     ComputePolicy::ALL
         .into_iter()
         .find(|policy| policy.name() == text || policy.number().to_string() == text)
@@ -141,8 +131,31 @@ fn policy(key: &str, text: &str) -> Result<ComputePolicy, Error> {
         })
 }
 
+/// Reads a part of a card's time, `30` or `30%`; `key` is for the error.
+pub(crate) fn percent(key: &str, text: &str) -> Result<u32, Error> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    whole(key, digits, 1..=100, "1 to 100, in percent of a card")
+        .map_err(|_in_part| bad_value(key, text, "1 to 100, in percent of a card"))
+}
+
+/// Reads a weight; `key` is for the error.
+pub(crate) fn weight(key: &str, text: &str) -> Result<u32, Error> {
+    // cGPU documents no bound.
+    whole(key, text, 1..=WEIGHT_MAX, "1 to 1000")
+}
+
+/// Reads a priority; `key` is for the error.
+pub(crate) fn priority(key: &str, text: &str) -> Result<Priority, Error> {
+    match text {
+        "high" => Ok(Priority::High),
+        "normal" => Ok(Priority::Normal),
+        "low" => Ok(Priority::Low),
+        _ => Err(bad_value(key, text, "high, normal, low")),
+    }
+}
+
 /// A whole number in a range, digits only.
-pub(super) fn whole(
+pub(crate) fn whole(
     key: &str,
     text: &str,
     range: std::ops::RangeInclusive<u32>,

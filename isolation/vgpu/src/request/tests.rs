@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use cards::grant::Priority;
-use cards::placement::{MIB, Policy, Room, Share, Slice, place};
-use cards::{Card, GpuUuid};
+use cards::placement::{MIB, Policy, Refusal, Room, Share, Slice};
+use cards::{Card, CardKind, CardRules, GpuUuid, Promised};
 use serde_json::json;
 
 use super::*;
@@ -31,6 +31,11 @@ fn read_with(
     Request::from_spec(config, &spec).map_err(|error| crate::chain(&error))
 }
 
+/// A container without terms for compute time.
+fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
+    cards::placement::place(rooms, wish, &ComputeTerms::default())
+}
+
 fn room(index: u32, memory_mib: u64) -> Room {
     let card = Card {
         uuid: GpuUuid::new(format!("GPU-{index}")).unwrap(),
@@ -43,6 +48,7 @@ fn room(index: u32, memory_mib: u64) -> Room {
     Room {
         free_bytes: card.memory_bytes,
         card,
+        promised: Promised::nothing(CardRules::default(), CardKind::Simulated),
         unhealthy: None,
     }
 }
@@ -143,10 +149,27 @@ fn annotations_ask_in_full() {
             policy: Some(ComputePolicy::Soft),
             percent: Some(30),
             weight: Some(7),
-            priority: Priority::High
+            priority: Priority::High,
+            ..ComputeTerms::default()
         }
     );
     assert_eq!(quota_mib(&request, 24 << 10), 4 << 10);
+}
+
+#[test]
+fn low_priority_and_the_host_s_mode_come_with_the_terms() {
+    let config = strict("[compute]\nmode = \"strict\"\nfail = \"closed\"");
+    let asked = [("cgpu.io/memory", "1Gi"), ("cgpu.io/priority", "low")];
+    let compute = read_with(&config, &asked, &[]).unwrap().unwrap().compute;
+    assert_eq!(
+        compute,
+        ComputeTerms {
+            priority: Priority::Low,
+            mode: cards::ComputeMode::Strict,
+            fail: cards::OnShareLost::Closed,
+            ..ComputeTerms::default()
+        }
+    );
 }
 
 #[test]
@@ -197,7 +220,13 @@ fn bad_values_name_key_value_and_what_is_allowed() {
         ("cgpu.io/weight", "0", "1 to 1000"),
         ("cgpu.io/policy", "6", "0 or fair-share"),
         ("cgpu.io/policy", "fixed", "together with cgpu.io/compute"),
-        ("cgpu.io/priority", "highest", "high, normal"),
+        ("cgpu.io/compute", "half", "1 to 100"),
+        ("cgpu.io/compute", "12.5%", "1 to 100"),
+        ("cgpu.io/compute", "-1", "1 to 100"),
+        ("cgpu.io/weight", "1001", "1 to 1000"),
+        ("cgpu.io/weight", "many", "1 to 1000"),
+        ("cgpu.io/policy", "greedy", "5 or native"),
+        ("cgpu.io/priority", "highest", "high, normal, low"),
         ("cgpu.io/placement", "random", "binpack, spread"),
     ] {
         let error = read(&[(key, value)], &[]).unwrap_err();
@@ -357,7 +386,8 @@ fn a_weight_above_one_switches_to_weights_and_high_priority_is_read() {
             policy: Some(ComputePolicy::Weighted),
             percent: None,
             weight: Some(5),
-            priority: Priority::High
+            priority: Priority::High,
+            ..ComputeTerms::default()
         }
     );
 }

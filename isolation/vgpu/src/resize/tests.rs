@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cards::lock::{Attempt, FileLock};
-use cards::{Card, CardGrant, GpuUuid, SimulatedInventory};
+use cards::{Card, CardGrant, ComputeTerms, GpuUuid, SimulatedInventory};
 use serde_json::Value;
 
 use super::*;
@@ -17,24 +17,44 @@ const GIB: u64 = 1 << 30;
 
 /// What the played broker does with the next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
+pub(super) enum Mood {
     Obeys,
     Refuses,
     Hangs,
 }
 
-struct Stage {
-    dir: tempfile::TempDir,
-    config: Config,
-    key: ContainerKey,
+pub(super) struct Stage {
+    pub(super) dir: tempfile::TempDir,
+    pub(super) config: Config,
+    pub(super) key: ContainerKey,
     used_bytes: Arc<Mutex<u64>>,
-    mood: Arc<Mutex<Mood>>,
-    heard: Arc<Mutex<Vec<Value>>>,
+    pub(super) mood: Arc<Mutex<Mood>>,
+    pub(super) heard: Arc<Mutex<Vec<Value>>>,
+    first: Option<Played>,
+}
+
+/// A container's broker.
+pub(super) struct Played {
+    pub(super) key: ContainerKey,
+    used_bytes: Arc<Mutex<u64>>,
+    pub(super) mood: Arc<Mutex<Mood>>,
+    pub(super) heard: Arc<Mutex<Vec<Value>>>,
     _alive: FileLock,
 }
 
 impl Stage {
     fn new() -> Self {
+        let mut stage = Self::empty();
+        let first = stage.join("c1", &ComputeTerms::default(), 2);
+        stage.used_bytes = Arc::clone(&first.used_bytes);
+        stage.mood = Arc::clone(&first.mood);
+        stage.heard = Arc::clone(&first.heard);
+        stage.first = Some(first);
+        stage
+    }
+
+    /// A host with two cards.
+    pub(super) fn empty() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = Config {
             state_dir: dir.path().join("state"),
@@ -42,7 +62,6 @@ impl Stage {
         };
         fs::create_dir_all(config.state_dir.join("sim/dev")).unwrap();
         fs::set_permissions(&config.state_dir, fs::Permissions::from_mode(0o700)).unwrap();
-        let uuid = |index: u32| GpuUuid::new(format!("GPU-{index}")).unwrap();
         let cards = (0..2)
             .map(|index| Card {
                 uuid: uuid(index),
@@ -60,23 +79,36 @@ impl Stage {
         }
         .write(&DiskStore, &config.state_dir)
         .unwrap();
-        let key = ContainerKey::new("default", "c1").unwrap();
-        let folder = ContainerDir::of(&config.state_dir, &key);
+        Self {
+            dir,
+            config,
+            key: ContainerKey::new("default", "c1").unwrap(),
+            used_bytes: Arc::default(),
+            mood: Arc::new(Mutex::new(Mood::Obeys)),
+            heard: Arc::default(),
+            first: None,
+        }
+    }
+
+    /// A container on the first cards, with terms that fit there.
+    pub(super) fn join(&self, id: &str, compute: &ComputeTerms, cards: u32) -> Played {
+        let key = ContainerKey::new("default", id).unwrap();
+        let folder = ContainerDir::of(&self.config.state_dir, &key);
         fs::create_dir_all(folder.path()).unwrap();
         let grant: Grant = serde_json::from_value(json!({
             "version": 1,
-            "key": {"namespace": "default", "id": "c1"},
+            "key": {"namespace": "default", "id": id},
             "driver": {"kind": "sim", "socket": "/run/cgpu/sim/sim.sock"},
             "driver_version": "570.195.03",
             "cards": [],
-            "compute": {"policy": null, "percent": null, "weight": null, "priority": "normal"},
+            "compute": compute,
             "door": {"kind": "shim", "pid": 7},
             "bundle": null,
             "created_at_unix_ms": 1,
         }))
         .unwrap();
         let grant = Grant {
-            cards: (0..2)
+            cards: (0..cards)
                 .map(|minor| CardGrant {
                     uuid: uuid(minor),
                     minor,
@@ -87,17 +119,20 @@ impl Stage {
         };
         grant.write(&DiskStore, folder.path()).unwrap();
         {
-            let lock = StateLock::take(&config.state_dir).unwrap();
-            Books::open(&lock, &config.state_dir, &DiskStore)
-                .add(&grant)
-                .unwrap();
+            let lock = StateLock::take(&self.config.state_dir).unwrap();
+            let books = Books::open(&lock, &self.config.state_dir, &DiskStore);
+            let defaults = Host::find(&self.config).unwrap().defaults(&self.config);
+            for slice in &grant.cards {
+                let promised = books.promises(&slice.uuid, &defaults).unwrap();
+                let terms = promised.admit(compute).unwrap();
+                books.pin(&slice.uuid, &promised.rules, &terms).unwrap();
+            }
+            books.add(&grant).unwrap();
         }
         let Attempt::Taken(alive) = FileLock::attempt(&folder.broker_lock()).unwrap() else {
             panic!("the lock is new");
         };
-        let stage = Self {
-            dir,
-            config,
+        let played = Played {
             key,
             used_bytes: Arc::new(Mutex::new(GIB)),
             mood: Arc::new(Mutex::new(Mood::Obeys)),
@@ -106,12 +141,12 @@ impl Stage {
         };
         let listener = UnixListener::bind(folder.control_socket()).unwrap();
         let (used, mood, heard) = (
-            Arc::clone(&stage.used_bytes),
-            Arc::clone(&stage.mood),
-            Arc::clone(&stage.heard),
+            Arc::clone(&played.used_bytes),
+            Arc::clone(&played.mood),
+            Arc::clone(&played.heard),
         );
         thread::spawn(move || play(&listener, &used, &mood, &heard));
-        stage
+        played
     }
 
     fn resize(&self, memory: &str) -> Result<Vec<Resized>, Error> {
@@ -133,6 +168,10 @@ impl Stage {
     }
 }
 
+fn uuid(index: u32) -> GpuUuid {
+    GpuUuid::new(format!("GPU-{index}")).unwrap()
+}
+
 /// Answers until the test process ends.
 fn play(listener: &UnixListener, used: &Mutex<u64>, mood: &Mutex<Mood>, heard: &Mutex<Vec<Value>>) {
     let mut kept = Vec::new();
@@ -142,8 +181,11 @@ fn play(listener: &UnixListener, used: &Mutex<u64>, mood: &Mutex<Mood>, heard: &
         let request: Value = serde_json::from_str(&line).unwrap();
         let used_bytes = *used.lock().unwrap();
         let mood = *mood.lock().unwrap();
-        let changes = request["op"] == "set_quota";
-        let answer = if changes && mood == Mood::Refuses {
+        let shares = request["op"] == "set_compute";
+        let changes = shares || request["op"] == "set_quota";
+        let answer = if shares && mood == Mood::Obeys {
+            json!({"cards": request["cards"]})
+        } else if changes && mood == Mood::Refuses {
             json!({"error": "not today"})
         } else if changes {
             let cards: Vec<Value> = request["cards"]

@@ -1,0 +1,250 @@
+//! A container's share of a card's time: what it was promised, and what its broker says has become of it.
+
+use cards::CardRules;
+use plan::{Policy, Terms};
+use serde::Serialize;
+use serde_json::Value;
+
+/// A share as documents have it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// How the share comes about: `fair-share`, `preemptive`, `weighted`, `fixed`, `soft` or `native`.
+    pub policy: Option<String>,
+    /// Cap (fixed) or floor (soft), percent of the card.
+    pub percent: Option<u64>,
+    /// Relative weight.
+    pub weight: Option<u64>,
+    /// `high`, `normal` or `low`.
+    pub priority: Option<String>,
+    /// What it is entitled to among those that are there now, parts of a million; absent where no governor holds it.
+    pub entitlement_ppm: Option<u64>,
+    /// How well its driver lets it be held: `3` in full … `0` not at all; `-`: nothing could be tried yet.
+    pub tier: Option<String>,
+    /// Why by no more.
+    pub reason: Option<String>,
+    /// Whether the tier holds what was promised.
+    pub holds: Option<bool>,
+    /// Whether its channels may run now: `open` or `closed`.
+    pub gate: Option<String>,
+    /// The card's time that it has had since it began, nanoseconds.
+    pub used_ns: Option<u64>,
+    /// Its part of the last second or so, parts of a million.
+    pub used_ppm: Option<u64>,
+    /// Calls to the card's scheduler since it began.
+    pub lever_calls: Option<u64>,
+    /// How long one takes, nanoseconds.
+    pub lever_latency_ns: Option<u64>,
+    /// How often its governor raised an alarm.
+    pub alarms: Option<u64>,
+}
+
+impl Share {
+    /// What was promised, where no broker has said anything.
+    #[must_use]
+    pub fn promised(terms: &Terms) -> Self {
+        Self {
+            policy: Some(terms.policy.name().to_owned()),
+            percent: terms.percent.map(u64::from),
+            weight: Some(u64::from(terms.weight)),
+            priority: Some(terms.priority.name().to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// What a broker says (`compute::Status` as JSON, with `used_ns` and `used_ppm`), over what was promised. A field of another
+    /// form is one that it does not say.
+    #[must_use]
+    pub fn told(promised: Self, status: &Value) -> Self {
+        let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64);
+        let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str);
+        let policy = text("/terms/policy");
+        // The broker's terms are those that hold; a percentage that they do not have is none.
+        let (percent, weight) = match policy {
+            Some(_) => (number("/terms/percent"), number("/terms/weight")),
+            None => (promised.percent, promised.weight),
+        };
+        Self {
+            policy: policy
+                .map(|name| name.replace('_', "-"))
+                .or(promised.policy),
+            percent,
+            weight,
+            priority: text("/terms/priority")
+                .map(str::to_owned)
+                .or(promised.priority),
+            entitlement_ppm: number("/entitlement_ppm"),
+            tier: text("/tier").map(|name| tier_name(name).to_owned()),
+            reason: reason(status),
+            holds: status.pointer("/holds").and_then(Value::as_bool),
+            gate: text("/gate/state").map(str::to_owned),
+            used_ns: number("/used_ns"),
+            used_ppm: number("/used_ppm"),
+            lever_calls: number("/counts/calls"),
+            lever_latency_ns: number("/latency/mean_ns"),
+            alarms: number("/counts/alarms"),
+        }
+    }
+
+    /// The terms in a few words: `fixed 30 %`, `weighted 3`, `native, high`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = self.policy.clone().unwrap_or_else(|| "-".to_owned());
+        if let Some(percent) = self.percent {
+            text.push_str(&format!(" {percent} %"));
+        }
+        let weighs = match self.policy.as_deref() {
+            Some("weighted") => true,
+            Some("soft") => self.percent.is_none() || self.weight.is_some_and(|weight| weight > 1),
+            _ => self.weight.is_some_and(|weight| weight > 1),
+        };
+        if let Some(weight) = self.weight.filter(|_| weighs) {
+            text.push_str(&format!(" weight {weight}"));
+        }
+        if let Some(priority) = self.priority.as_deref().filter(|name| *name != "normal") {
+            text.push_str(&format!(", {priority}"));
+        }
+        text
+    }
+}
+
+/// As tables print it.
+fn tier_name(name: &str) -> &str {
+    match name {
+        "untried" => "-",
+        "zero" | "freezer" => "0",
+        "doorbell" => "0.5",
+        "one" | "slices" => "1",
+        "two" | "schedule" => "2",
+        "three" | "gate" => "3",
+        other => other,
+    }
+}
+
+fn reason(status: &Value) -> Option<String> {
+    let reason = status.get("reason")?;
+    match reason.get("kind")?.as_str()? {
+        "refused" => Some(format!(
+            "the driver refused {} with status {:#x}",
+            reason.get("lever")?.as_str()?,
+            reason.get("status")?.as_u64()?
+        )),
+        "slow" => Some("calls to the driver are slow: the gate rests".to_owned()),
+        other => Some(other.to_owned()),
+    }
+}
+
+/// Parts of a million as people read them: `30 %`, `33.3 %`.
+#[must_use]
+pub fn percent_of(ppm: u64) -> String {
+    let tenths = (ppm + 500) / 1_000;
+    if tenths.is_multiple_of(10) {
+        format!("{} %", tenths / 10)
+    } else {
+        format!("{}.{} %", tenths / 10, tenths % 10)
+    }
+}
+
+/// A card's rules, as documents have them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rules {
+    /// Of containers that name none.
+    pub policy: &'static str,
+    /// The most containers with terms.
+    pub max_tenants: u32,
+    /// `borrow` or `waste`.
+    pub idle: plan::Idle,
+    /// The most that high priority gets while others wait, percent.
+    pub prio_ratio_percent: u32,
+}
+
+impl Rules {
+    /// In a line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let idle = match self.idle {
+            plan::Idle::Borrow => "borrow",
+            plan::Idle::Waste => "waste",
+        };
+        format!(
+            "policy {}, max tenants {}, idle {idle}, prio ratio {} %",
+            self.policy, self.max_tenants, self.prio_ratio_percent
+        )
+    }
+}
+
+impl From<&CardRules> for Rules {
+    fn from(rules: &CardRules) -> Self {
+        Self {
+            policy: Policy::name(rules.policy),
+            max_tenants: rules.max_tenants,
+            idle: rules.idle,
+            prio_ratio_percent: rules.prio_ratio_percent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::Priority;
+    use serde_json::json;
+
+    fn fixed() -> Share {
+        Share::promised(&Terms {
+            policy: Policy::Fixed,
+            percent: Some(30),
+            weight: 1,
+            priority: Priority::Normal,
+        })
+    }
+
+    #[test]
+    fn what_a_broker_says_goes_over_what_was_promised() {
+        assert_eq!(fixed().text(), "fixed 30 %");
+        let told = Share::told(
+            fixed(),
+            &json!({"terms": {"policy": "weighted", "percent": null, "weight": 3, "priority": "high"},
+                    "entitlement_ppm": 333_333, "tier": "three", "holds": true, "gate": {"state": "closed", "opens_at_ns": 1},
+                    "reason": {"kind": "refused", "lever": "SET_TIMESLICE", "status": 86},
+                    "latency": {"mean_ns": 160_000}, "counts": {"calls": 9, "alarms": 1}, "used_ns": 7, "used_ppm": 250_000}),
+        );
+        assert_eq!(told.text(), "weighted weight 3, high");
+        assert_eq!((told.tier.as_deref(), told.used_ns), (Some("3"), Some(7)));
+        assert_eq!(
+            (told.gate.as_deref(), told.lever_calls),
+            (Some("closed"), Some(9))
+        );
+        assert!(
+            told.reason
+                .unwrap()
+                .contains("SET_TIMESLICE with status 0x56")
+        );
+        // Silence, and forms that are not known, leave the promise.
+        for nothing in [
+            json!(null),
+            json!({}),
+            json!("x"),
+            json!({"tier": {"a": 1}, "terms": 3}),
+        ] {
+            let told = Share::told(fixed(), &nothing);
+            assert_eq!(told, fixed(), "{nothing}");
+        }
+        let fair = json!({"terms": {"policy": "fair_share"}, "tier": "0.5"});
+        let fair = Share::told(fixed(), &fair);
+        assert_eq!((fair.text().as_str(), fair.percent), ("fair-share", None));
+    }
+
+    #[test]
+    fn parts_are_said_in_percent() {
+        for (ppm, text) in [
+            (0, "0 %"),
+            (300_000, "30 %"),
+            (333_333, "33.3 %"),
+            (999_999, "100 %"),
+            (4_200, "0.4 %"),
+            (1_000_000, "100 %"),
+        ] {
+            assert_eq!(percent_of(ppm), text);
+        }
+    }
+}

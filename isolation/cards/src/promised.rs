@@ -1,0 +1,151 @@
+//! What of a card's time is promised to whom, and whether one more fits.
+
+use std::fmt;
+
+use plan::{CardRules, PERCENT_PPM, RulesError, Terms, TermsError, Wishes};
+
+use crate::grant::ComputeTerms;
+
+/// The promises of one card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promised {
+    /// The card's rules.
+    pub rules: CardRules,
+    /// Who is there.
+    pub holders: Vec<Terms>,
+    /// What kind of card it is.
+    pub kind: CardKind,
+}
+
+/// Whether a card is real: a simulated one takes more containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CardKind {
+    /// NVIDIA's.
+    Real,
+    /// `cgpu-sim`'s.
+    Simulated,
+}
+
+/// Why a card's time cannot be promised so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimeRefusal {
+    /// Terms that are wrong, or that the card's rules leave no meaning.
+    #[error(transparent)]
+    Terms(#[from] TermsError),
+    /// Rules that no card can have.
+    #[error("rules of the card: {0}")]
+    Rules(#[from] RulesError),
+    /// It does not fit beside those that are there.
+    #[error("{}", Full(refusal, *left_ppm))]
+    Full {
+        /// Why not.
+        refusal: plan::Refusal,
+        /// What can still be reserved, parts of a million.
+        left_ppm: u32,
+    },
+}
+
+/// Says what is left, where `plan` does not.
+struct Full<'a>(&'a plan::Refusal, u32);
+
+impl fmt::Display for Full<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(refusal, left_ppm) = self;
+        match refusal {
+            plan::Refusal::Reserved { .. } => refusal.fmt(f),
+            _ => write!(
+                f,
+                "{refusal} ({} % of its time can still be reserved)",
+                left_ppm / PERCENT_PPM
+            ),
+        }
+    }
+}
+
+impl TimeRefusal {
+    /// Whether another card with the same rules would refuse it too, however empty.
+    #[must_use]
+    pub fn is_of_terms(&self) -> bool {
+        match self {
+            Self::Terms(_) | Self::Rules(_) => true,
+            Self::Full { .. } => false,
+        }
+    }
+}
+
+impl ComputeTerms {
+    /// As `plan` takes them.
+    #[must_use]
+    pub fn wishes(&self) -> Wishes {
+        Wishes {
+            policy: self.policy,
+            percent: self.percent,
+            weight: self.weight,
+            priority: self.priority,
+        }
+    }
+}
+
+/// The terms that a container has on a card with these rules.
+///
+/// # Errors
+/// [`TimeRefusal::Terms`]
+pub fn resolve(compute: &ComputeTerms, rules: &CardRules) -> Result<Terms, TimeRefusal> {
+    Ok(compute.wishes().resolve(rules)?)
+}
+
+impl Promised {
+    /// A card that nobody is on.
+    #[must_use]
+    pub fn nothing(rules: CardRules, kind: CardKind) -> Self {
+        Self {
+            rules,
+            holders: Vec::new(),
+            kind,
+        }
+    }
+
+    /// The terms that one more container would have.
+    ///
+    /// # Errors
+    /// Why it cannot be promised them.
+    pub fn admit(&self, compute: &ComputeTerms) -> Result<Terms, TimeRefusal> {
+        self.rules.validate(self.kind == CardKind::Simulated)?;
+        let terms = resolve(compute, &self.rules)?;
+        plan::admit(
+            &self.rules,
+            &self.holders,
+            &terms,
+            self.kind == CardKind::Simulated,
+        )
+        .map_err(|refusal| TimeRefusal::Full {
+            refusal,
+            left_ppm: self.left_ppm(),
+        })?;
+        Ok(terms)
+    }
+
+    /// What is reserved for containers whether they work or not, parts of a million.
+    #[must_use]
+    pub fn reserved_ppm(&self) -> u32 {
+        self.holders
+            .iter()
+            .map(|terms| terms.reserved_ppm(&self.rules))
+            .fold(0, u32::saturating_add)
+    }
+
+    /// What can still be, parts of a million: one percent stays for each container that reserves nothing.
+    #[must_use]
+    pub fn left_ppm(&self) -> u32 {
+        plan::admission::left_ppm(&self.rules, &self.holders)
+    }
+
+    /// Containers that have been promised something.
+    #[must_use]
+    pub fn tenants(&self) -> usize {
+        self.holders
+            .iter()
+            .filter(|terms| **terms != Terms::NATIVE)
+            .count()
+    }
+}

@@ -1,0 +1,342 @@
+//! What `cgpu set` is asked to change, and how it meets what a container has.
+
+use cards::ComputeTerms;
+use cards::grant::{ComputePolicy, Priority};
+
+use crate::{Error, request};
+
+/// What follows the card's rules again.
+pub(super) const FOLLOW: &str = "default";
+
+/// A change of a container, as the options of a command write it; what is absent stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// `--memory`: in all, for example `6Gi`.
+    pub memory: Option<&'a str>,
+    /// `--compute`: percent of a card.
+    pub compute: Option<&'a str>,
+    /// `--weight`
+    pub weight: Option<&'a str>,
+    /// `--policy`: by name or number; `default` follows the card's.
+    pub policy: Option<&'a str>,
+    /// `--priority`
+    pub priority: Option<&'a str>,
+}
+
+/// A change of compute terms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct NewTerms {
+    percent: Option<u32>,
+    weight: Option<u32>,
+    policy: Option<NewPolicy>,
+    priority: Option<Priority>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NewPolicy {
+    Follow,
+    Named(ComputePolicy),
+}
+
+impl Asked<'_> {
+    /// The compute part; `None`: nothing of it changes.
+    ///
+    /// # Errors
+    /// A value that is not allowed.
+    pub(super) fn terms(&self) -> Result<Option<NewTerms>, Error> {
+        let terms = NewTerms {
+            percent: read(self.compute, "--compute", request::percent)?,
+            weight: read(self.weight, "--weight", request::weight)?,
+            policy: read(self.policy, "--policy", new_policy)?,
+            priority: read(self.priority, "--priority", request::priority)?,
+        };
+        Ok((terms != NewTerms::default()).then_some(terms))
+    }
+}
+
+fn read<T>(
+    text: Option<&str>,
+    key: &str,
+    parse: impl Fn(&str, &str) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    text.map(|text| parse(key, text.trim())).transpose()
+}
+
+fn new_policy(key: &str, text: &str) -> Result<NewPolicy, Error> {
+    if text == FOLLOW {
+        return Ok(NewPolicy::Follow);
+    }
+    or_follow(request::compute_policy(key, text)).map(NewPolicy::Named)
+}
+
+/// Names the word that is no policy among what is allowed.
+pub(super) fn or_follow(policy: Result<ComputePolicy, Error>) -> Result<ComputePolicy, Error> {
+    policy.map_err(|error| match error {
+        Error::Value {
+            key,
+            value,
+            allowed,
+        } => Error::Value {
+            key,
+            value,
+            allowed: format!("{allowed}, {FOLLOW}"),
+        },
+        other => other,
+    })
+}
+
+impl NewTerms {
+    /// What the container asks for from now on. A percentage or weight takes the place of the other where no policy takes
+    /// both, so that `--weight 3` is enough to leave a fixed percentage.
+    pub(super) fn over(self, before: &ComputeTerms) -> ComputeTerms {
+        let policy = match self.policy {
+            Some(NewPolicy::Follow) => None,
+            Some(NewPolicy::Named(policy)) => Some(policy),
+            None => before.policy.filter(|policy| {
+                (self.percent.is_none() || takes_percent(*policy))
+                    && (self.weight.is_none() || takes_weight(*policy))
+            }),
+        };
+        let follows = self.policy == Some(NewPolicy::Follow);
+        // Without a policy the kind of the other value would be the card's to judge: only what is named is kept.
+        let keeps = |takes: fn(ComputePolicy) -> bool, other_named: bool| match policy {
+            Some(policy) => takes(policy),
+            None => !follows && !other_named,
+        };
+        ComputeTerms {
+            policy,
+            percent: self.percent.or_else(|| {
+                let kept = keeps(takes_percent, self.weight.is_some());
+                before.percent.filter(|_| kept)
+            }),
+            weight: self.weight.or_else(|| {
+                let kept = keeps(takes_weight, self.percent.is_some());
+                before.weight.filter(|_| kept)
+            }),
+            priority: self.priority.unwrap_or(before.priority),
+            mode: before.mode,
+            fail: before.fail,
+        }
+    }
+}
+
+fn takes_percent(policy: ComputePolicy) -> bool {
+    match policy {
+        ComputePolicy::Fixed | ComputePolicy::Soft => true,
+        ComputePolicy::FairShare
+        | ComputePolicy::Preemptive
+        | ComputePolicy::Weighted
+        | ComputePolicy::Native => false,
+    }
+}
+
+fn takes_weight(policy: ComputePolicy) -> bool {
+    match policy {
+        ComputePolicy::Weighted | ComputePolicy::Soft => true,
+        ComputePolicy::FairShare
+        | ComputePolicy::Preemptive
+        | ComputePolicy::Fixed
+        | ComputePolicy::Native => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(
+        policy: Option<ComputePolicy>,
+        percent: Option<u32>,
+        weight: Option<u32>,
+    ) -> ComputeTerms {
+        ComputeTerms {
+            policy,
+            percent,
+            weight,
+            ..ComputeTerms::default()
+        }
+    }
+
+    #[test]
+    fn what_is_named_takes_the_place_of_what_contradicts_it() {
+        use ComputePolicy::{Fixed, Preemptive, Soft, Weighted};
+        let fixed = terms(Some(Fixed), Some(30), None);
+        let follows = terms(None, Some(30), None);
+        let weighted = terms(Some(Weighted), None, Some(5));
+        let soft = terms(Some(Soft), Some(20), Some(2));
+        let asked = |compute, weight, policy| Asked {
+            compute,
+            weight,
+            policy,
+            ..Asked::default()
+        };
+        for (before, change, after) in [
+            (
+                &fixed,
+                asked(Some("40%"), None, None),
+                terms(Some(Fixed), Some(40), None),
+            ),
+            (
+                &fixed,
+                asked(None, Some("3"), None),
+                terms(None, None, Some(3)),
+            ),
+            (
+                &follows,
+                asked(None, Some("3"), None),
+                terms(None, None, Some(3)),
+            ),
+            (
+                &weighted,
+                asked(Some("40"), None, None),
+                terms(None, Some(40), None),
+            ),
+            (
+                &weighted,
+                asked(None, Some("7"), None),
+                terms(Some(Weighted), None, Some(7)),
+            ),
+            (
+                &soft,
+                asked(Some("40"), None, None),
+                terms(Some(Soft), Some(40), Some(2)),
+            ),
+            (
+                &soft,
+                asked(None, Some("9"), None),
+                terms(Some(Soft), Some(20), Some(9)),
+            ),
+            (
+                &soft,
+                asked(None, None, Some("1")),
+                terms(Some(Preemptive), None, None),
+            ),
+            (
+                &fixed,
+                asked(None, None, Some("soft")),
+                terms(Some(Soft), Some(30), None),
+            ),
+            (
+                &fixed,
+                asked(None, None, Some("default")),
+                terms(None, None, None),
+            ),
+            (
+                &fixed,
+                asked(Some("7"), None, Some("default")),
+                terms(None, Some(7), None),
+            ),
+            // Contradictions within one command are for the card's rules to refuse.
+            (
+                &weighted,
+                asked(Some("7"), Some("2"), None),
+                terms(None, Some(7), Some(2)),
+            ),
+        ] {
+            let new = change.terms().unwrap().unwrap();
+            assert_eq!(new.over(before), after, "{change:?}");
+        }
+        let high = Asked {
+            priority: Some("high"),
+            ..Asked::default()
+        };
+        let high = high.terms().unwrap().unwrap().over(&fixed);
+        assert_eq!(
+            high,
+            ComputeTerms {
+                priority: Priority::High,
+                ..fixed
+            }
+        );
+        assert_eq!(Asked::default().terms().unwrap(), None);
+    }
+
+    #[test]
+    fn bad_values_name_option_value_and_what_is_allowed() {
+        let base = Asked::default();
+        for (asked, parts) in [
+            (
+                Asked {
+                    compute: Some("0"),
+                    ..base
+                },
+                ["--compute", "\"0\"", "1 to 100"],
+            ),
+            (
+                Asked {
+                    compute: Some("101%"),
+                    ..base
+                },
+                ["--compute", "\"101%\"", "1 to 100"],
+            ),
+            (
+                Asked {
+                    compute: Some("-5"),
+                    ..base
+                },
+                ["--compute", "\"-5\"", "1 to 100"],
+            ),
+            (
+                Asked {
+                    compute: Some("a third"),
+                    ..base
+                },
+                ["--compute", "\"a third\"", "1 to 100"],
+            ),
+            (
+                Asked {
+                    compute: Some("12.5"),
+                    ..base
+                },
+                ["--compute", "\"12.5\"", "1 to 100"],
+            ),
+            (
+                Asked {
+                    weight: Some("0"),
+                    ..base
+                },
+                ["--weight", "\"0\"", "1 to 1000"],
+            ),
+            (
+                Asked {
+                    weight: Some("1001"),
+                    ..base
+                },
+                ["--weight", "\"1001\"", "1 to 1000"],
+            ),
+            (
+                Asked {
+                    weight: Some("heavy"),
+                    ..base
+                },
+                ["--weight", "heavy", "1 to 1000"],
+            ),
+            (
+                Asked {
+                    policy: Some("6"),
+                    ..base
+                },
+                ["--policy", "\"6\"", "4 or soft"],
+            ),
+            (
+                Asked {
+                    policy: Some("greedy"),
+                    ..base
+                },
+                ["--policy", "greedy", "default"],
+            ),
+            (
+                Asked {
+                    priority: Some("urgent"),
+                    ..base
+                },
+                ["--priority", "urgent", "high, normal, low"],
+            ),
+        ] {
+            let error = asked.terms().unwrap_err().to_string();
+            for part in parts {
+                assert!(error.contains(part), "{error} lacks {part}");
+            }
+        }
+    }
+}

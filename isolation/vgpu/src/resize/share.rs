@@ -1,0 +1,334 @@
+//! Changing what containers get of a card's time: one container's terms, or the rules of a card for all of them.
+//!
+//! ```text
+//!   every container fits under the new rules ─▶ rules.json ─▶ each broker whose container has other terms now
+//! ```
+//!
+//! A broker that refuses undoes it all: the rules as they were, and every broker that was told is told its former terms.
+
+use cards::book::Books;
+use cards::lock::StateLock;
+use cards::placement::CardName;
+use cards::rules::{OwnRules, Stay};
+use cards::store::DiskStore;
+use cards::{Backend, Card, CardKind, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant};
+use plan::{Idle, Terms};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::host::Host;
+use crate::state::ContainerDir;
+use crate::{Config, Error, control, request};
+
+/// Terms on one card.
+pub(super) type OnCard = (GpuUuid, Terms);
+
+/// A container's terms on a card after a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reshared {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Its terms before.
+    pub before: Terms,
+    /// Its terms now.
+    pub terms: Terms,
+}
+
+/// A change of a card's rules, as the options of a command write it; what is absent stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RulesAsked<'a> {
+    /// `--policy`: of containers that name none, by name or number; `default` takes all rules from `[compute]` of the
+    /// configuration again.
+    pub policy: Option<&'a str>,
+    /// `--max-tenants`
+    pub max_tenants: Option<&'a str>,
+    /// `--idle`
+    pub idle: Option<&'a str>,
+    /// `--prio-ratio`: percent.
+    pub prio_ratio: Option<&'a str>,
+}
+
+/// A card's rules after a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RulesChanged {
+    /// Which card.
+    pub uuid: String,
+    /// Its rules before.
+    pub before: CardRules,
+    /// Its rules now.
+    pub rules: CardRules,
+    /// Containers that have other terms now.
+    pub containers: Vec<(ContainerKey, Reshared)>,
+}
+
+/// What a broker answers.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    #[serde(default)]
+    cards: Vec<AnswerCard>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AnswerCard {
+    uuid: String,
+    terms: Terms,
+}
+
+/// A container without a broker has nobody who could hold it to a share.
+pub(super) fn require_broker(grant: &Grant) -> Result<(), Error> {
+    match grant.backend {
+        Backend::Broker => Ok(()),
+        backend => Err(Error::NoShares {
+            key: grant.key.clone(),
+            backend: backend.name(),
+        }),
+    }
+}
+
+/// Tells a broker the terms that it has to hold.
+pub(super) fn tell(dir: &ContainerDir, key: &ContainerKey, terms: &[OnCard]) -> Result<(), Error> {
+    let failed = |problem: String| Error::BrokerKeepsTerms {
+        key: key.clone(),
+        problem,
+    };
+    let cards: Vec<serde_json::Value> = terms
+        .iter()
+        .map(|(uuid, terms)| json!({"uuid": uuid.as_str(), "terms": terms}))
+        .collect();
+    let request = json!({"op": "set_compute", "cards": cards});
+    let answer = control::ask(&dir.control_socket(), &request)
+        .map_err(|error| failed(format!("it does not answer: {error}")))?;
+    let answer: Answer = serde_json::from_value(answer)
+        .map_err(|error| failed(format!("its answer is none: {error}")))?;
+    if let Some(problem) = answer.error {
+        return Err(failed(problem));
+    }
+    let agrees = terms.iter().all(|(uuid, terms)| {
+        answer
+            .cards
+            .iter()
+            .any(|card| card.uuid == uuid.as_str() && card.terms == *terms)
+    });
+    if agrees {
+        Ok(())
+    } else {
+        Err(failed(
+            "it answers with other terms than it was told".to_owned(),
+        ))
+    }
+}
+
+/// Gives a card other rules: all of its containers fit under them and have the terms that follow, or nothing has changed.
+///
+/// # Errors
+/// A value that is not allowed, a card that is not there, a container that does not fit under the new rules, a broker that
+/// does not take its terms.
+pub fn set_rules(
+    config: &Config,
+    card: &str,
+    asked: &RulesAsked<'_>,
+) -> Result<RulesChanged, Error> {
+    if *asked == RulesAsked::default() {
+        return Err(Error::NothingAsked);
+    }
+    let name = request::one_card("--card", card)?;
+    // Before anything is looked at: a wrong value is wrong on any card.
+    asked.over(&CardRules::default(), &CardRules::default())?;
+    let host = Host::find(config)?;
+    crate::state::prepare(&config.state_dir)?;
+    let defaults = host.defaults(config);
+    let card = named(&host.inventory.cards, &name)?;
+    let lock = StateLock::take(&config.state_dir)?;
+    let store = DiskStore;
+    let books = Books::open(&lock, &config.state_dir, &store);
+    let before = books.promises(&card.uuid, &defaults)?;
+    let own_before = books.rules(&card.uuid)?;
+    let rules = asked.over(&before.rules, &defaults.rules)?;
+    rules
+        .validate(defaults.kind == CardKind::Simulated)
+        .map_err(|error| out_of_range(error, asked))?;
+    let then = books.under(&card.uuid, &before.rules, defaults.kind);
+    let now = books.under(&card.uuid, &rules, defaults.kind)?;
+    // Containers that contradict the present rules, which nobody but a hand in the state folder can have brought about, had none.
+    let then = then.unwrap_or_default();
+    let mut moved = Vec::new();
+    for (key, terms) in now {
+        let former = then
+            .iter()
+            .find(|(other, _)| *other == key)
+            .map_or(Terms::NATIVE, |(_, former)| *former);
+        if former != terms && is_held(config, &key, &terms)? {
+            moved.push((key, former, terms));
+        }
+    }
+    let own = OwnRules {
+        rules: rules.clone(),
+        stay: if asked.is_default() {
+            Stay::WhileUsed
+        } else {
+            Stay::ForGood
+        },
+    };
+    books.set_rules(&card.uuid, Some(&own))?;
+    let told = tell_all(config, &card.uuid, &moved);
+    if let Err((count, error)) = told {
+        let undone = books
+            .set_rules(&card.uuid, own_before.as_ref())
+            .map_err(Error::from);
+        let untold = moved.iter().take(count).map(|(key, former, _)| {
+            let dir = ContainerDir::of(&config.state_dir, key);
+            tell(&dir, key, &[(card.uuid.clone(), *former)])
+        });
+        for error in untold.chain([undone]).filter_map(Result::err) {
+            tracing::warn!(card = %card.uuid, error = %crate::chain(&error), "a failed change of a card's rules could not be undone in full");
+        }
+        return Err(error);
+    }
+    let containers = moved
+        .into_iter()
+        .map(|(key, before, terms)| {
+            let reshared = Reshared {
+                uuid: card.uuid.to_string(),
+                before,
+                terms,
+            };
+            (key, reshared)
+        })
+        .collect();
+    Ok(RulesChanged {
+        uuid: card.uuid.to_string(),
+        before: before.rules,
+        rules,
+        containers,
+    })
+}
+
+/// The error says how many may have heard of it.
+fn tell_all(
+    config: &Config,
+    uuid: &GpuUuid,
+    moved: &[(ContainerKey, Terms, Terms)],
+) -> Result<(), (usize, Error)> {
+    for (at, (key, _, terms)) in moved.iter().enumerate() {
+        let dir = ContainerDir::of(&config.state_dir, key);
+        tell(&dir, key, &[(uuid.clone(), *terms)]).map_err(|error| (at + 1, error))?;
+    }
+    Ok(())
+}
+
+/// Whether there is a broker that holds the container. One that is dead holds nothing any more; where there never was one, the
+/// terms may not have to be held.
+fn is_held(config: &Config, key: &ContainerKey, terms: &Terms) -> Result<bool, Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    let grant = match Grant::read(dir.path()) {
+        // Its folder goes before its entry in the book.
+        Err(cards::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(false);
+        }
+        other => other?,
+    };
+    match (grant.backend, grant.compute.mode) {
+        (Backend::Broker, _) => dir.has_broker(),
+        (_, ComputeMode::Strict) if *terms != Terms::NATIVE => Err(Error::NoShares {
+            key: key.clone(),
+            backend: grant.backend.name(),
+        }),
+        _ => Ok(false),
+    }
+}
+
+fn named<'a>(cards: &'a [Card], name: &CardName) -> Result<&'a Card, Error> {
+    cards
+        .iter()
+        .find(|card| name.names(card))
+        .ok_or_else(|| Error::Value {
+            key: "--card".to_owned(),
+            value: name.to_string(),
+            allowed: match cards {
+                [] => "this host has no cards".to_owned(),
+                cards => cards
+                    .iter()
+                    .map(|card| format!("{} ({})", card.index, card.uuid))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            },
+        })
+}
+
+const IDLE_ALLOWED: &str = "borrow, waste";
+
+impl RulesAsked<'_> {
+    fn is_default(&self) -> bool {
+        self.policy.map(str::trim) == Some(super::asked::FOLLOW)
+    }
+
+    fn over(&self, before: &CardRules, configured: &CardRules) -> Result<CardRules, Error> {
+        let mut rules = before.clone();
+        if self.is_default() {
+            rules = configured.clone();
+        } else if let Some(text) = self.policy {
+            rules.policy =
+                super::asked::or_follow(request::compute_policy("--policy", text.trim()))?;
+        }
+        if let Some(text) = self.max_tenants {
+            rules.max_tenants = request::whole(
+                "--max-tenants",
+                text.trim(),
+                1..=CardRules::MAX_TENANTS_SIMULATED,
+                "1 to 25, on simulated cards to 100",
+            )?;
+        }
+        if let Some(text) = self.prio_ratio {
+            let digits = text.trim();
+            rules.prio_ratio_percent = request::whole(
+                "--prio-ratio",
+                digits.strip_suffix('%').unwrap_or(digits),
+                20..=99,
+                "20 to 99, in percent",
+            )?;
+        }
+        if let Some(text) = self.idle {
+            rules.idle = match text.trim() {
+                "borrow" => Idle::Borrow,
+                "waste" => Idle::Waste,
+                other => {
+                    return Err(Error::Value {
+                        key: "--idle".to_owned(),
+                        value: other.to_owned(),
+                        allowed: IDLE_ALLOWED.to_owned(),
+                    });
+                }
+            };
+        }
+        Ok(rules)
+    }
+}
+
+/// A value that this kind of card does not take: the option's fault if it gave it, else the configuration's.
+fn out_of_range(error: plan::RulesError, asked: &RulesAsked<'_>) -> Error {
+    match error {
+        plan::RulesError::Range {
+            key,
+            value,
+            least,
+            most,
+        } => Error::Value {
+            key: match key {
+                "max_tenants" if asked.max_tenants.is_some() => "--max-tenants".to_owned(),
+                key => format!("compute.{key}"),
+            },
+            value: value.to_string(),
+            allowed: format!("{least} to {most}"),
+        },
+        error @ plan::RulesError::Version { .. } => Error::Value {
+            key: "rules".to_owned(),
+            value: "version".to_owned(),
+            allowed: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

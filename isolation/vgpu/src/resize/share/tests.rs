@@ -1,0 +1,376 @@
+//! Containers whose brokers are played, and their part of the cards' time.
+
+use cards::ComputeTerms;
+use cards::grant::{ComputePolicy, Priority};
+use serde_json::Value;
+
+use super::*;
+use crate::resize::tests::{Mood, Played, Stage};
+use crate::resize::{Asked, change};
+
+fn percent(percent: u32) -> ComputeTerms {
+    ComputeTerms {
+        percent: Some(percent),
+        ..ComputeTerms::default()
+    }
+}
+
+fn plain() -> ComputeTerms {
+    ComputeTerms::default()
+}
+
+/// What a container was told last of its share on each card: `(card, policy, percent, weight)`.
+fn told(played: &Played) -> Vec<(String, String, Value, Value)> {
+    let heard = played.heard.lock().unwrap();
+    let last = heard.iter().rfind(|request| request["op"] == "set_compute");
+    let cards = last.map_or(&[][..], |request| request["cards"].as_array().unwrap());
+    cards
+        .iter()
+        .map(|card| {
+            let terms = &card["terms"];
+            (
+                card["uuid"].as_str().unwrap().to_owned(),
+                terms["policy"].as_str().unwrap().to_owned(),
+                terms["percent"].clone(),
+                terms["weight"].clone(),
+            )
+        })
+        .collect()
+}
+
+/// What the grant says, and what the first card's book and rules come to for the container.
+fn kept(stage: &Stage, key: &ContainerKey) -> (ComputeTerms, Terms) {
+    let dir = ContainerDir::of(&stage.config.state_dir, key);
+    let grant = Grant::read(dir.path()).unwrap();
+    let uuid = &grant.cards[0].uuid;
+    let lock = StateLock::take(&stage.config.state_dir).unwrap();
+    let books = Books::open(&lock, &stage.config.state_dir, &DiskStore)
+        .all()
+        .unwrap();
+    let book = books.iter().find(|book| book.uuid == *uuid).unwrap();
+    let entry = book.grants.iter().find(|entry| entry.key == *key).unwrap();
+    assert_eq!(entry.compute, grant.compute);
+    let terms = cards::rules::terms_on(&stage.config.state_dir, uuid, &entry.compute).unwrap();
+    (grant.compute, terms)
+}
+
+fn asked<'a>(compute: Option<&'a str>, weight: Option<&'a str>) -> Asked<'a> {
+    Asked {
+        compute,
+        weight,
+        ..Asked::default()
+    }
+}
+
+fn policy(text: &str) -> RulesAsked<'_> {
+    RulesAsked {
+        policy: Some(text),
+        ..RulesAsked::default()
+    }
+}
+
+#[test]
+fn a_share_changes_on_every_card_in_grant_book_and_broker() {
+    let stage = Stage::empty();
+    let both = stage.join("both", &percent(30), 2);
+    let done = change(&stage.config, &both.key, &asked(Some("40%"), None)).unwrap();
+    assert_eq!(done.memory, []);
+    assert_eq!(done.compute.len(), 2);
+    assert_eq!(
+        (
+            done.compute[1].before.percent,
+            done.compute[1].terms.percent
+        ),
+        (Some(30), Some(40))
+    );
+    let fixed = |uuid: &str| (uuid.to_owned(), "fixed".to_owned(), 40.into(), 1.into());
+    assert_eq!(told(&both), [fixed("GPU-0"), fixed("GPU-1")]);
+    assert_eq!(kept(&stage, &both.key).1.percent, Some(40));
+    change(&stage.config, &both.key, &asked(None, Some("3"))).unwrap();
+    let weighted = (
+        "GPU-1".to_owned(),
+        "weighted".to_owned(),
+        Value::Null,
+        3.into(),
+    );
+    assert_eq!(told(&both)[1], weighted);
+    let high = Asked {
+        policy: Some("1"),
+        priority: Some("high"),
+        ..Asked::default()
+    };
+    let done = change(&stage.config, &both.key, &high).unwrap();
+    assert_eq!(
+        (done.compute[0].terms.policy, done.compute[0].terms.priority),
+        (ComputePolicy::Preemptive, Priority::High)
+    );
+}
+
+#[test]
+fn memory_and_share_change_together_or_not_at_all() {
+    let stage = Stage::empty();
+    let one = stage.join("one", &percent(30), 1);
+    let other = stage.join("other", &percent(60), 1);
+    let both = |compute| Asked {
+        memory: Some("6Gi"),
+        ..asked(Some(compute), None)
+    };
+    let quota_gib = || {
+        let dir = ContainerDir::of(&stage.config.state_dir, &one.key);
+        Grant::read(dir.path()).unwrap().cards[0].quota_bytes >> 30
+    };
+    let error = change(&stage.config, &one.key, &both("41")).unwrap_err();
+    let error = crate::chain(&error);
+    assert!(
+        error.contains("41 %") && error.contains("40 % left") && error.contains("GPU-0"),
+        "{error}"
+    );
+    assert_eq!(quota_gib(), 4);
+    assert_eq!(kept(&stage, &one.key).1.percent, Some(30));
+    assert_eq!(told(&one), []);
+    let done = change(&stage.config, &one.key, &both("40")).unwrap();
+    assert_eq!(done.memory[0].quota_bytes >> 30, 6);
+    assert_eq!(done.compute[0].terms.percent, Some(40));
+    assert_eq!(quota_gib(), 6);
+    assert_eq!(told(&other), []);
+}
+
+#[test]
+fn a_broker_that_refuses_or_hangs_keeps_everything_as_it_was() {
+    for mood in [Mood::Refuses, Mood::Hangs] {
+        let stage = Stage::empty();
+        let one = stage.join("one", &percent(30), 2);
+        *one.mood.lock().unwrap() = mood;
+        let error = change(&stage.config, &one.key, &asked(Some("50"), None)).unwrap_err();
+        assert!(matches!(error, Error::BrokerKeepsTerms { .. }), "{error}");
+        assert!(error.to_string().contains("default/one"), "{error}");
+        let (compute, terms) = kept(&stage, &one.key);
+        assert_eq!((compute, terms.percent), (percent(30), Some(30)));
+        // Whether it had heard is not known: it was told the former terms again.
+        assert_eq!(told(&one)[0].2, 30);
+    }
+}
+
+#[test]
+fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
+    let stage = Stage::empty();
+    let one = stage.join("one", &percent(30), 1);
+    let change_of = |key: &ContainerKey, asked: &Asked<'_>| {
+        crate::chain(&change(&stage.config, key, asked).unwrap_err())
+    };
+    let contradictory = Asked {
+        policy: Some("fair-share"),
+        ..asked(Some("30"), None)
+    };
+    for (asked, part) in [
+        (asked(Some("0"), None), "--compute = \"0\""),
+        (asked(Some("101"), None), "1 to 100"),
+        (asked(None, Some("0")), "--weight = \"0\""),
+        (asked(None, Some("1001")), "1 to 1000"),
+        (asked(Some("30"), Some("3")), "weight 3 means nothing"),
+        (contradictory, "percentage 30 means nothing"),
+        (
+            Asked {
+                priority: Some("high"),
+                ..Asked::default()
+            },
+            "priority high cannot be had",
+        ),
+        (
+            Asked {
+                policy: Some("native"),
+                priority: Some("low"),
+                ..Asked::default()
+            },
+            "priority low cannot be had",
+        ),
+        (Asked::default(), "nothing to change"),
+    ] {
+        let error = change_of(&one.key, &asked);
+        assert!(error.contains(part), "{error} lacks {part}");
+        assert_eq!(kept(&stage, &one.key).0, percent(30));
+    }
+    let gone = ContainerKey::new("default", "gone").unwrap();
+    let error = change_of(&gone, &asked(Some("30"), None));
+    assert!(error.contains("default/gone holds no vGPU"), "{error}");
+    let key = one.key.clone();
+    drop(one);
+    let error = change_of(&key, &asked(Some("40"), None));
+    assert!(error.contains("no broker holds container"), "{error}");
+    let dir = ContainerDir::of(&stage.config.state_dir, &key);
+    let grant = Grant {
+        backend: Backend::DriverLimit,
+        ..Grant::read(dir.path()).unwrap()
+    };
+    grant.write(&DiskStore, dir.path()).unwrap();
+    let error = change_of(&key, &asked(Some("40"), None));
+    assert!(
+        error.contains("driver-limit") && error.contains("only a broker"),
+        "{error}"
+    );
+    let elsewhere = Config {
+        state_dir: stage.dir.path().join("no-such-folder"),
+        ..stage.config.clone()
+    };
+    let error = change(&elsewhere, &key, &asked(Some("40"), None)).unwrap_err();
+    assert!(matches!(error, Error::NoVgpu { .. }), "{error}");
+}
+
+#[test]
+fn a_card_s_policy_is_that_of_all_who_named_none() {
+    let stage = Stage::empty();
+    let follows = stage.join("follows", &plain(), 2);
+    let weighted = ComputeTerms {
+        weight: Some(5),
+        ..plain()
+    };
+    let weighs = stage.join("weighs", &weighted, 1);
+    let done = set_rules(&stage.config, "0", &policy("fair-share")).unwrap();
+    assert_eq!(
+        (done.before.policy, done.rules.policy),
+        (ComputePolicy::Native, ComputePolicy::FairShare)
+    );
+    let moved: Vec<&str> = done
+        .containers
+        .iter()
+        .map(|(key, reshared)| {
+            assert_eq!(reshared.uuid, "GPU-0");
+            key.id()
+        })
+        .collect();
+    assert_eq!(moved, ["follows"]);
+    // Its second card has rules of its own, which stay.
+    let fair = (
+        "GPU-0".to_owned(),
+        "fair_share".to_owned(),
+        Value::Null,
+        1.into(),
+    );
+    assert_eq!(told(&follows), [fair]);
+    assert_eq!(told(&weighs), []);
+    assert_eq!(
+        kept(&stage, &follows.key),
+        (plain(), done.containers[0].1.terms)
+    );
+    // By its UUID, and by numbers; nobody's terms change.
+    let more = RulesAsked {
+        max_tenants: Some("4"),
+        idle: Some("waste"),
+        prio_ratio: Some("50%"),
+        ..RulesAsked::default()
+    };
+    let done = set_rules(&stage.config, "GPU-0", &more).unwrap();
+    assert_eq!(done.containers, []);
+    assert_eq!(
+        cards::rules::of(&stage.config.state_dir, &GpuUuid::new("GPU-0").unwrap()).unwrap(),
+        Some(CardRules {
+            policy: ComputePolicy::FairShare,
+            max_tenants: 4,
+            idle: Idle::Waste,
+            prio_ratio_percent: 50,
+            ..done.before
+        })
+    );
+    // Back to what the configuration says.
+    let done = set_rules(&stage.config, "0", &policy("default")).unwrap();
+    assert_eq!(done.rules, stage.config.compute.rules(2));
+    assert_eq!(told(&follows)[0].1, "native");
+}
+
+#[test]
+fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
+    let stage = Stage::empty();
+    let first = stage.join("first", &plain(), 1);
+    let second = stage.join("second", &plain(), 1);
+    for (asked, parts) in [
+        (
+            RulesAsked {
+                policy: Some("fair-share"),
+                max_tenants: Some("1"),
+                ..RulesAsked::default()
+            },
+            &["default/second", "max_tenants"][..],
+        ),
+        (
+            policy("greedy"),
+            &["--policy", "greedy", "0 or fair-share", "default"],
+        ),
+        (policy("6"), &["--policy", "\"6\""]),
+        (
+            RulesAsked {
+                max_tenants: Some("0"),
+                ..RulesAsked::default()
+            },
+            &["--max-tenants", "\"0\"", "1 to 25"],
+        ),
+        (
+            RulesAsked {
+                max_tenants: Some("101"),
+                ..RulesAsked::default()
+            },
+            &["--max-tenants", "101"],
+        ),
+        (
+            RulesAsked {
+                prio_ratio: Some("19"),
+                ..RulesAsked::default()
+            },
+            &["--prio-ratio", "19", "20 to 99"],
+        ),
+        (
+            RulesAsked {
+                idle: Some("lend"),
+                ..RulesAsked::default()
+            },
+            &["--idle", "lend", "borrow, waste"],
+        ),
+        (RulesAsked::default(), &["nothing to change"]),
+    ] {
+        let error = crate::chain(&set_rules(&stage.config, "0", &asked).unwrap_err());
+        for part in parts {
+            assert!(error.contains(part), "{error} lacks {part}");
+        }
+        let uuid = GpuUuid::new("GPU-0").unwrap();
+        let rules = cards::rules::of(&stage.config.state_dir, &uuid).unwrap();
+        assert_eq!(rules, None, "{asked:?}");
+    }
+    for card in ["2", "GPU-9", "0,1", "", "x y"] {
+        let error = set_rules(&stage.config, card, &policy("soft")).unwrap_err();
+        assert!(error.to_string().contains("--card"), "{error}");
+    }
+    assert_eq!((told(&first), told(&second)), (vec![], vec![]));
+}
+
+#[test]
+fn a_broker_that_refuses_takes_the_card_s_rules_back_for_everybody() {
+    let stage = Stage::empty();
+    let obeys = stage.join("a", &plain(), 1);
+    let refuses = stage.join("b", &plain(), 1);
+    let unasked = stage.join("c", &plain(), 1);
+    *refuses.mood.lock().unwrap() = Mood::Refuses;
+    let error = set_rules(&stage.config, "0", &policy("soft")).unwrap_err();
+    assert!(error.to_string().contains("default/b"), "{error}");
+    let uuid = GpuUuid::new("GPU-0").unwrap();
+    assert_eq!(
+        cards::rules::of(&stage.config.state_dir, &uuid).unwrap(),
+        None
+    );
+    assert_eq!(told(&obeys)[0].1, "native");
+    assert_eq!(told(&refuses)[0].1, "native");
+    assert_eq!(told(&unasked), []);
+    // A broker that has gone holds nobody, and stands in nobody's way.
+    drop(refuses);
+    let done = set_rules(&stage.config, "0", &policy("soft")).unwrap();
+    assert_eq!(done.containers.len(), 2);
+}
+
+#[test]
+fn rules_can_be_given_to_a_card_that_nobody_is_on() {
+    let stage = Stage::empty();
+    set_rules(&stage.config, "1", &policy("preemptive")).unwrap();
+    let joined = stage.join("both", &plain(), 2);
+    let uuid = GpuUuid::new("GPU-1").unwrap();
+    let terms = cards::rules::terms_on(&stage.config.state_dir, &uuid, &plain()).unwrap();
+    assert_eq!(terms.policy, ComputePolicy::Preemptive);
+    assert_eq!(kept(&stage, &joined.key).1, Terms::NATIVE);
+}
