@@ -569,6 +569,11 @@ impl Runlist {
         std::mem::take(&mut self.changes)
     }
 
+    /// The next stay that has ended, of those that [`Runlist::keep_log`] keeps.
+    pub fn pop_stay(&mut self) -> Option<Stay> {
+        self.log.pop_front()
+    }
+
     /// Stays that have ended since the last call, and how many were lost because [`Runlist::keep_log`] was too little.
     pub fn take_log(&mut self) -> (Vec<Stay>, u64) {
         (
@@ -664,9 +669,8 @@ impl Runlist {
         let done_at = match residence.doing {
             Doing::Gap { until_ns } => Some(until_ns),
             Doing::Entry { channel, booked_ns } => {
-                let item = self.head(channel);
-                (item.progresses() && item.total_ns != u64::MAX)
-                    .then(|| booked_ns.saturating_add(item.total_ns - item.done_ns))
+                let left_ns = self.head(channel).left_ns();
+                left_ns.map(|left_ns| booked_ns.saturating_add(left_ns))
             }
         };
         let leave_at = match residence.leave {
@@ -736,11 +740,8 @@ impl Runlist {
     fn fire_in(&mut self, residence: Residence) {
         match residence.doing {
             Doing::Entry { channel, booked_ns } => {
-                let item = self.head(channel);
-                if item.progresses()
-                    && item.total_ns != u64::MAX
-                    && booked_ns.saturating_add(item.total_ns - item.done_ns) <= self.now_ns
-                {
+                let left_ns = self.head(channel).left_ns();
+                if left_ns.is_some_and(|left_ns| booked_ns.saturating_add(left_ns) <= self.now_ns) {
                     return self.entry_done(residence, channel);
                 }
             }

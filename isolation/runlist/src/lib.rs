@@ -29,6 +29,7 @@ mod queue;
 mod round;
 mod slab;
 mod work;
+pub mod world;
 
 pub use costs::{Costs, LONGEST_SLICE_US, Slices, quantise_us};
 pub use engine::{Progress, Runlist};

@@ -124,6 +124,14 @@ impl Item {
         }
     }
 
+    /// How much longer it has to run; [`None`] if running alone does not end it.
+    pub(crate) fn left_ns(&self) -> Option<u64> {
+        if self.done_ns >= self.total_ns {
+            return Some(0);
+        }
+        (self.progresses() && self.total_ns != u64::MAX).then(|| self.total_ns - self.done_ns)
+    }
+
     pub(crate) fn point(&self, gap_ns: u64) -> Point {
         let persistent = matches!(self.work.kind, Kind::Persistent);
         if self.done_ns >= self.total_ns || (self.done_ns == 0 && !persistent) {
