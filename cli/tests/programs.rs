@@ -117,6 +117,63 @@ mod host {
     }
 
     #[test]
+    fn run_and_set_name_a_bad_share_and_what_is_allowed() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: run_and_set_name_a_bad_share_and_what_is_allowed: needs root");
+            return;
+        }
+        for (option, value, parts) in [
+            ("--compute", "0", &["cgpu.io/compute", "1 to 100"][..]),
+            ("--compute", "101", &["101", "1 to 100"]),
+            ("--compute", "much", &["much", "1 to 100"]),
+            ("--weight", "0", &["cgpu.io/weight", "1 to 1000"]),
+            ("--weight", "1001", &["1001", "1 to 1000"]),
+            ("--policy", "greedy", &["greedy", "0 or fair-share"]),
+            ("--policy", "fixed", &["fixed", "cgpu.io/compute"]),
+            ("--priority", "urgent", &["urgent", "high, normal, low"]),
+        ] {
+            let output = cgpu(&["run", "--memory", "1Gi", option, value, "--", "true"]);
+            assert_eq!(output.status.code(), Some(1));
+            for part in parts {
+                let error = error_of(&output);
+                assert!(error.contains(part), "{option} {value}: {error}");
+            }
+        }
+        for (arguments, part) in [
+            (
+                &["set", "gone", "--compute", "30%"][..],
+                "no container \"gone\"",
+            ),
+            (&["set", "gone"], "nothing to change was named: --memory"),
+            (
+                &["set", "--card", "0"],
+                "nothing to change was named: --policy",
+            ),
+            (&["set", "--card", "0", "--policy", "greedy"], "greedy"),
+            (&["set", "--card", "0", "--prio-ratio", "-1"], "20 to 99"),
+            (
+                &["set", "--card", "0", "--policy", "soft"],
+                "no simulated cards",
+            ),
+        ] {
+            let output = cgpu(arguments);
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+            let error = error_of(&output);
+            assert!(error.contains(part), "{arguments:?}: {error}");
+        }
+        // What goes with a card does not go with a container, and the other way round.
+        for arguments in [
+            &["set", "c1", "--max-tenants", "3"][..],
+            &["set", "c1", "--card", "0", "--policy", "soft"],
+            &["set", "--card", "0", "--compute", "30"],
+            &["set", "--policy", "soft"],
+        ] {
+            let output = cgpu(arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        }
+    }
+
+    #[test]
     fn a_wrong_configuration_is_named() {
         let path = format!("{}/wrong.toml", env!("CARGO_TARGET_TMPDIR"));
         std::fs::write(&path, "memroy = 1\n").unwrap();

@@ -38,16 +38,16 @@ pub(super) struct Options {
     #[arg(long)]
     priority: Option<String>,
     /// With --card: the most containers with compute terms, and what fair-share divides by.
-    #[arg(long, value_name = "N", requires = "card", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", conflicts_with = "container", allow_hyphen_values = true)]
     max_tenants: Option<String>,
     /// With --card: what becomes of the time of a container that has nothing to do: borrow or waste.
-    #[arg(long, requires = "card")]
+    #[arg(long, conflicts_with = "container")]
     idle: Option<String>,
     /// With --card: the most percent that high priority gets while others wait, 20 to 99.
     #[arg(
         long,
         value_name = "PERCENT",
-        requires = "card",
+        conflicts_with = "container",
         allow_hyphen_values = true
     )]
     prio_ratio: Option<String>,
