@@ -1,0 +1,264 @@
+//! Who takes part in which way, and what each gets.
+
+use crate::portions::{self, Claimant};
+use crate::rules::{CardRules, Costs, Idle};
+use crate::terms::{Policy, Priority, Terms};
+use crate::{PERCENT_PPM, WHOLE_PPM, window};
+
+use super::{Promise, Tenant};
+
+/// How a container takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Never gated.
+    Open,
+    /// In a segment of its own.
+    Own,
+    /// In the segment that all who own none share.
+    Pool,
+    /// On the wheel once it is counted as present.
+    Waiting,
+}
+
+/// A tenant with what it gets.
+pub(super) struct Member<'t> {
+    pub(super) tenant: &'t Tenant,
+    pub(super) part: Part,
+    pub(super) promise: Promise,
+    pub(super) entitlement_ppm: u32,
+    /// Its segment, or its part of the slices of those it shares with.
+    pub(super) segment_ppm: u32,
+    pub(super) lends: bool,
+}
+
+/// Everything but places and times.
+pub(super) struct Plan<'t> {
+    /// In the order of placement.
+    pub(super) members: Vec<Member<'t>>,
+    pub(super) oversubscribed: bool,
+    pub(super) online: bool,
+}
+
+impl<'t> Plan<'t> {
+    pub(super) fn of(rules: &CardRules, tenants: &'t [Tenant]) -> Self {
+        let mut sorted = tenants.iter().collect::<Vec<_>>();
+        sorted.sort_by_key(|tenant| {
+            let gang = tenant.gang.filter(|gang| gang.size > 1);
+            (
+                std::cmp::Reverse(gang.map_or(1, |gang| gang.size)),
+                gang.map(|gang| gang.id),
+                tenant.join_ns,
+                *tenant,
+            )
+        });
+        // Two of one key cannot be: the first stands.
+        let mut seen = std::collections::BTreeSet::new();
+        sorted.retain(|tenant| seen.insert(tenant.key.as_str()));
+        let online = sorted
+            .iter()
+            .any(|tenant| tenant.terms.priority == Priority::High);
+        if online {
+            Self::online(rules, &sorted)
+        } else {
+            Self::even(rules, &sorted)
+        }
+    }
+
+    /// With containers of high priority: the others take turns.
+    fn online(rules: &CardRules, sorted: &[&'t Tenant]) -> Self {
+        let high = |tenant: &Tenant| tenant.terms.priority == Priority::High;
+        let prio_ppm = rules.prio_ratio_percent.min(99) * PERCENT_PPM;
+        let highs = weights(sorted.iter().filter(|tenant| high(tenant)));
+        let turns = weights(
+            sorted
+                .iter()
+                .filter(|tenant| !high(tenant) && tenant.groups > 0),
+        );
+        let mut high_ppm = portions::divide(prio_ppm, &highs).into_iter();
+        let mut left_ppm = portions::divide(WHOLE_PPM - prio_ppm, &turns).into_iter();
+        let mut turn_ppm = portions::divide(WHOLE_PPM, &turns).into_iter();
+        let crowded = !turns.is_empty();
+        let members = sorted
+            .iter()
+            .map(|tenant| {
+                let (part, promise, entitlement_ppm, segment_ppm) = if high(tenant) {
+                    let ppm = high_ppm.next().unwrap_or(0);
+                    (Part::Open, Promise::UpTo, ppm, ppm)
+                } else if tenant.groups > 0 {
+                    let entitlement = left_ppm.next().unwrap_or(0);
+                    let segment = turn_ppm.next().unwrap_or(0);
+                    (Part::Own, Promise::Leftover, entitlement, segment)
+                } else if crowded {
+                    (Part::Waiting, Promise::Leftover, 0, 0)
+                } else {
+                    (Part::Open, Promise::Leftover, 0, 0)
+                };
+                Member {
+                    tenant,
+                    part,
+                    promise,
+                    entitlement_ppm,
+                    segment_ppm,
+                    lends: part == Part::Own && rules.idle == Idle::Borrow,
+                }
+            })
+            .collect();
+        Self {
+            members,
+            oversubscribed: false,
+            online: true,
+        }
+    }
+
+    /// Without: policies alone.
+    fn even(rules: &CardRules, sorted: &[&'t Tenant]) -> Self {
+        let present = |tenant: &Tenant| tenant.groups > 0 && !tenant.terms.owns_segment();
+        let owned = sorted
+            .iter()
+            .filter(|tenant| tenant.terms.owns_segment())
+            .map(|tenant| Claimant {
+                floor_ppm: tenant.terms.reserved_ppm(rules),
+                weight: 0,
+            })
+            .collect::<Vec<_>>();
+        let reserved: u64 = owned.iter().map(|claim| u64::from(claim.floor_ppm)).sum();
+        let oversubscribed = reserved > u64::from(WHOLE_PPM);
+        let reserved_ppm = u32::try_from(reserved).unwrap_or(WHOLE_PPM).min(WHOLE_PPM);
+        let mut owned_ppm = if oversubscribed {
+            portions::divide(WHOLE_PPM, &owned)
+        } else {
+            owned.iter().map(|claim| claim.floor_ppm).collect()
+        }
+        .into_iter();
+        let sharing = sorted.iter().filter(|tenant| present(tenant));
+        let only_low = sharing
+            .clone()
+            .all(|tenant| tenant.terms.priority == Priority::Low);
+        let shared = sharing
+            .map(|tenant| {
+                let floor = tenant.terms.reserved_ppm(rules).max(PERCENT_PPM);
+                let low = tenant.terms.priority == Priority::Low && !only_low;
+                Claimant {
+                    floor_ppm: floor,
+                    weight: if low { 0 } else { weight(&tenant.terms) },
+                }
+            })
+            .collect::<Vec<_>>();
+        let mut shared_ppm = portions::divide(WHOLE_PPM - reserved_ppm, &shared).into_iter();
+        let strict = |tenant: &Tenant| {
+            rules.idle == Idle::Waste
+                && matches!(tenant.terms.policy, Policy::Preemptive | Policy::Weighted)
+        };
+        let wheel = !owned.is_empty()
+            || sorted
+                .iter()
+                .any(|tenant| present(tenant) && strict(tenant));
+        let room = WHOLE_PPM > reserved_ppm;
+        let members = sorted
+            .iter()
+            .map(|tenant| {
+                let segment_ppm = if tenant.terms.owns_segment() {
+                    owned_ppm.next().unwrap_or(0)
+                } else if tenant.groups > 0 {
+                    shared_ppm.next().unwrap_or(0)
+                } else {
+                    0
+                };
+                let part = match () {
+                    () if tenant.terms.owns_segment() => Part::Own,
+                    () if !wheel => Part::Open,
+                    () if tenant.groups == 0 && strict(tenant) => Part::Waiting,
+                    () if strict(tenant) => Part::Own,
+                    () if room => Part::Pool,
+                    () => Part::Waiting,
+                };
+                let promise = match part {
+                    _ if tenant.terms.policy == Policy::Native => Promise::Nothing,
+                    Part::Own => Promise::Exactly,
+                    _ if strict(tenant) => Promise::Exactly,
+                    _ => Promise::AtLeast,
+                };
+                Member {
+                    tenant,
+                    part,
+                    promise,
+                    entitlement_ppm: segment_ppm,
+                    segment_ppm,
+                    lends: false,
+                }
+            })
+            .collect();
+        Self {
+            members,
+            oversubscribed,
+            online: false,
+        }
+    }
+
+    /// What those who own no segment have together.
+    pub(super) fn pool_ppm(&self) -> u32 {
+        self.members
+            .iter()
+            .filter(|member| member.part == Part::Pool)
+            .map(|member| member.segment_ppm)
+            .sum()
+    }
+
+    pub(super) fn window_ns(&self, costs: &Costs) -> u64 {
+        let gated = self.gated().count();
+        let each_ns = if self.online { 20_000_000 } else { 10_000_000 };
+        let own = self
+            .members
+            .iter()
+            .filter(|member| member.part == Part::Own)
+            .map(|member| member.segment_ppm);
+        let pool = self.pool_ppm();
+        window::choose(
+            &window::Need {
+                gated: u32::try_from(gated).unwrap_or(u32::MAX),
+                calling: self.calling(),
+                least_ppm: own.chain([pool]).filter(|ppm| *ppm > 0).min().unwrap_or(0),
+                each_ns,
+                gang: self.gated().any(|member| is_gang(member.tenant)),
+            },
+            costs,
+        )
+    }
+
+    /// Those whose gate will not always be open.
+    fn gated(&self) -> impl Iterator<Item = &Member<'t>> {
+        let whole = |member: &&Member<'t>| {
+            matches!(member.part, Part::Own | Part::Pool) && member.segment_ppm < WHOLE_PPM
+        };
+        self.members.iter().filter(whole)
+    }
+
+    /// How many gates cost calls.
+    pub(super) fn calling(&self) -> u32 {
+        let calling = self
+            .gated()
+            .filter(|member| member.tenant.groups > 0)
+            .count();
+        u32::try_from(calling).unwrap_or(u32::MAX)
+    }
+}
+
+fn weight(terms: &Terms) -> u32 {
+    match terms.policy {
+        Policy::Weighted | Policy::Soft => terms.weight.max(1),
+        _ => 1,
+    }
+}
+
+fn weights<'a, 't: 'a>(tenants: impl Iterator<Item = &'a &'t Tenant>) -> Vec<Claimant> {
+    tenants
+        .map(|tenant| Claimant {
+            floor_ppm: PERCENT_PPM,
+            weight: weight(&tenant.terms),
+        })
+        .collect()
+}
+
+pub(super) fn is_gang(tenant: &Tenant) -> bool {
+    tenant.gang.is_some_and(|gang| gang.size > 1)
+}

@@ -1,0 +1,150 @@
+//! How long each one's slices are.
+
+use crate::rules::{CardRules, Costs};
+use crate::slice;
+use crate::terms::Policy;
+
+use super::Promise;
+use super::plan::{Member, Part, Plan};
+
+/// The round of those that share by slices.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Round {
+    pub(super) round_us: u64,
+}
+
+impl Plan<'_> {
+    /// The round of those who share by slices. `pool_ns` is what they share of a window.
+    pub(super) fn round(&self, costs: &Costs, pool_ns: u64) -> Round {
+        let sharing = || {
+            self.members
+                .iter()
+                .filter(|member| self.shares_slices(member) && member.tenant.groups > 0)
+        };
+        let count = u64::try_from(sharing().count()).unwrap_or(u64::MAX);
+        // 2 % of a round at most is switches.
+        let base = (50 * u64::from(costs.switch_us) * count).max(8_000);
+        let sum: u64 = sharing().map(|member| u64::from(member.segment_ppm)).sum();
+        // The round in which each group of this member has a slice of this length.
+        let with_slice = |member: &Member<'_>, slice_us: u64| {
+            let groups = u64::from(member.tenant.groups);
+            (slice_us * groups * sum).div_ceil(u64::from(member.segment_ppm).max(1))
+        };
+        let longest = |slice_us: u64| {
+            sharing()
+                .map(|member| with_slice(member, slice_us))
+                .max()
+                .unwrap_or(0)
+        };
+        let most = sharing()
+            .map(|member| with_slice(member, slice::MOST_US))
+            .min()
+            .unwrap_or(u64::MAX)
+            .min(base.max(100_000));
+        let mut round_us = base.max(longest(slice::LEAST_US)).min(most);
+        if pool_ns > 0 {
+            // Everyone should have its turn within a segment.
+            round_us = round_us.min((pool_ns / 2_000).max(longest(slice::LEAST_US).min(most)));
+        }
+        // Rather a long round than a wrong share.
+        Round {
+            round_us: round_us.max(longest(slice::FLOOR_US).min(250_000)),
+        }
+    }
+
+    fn shares_slices(&self, member: &Member<'_>) -> bool {
+        !self.online && matches!(member.part, Part::Open | Part::Pool)
+    }
+
+    /// A member's slice per group, and whether a bound bent it.
+    pub(super) fn slice_us(
+        &self,
+        member: &Member<'_>,
+        rules: &CardRules,
+        round: Round,
+        open_ns: u64,
+    ) -> (u64, bool) {
+        let groups = u64::from(member.tenant.groups.max(1));
+        if member.promise == Promise::UpTo {
+            return (slice::quantise_us(self.online_us()), false);
+        }
+        if self.online || member.part == Part::Own || member.part == Part::Waiting {
+            let slice_us = match (groups, self.online) {
+                (_, true) => offline_us(groups, rules),
+                (1, _) => slice::SEGMENT_US,
+                // Its own groups alternate within its segment: each at least twice, with few switches.
+                (_, false) => (open_ns / 2_000 / groups).clamp(slice::LEAST_US, 5_000),
+            };
+            return (slice::quantise_us(slice_us), false);
+        }
+        let sharing = || {
+            self.members
+                .iter()
+                .filter(|other| self.shares_slices(other) && other.tenant.groups > 0)
+        };
+        if sharing().all(|other| other.tenant.terms.policy == Policy::Native) {
+            return (slice::quantise_us(slice::DEFAULT_US), false);
+        }
+        if member.tenant.groups == 0 {
+            return (slice::quantise_us(slice::LEAST_US), false);
+        }
+        let sum: u64 = sharing().map(|other| u64::from(other.segment_ppm)).sum();
+        let exact = round.round_us * u64::from(member.segment_ppm) / sum.max(1) / groups;
+        let slice_us = exact.max(slice::FLOOR_US);
+        (
+            slice::quantise_us(slice_us),
+            slice_us > exact.saturating_add(1),
+        )
+    }
+
+    /// The slice of containers of high priority: a second for a lone group; several take turns among themselves.
+    fn online_us(&self) -> u64 {
+        let groups: u64 = self
+            .members
+            .iter()
+            .filter(|member| member.promise == Promise::UpTo)
+            .map(|member| u64::from(member.tenant.groups))
+            .sum();
+        match groups {
+            0 | 1 => slice::ONLINE_US,
+            _ => (20_000 / groups).max(2_000),
+        }
+    }
+
+    /// What holds a container of high priority to the ratio beside one other that is always busy.
+    pub(super) fn capped_us(&self, member: &Member<'_>, rules: &CardRules) -> Option<u64> {
+        if member.promise != Promise::UpTo {
+            return None;
+        }
+        let ratio = u64::from(rules.prio_ratio_percent.clamp(1, 99));
+        let others = self
+            .members
+            .iter()
+            .filter(|member| member.promise == Promise::Leftover && member.tenant.groups > 0)
+            .map(|member| {
+                let groups = u64::from(member.tenant.groups);
+                groups * offline_us(groups, rules)
+            })
+            .min()
+            .unwrap_or(slice::SEGMENT_US);
+        let highs = self
+            .members
+            .iter()
+            .filter(|member| member.promise == Promise::UpTo)
+            .map(|member| u64::from(member.tenant.groups))
+            .sum::<u64>()
+            .max(1);
+        Some(slice::quantise_us(others * ratio / (100 - ratio) / highs))
+    }
+}
+
+/// The slice of containers beside one of high priority, which waits for one of them at most: short, but long enough that the
+/// shortest slice beside it is the card's ratio. Groups of one container alternate, which should not cost it too much.
+fn offline_us(groups: u64, rules: &CardRules) -> u64 {
+    let ratio = u64::from(rules.prio_ratio_percent.clamp(1, 99));
+    let for_ratio = (slice::HARDWARE_LEAST_US * (100 - ratio)).div_ceil(ratio);
+    for_ratio.max(match groups {
+        0 | 1 => slice::SEGMENT_US,
+        _ => slice::BORROWED_US,
+    })
+}

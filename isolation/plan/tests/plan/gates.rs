@@ -1,0 +1,78 @@
+use plan::{Edge, Gate, Segment, Turn, layout};
+use proptest::prelude::*;
+
+use crate::any::admitted;
+
+#[test]
+fn a_segment_over_the_windows_end_is_one_segment() {
+    let gate = Gate::Wheel(vec![Segment {
+        offset_ns: 80,
+        length_ns: 40,
+    }]);
+    for (at, open) in [
+        (0, true),
+        (19, true),
+        (20, false),
+        (79, false),
+        (80, true),
+        (119, true),
+        (120, false),
+    ] {
+        assert_eq!(gate.is_open(100, at), open, "{at}");
+    }
+    assert_eq!(
+        gate.next_edge(100, 80),
+        Some(Edge {
+            at_ns: 120,
+            turn: Turn::Close
+        })
+    );
+    assert_eq!(
+        gate.next_edge(100, 120),
+        Some(Edge {
+            at_ns: 180,
+            turn: Turn::Open
+        })
+    );
+    assert_eq!(
+        gate.next_edge(100, 119),
+        Some(Edge {
+            at_ns: 120,
+            turn: Turn::Close
+        })
+    );
+    assert_eq!(gate.segment_at(100, 110), Some((80, 120)));
+    assert_eq!(gate.segment_at(100, 10), Some((0, 20)));
+    assert_eq!(gate.next_open(100, 130), Some(180));
+    assert_eq!(gate.next_open(100, 185), Some(185));
+    assert_eq!(Gate::Closed.next_open(100, 0), None);
+    assert_eq!(Gate::Open.next_edge(100, 0), None);
+}
+
+proptest! {
+    #[test]
+    fn edges_are_where_gates_change_and_open_times_add_up((rules, tenants) in admitted(60), start in 0..1u64 << 50) {
+        let layout = layout(&rules, &rules.costs, &tenants);
+        for share in &layout.shares {
+            let window_ns = layout.window_ns;
+            if share.gate.segments().is_empty() {
+                prop_assert_eq!(share.gate.next_edge(window_ns, start), None);
+                continue;
+            }
+            let mut at = start;
+            let mut open_ns = 0;
+            while at < start + window_ns {
+                let edge = share.gate.next_edge(window_ns, at).unwrap();
+                prop_assert!(edge.at_ns > at && edge.at_ns <= at + window_ns);
+                let open = share.gate.is_open(window_ns, at);
+                prop_assert_eq!(share.gate.is_open(window_ns, edge.at_ns - 1), open);
+                prop_assert_eq!(share.gate.is_open(window_ns, edge.at_ns), edge.turn == Turn::Open);
+                if open {
+                    open_ns += edge.at_ns.min(start + window_ns) - at;
+                }
+                at = edge.at_ns;
+            }
+            prop_assert_eq!(open_ns, share.gate.open_ns(window_ns));
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What the plan promises, against hand-computed values and against any tenants that a card admits.
+
+mod admission;
+mod any;
+mod epochs;
+mod gangs;
+mod gates;
+mod layouts;
+mod slots;
+mod terms;
+mod trims;

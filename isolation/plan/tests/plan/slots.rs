@@ -1,0 +1,234 @@
+use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, Next, RecoveryChannel, RecoveryClient, SIZE_BYTES};
+use plan::{
+    CardRules, Claim, Gang, GateState, Page, PageError, Recovery, Terms, Tier, Wishes, layout,
+};
+use proptest::prelude::*;
+
+use crate::any::{fixed, wishes};
+
+fn claims() -> impl Strategy<Value = Claim> {
+    let terms = wishes().prop_filter_map("terms", |wishes: Wishes| {
+        wishes.resolve(&CardRules::default()).ok()
+    });
+    (
+        terms,
+        0..=4096_u32,
+        proptest::option::of((any::<u64>(), 2..=u32::MAX)),
+        proptest::option::of(0..1_000_000_u32),
+    )
+        .prop_map(|(terms, groups, gang, place_ppm)| Claim {
+            terms,
+            groups,
+            gang: gang.map(|(id, size)| Gang { id, size }),
+            place_ppm,
+        })
+}
+
+fn recoveries() -> impl Strategy<Value = Recovery> {
+    let client =
+        any::<(u32, u32, u32, u64, u32)>().prop_map(|(client, subdevice, pid, start_time, fd)| {
+            RecoveryClient {
+                client,
+                subdevice,
+                pid,
+                start_time,
+                fd,
+            }
+        });
+    let channel =
+        any::<(u32, u32)>().prop_map(|(client, handle)| RecoveryChannel { client, handle });
+    (
+        any::<(u32, u64)>(),
+        proptest::collection::vec(client, 0..=CLIENTS_MAX),
+        proptest::collection::vec(channel, 0..=CHANNELS_MAX),
+    )
+        .prop_map(
+            |((init_pid, init_start_time), clients, channels)| Recovery {
+                init_pid,
+                init_start_time,
+                clients,
+                channels,
+            },
+        )
+}
+
+fn pages() -> impl Strategy<Value = Page> {
+    (
+        "[a-z0-9.-]{1,255}",
+        any::<(u64, u32, u64, u64)>(),
+        (
+            proptest::option::of(claims()),
+            proptest::option::of((any::<u64>(), claims())),
+        ),
+        proptest::sample::select(vec![GateState::Open, GateState::Closed, GateState::Unknown]),
+        any::<(u64, Option<u64>, Option<u64>, u64)>(),
+        proptest::option::of(proptest::sample::select(Tier::ALL.to_vec())),
+        recoveries(),
+    )
+        .prop_map(
+            |(
+                key,
+                (generation, pid, start_time, join_ns),
+                (now, next),
+                gate,
+                rest,
+                tier,
+                recovery,
+            )| {
+                let (gate_since_ns, busy_until_ns, used_ns, latency_ns) = rest;
+                Page {
+                    key,
+                    generation,
+                    pid,
+                    start_time,
+                    join_ns,
+                    now,
+                    next: next.map(|(at_ns, claim)| Next { at_ns, claim }),
+                    gate,
+                    gate_since_ns,
+                    busy_until_ns,
+                    used_ns,
+                    tier,
+                    latency_ns,
+                    recovery,
+                }
+            },
+        )
+}
+
+/// Bytes with the checksum that makes them look whole.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum =
+        bytes[..SIZE_BYTES - 16]
+            .chunks_exact(8)
+            .fold(0xcbf2_9ce4_8422_2325_u64, |sum, word| {
+                (sum ^ u64::from_le_bytes(word.try_into().expect("eight")))
+                    .wrapping_mul(0x0100_0000_01b3)
+            });
+    bytes[SIZE_BYTES - 16..SIZE_BYTES - 8].copy_from_slice(&sum.to_le_bytes());
+    let seq = bytes[16..24].to_vec();
+    bytes[SIZE_BYTES - 8..].copy_from_slice(&seq);
+    bytes
+}
+
+fn small() -> Page {
+    let mut page = Page::new("default.web", 4711, 99, 5);
+    let claim = Claim {
+        terms: fixed(30),
+        groups: 2,
+        gang: None,
+        place_ppm: None,
+    };
+    page.announce(0, 1000, claim)
+        .expect("nothing was announced");
+    page
+}
+
+#[test]
+fn what_is_no_page_says_so() {
+    let good = small().encode(8).unwrap().to_vec();
+    assert_eq!(Page::decode(&good).unwrap(), (small(), 8));
+    assert_eq!(
+        Page::decode(&good[..100]),
+        Err(PageError::Size { bytes: 100 })
+    );
+    assert_eq!(Page::decode(&[]), Err(PageError::Size { bytes: 0 }));
+    assert_eq!(Page::decode(&[0; SIZE_BYTES]), Err(PageError::Foreign));
+    let mut newer = good.clone();
+    newer[8] = 2;
+    assert_eq!(Page::decode(&newer), Err(PageError::Version { found: 2 }));
+    assert_eq!(
+        Page::decode(&newer).unwrap_err().to_string(),
+        "a slot of version 2; this cgpu knows version 1"
+    );
+    // A writer that was caught at work: an odd seq.
+    assert_eq!(
+        Page::decode(&small().encode(9).unwrap()[..]),
+        Err(PageError::Torn)
+    );
+    // Half of one state and half of the next.
+    let mut other = small();
+    other.used_ns = Some(5);
+    let mut torn = other.encode(10).unwrap().to_vec();
+    torn[2048..].copy_from_slice(&good[2048..]);
+    assert_eq!(Page::decode(&torn), Err(PageError::Torn));
+}
+
+#[test]
+fn what_does_not_fit_is_not_published() {
+    let mut page = small();
+    page.recovery.channels = vec![RecoveryChannel::default(); CHANNELS_MAX + 1];
+    assert_eq!(
+        page.encode(2).unwrap_err().to_string(),
+        "a slot with channels = 257"
+    );
+    page.recovery.channels.pop();
+    page.recovery.clients = vec![RecoveryClient::default(); CLIENTS_MAX];
+    page.key = "k".repeat(255);
+    assert_eq!(Page::decode(&page.encode(2).unwrap()[..]).unwrap().0, page);
+    page.key.push('k');
+    assert!(matches!(
+        page.encode(2),
+        Err(PageError::Field {
+            field: "key length",
+            value: 256
+        })
+    ));
+    page.key.clear();
+    assert_eq!(page.encode(2), Err(PageError::Name));
+    let mut page = small();
+    page.now = Some(Claim {
+        terms: Terms {
+            percent: None,
+            ..fixed(1)
+        },
+        groups: 1,
+        gang: None,
+        place_ppm: None,
+    });
+    assert!(matches!(page.encode(2), Err(PageError::Terms(_))));
+}
+
+proptest! {
+    #[test]
+    fn a_page_comes_back_as_it_was(page in pages(), seq in any::<u64>()) {
+        let seq = seq & !1;
+        let bytes = page.encode(seq).unwrap();
+        prop_assert_eq!(Page::decode(&bytes[..]).unwrap(), (page, seq));
+    }
+
+    #[test]
+    fn one_flipped_bit_is_noticed(page in pages(), at in 0..SIZE_BYTES, bit in 0..8_u32) {
+        let mut bytes = page.encode(2).unwrap();
+        bytes[at] ^= 1 << bit;
+        prop_assert!(Page::decode(&bytes[..]).is_err());
+    }
+
+    #[test]
+    fn forged_pages_are_errors_or_pages_that_a_layout_can_live_with(
+        page in pages(),
+        forged in proptest::collection::vec((24..600_usize, any::<u8>()), 1..12),
+    ) {
+        let mut bytes = page.encode(2).unwrap().to_vec();
+        for (at, byte) in forged {
+            bytes[at] = byte;
+        }
+        if let Ok((page, _)) = Page::decode(&sealed(bytes)) {
+            prop_assert!(page.encode(4).is_ok());
+            let rules = CardRules::default();
+            let tenants = plan::epochs::tenants(&[page, small()], u64::MAX);
+            let layout = layout(&rules, &rules.costs, &tenants);
+            // The neighbour is still there.
+            prop_assert!(layout.share("default.web").unwrap().entitlement_ppm > 0);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_no_reason_to_fail(bytes in proptest::collection::vec(any::<u8>(), SIZE_BYTES)) {
+        prop_assert!(Page::decode(&bytes).is_err());
+        let mut bytes = bytes;
+        bytes[..16].copy_from_slice(b"cgpuslot\x01\0\0\0\0\0\0\0");
+        bytes[16] &= !1;
+        let _page = Page::decode(&sealed(bytes));
+    }
+}

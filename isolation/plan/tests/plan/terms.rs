@@ -1,0 +1,167 @@
+use plan::{CardRules, Policy, Priority, TermsError, Wishes};
+
+fn on(policy: Policy) -> CardRules {
+    CardRules {
+        policy,
+        ..CardRules::default()
+    }
+}
+
+#[test]
+fn what_a_container_names_itself_decides_and_the_card_fills_in_the_rest() {
+    let none = Wishes::default();
+    let percent = Wishes {
+        percent: Some(30),
+        ..none
+    };
+    let heavy = Wishes {
+        weight: Some(3),
+        ..none
+    };
+    let high = Wishes {
+        priority: Priority::High,
+        ..none
+    };
+    // (wishes, policy on a card of each policy 0 to 5)
+    use Policy::{FairShare, Fixed, Native, Preemptive, Soft, Weighted};
+    for (wishes, expected) in [
+        (
+            none,
+            [FairShare, Preemptive, Weighted, Preemptive, Soft, Native],
+        ),
+        (percent, [Fixed, Fixed, Fixed, Fixed, Soft, Fixed]),
+        (
+            heavy,
+            [Weighted, Weighted, Weighted, Weighted, Soft, Weighted],
+        ),
+        (
+            high,
+            [
+                Preemptive, Preemptive, Weighted, Preemptive, Soft, Preemptive,
+            ],
+        ),
+    ] {
+        for (card, expected) in Policy::ALL.into_iter().zip(expected) {
+            let terms = wishes.resolve(&on(card)).unwrap();
+            assert_eq!(terms.policy, expected, "{wishes:?} on {card:?}");
+            assert_eq!(terms.percent, wishes.percent);
+            assert_eq!(terms.weight, wishes.weight.unwrap_or(1));
+            assert_eq!(terms.priority, wishes.priority);
+        }
+        // What it names wins on every card.
+        let named = Wishes {
+            policy: Some(Preemptive),
+            ..none
+        };
+        assert_eq!(named.resolve(&on(Native)).unwrap().policy, Preemptive);
+    }
+}
+
+#[test]
+fn what_means_nothing_is_refused_with_what_would() {
+    let wishes = Wishes::default();
+    let cases = [
+        (
+            Wishes {
+                percent: Some(0),
+                ..wishes
+            },
+            TermsError::Percent { percent: 0 },
+            "compute percentage 0 is out of range: 1 to 100",
+        ),
+        (
+            Wishes {
+                percent: Some(101),
+                ..wishes
+            },
+            TermsError::Percent { percent: 101 },
+            "compute percentage 101 is out of range: 1 to 100",
+        ),
+        (
+            Wishes {
+                weight: Some(0),
+                ..wishes
+            },
+            TermsError::Weight { weight: 0 },
+            "compute weight 0 is out of range: 1 to 1000",
+        ),
+        (
+            Wishes {
+                weight: Some(1001),
+                ..wishes
+            },
+            TermsError::Weight { weight: 1001 },
+            "compute weight 1001 is out of range: 1 to 1000",
+        ),
+        (
+            Wishes {
+                policy: Some(Policy::Fixed),
+                ..wishes
+            },
+            TermsError::PercentMissing,
+            "policy fixed needs a compute percentage, 1 to 100",
+        ),
+        (
+            Wishes {
+                policy: Some(Policy::FairShare),
+                percent: Some(5),
+                ..wishes
+            },
+            TermsError::PercentUnused {
+                percent: 5,
+                policy: Policy::FairShare,
+            },
+            "compute percentage 5 means nothing under policy fair-share: percentages go with fixed and soft",
+        ),
+        (
+            Wishes {
+                policy: Some(Policy::Preemptive),
+                weight: Some(2),
+                ..wishes
+            },
+            TermsError::WeightUnused {
+                weight: 2,
+                policy: Policy::Preemptive,
+            },
+            "compute weight 2 means nothing under policy preemptive: weights go with weighted and soft",
+        ),
+        (
+            Wishes {
+                policy: Some(Policy::Native),
+                priority: Priority::High,
+                ..wishes
+            },
+            TermsError::PriorityPolicy {
+                priority: Priority::High,
+                policy: Policy::Native,
+            },
+            "priority high cannot be had under policy native: priorities go with preemptive, weighted and soft",
+        ),
+        (
+            Wishes {
+                percent: Some(20),
+                priority: Priority::Low,
+                ..wishes
+            },
+            TermsError::PriorityPercent {
+                priority: Priority::Low,
+                percent: 20,
+            },
+            "priority low cannot be had with a compute percentage of 20: high priority takes what it needs, low what is left",
+        ),
+    ];
+    for (wishes, expected, text) in cases {
+        let error = wishes.resolve(&CardRules::default()).unwrap_err();
+        assert_eq!(error, expected);
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+#[test]
+fn every_policy_has_a_number_and_a_name_of_its_own() {
+    for (number, policy) in (0..).zip(Policy::ALL) {
+        assert_eq!(policy.number(), number);
+        assert_eq!(Policy::of_number(number), Some(policy));
+    }
+    assert_eq!(Policy::of_number(6), None);
+}

@@ -1,0 +1,83 @@
+use plan::{Demand, Trim};
+
+const SECOND: u64 = 1_000_000_000;
+const WINDOW: u64 = 125_000_000;
+
+/// A container that is always busy and whose segments come out longer by this much. Returns its share of the last 10 s, ppm.
+fn share_after(seconds: u64, percent: u32, late_ns: i64, demand: Demand) -> u64 {
+    let mut trim = Trim::default();
+    let segment = WINDOW * u64::from(percent) / 100;
+    let mut last = Vec::new();
+    for _ in 0..seconds {
+        let mut used = 0;
+        for _ in 0..SECOND / WINDOW {
+            let length = trim.next_length_ns(segment);
+            if length > 0 {
+                used += length.saturating_add_signed(late_ns);
+            }
+        }
+        trim.measure(used, SECOND, percent * 10_000, WINDOW, demand);
+        last.push(used);
+    }
+    let last = &last[last.len() - 10..];
+    last.iter().sum::<u64>() / 10 / 1000
+}
+
+#[test]
+fn what_late_closes_add_and_late_opens_take_is_taken_off_again() {
+    for late_ns in [-300_000, -50_000, 0, 200_000, 600_000] {
+        for percent in [5, 10, 50, 90] {
+            let got = share_after(80, percent, late_ns, Demand::Backlogged);
+            let wanted = u64::from(percent) * 10_000;
+            assert!(
+                got.abs_diff(wanted) * 100 <= wanted,
+                "{percent} {late_ns}: {got}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_that_runs_on_after_every_close_is_left_out_of_windows() {
+    // 20 ms that nothing can stop, of a share of 5 %.
+    let got = share_after(120, 5, 20_000_000, Demand::Backlogged);
+    assert!(got <= 60_000, "{got}");
+}
+
+#[test]
+fn idleness_is_not_made_up_for() {
+    let mut trim = Trim::default();
+    for _ in 0..100 {
+        trim.measure(0, SECOND, 500_000, WINDOW, Demand::Idle);
+    }
+    assert_eq!(trim.bias_ns(), 0);
+    for _ in 0..1000 {
+        trim.measure(0, SECOND, 500_000, WINDOW, Demand::Unknown);
+    }
+    // Two percent of what it has, at most.
+    assert_eq!(trim.next_length_ns(62_500_000), 63_750_000);
+    trim.reset();
+    assert_eq!(trim.next_length_ns(62_500_000), 62_500_000);
+}
+
+#[test]
+fn measurements_over_odd_times_say_nothing() {
+    let mut trim = Trim::default();
+    trim.measure(
+        SECOND / 10,
+        SECOND / 10,
+        100_000,
+        WINDOW,
+        Demand::Backlogged,
+    );
+    trim.measure(
+        10 * SECOND,
+        10 * SECOND,
+        100_000,
+        WINDOW,
+        Demand::Backlogged,
+    );
+    trim.measure(0, 0, 100_000, WINDOW, Demand::Backlogged);
+    trim.measure(SECOND, SECOND, 100_000, 0, Demand::Backlogged);
+    assert_eq!(trim, Trim::default());
+}
