@@ -148,8 +148,10 @@ pub struct CardAccount {
     pub sessions: Vec<(String, u64)>,
     /// When the times below were read, ns of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// How long the compute engine has worked, ns, by session that is open; what switches cost is nobody's.
+    /// How long the compute engine has worked, ns, by session that is open.
     pub engine_ns: Vec<(String, u64)>,
+    /// What the compute engine took for itself, to switch between groups and to wake: nobody's time.
+    pub switching_ns: u64,
 }
 
 /// A fault to inject.

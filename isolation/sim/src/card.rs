@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use driver::wire::CardAccount;
 use driver::{CardIdentity, CardTime};
 use nvabi::status::{NV_ERR_GPU_IS_LOST, NV_ERR_NO_MEMORY};
 
-use crate::clock::monotonic_ns;
+use crate::engine::Engine;
 use crate::locked;
-use crate::profile::{CardProfile, uuid_text};
+use crate::profile::{CardProfile, SchedulerProfile, uuid_text};
 use crate::session::Refusal;
 
 /// Length of BAR1 that every simulated card shows, bytes.
@@ -23,6 +24,10 @@ pub struct SimCard {
     pub index: u32,
     /// What the profile says.
     pub profile: CardProfile,
+    /// What runs on the card, and when.
+    pub(crate) engine: Engine,
+    /// Held by the one call to the scheduler that is under way.
+    rpc: Mutex<Duration>,
     channels_made: AtomicU32,
     /// Fallen off the bus. Apart from the state, because every look at a ring asks for it.
     lost: AtomicBool,
@@ -37,8 +42,6 @@ struct State {
     holders: BTreeMap<(Arc<str>, i32), Holder>,
     /// Next made-up physical address.
     next_offset: u64,
-    /// How long the compute engine has worked, ns, by session.
-    engine_ns: BTreeMap<Arc<str>, u64>,
     /// Allocations that are still to fail.
     out_of_memory_calls: u32,
 }
@@ -58,8 +61,10 @@ pub(crate) struct Process {
 }
 
 impl SimCard {
-    pub(crate) fn new(index: u32, profile: CardProfile) -> Arc<Self> {
+    pub(crate) fn new(index: u32, profile: CardProfile, scheduler: &SchedulerProfile) -> Arc<Self> {
         Arc::new(Self {
+            engine: Engine::new(uuid_text(&profile.uuid), scheduler.costs),
+            rpc: Mutex::new(Duration::from_micros(u64::from(scheduler.rpc_us))),
             index,
             profile,
             channels_made: AtomicU32::new(1),
@@ -118,6 +123,7 @@ impl SimCard {
     /// Who holds what.
     #[must_use]
     pub fn account(&self) -> CardAccount {
+        let times = self.engine.times();
         let state = locked(&self.state);
         let mut sessions = BTreeMap::<&str, u64>::new();
         for ((session, _pid), holder) in state.holders.iter().filter(|(_, holder)| holder.bytes > 0)
@@ -134,33 +140,38 @@ impl SimCard {
                 .into_iter()
                 .map(|(name, bytes)| (name.to_owned(), bytes))
                 .collect(),
-            at_ns: monotonic_ns(),
-            engine_ns: state
-                .engine_ns
+            at_ns: times.at_ns,
+            switching_ns: times.switching_ns,
+            engine_ns: times
+                .sessions
                 .iter()
-                .map(|(name, used)| (name.to_string(), *used))
+                .map(|(name, used_ns)| (name.to_string(), *used_ns))
                 .collect(),
         }
     }
 
     /// How long the compute engine has worked for a session.
     pub(crate) fn engine_time(&self, session: &str) -> CardTime {
+        let times = self.engine.times();
         CardTime {
             uuid: self.uuid(),
-            used_ns: locked(&self.state)
-                .engine_ns
-                .get(session)
-                .copied()
-                .unwrap_or(0),
-            at_ns: monotonic_ns(),
+            used_ns: times.sessions.get(session).copied().unwrap_or(0),
+            at_ns: times.at_ns,
         }
     }
 
-    /// A kernel of a session has run.
-    pub(crate) fn worked(&self, session: &Arc<str>, used_ns: u64) {
-        let mut state = locked(&self.state);
-        let sum = state.engine_ns.entry(session.clone()).or_default();
-        *sum = sum.saturating_add(used_ns);
+    /// How often the card's own thread has woken: never on an idle card.
+    #[must_use]
+    pub fn wake_ups(&self) -> u64 {
+        self.engine.wake_ups()
+    }
+
+    /// Passes the time that a call to the scheduler is under way. Calls of one card follow each other.
+    pub(crate) fn rpc(&self) {
+        let latency = locked(&self.rpc);
+        if !latency.is_zero() {
+            std::thread::sleep(*latency);
+        }
     }
 
     /// Every process that has an object on the card, of all sessions.
@@ -229,10 +240,12 @@ impl SimCard {
 
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
+        self.engine.set_lost(true);
     }
 
     pub(crate) fn end_faults(&self) {
         self.lost.store(false, Ordering::Release);
+        self.engine.set_lost(false);
         locked(&self.state).out_of_memory_calls = 0;
     }
 }

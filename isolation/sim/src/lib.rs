@@ -5,17 +5,20 @@
 //! its memory to whoever asks, and its account is what the broker's ledger is checked against. No tenant is protected
 //! from another by this crate; that is the broker's work.
 //!
-//! Kernels (SM code) are not executed: a launch completes after the duration that the profile declares.
+//! Kernels (SM code) are not executed: a launch takes the compute engine for the duration that the profile declares for its grid, and
+//! the card's runlist says when that is.
 //!
 //! ```text
 //! Machine ── Hardware ── SimCard ×N          account, faults, incidents
+//!    │                       └── Engine       runlists by the clock, and the card's thread
 //!    └────── Session ×M (one a container)    files, clients, objects; the last answer of each lane
 //!               └──── Channel ×K ── VaSpace  rings, read by one thread a session
 //! ```
 //!
-//! Locks, in the order they may be taken: session list, session state, VA space, card; a session's faults, its lanes and
-//! the incidents are taken alone. The ring thread takes a VA space
-//! for reading or a channel's execution, never a session's state, so that a tenant's pages that block cannot stop calls.
+//! Locks, in the order they may be taken: session list, session state, a channel's execution, VA space, card, engine; a session's
+//! faults, its lanes, the incidents, a ring thread's list and what a channel was told are taken alone. The ring thread takes a channel's
+//! execution and below it a VA space for reading, never a session's state, so that a tenant's pages that block cannot stop calls. The
+//! card's thread touches no tenant's pages at all: they cannot stop the card.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +26,7 @@ mod architecture;
 mod card;
 mod clock;
 mod connection;
+mod engine;
 mod export;
 mod fifo;
 mod gate;

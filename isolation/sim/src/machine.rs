@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use driver::wire::{CardAccount, Fault, Replaces, WireFd};
 use driver::{
@@ -34,7 +34,6 @@ pub(crate) struct Hardware {
     pub(crate) incidents: Arc<Incidents>,
     pub(crate) exports: Exports,
     clients_made: AtomicU32,
-    started: Instant,
     slow: Mutex<Slow>,
 }
 
@@ -52,11 +51,6 @@ impl Hardware {
     /// A handle that no client of the machine has had.
     pub(crate) fn next_client(&self) -> u32 {
         CLIENT_HANDLE_BASE.wrapping_add(self.clients_made.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The cards' clock.
-    pub(crate) fn now(&self) -> Duration {
-        self.started.elapsed()
     }
 
     /// How long the next call is to take, by an injected fault.
@@ -117,7 +111,7 @@ impl Machine {
             .cards
             .into_iter()
             .zip(0..)
-            .map(|(card, index)| SimCard::new(index, card))
+            .map(|(card, index)| SimCard::new(index, card, &profile.scheduler))
             .collect();
         let hardware = Hardware {
             version: profile.driver_version,
@@ -127,7 +121,6 @@ impl Machine {
             incidents: Arc::default(),
             exports: Exports::default(),
             clients_made: AtomicU32::new(1),
-            started: Instant::now(),
             slow: Mutex::default(),
         };
         Arc::new(Self {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use driver::ImplicitBytes;
 use nvabi::{DriverVersion, Release};
+use runlist::{Costs, LONGEST_SLICE_US, Slices};
 use serde::Deserialize;
 
 use crate::Error;
@@ -22,6 +23,8 @@ struct ProfileText {
     driver: DriverText,
     #[serde(default)]
     implicit: ImplicitText,
+    #[serde(default)]
+    scheduler: SchedulerText,
     card: Vec<CardText>,
 }
 
@@ -40,6 +43,35 @@ struct ImplicitText {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct SchedulerText {
+    rpc_us: u32,
+    save_ns: u64,
+    restore_ns: u64,
+    boundary_ns: u64,
+    wake_ns: u64,
+    gap_ns: u64,
+    default_slice_us: u64,
+    slices: Slices,
+}
+
+impl Default for SchedulerText {
+    fn default() -> Self {
+        let costs = Costs::default();
+        Self {
+            rpc_us: 50,
+            save_ns: costs.save_ns,
+            restore_ns: costs.restore_ns,
+            boundary_ns: costs.boundary_ns,
+            wake_ns: costs.wake_ns,
+            gap_ns: costs.gap_ns,
+            default_slice_us: costs.default_slice_ns / 1000,
+            slices: Slices::Quantised,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CardText {
     name: String,
@@ -50,6 +82,15 @@ struct CardText {
     count: u32,
     #[serde(default)]
     kernel_duration_us: u32,
+    block_us: Option<u32>,
+    #[serde(default = "default_multiprocessors")]
+    multiprocessors: u32,
+    #[serde(default)]
+    copy_mib_per_s: u32,
+}
+
+fn default_multiprocessors() -> u32 {
+    8
 }
 
 fn one() -> u32 {
@@ -65,8 +106,34 @@ pub struct Profile {
     pub release: Release,
     /// What the driver takes for objects that nobody gives a size.
     pub implicit: ImplicitBytes,
+    /// How the cards' time is divided, and what that costs.
+    pub scheduler: SchedulerProfile,
     /// The cards, by index.
     pub cards: Vec<CardProfile>,
+}
+
+/// How the cards' schedulers behave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchedulerProfile {
+    /// What switching costs, and how slices are kept.
+    pub costs: Costs,
+    /// How long a call to the scheduler is under way before it has an effect, µs: one at a time on a card.
+    pub rpc_us: u32,
+}
+
+/// How long kernels run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelTime {
+    /// Every one so long, µs; 0: no time at all, without the scheduler.
+    Fixed {
+        /// µs
+        us: u32,
+    },
+    /// As long as the thread blocks of its grid take, of which every multiprocessor runs one at a time.
+    OfBlocks {
+        /// µs of one block.
+        us: u32,
+    },
 }
 
 /// One card.
@@ -80,8 +147,12 @@ pub struct CardProfile {
     pub memory_bytes: u64,
     /// What it is.
     pub architecture: Architecture,
-    /// How long every kernel runs, µs.
-    pub kernel_duration_us: u32,
+    /// How long kernels run.
+    pub kernels: KernelTime,
+    /// Multiprocessors (SMs), which run the blocks of a grid.
+    pub multiprocessors: u32,
+    /// What copies move in a second, MiB; 0: they take no time.
+    pub copy_mib_per_s: u32,
 }
 
 impl Profile {
@@ -109,6 +180,7 @@ impl Profile {
         let ProfileText {
             driver,
             implicit,
+            scheduler,
             card,
         } = toml::from_str(text).map_err(syntax)?;
         let wrong = |key: String, value: String, allowed| Error::ProfileValue {
@@ -129,6 +201,13 @@ impl Profile {
                     "must be 535.x, 550.54.14 or a later 550.x, 570.86.15 or a later 570.x, 580.65.06 or a later 580.x, 595.45.04 or a later 595.x",
                 )
             })?;
+        let scheduler = SchedulerProfile::of(&scheduler).map_err(
+            |Wrong {
+                 name,
+                 value,
+                 allowed,
+             }| wrong(format!("scheduler.{name}"), value, allowed),
+        )?;
         let mut cards = Vec::new();
         for (at, text) in card.iter().enumerate() {
             let key = |name: &str| format!("card[{at}].{name}");
@@ -201,6 +280,7 @@ impl Profile {
             driver_version: driver.version,
             release,
             implicit,
+            scheduler,
             cards,
         })
     }
@@ -210,6 +290,62 @@ struct Wrong {
     name: &'static str,
     value: String,
     allowed: &'static str,
+}
+
+/// Most that a step of a switch may take: a slice of the longest round.
+const MAX_COST_NS: u64 = 50_000_000;
+const MAX_RPC_US: u32 = 1_000_000;
+/// 2 GPCs of TPCs of 2 each, at most 32 a GPC.
+const MULTIPROCESSORS_STEP: u32 = 4;
+const MAX_MULTIPROCESSORS: u32 = 128;
+/// A minute.
+const MAX_BLOCK_US: u32 = 60_000_000;
+
+impl SchedulerProfile {
+    fn of(text: &SchedulerText) -> Result<Self, Wrong> {
+        for (name, cost_ns) in [
+            ("save_ns", text.save_ns),
+            ("restore_ns", text.restore_ns),
+            ("boundary_ns", text.boundary_ns),
+            ("wake_ns", text.wake_ns),
+            ("gap_ns", text.gap_ns),
+        ] {
+            if cost_ns > MAX_COST_NS {
+                return Err(Wrong {
+                    name,
+                    value: cost_ns.to_string(),
+                    allowed: "must be 0 to 50000000",
+                });
+            }
+        }
+        if text.rpc_us > MAX_RPC_US {
+            return Err(Wrong {
+                name: "rpc_us",
+                value: text.rpc_us.to_string(),
+                allowed: "must be 0 to 1000000",
+            });
+        }
+        if !(1..=LONGEST_SLICE_US).contains(&text.default_slice_us) {
+            return Err(Wrong {
+                name: "default_slice_us",
+                value: text.default_slice_us.to_string(),
+                allowed: "must be 1 to 8355840",
+            });
+        }
+        Ok(Self {
+            costs: Costs {
+                save_ns: text.save_ns,
+                restore_ns: text.restore_ns,
+                boundary_ns: text.boundary_ns,
+                wake_ns: text.wake_ns,
+                gap_ns: text.gap_ns,
+                default_slice_ns: text.default_slice_us * 1000,
+                slices: text.slices,
+                ..Costs::default()
+            },
+            rpc_us: text.rpc_us,
+        })
+    }
 }
 
 impl CardProfile {
@@ -232,6 +368,33 @@ impl CardProfile {
                 allowed: "must be 1 to 1048576",
             });
         }
+        let kernels = match (text.block_us, text.kernel_duration_us) {
+            (None, us) => KernelTime::Fixed { us },
+            (Some(us), 0) if (1..=MAX_BLOCK_US).contains(&us) => KernelTime::OfBlocks { us },
+            (Some(us), 0) => {
+                return Err(Wrong {
+                    name: "block_us",
+                    value: us.to_string(),
+                    allowed: "must be 1 to 60000000",
+                });
+            }
+            (Some(us), _fixed) => {
+                return Err(Wrong {
+                    name: "block_us",
+                    value: us.to_string(),
+                    allowed: "cannot stand beside kernel_duration_us",
+                });
+            }
+        };
+        if !(MULTIPROCESSORS_STEP..=MAX_MULTIPROCESSORS).contains(&text.multiprocessors)
+            || !text.multiprocessors.is_multiple_of(MULTIPROCESSORS_STEP)
+        {
+            return Err(Wrong {
+                name: "multiprocessors",
+                value: text.multiprocessors.to_string(),
+                allowed: "must be 4 to 128, in steps of 4",
+            });
+        }
         let uuid = match &text.uuid {
             None => made_uuid(&text.name, index),
             Some(uuid) if text.count == 1 => parsed_uuid(uuid).ok_or_else(|| Wrong {
@@ -252,7 +415,9 @@ impl CardProfile {
             uuid,
             memory_bytes: text.memory_mib << 20,
             architecture: text.architecture,
-            kernel_duration_us: text.kernel_duration_us,
+            kernels,
+            multiprocessors: text.multiprocessors,
+            copy_mib_per_s: text.copy_mib_per_s,
         })
     }
 }
@@ -364,6 +529,36 @@ mod tests {
             ("count = 2", "counts = 2", "unknown field `counts`"),
             ("\"ada\"", "\"hopper\"", "unknown variant `hopper`"),
             ("Simulated RTX 4090", "", "card[0].name"),
+            (
+                "count = 2",
+                "block_us = 0",
+                "card[0].block_us = 0: must be 1 to 60000000",
+            ),
+            (
+                "count = 2",
+                "block_us = 5\nkernel_duration_us = 7",
+                "card[0].block_us = 5: cannot stand beside kernel_duration_us",
+            ),
+            (
+                "count = 2",
+                "multiprocessors = 6",
+                "card[0].multiprocessors = 6: must be 4 to 128, in steps of 4",
+            ),
+            (
+                "[[card]]",
+                "[scheduler]\nrestore_ns = 50000001\n[[card]]",
+                "scheduler.restore_ns = 50000001: must be 0 to 50000000",
+            ),
+            (
+                "[[card]]",
+                "[scheduler]\nslices = \"long\"\n[[card]]",
+                "unknown variant `long`",
+            ),
+            (
+                "[[card]]",
+                "[scheduler]\ndefault_slice_us = 0\n[[card]]",
+                "scheduler.default_slice_us = 0: must be 1 to 8355840",
+            ),
             (
                 "[[card]]",
                 "[implicit]\nchannel_bytes = 99999999999\n[[card]]",

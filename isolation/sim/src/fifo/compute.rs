@@ -1,11 +1,11 @@
 //! The compute engine (clc6c0.h and its successors): launches that take time and do nothing, their releases, inline data.
 
-use std::time::Duration;
+use runlist::Work;
 
-use super::execution::{Execution, Subchannel};
+use super::execution::{Due, Execution, Method, Release, Words};
 use super::{Channel, Failure};
 use crate::architecture::QmdVersion;
-use crate::session::nanoseconds;
+use crate::profile::KernelTime;
 
 const LINE_LENGTH_IN: u32 = 0x180;
 const OFFSET_OUT_UPPER: u32 = 0x188;
@@ -18,55 +18,43 @@ const SET_REPORT_SEMAPHORE_A: u32 = 0x1b00;
 const SET_REPORT_SEMAPHORE_C: u32 = 0x1b08;
 const SET_REPORT_SEMAPHORE_D: u32 = 0x1b0c;
 
-/// A kernel that runs.
-#[derive(Debug)]
-pub(super) struct Launch {
-    /// By the cards' clock.
-    pub(super) ends: Duration,
-    duration: Duration,
-    qmd: Qmd,
-}
-
-/// What is done at a kernel's end.
-#[derive(Debug, Clone, Copy)]
-struct Release {
-    address: u64,
-    payload: u64,
-    words: Words,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Words {
-    One,
-    Two,
-    Four,
-}
-
 /// A launch's descriptor, as far as it is carried out.
 #[derive(Debug)]
 struct Qmd {
+    blocks: u64,
     releases: Vec<Release>,
     /// Address of the launch that follows this one.
     dependent: Option<u64>,
 }
 
+/// How long a launch has the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Length {
+    duration_ns: u64,
+    /// Of one thread block; 0: as long as the kernel.
+    block_ns: u64,
+}
+
 impl Channel {
-    /// A launch, if the method is one.
     pub(super) fn compute_method(
         &self,
-        state: &mut Subchannel,
+        execution: &mut Execution,
+        subchannel: usize,
         method: u32,
         value: u32,
-        now: Duration,
-    ) -> Result<Option<Launch>, Failure> {
+        now: &dyn Fn() -> u64,
+    ) -> Result<Method, Failure> {
+        let Some(state) = execution.subchannels.get_mut(subchannel) else {
+            return Ok(Method::Done);
+        };
         match method {
-            SEND_SIGNALING_PCAS_B | SEND_SIGNALING_PCAS2_B => self
-                .launch(u64::from(state.register(SEND_PCAS_A)) << 8, now)
-                .map(Some),
-            LAUNCH_DMA => {
-                state.inline_bytes = 0;
-                Ok(None)
+            SEND_SIGNALING_PCAS_B | SEND_SIGNALING_PCAS2_B => {
+                let address = u64::from(state.register(SEND_PCAS_A)) << 8;
+                self.launch(execution, address, now)?;
+                return Ok(Method::Launched);
             }
+            LAUNCH_DMA => state.inline_bytes = 0,
+            LOAD_INLINE_DATA if !execution.due.is_empty() => return Ok(Method::Waits),
             LOAD_INLINE_DATA => {
                 // The last word may be cut.
                 let left =
@@ -76,19 +64,22 @@ impl Channel {
                 let to = state
                     .address(OFFSET_OUT_UPPER)
                     .wrapping_add(state.inline_bytes);
-                self.write(to, bytes.get(..length).unwrap_or_default())?;
                 state.inline_bytes += u64::try_from(length).unwrap_or(0);
-                Ok(None)
+                self.write(to, bytes.get(..length).unwrap_or_default())?;
             }
             SET_REPORT_SEMAPHORE_D => {
                 const ONE_WORD: u32 = 1 << 28;
-                let address = state.address(SET_REPORT_SEMAPHORE_A);
-                let payload = state.register(SET_REPORT_SEMAPHORE_C);
+                let release = Release {
+                    address: state.address(SET_REPORT_SEMAPHORE_A),
+                    payload: u64::from(state.register(SET_REPORT_SEMAPHORE_C)),
+                    words: if value & ONE_WORD == 0 {
+                        Words::Four
+                    } else {
+                        Words::One
+                    },
+                };
                 match value & 3 {
-                    0 if value & ONE_WORD == 0 => {
-                        self.write_stamped(address, u64::from(payload), now)?
-                    }
-                    0 => self.write(address, &payload.to_le_bytes())?,
+                    0 => self.release(execution, release, now)?,
                     // A trap: nobody listens.
                     3 => {}
                     _counters => {
@@ -99,52 +90,71 @@ impl Channel {
                         });
                     }
                 }
-                Ok(None)
             }
-            _state => Ok(None),
+            _state => {}
         }
+        Ok(Method::Done)
     }
 
-    fn launch(&self, address: u64, now: Duration) -> Result<Launch, Failure> {
+    /// Gives the engine the kernel of a descriptor. One that takes no time is done at once, or right after what is under way.
+    pub(super) fn launch(
+        &self,
+        execution: &mut Execution,
+        address: u64,
+        now: &dyn Fn() -> u64,
+    ) -> Result<(), Failure> {
         let version = self.spec.card.profile.architecture.qmd();
         let mut bytes = match version {
             QmdVersion::V3 => vec![0; 64 * 4],
             QmdVersion::V5 => vec![0; 96 * 4],
         };
         self.read(address, &mut bytes)?;
-        let duration = Duration::from_micros(u64::from(self.spec.card.profile.kernel_duration_us));
-        Ok(Launch {
-            ends: now.saturating_add(duration),
-            duration,
-            qmd: Qmd::read(&bytes, version),
-        })
+        let qmd = Qmd::read(&bytes, version);
+        let length = Length::of(
+            self.spec.card.profile.kernels,
+            self.spec.card.profile.multiprocessors,
+            qmd.blocks,
+        );
+        if length.duration_ns == 0 {
+            for release in qmd.releases {
+                self.release(execution, release, now)?;
+            }
+        } else {
+            let work = Work::kernel(length.duration_ns).blocks(length.block_ns);
+            self.submit(execution, work, qmd.releases);
+        }
+        execution.dependent = qmd.dependent;
+        Ok(())
     }
 
-    /// Writes what the kernel releases; the launch that follows it, if there is one.
-    pub(super) fn finish_launch(
-        &self,
-        execution: &mut Execution,
-        now: Duration,
-    ) -> Result<Option<Launch>, Failure> {
-        let Some(launch) = execution.launch.take() else {
-            return Ok(None);
-        };
-        self.spec
-            .card
-            .worked(&self.spec.session, nanoseconds(launch.duration));
-        for release in &launch.qmd.releases {
-            let payload = release.payload.to_le_bytes();
-            match release.words {
-                Words::One => self.write(release.address, &payload[..4])?,
-                Words::Two => self.write(release.address, &payload)?,
-                Words::Four => self.write_stamped(release.address, release.payload, now)?,
+    /// Gives an engine work.
+    pub(super) fn submit(&self, execution: &mut Execution, work: Work, releases: Vec<Release>) {
+        let tag = self.next_tag();
+        execution.due.push_back(Due::Work { tag, releases });
+        execution.under_way += 1;
+        // Refused only when the channel is gone, and then nobody waits for it.
+        if !self.spec.card.engine.submit(self.key, work.tag(tag)) {
+            tracing::debug!(channel = self.id, "work for a channel that is gone");
+        }
+    }
+}
+
+impl Length {
+    fn of(kernels: KernelTime, multiprocessors: u32, blocks: u64) -> Self {
+        match kernels {
+            KernelTime::Fixed { us } => Self {
+                duration_ns: u64::from(us) * 1000,
+                block_ns: 0,
+            },
+            KernelTime::OfBlocks { us } => {
+                let block_ns = u64::from(us) * 1000;
+                let waves = blocks.max(1).div_ceil(u64::from(multiprocessors.max(1)));
+                Self {
+                    duration_ns: waves.saturating_mul(block_ns),
+                    block_ns,
+                }
             }
         }
-        launch
-            .qmd
-            .dependent
-            .map(|address| self.launch(address, now))
-            .transpose()
     }
 }
 
@@ -194,6 +204,14 @@ impl Qmd {
                 Release::read(bytes, &at)
             })
             .collect();
+        let grid = match version {
+            QmdVersion::V3 => [(384, 32), (416, 16), (448, 16)],
+            QmdVersion::V5 => [(1248, 32), (1280, 16), (1312, 16)],
+        };
+        let blocks = grid
+            .into_iter()
+            .map(|(at, count)| bits(bytes, at, count))
+            .fold(1, u64::saturating_mul);
         let (enable, action, pointer) = match version {
             QmdVersion::V3 => (512, 513, 480),
             QmdVersion::V5 => (336, 337, 384),
@@ -202,6 +220,7 @@ impl Qmd {
         let dependent = (bits(bytes, enable, 1) == 1 && bits(bytes, action, 3) == 1)
             .then(|| bits(bytes, pointer, 32) << 8);
         Self {
+            blocks,
             releases,
             dependent,
         }
@@ -241,4 +260,21 @@ fn bits(bytes: &[u8], at: usize, count: usize) -> u64 {
             .is_some_and(|byte| byte >> (place % 8) & 1 == 1);
         value | u64::from(one) << bit
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_takes_as_many_waves_as_its_blocks_need() {
+        let of = |blocks| Length::of(KernelTime::OfBlocks { us: 10 }, 8, blocks).duration_ns;
+        assert_eq!(
+            [0, 1, 8, 9, 80].map(of),
+            [10_000, 10_000, 10_000, 20_000, 100_000]
+        );
+        assert_eq!(of(u64::MAX), u64::MAX.div_ceil(8).saturating_mul(10_000));
+        let fixed = Length::of(KernelTime::Fixed { us: 500 }, 8, 80);
+        assert_eq!((fixed.duration_ns, fixed.block_ns), (500_000, 0));
+    }
 }

@@ -1,8 +1,8 @@
 //! The copy engine (clc6b5.h and its successors): pitch-linear copies, fills by remap, semaphores.
 
-use std::time::Duration;
+use runlist::Work;
 
-use super::execution::Subchannel;
+use super::execution::{Execution, Method, Release, Subchannel, Words};
 use super::{Channel, Failure};
 
 const SET_SEMAPHORE_A: u32 = 0x240;
@@ -31,43 +31,77 @@ const SEMAPHORE_REDUCTION: u32 = 1 << 19;
 const FILL_BYTES: usize = 1 << 20;
 
 impl Channel {
+    /// The data are moved at once, after all that was before; what the copy releases waits until it has had its time.
     pub(super) fn copy_method(
         &self,
-        state: &Subchannel,
+        execution: &mut Execution,
+        subchannel: usize,
         method: u32,
         value: u32,
-        now: Duration,
-    ) -> Result<(), Failure> {
+        now: &dyn Fn() -> u64,
+    ) -> Result<Method, Failure> {
         if method != LAUNCH_DMA {
-            return Ok(());
+            return Ok(Method::Done);
         }
+        let moves = value & TRANSFER_MASK != 0;
+        if moves && !execution.due.is_empty() {
+            return Ok(Method::Waits);
+        }
+        let Some(state) = execution.subchannels.get(subchannel) else {
+            return Ok(Method::Done);
+        };
         let unknown = Failure::Method {
             class: state.class,
             method,
             value,
         };
-        if value & TRANSFER_MASK != 0 {
+        let mut moved_bytes = 0;
+        if moves {
             if value & (SRC_PITCH | DST_PITCH) != SRC_PITCH | DST_PITCH
                 || value & (SRC_PHYSICAL | DST_PHYSICAL) != 0
             {
                 return Err(unknown);
             }
-            self.transfer(state, value)?;
+            moved_bytes = self.transfer(state, value)?;
         }
         if value & SEMAPHORE_REDUCTION != 0 {
             return Err(unknown);
         }
-        let address = state.address(SET_SEMAPHORE_A);
-        let payload = state.register(SET_SEMAPHORE_PAYLOAD);
-        match value >> 3 & 3 {
-            0 => Ok(()),
-            1 => self.write(address, &payload.to_le_bytes()),
-            2 => self.write_stamped(address, u64::from(payload), now),
-            _conditional_interrupt => Err(unknown),
+        let words = match value >> 3 & 3 {
+            0 => None,
+            1 => Some(Words::One),
+            2 => Some(Words::Four),
+            _conditional_interrupt => return Err(unknown),
+        };
+        let release = words.map(|words| Release {
+            address: state.address(SET_SEMAPHORE_A),
+            payload: u64::from(state.register(SET_SEMAPHORE_PAYLOAD)),
+            words,
+        });
+        let duration_ns = self.copy_ns(moved_bytes);
+        if duration_ns > 0 {
+            self.submit(execution, Work::kernel(duration_ns), Vec::new());
         }
+        if let Some(release) = release {
+            self.release(execution, release, now)?;
+        }
+        Ok(if duration_ns > 0 {
+            Method::Launched
+        } else {
+            Method::Done
+        })
     }
 
-    fn transfer(&self, state: &Subchannel, launch: u32) -> Result<(), Failure> {
+    /// How long the engine takes to move this much.
+    fn copy_ns(&self, bytes: u64) -> u64 {
+        let a_second = u128::from(self.spec.card.profile.copy_mib_per_s) << 20;
+        (u128::from(bytes) * 1_000_000_000)
+            .checked_div(a_second)
+            .map_or(0, |ns| u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// Bytes that were written.
+    fn transfer(&self, state: &Subchannel, launch: u32) -> Result<u64, Failure> {
         let (from, to) = (
             state.address(OFFSET_IN_UPPER),
             state.address(OFFSET_OUT_UPPER),
@@ -82,17 +116,20 @@ impl Channel {
             u64::from(state.register(PITCH_OUT)),
         );
         let length = u64::from(state.register(LINE_LENGTH_IN));
+        let remap = (launch & REMAP != 0).then(|| Remap::of(state));
         // An empty line is no work, however many there are.
-        for line in 0..if length == 0 { 0 } else { lines } {
+        let lines = if length == 0 { 0 } else { lines };
+        for line in 0..lines {
             let from = from.wrapping_add(line.wrapping_mul(pitch_in));
             let to = to.wrapping_add(line.wrapping_mul(pitch_out));
-            if launch & REMAP == 0 {
-                self.copy(from, to, length)?;
-            } else {
-                self.remap(&Remap::of(state), from, to, length)?;
+            match &remap {
+                None => self.copy(from, to, length)?,
+                Some(remap) => self.remap(remap, from, to, length)?,
             }
         }
-        Ok(())
+        let element_bytes = remap.map_or(1, |remap| remap.size * remap.components.len());
+        let line_bytes = length.saturating_mul(u64::try_from(element_bytes).unwrap_or(1));
+        Ok(lines.saturating_mul(line_bytes))
     }
 
     /// Copies elements, each component from the source or a constant.

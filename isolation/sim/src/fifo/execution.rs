@@ -1,6 +1,7 @@
 //! What a channel is doing: the words of its ring entry, the header it is in, the state of its methods.
 
-use super::compute::Launch;
+use std::collections::VecDeque;
+
 use super::{Failure, host};
 
 const SUBCHANNELS: usize = 8;
@@ -9,8 +10,42 @@ const METHODS: usize = 4096;
 /// What a method came to.
 pub(super) enum Method {
     Done,
+    /// An acquire waits for a value.
     Stalled,
+    /// It can only be done when all that is under way has ended.
+    Waits,
+    /// Work has been given to an engine.
     Launched,
+}
+
+/// What is to be done when what was launched before it has ended, in the order of the ring.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// Work of an engine, by its tag, and what it writes at its end.
+    Work { tag: u64, releases: Vec<Release> },
+    /// A semaphore's release.
+    Release(Release),
+    /// A non-stalling interrupt.
+    Interrupt,
+    /// The client is told that an entry has been taken; the next one's index.
+    Taken { get: u32 },
+}
+
+/// A value that the card writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) address: u64,
+    pub(super) payload: u64,
+    pub(super) words: Words,
+}
+
+/// How much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Words {
+    One,
+    Two,
+    /// Two of the payload, two of the time.
+    Four,
 }
 
 #[derive(Debug, Default)]
@@ -22,8 +57,14 @@ pub(super) struct Execution {
     pub(super) header: Option<Header>,
     pub(super) host: host::Registers,
     pub(super) subchannels: [Subchannel; SUBCHANNELS],
-    pub(super) launch: Option<Launch>,
+    pub(super) due: VecDeque<Due>,
+    /// Works among what is due.
+    pub(super) under_way: usize,
+    /// Address of a launch that follows the last one.
+    pub(super) dependent: Option<u64>,
     pub(super) interrupts: u32,
+    /// What was wrong behind work that has not ended: it counts when that has.
+    pub(super) coming: Option<Failure>,
     pub(super) failure: Option<Failure>,
 }
 
@@ -78,6 +119,27 @@ impl Subchannel {
 }
 
 impl Execution {
+    /// An interrupt when all before it has ended.
+    pub(super) fn interrupt(&mut self) {
+        if self.due.is_empty() {
+            self.interrupt_now();
+        } else {
+            self.due.push_back(Due::Interrupt);
+        }
+    }
+
+    pub(super) fn interrupt_now(&mut self) {
+        self.interrupts = self.interrupts.saturating_add(1);
+    }
+
+    /// What was launched will not end any more.
+    pub(super) fn forget_due(&mut self) {
+        self.due.clear();
+        self.under_way = 0;
+        self.dependent = None;
+        self.coming = None;
+    }
+
     /// Reads a method header (clc56f.h, DMA_*); `false` at the end of the segment.
     pub(super) fn read_header(&mut self, word: u32) -> Result<bool, Failure> {
         let count = word >> 16 & 0x1fff;

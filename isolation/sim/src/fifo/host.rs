@@ -1,8 +1,6 @@
 //! Methods of the host engine: binding classes, semaphores, interrupts (clc56f.h).
 
-use std::time::Duration;
-
-use super::execution::{Execution, Method};
+use super::execution::{Execution, Method, Release, Words};
 use super::{Channel, Failure};
 
 /// State of the host's methods.
@@ -34,7 +32,7 @@ impl Channel {
         subchannel: usize,
         method: u32,
         value: u32,
-        now: &dyn Fn() -> Duration,
+        now: &dyn Fn() -> u64,
     ) -> Result<Method, Failure> {
         let low = |word: u64, value: u32| word & !0xffff_ffff | u64::from(value);
         let high = |word: u64, value: u32| word & 0xffff_ffff | u64::from(value) << 32;
@@ -53,16 +51,16 @@ impl Channel {
             SEM_PAYLOAD_HI => host.semaphore_payload = high(host.semaphore_payload, value),
             SEM_EXECUTE => {
                 let (address, payload) = (host.semaphore_address, host.semaphore_payload);
-                return self.semaphore(address, payload, value, now());
+                return self.semaphore(execution, address, payload, value, now);
             }
             SEMAPHORE_A => host.old_address = high(host.old_address, value & 0xff),
             SEMAPHORE_B => host.old_address = low(host.old_address, value & !3),
             SEMAPHORE_C => host.old_payload = value,
             SEMAPHORE_D => {
                 let (address, payload) = (host.old_address, host.old_payload);
-                return self.old_semaphore(address, payload, value, now());
+                return self.old_semaphore(execution, address, payload, value, now);
             }
-            NON_STALL_INTERRUPT => execution.interrupts = execution.interrupts.saturating_add(1),
+            NON_STALL_INTERRUPT => execution.interrupt(),
             // Flushes, idles, yields and the like: everything runs in order already.
             _in_order_anyway => {}
         }
@@ -71,13 +69,15 @@ impl Channel {
 
     fn semaphore(
         &self,
+        execution: &mut Execution,
         address: u64,
         payload: u64,
         execute: u32,
-        now: Duration,
+        now: &dyn Fn() -> u64,
     ) -> Result<Method, Failure> {
         const PAYLOAD_64: u32 = 1 << 24;
         const TIMESTAMP: u32 = 1 << 25;
+        const RELEASE: u32 = 1;
         let width = if execute & PAYLOAD_64 == 0 { 32 } else { 64 };
         let mask = if width == 64 {
             u64::MAX
@@ -85,6 +85,23 @@ impl Channel {
             u64::from(u32::MAX)
         };
         let payload = payload & mask;
+        if execute & 7 == RELEASE {
+            let words = match (execute & TIMESTAMP != 0, width) {
+                (true, _) => Words::Four,
+                (false, 64) => Words::Two,
+                (false, _) => Words::One,
+            };
+            let release = Release {
+                address,
+                payload,
+                words,
+            };
+            self.release(execution, release, now)?;
+            return Ok(Method::Done);
+        }
+        if !execution.due.is_empty() {
+            return Ok(Method::Waits);
+        }
         let read = || -> Result<u64, Failure> {
             let mut bytes = [0; 8];
             let length = if width == 64 { 8 } else { 4 };
@@ -97,14 +114,6 @@ impl Channel {
         };
         let passes = match execute & 7 {
             0 => read()? == payload,
-            1 => {
-                if execute & TIMESTAMP == 0 {
-                    write(payload)?;
-                } else {
-                    self.write_stamped(address, payload, now)?;
-                }
-                true
-            }
             2 => read()? >= payload,
             // Circular: the difference, as a signed number of the width, is not negative.
             3 => (read()?.wrapping_sub(payload) & mask) >> (width - 1) == 0,
@@ -137,12 +146,30 @@ impl Channel {
     /// SEMAPHORED of Volta and before: 1 acquire, 2 release, 4 acquire greater or equal, 8 acquire and.
     fn old_semaphore(
         &self,
+        execution: &mut Execution,
         address: u64,
         payload: u32,
         operation: u32,
-        now: Duration,
+        now: &dyn Fn() -> u64,
     ) -> Result<Method, Failure> {
         const ONE_WORD: u32 = 1 << 24;
+        const RELEASE: u32 = 2;
+        if operation & 0x1f == RELEASE {
+            let release = Release {
+                address,
+                payload: u64::from(payload),
+                words: if operation & ONE_WORD == 0 {
+                    Words::Four
+                } else {
+                    Words::One
+                },
+            };
+            self.release(execution, release, now)?;
+            return Ok(Method::Done);
+        }
+        if !execution.due.is_empty() {
+            return Ok(Method::Waits);
+        }
         let read = || -> Result<u32, Failure> {
             let mut bytes = [0; 4];
             self.read(address, &mut bytes)?;
@@ -150,14 +177,6 @@ impl Channel {
         };
         let passes = match operation & 0x1f {
             1 => read()? == payload,
-            2 => {
-                if operation & ONE_WORD == 0 {
-                    self.write_stamped(address, u64::from(payload), now)?;
-                } else {
-                    self.write(address, &payload.to_le_bytes())?;
-                }
-                true
-            }
             4 => read()?.wrapping_sub(payload) >> 31 == 0,
             8 => read()? & payload != 0,
             _unknown => {

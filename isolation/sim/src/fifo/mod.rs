@@ -2,40 +2,44 @@
 //!
 //! ```text
 //! idle ──GP_PUT moves──▶ running ──acquire fails──▶ stalled ──value comes──▶ running
-//!   ▲                      │  └──launch──▶ waiting for the kernel's end ──▶ running
+//!   ▲                      │  └──launch──▶ the card's engine ──end──▶ what was due after it
 //!   └──────ring empty──────┘  └──MMU fault, unknown method──▶ in error, until it is reset
 //! ```
 //!
-//! Everything of a channel runs in order: a launch ends before the next method, which is what every client that waits for
-//! its own results expects, and more than the hardware promises.
+//! Everything of a channel has its effect in order, as if each launch had ended before the next method: what every client that
+//! waits for its own results expects, and more than the hardware promises. Launches, releases and interrupts are read ahead, so that
+//! an engine goes from one kernel to the next without this process having to wake in between; their effects are kept
+//! until it is their turn, and carry the time at which the card came to them. Everything else waits until all before it has ended.
 
 mod compute;
 mod copy;
 mod execution;
+mod group;
 mod host;
 mod runner;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
 
 use driver::IncidentKind;
+use runlist::Enable;
 
 use crate::card::SimCard;
-use crate::fifo::execution::{Execution, Method};
+use crate::engine::{ChannelKey, Settles, Sink};
+use crate::fifo::execution::{Due, Execution, Method, Release, Words};
 use crate::incident::Incidents;
 use crate::locked;
 use crate::memory::Backing;
-use crate::session::{Refusal, nanoseconds};
+use crate::session::Refusal;
 use crate::vaspace::VaSpace;
 
+pub(crate) use group::Group;
 pub(crate) use runner::Runner;
 
 /// USERD fields (clc56f.h): where the card reads, where the client has written to.
 const GP_GET: u64 = 0x88;
 const GP_PUT: u64 = 0x8c;
-/// RM's default, µs.
-const DEFAULT_TIMESLICE_US: u64 = 1024;
 /// Bytes moved at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Methods below this are the host's, whatever the subchannel.
@@ -47,40 +51,16 @@ const XID_METHOD: u32 = 13;
 /// `NV_ERR_RC_ERROR` (nvstatuscodes.h): robust channel recovery has hit the channel.
 const NV_ERR_RC_ERROR: u32 = 0x60;
 
-/// A time-slice group: its channels run only when it is scheduled.
-#[derive(Debug)]
-pub(crate) struct Group {
-    scheduled: AtomicBool,
-    timeslice_us: AtomicU64,
-}
-
-impl Default for Group {
-    fn default() -> Self {
-        Self {
-            scheduled: AtomicBool::new(false),
-            timeslice_us: AtomicU64::new(DEFAULT_TIMESLICE_US),
-        }
-    }
-}
-
-impl Group {
-    pub(crate) fn schedule(&self, on: bool) {
-        self.scheduled.store(on, Ordering::Release);
-    }
-
-    pub(crate) fn timeslice(&self) -> u64 {
-        self.timeslice_us.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_timeslice(&self, micros: u64) {
-        self.timeslice_us.store(micros, Ordering::Relaxed);
-    }
-}
+/// Works of one channel that an engine may have at once: what is read ahead.
+const MOST_UNDER_WAY: usize = 512;
+/// Most of what is kept until its turn comes.
+const MOST_DUE: usize = 4096;
 
 /// What a channel is made of.
 #[derive(Debug)]
 pub(crate) struct ChannelSpec {
     pub(crate) session: Arc<str>,
+    pub(crate) runner: Weak<Runner>,
     pub(crate) incidents: Arc<Incidents>,
     pub(crate) client: u32,
     pub(crate) card: Arc<SimCard>,
@@ -98,6 +78,11 @@ pub(crate) struct ChannelSpec {
 pub(crate) struct Channel {
     spec: ChannelSpec,
     id: u32,
+    /// On its card's engine.
+    key: ChannelKey,
+    tags: AtomicU64,
+    /// Works that have ended and that the ring thread has not come to: tag, and when.
+    ended: Mutex<BTreeMap<u64, u64>>,
     /// Scheduled by itself, without its group.
     scheduled: AtomicBool,
     /// Taken off the runlist by FIFO_DISABLE_CHANNELS.
@@ -129,8 +114,8 @@ pub(crate) enum Step {
     Progress,
     /// An acquire waits for a value.
     Stalled,
-    /// A kernel runs until this time of the cards' clock.
-    Until(Duration),
+    /// The engine has work of the channel.
+    Working,
 }
 
 impl Channel {
@@ -141,15 +126,19 @@ impl Channel {
             return None;
         }
         let id = spec.card.next_channel();
-        Some(Arc::new(Self {
+        Arc::new_cyclic(|own: &Weak<Self>| Self {
+            key: spec.card.engine.add_channel(spec.group.key, own.clone()),
             spec,
             id,
+            tags: AtomicU64::new(0),
+            ended: Mutex::default(),
             scheduled: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             execution: Mutex::default(),
-        }))
+        })
+        .into()
     }
 
     /// Number on its card, and the doorbell's token.
@@ -165,12 +154,32 @@ impl Channel {
         &self.spec.userd
     }
 
-    pub(crate) fn schedule(&self, on: bool) {
-        self.scheduled.store(on, Ordering::Release);
+    pub(crate) fn key(&self) -> ChannelKey {
+        self.key
     }
 
-    pub(crate) fn disable(&self, off: bool) {
-        self.disabled.store(off, Ordering::Release);
+    pub(crate) fn card(&self) -> &Arc<SimCard> {
+        &self.spec.card
+    }
+
+    pub(crate) fn group(&self) -> &Arc<Group> {
+        &self.spec.group
+    }
+
+    pub(crate) fn schedule(&self, on: bool) -> Settles {
+        self.scheduled.store(on, Ordering::Release);
+        self.spec.card.engine.schedule_channel(self.key, on)
+    }
+
+    /// Closes the gates of channels of one card, or opens them.
+    pub(crate) fn gate(card: &SimCard, channels: &[Arc<Self>], enable: Enable) -> Settles {
+        for channel in channels {
+            channel
+                .disabled
+                .store(enable != Enable::On, Ordering::Release);
+        }
+        let keys: Vec<ChannelKey> = channels.iter().map(|channel| channel.key).collect();
+        card.engine.gate(&keys, enable)
     }
 
     /// Forgets an error, and what the ring holds.
@@ -184,6 +193,13 @@ impl Channel {
             get: put,
             ..Execution::default()
         };
+        self.forget_work();
+    }
+
+    /// Takes back what an engine was given.
+    fn forget_work(&self) {
+        self.spec.card.engine.clear_channel(self.key);
+        locked(&self.ended).clear();
     }
 
     /// The address that could not be translated, where that stopped the channel.
@@ -204,24 +220,30 @@ impl Channel {
     }
 
     /// Ends the channel by a fault that the card reports for it.
-    fn die(&self, xid: u32, now: Duration) {
+    fn die(&self, xid: u32, now_ns: u64) {
         self.dead.store(true, Ordering::Release);
         let mut execution = locked(&self.execution);
-        execution.launch = None;
-        self.fail(&mut execution, Failure::Dead { xid }, now);
+        execution.forget_due();
+        self.forget_work();
+        self.fail(&mut execution, Failure::Dead { xid }, now_ns);
     }
 
+    /// Takes the channel off its card, with what it had to do.
     fn remove(&self) {
         self.removed.store(true, Ordering::Release);
+        self.spec.card.engine.remove_channel(self.key);
     }
 
-    fn runs(&self) -> bool {
-        let scheduled = self.scheduled.load(Ordering::Acquire)
-            || self.spec.group.scheduled.load(Ordering::Acquire);
-        let ended = [&self.disabled, &self.removed, &self.dead]
-            .iter()
-            .any(|ended| ended.load(Ordering::Acquire));
-        scheduled && !ended && !self.spec.card.is_lost()
+    /// Gone, or as good as gone.
+    fn is_over(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+            || self.dead.load(Ordering::Acquire)
+            || self.spec.card.is_lost()
+    }
+
+    fn is_enabled(&self) -> bool {
+        let scheduled = self.scheduled.load(Ordering::Acquire) || self.spec.group.is_scheduled();
+        scheduled && !self.disabled.load(Ordering::Acquire)
     }
 
     fn gp_put(&self) -> Option<u32> {
@@ -233,22 +255,33 @@ impl Channel {
         Some(u32::from_le_bytes(word))
     }
 
-    /// Does a piece of work: at most one ring entry, or one kernel.
-    pub(crate) fn step(&self, now: &dyn Fn() -> Duration) -> Step {
-        if !self.runs() {
+    /// Does a piece of work: at most one ring entry, or what is due after one kernel.
+    pub(crate) fn step(&self, now: &dyn Fn() -> u64) -> Step {
+        if self.is_over() {
             return Step::Idle;
         }
         let mut execution = locked(&self.execution);
         if execution.failure.is_some() {
             return Step::Idle;
         }
-        match self.advance(&mut execution, now) {
-            Ok(step) => step,
-            Err(failure) => {
-                self.fail(&mut execution, failure, now());
-                Step::Progress
-            }
-        }
+        // What has ended has ended, although the channel's gate may be closed by now.
+        let failure = match self.catch_up(&mut execution) {
+            Ok(true) => return Step::Progress,
+            Ok(false) => match self.advance(&mut execution, now) {
+                Ok(step) => return step,
+                // Its turn comes when all before it has ended.
+                Err(failure) if execution.under_way > 0 => {
+                    execution.coming = Some(failure);
+                    return Step::Working;
+                }
+                Err(failure) => failure,
+            },
+            Err(failure) => failure,
+        };
+        execution.forget_due();
+        self.forget_work();
+        self.fail(&mut execution, failure, now());
+        Step::Progress
     }
 
     /// Non-stalling interrupts since the last look.
@@ -256,30 +289,102 @@ impl Channel {
         std::mem::take(&mut locked(&self.execution).interrupts)
     }
 
-    fn advance(
-        &self,
-        execution: &mut Execution,
-        now: &dyn Fn() -> Duration,
-    ) -> Result<Step, Failure> {
-        if let Some(launch) = &execution.launch {
-            if now() < launch.ends {
-                return Ok(Step::Until(launch.ends));
-            }
-            execution.launch = self.finish_launch(execution, now())?;
+    fn advance(&self, execution: &mut Execution, now: &dyn Fn() -> u64) -> Result<Step, Failure> {
+        let waits = if execution.under_way > 0 {
+            Step::Working
+        } else {
+            Step::Idle
+        };
+        if !self.is_enabled()
+            || execution.under_way >= MOST_UNDER_WAY
+            || execution.due.len() >= MOST_DUE
+        {
+            return Ok(waits);
+        }
+        if let Some(failure) = execution.coming {
+            return if execution.under_way > 0 {
+                Ok(waits)
+            } else {
+                Err(failure)
+            };
+        }
+        if let Some(address) = execution.dependent.take() {
+            self.launch(execution, address, now)?;
             return Ok(Step::Progress);
         }
         // As long as an entry is under way its words are kept, also when all of them are taken.
         if execution.words.is_empty() && !self.fetch(execution)? {
-            return Ok(Step::Idle);
+            return Ok(waits);
         }
         let step = self.run_words(execution, now)?;
         if step == Step::Progress
             && execution.at >= execution.words.len()
-            && execution.launch.is_none()
+            && execution.dependent.is_none()
         {
             self.entry_done(execution);
         }
         Ok(step)
+    }
+
+    /// Does what was due after works that have ended; whether there was any.
+    fn catch_up(&self, execution: &mut Execution) -> Result<bool, Failure> {
+        let mut ended = std::mem::take(&mut *locked(&self.ended));
+        let mut any = false;
+        while let Some(Due::Work { tag, .. }) = execution.due.front()
+            && let Some(at_ns) = ended.remove(tag)
+        {
+            any = true;
+            if let Some(Due::Work { releases, .. }) = execution.due.pop_front() {
+                execution.under_way -= 1;
+                for release in releases {
+                    self.write_release(release, at_ns)?;
+                }
+            }
+            while let Some(Due::Release(_) | Due::Interrupt | Due::Taken { .. }) =
+                execution.due.front()
+                && let Some(due) = execution.due.pop_front()
+            {
+                match due {
+                    Due::Release(release) => self.write_release(release, at_ns)?,
+                    Due::Interrupt => execution.interrupt_now(),
+                    Due::Taken { get } => self.tell_get(get),
+                    Due::Work { .. } => {}
+                }
+            }
+        }
+        // Work ends in the order of the ring, but two threads may tell of it in another. What is older was taken back.
+        if let Some(Due::Work { tag, .. }) = execution.due.front() {
+            let mut later = ended.split_off(tag);
+            locked(&self.ended).append(&mut later);
+        }
+        Ok(any)
+    }
+
+    fn next_tag(&self) -> u64 {
+        self.tags.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Writes a value when all before it has ended: now, or later.
+    fn release(
+        &self,
+        execution: &mut Execution,
+        release: Release,
+        now: &dyn Fn() -> u64,
+    ) -> Result<(), Failure> {
+        if execution.due.is_empty() {
+            return self.write_release(release, now());
+        }
+        execution.due.push_back(Due::Release(release));
+        Ok(())
+    }
+
+    fn write_release(&self, release: Release, at_ns: u64) -> Result<(), Failure> {
+        let payload = release.payload.to_le_bytes();
+        match release.words {
+            Words::One => self.write(release.address, &payload[..4]),
+            Words::Two => self.write(release.address, &payload),
+            Words::Four => self.write_stamped(release.address, release.payload, at_ns),
+        }
     }
 
     /// Takes the next ring entry; `false` when the ring is empty.
@@ -319,25 +424,34 @@ impl Channel {
         Ok(true)
     }
 
-    /// Tells the client that the entry is taken.
+    /// The entry has been read; the client is told when it has been carried out.
     fn entry_done(&self, execution: &mut Execution) {
         execution.words.clear();
         execution.at = 0;
         execution.get = (execution.get + 1) % self.spec.entries;
-        if let Err(error) = self.spec.userd.write(
-            self.spec.userd_offset + GP_GET,
-            &execution.get.to_le_bytes(),
-        ) {
+        if execution.due.is_empty() {
+            self.tell_get(execution.get);
+        } else {
+            let get = execution.get;
+            execution.due.push_back(Due::Taken { get });
+        }
+    }
+
+    fn tell_get(&self, get: u32) {
+        if let Err(error) = self
+            .spec
+            .userd
+            .write(self.spec.userd_offset + GP_GET, &get.to_le_bytes())
+        {
             tracing::warn!(channel = self.id, %error, "GP_GET cannot be written");
         }
     }
 
-    fn run_words(
-        &self,
-        execution: &mut Execution,
-        now: &dyn Fn() -> Duration,
-    ) -> Result<Step, Failure> {
+    fn run_words(&self, execution: &mut Execution, now: &dyn Fn() -> u64) -> Result<Step, Failure> {
         loop {
+            if execution.due.len() >= MOST_DUE {
+                return Ok(Step::Working);
+            }
             let Some(header) = execution.header else {
                 let Some(word) = execution.words.get(execution.at).copied() else {
                     return Ok(Step::Progress);
@@ -357,12 +471,14 @@ impl Channel {
                 return Ok(Step::Progress);
             };
             let came_to = self.method(execution, header.subchannel, header.method, value, now)?;
-            if matches!(came_to, Method::Stalled) {
-                return Ok(Step::Stalled);
-            }
-            execution.take(header);
-            if matches!(came_to, Method::Launched) {
-                return Ok(Step::Progress);
+            match came_to {
+                Method::Stalled => return Ok(Step::Stalled),
+                Method::Waits => return Ok(Step::Working),
+                Method::Done => execution.take(header),
+                Method::Launched => {
+                    execution.take(header);
+                    return Ok(Step::Progress);
+                }
             }
         }
     }
@@ -373,7 +489,7 @@ impl Channel {
         subchannel: usize,
         method: u32,
         value: u32,
-        now: &dyn Fn() -> Duration,
+        now: &dyn Fn() -> u64,
     ) -> Result<Method, Failure> {
         if method < FIRST_ENGINE_METHOD {
             return self.host_method(execution, subchannel, method, value, now);
@@ -388,18 +504,8 @@ impl Channel {
         state.set(method, value);
         // The low byte of a class says which engine it is.
         match state.class & 0xff {
-            0xb5 => self
-                .copy_method(state, method, value, now())
-                .map(|()| Method::Done),
-            0xc0 => {
-                let launch = self.compute_method(state, method, value, now())?;
-                execution.launch = launch;
-                Ok(if execution.launch.is_some() {
-                    Method::Launched
-                } else {
-                    Method::Done
-                })
-            }
+            0xb5 => self.copy_method(execution, subchannel, method, value, now),
+            0xc0 => self.compute_method(execution, subchannel, method, value, now),
             _no_engine => Err(Failure::Method {
                 class: state.class,
                 method,
@@ -408,7 +514,7 @@ impl Channel {
         }
     }
 
-    fn fail(&self, execution: &mut Execution, failure: Failure, now: Duration) {
+    fn fail(&self, execution: &mut Execution, failure: Failure, now_ns: u64) {
         if self.removed.load(Ordering::Acquire) {
             return;
         }
@@ -438,7 +544,7 @@ impl Channel {
         if let Some(notifier) = &self.spec.error_notifier {
             // NvNotification {timeStamp 0:8, info32 8, info16 12, status 14:2} (nvtypes.h); status -1: error.
             let mut block = [0; 16];
-            block[..8].copy_from_slice(&nanoseconds(now).to_le_bytes());
+            block[..8].copy_from_slice(&now_ns.to_le_bytes());
             block[8..12].copy_from_slice(&xid.to_le_bytes());
             block[14..].copy_from_slice(&u16::MAX.to_le_bytes());
             if let Err(error) = notifier.write(0, &block) {
@@ -519,12 +625,28 @@ impl Channel {
     }
 
     /// Writes a semaphore of four words: the payload, and when.
-    fn write_stamped(&self, address: u64, payload: u64, now: Duration) -> Result<(), Failure> {
+    fn write_stamped(&self, address: u64, payload: u64, at_ns: u64) -> Result<(), Failure> {
         let mut words = [0; 16];
         words[..8].copy_from_slice(&payload.to_le_bytes());
-        words[8..].copy_from_slice(&nanoseconds(now).to_le_bytes());
+        words[8..].copy_from_slice(&at_ns.to_le_bytes());
         // The time first: whoever sees the payload finds the time beside it.
         self.write(address.wrapping_add(8), &words[8..])?;
         self.write(address, &words[..8])
+    }
+}
+
+impl Sink for Channel {
+    fn ended(&self, tag: u64, at_ns: u64) {
+        locked(&self.ended).insert(tag, at_ns);
+        if let Some(runner) = self.spec.runner.upgrade() {
+            runner.work_ended();
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // Does nothing for one that was removed as an object.
+        self.spec.card.engine.remove_channel(self.key);
     }
 }

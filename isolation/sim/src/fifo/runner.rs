@@ -1,7 +1,8 @@
 //! The thread that reads the rings of one session.
 //!
 //! A doorbell is a plain store to shared memory, which wakes nobody, so rings are looked at again and again: at once
-//! after work, less and less often while there is none. Without a channel the thread sleeps for good.
+//! after work, less and less often while there is none. Without a channel the thread sleeps for good. The end of work that an
+//! engine has wakes it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use nix::sys::eventfd::EventFd;
 
 use super::{Channel, Step};
 use crate::card::SimCard;
+use crate::clock::monotonic_ns;
 use crate::locked;
 
 /// Stack of a ring thread.
@@ -21,6 +23,8 @@ const RESTS: &[(Duration, Duration)] = &[
     (Duration::from_millis(50), Duration::from_micros(250)),
     (Duration::from_secs(1), Duration::from_millis(1)),
 ];
+/// At least, while an engine works for the session: what is written meanwhile can wait behind that.
+const REST_AT_WORK: Duration = Duration::from_millis(1);
 /// After the last of these.
 const LONGEST_REST: Duration = Duration::from_millis(5);
 
@@ -33,7 +37,6 @@ pub(crate) struct Runner {
     /// The thread rests for long enough that waking it is worth a call.
     dozing: AtomicBool,
     watchers: Mutex<Vec<Watcher>>,
-    started: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +70,6 @@ impl Runner {
             wake: Condvar::new(),
             dozing: AtomicBool::new(false),
             watchers: Mutex::default(),
-            started: Instant::now(),
         })
     }
 
@@ -95,7 +97,7 @@ impl Runner {
     pub(crate) fn fail(&self, card: &SimCard, xid: u32) {
         let channels = locked(&self.state).channels.clone();
         for channel in channels.iter().filter(|channel| channel.is_on(card)) {
-            channel.die(xid, self.started.elapsed());
+            channel.die(xid, monotonic_ns());
         }
     }
 
@@ -104,6 +106,12 @@ impl Runner {
         locked(&self.state)
             .channels
             .retain(|other| !Arc::ptr_eq(other, channel));
+    }
+
+    /// Work of a channel has ended: look at once.
+    pub(crate) fn work_ended(&self) {
+        locked(&self.state).looks += 1;
+        self.wake.notify_one();
     }
 
     /// Something may have been written: look soon.
@@ -116,11 +124,13 @@ impl Runner {
 
     pub(crate) fn stop(&self) {
         let mut state = locked(&self.state);
-        for channel in state.channels.drain(..) {
-            channel.remove();
-        }
+        let channels = std::mem::take(&mut state.channels);
         state.thread = Thread::Stopped;
         drop(state);
+        // Without the lock: their engine may have news for this session.
+        for channel in channels {
+            channel.remove();
+        }
         locked(&self.watchers).clear();
         self.wake.notify_one();
     }
@@ -139,21 +149,14 @@ impl Runner {
         locked(&self.watchers).retain(|watcher| !Arc::ptr_eq(&watcher.fd, fd));
     }
 
-    /// Steps every channel once; how long until one of them has something to do for sure.
+    /// Steps every channel once.
     fn round(&self, channels: &[Arc<Channel>]) -> Round {
-        let now = || self.started.elapsed();
-        let mut round = Round {
-            progress: false,
-            next: None,
-        };
+        let mut round = Round::default();
         let mut interrupts = 0_u32;
         for channel in channels {
-            match channel.step(&now) {
+            match channel.step(&monotonic_ns) {
                 Step::Progress => round.progress = true,
-                Step::Until(end) => {
-                    let rest = end.saturating_sub(now());
-                    round.next = Some(round.next.map_or(rest, |next| next.min(rest)));
-                }
+                Step::Working => round.at_work = true,
                 Step::Idle | Step::Stalled => {}
             }
             interrupts = interrupts.saturating_add(channel.take_interrupts());
@@ -190,7 +193,7 @@ impl Runner {
                 last_work = Instant::now();
             }
             drop(state);
-            let Round { progress, next } = self.round(&channels);
+            let Round { progress, at_work } = self.round(&channels);
             drop(channels);
             if progress {
                 last_work = Instant::now();
@@ -201,8 +204,11 @@ impl Runner {
                 .iter()
                 .find(|(until, _rest)| idle < *until)
                 .map_or(LONGEST_REST, |(_until, rest)| *rest);
-            // A kernel's end is known: no need to look before.
-            let rest = next.unwrap_or(rest);
+            let rest = if at_work {
+                rest.max(REST_AT_WORK)
+            } else {
+                rest
+            };
             let state = locked(&self.state);
             if state.looks != seen || state.thread == Thread::Stopped {
                 continue;
@@ -219,7 +225,9 @@ impl Runner {
     }
 }
 
+#[derive(Debug, Default)]
 struct Round {
     progress: bool,
-    next: Option<Duration>,
+    /// An engine has work of a channel.
+    at_work: bool,
 }

@@ -16,6 +16,7 @@ use super::heap::{
 use super::objects::{Client, Object, Resource, end_all, require_class};
 use super::{Context, Refusal, Segments, State, event};
 use crate::card::SimCard;
+use crate::engine::Kind as EngineKind;
 use crate::fifo::{Channel, ChannelSpec, Group};
 use crate::memory::Backing;
 use crate::vaspace::VaSpace;
@@ -31,6 +32,8 @@ const VIRTUAL_H_VA_SPACE: usize = 16;
 const MEMORY_H_VA_SPACE: usize = 108;
 const GROUP_H_VA_SPACE: usize = 8;
 const CONTEXT_SHARE_H_VA_SPACE: usize = 0;
+/// `engineType` of NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.
+const GROUP_ENGINE_TYPE: usize = 12;
 /// `subDeviceId`
 const SUBDEVICE_ID: usize = 0;
 /// `hObjectError` of a channel.
@@ -88,6 +91,15 @@ pub(super) fn rm_alloc_long(
 fn split(segments: &mut Segments) -> Result<(&mut Vec<u8>, Option<&mut Vec<u8>>), Refusal> {
     let (first, rest) = segments.split_first_mut().ok_or(INVALID)?;
     Ok((first, rest.first_mut()))
+}
+
+/// The runlist of an `NV2080_ENGINE_TYPE_*` (cl2080_notification.h): 0 none said, 1 to 8 graphics.
+fn engine_kind(engine_type: u32) -> EngineKind {
+    if engine_type <= 8 {
+        EngineKind::Compute
+    } else {
+        EngineKind::Copies
+    }
 }
 
 /// A new object.
@@ -170,10 +182,12 @@ impl New {
                     client.pid,
                     context.hardware.implicit.channel_group,
                 )?));
+                let engine = engine_kind(u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(0));
+                let group = Group::new(&card, context.session, engine);
                 Object {
                     implicit,
                     depends_on,
-                    ..self.object(Some(card), Resource::ChannelGroup(Arc::default(), space))
+                    ..self.object(Some(card), Resource::ChannelGroup(group, space))
                 }
             }
             Kind::ContextShare => {
@@ -297,7 +311,11 @@ impl New {
         let parent = client.parent(self.parent)?;
         let (group, group_space) = match &parent.resource {
             Resource::ChannelGroup(group, space) => (group.clone(), space.clone()),
-            Resource::Device(space) => (Arc::<Group>::default(), space.clone()),
+            Resource::Device(space) => {
+                let engine = engine_kind(word(channel_params::ENGINE_TYPE)?);
+                let group = Group::new(&card, context.session, engine);
+                (group, space.clone())
+            }
             Resource::Client
             | Resource::Subdevice
             | Resource::Memory(..)
@@ -341,6 +359,7 @@ impl New {
         )?));
         let channel = Channel::new(ChannelSpec {
             session: context.session.clone(),
+            runner: Arc::downgrade(context.runner),
             incidents: context.hardware.incidents.clone(),
             client: self.client,
             card: card.clone(),

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use nvabi::bytes::{array_at, put, put_u32, put_u64, u8_at, u32_at, u64_at};
+use nvabi::bytes::{array_at, put, put_u32, put_u64, u8_at, u32_at};
 use nvabi::control::{self as ctl};
 use nvabi::layout::nvos54;
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED};
 
 use super::objects::{Object, Resource};
+use super::scheduler::{Call, SET_PREEMPTION_MODE, ask_group};
 use super::{Context, Refusal, Segments, State, export, query};
-use crate::fifo::{Channel, Group};
+use crate::fifo::Channel;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 pub(super) const UNSUPPORTED: Refusal = Refusal(NV_ERR_NOT_SUPPORTED);
@@ -56,13 +57,29 @@ pub(super) fn execute(
         (0x0000, Resource::Client) => of_client(state, context, client, cmd, &mut params),
         (0x0080, Resource::Device(_)) => query::device(object, cmd, &mut params),
         (0x2080, Resource::Subdevice) => {
-            if cmd == ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
-                return disable_channels(state, context, params.bytes);
-            }
-            query::subdevice(context, object, cmd, &mut params)
+            let call = match (cmd, &object.card) {
+                (ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, Some(card)) => {
+                    let card = card.clone();
+                    Some(Call::disable_channels(state, context, &card, params.bytes)?)
+                }
+                (SET_PREEMPTION_MODE, _) => {
+                    Call::preemption_mode(state, context, client, params.bytes)?
+                }
+                _a_question => return query::subdevice(context, object, cmd, &mut params),
+            };
+            state.scheduler = call;
+            Ok(())
         }
         (0x0041, Resource::Memory(..)) => Err(UNSUPPORTED),
-        (0xa06c, Resource::ChannelGroup(group, _space)) => of_group(group, cmd, params.bytes),
+        (0xa06c, Resource::ChannelGroup(group, _space)) => {
+            match Call::of_group(group, cmd, params.bytes)? {
+                Some(call) => {
+                    state.scheduler = Some(call);
+                    Ok(())
+                }
+                None => ask_group(group, cmd, params.bytes),
+            }
+        }
         (0xa06f | 0x906f | 0xc36f, Resource::Channel(channel)) => {
             let channel = channel.clone();
             of_channel(state, context, client, &channel, cmd, params.bytes)
@@ -86,7 +103,6 @@ pub(super) fn accepted(cmd: u32) -> bool {
             | 0x2080_0145 // GPU_ACQUIRE_COMPUTE_MODE_RESERVATION
             | 0x2080_0146 // GPU_RELEASE_COMPUTE_MODE_RESERVATION
             | 0x2080_0301 // EVENT_SET_NOTIFICATION
-            | 0x2080_1210 // GR_SET_CTXSW_PREEMPTION_MODE
             | ctl::NV2080_CTRL_CMD_FB_FLUSH_GPU_CACHE
             | ctl::NV2080_CTRL_CMD_PERF_BOOST
             | 0x2080_220c // RC_RELEASE_WATCHDOG_REQUESTS
@@ -123,35 +139,21 @@ fn of_client(
     }
 }
 
-/// Time-slice groups.
-fn of_group(group: &Arc<Group>, cmd: u32, params: &mut [u8]) -> Result<(), Refusal> {
-    match cmd {
-        ctl::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE => group.schedule(u8_at(params, 0) != Some(0)),
-        ctl::NVA06C_CTRL_CMD_SET_TIMESLICE => match u64_at(params, 0) {
-            Some(micros) if micros > 0 => group.set_timeslice(micros),
-            _zero => return Err(INVALID),
-        },
-        ctl::NVA06C_CTRL_CMD_GET_TIMESLICE => {
-            put_u64(params, 0, group.timeslice());
-        }
-        ctl::NVA06C_CTRL_CMD_PREEMPT => {}
-        _other => return Err(UNSUPPORTED),
-    }
-    Ok(())
-}
-
 fn of_channel(
     state: &mut State,
     context: &Context<'_>,
     client: u32,
-    channel: &Channel,
+    channel: &Arc<Channel>,
     cmd: u32,
     params: &mut [u8],
 ) -> Result<(), Refusal> {
     channel.alive()?;
     match cmd {
         // NVA06F_CTRL_CMD_GPFIFO_SCHEDULE {bEnable 0}
-        0xa06f_0103 => channel.schedule(u8_at(params, 0) != Some(0)),
+        0xa06f_0103 => {
+            let on = u8_at(params, 0) != Some(0);
+            state.scheduler = Some(Call::ScheduleChannel(channel.clone(), on));
+        }
         // GET_CLASS_ENGINEID {hObject 0, classEngineID 4, classID 8, engineID 12}. A client may write the answer into
         // SET_OBJECT, so it is the class number.
         0x906f_0101 | 0xc36f_0101 => {
@@ -168,43 +170,6 @@ fn of_channel(
             put_u32(params, 0, channel.id());
         }
         _other => return Err(UNSUPPORTED),
-    }
-    Ok(())
-}
-
-/// `{bDisable 0:1, numChannels 4, pRunlistPreemptEvent 16:8, hClientList 24, hChannelList 280}`, 64 of each.
-fn disable_channels(
-    state: &mut State,
-    context: &Context<'_>,
-    params: &[u8],
-) -> Result<(), Refusal> {
-    const MAX_CHANNELS: u32 = 64;
-    let disable = u8_at(params, 0) != Some(0);
-    let count = u32_at(params, 4)
-        .filter(|count| *count <= MAX_CHANNELS)
-        .ok_or(INVALID)?;
-    if u64_at(params, 16) != Some(0) {
-        return Err(INVALID);
-    }
-    let mut channels = Vec::new();
-    for at in 0..usize::try_from(count).unwrap_or(0) {
-        let client = u32_at(params, 24 + 4 * at).ok_or(INVALID)?;
-        let handle = u32_at(params, 280 + 4 * at).ok_or(INVALID)?;
-        match &state.object(context, client, handle)?.resource {
-            Resource::Channel(channel) => channels.push(channel.clone()),
-            Resource::Client
-            | Resource::Device(_)
-            | Resource::Subdevice
-            | Resource::Memory(..)
-            | Resource::Virtual(_)
-            | Resource::VaSpace(_)
-            | Resource::ChannelGroup(..)
-            | Resource::ContextShare(_)
-            | Resource::Plain => return Err(INVALID),
-        }
-    }
-    for channel in channels {
-        channel.disable(disable);
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod heap;
 mod mapping;
 mod objects;
 mod query;
+mod scheduler;
 mod uvm;
 mod uvm_files;
 
@@ -18,6 +19,8 @@ use std::sync::{Arc, Mutex};
 
 use driver::wire::{Replaces, WireFd};
 use driver::{Caller, CardSum, FileId, FileKind};
+use nvabi::bytes::put_u32;
+use nvabi::layout::nvos54;
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE};
 
 use crate::card::{Charge, SimCard};
@@ -28,7 +31,6 @@ use crate::locked;
 use crate::machine::{Called, Hardware};
 use crate::session::event::OsEvent;
 use crate::session::objects::{Client, Object};
-pub(crate) use crate::session::query::nanoseconds;
 use crate::session::uvm_files::UvmFiles;
 
 /// An `NV_STATUS` that is not `NV_OK`.
@@ -131,6 +133,8 @@ struct State {
     clients: BTreeMap<u32, Client>,
     uvm: UvmFiles,
     os_events: Vec<OsEvent>,
+    /// What the call under way asks of a card's scheduler: done when this state is let go of.
+    scheduler: Option<scheduler::Call>,
     /// Of each file that carries exports: as long as the session has it open, they live.
     exports: HashMap<FileId, Arc<Carrier>>,
 }
@@ -182,7 +186,13 @@ impl Session {
             }
             FileKind::UvmTools => Ioctl::returns(EINVAL),
         };
+        let scheduler = state.scheduler.take();
         drop(state);
+        if let Some(Err(Refusal(status))) = scheduler.map(scheduler::Call::execute)
+            && let Some(arg) = segments.first_mut()
+        {
+            put_u32(arg, nvos54::STATUS, status);
+        }
         tracing::trace!(
             session = &*self.name,
             file = file.0,
@@ -215,6 +225,9 @@ impl Session {
         *state = State::default();
         drop(state);
         self.runner.stop();
+        for card in &self.hardware.cards {
+            card.engine.forget(&self.name);
+        }
     }
 
     /// The gate that the next call waits behind, where calls are to hang.

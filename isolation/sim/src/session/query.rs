@@ -1,7 +1,5 @@
 //! What clients ask about the machine and its cards. The answers are the card's truth; the broker shows a slice of it.
 
-use std::time::Duration;
-
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::control::{self as ctl, fb_info};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_OBJECT_NOT_FOUND};
@@ -10,6 +8,7 @@ use super::control::{Params, UNSUPPORTED, accepted};
 use super::objects::Object;
 use super::{Context, Refusal};
 use crate::card::{BAR1_BYTES, SimCard};
+use crate::clock::monotonic_ns;
 use crate::profile::uuid_text;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
@@ -25,7 +24,6 @@ const PCI_VENDOR: u32 = 0x10de;
 const ENGINES: &[u32] = &[1, 9];
 /// Made-up topology, small because a client sizes its local memory by it.
 const GPCS: u32 = 2;
-const TPCS_PER_GPC: u32 = 2;
 const SMS_PER_TPC: u32 = 2;
 const MAX_WARPS_PER_SM: u32 = 48;
 const THREADS_PER_WARP: u32 = 32;
@@ -258,11 +256,11 @@ pub(super) fn subdevice(
         ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => put_pid_info(card, block)?,
         // TIMER_GET_TIME {ns 0:8}
         0x2080_0403 => {
-            put_u64(block, 0, nanoseconds(context.hardware.now()));
+            put_u64(block, 0, monotonic_ns());
         }
         // TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO {clock 0:1, sampleCount 1:1, {cpu, gpu}[16] 8}: one clock for both.
         0x2080_0406 => {
-            let now = nanoseconds(context.hardware.now());
+            let now = monotonic_ns();
             for at in (8..block.len()).step_by(8) {
                 put_u64(block, at, now);
             }
@@ -287,7 +285,15 @@ pub(super) fn subdevice(
         }
         0x2080_122b => {
             let exists = u32_at(block, 16).is_some_and(|gpc| gpc < GPCS);
-            put_u32(block, 20, if exists { (1 << TPCS_PER_GPC) - 1 } else { 0 });
+            put_u32(
+                block,
+                20,
+                if exists {
+                    (1 << tpcs_per_gpc(card)) - 1
+                } else {
+                    0
+                },
+            );
         }
         ctl::NV2080_CTRL_CMD_FB_GET_INFO => {
             let count = u32_at(block, 0).ok_or(INVALID)?;
@@ -322,10 +328,6 @@ pub(super) fn subdevice(
         _other => return Err(UNSUPPORTED),
     }
     Ok(())
-}
-
-pub(crate) fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// `{count; {index, data}[]}` in one block.
@@ -390,6 +392,10 @@ fn fb_info_of(card: &SimCard) -> impl Fn(u32) -> u32 {
     }
 }
 
+fn tpcs_per_gpc(card: &SimCard) -> u32 {
+    card.profile.multiprocessors / (GPCS * SMS_PER_TPC)
+}
+
 /// Indices of ctrl0080gr.h.
 fn gr_info(card: &SimCard, index: u32) -> u32 {
     match index {
@@ -397,7 +403,7 @@ fn gr_info(card: &SimCard, index: u32) -> u32 {
         0x0d => MAX_WARPS_PER_SM,
         0x0e => THREADS_PER_WARP,
         0x14 => GPCS,
-        0x17 => TPCS_PER_GPC,
+        0x17 => tpcs_per_gpc(card),
         0x20 => SMS_PER_TPC,
         _not_modelled => 0,
     }
