@@ -2,6 +2,7 @@
 //!
 //! Ratios and differences are of values measured in one run, turn by turn, so that a busy machine is busy for both.
 
+mod compute;
 mod isolation;
 
 use std::fs;
@@ -9,6 +10,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use experiments::report::Effort;
 use integration::cache::repository;
 use integration::command::{progress, succeed};
 use integration::containerd::{CGPU, RUNC};
@@ -43,6 +45,8 @@ enum Part {
     Starts,
     /// Memory of shim and broker.
     Memory,
+    /// Shares of a card's time, in virtual time; needs neither root nor engines.
+    Compute,
 }
 
 /// One line of `target/bench.json`.
@@ -62,6 +66,30 @@ const VGPU: [&str; 4] = ["--runtime", CGPU, "--annotation", "cgpu.io/memory=1Gi"
 const PASSING: &str = include_str!("../../integration/payloads/passing_calls.py");
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let parts = match options.parts.as_slice() {
+        [] => Part::value_variants(),
+        named => named,
+    };
+    let mut hold = true;
+    if parts.contains(&Part::Compute) {
+        hold &= compute::run(if options.quick {
+            Effort::Short
+        } else {
+            Effort::Full
+        })?;
+    }
+    if parts.iter().any(|part| *part != Part::Compute) {
+        hold &= on_engines(options, parts)?;
+    }
+    Ok(if hold {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// All but [`Part::Compute`]; true where every target holds.
+fn on_engines(options: &Options, parts: &[Part]) -> Result<bool> {
     if let Some(reason) = skip::lacks_root() {
         bail!("the bench {reason}: it starts a containerd");
     }
@@ -79,10 +107,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     } else {
         (50_000, 120, 300, 15)
     };
-    let parts = match options.parts.as_slice() {
-        [] => Part::value_variants(),
-        named => named,
-    };
     for part in parts {
         match part {
             Part::Notified => {
@@ -98,6 +122,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             }
             Part::Starts => bench.starts(starts)?,
             Part::Memory => bench.memory()?,
+            Part::Compute => {}
         }
     }
     let Bench { rig, measured, .. } = bench;
@@ -129,15 +154,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     fs::write(&file, serde_json::to_vec_pretty(&measured)?)
         .with_context(|| format!("writing {}", file.display()))?;
     println!("\n{}", file.display());
-    let missed = measured
-        .iter()
-        .filter(|one| one.holds == Some(false))
-        .count();
-    Ok(if missed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(measured.iter().all(|one| one.holds != Some(false)))
 }
 
 /// A row of the broker's bench.

@@ -1,7 +1,75 @@
 //! Compute shares in virtual time: the real governor and plan on the simulated scheduler, measured against published targets.
+//!
+//! ```text
+//! experiment ──Scene──▶ stage ──▶ runlist::World (cards, driver, programs, time)
+//!      ▲                  └─────▶ agents: one compute::Governor per container, its slots on a shelf in memory
+//!      └───────Record────┘
+//! ```
+//!
+//! The same scene and seed give the same record to the bit; no clock is read. It must not know brokers' I/O, files or sockets.
 
 #![forbid(unsafe_code)]
 
+mod agents;
+mod bursts;
+mod caps;
+mod changes;
+mod equals;
+mod gangs;
 pub mod measure;
+mod online;
 pub mod plot;
 pub mod report;
+mod run;
+pub mod scene;
+mod shelf;
+pub mod stage;
+pub mod terms;
+
+pub use run::{Experiment, run};
+
+impl Experiment {
+    /// All of them, in the order of the report.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        const ALL: &[Experiment] = &[
+            Experiment {
+                name: "E1",
+                run: equals::by_slices,
+            },
+            Experiment {
+                name: "E2",
+                run: caps::one_by_one,
+            },
+            Experiment {
+                name: "E2b",
+                run: caps::full_wheel,
+            },
+            Experiment {
+                name: "E3",
+                run: online::natively,
+            },
+            Experiment {
+                name: "E4",
+                run: gangs::experiment,
+            },
+            Experiment {
+                name: "E5",
+                run: bursts::experiment,
+            },
+            Experiment {
+                name: "E7",
+                run: online::by_priority,
+            },
+            Experiment {
+                name: "E8",
+                run: equals::on_the_wheel,
+            },
+            Experiment {
+                name: "live",
+                run: changes::experiment,
+            },
+        ];
+        ALL
+    }
+}

@@ -1,0 +1,311 @@
+//! E2: caps, one by one and all around the wheel; how near they are over a tenth of a second, one second and ten.
+
+use anyhow::Result;
+use runlist::Mode;
+
+use crate::measure::jain;
+use crate::report::{Effort, Findings, Plot, Row, Series};
+use crate::scene::{MS, Record, S, Scene, Steering, Tenant};
+use crate::stage::Stage;
+use crate::terms::{BUSY, HEAVY, fixed};
+
+/// When the slow trim of segments has settled after the start.
+const SETTLED_NS: u64 = 5 * S;
+
+/// Errors of one tenant against its cap.
+struct Errors {
+    /// Worst of any second, relative, percent.
+    second: f64,
+    /// Worst of any ten seconds, relative, percent.
+    ten: f64,
+    /// Worst of any tenth of a second, in its own segments.
+    tenth_segments: f64,
+}
+
+fn errors(record: &Record, tenant: usize, percent: u32, until_ns: u64) -> Errors {
+    let promised = f64::from(percent);
+    let worst = |window_ns| {
+        record.used[tenant][0]
+            .error(promised, window_ns, SETTLED_NS, until_ns)
+            .map_or(f64::NAN, |error| error.worst_percent)
+    };
+    // The longest deviation that a window may show by construction: all of one segment more, or less.
+    let segment_ns = promised / 100.0 * record.windows_ns[tenant] as f64;
+    let tenth_ns = worst(100 * MS) / 100.0 * promised / 100.0 * (100 * MS) as f64;
+    Errors {
+        second: worst(S),
+        ten: worst(10 * S),
+        tenth_segments: tenth_ns / segment_ns,
+    }
+}
+
+/// The largest of each over several tenants or runs.
+#[derive(Default)]
+struct Worst {
+    second: f64,
+    ten: f64,
+    tenth_segments: f64,
+}
+
+impl Worst {
+    fn add(&mut self, errors: &Errors) {
+        self.second = self.second.max(errors.second);
+        self.ten = self.ten.max(errors.ten);
+        self.tenth_segments = self.tenth_segments.max(errors.tenth_segments);
+    }
+}
+
+/// Caps of one tenant, alone and beside one that has the rest.
+pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
+    let mut findings = Findings::new("E2", "caps, one by one");
+    let mut stage = Stage::default();
+    let until_ns = SETTLED_NS + effort.pick(12, 40) * S;
+    let caps: Vec<u32> = effort.pick(
+        vec![1, 2, 5, 10, 25, 50, 75, 90],
+        (1..10)
+            .chain((10..=95).step_by(5))
+            .chain([98, 99])
+            .collect(),
+    );
+    for neighbour in [Neighbour::Absent, Neighbour::Busy] {
+        let mut large = (Worst::default(), 0.0_f64);
+        let mut small = (Worst::default(), 0.0_f64);
+        let mut points = Vec::new();
+        for &cap in &caps {
+            let mut scene =
+                Scene::new(u64::from(20 + cap), until_ns).with(Tenant::new(fixed(cap), BUSY));
+            if neighbour == Neighbour::Busy {
+                scene.tenants.push(Tenant::new(fixed(100 - cap), BUSY));
+            }
+            let ours = stage.play(&scene, Steering::Governed)?;
+            let found = errors(&ours, 0, cap, until_ns);
+            let theirs = stage.play(&scene, Steering::Native)?;
+            let native = errors(&theirs, 0, cap, until_ns);
+            points.push((f64::from(cap), found.second));
+            let (worst, worst_native) = if cap >= 5 { &mut large } else { &mut small };
+            worst.add(&found);
+            *worst_native = worst_native.max(native.second);
+            if neighbour == Neighbour::Busy && cap < 95 {
+                let other = errors(&ours, 1, 100 - cap, until_ns);
+                large.0.add(&other);
+            }
+        }
+        let name = neighbour.name();
+        findings.rows.push(
+            Row::new(
+                format!("caps of 5 % and more, {name}: worst error of any 1 s, relative"),
+                "%",
+                large.0.second,
+            )
+            .native(large.1)
+            .at_most(2.0),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("caps of 1–4 %, {name}: worst error of any 1 s, relative"),
+                "%",
+                small.0.second,
+            )
+            .native(small.1)
+            .at_most(10.0),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("caps of 1–4 %, {name}: worst error of any 10 s, relative"),
+                "%",
+                small.0.ten,
+            )
+            .at_most(2.0),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("all caps, {name}: worst error of any 100 ms"),
+                "segments",
+                large.0.tenth_segments.max(small.0.tenth_segments),
+            )
+            .at_most(1.0),
+        );
+        findings.plots.push(Plot {
+            file: neighbour.file(),
+            title: format!("E2: caps, {name}: worst error of any window of 1 s"),
+            x: "cap, %",
+            y: "% of the cap",
+            series: vec![Series::new("fixed by cgpu", points)],
+        });
+    }
+
+    // What stalls of the driver do to a cap.
+    let mut scene = Scene::new(29, until_ns).with(Tenant::new(fixed(10), BUSY));
+    scene.delays.stalls_ppm = 10_000;
+    let record = stage.play(&scene, Steering::Governed)?;
+    let stalled = record.used[0][0].error(10.0, S, SETTLED_NS, until_ns);
+    if let Some(stalled) = stalled {
+        findings.rows.push(
+            Row::new(
+                "cap of 10 %, 1 % of the calls stall: least of any 1 s",
+                "%",
+                stalled.least_percent,
+            )
+            .model(9.8, 11.0, 0.5),
+        );
+        findings.rows.push(
+            Row::new(
+                "cap of 10 %, 1 % of the calls stall: most of any 1 s",
+                "%",
+                stalled.most_percent,
+            )
+            .model(9.8, 11.0, 0.5),
+        );
+    }
+
+    // Why the broker forces preemption within a kernel.
+    for (cap, expected) in [(5, 20.0), (50, 60.0)] {
+        let mut scene = Scene::new(28, until_ns).with(Tenant::new(fixed(cap), HEAVY));
+        scene.tenants[0].mode = Mode::Wfi;
+        let forced = stage.play(&scene, Steering::Governed)?;
+        scene.tenants[0].stubborn = true;
+        let stubborn = stage.play(&scene, Steering::Governed)?;
+        findings.rows.push(
+            Row::new(
+                format!("cap of {cap} %, kernels of 20 ms, preemption forced: error, relative"),
+                "%",
+                (forced.share(0, SETTLED_NS, until_ns) / f64::from(cap) - 1.0).abs() * 100.0,
+            )
+            .at_most(2.0),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("cap of {cap} %, kernels of 20 ms, preemption not forced: share"),
+                "%",
+                stubborn.share(0, SETTLED_NS, until_ns),
+            )
+            .model(expected, expected, 5.0),
+        );
+    }
+    stage.into_findings(findings)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Neighbour {
+    Absent,
+    Busy,
+}
+
+impl Neighbour {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "alone",
+            Self::Busy => "the rest busy",
+        }
+    }
+
+    fn file(self) -> &'static str {
+        match self {
+            Self::Absent => "e2-caps-alone",
+            Self::Busy => "e2-caps-busy",
+        }
+    }
+}
+
+/// A card full of caps.
+pub(crate) fn full_wheel(effort: Effort) -> Result<Findings> {
+    let mut findings = Findings::new("E2b", "caps all around the wheel");
+    let mut stage = Stage::default();
+    let until_ns = SETTLED_NS + effort.pick(12, 40) * S;
+    let mixes: [(&str, Vec<u32>, f64, Option<f64>); 6] = [
+        ("10/30/60", vec![10, 30, 60], 2.0, None),
+        ("5/15/25/55", vec![5, 15, 25, 55], 2.0, None),
+        ("20 × 5", vec![5; 20], 2.0, Some(98.4)),
+        ("10 × 10", vec![10; 10], 2.0, None),
+        ("2 × 1 and 98", vec![1, 1, 98], 10.0, None),
+        ("100 × 1", vec![1; 100], 10.0, None),
+    ];
+    let mut plots = Vec::new();
+    for (name, caps, limit, expected_sum) in mixes {
+        let mut scene = Scene::new(30, until_ns);
+        scene.rules.max_tenants = 100;
+        for &cap in &caps {
+            scene.tenants.push(Tenant::new(fixed(cap), BUSY));
+        }
+        let ours = stage.play(&scene, Steering::Governed)?;
+        let theirs = stage.play(&scene, Steering::Native)?;
+        let mut worst = Worst::default();
+        let mut native = 0.0_f64;
+        for (tenant, &cap) in caps.iter().enumerate() {
+            worst.add(&errors(&ours, tenant, cap, until_ns));
+            native = native.max(errors(&theirs, tenant, cap, until_ns).second);
+        }
+        let shares = ours.shares(SETTLED_NS, until_ns);
+        findings.rows.push(
+            Row::new(
+                format!("{name}: worst error of any 1 s, relative"),
+                "%",
+                worst.second,
+            )
+            .native(native)
+            .at_most(limit),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("{name}: worst error of any 10 s, relative"),
+                "%",
+                worst.ten,
+            )
+            .at_most(2.0),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("{name}: worst error of any 100 ms"),
+                "segments",
+                worst.tenth_segments,
+            )
+            .at_most(1.0),
+        );
+        let mut sum = Row::new(format!("{name}: sum of shares"), "%", shares.iter().sum())
+            .native(theirs.shares(SETTLED_NS, until_ns).iter().sum());
+        if let Some(expected) = expected_sum {
+            sum = sum.at_least(98.0).model(expected, expected + 0.4, 0.5);
+        }
+        findings.rows.push(sum);
+        if caps.len() >= 10 {
+            findings
+                .rows
+                .push(Row::new(format!("{name}: Jain index"), "", jain(&shares)).at_least(0.999));
+        }
+        findings.rows.push(
+            Row::new(
+                format!("{name}: calls to the driver per second"),
+                "/s",
+                ours.calls_ns.len() as f64 / (until_ns as f64 / S as f64),
+            )
+            .at_most(200.0),
+        );
+        if name == "5/15/25/55" {
+            plots = caps
+                .iter()
+                .enumerate()
+                .map(|(tenant, cap)| {
+                    let curve = &ours.used[tenant][0];
+                    let points = curve
+                        .shares(S, 0, until_ns.min(12 * S))
+                        .iter()
+                        .enumerate()
+                        .step_by(10)
+                        .map(|(sample, &share)| {
+                            ((sample as u64 * curve.step_ns) as f64 / S as f64, share)
+                        })
+                        .collect();
+                    Series::new(format!("fixed {cap} %"), points)
+                })
+                .collect();
+        }
+    }
+    findings.plots.push(Plot {
+        file: "e2b-wheel",
+        title: "E2b: four caps on one card, from the start: share of the last second".to_owned(),
+        x: "seconds",
+        y: "% of the card",
+        series: plots,
+    });
+    stage.into_findings(findings)
+}

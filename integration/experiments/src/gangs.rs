@@ -1,0 +1,115 @@
+//! E4: containers with several cards, whose kernels wait for each other across them.
+
+use anyhow::Result;
+
+use crate::report::{Effort, Findings, Plot, Row, Series};
+use crate::scene::{Load, MS, Record, S, Scene, Steering, Tenant, US};
+use crate::stage::Stage;
+use crate::terms::{BUSY, fixed, preemptive};
+
+const SETTLED_NS: u64 = 3 * S;
+/// One step of the gang: what it computes, then what it says to the other cards.
+const STEP_NS: u64 = 4 * MS;
+
+fn scene(seed: u64, until_ns: u64, cards: usize, all_reduce_ns: u64) -> Scene {
+    let mut scene = Scene::new(seed, until_ns);
+    scene.cards = cards;
+    let mut gang = Tenant::new(
+        fixed(50),
+        Load::Gang {
+            step_ns: STEP_NS,
+            all_reduce_ns,
+        },
+    );
+    gang.cards = (0..cards).collect();
+    scene.with(gang)
+}
+
+/// Progress as a share of what the gang would make alone on its cards, percent.
+fn progress(record: &Record, all_reduce_ns: u64, until_ns: u64) -> f64 {
+    record.steps[0] as f64 * (STEP_NS + all_reduce_ns) as f64 / until_ns as f64 * 100.0
+}
+
+/// Gangs of 2, 4 and 8 cards with half of each card.
+pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
+    let mut findings = Findings::new("E4", "gangs: one container on several cards");
+    let mut stage = Stage::default();
+    let until_ns = effort.pick(8, 20) * S;
+    let mut ours = Vec::new();
+    let mut native = Vec::new();
+    for (cards, expected_native) in [(2_usize, 39.0), (4, 16.2), (8, 0.8)] {
+        let barrier = scene(41, until_ns, cards, 0);
+        let alone = stage.play(&barrier, Steering::Governed)?;
+        findings.rows.push(
+            Row::new(
+                format!("{cards} cards, cap of 50 %, barrier: progress"),
+                "%",
+                progress(&alone, 0, until_ns),
+            )
+            .at_least(50.0 * 0.98)
+            .model(49.8, 49.8, 0.5),
+        );
+
+        // Beside a neighbour on every card, with kernels that need all cards at once.
+        let all_reduce_ns = 500 * US;
+        let mut busy = scene(42, until_ns, cards, all_reduce_ns);
+        for card in 0..cards {
+            let mut neighbour = Tenant::new(fixed(50), BUSY);
+            neighbour.cards = vec![card];
+            busy.tenants.push(neighbour);
+        }
+        let governed = stage.play(&busy, Steering::Governed)?;
+        let mut round_robin = busy.clone();
+        for tenant in &mut round_robin.tenants {
+            tenant.terms = preemptive();
+            tenant.slice_ns = Some(2 * MS);
+        }
+        let natively = stage.play(&round_robin, Steering::Native)?;
+        let (governed_progress, native_progress) = (
+            progress(&governed, all_reduce_ns, until_ns),
+            progress(&natively, all_reduce_ns, until_ns),
+        );
+        ours.push((cards as f64, governed_progress));
+        native.push((cards as f64, native_progress));
+        findings.rows.push(
+            Row::new(
+                format!(
+                    "{cards} cards, half each, all-reduce every 4 ms, neighbours busy: progress"
+                ),
+                "%",
+                governed_progress,
+            )
+            .native(native_progress)
+            .at_least(50.0 * 0.97)
+            .model(48.9, 48.9, 0.5),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("{cards} cards, native slices of 2 ms: progress"),
+                "%",
+                native_progress,
+            )
+            .model(expected_native, expected_native, 2.0),
+        );
+        let neighbour = governed.share(1, SETTLED_NS, until_ns);
+        findings.rows.push(
+            Row::new(
+                format!("{cards} cards: error of a neighbour's 50 %, relative"),
+                "%",
+                (neighbour / 50.0 - 1.0).abs() * 100.0,
+            )
+            .at_most(2.0),
+        );
+    }
+    findings.plots.push(Plot {
+        file: "e4-gangs",
+        title: "E4: progress of a gang with half of each card, neighbours busy".to_owned(),
+        x: "cards",
+        y: "% of the gang alone",
+        series: vec![
+            Series::new("fixed 50 % by cgpu", ours),
+            Series::new("native, slices of 2 ms", native),
+        ],
+    });
+    stage.into_findings(findings)
+}

@@ -1,0 +1,203 @@
+//! E3 and E7: a server of requests before, and batch work after it.
+
+use anyhow::Result;
+use runlist::Mode;
+
+use crate::measure::percentile;
+use crate::report::{Effort, Findings, Plot, Row, Series};
+use crate::scene::{MS, Record, S, Scene, Steering, Tenant};
+use crate::stage::Stage;
+use crate::terms::{BUSY, HEAVY, offline, online, requests};
+
+const SETTLED_NS: u64 = 2 * S;
+
+fn scene(seed: u64, until_ns: u64, per_s: u32, offline_count: u32) -> Scene {
+    let scene = Scene::new(seed, until_ns).with(Tenant::new(online(), requests(per_s)));
+    (0..offline_count).fold(scene, |scene, _| scene.with(Tenant::new(offline(), HEAVY)))
+}
+
+fn latency(record: &Record, part: f64) -> f64 {
+    percentile(&record.latencies_ns[0], part) as f64 / MS as f64
+}
+
+/// What the card's own round does to requests.
+pub(crate) fn natively(effort: Effort) -> Result<Findings> {
+    let mut findings = Findings::new("E3", "requests beside batch work, natively");
+    let mut stage = Stage::default();
+    let until_ns = effort.pick(20, 80) * S;
+    let alone = stage.play(&scene(31, until_ns, 50, 0), Steering::Native)?;
+    findings.rows.push(
+        Row::new("50 requests/s alone: P50", "ms", latency(&alone, 0.5)).model(4.06, 4.06, 0.2),
+    );
+    findings.rows.push(
+        Row::new("50 requests/s alone: P99", "ms", latency(&alone, 0.99)).model(9.5, 9.5, 0.5),
+    );
+    let mut points = vec![(0.0, latency(&alone, 0.99))];
+    for (count, expected) in [(1_u32, Some(3.5)), (4, None), (10, None)] {
+        let record = stage.play(&scene(31, until_ns, 50, count), Steering::Native)?;
+        let ratio = latency(&record, 0.99) / latency(&alone, 0.99);
+        points.push((f64::from(count), latency(&record, 0.99)));
+        let mut row = Row::new(
+            format!("50 requests/s, {count} batch: P99 against alone"),
+            "×",
+            ratio,
+        );
+        if let Some(expected) = expected {
+            row = row.model(expected, expected, expected * 0.05);
+        }
+        findings.rows.push(row);
+    }
+    findings.plots.push(Plot {
+        file: "e3-native",
+        title: "E3: P99 of 50 requests/s beside batch work, natively".to_owned(),
+        x: "batch tenants",
+        y: "ms",
+        series: vec![Series::new("native", points)],
+    });
+    stage.into_findings(findings)
+}
+
+/// What priority makes of it.
+pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
+    let mut findings = Findings::new("E7", "requests of high priority beside batch work of low");
+    let mut stage = Stage::default();
+    let until_ns = effort.pick(20, 80) * S;
+    let mut plot = Vec::new();
+    for per_s in [50_u32, 150] {
+        let load_percent = f64::from(per_s) * 40.0 * 0.1 / 1_000.0 * 100.0;
+        let alone = stage.play(&scene(71, until_ns, per_s, 0), Steering::Native)?;
+        let mut points = vec![(0.0, latency(&alone, 0.99))];
+        for count in [1_u32, 4, 10] {
+            let scene = scene(71, until_ns, per_s, count);
+            let ours = stage.play(&scene, Steering::Governed)?;
+            let theirs = stage.play(&scene, Steering::Native)?;
+            points.push((f64::from(count), latency(&ours, 0.99)));
+            let name = format!("{per_s} requests/s ({load_percent:.0} %), {count} offline");
+            let against = |record: &Record, part| latency(record, part) / latency(&alone, part);
+            let modelled = |row: Row, from, to, tolerance| {
+                if per_s == 50 {
+                    row.model(from, to, tolerance)
+                } else {
+                    row
+                }
+            };
+            findings.rows.push(modelled(
+                Row::new(
+                    format!("{name}: P99 against alone"),
+                    "×",
+                    against(&ours, 0.99),
+                )
+                .native(against(&theirs, 0.99))
+                .at_most(1.10),
+                1.02,
+                1.05,
+                0.05,
+            ));
+            findings.rows.push(modelled(
+                Row::new(
+                    format!("{name}: P50 against alone"),
+                    "×",
+                    against(&ours, 0.5),
+                )
+                .native(against(&theirs, 0.5))
+                .at_most(1.15),
+                1.05,
+                1.11,
+                0.05,
+            ));
+            findings.rows.push(
+                Row::new(format!("{name}: P99.9"), "ms", latency(&ours, 0.999))
+                    .native(latency(&theirs, 0.999)),
+            );
+            let leftover = 100.0 - ours.share(0, SETTLED_NS, until_ns);
+            let harvest =
+                |record: &Record| record.shares(SETTLED_NS, until_ns)[1..].iter().sum::<f64>();
+            findings.rows.push(
+                Row::new(
+                    format!("{name}: offline, of what is left"),
+                    "%",
+                    harvest(&ours) / leftover * 100.0,
+                )
+                .native(harvest(&theirs) / leftover * 100.0)
+                .at_least(90.0),
+            );
+            if per_s == 50 {
+                findings.rows.push(
+                    Row::new(format!("{name}: offline, of the card"), "%", harvest(&ours))
+                        .model(77.5, 78.7, 0.5),
+                );
+            }
+        }
+        plot.push(Series::new(format!("{per_s} requests/s"), points));
+    }
+    findings.plots.push(Plot {
+        file: "e7-priority",
+        title: "E7: P99 of requests of high priority beside batch work of low priority".to_owned(),
+        x: "offline tenants",
+        y: "ms",
+        series: plot,
+    });
+
+    // Stalls of the driver hit the offline tenants alone.
+    let alone = stage.play(&scene(72, until_ns, 50, 0), Steering::Native)?;
+    let mut stalled = scene(72, until_ns, 50, 4);
+    stalled.delays.stalls_ppm = 10_000;
+    let record = stage.play(&stalled, Steering::Governed)?;
+    findings.rows.push(
+        Row::new(
+            "50 requests/s, 4 offline, 1 % of the calls stall: P99 against alone",
+            "×",
+            latency(&record, 0.99) / latency(&alone, 0.99),
+        )
+        .at_most(1.10)
+        .model(1.01, 1.05, 0.05),
+    );
+
+    // A request's kernels cannot be stopped and neither can those of batch work: what forcing preemption saves.
+    let mut stubborn = scene(73, until_ns, 50, 1);
+    stubborn.tenants[1].mode = Mode::Wfi;
+    let forced = stage.play(&stubborn, Steering::Governed)?;
+    stubborn.tenants[1].stubborn = true;
+    let unforced = stage.play(&stubborn, Steering::Governed)?;
+    let alone = stage.play(&scene(73, until_ns, 50, 0), Steering::Native)?;
+    findings.rows.push(
+        Row::new(
+            "batch work asks not to be preempted, preemption forced: P99 against alone",
+            "×",
+            latency(&forced, 0.99) / latency(&alone, 0.99),
+        )
+        .at_most(1.10),
+    );
+    findings.rows.push(
+        Row::new(
+            "batch work asks not to be preempted, not forced: P99 against alone",
+            "×",
+            latency(&unforced, 0.99) / latency(&alone, 0.99),
+        )
+        .model(2.7, 2.7, 0.27),
+    );
+
+    // The bound of high priority: it wants everything and gets prio_ratio.
+    let until_ns = effort.pick(15, 40) * S;
+    let greedy = Scene::new(74, until_ns)
+        .with(Tenant::new(online(), BUSY))
+        .with(Tenant::new(offline(), BUSY))
+        .with(Tenant::new(offline(), BUSY));
+    let record = stage.play(&greedy, Steering::Governed)?;
+    if let Some(error) = record.used[0][0].error(80.0, S, 5 * S, until_ns) {
+        findings.rows.push(
+            Row::new(
+                "high priority always busy, prio_ratio 80: most of any 1 s",
+                "%",
+                error.most_percent,
+            )
+            .at_most(80.0 * 1.02),
+        );
+        findings.rows.push(Row::new(
+            "high priority always busy, prio_ratio 80: least of any 1 s",
+            "%",
+            error.least_percent,
+        ));
+    }
+    stage.into_findings(findings)
+}

@@ -1,0 +1,230 @@
+//! What an experiment sets up: cards, tenants with terms and loads, what happens when, and what is recorded of it.
+
+use plan::{CardRules, Terms};
+use runlist::world::Fault;
+use runlist::{Costs, Mode, Time};
+
+use crate::measure::Curve;
+
+/// A microsecond, in nanoseconds.
+pub const US: u64 = 1_000;
+/// A millisecond, in nanoseconds.
+pub const MS: u64 = 1_000_000;
+/// A second, in nanoseconds.
+pub const S: u64 = 1_000_000_000;
+
+/// Who decides whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steering {
+    /// The card alone, as it is without cgpu: every tenant with a slice of its own choice.
+    Native,
+    /// Plan and governors, one per tenant.
+    Governed,
+}
+
+/// What a tenant gives its cards to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Nothing: it is there and idle.
+    Idle,
+    /// Always `depth` kernels in the queue.
+    Closed {
+        /// How many.
+        depth: u32,
+        /// How long each of them is, alone on a card.
+        kernel_ns: u64,
+    },
+    /// As [`Load::Closed`], for `on_ns` of every `on_ns + off_ns`.
+    Bursts {
+        /// How many.
+        depth: u32,
+        /// How long each of them is, alone on a card.
+        kernel_ns: u64,
+        /// Works.
+        on_ns: u64,
+        /// Rests.
+        off_ns: u64,
+    },
+    /// Requests at random times, each of so many kernels in a row.
+    Poisson {
+        /// Mean.
+        per_s: u32,
+        /// Of each request.
+        kernels: u32,
+        /// Of each of them.
+        kernel_ns: u64,
+    },
+    /// Steps of computing on all cards at once and then, together, of communicating: no card gets on without the others.
+    Gang {
+        /// Own work of each card in a step.
+        step_ns: u64,
+        /// Kernels that run at the same time on all cards or not at all; 0: a barrier alone.
+        all_reduce_ns: u64,
+    },
+}
+
+/// One container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenant {
+    /// Cards of the scene that it has, all for itself or shared.
+    pub cards: Vec<usize>,
+    /// What it was promised on each.
+    pub terms: Terms,
+    /// What it does.
+    pub load: Load,
+    /// How many channel groups it makes on each card; its load is spread over all of them.
+    pub groups: u32,
+    /// When it comes.
+    pub joins_ns: u64,
+    /// When it goes, if it does.
+    pub leaves_ns: Option<u64>,
+    /// How its kernels can be stopped. Under [`Steering::Governed`] a broker has seen to [`Mode::Cilp`] unless `stubborn` is said.
+    pub mode: Mode,
+    /// Whether [`Tenant::mode`] holds under a broker too: what would be if preemption were not forced.
+    pub stubborn: bool,
+    /// The slice that it takes for itself under [`Steering::Native`]; `None`: the driver's.
+    pub slice_ns: Option<u64>,
+}
+
+impl Tenant {
+    /// On card 0 from the start to the end, with one group.
+    #[must_use]
+    pub fn new(terms: Terms, load: Load) -> Self {
+        Self {
+            cards: vec![0],
+            terms,
+            load,
+            groups: 1,
+            joins_ns: 0,
+            leaves_ns: None,
+            mode: Mode::Cilp,
+            stubborn: false,
+            slice_ns: None,
+        }
+    }
+}
+
+/// How long calls to the driver take, and how late timers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delays {
+    /// Part of the calls that stall, parts of a million.
+    pub stalls_ppm: u32,
+    /// Mean of a stall.
+    pub stall_ns: u64,
+}
+
+/// Something that happens to a scene.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// A tenant gets other terms.
+    Terms {
+        /// Whose.
+        tenant: usize,
+        /// From now on.
+        terms: Terms,
+    },
+    /// The rules of all cards change.
+    Rules(CardRules),
+    /// A tenant's broker is killed; its container goes on.
+    Kill {
+        /// Whose.
+        tenant: usize,
+    },
+    /// The keeper has started another broker for a tenant.
+    Restart {
+        /// Whose.
+        tenant: usize,
+    },
+    /// Something goes wrong with card, driver or clock.
+    Strike(Fault),
+}
+
+/// Everything that decides how a run goes: the same scene gives the same record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scene {
+    /// Of all chance in it.
+    pub seed: u64,
+    /// How many cards there are.
+    pub cards: usize,
+    /// What switching costs on them.
+    pub costs: Costs,
+    /// Their rules.
+    pub rules: CardRules,
+    /// Of driver and timers.
+    pub delays: Delays,
+    /// Who is there.
+    pub tenants: Vec<Tenant>,
+    /// What happens, and when.
+    pub turns: Vec<(u64, Turn)>,
+    /// When it ends.
+    pub until_ns: u64,
+    /// How often use is sampled.
+    pub step_ns: u64,
+}
+
+impl Scene {
+    /// One card with the default rules and costs, for this long.
+    #[must_use]
+    pub fn new(seed: u64, until_ns: u64) -> Self {
+        Self {
+            seed,
+            cards: 1,
+            costs: Costs::default(),
+            rules: CardRules::default(),
+            delays: Delays {
+                stalls_ppm: 0,
+                stall_ns: 5 * MS,
+            },
+            tenants: Vec::new(),
+            turns: Vec::new(),
+            until_ns,
+            step_ns: 10 * MS,
+        }
+    }
+
+    /// With one more tenant.
+    #[must_use]
+    pub fn with(mut self, tenant: Tenant) -> Self {
+        self.tenants.push(tenant);
+        self
+    }
+}
+
+/// What one run left behind.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// Per tenant and each of its cards: engine time.
+    pub used: Vec<Vec<Curve>>,
+    /// Per tenant: how long each of its requests took from arrival to end, nanoseconds; of [`Load::Poisson`] alone.
+    pub latencies_ns: Vec<Vec<u64>>,
+    /// Per tenant: steps of [`Load::Gang`] that all cards have finished.
+    pub steps: Vec<u64>,
+    /// Per card: where its time has gone.
+    pub time: Vec<Time>,
+    /// How long each call to the driver took, nanoseconds.
+    pub calls_ns: Vec<u64>,
+    /// Per tenant: the longest time between two stays on any of its cards, from its coming to its going; what a closed gate
+    /// does to one that is always busy.
+    pub gap_max_ns: Vec<u64>,
+    /// Per tenant: the window of its first card at the end; 0 where it is not governed, or not gated.
+    pub windows_ns: Vec<u64>,
+}
+
+impl Record {
+    /// Share of a tenant on its first card, percent.
+    #[must_use]
+    pub fn share(&self, tenant: usize, from_ns: u64, until_ns: u64) -> f64 {
+        self.used
+            .get(tenant)
+            .and_then(|cards| cards.first())
+            .map_or(0.0, |curve| curve.share(from_ns, until_ns))
+    }
+
+    /// Shares of all tenants on their first cards, percent.
+    #[must_use]
+    pub fn shares(&self, from_ns: u64, until_ns: u64) -> Vec<f64> {
+        (0..self.used.len())
+            .map(|tenant| self.share(tenant, from_ns, until_ns))
+            .collect()
+    }
+}

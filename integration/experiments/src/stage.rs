@@ -1,0 +1,288 @@
+//! Plays a scene: the node in virtual time, programs as tenants, and for each governed one a broker's governor.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+use runlist::world::{Client, ClientId, Fault, Gang, Kernel, Request, RpcCosts, Setup, World};
+use runlist::{Mode, world};
+
+use crate::agents::Agents;
+use crate::measure::Curve;
+use crate::report::Findings;
+use crate::scene::{Load, Record, Scene, Steering, Tenant, Turn};
+
+/// Plays scenes and counts what that took.
+#[derive(Debug, Default)]
+pub struct Stage {
+    virtual_ns: u64,
+    seeds: BTreeSet<u64>,
+}
+
+impl Stage {
+    /// Plays a scene from beginning to end.
+    ///
+    /// # Errors
+    /// The scene contradicts itself, or the card's own account does.
+    pub fn play(&mut self, scene: &Scene, steering: Steering) -> Result<Record> {
+        self.virtual_ns += scene.until_ns;
+        self.seeds.insert(scene.seed);
+        Play::new(scene, steering)?.run()
+    }
+
+    /// With what was spent on them.
+    ///
+    /// # Errors
+    /// A number is none.
+    pub fn into_findings(self, mut findings: Findings) -> Result<Findings> {
+        findings.virtual_s = self.virtual_ns as f64 / crate::scene::S as f64;
+        findings.seeds = self.seeds.len() as u64;
+        if let Some(row) = findings.rows.iter().find(|row| !row.measured.is_finite()) {
+            bail!("{}: not a number", row.what);
+        }
+        Ok(findings)
+    }
+}
+
+/// What happens by the scene's own clock, exactly on time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Cue {
+    Join(usize),
+    Leave(usize),
+    Turn(Turn),
+}
+
+struct Play<'s> {
+    scene: &'s Scene,
+    steering: Steering,
+    world: World,
+    clients: Vec<Option<ClientId>>,
+    agents: Agents,
+    cues: Vec<(u64, Cue)>,
+}
+
+impl<'s> Play<'s> {
+    fn new(scene: &'s Scene, steering: Steering) -> Result<Self> {
+        for tenant in &scene.tenants {
+            if tenant.cards.is_empty() || tenant.cards.iter().any(|card| *card >= scene.cards) {
+                bail!("cards {:?} of {}", tenant.cards, scene.cards);
+            }
+            if tenant.cards.len() > 1 && !matches!(tenant.load, Load::Gang { .. }) {
+                bail!("{:?} on several cards", tenant.load);
+            }
+        }
+        let setup = Setup {
+            cards: vec![scene.costs; scene.cards],
+            rpc: RpcCosts {
+                stall_ppm: scene.delays.stalls_ppm,
+                stall_ns: scene.delays.stall_ns,
+                ..RpcCosts::default()
+            },
+            ..Setup::new(scene.seed, scene.cards)
+        };
+        let mut cues: Vec<(u64, Cue)> = Vec::new();
+        for (index, tenant) in scene.tenants.iter().enumerate() {
+            cues.push((tenant.joins_ns, Cue::Join(index)));
+            if let Some(leaves_ns) = tenant.leaves_ns {
+                cues.push((leaves_ns, Cue::Leave(index)));
+            }
+        }
+        cues.extend(
+            scene
+                .turns
+                .iter()
+                .map(|(at_ns, turn)| (*at_ns, Cue::Turn(turn.clone()))),
+        );
+        // Stable: what was named first happens first.
+        cues.sort_by_key(|(at_ns, _)| *at_ns);
+        cues.retain(|(at_ns, _)| *at_ns < scene.until_ns);
+        Ok(Self {
+            scene,
+            steering,
+            world: World::new(setup),
+            clients: vec![None; scene.tenants.len()],
+            agents: Agents::new(scene.cards, &scene.rules, scene.tenants.len()),
+            cues,
+        })
+    }
+
+    fn run(mut self) -> Result<Record> {
+        for (at_ns, cue) in std::mem::take(&mut self.cues) {
+            self.until(at_ns)?;
+            self.take(cue)?;
+        }
+        self.until(self.scene.until_ns)?;
+        self.record()
+    }
+
+    fn until(&mut self, at_ns: u64) -> Result<()> {
+        while let Some(notice) = self.world.run(at_ns) {
+            self.agents.hear(&mut self.world, notice)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, cue: Cue) -> Result<()> {
+        let now_ns = self.world.now_ns();
+        match cue {
+            Cue::Join(index) => {
+                let tenant = &self.scene.tenants[index];
+                let client = self.start(tenant);
+                self.clients[index] = Some(client);
+                if self.steering == Steering::Governed {
+                    self.agents.join(&mut self.world, index, tenant, client)?;
+                }
+            }
+            Cue::Leave(index) => {
+                if let Some(client) = self.clients[index] {
+                    self.world.inject(now_ns, Fault::Stop(client));
+                    self.until(now_ns)?;
+                }
+                self.agents.leave(&mut self.world, index)?;
+            }
+            Cue::Turn(turn) => {
+                if self.steering == Steering::Governed {
+                    self.agents.turn(&mut self.world, &turn)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, tenant: &Tenant) -> ClientId {
+        let governed = self.steering == Steering::Governed;
+        // The broker rewrites a wish for another preemption mode and keeps a wish for another slice to itself.
+        let mode = if governed && !tenant.stubborn {
+            Mode::Cilp
+        } else {
+            tenant.mode
+        };
+        let slice_ns = tenant.slice_ns.filter(|_| !governed);
+        let card = tenant.cards[0];
+        let load = match tenant.load {
+            Load::Idle => world::Load::Idle,
+            Load::Closed { depth, kernel_ns } => world::Load::Closed {
+                depth,
+                kernel: Kernel::of(kernel_ns),
+                host_gap_ns: 0,
+            },
+            Load::Bursts {
+                depth,
+                kernel_ns,
+                on_ns,
+                off_ns,
+            } => world::Load::Bursts {
+                on_ns,
+                off_ns,
+                first_ns: 0,
+                depth,
+                kernel: Kernel::of(kernel_ns),
+            },
+            Load::Poisson {
+                per_s,
+                kernels,
+                kernel_ns,
+            } => world::Load::Poisson {
+                interval_ns: crate::scene::S / u64::from(per_s),
+                request: Request {
+                    kernels,
+                    kernel: Kernel::of(kernel_ns),
+                },
+            },
+            Load::Gang {
+                step_ns,
+                all_reduce_ns,
+            } => {
+                return self.world.add_gang(Gang {
+                    cards: tenant.cards.clone(),
+                    compute: Kernel::of(step_ns),
+                    reduce_ns: all_reduce_ns,
+                    barrier_ns: 0,
+                    mode,
+                    slice_ns,
+                });
+            }
+        };
+        self.world.add_client(Client {
+            card,
+            groups: tenant.groups,
+            mode,
+            slice_ns,
+            load,
+        })
+    }
+
+    fn record(mut self) -> Result<Record> {
+        let scene = self.scene;
+        let step_ns = scene.step_ns.max(1);
+        let mut record = Record {
+            calls_ns: self.agents.calls_ns(),
+            windows_ns: self.agents.windows_ns(),
+            ..Record::default()
+        };
+        for card in 0..scene.cards {
+            let time = self.world.runlist(card).time();
+            if time.total_ns() != scene.until_ns {
+                bail!("card {card}: {time:?} is not {} ns", scene.until_ns);
+            }
+            record.time.push(time);
+        }
+        for (tenant, client) in scene.tenants.iter().zip(&self.clients) {
+            let Some(client) = *client else {
+                record.used.push(Vec::new());
+                record.latencies_ns.push(Vec::new());
+                record.steps.push(0);
+                record.gap_max_ns.push(0);
+                continue;
+            };
+            let curves = tenant
+                .cards
+                .iter()
+                .map(|&card| Curve {
+                    step_ns,
+                    used_ns: (0..=scene.until_ns / step_ns)
+                        .map(|sample| {
+                            self.world
+                                .client_used_between(client, card, 0, sample * step_ns)
+                        })
+                        .collect(),
+                })
+                .collect();
+            record.used.push(curves);
+            let groups = self.world.groups(client);
+            let end_ns = tenant.leaves_ns.unwrap_or(scene.until_ns);
+            let gap_max_ns = tenant
+                .cards
+                .iter()
+                .map(|&card| {
+                    let stays = self.world.residency(card).stays().iter();
+                    let mut last_ns = tenant.joins_ns;
+                    let mut longest = 0;
+                    for stay in stays {
+                        if groups.iter().any(|lane| lane.group == stay.group) {
+                            longest = longest.max(stay.start_ns.saturating_sub(last_ns));
+                            last_ns = stay.end_ns;
+                        }
+                    }
+                    let running = self
+                        .world
+                        .runlist(card)
+                        .resident()
+                        .is_some_and(|(group, _)| groups.iter().any(|lane| lane.group == group));
+                    if running {
+                        longest
+                    } else {
+                        longest.max(end_ns.saturating_sub(last_ns))
+                    }
+                })
+                .max()
+                .unwrap_or(0);
+            record.gap_max_ns.push(gap_max_ns);
+            record.steps.push(match tenant.load {
+                Load::Gang { .. } => self.world.done(client).requests,
+                _ => 0,
+            });
+            record.latencies_ns.push(self.world.take_latencies(client));
+        }
+        Ok(record)
+    }
+}
