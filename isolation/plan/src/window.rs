@@ -32,7 +32,7 @@ pub(crate) struct Need {
     pub(crate) calling: u32,
     /// The least share of a segment, ppm; 0 where there is none.
     pub(crate) least_ppm: u32,
-    /// The length that each gated one should get on average.
+    /// The length that each segment should have, if the window need not be longer than [`LONGEST_BY_CHOICE_NS`] for that.
     pub(crate) each_ns: u64,
     /// Whether a gated gang is among them.
     pub(crate) gang: bool,
@@ -42,9 +42,11 @@ pub(crate) fn choose(need: &Need, costs: &Costs) -> u64 {
     if need.gang {
         return GANG_NS;
     }
+    // What one switch and one late lever cost is the larger a part of a segment the shorter that is: 10 ms keep it below two
+    // percent. No segment is shorter than SEGMENT_NS, since no share is below one percent.
     let for_least = match need.least_ppm {
         0 => 0,
-        ppm => (SEGMENT_NS * u64::from(WHOLE_PPM)).div_ceil(u64::from(ppm)),
+        ppm => (need.each_ns * u64::from(WHOLE_PPM)).div_ceil(u64::from(ppm)),
     };
     let wanted = (need.each_ns * u64::from(need.gated))
         .max(for_least)

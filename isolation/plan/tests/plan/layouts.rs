@@ -41,23 +41,23 @@ fn strict() -> CardRules {
 #[test]
 fn fixed_shares_are_segments_and_the_rest_is_nobodys() {
     let layout = plain(&named(&[fixed(10), fixed(30)]));
-    assert_eq!(layout.window_ns, 62_500_000);
+    assert_eq!(layout.window_ns, 125 * MS);
     assert_eq!(entitlements(&layout), [100_000, 300_000]);
     assert_eq!(
         layout.shares[0].gate,
         Gate::Wheel(vec![Segment {
             offset_ns: 0,
-            length_ns: 6_250_000
+            length_ns: 12_500_000
         }])
     );
     assert_eq!(
         layout.shares[1].gate,
         Gate::Wheel(vec![Segment {
-            offset_ns: 6_250_000,
-            length_ns: 18_750_000
+            offset_ns: 12_500_000,
+            length_ns: 37_500_000
         }])
     );
-    assert_eq!(layout.calls_per_s, 64);
+    assert_eq!(layout.calls_per_s, 32);
     assert!(
         layout
             .shares
@@ -70,7 +70,8 @@ fn fixed_shares_are_segments_and_the_rest_is_nobodys() {
 fn windows_grow_with_small_shares_and_with_how_many_are_gated() {
     let window = |terms: &[plan::Terms]| plain(&named(terms)).window_ns;
     assert_eq!(window(&[fixed(50)]), 62_500_000);
-    assert_eq!(window(&[fixed(2)]), 125 * MS);
+    assert_eq!(window(&[fixed(8)]), 125 * MS);
+    assert_eq!(window(&[fixed(5)]), 250 * MS);
     assert_eq!(window(&[fixed(1)]), 250 * MS);
     assert_eq!(window(&[fixed(10); 7]), 125 * MS);
     assert_eq!(window(&[fixed(5); 13]), 250 * MS);
