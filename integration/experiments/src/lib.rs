@@ -10,10 +10,12 @@
 
 #![forbid(unsafe_code)]
 
+mod adversaries;
 mod agents;
 mod bursts;
 mod caps;
 mod changes;
+mod chaos;
 mod equals;
 mod gangs;
 pub mod measure;
@@ -25,6 +27,7 @@ pub mod scene;
 mod shelf;
 pub mod stage;
 pub mod terms;
+mod throttles;
 
 pub use run::{Experiment, run};
 
@@ -58,6 +61,10 @@ impl Experiment {
                 run: bursts::experiment,
             },
             Experiment {
+                name: "E6",
+                run: throttles::experiment,
+            },
+            Experiment {
                 name: "E7",
                 run: online::by_priority,
             },
@@ -68,6 +75,14 @@ impl Experiment {
             Experiment {
                 name: "live",
                 run: changes::experiment,
+            },
+            Experiment {
+                name: "adversaries",
+                run: adversaries::experiment,
+            },
+            Experiment {
+                name: "chaos",
+                run: chaos::experiment,
             },
         ];
         ALL

@@ -1,7 +1,7 @@
 //! What an experiment sets up: cards, tenants with terms and loads, what happens when, and what is recorded of it.
 
 use plan::{CardRules, Terms};
-use runlist::world::Fault;
+use runlist::world::{Control, Fault};
 use runlist::{Costs, Mode, Time};
 
 use crate::measure::Curve;
@@ -63,6 +63,25 @@ pub enum Load {
     },
 }
 
+/// Ways to hold a program from outside the driver, by stopping its processor side: what it has queued runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Throttle {
+    /// It runs for the first part of every period.
+    Freezer {
+        /// Which part.
+        percent: u32,
+        /// How long a period is.
+        period_ns: u64,
+    },
+    /// It runs for a part of every period that follows the last utilisation sample.
+    Utilisation {
+        /// What the samples should show.
+        percent: u32,
+        /// How long a period is.
+        period_ns: u64,
+    },
+}
+
 /// One container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
@@ -82,6 +101,8 @@ pub struct Tenant {
     pub mode: Mode,
     /// Whether [`Tenant::mode`] holds under a broker too: what would be if preemption were not forced.
     pub stubborn: bool,
+    /// What holds it under [`Steering::Native`], if anything does.
+    pub throttle: Option<Throttle>,
     /// The slice that it takes for itself under [`Steering::Native`]; `None`: the driver's.
     pub slice_ns: Option<u64>,
 }
@@ -99,6 +120,7 @@ impl Tenant {
             leaves_ns: None,
             mode: Mode::Cilp,
             stubborn: false,
+            throttle: None,
             slice_ns: None,
         }
     }
@@ -154,6 +176,8 @@ pub struct Scene {
     pub delays: Delays,
     /// Who is there.
     pub tenants: Vec<Tenant>,
+    /// A program on every card that makes this call again and again, with so much time between an answer and the next.
+    pub storm: Option<(Control, u64)>,
     /// What happens, and when.
     pub turns: Vec<(u64, Turn)>,
     /// When it ends.
@@ -176,6 +200,7 @@ impl Scene {
                 stall_ns: 5 * MS,
             },
             tenants: Vec::new(),
+            storm: None,
             turns: Vec::new(),
             until_ns,
             step_ns: 10 * MS,

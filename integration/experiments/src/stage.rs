@@ -1,6 +1,6 @@
 //! Plays a scene: the node in virtual time, programs as tenants, and for each governed one a broker's governor.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use runlist::world::{Client, ClientId, Fault, Gang, Kernel, Request, RpcCosts, Setup, World};
@@ -9,7 +9,7 @@ use runlist::{Mode, world};
 use crate::agents::Agents;
 use crate::measure::Curve;
 use crate::report::Findings;
-use crate::scene::{Load, Record, Scene, Steering, Tenant, Turn};
+use crate::scene::{Load, Record, Scene, Steering, Tenant, Throttle, Turn};
 
 /// Plays scenes and counts what that took.
 #[derive(Debug, Default)]
@@ -49,6 +49,13 @@ enum Cue {
     Join(usize),
     Leave(usize),
     Turn(Turn),
+    /// A period of a throttle begins.
+    Period {
+        tenant: usize,
+        /// Part of the last one that the program was let run, parts of a million.
+        duty_ppm: u64,
+    },
+    Freeze(usize),
 }
 
 struct Play<'s> {
@@ -57,7 +64,9 @@ struct Play<'s> {
     world: World,
     clients: Vec<Option<ClientId>>,
     agents: Agents,
-    cues: Vec<(u64, Cue)>,
+    /// By time and then by the order in which they were named.
+    cues: BTreeMap<(u64, usize), Cue>,
+    named: usize,
 }
 
 impl<'s> Play<'s> {
@@ -92,9 +101,12 @@ impl<'s> Play<'s> {
                 .iter()
                 .map(|(at_ns, turn)| (*at_ns, Cue::Turn(turn.clone()))),
         );
-        // Stable: what was named first happens first.
-        cues.sort_by_key(|(at_ns, _)| *at_ns);
-        cues.retain(|(at_ns, _)| *at_ns < scene.until_ns);
+        let named = cues.len();
+        let cues = cues
+            .into_iter()
+            .enumerate()
+            .map(|(place, (at_ns, cue))| ((at_ns, place), cue))
+            .collect();
         Ok(Self {
             scene,
             steering,
@@ -102,11 +114,26 @@ impl<'s> Play<'s> {
             clients: vec![None; scene.tenants.len()],
             agents: Agents::new(scene.cards, &scene.rules, scene.tenants.len()),
             cues,
+            named,
         })
     }
 
     fn run(mut self) -> Result<Record> {
-        for (at_ns, cue) in std::mem::take(&mut self.cues) {
+        if let Some((control, gap_ns)) = &self.scene.storm {
+            for card in 0..self.scene.cards {
+                self.world.add_client(Client::new(
+                    card,
+                    world::Load::Calls {
+                        control: control.clone(),
+                        gap_ns: *gap_ns,
+                    },
+                ));
+            }
+        }
+        while let Some(((at_ns, _), cue)) = self.cues.pop_first() {
+            if at_ns >= self.scene.until_ns {
+                break;
+            }
             self.until(at_ns)?;
             self.take(cue)?;
         }
@@ -121,6 +148,46 @@ impl<'s> Play<'s> {
         Ok(())
     }
 
+    fn name(&mut self, at_ns: u64, cue: Cue) {
+        self.cues.insert((at_ns, self.named), cue);
+        self.named += 1;
+    }
+
+    /// One period of a throttle: it runs for a while and is then frozen.
+    fn period(&mut self, tenant: usize, last_ppm: u64) {
+        let now_ns = self.world.now_ns();
+        let (Some(throttle), Some(client)) =
+            (self.scene.tenants[tenant].throttle, self.clients[tenant])
+        else {
+            return;
+        };
+        let (duty_ppm, period_ns) = match throttle {
+            Throttle::Freezer { percent, period_ns } => (u64::from(percent) * 10_000, period_ns),
+            Throttle::Utilisation { percent, period_ns } => {
+                let card = self.scene.tenants[tenant].cards[0];
+                let used_ns: u64 = self
+                    .world
+                    .gpumon(card)
+                    .last()
+                    .map_or(0, |bucket| bucket.used_ns.values().sum());
+                let seen_ppm = used_ns * 1_000_000 / world::GPUMON_BUCKET_NS;
+                let wanted_ppm = u64::from(percent) * 10_000;
+                // A third of the way to where the sample would have been right.
+                let next = last_ppm + wanted_ppm / 3;
+                (
+                    next.saturating_sub(seen_ppm / 3).clamp(10_000, 1_000_000),
+                    period_ns,
+                )
+            }
+        };
+        self.world.inject(now_ns, Fault::Thaw(client));
+        self.name(
+            now_ns + period_ns * duty_ppm / 1_000_000,
+            Cue::Freeze(tenant),
+        );
+        self.name(now_ns + period_ns, Cue::Period { tenant, duty_ppm });
+    }
+
     fn take(&mut self, cue: Cue) -> Result<()> {
         let now_ns = self.world.now_ns();
         match cue {
@@ -128,6 +195,15 @@ impl<'s> Play<'s> {
                 let tenant = &self.scene.tenants[index];
                 let client = self.start(tenant);
                 self.clients[index] = Some(client);
+                if self.steering == Steering::Native && tenant.throttle.is_some() {
+                    self.name(
+                        now_ns,
+                        Cue::Period {
+                            tenant: index,
+                            duty_ppm: 300_000,
+                        },
+                    );
+                }
                 if self.steering == Steering::Governed {
                     self.agents.join(&mut self.world, index, tenant, client)?;
                 }
@@ -138,6 +214,12 @@ impl<'s> Play<'s> {
                     self.until(now_ns)?;
                 }
                 self.agents.leave(&mut self.world, index)?;
+            }
+            Cue::Period { tenant, duty_ppm } => self.period(tenant, duty_ppm),
+            Cue::Freeze(tenant) => {
+                if let Some(client) = self.clients[tenant] {
+                    self.world.inject(now_ns, Fault::Freeze(client));
+                }
             }
             Cue::Turn(turn) => {
                 if self.steering == Steering::Governed {
