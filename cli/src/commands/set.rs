@@ -38,7 +38,12 @@ pub(super) struct Options {
     #[arg(long)]
     priority: Option<String>,
     /// With --card: the most containers with compute terms, and what fair-share divides by.
-    #[arg(long, value_name = "N", conflicts_with = "container", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "container",
+        allow_hyphen_values = true
+    )]
     max_tenants: Option<String>,
     /// With --card: what becomes of the time of a container that has nothing to do: borrow or waste.
     #[arg(long, conflicts_with = "container")]

@@ -7,11 +7,12 @@ use anyhow::{Context, bail};
 use rmclient::Nodes;
 
 use super::Form;
-use crate::model::smi::{Absent, collect};
+use crate::model::smi::{Absent, NOTE_FILE, Note, collect};
 use crate::render;
 
 pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
-    match collect(&Nodes::in_dir(dev)).context("ask the driver")? {
+    let note = Note::read(&dev.join(NOTE_FILE));
+    match collect(&Nodes::in_dir(dev), &note).context("ask the driver")? {
         Ok(smi) => {
             form.print(&smi, render::smi::render)?;
             Ok(ExitCode::SUCCESS)

@@ -476,7 +476,12 @@ fn choice(facts: &Facts) -> Choice {
             }
             Kind::Share => "none: nobody holds a container",
         },
-        compute: "none: compute terms are recorded with the grant and not enforced",
+        compute: match kind {
+            Kind::Broker => {
+                "policies 0 to 5 and priority: each container's broker steers the card's scheduler as far as the driver lets it (`cgpu ps`, TIER)"
+            }
+            Kind::DriverLimit | Kind::Share => "none: only a broker holds shares",
+        },
         reason: reason.to_owned(),
     }
 }

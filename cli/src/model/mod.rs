@@ -1,5 +1,6 @@
 //! What is known, and its JSON: a contract, with [`JSON_VERSION`] in every document and a snapshot test for each.
 
+pub mod share;
 pub mod smi;
 
 #[cfg(feature = "nvml")]
@@ -12,8 +13,6 @@ pub mod host_driver;
 pub mod metrics;
 #[cfg(feature = "nvml")]
 pub mod ps;
-#[cfg(feature = "nvml")]
-pub mod share;
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.
 pub const JSON_VERSION: u32 = 1;

@@ -1,7 +1,6 @@
 //! A container's share of a card's time: what it was promised, and what its broker says has become of it.
 
-use cards::CardRules;
-use plan::{Policy, Terms};
+use plan::{CardRules, Policy, Terms};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -1,11 +1,13 @@
 //! The driver's view of the cards from here: the slice inside a slice, the card outside.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use plan::Terms;
 use rmclient::{Card, Client, Nodes};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::JSON_VERSION;
+use super::share::Share;
 
 /// What `cgpu smi` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -37,8 +39,77 @@ pub struct SmiCard {
     pub memory_used_bytes: u64,
     /// Of it free, bytes.
     pub memory_free_bytes: u64,
+    /// The slice's part of the card's time; absent where there is no slice, and where nobody holds it.
+    pub share: Option<SmiShare>,
     /// Who uses it.
     pub processes: Vec<SmiProcess>,
+}
+
+/// A part of a card's time, as the host says it to the slice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SmiShare {
+    /// How it comes about: `fair-share`, `preemptive`, `weighted`, `fixed`, `soft` or `native`.
+    pub policy: &'static str,
+    /// Cap (fixed) or floor (soft), percent of the card.
+    pub percent: Option<u32>,
+    /// Relative weight.
+    pub weight: u32,
+    /// `high`, `normal` or `low`.
+    pub priority: &'static str,
+    /// The same in a few words.
+    pub text: String,
+}
+
+impl From<&Terms> for SmiShare {
+    fn from(terms: &Terms) -> Self {
+        Self {
+            policy: terms.policy.name(),
+            percent: terms.percent,
+            weight: terms.weight,
+            priority: terms.priority.name(),
+            text: Share::promised(terms).text(),
+        }
+    }
+}
+
+/// What the host says to a slice of its cards' time; the file is bound in beside the cards' nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Note {
+    version: u32,
+    cards: Vec<NotedCard>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct NotedCard {
+    uuid: String,
+    terms: Terms,
+}
+
+/// The newest note that is understood.
+const NOTE_VERSION: u32 = 1;
+
+/// The file's name in `/dev`.
+pub const NOTE_FILE: &str = "cgpu-slice.json";
+
+impl Note {
+    /// Reads the note; a slice without one, and one that is not understood, say nothing. The host writes over it: a note that is
+    /// read at that moment is read again.
+    #[must_use]
+    pub fn read(path: &Path) -> Self {
+        let attempt = || -> Option<Self> {
+            let text = std::fs::read(path).ok()?;
+            serde_json::from_slice(&text).ok()
+        };
+        attempt()
+            .or_else(attempt)
+            .filter(|note| note.version == NOTE_VERSION)
+            .unwrap_or_default()
+    }
+
+    fn share(&self, uuid: &str) -> Option<SmiShare> {
+        let card = self.cards.iter().find(|card| card.uuid == uuid)?;
+        Some(SmiShare::from(&card.terms))
+    }
 }
 
 /// A process that has objects on a card.
@@ -65,7 +136,7 @@ pub enum Absent {
 ///
 /// # Errors
 /// The call that failed. A driver or cards that are not there are no error: [`Absent`].
-pub fn collect(nodes: &Nodes) -> Result<Result<Smi, Absent>, rmclient::Error> {
+pub fn collect(nodes: &Nodes, note: &Note) -> Result<Result<Smi, Absent>, rmclient::Error> {
     let client = match Client::connect(nodes) {
         Ok(client) => client,
         Err(error) if error.is_absent() => return Ok(Err(Absent::Driver(nodes.ctl()))),
@@ -80,7 +151,7 @@ pub fn collect(nodes: &Nodes) -> Result<Result<Smi, Absent>, rmclient::Error> {
     let cards: Result<Vec<SmiCard>, rmclient::Error> = cards
         .iter()
         .enumerate()
-        .map(|(index, card)| one(index, card))
+        .map(|(index, card)| one(index, card, note))
         .collect();
     Ok(Ok(Smi {
         version: JSON_VERSION,
@@ -89,7 +160,7 @@ pub fn collect(nodes: &Nodes) -> Result<Result<Smi, Absent>, rmclient::Error> {
     }))
 }
 
-fn one(index: usize, card: &Card<'_>) -> Result<SmiCard, rmclient::Error> {
+fn one(index: usize, card: &Card<'_>, note: &Note) -> Result<SmiCard, rmclient::Error> {
     let memory = card.memory()?;
     // This program holds a client of its own while it asks; it is no tenant.
     let own_pid = std::process::id();
@@ -103,11 +174,13 @@ fn one(index: usize, card: &Card<'_>) -> Result<SmiCard, rmclient::Error> {
             used_bytes: process.used_bytes,
         })
         .collect();
+    let uuid = card.uuid()?.to_string();
     Ok(SmiCard {
         index,
         minor: card.info().minor,
         name: card.name()?,
-        uuid: card.uuid()?.to_string(),
+        share: note.share(&uuid),
+        uuid,
         bus_id: card.info().pci.to_string(),
         memory_total_bytes: memory.total_bytes,
         memory_used_bytes: memory.used_bytes(),
@@ -129,6 +202,8 @@ fn process_name(pid: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use plan::Policy;
+
     use super::*;
 
     fn sample() -> Smi {
@@ -144,6 +219,11 @@ mod tests {
                 memory_total_bytes: 4 << 30,
                 memory_used_bytes: 64 << 20,
                 memory_free_bytes: (4 << 30) - (64 << 20),
+                share: Some(SmiShare::from(&Terms {
+                    policy: Policy::Fixed,
+                    percent: Some(30),
+                    ..Terms::NATIVE
+                })),
                 processes: vec![SmiProcess {
                     pid: 42,
                     name: None,
@@ -167,15 +247,38 @@ mod tests {
             "64 MiB / 4096 MiB",
             "42",
             "00000000:01:00.0",
+            "fixed 30 %",
         ] {
             assert!(table.contains(part), "no {part} in\n{table}");
         }
     }
 
     #[test]
+    fn a_note_is_of_its_cards_and_one_that_is_not_understood_says_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NOTE_FILE);
+        assert_eq!(Note::read(&path), Note::default());
+        let text = r#"{"version":1,"cards":[{"uuid":"GPU-1","terms":
+            {"policy":"fair_share","percent":null,"weight":1,"priority":"normal"}}]}"#;
+        std::fs::write(&path, format!("{text}      \n")).unwrap();
+        let note = Note::read(&path);
+        assert_eq!(note.share("GPU-1").unwrap().text, "fair-share");
+        assert_eq!(note.share("GPU-2"), None);
+        for text in [
+            text.replace("\"version\":1", "\"version\":2"),
+            String::new(),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(Note::read(&path), Note::default());
+        }
+    }
+
+    #[test]
     fn without_a_driver_the_node_is_named() {
         let empty = tempfile::tempdir().unwrap();
-        let absent = collect(&Nodes::in_dir(empty.path())).unwrap().unwrap_err();
+        let absent = collect(&Nodes::in_dir(empty.path()), &Note::default())
+            .unwrap()
+            .unwrap_err();
         assert!(matches!(absent, Absent::Driver(node) if node == empty.path().join("nvidiactl")));
     }
 }

@@ -9,7 +9,7 @@ use crate::size::human;
 /// Two tables: the cards, and the processes on them.
 #[must_use]
 pub fn render(smi: &Smi) -> String {
-    let mut cards = table(["GPU", "Name", "Bus-Id", "UUID", "Memory-Usage"]);
+    let mut cards = table(["GPU", "Name", "Bus-Id", "UUID", "Memory-Usage", "Compute"]);
     let mut processes = table(["GPU", "PID", "Process name", "GPU Memory"]);
     for card in &smi.cards {
         cards.add_row([
@@ -22,6 +22,7 @@ pub fn render(smi: &Smi) -> String {
                 human(card.memory_used_bytes),
                 human(card.memory_total_bytes)
             ),
+            or_dash(card.share.as_ref().map(|share| share.text.as_str())),
         ]);
         for process in &card.processes {
             processes.add_row([

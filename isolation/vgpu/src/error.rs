@@ -383,6 +383,15 @@ pub enum Error {
         /// Its backend.
         backend: &'static str,
     },
+    /// The note of a container's share is not ours.
+    #[error("{} is no note of a share", path.display())]
+    ShareNote {
+        /// The file.
+        path: PathBuf,
+        /// Where it breaks off.
+        #[source]
+        source: serde_json::Error,
+    },
     /// A change of nothing.
     #[error("nothing to change was named")]
     NothingAsked,

@@ -31,6 +31,7 @@ mod error;
 mod exposure;
 mod host;
 mod lifecycle;
+pub mod note;
 pub mod request;
 mod resize;
 pub mod runc;

@@ -21,7 +21,7 @@ use crate::broker::Starting;
 use crate::bundle::Spec;
 use crate::host::Host;
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, Request, bundle, control, edit, exposure, resize, sockets};
+use crate::{Config, Error, Request, bundle, control, edit, exposure, note, resize, sockets};
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
 /// [`release`] when the container is deleted.
@@ -295,7 +295,7 @@ fn create_on(
     let started = || -> Result<(Vec<Mount>, Pending), Error> {
         // It needs the grant alone: all that follows is done while it starts.
         let pending = Pending(choice.backend.prepare(&placed.dir)?);
-        let mounts = host.mounts(config, &placed.grant.cards)?;
+        let mounts = mounts(config, host, &placed)?;
         let mut edited = spec.value.clone();
         let filter = placed.filter(host);
         let plan = edit::Plan {
@@ -341,7 +341,7 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
     )?;
     let started = || -> Result<Vec<Mount>, Error> {
         let pending = Pending(choice.backend.prepare(&placed.dir)?);
-        let mounts = host.mounts(config, &placed.grant.cards)?;
+        let mounts = mounts(config, &host, &placed)?;
         pending.wait()?;
         Ok(mounts)
     };
@@ -622,6 +622,13 @@ fn grant(
         watch.reached(Step::DoorLocked)?;
         grant.write(&store, dir.path())?;
         watch.reached(Step::GrantWritten)?;
+        if grant.backend == cards::Backend::Broker {
+            let terms: Vec<(GpuUuid, Terms)> = promised
+                .iter()
+                .map(|(uuid, _, terms)| (uuid.clone(), *terms))
+                .collect();
+            note::write(&dir, &terms)?;
+        }
         for (uuid, rules, terms) in &promised {
             books.pin(uuid, rules, terms)?;
         }
@@ -641,6 +648,13 @@ fn grant(
             Err(error)
         }
     }
+}
+
+/// The files that a container finds bound in.
+fn mounts(config: &Config, host: &Host, placed: &Placed) -> Result<Vec<Mount>, Error> {
+    let mut mounts = host.mounts(config, &placed.grant.cards)?;
+    mounts.extend(note::mount(&placed.dir)?);
+    Ok(mounts)
 }
 
 /// Only a broker can hold a share.

@@ -26,7 +26,7 @@ pub use self::asked::Asked;
 pub use self::share::{Reshared, RulesAsked, RulesChanged, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, backend, control, request};
+use crate::{Config, Error, backend, control, note, request};
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -228,6 +228,12 @@ impl Change<'_> {
             self.told_terms.set(true);
             share::tell(self.dir, &after.key, &promised)?;
         }
+        let memory = if self.resizes {
+            self.book_new(before, after, &held)?
+        } else {
+            Vec::new()
+        };
+        note::update(self.dir, &promised);
         let compute = held_before
             .into_iter()
             .zip(promised)
@@ -237,11 +243,7 @@ impl Change<'_> {
                 terms,
             });
         Ok(Changed {
-            memory: if self.resizes {
-                self.book_new(before, after, &held)?
-            } else {
-                Vec::new()
-            },
+            memory,
             compute: compute.collect(),
         })
     }

@@ -14,7 +14,7 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
@@ -29,6 +29,7 @@ const FILES: [&str; 16] = [
     "init.json.tmp",
     "limits.json",
     "limits.json.tmp",
+    "slice.json",
     "grant.json.tmp",
     "grant.json",
 ];

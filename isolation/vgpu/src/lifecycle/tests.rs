@@ -731,7 +731,8 @@ fn a_plain_process_gets_a_vgpu_without_a_bundle() {
             "/dev/nvidia0",
             "/dev/nvidiactl",
             "/dev/nvidia-uvm",
-            "/dev/nvidia-uvm-tools"
+            "/dev/nvidia-uvm-tools",
+            "/dev/cgpu-slice.json"
         ]
     );
     release(&host.config, &key("p1")).unwrap();

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, control, request};
+use crate::{Config, Error, control, note, request};
 
 /// Terms on one card.
 pub(super) type OnCard = (GpuUuid, Terms);
@@ -189,6 +189,8 @@ pub fn set_rules(
     let containers = moved
         .into_iter()
         .map(|(key, before, terms)| {
+            let dir = ContainerDir::of(&config.state_dir, &key);
+            note::update(&dir, &[(card.uuid.clone(), terms)]);
             let reshared = Reshared {
                 uuid: card.uuid.to_string(),
                 before,

@@ -1,0 +1,165 @@
+//! What a container can know of its share: a file of the host, bound into the container read-only.
+//!
+//! The bound file is one inode for the container's life, so that it is written over, never replaced: in one write of one length,
+//! which a reader sees whole or not at all but for the moment of the write itself.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use cards::GpuUuid;
+use cards::store::read_capped;
+use plan::Terms;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::lifecycle::Mount;
+use crate::state::ContainerDir;
+
+/// In the container's folder.
+const FILE: &str = "slice.json";
+
+/// Where the container finds it.
+pub const TARGET: &str = "/dev/cgpu-slice.json";
+
+const VERSION: u32 = 1;
+
+/// A note of sixteen cards is a quarter of this.
+const SIZE_BYTES: usize = 8 << 10;
+
+/// The note.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    version: u32,
+    cards: Vec<NotedCard>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct NotedCard {
+    uuid: GpuUuid,
+    terms: Terms,
+}
+
+/// Writes the note of a new container.
+pub(crate) fn write(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) -> Result<(), Error> {
+    let cards = terms
+        .iter()
+        .map(|(uuid, terms)| NotedCard {
+            uuid: uuid.clone(),
+            terms: *terms,
+        })
+        .collect();
+    put(
+        &dir.file(FILE),
+        &Note {
+            version: VERSION,
+            cards,
+        },
+    )
+}
+
+/// Writes other terms over those of the same cards. What a container can read of itself binds nobody: a failure is said, and
+/// changes nothing else.
+pub(crate) fn update(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) {
+    let path = dir.file(FILE);
+    if !path.exists() {
+        return;
+    }
+    let updated = read(&path).and_then(|mut note| {
+        for (uuid, terms) in terms {
+            if let Some(card) = note.cards.iter_mut().find(|card| card.uuid == *uuid) {
+                card.terms = *terms;
+            }
+        }
+        put(&path, &note)
+    });
+    if let Err(error) = updated {
+        tracing::warn!(path = %path.display(), error = %crate::chain(&error), "a container cannot read its new share");
+    }
+}
+
+/// How the container finds it; nothing where nobody holds a share for it.
+pub(crate) fn mount(dir: &ContainerDir) -> Result<Option<Mount>, Error> {
+    let path = dir.file(FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let options = ["bind", "ro", "nosuid", "nodev", "noexec"];
+    Mount::new(path, TARGET.into(), &options).map(Some)
+}
+
+fn read(path: &Path) -> Result<Note, Error> {
+    let limit_bytes = u64::try_from(SIZE_BYTES).unwrap_or(u64::MAX);
+    let bytes = read_capped("note of a share", path, limit_bytes)?;
+    serde_json::from_slice(&bytes).map_err(|source| Error::ShareNote {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn put(path: &Path, note: &Note) -> Result<(), Error> {
+    let mut bytes = serde_json::to_vec(note).map_err(|source| Error::ShareNote {
+        path: path.to_owned(),
+        source,
+    })?;
+    // The length never changes: a reader finds spaces, and never the end of a longer former note.
+    bytes.resize(SIZE_BYTES.max(bytes.len() + 1), b' ');
+    if let Some(last) = bytes.last_mut() {
+        *last = b'\n';
+    }
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o444)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+        .and_then(|mut file| file.write_all(&bytes))
+        .map_err(Error::io("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use cards::ContainerKey;
+
+    use super::*;
+
+    #[test]
+    fn the_note_stays_one_file_of_one_length_with_the_terms_that_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = ContainerKey::new("default", "c1").unwrap();
+        let dir = ContainerDir::of(folder.path(), &key);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        let uuid = |index: u32| GpuUuid::new(format!("GPU-{index}")).unwrap();
+        let fixed = Terms {
+            policy: plan::Policy::Fixed,
+            percent: Some(30),
+            ..Terms::NATIVE
+        };
+        // Nobody holds a share: there is nothing to bind, and nothing to update.
+        update(&dir, &[(uuid(0), fixed)]);
+        assert_eq!(mount(&dir).unwrap(), None);
+        write(&dir, &[(uuid(0), fixed), (uuid(1), Terms::NATIVE)]).unwrap();
+        let before = std::fs::metadata(dir.file(FILE)).unwrap();
+        let weighted = Terms {
+            policy: plan::Policy::Weighted,
+            weight: 3,
+            ..Terms::NATIVE
+        };
+        update(&dir, &[(uuid(1), weighted)]);
+        let after = std::fs::metadata(dir.file(FILE)).unwrap();
+        assert_eq!(
+            (before.ino(), before.len(), after.mode() & 0o777),
+            (after.ino(), after.len(), 0o444)
+        );
+        let note = read(&dir.file(FILE)).unwrap();
+        let terms: Vec<Terms> = note.cards.iter().map(|card| card.terms).collect();
+        assert_eq!(terms, [fixed, weighted]);
+        let mount = mount(&dir).unwrap().unwrap();
+        assert_eq!(mount.target, Path::new(TARGET));
+        assert!(mount.options.contains(&"ro".to_owned()));
+    }
+}
