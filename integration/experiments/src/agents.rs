@@ -1,13 +1,11 @@
 //! Brokers in virtual time: the real governor of each container, its levers as calls to the simulated driver.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
 
 use anyhow::{Result, bail};
 use compute::{
-    Action, Channel, Engine, Event, Fail, Governor, Group, Lever, LeverError, Objects, Setup,
-    Surroundings, Used,
+    Action, Channel, Engine, Event, Fail, Governor, Group, Lever, LeverError, MemoryCard,
+    MemoryTable, Objects, Setup, Surroundings, Used,
 };
 use plan::{CardRules, Terms};
 use runlist::world::{
@@ -16,8 +14,7 @@ use runlist::world::{
 };
 use runlist::{Enable, Interleave};
 
-use crate::scene::{Tenant, Turn};
-use crate::shelf::{Shelf, Table};
+use crate::scene::{Rescue, Tenant, Turn};
 
 /// More actions than this at one instant are a loop without progress.
 const ACTIONS_MAX: u32 = 100_000;
@@ -25,7 +22,11 @@ const ACTIONS_MAX: u32 = 100_000;
 /// All containers with their brokers.
 pub(crate) struct Agents {
     rules: CardRules,
-    shelves: Vec<Rc<RefCell<Shelf>>>,
+    tables: Vec<MemoryCard>,
+    /// Whoever opens the gates of dead brokers' containers.
+    fence: Option<AgentId>,
+    /// What follows from what happened, and when.
+    follows: Vec<(u64, Turn)>,
     seats: Vec<Option<Seat>>,
     by_agent: BTreeMap<AgentId, usize>,
     calls_ns: Vec<u64>,
@@ -42,7 +43,6 @@ struct Seat {
 /// What a broker knows of its container.
 struct Facts {
     key: String,
-    client: ClientId,
     cards: Vec<usize>,
     terms: Terms,
     join_ns: u64,
@@ -54,10 +54,12 @@ struct Facts {
 struct Broker {
     agent: AgentId,
     governor: Governor,
-    tables: Vec<Table>,
+    tables: Vec<MemoryTable>,
     wake: Option<WakeId>,
     /// Inside the driver: its thread hears nothing until the call is answered.
     inside: bool,
+    /// Killed inside the driver: it ends when the call does.
+    killed: Option<Vec<(u64, Rescue)>>,
     waiting: VecDeque<Event>,
 }
 
@@ -74,7 +76,9 @@ impl Agents {
     pub(crate) fn new(cards: usize, rules: &CardRules, tenants: usize) -> Self {
         Self {
             rules: rules.clone(),
-            shelves: (0..cards).map(|_| Rc::default()).collect(),
+            tables: (0..cards).map(|_| MemoryCard::default()).collect(),
+            fence: None,
+            follows: Vec::new(),
             seats: (0..tenants).map(|_| None).collect(),
             by_agent: BTreeMap::new(),
             calls_ns: Vec::new(),
@@ -94,7 +98,6 @@ impl Agents {
         self.seats[index] = Some(Seat {
             facts: Facts {
                 key: format!("experiments/tenant-{index:03}"),
-                client,
                 cards: tenant.cards.clone(),
                 terms: tenant.terms,
                 join_ns: world.agent_now_ns(),
@@ -132,22 +135,76 @@ impl Agents {
                 }
                 Ok(())
             }
-            Turn::Kill { tenant } => {
-                if let Some(broker) = self.seats[*tenant]
-                    .as_mut()
-                    .and_then(|seat| seat.broker.take())
-                {
-                    world.kill_agent(broker.agent);
-                    self.by_agent.remove(&broker.agent);
+            Turn::Kill { tenant, then } => {
+                if let Some(broker) = self.broker(*tenant) {
+                    broker.killed = Some(then.clone());
+                    if !broker.inside {
+                        self.end(world, *tenant);
+                    }
                 }
                 Ok(())
             }
-            Turn::Restart { tenant } => self.start(world, *tenant),
+            Turn::Rescue {
+                tenant,
+                rescue: Rescue::Restart,
+            } => self.start(world, *tenant),
+            Turn::Rescue {
+                tenant,
+                rescue: Rescue::Fence,
+            } => {
+                self.fence(world, *tenant);
+                Ok(())
+            }
             Turn::Strike(fault) => {
                 world.inject(world.now_ns(), fault.clone());
                 Ok(())
             }
         }
+    }
+
+    /// The process of a killed broker has ended: its locks are free.
+    fn end(&mut self, world: &mut World, index: usize) {
+        let Some(broker) = self.seats[index]
+            .as_mut()
+            .and_then(|seat| seat.broker.take())
+        else {
+            return;
+        };
+        world.kill_agent(broker.agent);
+        self.by_agent.remove(&broker.agent);
+        for (after_ns, rescue) in broker.killed.into_iter().flatten() {
+            self.follows.push((
+                world.now_ns() + after_ns,
+                Turn::Rescue {
+                    tenant: index,
+                    rescue,
+                },
+            ));
+        }
+    }
+
+    /// Opens what the slots of a dead broker say may be closed.
+    fn fence(&mut self, world: &mut World, index: usize) {
+        let Some(facts) = self.seats[index].as_ref().map(|seat| &seat.facts) else {
+            return;
+        };
+        let agent = *self.fence.get_or_insert_with(|| world.add_agent());
+        for (place, card) in facts.cards.iter().enumerate() {
+            let dead = self.tables[*card].dead();
+            for lever in dead
+                .iter()
+                .filter(|page| page.key == facts.key)
+                .flat_map(|page| compute::fence::levers(page, place))
+            {
+                let (card, control) = control(facts, &lever);
+                world.call(agent, card, control);
+            }
+        }
+    }
+
+    /// What follows from what has happened since the last time, with when.
+    pub(crate) fn follows(&mut self) -> Vec<(u64, Turn)> {
+        std::mem::take(&mut self.follows)
     }
 
     fn start(&mut self, world: &mut World, index: usize) -> Result<()> {
@@ -161,7 +218,7 @@ impl Agents {
         let tables = facts
             .cards
             .iter()
-            .map(|card| Table::take(&self.shelves[*card], &facts.key))
+            .map(|card| self.tables[*card].join(&facts.key))
             .collect::<Result<Vec<_>, _>>()?;
         let agent = world.add_agent();
         seat.broker = Some(Broker {
@@ -176,6 +233,7 @@ impl Agents {
             tables,
             wake: None,
             inside: false,
+            killed: None,
             waiting: VecDeque::new(),
         });
         self.by_agent.insert(agent, index);
@@ -226,6 +284,10 @@ impl Agents {
                 self.calls_ns.push(world.now_ns() - asked_ns);
                 if let Some(broker) = self.broker(index) {
                     broker.inside = false;
+                    if broker.killed.is_some() {
+                        self.end(world, index);
+                        return Ok(());
+                    }
                 }
                 self.tell(world, index, Event::Answered(answer(result)))?;
                 // What happened meanwhile.
@@ -450,7 +512,7 @@ struct View<'a> {
     world: &'a World,
     facts: &'a Facts,
     rules: &'a CardRules,
-    tables: &'a mut [Table],
+    tables: &'a mut [MemoryTable],
 }
 
 impl View<'_> {
@@ -488,7 +550,6 @@ impl Surroundings for View<'_> {
                     }],
                 })
                 .collect(),
-            ..Objects::default()
         }
     }
 

@@ -5,7 +5,7 @@ use plan::CardRules;
 use runlist::world::{Source, Stream};
 
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{MS, S, Scene, Steering, Tenant, Turn};
+use crate::scene::{MS, Rescue, S, Scene, Steering, Tenant, Turn};
 use crate::stage::Stage;
 use crate::terms::{BUSY, HEAVY, fair_share, fixed, preemptive};
 
@@ -69,14 +69,24 @@ fn run_of(seed: u64) -> Run {
         }
     }
     // Before, while and after the first windows are known to all; one broker or several, one after the other or at once.
+    // A peer fences what it sees die, by its poll of 50 ms; the keeper needs longer, or as long as a crash report takes.
     let mut last_ns = 0;
     for _ in 0..=chance.below(3) {
         let tenant = usize::try_from(chance.below(scene.tenants.len() as u64)).unwrap_or(0);
         let killed_ns = 200 * MS + chance.below(1_300 * MS);
-        let restarted_ns = killed_ns + 20 * MS + chance.below(480 * MS);
-        scene.turns.push((killed_ns, Turn::Kill { tenant }));
-        scene.turns.push((restarted_ns, Turn::Restart { tenant }));
-        last_ns = last_ns.max(restarted_ns);
+        let never = chance.chance(100_000);
+        let restart_ns = if never {
+            // Nobody starts another for longer than a gate may be closed.
+            2_500 * MS
+        } else {
+            20 * MS + chance.below(480 * MS)
+        };
+        let mut then = vec![(restart_ns, Rescue::Restart)];
+        if never || chance.chance(500_000) {
+            then.push((20 * MS + chance.below(80 * MS), Rescue::Fence));
+        }
+        scene.turns.push((killed_ns, Turn::Kill { tenant, then }));
+        last_ns = last_ns.max(killed_ns + restart_ns);
     }
     if chance.chance(250_000) {
         scene.delays.stalls_ppm = 10_000;
@@ -106,7 +116,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         let record = stage
             .play(&run.scene, Steering::Governed)
             .with_context(|| format!("seed {seed}"))?;
-        kills += run.scene.turns.len() / 2;
+        kills += run.scene.turns.len();
         let gap_ns = record.gap_max_ns.iter().copied().max().unwrap_or(0);
         gaps_ms.push(gap_ns as f64 / MS as f64);
         closed += u32::from(gap_ns > CLOSED_MAX_NS);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! experiment ──Scene──▶ stage ──▶ runlist::World (cards, driver, programs, time)
-//!      ▲                  └─────▶ agents: one compute::Governor per container, its slots on a shelf in memory
+//!      ▲                  └─────▶ agents: one compute::Governor per container, its slots in memory
 //!      └───────Record────┘
 //! ```
 //!
@@ -24,7 +24,6 @@ pub mod plot;
 pub mod report;
 mod run;
 pub mod scene;
-mod shelf;
 pub mod stage;
 pub mod terms;
 mod throttles;

@@ -135,6 +135,15 @@ pub struct Delays {
     pub stall_ns: u64,
 }
 
+/// What is done about a broker that has ended, so many nanoseconds after its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescue {
+    /// A peer or the door opens what its slot says may be closed.
+    Fence,
+    /// The keeper starts another.
+    Restart,
+}
+
 /// Something that happens to a scene.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
@@ -147,15 +156,19 @@ pub enum Turn {
     },
     /// The rules of all cards change.
     Rules(CardRules),
-    /// A tenant's broker is killed; its container goes on.
+    /// A tenant's broker is killed; its container goes on. What the broker has asked of the driver is done before it ends.
     Kill {
         /// Whose.
         tenant: usize,
+        /// What is done about it.
+        then: Vec<(u64, Rescue)>,
     },
-    /// The keeper has started another broker for a tenant.
-    Restart {
+    /// Somebody sees to the container of a broker that has ended.
+    Rescue {
         /// Whose.
         tenant: usize,
+        /// How.
+        rescue: Rescue,
     },
     /// Something goes wrong with card, driver or clock.
     Strike(Fault),

@@ -130,22 +130,30 @@ impl<'s> Play<'s> {
                 ));
             }
         }
-        while let Some(((at_ns, _), cue)) = self.cues.pop_first() {
-            if at_ns >= self.scene.until_ns {
-                break;
+        loop {
+            let cue_ns = self.cues.first_key_value().map(|((at_ns, _), _)| *at_ns);
+            let at_ns = cue_ns.map_or(self.scene.until_ns, |at_ns| at_ns.min(self.scene.until_ns));
+            match self.world.run(at_ns) {
+                Some(notice) => {
+                    self.agents.hear(&mut self.world, notice)?;
+                    self.follow();
+                }
+                None if at_ns >= self.scene.until_ns => break,
+                None => {
+                    if let Some((_, cue)) = self.cues.pop_first() {
+                        self.take(cue)?;
+                        self.follow();
+                    }
+                }
             }
-            self.until(at_ns)?;
-            self.take(cue)?;
         }
-        self.until(self.scene.until_ns)?;
         self.record()
     }
 
-    fn until(&mut self, at_ns: u64) -> Result<()> {
-        while let Some(notice) = self.world.run(at_ns) {
-            self.agents.hear(&mut self.world, notice)?;
+    fn follow(&mut self) {
+        for (at_ns, turn) in self.agents.follows() {
+            self.name(at_ns, Cue::Turn(turn));
         }
-        Ok(())
     }
 
     fn name(&mut self, at_ns: u64, cue: Cue) {
@@ -210,8 +218,7 @@ impl<'s> Play<'s> {
             }
             Cue::Leave(index) => {
                 if let Some(client) = self.clients[index] {
-                    self.world.inject(now_ns, Fault::Stop(client));
-                    self.until(now_ns)?;
+                    self.world.stop(client);
                 }
                 self.agents.leave(&mut self.world, index)?;
             }
