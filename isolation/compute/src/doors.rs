@@ -3,7 +3,7 @@
 use crate::lever::{Channel, Engine, Lever, Objects};
 
 /// The most channels that one FIFO_DISABLE_CHANNELS takes.
-pub const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 
 /// What one call opens or closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

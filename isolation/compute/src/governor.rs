@@ -1,5 +1,9 @@
 //! The governor of one container, with all its cards.
 
+use plan::{Claim, Gang, Tenant, epochs};
+
+use crate::card::{Card, Purpose};
+use crate::lever::{Lever, LeverError};
 use crate::status::{Gate, Status};
 use crate::world::{Action, Event, Surroundings};
 
@@ -29,35 +33,359 @@ pub struct Setup {
 }
 
 /// Holds one container to its share of each of its cards. It makes no call and reads no clock: see [`Governor::next`].
+///
+/// ```text
+/// Waiting ── Started ──▶ Running ── Stopping ──▶ Opening ── every gate is open ──▶ Done
+///                          │ ▲                     │ ▲
+///                     Pull ▼ │ Answered       Pull ▼ │ Answered
+///                        one call               one call
+/// ```
 #[derive(Debug)]
 pub struct Governor {
     setup: Setup,
+    gang: Option<Gang>,
+    cards: Vec<Card>,
+    /// The call under way.
+    pending: Option<Pending>,
+    state: State,
+    /// What containers claim may have to be announced anew.
+    unsaid: bool,
+    /// An announcement waits until the last one has come about.
+    say_at_ns: u64,
+    now_ns: u64,
 }
+
+#[derive(Debug)]
+struct Pending {
+    card: usize,
+    lever: Lever,
+    purpose: Purpose,
+    since_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Running,
+    /// Since when.
+    Opening {
+        since_ns: u64,
+    },
+    Done,
+}
+
+/// A gate that does not open is given up after this; the slot stays, so that somebody else can.
+const OPENING_MAX_NS: u64 = 2_000_000_000;
+
+/// Calls for cards whose gates turn within this of each other are made one after the other, the first of them earlier.
+const TOGETHER_NS: u64 = 2_000_000;
+
+/// A call that can wait is not begun when a gate turns this soon: the longest that most calls take.
+const CLEAR_NS: u64 = 2_000_000;
 
 impl Governor {
     /// Nothing happens before [`Event::Started`].
     #[must_use]
     pub fn new(setup: Setup) -> Self {
-        Self { setup }
+        let count = u32::try_from(setup.cards).unwrap_or(u32::MAX);
+        Self {
+            gang: Gang::of(&setup.key, count),
+            setup,
+            cards: Vec::new(),
+            pending: None,
+            state: State::Waiting,
+            unsaid: true,
+            say_at_ns: 0,
+            now_ns: 0,
+        }
     }
 
     /// Takes in what happened and says what to do now.
     pub fn next(&mut self, event: Event, world: &mut dyn Surroundings) -> Action {
-        let _ = (event, world, &self.setup);
-        Action::SleepUntil { at_ns: u64::MAX }
+        let now_ns = world.now_ns();
+        self.now_ns = now_ns;
+        let mut peers_changed = false;
+        match event {
+            Event::Answered(answer) => self.answered(&answer, now_ns, world),
+            Event::PeersChanged => peers_changed = true,
+            Event::TermsChanged => {
+                for card in &mut self.cards {
+                    card.reload(world);
+                }
+                self.unsaid = true;
+            }
+            Event::Stopping => self.stop(now_ns),
+            Event::Started | Event::Woke | Event::ObjectsChanged => {}
+        }
+        if self.state == State::Waiting {
+            self.cards = (0..self.setup.cards)
+                .map(|card| Card::new(card, &self.setup, world))
+                .collect();
+            self.state = State::Running;
+        }
+        if self.state == State::Done {
+            return Action::Done;
+        }
+        if self.pending.is_some() {
+            // Whatever happened meanwhile is seen when the call has come back.
+            return Action::SleepUntil { at_ns: u64::MAX };
+        }
+        for card in &mut self.cards {
+            self.unsaid |= card.observe(now_ns, peers_changed, world);
+        }
+        if self.unsaid && now_ns >= self.say_at_ns && self.state == State::Running {
+            self.announce(now_ns);
+        }
+        for at in 0..self.cards.len() {
+            let extra_ns = self.extra_ns(at);
+            if let Some(card) = self.cards.get_mut(at) {
+                card.advance(now_ns, extra_ns, world.table(at).peers());
+            }
+        }
+        let lever = self.lever(now_ns);
+        for card in &mut self.cards {
+            card.publish(now_ns, world);
+        }
+        if let Some(pending) = lever {
+            let lever = pending.lever.clone();
+            self.pending = Some(pending);
+            return Action::Pull(lever);
+        }
+        if let State::Opening { since_ns } = self.state {
+            let open = self.cards.iter().all(Card::is_open);
+            if open || now_ns.saturating_sub(since_ns) >= OPENING_MAX_NS {
+                self.leave(world);
+                return Action::Done;
+            }
+        }
+        Action::SleepUntil {
+            at_ns: self.wake_ns(now_ns),
+        }
     }
 
-    /// Whether channels may run now. While it is closed, a tenant's own call that would set one running waits.
+    /// Whether channels may run now, as of the last event. While it is closed, a tenant's own call that would set one running waits.
     #[must_use]
     pub fn gate(&self, card: usize) -> Gate {
-        let _ = card;
-        Gate::Open
+        match self.state {
+            State::Done => Gate::Open,
+            _ => self
+                .cards
+                .get(card)
+                .map_or(Gate::Open, |card| card.gate(self.now_ns)),
+        }
     }
 
     /// For `cgpu ps`, metrics and logs; `None` for a card that is not there, and before [`Event::Started`].
     #[must_use]
     pub fn status(&self, card: usize) -> Option<Status> {
-        let _ = card;
-        None
+        Some(self.cards.get(card)?.status(self.now_ns))
+    }
+
+    fn answered(
+        &mut self,
+        answer: &Result<Option<u64>, LeverError>,
+        now_ns: u64,
+        world: &mut dyn Surroundings,
+    ) {
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
+        let took_ns = now_ns.saturating_sub(pending.since_ns);
+        let fail = self.setup.fail;
+        let Some(card) = self.cards.get_mut(pending.card) else {
+            return;
+        };
+        card.answered(
+            &pending.lever,
+            pending.purpose,
+            took_ns,
+            now_ns,
+            answer,
+            fail,
+        );
+        if pending.purpose == Purpose::Gate
+            && matches!(
+                pending.lever,
+                Lever::Close { .. } | Lever::Schedule { on: false, .. }
+            )
+        {
+            card.after_close(world);
+        }
+    }
+
+    fn stop(&mut self, now_ns: u64) {
+        if matches!(self.state, State::Waiting) {
+            self.state = State::Done;
+        }
+        if self.state == State::Running {
+            self.state = State::Opening { since_ns: now_ns };
+            self.cards.iter_mut().for_each(Card::stop);
+        }
+    }
+
+    /// Gives up the slots of cards whose gates are open. One that did not open keeps its slot without an owner.
+    fn leave(&mut self, world: &mut dyn Surroundings) {
+        for (at, card) in self.cards.iter().enumerate() {
+            if !card.is_open() {
+                tracing::warn!(card = at, "a gate could not be opened");
+                continue;
+            }
+            if let Err(error) = world.table(at).withdraw() {
+                tracing::warn!(card = at, %error, "the slot stays");
+            }
+        }
+        self.state = State::Done;
+    }
+
+    /// Says in the slots what the container is to count as, where that is another than what was said.
+    fn announce(&mut self, now_ns: u64) {
+        let said = |card: &Card| card.page.next.map(|next| next.claim).or(card.page.now);
+        let pending_ns = self
+            .cards
+            .iter()
+            .filter_map(|card| card.page.next)
+            .map(|next| next.at_ns)
+            .filter(|at_ns| *at_ns > now_ns)
+            .max();
+        if let Some(at_ns) = pending_ns {
+            self.say_at_ns = at_ns;
+            return;
+        }
+        self.unsaid = false;
+        let mut claims: Vec<Claim> = self
+            .cards
+            .iter()
+            .map(|card| Claim {
+                terms: card.terms,
+                groups: card.groups(),
+                gang: self.gang,
+                place_ppm: said(card).and_then(|claim| claim.place_ppm),
+            })
+            .collect();
+        self.place(&mut claims);
+        let changed = |card: &Card, claim: &Claim| said(card) != Some(*claim);
+        // One time for all cards: a gang moves as one.
+        let Some(at_ns) = self
+            .cards
+            .iter()
+            .zip(&claims)
+            .filter(|(card, claim)| changed(card, claim))
+            .map(|(card, claim)| {
+                epochs::at_ns(
+                    &card.rules,
+                    card.peers.pages(),
+                    &self.setup.key,
+                    claim,
+                    now_ns,
+                )
+            })
+            .max()
+        else {
+            return;
+        };
+        for (card, claim) in self.cards.iter_mut().zip(&claims) {
+            if changed(card, claim) && card.page.announce(now_ns, at_ns, *claim).is_ok() {
+                card.peers.say(&card.page);
+            }
+        }
+    }
+
+    /// Fills in where segments are to begin: a gang's at the same time on all its cards, a fair share's where it was found room.
+    fn place(&self, claims: &mut [Claim]) {
+        let rooms: Vec<Vec<Tenant>> = self
+            .cards
+            .iter()
+            .zip(claims.iter())
+            .map(|(card, claim)| {
+                // As everybody will count when all that was announced has come about.
+                let mut tenants = epochs::tenants(card.peers.pages(), u64::MAX);
+                tenants.retain(|tenant| tenant.key != self.setup.key);
+                tenants.push(claim.tenant(&self.setup.key, card.page.join_ns));
+                tenants
+            })
+            .collect();
+        if self.gang.is_some() {
+            let cards: Vec<(&plan::CardRules, &[Tenant])> = self
+                .cards
+                .iter()
+                .zip(&rooms)
+                .map(|(card, tenants)| (&card.rules, tenants.as_slice()))
+                .collect();
+            let place_ppm = plan::gang_place(&cards, &self.setup.key);
+            for claim in claims {
+                claim.place_ppm = place_ppm;
+            }
+            return;
+        }
+        for ((card, tenants), claim) in self.cards.iter().zip(&rooms).zip(claims) {
+            claim.place_ppm = plan::layout(&card.rules, &card.rules.costs, tenants)
+                .share(&self.setup.key)
+                .and_then(|share| share.place_ppm);
+        }
+    }
+
+    /// How much earlier than alone this card's calls begin, because those of cards after it follow.
+    fn extra_ns(&self, at: usize) -> u64 {
+        let Some((edge_ns, _)) = self.cards.get(at).and_then(Card::edge) else {
+            return 0;
+        };
+        self.cards
+            .iter()
+            .skip(at + 1)
+            .filter_map(Card::edge)
+            .filter(|(other_ns, _)| other_ns.abs_diff(edge_ns) <= TOGETHER_NS)
+            .map(|(_, lead_ns)| lead_ns)
+            .sum()
+    }
+
+    /// The next call: gates first, then what can wait.
+    fn lever(&mut self, now_ns: u64) -> Option<Pending> {
+        let clear = self
+            .cards
+            .iter()
+            .filter_map(Card::edge)
+            .map(|(at_ns, lead_ns)| at_ns.saturating_sub(lead_ns))
+            .all(|at_ns| at_ns >= now_ns.saturating_add(CLEAR_NS));
+        let cards = || 0..self.setup.cards;
+        let mut found = None;
+        for (purpose, card) in cards()
+            .map(|card| (Purpose::Probe, card))
+            .chain(cards().map(|card| (Purpose::Gate, card)))
+            .chain(cards().map(|card| (Purpose::Setting, card)))
+        {
+            let Some(state) = self.cards.get_mut(card) else {
+                continue;
+            };
+            let lever = match purpose {
+                Purpose::Probe => state.probe_lever(now_ns),
+                Purpose::Gate => state.gate_lever(now_ns),
+                Purpose::Setting if clear => state.setting_lever(now_ns),
+                Purpose::Setting => None,
+            };
+            if let Some(lever) = lever {
+                found = Some(Pending {
+                    card,
+                    lever,
+                    purpose,
+                    since_ns: now_ns,
+                });
+                break;
+            }
+        }
+        found
+    }
+
+    fn wake_ns(&self, now_ns: u64) -> u64 {
+        let cards = self
+            .cards
+            .iter()
+            .enumerate()
+            .map(|(at, card)| card.wake_ns(now_ns, self.extra_ns(at)))
+            .min()
+            .unwrap_or(u64::MAX);
+        match self.say_at_ns {
+            at_ns if self.unsaid && at_ns > now_ns => cards.min(at_ns),
+            _ => cards,
+        }
     }
 }

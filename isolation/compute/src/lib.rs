@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod breaker;
+mod card;
 mod cycle;
 mod doors;
 pub mod fence;
@@ -19,11 +20,14 @@ pub mod governor;
 pub mod latency;
 pub mod lever;
 pub mod memory;
+mod meter;
+mod peers;
 mod probe;
 pub mod reason;
 mod settings;
 pub mod status;
 pub mod table;
+mod view;
 pub mod world;
 
 pub use governor::{Fail, Governor, Setup};

@@ -7,6 +7,8 @@
 //! ```
 //! A group that goes away meanwhile ends nothing: the step is made on the next one.
 
+use plan::Tier;
+
 use crate::doors::{Doors, Hinge, Toward};
 use crate::lever::{Group, Lever, LeverError};
 
@@ -47,6 +49,29 @@ impl Probe {
                 gate_refused: None,
             },
         }
+    }
+
+    /// What a predecessor learnt needs no asking.
+    pub(crate) fn resume(&mut self, tier: Option<Tier>) {
+        let Some(tier) = tier else {
+            return;
+        };
+        self.step = Step::Done;
+        self.learnt.hinge = match tier {
+            Tier::Gate => Hinge::Channels,
+            Tier::Schedule => Hinge::Groups,
+            Tier::Slices => Hinge::None,
+            // Too little to go on without asking.
+            Tier::Doorbell | Tier::Freezer => {
+                self.step = Step::Read;
+                Hinge::Channels
+            }
+        };
+    }
+
+    /// SET_TIMESLICE was refused in later life.
+    pub(crate) fn refuse_slices(&mut self, status: u32) {
+        self.learnt.slices_refused = Some(status);
     }
 
     /// What is known by now.

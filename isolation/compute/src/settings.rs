@@ -47,16 +47,6 @@ impl Settings {
             .retain(|applied| graphics(objects).any(|group| applied.is(group)));
     }
 
-    /// Forgets everything: a predecessor may have set anything.
-    pub(crate) fn doubt(&mut self) {
-        self.applied.clear();
-    }
-
-    /// Whether a call is needed.
-    pub(crate) fn settled(&self, objects: &Objects, wanted: Wanted) -> bool {
-        graphics(objects).all(|group| self.next(0, group, wanted).is_none())
-    }
-
     /// The next call, if one is needed.
     pub(crate) fn pull(&mut self, card: usize, objects: &Objects, wanted: Wanted) -> Option<Lever> {
         let (group, lever) =
@@ -179,7 +169,7 @@ mod tests {
         };
         let both = objects(&[1, 2, 100]);
         assert_eq!(all(&mut settings, &both, wanted(500, First::No)).len(), 2);
-        assert!(settings.settled(&both, wanted(500, First::No)));
+        assert!(all(&mut settings, &both, wanted(500, First::No)).is_empty());
         assert_eq!(all(&mut settings, &both, wanted(500, First::Yes)).len(), 2);
         assert_eq!(
             all(&mut settings, &objects(&[1, 2, 3]), wanted(500, First::Yes)).len(),

@@ -1,0 +1,794 @@
+//! One card of a container: what is there, what it is to be, and the next call that brings the one to the other.
+
+use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
+use plan::{CardRules, GateState, Page, Priority, Terms, Tier, Trim};
+
+use crate::CLOSED_MAX_NS;
+use crate::breaker::{Breaker, SLOW_NS, Verdict};
+use crate::cycle::{Course, Leads, Phase};
+use crate::doors::{Doors, Hinge, Moved, Toward};
+use crate::governor::{Fail, Setup};
+use crate::latency::Timing;
+use crate::lever::{Engine, Lever, LeverError, Objects};
+use crate::meter::{Capped, Meter};
+use crate::peers::Peers;
+use crate::probe::Probe;
+use crate::reason::Reason;
+use crate::settings::{First, Settings, Wanted};
+use crate::status::{Counts, Gate, Status};
+use crate::view::{Means, View};
+use crate::world::Surroundings;
+
+/// How often the table and the meter are looked at.
+pub(crate) const POLL_NS: u64 = 50_000_000;
+
+/// How long before [`CLOSED_MAX_NS`] a gate is opened in spite of the layout: a call has to be made by then.
+const RESCUE_NS: u64 = 200_000_000;
+
+/// A lost call is made again after this, and after twice as long each time, up to [`RETRY_MAX_NS`].
+const RETRY_NS: u64 = 10_000_000;
+const RETRY_MAX_NS: u64 = 160_000_000;
+
+/// NV_ERR_NOT_SUPPORTED (nvstatuscodes.h): asking again is no use.
+const NOT_SUPPORTED: u32 = 0x56;
+
+/// So many refusals of the gate in a row make it a weaker one.
+const REFUSALS: u32 = 3;
+
+/// How long a container says that it is busy, ahead.
+const BUSY_NS: u64 = 200_000_000;
+
+/// First guesses, before calls were measured: section 2.3 of the design.
+const OPEN_NS: u64 = 160_000;
+const CLOSE_NS: u64 = 220_000;
+
+/// Why a lever was pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Gate,
+    Probe,
+    Setting,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Card {
+    index: usize,
+    pub(crate) terms: Terms,
+    pub(crate) rules: CardRules,
+    objects: Objects,
+    /// The objects have to be asked for whatever their generation says.
+    stale: bool,
+    /// The container's own slot, as it is to be.
+    pub(crate) page: Page,
+    published: Option<Page>,
+    pub(crate) peers: Peers,
+    view: View,
+    phase: Phase,
+    closed_since_ns: Option<u64>,
+    forced_until_ns: u64,
+    borrowed_until_ns: u64,
+    look_at_lenders_ns: u64,
+    poll_at_ns: u64,
+    doors: Doors,
+    settings: Settings,
+    probe: Probe,
+    first_refused: bool,
+    refusals: u32,
+    breaker: Breaker,
+    resting: bool,
+    opening: Timing,
+    closing: Timing,
+    all: Timing,
+    retry_at_ns: u64,
+    retry_ns: u64,
+    meter: Meter,
+    metered: bool,
+    trim: Trim,
+    capped: Capped,
+    counts: Counts,
+    stopping: bool,
+    /// It had channels, and no slot, when the governor started: until it counts, it runs as it did.
+    ran_before: bool,
+}
+
+impl Card {
+    /// Takes up what a predecessor left, if it is of this container's life.
+    pub(crate) fn new(index: usize, setup: &Setup, world: &mut dyn Surroundings) -> Self {
+        let now_ns = world.now_ns();
+        let (terms, rules) = (world.terms(index), world.rules(index));
+        let objects = world.objects(index);
+        let table = world.table(index);
+        let owner = table.owner();
+        let mut page = Page::new(&setup.key, owner.pid, owner.start_time, setup.join_ns);
+        let left = table
+            .left_behind()
+            .filter(|left| of_this_life(left, setup, now_ns));
+        let mut probe = Probe::new();
+        let taken_over = left.is_some();
+        let mut clean = false;
+        if let Some(left) = left {
+            page.generation = left.generation.wrapping_add(1);
+            (page.now, page.next, page.tier) = (left.now, left.next, left.tier);
+            page.join_ns = left.join_ns;
+            probe.resume(left.tier);
+            clean = left.gate == GateState::Open;
+        }
+        if let Some((pid, start_time)) = setup.process {
+            page.recovery.init_pid = pid.try_into().unwrap_or(0);
+            page.recovery.init_start_time = start_time;
+        }
+        page.gate_since_ns = now_ns;
+        let mut doors = Doors::default();
+        doors.follow(&objects, probe.learnt().hinge);
+        if !clean {
+            doors.doubt();
+        }
+        let mut peers = Peers::default();
+        peers.look(index, &page, world);
+        let view = View::at(&rules, peers.pages(), &setup.key, now_ns, Means::Gate);
+        let mut card = Self {
+            index,
+            terms,
+            rules,
+            objects,
+            stale: false,
+            page,
+            published: None,
+            peers,
+            view,
+            phase: Phase::Free,
+            closed_since_ns: None,
+            forced_until_ns: 0,
+            borrowed_until_ns: 0,
+            look_at_lenders_ns: u64::MAX,
+            poll_at_ns: 0,
+            doors,
+            settings: Settings::default(),
+            probe,
+            first_refused: false,
+            refusals: 0,
+            breaker: Breaker::default(),
+            resting: false,
+            opening: Timing::new(OPEN_NS),
+            closing: Timing::new(CLOSE_NS),
+            all: Timing::new(OPEN_NS),
+            retry_at_ns: 0,
+            retry_ns: RETRY_NS,
+            meter: Meter::default(),
+            metered: false,
+            trim: Trim::default(),
+            capped: Capped::No,
+            counts: Counts::default(),
+            stopping: false,
+            ran_before: false,
+        };
+        card.ran_before = !taken_over && card.groups() > 0;
+        card.review(now_ns, 0);
+        card
+    }
+
+    /// The terms or the card's rules may be others.
+    pub(crate) fn reload(&mut self, world: &mut dyn Surroundings) {
+        let (terms, rules) = (world.terms(self.index), world.rules(self.index));
+        if rules != self.rules {
+            // All brokers of the card are told at about the same time; there is no epoch for rules.
+            self.rules = rules;
+            self.peers.touch();
+        }
+        self.terms = terms;
+    }
+
+    /// From now on everything is to be open.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// The container's groups on the engine that shares are about.
+    pub(crate) fn groups(&self) -> u32 {
+        let groups = self.objects.groups.iter();
+        let count = groups
+            .filter(|group| group.engine == Engine::Graphics)
+            .count();
+        u32::try_from(count)
+            .unwrap_or(u32::MAX)
+            .min(plan::slot::GROUPS_MAX)
+    }
+
+    /// Takes in what has changed. Says whether objects or peers are others than before.
+    pub(crate) fn observe(
+        &mut self,
+        now_ns: u64,
+        peers_changed: bool,
+        world: &mut dyn Surroundings,
+    ) -> bool {
+        let mut changed = false;
+        if self.stale || world.generation(self.index) != self.objects.generation {
+            self.stale = false;
+            self.objects = world.objects(self.index);
+            self.doors.follow(&self.objects, self.probe.learnt().hinge);
+            self.settings.follow(&self.objects);
+            changed = true;
+        }
+        if now_ns >= self.poll_at_ns || peers_changed {
+            self.poll_at_ns = now_ns.saturating_add(POLL_NS);
+            changed |= self.peers.look(self.index, &self.page, world);
+            self.counts.bad_pages = self.peers.bad_pages();
+            self.read_meter(world);
+            self.say_busy(now_ns, world.busy(self.index));
+        }
+        changed
+    }
+
+    /// Moves layout and gate on with the clock. `extra_ns`: calls for other cards that come before this card's own.
+    pub(crate) fn advance(&mut self, now_ns: u64, extra_ns: u64, peers: &[Page]) {
+        self.review(now_ns, extra_ns);
+        let leads = self.leads(extra_ns);
+        let (view, trim) = (&self.view, &mut self.trim);
+        let trimmed = view.is_trimmed() && self.metered;
+        let mut lengths = |length_ns: u64| match trimmed {
+            true => trim.next_length_ns(length_ns),
+            false => length_ns,
+        };
+        if self
+            .phase
+            .advance(view.cycle.as_ref(), now_ns, leads, &mut lengths)
+            == Course::Missed
+        {
+            self.counts.late += 1;
+        }
+        self.borrow(now_ns, leads, peers);
+        self.watch(now_ns);
+    }
+
+    /// The call that the gate needs now.
+    pub(crate) fn gate_lever(&mut self, now_ns: u64) -> Option<Lever> {
+        if now_ns < self.retry_at_ns {
+            return None;
+        }
+        let toward = match self.wants_open(now_ns) {
+            true => Toward::Open,
+            false => Toward::Closed,
+        };
+        self.doors.pull(self.index, toward, false)
+    }
+
+    /// The question that the driver is still to be asked.
+    pub(crate) fn probe_lever(&mut self, now_ns: u64) -> Option<Lever> {
+        if self.probe.is_done() || now_ns < self.retry_at_ns || self.stopping {
+            return None;
+        }
+        let slice_us = self.view.slice_us;
+        let group = self
+            .objects
+            .groups
+            .iter()
+            .find(|group| group.engine == Engine::Graphics)?;
+        self.probe
+            .pull(self.index, group, slice_us, &mut self.doors)
+    }
+
+    /// The call that a group's slice or place needs.
+    pub(crate) fn setting_lever(&mut self, now_ns: u64) -> Option<Lever> {
+        if now_ns < self.retry_at_ns || self.stopping {
+            return None;
+        }
+        let wanted = self.wanted();
+        self.settings.pull(self.index, &self.objects, wanted)
+    }
+
+    /// Takes in what became of a call.
+    pub(crate) fn answered(
+        &mut self,
+        lever: &Lever,
+        purpose: Purpose,
+        took_ns: u64,
+        now_ns: u64,
+        answer: &Result<Option<u64>, LeverError>,
+        fail: Fail,
+    ) {
+        self.counts.calls += 1;
+        match answer {
+            // A call that did not reach the driver says nothing about it.
+            Err(LeverError::Lost(_)) => self.counts.lost += 1,
+            _ => self.time(lever, took_ns, now_ns, fail),
+        }
+        let moved = match answer {
+            Ok(_) => Moved::Yes,
+            Err(LeverError::Gone) => Moved::Gone,
+            Err(LeverError::Status(_)) => Moved::Refused,
+            Err(LeverError::Lost(_)) => Moved::Lost,
+        };
+        self.doors.moved(lever, moved);
+        match moved {
+            Moved::Yes => (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS),
+            Moved::Gone => self.stale = true,
+            Moved::Refused => self.counts.refused += 1,
+            Moved::Lost => {
+                self.settings.lost(lever);
+                self.back_off(now_ns);
+            }
+        }
+        let status = match answer {
+            Err(LeverError::Status(status)) => Some(*status),
+            _ => None,
+        };
+        match purpose {
+            Purpose::Probe => {
+                self.probe.answered(answer);
+                self.doors.follow(&self.objects, self.probe.learnt().hinge);
+                self.peers.touch();
+            }
+            Purpose::Gate => self.gate_answered(status, now_ns),
+            Purpose::Setting => match (lever, status) {
+                (Lever::Interleave { .. }, Some(_)) => self.first_refused = true,
+                (_, Some(status)) => self.probe.refuse_slices(status),
+                _ => {}
+            },
+        }
+    }
+
+    /// When something has to be done next, if nothing happens.
+    pub(crate) fn wake_ns(&self, now_ns: u64, extra_ns: u64) -> u64 {
+        let mut wake_ns = self.poll_at_ns;
+        let leads = self.leads(extra_ns);
+        if let Some((at_ns, lead_ns)) = self.phase.edge(leads) {
+            wake_ns = wake_ns.min(at_ns.saturating_sub(lead_ns));
+        }
+        if self.view.until_ns < u64::MAX {
+            wake_ns = wake_ns.min(self.view.until_ns.saturating_sub(leads.open_ns));
+        }
+        for at_ns in [
+            self.forced_until_ns,
+            self.borrowed_until_ns.saturating_sub(leads.close_ns),
+            self.look_at_lenders_ns,
+            self.retry_at_ns,
+        ] {
+            if at_ns > now_ns {
+                wake_ns = wake_ns.min(at_ns);
+            }
+        }
+        if let Some(since_ns) = self.closed_since_ns {
+            wake_ns = wake_ns.min(since_ns.saturating_add(CLOSED_MAX_NS - RESCUE_NS));
+        }
+        // Time goes on even where one of these was due and nothing could be done.
+        wake_ns.max(now_ns.saturating_add(1_000))
+    }
+
+    /// The gate's next edge and its lead, for the order of calls among cards.
+    pub(crate) fn edge(&self) -> Option<(u64, u64)> {
+        self.phase.edge(self.leads(0))
+    }
+
+    /// Brings the container's own slot up to date, before a call is made that it speaks of.
+    pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Surroundings) {
+        let gate = if self.doors.any_closed() {
+            GateState::Closed
+        } else {
+            GateState::Open
+        };
+        if gate != self.page.gate {
+            self.page.gate = gate;
+            self.page.gate_since_ns = now_ns;
+        }
+        self.page.tier = self.probe.is_done().then(|| self.tier());
+        let alike = self.published.as_ref().is_some_and(|published| {
+            published.gate == self.page.gate
+                && published.now == self.page.now
+                && published.next == self.page.next
+                && published.tier == self.page.tier
+                && published.busy_until_ns == self.page.busy_until_ns
+                && (gate == GateState::Open || self.recovery_is_whole())
+        });
+        if alike {
+            return;
+        }
+        self.write_recovery(world);
+        self.page.used_ns = self.meter.last().map(|used| used.used_ns);
+        self.page.latency_ns = self.all.lead_ns();
+        if let Err(error) = world.table(self.index).publish(&self.page) {
+            // Peers see it late; whoever has to open the gate knows the channels from the journal.
+            tracing::warn!(card = self.index, "{}", chain(&error));
+        }
+        self.published = Some(self.page.clone());
+    }
+
+    /// Whether nothing is closed any more.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.doors.any_closed()
+    }
+
+    /// What the card's gate is now.
+    pub(crate) fn gate(&self, now_ns: u64) -> Gate {
+        if self.wants_open(now_ns) {
+            return Gate::Open;
+        }
+        Gate::Closed {
+            opens_at_ns: match self.phase {
+                Phase::Closed { start_ns, .. } if start_ns < u64::MAX => start_ns,
+                _ => self.view.until_ns.min(now_ns.saturating_add(CLOSED_MAX_NS)),
+            },
+        }
+    }
+
+    /// See [`Status`].
+    pub(crate) fn status(&self, now_ns: u64) -> Status {
+        let learnt = self.probe.learnt();
+        let resting = self.breaker.resting(now_ns).filter(|_| self.resting);
+        let tier = self.probe.is_done().then(|| match resting {
+            Some(_) => self.tier().min(Tier::Slices),
+            None => self.tier(),
+        });
+        let reason = resting
+            .map(|until_ns| Reason::Slow { until_ns })
+            .or_else(|| {
+                learnt.gate_refused.map(|(lever, status)| Reason::Refused {
+                    lever: lever.to_owned(),
+                    status,
+                })
+            })
+            .or_else(|| {
+                learnt.slices_refused.map(|status| Reason::Refused {
+                    lever: "SET_TIMESLICE".to_owned(),
+                    status,
+                })
+            });
+        let needs_slices = Tier::needed(&self.terms) == Tier::Slices;
+        let holds = tier.is_none_or(|tier| tier >= Tier::needed(&self.terms))
+            && !(needs_slices && learnt.slices_refused.is_some());
+        let share = self.view.share.as_ref();
+        Status {
+            terms: self.terms,
+            tier,
+            reason,
+            holds,
+            entitlement_ppm: share.map_or(0, |share| share.entitlement_ppm),
+            gate: self.gate(now_ns),
+            window_ns: self.view.cycle.as_ref().map_or(0, |cycle| cycle.window_ns),
+            slice_us: self.wanted().slice_us.unwrap_or(0),
+            tenants: u32::try_from(self.view.layout.shares.len()).unwrap_or(u32::MAX),
+            ratio_enforced: (self.terms.priority == Priority::High)
+                .then(|| self.metered && learnt.slices_refused.is_none()),
+            latency: self.all.summary(),
+            counts: self.counts,
+        }
+    }
+
+    fn tier(&self) -> Tier {
+        let learnt = self.probe.learnt();
+        match (learnt.hinge, learnt.slices_refused) {
+            (Hinge::Channels, _) => Tier::Gate,
+            (Hinge::Groups, _) => Tier::Schedule,
+            (Hinge::None, None) => Tier::Slices,
+            (Hinge::None, Some(_)) => Tier::Freezer,
+        }
+    }
+
+    fn leads(&self, extra_ns: u64) -> Leads {
+        let calls = self.doors.calls();
+        let lead = |timing: &Timing| {
+            timing
+                .lead_ns()
+                .saturating_mul(calls)
+                .saturating_add(extra_ns)
+                .min(20_000_000)
+        };
+        Leads {
+            open_ns: lead(&self.opening),
+            close_ns: lead(&self.closing),
+        }
+    }
+
+    /// Whether the gate's means work and are not resting.
+    fn means(&self) -> Means {
+        match self.probe.learnt().hinge {
+            Hinge::None => Means::Slices,
+            _ if self.resting => Means::Slices,
+            _ => Means::Gate,
+        }
+    }
+
+    fn wants_open(&self, now_ns: u64) -> bool {
+        self.stopping
+            || self.means() == Means::Slices
+            || !matches!(self.phase, Phase::Closed { .. })
+            || now_ns < self.forced_until_ns
+            || now_ns
+                < self
+                    .borrowed_until_ns
+                    .saturating_sub(self.closing.lead_ns())
+    }
+
+    fn wanted(&self) -> Wanted {
+        let learnt = self.probe.learnt();
+        let share = self.view.share.as_ref();
+        let slice_us = share
+            .and_then(|share| share.capped_slice_us)
+            .filter(|_| self.capped == Capped::Yes)
+            .unwrap_or(self.view.slice_us);
+        Wanted {
+            slice_us: learnt.slices_refused.is_none().then_some(slice_us),
+            first: match self.terms.priority {
+                _ if self.first_refused => First::Refused,
+                Priority::High if self.capped == Capped::No => First::Yes,
+                _ => First::No,
+            },
+        }
+    }
+
+    /// Reckons the layout again where it has to be: when somebody begins to count as something else, and, where that was not announced, at the next
+    /// start of a window, so that all who have noticed by then switch together.
+    fn review(&mut self, now_ns: u64, extra_ns: u64) {
+        let at_ns = now_ns.saturating_add(self.leads(extra_ns).open_ns);
+        let resting = self.breaker.resting(now_ns).is_some() && self.resting;
+        if resting != self.resting {
+            self.resting = resting;
+            self.peers.touch();
+        }
+        if self.peers.take_touched() {
+            let window_ns = self.view.layout.window_ns.max(1);
+            let start_ns = at_ns.div_ceil(window_ns).saturating_mul(window_ns);
+            self.view.until_ns = self.view.until_ns.min(start_ns);
+        }
+        let first = self.published.is_none();
+        if at_ns < self.view.until_ns && !first {
+            return;
+        }
+        let mut view = View::at(
+            &self.rules,
+            self.peers.pages(),
+            &self.page.key,
+            at_ns,
+            self.means(),
+        );
+        if view.share.is_none() && self.ran_before {
+            view.cycle = None;
+        }
+        let before = std::mem::replace(&mut self.view, view);
+        let same_share = match (&before.share, &self.view.share) {
+            (Some(before), Some(after)) => before.entitlement_ppm == after.entitlement_ppm,
+            _ => false,
+        };
+        if !same_share || before.layout.window_ns != self.view.layout.window_ns {
+            self.trim.reset();
+            self.meter.restart();
+        }
+        if before.cycle != self.view.cycle || first {
+            let leads = self.leads(extra_ns);
+            let (view, trim) = (&self.view, &mut self.trim);
+            let trimmed = view.is_trimmed() && self.metered;
+            let mut lengths = |length_ns: u64| match trimmed {
+                true => trim.next_length_ns(length_ns),
+                false => length_ns,
+            };
+            self.phase = Phase::begin(view.cycle.as_ref(), now_ns, leads, &mut lengths);
+            self.borrowed_until_ns = 0;
+        }
+        self.look_at_lenders_ns = if self.lends() { now_ns } else { u64::MAX };
+    }
+
+    fn lends(&self) -> bool {
+        self.view.share.as_ref().is_some_and(|share| share.lends)
+    }
+
+    /// Opens in the segment of a neighbour that has no work and lends it.
+    fn borrow(&mut self, now_ns: u64, leads: Leads, peers: &[Page]) {
+        if !self.lends() || !matches!(self.phase, Phase::Closed { .. }) {
+            self.borrowed_until_ns = 0;
+            return;
+        }
+        let at_ns = now_ns.saturating_add(leads.open_ns);
+        let idle = |key: &str| {
+            if key == self.page.key {
+                return self.page.busy_at(now_ns) != Some(true);
+            }
+            peers
+                .iter()
+                .find(|page| page.key == key)
+                .is_some_and(|page| page.busy_at(now_ns) == Some(false))
+        };
+        self.borrowed_until_ns = if self.view.layout.borrows(&self.page.key, at_ns, idle) {
+            self.view.lent_until_ns(at_ns).unwrap_or(0)
+        } else {
+            0
+        };
+        self.look_at_lenders_ns = self
+            .view
+            .next_lender_ns(at_ns)
+            .map_or(u64::MAX, |edge_ns| edge_ns.saturating_sub(leads.open_ns));
+    }
+
+    /// No gate stays closed for longer than [`CLOSED_MAX_NS`], whatever the table or the trim says.
+    fn watch(&mut self, now_ns: u64) {
+        if self.wants_open(now_ns) {
+            self.closed_since_ns = None;
+            return;
+        }
+        let since_ns = *self.closed_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) >= CLOSED_MAX_NS - RESCUE_NS {
+            self.closed_since_ns = None;
+            self.counts.late += 1;
+            self.forced_until_ns = now_ns.saturating_add(POLL_NS);
+        }
+    }
+
+    fn read_meter(&mut self, world: &mut dyn Surroundings) {
+        let used = world.used(self.index);
+        self.metered = used.is_some();
+        if let Some(used) = used {
+            self.meter.sample(used, world.busy(self.index));
+        }
+        let online = self.terms.priority == Priority::High;
+        self.capped = if online && self.metered {
+            self.meter.capped(self.rules.prio_ratio_percent)
+        } else {
+            Capped::No
+        };
+    }
+
+    /// After a close: whole windows lie between two of them.
+    pub(crate) fn after_close(&mut self, world: &mut dyn Surroundings) {
+        if !self.view.is_trimmed() || !self.metered {
+            return;
+        }
+        if let Some(used) = world.used(self.index) {
+            self.meter.sample(used, world.busy(self.index));
+        }
+        let Some(measured) = self.meter.measured() else {
+            return;
+        };
+        if let Some(share) = &self.view.share {
+            self.trim.measure(
+                measured.used_ns,
+                measured.elapsed_ns,
+                share.entitlement_ppm,
+                self.view.layout.window_ns,
+                measured.demand,
+            );
+        }
+    }
+
+    /// Says in the slot whether there is work, where anybody may lend by it.
+    fn say_busy(&mut self, now_ns: u64, busy: Option<bool>) {
+        if !self.lends() {
+            self.page.busy_until_ns = None;
+            return;
+        }
+        let busy = busy.or_else(|| self.meter.seems_busy(now_ns));
+        let until_ns = self.page.busy_until_ns;
+        self.page.busy_until_ns = match (busy, until_ns) {
+            (None, _) => None,
+            // Said anew only when it is about to lapse.
+            (Some(true), Some(until_ns)) if until_ns > now_ns.saturating_add(BUSY_NS / 2) => {
+                Some(until_ns)
+            }
+            (Some(true), _) => Some(now_ns.saturating_add(BUSY_NS)),
+            (Some(false), Some(until_ns)) => Some(until_ns.min(now_ns)),
+            (Some(false), None) => Some(now_ns),
+        };
+    }
+
+    fn time(&mut self, lever: &Lever, took_ns: u64, now_ns: u64, fail: Fail) {
+        self.all.record(took_ns);
+        match lever {
+            Lever::Open { .. } | Lever::Schedule { on: true, .. } => self.opening.record(took_ns),
+            Lever::Close {
+                after_slice: false, ..
+            }
+            | Lever::Schedule { on: false, .. } => self.closing.record(took_ns),
+            _ => {}
+        }
+        if took_ns > SLOW_NS {
+            self.counts.slow += 1;
+        }
+        if self.breaker.record(now_ns, took_ns) == Verdict::Broken {
+            self.counts.alarms += 1;
+            tracing::warn!(
+                card = self.index,
+                took_ms = took_ns / 1_000_000,
+                "calls to the driver are slow"
+            );
+            if fail == Fail::Open {
+                self.resting = true;
+                self.peers.touch();
+                self.view.until_ns = now_ns;
+            }
+        }
+    }
+
+    fn gate_answered(&mut self, status: Option<u32>, now_ns: u64) {
+        let Some(status) = status else {
+            self.refusals = 0;
+            return;
+        };
+        self.refusals += 1;
+        self.back_off(now_ns);
+        if self.refusals >= REFUSALS || status == NOT_SUPPORTED {
+            self.refusals = 0;
+            let lever = self.probe.learnt().hinge.lever();
+            self.probe.demote(lever, status);
+            self.counts.alarms += 1;
+            tracing::warn!(
+                card = self.index,
+                status,
+                lever,
+                "the driver refuses the gate"
+            );
+            self.doors.follow(&self.objects, self.probe.learnt().hinge);
+            self.view.until_ns = now_ns;
+        }
+    }
+
+    fn back_off(&mut self, now_ns: u64) {
+        self.retry_at_ns = now_ns.saturating_add(self.retry_ns);
+        self.retry_ns = (self.retry_ns * 2).min(RETRY_MAX_NS);
+    }
+
+    /// Whether the slot names every channel that may be closed.
+    fn recovery_is_whole(&self) -> bool {
+        let Some(published) = &self.published else {
+            return false;
+        };
+        let named = &published.recovery.channels;
+        named.len() == CHANNELS_MAX
+            || gated_channels(&self.objects).all(|channel| named.contains(&channel))
+    }
+
+    fn write_recovery(&mut self, world: &dyn Surroundings) {
+        let recovery = &mut self.page.recovery;
+        recovery.channels.clear();
+        recovery
+            .channels
+            .extend(gated_channels(&self.objects).take(CHANNELS_MAX));
+        recovery.clients.clear();
+        for channel in &recovery.channels {
+            let known = |client: u32| {
+                recovery
+                    .clients
+                    .iter()
+                    .any(|reached| reached.client == client)
+            };
+            if !known(channel.client) && recovery.clients.len() < CLIENTS_MAX {
+                recovery
+                    .clients
+                    .push(world.reach(self.index, channel.client));
+            }
+        }
+    }
+}
+
+fn gated_channels(objects: &Objects) -> impl Iterator<Item = RecoveryChannel> + '_ {
+    let graphics = objects
+        .groups
+        .iter()
+        .filter(|group| group.engine == Engine::Graphics);
+    graphics
+        .flat_map(|group| &group.channels)
+        .map(|channel| RecoveryChannel {
+            client: channel.client,
+            handle: channel.handle,
+        })
+}
+
+/// Whether a page that a dead owner left is of this container's life and of this boot.
+fn of_this_life(left: &Page, setup: &Setup, now_ns: u64) -> bool {
+    if left.join_ns > now_ns {
+        return false;
+    }
+    let process = (left.recovery.init_pid, left.recovery.init_start_time);
+    left.join_ns == setup.join_ns
+        || setup
+            .process
+            .is_some_and(|(pid, start_time)| (pid.cast_unsigned(), start_time) == process)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,218 @@
+//! What the card's account says of a container, over the last second.
+
+use std::collections::VecDeque;
+
+use plan::Demand;
+
+use crate::world::Used;
+
+/// Over how long priority's upper bound is meant.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Samples are taken about every 50 ms.
+const SAMPLES_MAX: usize = 64;
+
+/// After its last use of the card a container counts as busy for this long, where only the meter tells: it may have waited for its segment.
+const IDLE_AFTER_NS: u64 = 600_000_000;
+
+/// Samples of the account.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    samples: VecDeque<Used>,
+    last_rise_ns: Option<u64>,
+    /// Since the last measurement for the trim.
+    trimmed: Option<Used>,
+    demand: Option<Demand>,
+    capped: Capped,
+}
+
+/// Whether a container of high priority has had more than its bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Capped {
+    /// It has.
+    Yes,
+    /// It has not.
+    #[default]
+    No,
+}
+
+/// A second of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Measured {
+    pub(crate) used_ns: u64,
+    pub(crate) elapsed_ns: u64,
+    pub(crate) demand: Demand,
+}
+
+impl Meter {
+    /// Takes in a sample, and whether the container had work when it was taken.
+    pub(crate) fn sample(&mut self, used: Used, busy: Option<bool>) {
+        if let Some(last) = self.samples.back() {
+            if used.at_ns <= last.at_ns {
+                return;
+            }
+            if used.used_ns < last.used_ns {
+                // The account began anew.
+                *self = Self::default();
+            } else if used.used_ns > last.used_ns {
+                self.last_rise_ns = Some(used.at_ns);
+            }
+        }
+        self.demand = match (self.demand, busy) {
+            (_, None) => Some(Demand::Unknown),
+            (None | Some(Demand::Backlogged), Some(true)) => Some(Demand::Backlogged),
+            (Some(before), Some(true)) => Some(before),
+            (Some(Demand::Unknown), Some(false)) => Some(Demand::Unknown),
+            (_, Some(false)) => Some(Demand::Idle),
+        };
+        self.samples.push_back(used);
+        while self.samples.len() > SAMPLES_MAX
+            || self
+                .samples
+                .get(1)
+                .is_some_and(|second| used.at_ns.saturating_sub(second.at_ns) >= SECOND_NS)
+        {
+            self.samples.pop_front();
+        }
+    }
+
+    /// The last sample.
+    pub(crate) fn last(&self) -> Option<Used> {
+        self.samples.back().copied()
+    }
+
+    /// Whether the container had work lately, by its use alone; `None` before it could be told.
+    pub(crate) fn seems_busy(&self, now_ns: u64) -> Option<bool> {
+        self.samples.back()?;
+        Some(
+            self.last_rise_ns
+                .is_some_and(|rise_ns| now_ns.saturating_sub(rise_ns) < IDLE_AFTER_NS),
+        )
+    }
+
+    /// Use since the last call of this, when a second has passed; asked for when the gate has just closed, so that whole windows are measured.
+    pub(crate) fn measured(&mut self) -> Option<Measured> {
+        let last = self.last()?;
+        let Some(from) = self.trimmed else {
+            self.trimmed = Some(last);
+            self.demand = None;
+            return None;
+        };
+        let elapsed_ns = last.at_ns.saturating_sub(from.at_ns);
+        if elapsed_ns < SECOND_NS - SECOND_NS / 32 {
+            return None;
+        }
+        let demand = self.demand.take().unwrap_or(Demand::Unknown);
+        self.trimmed = Some(last);
+        Some(Measured {
+            used_ns: last.used_ns.saturating_sub(from.used_ns),
+            elapsed_ns,
+            demand,
+        })
+    }
+
+    /// What is measured next belongs to other terms.
+    pub(crate) fn restart(&mut self) {
+        self.trimmed = None;
+        self.demand = None;
+    }
+
+    /// Whether more than this part of the last second was used. Once above, it must fall below seven eighths of it.
+    pub(crate) fn capped(&mut self, ratio_percent: u32) -> Capped {
+        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
+            return self.capped;
+        };
+        let bound_ns = SECOND_NS / 100 * u64::from(ratio_percent);
+        // What is older than a second counts in part.
+        let elapsed_ns = last.at_ns.saturating_sub(first.at_ns).max(1);
+        let used_ns = last.used_ns.saturating_sub(first.used_ns);
+        let used_ns = if elapsed_ns > SECOND_NS {
+            u64::try_from(u128::from(used_ns) * u128::from(SECOND_NS) / u128::from(elapsed_ns))
+                .unwrap_or(u64::MAX)
+        } else {
+            used_ns
+        };
+        self.capped = match self.capped {
+            Capped::No if used_ns >= bound_ns => Capped::Yes,
+            Capped::Yes if used_ns < bound_ns - bound_ns / 8 => Capped::No,
+            same => same,
+        };
+        self.capped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn run(meter: &mut Meter, from_ms: u64, to_ms: u64, percent: u64, used: &mut u64) {
+        for at_ms in (from_ms..to_ms).step_by(50) {
+            *used += 50 * MS * percent / 100;
+            meter.sample(
+                Used {
+                    used_ns: *used,
+                    at_ns: (at_ms + 50) * MS,
+                },
+                None,
+            );
+        }
+    }
+
+    #[test]
+    fn priority_is_bounded_over_the_last_second_and_freed_again() {
+        let (mut meter, mut used) = (Meter::default(), 0);
+        run(&mut meter, 0, 700, 100, &mut used);
+        assert_eq!(meter.capped(80), Capped::No);
+        run(&mut meter, 700, 1_000, 100, &mut used);
+        assert_eq!(meter.capped(80), Capped::Yes);
+        run(&mut meter, 1_000, 2_500, 78, &mut used);
+        assert_eq!(meter.capped(80), Capped::Yes);
+        run(&mut meter, 2_500, 3_500, 30, &mut used);
+        assert_eq!(meter.capped(80), Capped::No);
+    }
+
+    #[test]
+    fn a_second_is_measured_once_and_idleness_is_remembered() {
+        let mut meter = Meter::default();
+        let mut measured = Vec::new();
+        for tick in 0..=41_u64 {
+            let used = Used {
+                used_ns: tick * 10 * MS,
+                at_ns: tick * 50 * MS,
+            };
+            meter.sample(used, Some(tick != 30));
+            measured.extend(meter.measured());
+        }
+        assert_eq!(
+            measured,
+            [
+                Measured {
+                    used_ns: 200 * MS,
+                    elapsed_ns: 1_000 * MS,
+                    demand: Demand::Backlogged
+                },
+                Measured {
+                    used_ns: 200 * MS,
+                    elapsed_ns: 1_000 * MS,
+                    demand: Demand::Idle
+                }
+            ]
+        );
+    }
+
+    #[test]
+    fn an_account_that_begins_anew_or_stands_still_harms_nobody() {
+        let mut meter = Meter::default();
+        let used = |used_ns, at_ns| Used { used_ns, at_ns };
+        meter.sample(used(5, 10), None);
+        meter.sample(used(6, 10), None);
+        assert_eq!(meter.last(), Some(used(5, 10)));
+        meter.sample(used(u64::MAX, 20), None);
+        meter.sample(used(0, 30), None);
+        meter.sample(used(0, u64::MAX), None);
+        assert_eq!(meter.seems_busy(u64::MAX), Some(false));
+        assert_eq!(meter.capped(80), Capped::No);
+    }
+}

@@ -1,0 +1,150 @@
+//! What the table says of everyone on a card, with the terms that admission granted.
+
+use plan::{Page, Terms};
+
+use crate::table::Changes;
+use crate::world::Surroundings;
+
+/// Admission is asked at each change, and at every so many looks.
+const LOOKS_PER_QUESTION: u32 = 20;
+
+/// How many questions long a container's former terms are believed after admission has granted others: until its change has come about.
+const FORMER_QUESTIONS: u32 = 4;
+
+/// The pages that a layout is made of.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    /// Peers' as of the last look at which they had changed, and the container's own, which is the last.
+    pages: Vec<Page>,
+    granted: Vec<Granted>,
+    bad_pages: u64,
+    looks: u32,
+    touched: bool,
+}
+
+#[derive(Debug)]
+struct Granted {
+    key: String,
+    terms: Terms,
+    former: Option<(Terms, u32)>,
+}
+
+impl Peers {
+    /// Looks at the table; says whether something has changed that layouts depend on.
+    pub(crate) fn look(&mut self, card: usize, own: &Page, world: &mut dyn Surroundings) -> bool {
+        match world.table(card).refresh() {
+            Ok(seen) => {
+                self.bad_pages = seen.bad_pages;
+                let changed = seen.changes == Changes::Some || self.pages.is_empty();
+                self.looks = self.looks.wrapping_add(1);
+                let ask = changed || self.looks.is_multiple_of(LOOKS_PER_QUESTION);
+                let regranted = ask && self.ask_admission(card, world);
+                if changed || regranted {
+                    self.gather(card, own, world);
+                    return true;
+                }
+                false
+            }
+            Err(error) => {
+                tracing::debug!(card, %error, "the slots cannot be read");
+                false
+            }
+        }
+    }
+
+    /// The container's own page is another.
+    pub(crate) fn say(&mut self, own: &Page) {
+        if let Some(last) = self.pages.last_mut() {
+            own.clone_into(last);
+        }
+        self.touched = true;
+    }
+
+    /// Something else that layouts depend on is another.
+    pub(crate) fn touch(&mut self) {
+        self.touched = true;
+    }
+
+    /// Whether anything has changed since this was last asked.
+    pub(crate) fn take_touched(&mut self) -> bool {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Everyone's pages, the container's own among them.
+    pub(crate) fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+
+    /// Files of living owners that are no pages.
+    pub(crate) fn bad_pages(&self) -> u64 {
+        self.bad_pages
+    }
+
+    fn gather(&mut self, card: usize, own: &Page, world: &mut dyn Surroundings) {
+        self.pages.clear();
+        let peers = world.table(card).peers();
+        // A page that names this container is not a peer's.
+        let peers = peers.iter().filter(|page| page.key != own.key);
+        self.pages.extend(peers.cloned());
+        for page in &mut self.pages {
+            if let Some(granted) = self.granted.iter().find(|granted| granted.key == page.key) {
+                granted.correct(page);
+            }
+        }
+        self.pages.push(own.clone());
+        self.touched = true;
+    }
+
+    /// Where admission can be asked: its word stands before a page's. Says whether it is another than before.
+    fn ask_admission(&mut self, card: usize, world: &mut dyn Surroundings) -> bool {
+        let keys: Vec<String> = {
+            let peers = world.table(card).peers();
+            peers.iter().map(|page| page.key.clone()).collect()
+        };
+        let mut regranted = false;
+        self.granted.retain(|granted| keys.contains(&granted.key));
+        for key in keys {
+            let Some(terms) = world.admitted(card, &key) else {
+                continue;
+            };
+            match self.granted.iter_mut().find(|granted| granted.key == key) {
+                None => {
+                    regranted = true;
+                    self.granted.push(Granted {
+                        key,
+                        terms,
+                        former: None,
+                    });
+                }
+                Some(granted) if granted.terms != terms => {
+                    regranted = true;
+                    granted.former = Some((granted.terms, FORMER_QUESTIONS));
+                    granted.terms = terms;
+                }
+                Some(granted) => {
+                    if let Some((_, left)) = &mut granted.former {
+                        *left -= 1;
+                        if *left == 0 {
+                            granted.former = None;
+                            regranted = true;
+                        }
+                    }
+                }
+            }
+        }
+        regranted
+    }
+}
+
+impl Granted {
+    fn correct(&self, page: &mut Page) {
+        let next = page.next.as_mut().map(|next| &mut next.claim);
+        for claim in page.now.as_mut().into_iter().chain(next) {
+            let known = claim.terms == self.terms
+                || self.former.is_some_and(|(former, _)| former == claim.terms);
+            if !known {
+                claim.terms = self.terms;
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What a layout means for one container on one card.
+
+use plan::gate::Gate as Turns;
+use plan::slot::Next;
+use plan::terms::{Policy, Priority};
+use plan::{CardRules, Layout, Page, Promise, Share, Tenant, Terms, epochs, layout};
+
+use crate::cycle::{Cycle, LAP_NS, Span};
+
+/// Of a segment that must be exact, this part at most is added to each end: if the neighbours are idle, it is what the container gains.
+const LAP_PART: u64 = 200;
+
+/// What a share is held by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// Gate and slices.
+    Gate,
+    /// Slices stand in for the gate.
+    Slices,
+}
+
+/// A layout, from when it was reckoned until it has to be reckoned again.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Of everyone that counts.
+    pub(crate) layout: Layout,
+    /// The container's own; `None` while it does not count yet.
+    pub(crate) share: Option<Share>,
+    /// When its gate is open; `None`: always.
+    pub(crate) cycle: Option<Cycle>,
+    /// Timeslice of its groups.
+    pub(crate) slice_us: u64,
+    /// When somebody counts as something else.
+    pub(crate) until_ns: u64,
+}
+
+impl View {
+    /// The view at a time. `pages` are those of all who live, the container's own among them.
+    pub(crate) fn at(
+        rules: &CardRules,
+        pages: &[Page],
+        key: &str,
+        at_ns: u64,
+        means: Means,
+    ) -> Self {
+        let tenants = epochs::tenants(pages, at_ns);
+        let reckoned = layout(rules, &rules.costs, &tenants);
+        let share = reckoned.share(key).cloned();
+        let own = pages.iter().find(|page| page.key == key);
+        let (cycle, slice_us) = match &share {
+            Some(share) => (cycle(share, &reckoned, &tenants), share.slice_us),
+            None => (
+                early(rules, pages, key, own.and_then(|page| page.next)),
+                plan::slice::quantise_us(plan::slice::LEAST_US),
+            ),
+        };
+        let (cycle, slice_us) = match (means, cycle) {
+            (Means::Gate, cycle) => (cycle, slice_us),
+            (Means::Slices, None) => (None, slice_us),
+            (Means::Slices, Some(_)) => {
+                let soft = soft_slice_us(rules, &tenants, key);
+                (None, soft.unwrap_or(slice_us))
+            }
+        };
+        Self {
+            share,
+            cycle,
+            slice_us,
+            until_ns: epochs::next_after(pages, at_ns).unwrap_or(u64::MAX),
+            layout: reckoned,
+        }
+    }
+
+    /// Whether the meter may trim its segments.
+    pub(crate) fn is_trimmed(&self) -> bool {
+        self.cycle.is_some()
+            && self
+                .share
+                .as_ref()
+                .is_some_and(|share| share.promise == Promise::Exactly)
+    }
+
+    /// The end of the segment that is open at this time and that others may use while its owner is idle.
+    pub(crate) fn lent_until_ns(&self, at_ns: u64) -> Option<u64> {
+        let window_ns = self.layout.window_ns;
+        self.layout
+            .shares
+            .iter()
+            .filter(|share| share.lends)
+            .find_map(|share| share.gate.segment_at(window_ns, at_ns))
+            .map(|(_, end_ns)| end_ns)
+    }
+
+    /// When one of the segments that are lent next begins or ends.
+    pub(crate) fn next_lender_ns(&self, after_ns: u64) -> Option<u64> {
+        let window_ns = self.layout.window_ns;
+        self.layout
+            .shares
+            .iter()
+            .filter(|share| share.lends)
+            .filter_map(|share| share.gate.next_edge(window_ns, after_ns))
+            .map(|edge| edge.at_ns)
+            .min()
+    }
+}
+
+/// A container that does not count yet is kept out of others' segments, if it will be gated at all.
+fn early(rules: &CardRules, pages: &[Page], key: &str, next: Option<Next>) -> Option<Cycle> {
+    let at_ns = next?.at_ns;
+    let then = layout(rules, &rules.costs, &epochs::tenants(pages, at_ns));
+    then.share(key)
+        .is_some_and(|share| share.gate.is_gated())
+        .then(|| Cycle {
+            window_ns: then.window_ns,
+            spans: Vec::new(),
+        })
+}
+
+fn cycle(share: &Share, layout: &Layout, tenants: &[Tenant]) -> Option<Cycle> {
+    let segments = match &share.gate {
+        Turns::Open => return None,
+        closed_or_wheel => closed_or_wheel.segments(),
+    };
+    let window_ns = layout.window_ns.max(1);
+    // Only who may have work now shares a lap.
+    let present = |other: &&Share| {
+        other.gate != share.gate
+            && tenants
+                .iter()
+                .any(|tenant| tenant.key == other.key && tenant.groups > 0)
+    };
+    let others = || {
+        layout
+            .shares
+            .iter()
+            .filter(present)
+            .flat_map(|other| other.gate.segments())
+    };
+    let spans = segments
+        .iter()
+        .map(|segment| {
+            let lap_ns = match share.promise {
+                Promise::Exactly => (LAP_NS / 2).min(segment.length_ns / LAP_PART),
+                _ => LAP_NS / 2,
+            };
+            let begins = segment.offset_ns % window_ns;
+            let ends = (segment.offset_ns + segment.length_ns) % window_ns;
+            let before =
+                others().any(|other| (other.offset_ns + other.length_ns) % window_ns == begins);
+            let after = others().any(|other| other.offset_ns % window_ns == ends);
+            Span {
+                offset_ns: segment.offset_ns,
+                length_ns: segment.length_ns,
+                before_ns: if before { lap_ns } else { 0 },
+                after_ns: if after { lap_ns } else { 0 },
+            }
+        })
+        .collect();
+    Some(Cycle { window_ns, spans })
+}
+
+/// The slice that a capped container would have if all caps were weights.
+fn soft_slice_us(rules: &CardRules, tenants: &[Tenant], key: &str) -> Option<u64> {
+    let softened: Vec<Tenant> = tenants
+        .iter()
+        .map(|tenant| Tenant {
+            terms: Terms {
+                policy: Policy::Soft,
+                percent: Some((tenant.terms.reserved_ppm(rules) / plan::PERCENT_PPM).clamp(1, 100)),
+                weight: tenant.terms.weight,
+                priority: Priority::Normal,
+            },
+            ..tenant.clone()
+        })
+        .collect();
+    let soft = layout(rules, &rules.costs, &softened);
+    soft.share(key).map(|share| share.slice_us)
+}
