@@ -600,6 +600,11 @@ pub enum Why {
         verdict::schedule::MOST_GROUPS
     )]
     TooManyGroups,
+    /// The grant says that the share must be held in full, and the driver does not let it be.
+    #[error(
+        "the container's share of the card's time cannot be held, and its grant says that it must be"
+    )]
+    NotHeld,
     /// A channel of the compute engine whose timeslice nobody could set.
     #[error("a compute channel without a channel group, where a share is held")]
     NoGroup,

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ledger::{CardSlot, Operation};
@@ -14,6 +15,7 @@ use crate::counters::Counter;
 use crate::health::{Event, EventKind, HealthStatus, Watching};
 use crate::link::FromBroker;
 use crate::peers;
+use crate::share::{ComputeStatus, NewTerms};
 
 /// Raised when an answer changes its shape.
 pub const VERSION: u32 = 2;
@@ -31,6 +33,12 @@ pub enum Request {
     SetQuota {
         /// By card.
         cards: Vec<NewQuota>,
+    },
+    /// Other terms for the container's share from now on, which admission has agreed to; see [`NewShares`]. Cards that are not
+    /// named keep theirs.
+    SetCompute {
+        /// By card.
+        cards: Vec<NewTerms>,
     },
     /// Compare the ledger with what the driver counts, now; see [`crate::health::Comparison`].
     Reconcile,
@@ -75,6 +83,13 @@ pub struct Quota {
     pub quota_bytes: u64,
     /// Held and set aside, bytes; it may be more than the quota, and new allocations are refused then.
     pub used_bytes: u64,
+}
+
+/// The answer to [`Request::SetCompute`]: the cards that were named, as they stand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewShares {
+    /// As they were named.
+    pub cards: Vec<NewTerms>,
 }
 
 /// The answer to [`Request::Upgrade`], from the keeper; anything else is `{"error": "…"}`, and the former program serves.
@@ -146,6 +161,9 @@ pub struct CardStatus {
     pub peak_bytes: u64,
     /// Allocations that did not fit.
     pub refused: u64,
+    /// Its share of the card's time; absent where nobody holds one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<ComputeStatus>,
 }
 
 /// One process.
@@ -196,7 +214,11 @@ pub struct Serving {
 ///
 /// # Errors
 /// The connection's.
-pub fn serve(stream: UnixStream, container: &Container, serving: &Serving) -> std::io::Result<()> {
+pub fn serve(
+    stream: UnixStream,
+    container: &Arc<Container>,
+    serving: &Serving,
+) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut writer = stream.try_clone()?;
@@ -210,6 +232,12 @@ pub fn serve(stream: UnixStream, container: &Container, serving: &Serving) -> st
                 Err(uuid) => serde_json::to_vec(&serde_json::json!({
                     "error": format!("the container has no share of card {uuid}")
                 }))?,
+            },
+            Ok(Request::SetCompute { cards }) => match container.share.set(container, &cards) {
+                Ok(cards) => serde_json::to_vec(&NewShares { cards })?,
+                Err(refused) => {
+                    serde_json::to_vec(&serde_json::json!({ "error": refused.to_string() }))?
+                }
             },
             Ok(Request::Reconcile) => match container.health.reconcile_now(container) {
                 Ok(comparison) => serde_json::to_vec(&comparison)?,
@@ -317,13 +345,15 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
         .slots()
         .iter()
         .zip(&snapshot.cards)
-        .map(|(slot, card)| CardStatus {
+        .zip(container.share.status(container))
+        .map(|((slot, card), compute)| CardStatus {
             uuid: slot.uuid.clone(),
             minor: slot.minor,
             quota_bytes: card.quota_bytes,
             used_bytes: card.held_bytes,
             peak_bytes: card.peak_bytes,
             refused: container.counters.value(Counter::OverQuota(card.card)),
+            compute,
         })
         .collect();
     let counters = &container.counters;

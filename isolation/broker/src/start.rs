@@ -34,6 +34,7 @@ use crate::health::{self, KernelLog};
 use crate::keeper::{self, Abandonment};
 use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
 use crate::reaper::Reaper;
+use crate::share::{self, Share, Sources};
 use crate::takeover::take_over;
 use crate::terms::Terms;
 use crate::workers::{Session, WAKE_SIGNAL};
@@ -108,6 +109,9 @@ pub enum Error {
     /// What was handed over cannot be used.
     #[error(transparent)]
     TakeOver(#[from] TakeOverError),
+    /// The container's share.
+    #[error(transparent)]
+    Share(#[from] share::Error),
 }
 
 /// A broker that could take over at once.
@@ -120,6 +124,7 @@ pub struct Standby {
     link: KeeperLink,
     plan: health::Plan,
     terms: Terms,
+    share: Share,
 }
 
 /// A broker that serves.
@@ -181,6 +186,8 @@ impl Standby {
         link.send(&hello, &[])
             .map_err(|source| Error::Keeper("greeting", source))?;
         let terms = Terms::of(&grant.isolation, dir, driver.binding());
+        let cards = grant.cards.iter().map(|card| card.uuid.clone()).collect();
+        let share = Share::new(Sources::new(plan.state_dir.clone(), grant.compute, cards));
         Ok(Self {
             dir: dir.to_owned(),
             name,
@@ -190,6 +197,7 @@ impl Standby {
             link,
             plan,
             terms,
+            share,
         })
     }
 
@@ -223,6 +231,7 @@ impl Standby {
         )?;
         container.health = health::Health::new(self.plan);
         container.terms = self.terms;
+        container.share = self.share;
         let container = Arc::new(container);
         container.board.beat();
         let mut mask = SigSet::empty();
@@ -287,6 +296,18 @@ impl Standby {
             path: PathBuf::new(),
             source,
         })?;
+        let container = &broker.container;
+        match container.share.start(container) {
+            Ok(()) => {}
+            // A container that runs must not wait for its calls as well; the share is tried again.
+            Err(error) if handed.replaced > 0 => {
+                let text = format!("{error}");
+                container
+                    .health
+                    .tell(container, health::EventKind::Share, text);
+            }
+            Err(error) => return Err(error.into()),
+        }
         let keeper = &broker.container.keeper;
         keeper
             .send(&FromBroker::Ready, &[])
@@ -353,6 +374,12 @@ impl Broker {
     /// # Errors
     /// The system's, from waiting for events.
     pub fn run(mut self) -> std::io::Result<()> {
+        let ended = self.serve();
+        self.container.share.stop();
+        ended
+    }
+
+    fn serve(&mut self) -> std::io::Result<()> {
         let mut events = [EpollEvent::empty(); 16];
         let mut looked = Instant::now();
         loop {
@@ -385,6 +412,7 @@ impl Broker {
             if looked.elapsed() >= Duration::from_millis(LOOK_MS) {
                 looked = Instant::now();
                 self.look.beat();
+                self.container.share.beat(&self.container);
                 self.sessions.retain(|_, session| !session.is_over());
                 if self.status.keeper_pid == 0 && self.abandonment().is_complete(&self.dir) {
                     tracing::info!(
@@ -501,6 +529,7 @@ impl Broker {
         for session in self.sessions.values() {
             session.end();
         }
+        self.container.share.hand_over();
         let until = Instant::now() + FINISH;
         let are_busy = || self.sessions.values().any(|session| !session.is_over());
         while are_busy() && Instant::now() < until {

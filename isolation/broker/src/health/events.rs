@@ -49,6 +49,8 @@ pub enum EventKind {
     BrokerReplaced,
     /// A quota was changed.
     QuotaChanged,
+    /// The share of a card's time: other terms, or a driver that does not let it be held.
+    Share,
 }
 
 impl EventKind {
@@ -63,6 +65,7 @@ impl EventKind {
             Self::HungCallOver => "hung_call_over",
             Self::BrokerReplaced => "broker_replaced",
             Self::QuotaChanged => "quota_changed",
+            Self::Share => "share",
         }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn course<'a>(
         Schedule::Preempt => match container.share.preempts.take(Instant::now()) {
             Some(wait) if wait.is_zero() => Course::Goes(Vec::new()),
             Some(wait) => {
-                let _held = container.share.hold();
+                let _held = container.share.wait_in_line();
                 std::thread::sleep(wait);
                 Course::Goes(Vec::new())
             }
@@ -177,6 +177,9 @@ pub(crate) fn admit(
     };
     if !is_new {
         return Ok(());
+    }
+    if container.share.is_broken(card) {
+        return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
     }
     let groups = scheduling.objects(&state.ledger, card).groups;
     let graphics = |group: &&compute::Group| group.engine == Engine::Graphics;

@@ -1,6 +1,6 @@
 //! A driver behind the trait that keeps objects as RM does, records every call, and can be made to wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,7 +13,9 @@ use driver::{
 use nix::sys::stat::fstat;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::PARAMS_WINDOW;
-use nvabi::layout::{card_info, import_object, memory_params, nvos00, nvos21, nvos54, nvos55};
+use nvabi::layout::{
+    card_info, disable_channels, import_object, memory_params, nvos00, nvos21, nvos54, nvos55,
+};
 use nvabi::{control, status};
 
 use crate::rm;
@@ -40,6 +42,10 @@ struct State {
     clients: HashMap<u32, FileId>,
     /// By client and handle: parent, bytes.
     objects: HashMap<(u32, u32), (u32, u64)>,
+    /// Channels and groups that may not run.
+    stopped: HashSet<(u32, u32)>,
+    /// By client and channel group, microseconds.
+    timeslices: HashMap<(u32, u32), u64>,
     seen: Vec<Seen>,
     next_handle: u32,
     next_client: u32,
@@ -99,6 +105,24 @@ impl Fake {
 
     pub(crate) fn client_count(&self) -> usize {
         self.lock().clients.len()
+    }
+
+    /// Whether a channel is disabled, or a channel or group off its runlist.
+    pub(crate) fn is_stopped(&self, client: u32, object: u32) -> bool {
+        self.lock().stopped.contains(&(client, object))
+    }
+
+    pub(crate) fn timeslice(&self, client: u32, group: u32) -> Option<u64> {
+        self.lock().timeslices.get(&(client, group)).copied()
+    }
+
+    /// The controls of a number that reached it.
+    pub(crate) fn controls(&self, cmd: u32) -> Vec<Seen> {
+        let mut seen = self.seen();
+        seen.retain(|seen| {
+            seen.cmd & 0xff == 0x2a && u32_at(&seen.segments[0], nvos54::CMD) == Some(cmd)
+        });
+        seen
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -241,8 +265,18 @@ fn import(state: &mut State, call: &mut Call) -> u32 {
     status::NV_OK
 }
 
-fn answer_control(state: &mut State, call: &mut Call) -> u32 {
-    let cmd = u32_at(&call.segments[0].bytes, nvos54::CMD).unwrap();
+fn answer_control(state: &mut State, file: FileId, call: &mut Call) -> u32 {
+    let word = |at| u32_at(&call.segments[0].bytes, at).unwrap();
+    let (cmd, client, object) = (
+        word(nvos54::CMD),
+        word(nvos54::H_CLIENT),
+        word(nvos54::H_OBJECT),
+    );
+    if let Some(params) = call.segments.get_mut(1)
+        && let Some(status) = schedule(state, file, (client, object), cmd, &mut params.bytes)
+    {
+        return status;
+    }
     if cmd == control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD {
         return import(state, call);
     }
@@ -254,6 +288,59 @@ fn answer_control(state: &mut State, call: &mut Call) -> u32 {
         }
     }
     status::NV_OK
+}
+
+/// The scheduler's controls. As the driver's, they want the very file that the client was made on.
+fn schedule(
+    state: &mut State,
+    file: FileId,
+    name: (u32, u32),
+    cmd: u32,
+    params: &mut [u8],
+) -> Option<u32> {
+    let (is_on, names) = match cmd {
+        control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
+            let count = u32_at(params, disable_channels::COUNT).unwrap() as usize;
+            let entry = |list: usize, index: usize| u32_at(params, list + 4 * index).unwrap();
+            let listed = (0..count).map(|index| {
+                let client = entry(disable_channels::CLIENTS, index);
+                (client, entry(disable_channels::CHANNELS, index))
+            });
+            (params[disable_channels::DISABLE] == 0, listed.collect())
+        }
+        control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE | control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE => {
+            (params[0] != 0, vec![name])
+        }
+        control::NVA06C_CTRL_CMD_SET_TIMESLICE | control::NVA06C_CTRL_CMD_GET_TIMESLICE => {
+            if !state.objects.contains_key(&name) {
+                return Some(status::NV_ERR_OBJECT_NOT_FOUND);
+            }
+            if cmd == control::NVA06C_CTRL_CMD_SET_TIMESLICE {
+                let micros = u64_at(params, 0).unwrap();
+                state.timeslices.insert(name, micros);
+            } else {
+                let micros = state.timeslices.get(&name).copied();
+                put_u64(params, 0, micros.unwrap_or(1024));
+            }
+            return Some(status::NV_OK);
+        }
+        _ => return None,
+    };
+    if state.clients.get(&name.0) != Some(&file) {
+        return Some(status::NV_ERR_INVALID_CLIENT);
+    }
+    let is_known = |name: &(u32, u32)| state.objects.contains_key(name);
+    if !is_known(&name) || !names.iter().all(is_known) {
+        return Some(status::NV_ERR_INVALID_OBJECT_HANDLE);
+    }
+    for name in names {
+        if is_on {
+            state.stopped.remove(&name);
+        } else {
+            state.stopped.insert(name);
+        }
+    }
+    Some(status::NV_OK)
 }
 
 fn dup(state: &mut State, arg: &mut [u8]) -> u32 {
@@ -339,7 +426,7 @@ impl Driver for Handle {
         let status = match call.cmd & 0xff {
             0x2b => fake.alloc(&mut state, file.id, call),
             0x29 => fake.free(&mut state, &first),
-            0x2a => answer_control(&mut state, call),
+            0x2a => answer_control(&mut state, file.id, call),
             0x34 => dup(&mut state, &mut call.segments[0].bytes),
             200 => {
                 let arg = &mut call.segments[0].bytes;

@@ -22,7 +22,9 @@ use crate::tenant::{Process, Tenant};
 
 pub(crate) struct Kept {
     pub(crate) fake: Arc<Fake>,
+    /// The state folder.
     folder: tempfile::TempDir,
+    dir: PathBuf,
     keeper: Child,
     // Held as a door holds it.
     _door: File,
@@ -38,6 +40,28 @@ impl Kept {
     }
 
     pub(crate) fn with_environment(quota_bytes: u64, environment: &[(&str, &str)]) -> Self {
+        let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
+        match Self::started(quota_bytes, environment, &native, |_| {}) {
+            Ok(kept) => kept,
+            Err((said, log)) => panic!("{said}: {log}"),
+        }
+    }
+
+    /// With a share of its card's time; `prepare` is given the state folder.
+    pub(crate) fn sharing(
+        compute: &Value,
+        prepare: impl FnOnce(&Path),
+    ) -> Result<Self, (String, String)> {
+        Self::started(1 << 30, &[], compute, prepare)
+    }
+
+    /// Or what it said instead of being ready, and its log.
+    fn started(
+        quota_bytes: u64,
+        environment: &[(&str, &str)],
+        compute: &Value,
+        prepare: impl FnOnce(&Path),
+    ) -> Result<Self, (String, String)> {
         let fake = Fake::new();
         let folder = tempfile::tempdir().unwrap();
         let nodes = folder.path().join("sim/dev");
@@ -58,18 +82,21 @@ impl Kept {
             "driver": {"kind": "sim", "socket": socket},
             "driver_version": "570.195.03",
             "cards": [{"uuid": UUID, "minor": 0, "quota_bytes": quota_bytes}],
-            "compute": {"policy": null, "percent": null, "weight": null, "priority": "normal"},
+            "compute": compute,
             "door": {"kind": "run", "pid": std::process::id()},
             "bundle": null,
             "created_at_unix_ms": 1,
         });
-        std::fs::write(folder.path().join("grant.json"), grant.to_string()).unwrap();
-        let door = File::create(folder.path().join("door.lock")).unwrap();
+        prepare(folder.path());
+        let dir = folder.path().join("vgpus/tests/kept");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("grant.json"), grant.to_string()).unwrap();
+        let door = File::create(dir.join("door.lock")).unwrap();
         assert!(sys::lock::try_exclusive(&door).unwrap());
-        let log = File::create(folder.path().join("broker.log")).unwrap();
+        let log = File::create(dir.join("broker.log")).unwrap();
         let mut keeper = Command::new(program())
             .arg("--dir")
-            .arg(folder.path())
+            .arg(&dir)
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -82,19 +109,30 @@ impl Kept {
         let kept = Self {
             fake,
             folder,
+            dir,
             keeper,
             _door: door,
         };
-        assert_eq!(said, "ready\n", "{}", kept.log());
-        kept
+        if said == "ready\n" {
+            Ok(kept)
+        } else {
+            let log = kept.log();
+            Err((said, log))
+        }
+    }
+
+    /// The container's slot on its card.
+    pub(crate) fn slot(&self) -> PathBuf {
+        let slots = self.folder.path().join("cards").join(UUID).join("slots");
+        slots.join(compute::files::file_name("tests/kept"))
     }
 
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("broker.log")).unwrap()
+        std::fs::read_to_string(self.dir.join("broker.log")).unwrap()
     }
 
     pub(crate) fn dir(&self) -> &Path {
-        self.folder.path()
+        &self.dir
     }
 
     pub(crate) fn node(&self, name: &str) -> PathBuf {
@@ -111,7 +149,7 @@ impl Kept {
     }
 
     pub(crate) fn hand_over(&self, listener: &OwnedFd, pid: u32) {
-        let stream = UnixStream::connect(self.folder.path().join("notify.sock")).unwrap();
+        let stream = UnixStream::connect(self.dir.join("notify.sock")).unwrap();
         let state = json!({"ociVersion": "1.0.2", "fds": ["seccompFd"], "pid": pid}).to_string();
         sys::fd_passing::send(stream.as_fd(), state.as_bytes(), &[listener.as_fd()]).unwrap();
     }
@@ -133,7 +171,7 @@ impl Kept {
     }
 
     pub(crate) fn ask(&self, request: &Value) -> std::io::Result<Value> {
-        let mut stream = UnixStream::connect(self.folder.path().join("control.sock"))?;
+        let mut stream = UnixStream::connect(self.dir.join("control.sock"))?;
         stream.set_read_timeout(Some(Duration::from_secs(15)))?;
         stream.write_all(format!("{request}\n").as_bytes())?;
         let mut line = String::new();

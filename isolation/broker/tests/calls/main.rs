@@ -19,6 +19,7 @@ mod memory;
 mod quota;
 mod replace;
 mod rm;
+mod share;
 mod signals;
 mod stage;
 mod tenant;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         health::TESTS,
         signals::TESTS,
         replace::TESTS,
+        share::TESTS,
     ]
     .concat();
     let is_wanted = |name: &str| {

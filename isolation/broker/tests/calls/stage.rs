@@ -11,7 +11,9 @@ use broker::container::Container;
 use broker::counters::Counter;
 use broker::health::{Health, Plan};
 use broker::reaper::Reaper;
+use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
+use cards::ComputeTerms;
 use driver::FileKind;
 use ledger::CardSlot;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -70,7 +72,16 @@ impl Stage {
         Self::planned(quota_bytes, Managed::Deny, plan)
     }
 
+    /// With a share of its card's time, which nobody holds before [`Share::start`].
+    pub(crate) fn sharing(wishes: ComputeTerms) -> Self {
+        Self::built(1 << 30, Managed::Deny, Plan::default(), wishes)
+    }
+
     fn planned(quota_bytes: u64, managed: Managed, plan: Plan) -> Self {
+        Self::built(quota_bytes, managed, plan, ComputeTerms::default())
+    }
+
+    fn built(quota_bytes: u64, managed: Managed, plan: Plan, wishes: ComputeTerms) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let fake = Fake::new();
         let folder = tempfile::tempdir().unwrap();
@@ -103,6 +114,9 @@ impl Stage {
         let mut container = container.unwrap();
         container.terms.policy.managed = managed;
         container.health = Health::new(plan);
+        let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
+        let state_dir = Some(folder.path().to_owned());
+        container.share = Share::new(Sources::new(state_dir, wishes, cards));
         let container = Arc::new(container);
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
         let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
@@ -188,6 +202,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        self.container.share.stop();
         for session in self.sessions.lock().unwrap().iter() {
             session.end();
         }

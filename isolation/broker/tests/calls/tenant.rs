@@ -8,6 +8,9 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::time::{TimeVal, TimeValLike};
 
+use nvabi::bytes::put_u32;
+use nvabi::layout::{channel_group_params, channel_params};
+
 use crate::agent::{Ask, Reply, Storm, StormReport};
 use crate::rm;
 
@@ -185,6 +188,40 @@ impl Tenant {
     ) -> Called {
         let arg = rm::alloc(client, device, handle, rm::VIDMEM, self.params_address());
         self.call(fd, rm::ALLOC, &arg, &rm::memory_params(size))
+    }
+
+    /// An object with parameters that name an engine; its status and handle.
+    pub(crate) fn on_engine(
+        &self,
+        fd: i32,
+        (client, parent): (u32, u32),
+        class: u32,
+        engine: u32,
+    ) -> (u32, u32) {
+        let arg = rm::alloc(client, parent, 0, class, self.params_address());
+        let mut params = vec![0; 512];
+        for at in [
+            channel_group_params::ENGINE_TYPE,
+            channel_params::ENGINE_TYPE,
+        ] {
+            put_u32(&mut params, at, engine);
+        }
+        let called = self.call(fd, rm::ALLOC, &arg, &params);
+        (called.status(), rm::new_handle(&called.arg))
+    }
+
+    /// A control of an object; its status and parameters.
+    pub(crate) fn control(
+        &self,
+        fd: i32,
+        (client, object): (u32, u32),
+        cmd: u32,
+        params: &[u8],
+    ) -> (u32, Vec<u8>) {
+        let bytes = u32::try_from(params.len()).unwrap();
+        let arg = rm::control(client, object, cmd, self.params_address(), bytes);
+        let called = self.call(fd, rm::CONTROL, &arg, params);
+        (called.status(), called.params)
     }
 
     pub(crate) fn free(&self, fd: i32, client: u32, device: u32, handle: u32) -> u32 {

@@ -1,0 +1,417 @@
+//! The thread that runs a container's governor in real time: it sleeps, pulls levers, and tells the governor what happened.
+//!
+//! ```text
+//!              start                   stop: gates open, slots go
+//! (no thread) ───────▶ running ────────────────────────────────────▶ (no thread)
+//!                         │ hand over: gates open, slots stay
+//!                         └───────────────────────────────────────▶ (no thread), a successor runs
+//! ```
+//!
+//! A thread that is killed with its broker leaves its gates as they are: the keeper starts the next broker within milliseconds, whose
+//! governor begins by opening what it finds.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use compute::{
+    Action, Event, Governor, Lever, LeverError, Objects, Setup, Surroundings, Table, Used,
+};
+use ledger::CardSlot;
+use nix::time::{ClockId, clock_gettime};
+use plan::{CardRules, Terms};
+
+use crate::container::Container;
+use crate::health::EventKind;
+use crate::share::objects::Change;
+use crate::share::slots;
+use crate::share::{levers, record};
+use crate::state::Op;
+
+/// The governor, its layouts, a copied slot of every peer, and the formatter.
+const STACK_BYTES: usize = 512 * 1024;
+/// A sleep ends within this of its time, where a processor is free; the default is 50 µs.
+const TIMER_SLACK_NS: u64 = 1;
+/// The card's account is asked for no more often.
+const METER_EVERY: Duration = Duration::from_millis(100);
+
+/// What the rest of the broker tells the thread.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    told: Mutex<Told>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    objects: bool,
+    terms: bool,
+    stopping: bool,
+    handing_over: bool,
+    ended: bool,
+}
+
+/// What is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tell {
+    Objects,
+    Terms,
+    Stop,
+    HandOver,
+}
+
+impl Mailbox {
+    pub(super) fn tell(&self, what: Tell) {
+        let mut told = self.lock();
+        match what {
+            Tell::Objects => told.objects = true,
+            Tell::Terms => told.terms = true,
+            Tell::Stop => told.stopping = true,
+            Tell::HandOver => told.handing_over = true,
+        }
+        drop(told);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread has ended; says whether it has.
+    pub(super) fn wait_for_end(&self, longest: Duration) -> bool {
+        let until = Instant::now() + longest;
+        let mut told = self.lock();
+        while !told.ended {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            told = self.wait(told, left);
+        }
+        true
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.lock().handing_over
+    }
+
+    /// The next event, no later than the time that is asked for.
+    fn next(&self, at_ns: u64) -> Event {
+        let mut told = self.lock();
+        loop {
+            if told.handing_over {
+                return Event::Woke;
+            }
+            if std::mem::take(&mut told.stopping) {
+                return Event::Stopping;
+            }
+            if std::mem::take(&mut told.terms) {
+                return Event::TermsChanged;
+            }
+            if std::mem::take(&mut told.objects) {
+                return Event::ObjectsChanged;
+            }
+            let left = Duration::from_nanos(at_ns.saturating_sub(now_ns()));
+            if left.is_zero() {
+                return Event::Woke;
+            }
+            told = self.wait(told, left);
+        }
+    }
+
+    fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    fn wait<'a>(&'a self, told: MutexGuard<'a, Told>, longest: Duration) -> MutexGuard<'a, Told> {
+        let waited = self.changed.wait_timeout(told, longest);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the thread of a container.
+///
+/// # Errors
+/// A slot that another process holds or that cannot be written; a thread that cannot be started.
+pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>> {
+    let mailbox = Arc::new(Mailbox::default());
+    let joined_ns = {
+        let mut change = container.journal.change();
+        match change.scheduling().joined_ns() {
+            Some(joined_ns) => joined_ns,
+            None => {
+                let joined_ns = now_ns();
+                change.note(Op::Schedule(Change::Joined(joined_ns)));
+                joined_ns
+            }
+        }
+    };
+    let cards = container.account.slots().len();
+    let share = &container.share;
+    let setup = Setup {
+        key: container.name.clone(),
+        cards,
+        join_ns: joined_ns,
+        fail: share.fail(),
+        process: None,
+    };
+    let world = World {
+        container: Arc::downgrade(container),
+        tables: slots::take(container)?,
+        meter: Meter::default(),
+    };
+    let running = Running {
+        container: Arc::clone(container),
+        mailbox: Arc::clone(&mailbox),
+        governor: Governor::new(setup),
+        world,
+        said: vec![Said::default(); cards],
+    };
+    let thread = std::thread::Builder::new().name("governor".to_owned());
+    thread
+        .stack_size(STACK_BYTES)
+        .spawn(move || running.run())?;
+    Ok(mailbox)
+}
+
+struct Running {
+    container: Arc<Container>,
+    mailbox: Arc<Mailbox>,
+    governor: Governor,
+    world: World,
+    said: Vec<Said>,
+}
+
+/// What people were told of a card last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Said {
+    tier: Option<compute::Tier>,
+    holds: Option<bool>,
+    alarms: u64,
+}
+
+impl Running {
+    fn run(mut self) {
+        // Without it, sleeps end later.
+        let _refused = nix::sys::prctl::set_timerslack(TIMER_SLACK_NS);
+        let mut event = Event::Started;
+        loop {
+            let action = self.governor.next(event, &mut self.world);
+            if self.mailbox.is_handing_over() {
+                break;
+            }
+            event = match action {
+                Action::SleepUntil { at_ns } => {
+                    self.publish();
+                    self.mailbox.next(at_ns)
+                }
+                Action::Pull(lever) => Event::Answered(self.pull(&lever)),
+                Action::Done => break,
+            };
+        }
+        self.open_all();
+        self.publish();
+        self.mailbox.end();
+    }
+
+    fn pull(&self, lever: &Lever) -> Result<Option<u64>, LeverError> {
+        let answer = levers::pull(&self.container, lever);
+        tracing::trace!(?lever, ?answer, "a lever");
+        answer
+    }
+
+    /// What a governor that was stopped in the middle has left closed.
+    fn open_all(&self) {
+        for card in self.container.account.card_slots() {
+            if !self.container.share.gates.is_closed(card) {
+                continue;
+            }
+            let groups = self.world.objects(usize::from(card.0)).groups;
+            let channels: Vec<_> = groups
+                .iter()
+                .filter(|group| group.engine == compute::Engine::Graphics)
+                .flat_map(|group| group.channels.iter().copied())
+                .collect();
+            let opened = levers::pull(
+                &self.container,
+                &Lever::Open {
+                    card: usize::from(card.0),
+                    channels,
+                },
+            );
+            if let Err(error) = opened {
+                tracing::error!(card = card.0, %error, "a gate could not be opened");
+            }
+            // Nobody would tell those that wait for it.
+            self.container.share.gates.opened(card);
+        }
+    }
+
+    fn publish(&mut self) {
+        let statuses: Vec<_> = (0..self.said.len())
+            .map(|card| self.governor.status(card))
+            .collect();
+        for (card, status) in statuses.iter().enumerate() {
+            let (Some(status), Some(said)) = (status, self.said.get_mut(card)) else {
+                continue;
+            };
+            let now = Said {
+                tier: status.tier,
+                holds: Some(status.holds),
+                alarms: status.counts.alarms,
+            };
+            if now != *said {
+                record::note(&self.container, card, status);
+                let text = news(&self.container, card, status, said);
+                *said = now;
+                if let Some(text) = text {
+                    let health = &self.container.health;
+                    health.tell(&self.container, EventKind::Share, text);
+                }
+            }
+        }
+        self.container
+            .share
+            .publish(statuses, self.world.meter.last());
+    }
+}
+
+/// What has become worth telling of a card.
+fn news(
+    container: &Container,
+    card: usize,
+    status: &compute::Status,
+    said: &Said,
+) -> Option<String> {
+    let uuid = container.account.slots().get(card).map(|slot| &slot.uuid)?;
+    let reason = status.reason.as_ref().map(ToString::to_string);
+    let tier = status.tier.map_or("-", compute::Tier::name);
+    let why = reason
+        .map(|reason| format!(": {reason}"))
+        .unwrap_or_default();
+    if !status.holds && said.holds != Some(false) {
+        let policy = status.terms.policy.name();
+        return Some(format!(
+            "card {uuid}: tier {tier} does not hold what policy {policy} promises{why}"
+        ));
+    }
+    if status.holds && said.holds == Some(false) {
+        return Some(format!("card {uuid}: tier {tier} holds the share again"));
+    }
+    if status.counts.alarms > said.alarms {
+        return Some(format!("card {uuid}: the gate rests{why}"));
+    }
+    None
+}
+
+/// What the governor is told about.
+struct World {
+    container: Weak<Container>,
+    tables: Vec<Box<dyn Table + Send>>,
+    meter: Meter,
+}
+
+impl Surroundings for World {
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    fn generation(&self, card: usize) -> u64 {
+        let _one_for_all_cards = card;
+        let generation = |container: Arc<Container>| {
+            let state = container.journal.change();
+            state.scheduling().generation()
+        };
+        self.container.upgrade().map_or(0, generation)
+    }
+
+    fn objects(&self, card: usize) -> Objects {
+        let (Some(container), Ok(slot)) = (self.container.upgrade(), u8::try_from(card)) else {
+            return Objects::default();
+        };
+        let state = container.journal.change();
+        state.scheduling().objects(&state.ledger, CardSlot(slot))
+    }
+
+    fn terms(&self, card: usize) -> Terms {
+        let terms = |container: Arc<Container>| container.share.terms(card);
+        self.container.upgrade().map_or(Terms::NATIVE, terms)
+    }
+
+    fn rules(&self, card: usize) -> CardRules {
+        let rules = |container: Arc<Container>| container.share.rules(card);
+        self.container.upgrade().map(rules).unwrap_or_default()
+    }
+
+    fn table(&mut self, card: usize) -> &mut dyn Table {
+        match self.tables.get_mut(card) {
+            Some(table) => table.as_mut(),
+            None => unreachable!("a table for every card of the setup"),
+        }
+    }
+
+    fn used(&self, card: usize) -> Option<Used> {
+        let container = self.container.upgrade()?;
+        self.meter.read(&container);
+        let uuid = &container.account.slots().get(card)?.uuid;
+        self.meter.of(uuid)
+    }
+}
+
+/// The driver's account of the cards' time, asked for as often as it is of use.
+#[derive(Debug, Default)]
+struct Meter {
+    inner: Mutex<Metered>,
+    is_absent: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Metered {
+    at: Option<Instant>,
+    times: Vec<driver::CardTime>,
+}
+
+impl Meter {
+    fn read(&self, container: &Container) {
+        let mut inner = self.lock();
+        let is_fresh = inner.at.is_some_and(|at| at.elapsed() < METER_EVERY);
+        if is_fresh || self.is_absent.load(Ordering::Relaxed) {
+            return;
+        }
+        match container.driver.engine_times() {
+            Ok(Some(times)) => {
+                inner.at = Some(Instant::now());
+                inner.times = times;
+            }
+            Ok(None) => self.is_absent.store(true, Ordering::Relaxed),
+            Err(error) => {
+                inner.at = Some(Instant::now());
+                tracing::debug!(%error, "the cards' time could not be asked for");
+            }
+        }
+    }
+
+    fn of(&self, uuid: &str) -> Option<Used> {
+        let inner = self.lock();
+        let time = inner.times.iter().find(|time| time.uuid == uuid)?;
+        Some(Used {
+            used_ns: time.used_ns,
+            at_ns: time.at_ns,
+        })
+    }
+
+    fn last(&self) -> Vec<driver::CardTime> {
+        self.lock().times.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Metered> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// CLOCK_MONOTONIC, which is also [`Instant`]'s.
+pub(super) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+}

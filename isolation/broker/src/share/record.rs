@@ -1,0 +1,110 @@
+//! What was found out of a card's driver: `cards/<uuid>/tier.json`.
+//!
+//! A lever can be tried on a channel group only, and a container that is about to start has none. So each governor writes down what it
+//! found, and a container whose terms *must* be held does not start where its like were found not to be.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use compute::{Status, Tier};
+use plan::Terms;
+use serde::{Deserialize, Serialize};
+
+use crate::container::Container;
+
+const FILE_NAME: &str = "tier.json";
+const VERSION: u32 = 1;
+const SIZE_MAX_BYTES: u64 = 4096;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    driver_version: String,
+    tier: Tier,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// A share that cannot be held as the grant wants it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "compute mode strict: policy {policy} needs tier {}, and driver {driver_version} on card {uuid} has tier {}{why}",
+    needed.name(),
+    found.name()
+)]
+pub struct TooLow {
+    uuid: String,
+    driver_version: String,
+    policy: &'static str,
+    needed: Tier,
+    found: Tier,
+    why: String,
+}
+
+fn path_of(container: &Container, card: usize) -> Option<PathBuf> {
+    let state_dir = container.share.sources.state_dir.as_ref()?;
+    let uuid = &container.account.slots().get(card)?.uuid;
+    Some(state_dir.join("cards").join(uuid).join(FILE_NAME))
+}
+
+fn read(container: &Container, card: usize) -> Option<Record> {
+    let path = path_of(container, card)?;
+    let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= SIZE_MAX_BYTES);
+    let text = is_small.then(|| fs::read(&path).ok())??;
+    let record: Record = serde_json::from_slice(&text).ok()?;
+    let of_this_driver = record.driver_version == container.driver.version();
+    (record.version == VERSION && of_this_driver).then_some(record)
+}
+
+/// Whether terms may begin on a card, as far as is known of its driver.
+pub(super) fn check(container: &Container, card: usize, terms: &Terms) -> Result<(), TooLow> {
+    let Some(record) = read(container, card) else {
+        return Ok(());
+    };
+    let needed = Tier::needed(terms);
+    if record.tier >= needed {
+        return Ok(());
+    }
+    let uuid = container.account.slots().get(card);
+    Err(TooLow {
+        uuid: uuid.map(|slot| slot.uuid.clone()).unwrap_or_default(),
+        driver_version: record.driver_version,
+        policy: terms.policy.name(),
+        needed,
+        found: record.tier,
+        why: record
+            .reason
+            .map(|reason| format!(": {reason}"))
+            .unwrap_or_default(),
+    })
+}
+
+/// Writes down what a governor has found. A gate that rests for its slowness says nothing of the driver.
+pub(super) fn note(container: &Container, card: usize, status: &Status) {
+    let is_slow = matches!(status.reason, Some(compute::Reason::Slow { .. }));
+    let Some(tier) = status.tier.filter(|_| !is_slow) else {
+        return;
+    };
+    let record = Record {
+        version: VERSION,
+        driver_version: container.driver.version().to_owned(),
+        tier,
+        reason: status.reason.as_ref().map(ToString::to_string),
+    };
+    if read(container, card).as_ref() == Some(&record) {
+        return;
+    }
+    if let Some(path) = path_of(container, card)
+        && let Err(error) = write(&path, &record)
+    {
+        tracing::warn!(path = %path.display(), %error, "a card's tier is not written down");
+    }
+}
+
+fn write(path: &std::path::Path, record: &Record) -> io::Result<()> {
+    let bytes = serde_json::to_vec(record)?;
+    let beside = path.with_extension(format!("json.{}", std::process::id()));
+    fs::write(&beside, bytes)?;
+    fs::rename(&beside, path)
+}

@@ -1,0 +1,137 @@
+//! What the status says of a share.
+
+use std::collections::VecDeque;
+
+use compute::Status;
+use driver::CardTime;
+use serde::{Deserialize, Serialize};
+
+use crate::container::Container;
+use crate::share::Share;
+
+/// Over how long the used share is counted, nanoseconds.
+const SPAN_NS: u64 = 1_000_000_000;
+/// So many readings cover that.
+const MOST_READINGS: usize = 32;
+
+/// `compute` of a card in the status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeStatus {
+    /// What the governor says.
+    #[serde(flatten)]
+    pub governor: Status,
+    /// The card's time that the container has had since it began, nanoseconds; `None` where the driver does not say.
+    #[serde(default)]
+    pub used_ns: Option<u64>,
+    /// Its part of the last second or so, parts of a million.
+    #[serde(default)]
+    pub used_ppm: Option<u32>,
+}
+
+/// What the governor has said last, and what the container has used lately.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    statuses: Vec<Option<Status>>,
+    readings: VecDeque<Vec<CardTime>>,
+}
+
+impl Shown {
+    pub(super) fn holds(&self, card: usize) -> Option<bool> {
+        Some(self.statuses.get(card)?.as_ref()?.holds)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn read(&mut self, times: Vec<CardTime>) {
+        let is_news = |former: &Vec<CardTime>| *former != times;
+        if times.is_empty() || !self.readings.back().is_none_or(is_news) {
+            return;
+        }
+        self.readings.push_back(times);
+        if self.readings.len() > MOST_READINGS {
+            self.readings.pop_front();
+        }
+    }
+
+    /// Used so far, and the part of the span before that.
+    fn used(&self, uuid: &str) -> (Option<u64>, Option<u32>) {
+        let mut of_card = self
+            .readings
+            .iter()
+            .filter_map(|times| times.iter().find(|time| time.uuid == uuid));
+        let Some(last) = of_card.clone().next_back() else {
+            return (None, None);
+        };
+        let first = of_card.find(|time| last.at_ns.saturating_sub(time.at_ns) <= SPAN_NS);
+        let ppm = first.and_then(|first| {
+            let span = last.at_ns.checked_sub(first.at_ns)?;
+            let used = last.used_ns.saturating_sub(first.used_ns);
+            let ppm = u128::from(used) * 1_000_000 / u128::from(span).max(1);
+            (span > SPAN_NS / 10).then(|| u32::try_from(ppm).unwrap_or(u32::MAX))
+        });
+        (Some(last.used_ns), ppm)
+    }
+}
+
+impl Share {
+    pub(super) fn publish(&self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {
+        let mut shown = self.shown();
+        shown.statuses = statuses;
+        shown.read(times);
+    }
+
+    /// What is to be said of each card; `None` for one whose share nobody holds.
+    #[must_use]
+    pub fn status(&self, container: &Container) -> Vec<Option<ComputeStatus>> {
+        let slots = container.account.slots();
+        if self.shown().statuses.iter().all(Option::is_none) {
+            return vec![None; slots.len()];
+        }
+        // Not under the lock: a driver may take its time, and the governor must not wait for it.
+        let times = container.driver.engine_times().ok().flatten();
+        let mut shown = self.shown();
+        shown.read(times.unwrap_or_default());
+        slots
+            .iter()
+            .enumerate()
+            .map(|(card, slot)| {
+                let governor = shown.statuses.get(card)?.clone()?;
+                let (used_ns, used_ppm) = shown.used(&slot.uuid);
+                Some(ComputeStatus {
+                    governor,
+                    used_ns,
+                    used_ppm,
+                })
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(at_ns: u64, used_ns: u64) -> Vec<CardTime> {
+        vec![CardTime {
+            uuid: "GPU-1".to_owned(),
+            used_ns,
+            at_ns,
+        }]
+    }
+
+    #[test]
+    fn the_used_share_is_that_of_the_last_second() {
+        let mut shown = Shown::default();
+        assert_eq!(shown.used("GPU-1"), (None, None));
+        // Idle for a second, then a quarter of the card.
+        shown.read(reading(0, 0));
+        assert_eq!(shown.used("GPU-1"), (Some(0), None));
+        for tenth in 10..=20 {
+            shown.read(reading(tenth * 100_000_000, (tenth - 10) * 25_000_000));
+        }
+        assert_eq!(shown.used("GPU-1"), (Some(250_000_000), Some(250_000)));
+        assert_eq!(shown.used("GPU-2"), (None, None));
+    }
+}

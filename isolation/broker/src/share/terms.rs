@@ -1,0 +1,199 @@
+//! Where the terms of a share come from: the grant, what was changed since, and the cards' rules.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use cards::{ComputeTerms, GpuUuid};
+use ledger::CardSlot;
+use plan::{CardRules, Terms, TermsError};
+use serde::{Deserialize, Serialize};
+
+use crate::container::Container;
+use crate::health::EventKind;
+use crate::share::objects::Change;
+use crate::share::{OnCard, Share};
+use crate::state::Op;
+
+/// What a grant says, and where the cards' rules are.
+#[derive(Debug, Default)]
+pub struct Sources {
+    /// The state folder; `None`: cards have no rules.
+    pub state_dir: Option<PathBuf>,
+    /// What the container asked for.
+    pub wishes: ComputeTerms,
+    /// The cards of the grant.
+    pub cards: Vec<GpuUuid>,
+    /// When the rules' files were written that were read last.
+    read: Mutex<Vec<Option<SystemTime>>>,
+}
+
+/// A card's terms, in a request and its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewTerms {
+    /// `GPU-…`
+    pub uuid: String,
+    /// From the next epoch on.
+    pub terms: Terms,
+}
+
+/// Terms that a container cannot be given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TermsRefused {
+    /// The card is not the container's.
+    #[error("the container has no share of card {uuid}")]
+    NoCard {
+        /// As it was named.
+        uuid: String,
+    },
+    /// They mean nothing.
+    #[error("card {uuid}: {source}")]
+    Meaningless {
+        /// Of which card.
+        uuid: String,
+        /// Why.
+        source: TermsError,
+    },
+}
+
+impl Sources {
+    /// Those of a grant.
+    #[must_use]
+    pub fn new(state_dir: Option<PathBuf>, wishes: ComputeTerms, cards: Vec<GpuUuid>) -> Self {
+        Self {
+            state_dir,
+            wishes,
+            cards,
+            read: Mutex::default(),
+        }
+    }
+
+    /// Whether a card's rules were written since they were read.
+    pub(super) fn have_changed(&self) -> bool {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        *read != self.written()
+    }
+
+    fn written(&self) -> Vec<Option<SystemTime>> {
+        let Some(state_dir) = &self.state_dir else {
+            return Vec::new();
+        };
+        let written = |uuid: &GpuUuid| {
+            let card = state_dir.join("cards").join(uuid.as_str());
+            let file = card.join(cards::rules::FILE_NAME);
+            file.metadata().and_then(|file| file.modified()).ok()
+        };
+        self.cards.iter().map(written).collect()
+    }
+
+    /// The rules and the grant's terms on a card.
+    fn on(&self, uuid: &GpuUuid) -> Result<OnCard, cards::Error> {
+        let (rules, terms) = match &self.state_dir {
+            Some(state_dir) => (
+                cards::rules::of(state_dir, uuid)?.unwrap_or_default(),
+                cards::rules::terms_on(state_dir, uuid, &self.wishes)?,
+            ),
+            None => (CardRules::default(), Terms::NATIVE),
+        };
+        Ok(OnCard { terms, rules })
+    }
+}
+
+impl Share {
+    /// Reads rules and terms anew. What cannot be read stays as it was.
+    pub fn read_terms(&self, container: &Container) {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.sources.written();
+        let before = self.lock().cards.clone();
+        let mut now = Vec::new();
+        for (index, uuid) in self.sources.cards.iter().enumerate() {
+            let mut on = self.sources.on(uuid).unwrap_or_else(|error| {
+                tracing::error!(%uuid, %error, "rules or terms cannot be read: the former hold");
+                let native = || OnCard {
+                    terms: Terms::NATIVE,
+                    rules: CardRules::default(),
+                };
+                before.get(index).cloned().unwrap_or_else(native)
+            });
+            let slot = u8::try_from(index).ok().map(CardSlot);
+            let changed = slot.and_then(|slot| container.journal.change().scheduling().terms(slot));
+            if let Some(terms) = changed {
+                on.terms = terms;
+            }
+            now.push(on);
+        }
+        *self
+            .sources
+            .read
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = written;
+        self.lock().cards = now;
+    }
+
+    /// Gives the container other terms, all of them or none.
+    ///
+    /// # Errors
+    /// [`TermsRefused`]
+    pub fn set(
+        &self,
+        container: &Arc<Container>,
+        cards: &[NewTerms],
+    ) -> Result<Vec<NewTerms>, TermsRefused> {
+        let mut named = Vec::new();
+        for card in cards {
+            let index = self
+                .sources
+                .cards
+                .iter()
+                .position(|uuid| uuid.as_str() == card.uuid);
+            let slot = index.and_then(|index| u8::try_from(index).ok());
+            let slot = slot.map(CardSlot).ok_or_else(|| TermsRefused::NoCard {
+                uuid: card.uuid.clone(),
+            })?;
+            card.terms
+                .validate()
+                .map_err(|source| TermsRefused::Meaningless {
+                    uuid: card.uuid.clone(),
+                    source,
+                })?;
+            named.push((slot, card));
+        }
+        let mut told = Vec::new();
+        {
+            let mut change = container.journal.change();
+            for (slot, card) in &named {
+                let before = self.terms(usize::from(slot.0));
+                if before != card.terms {
+                    told.push(format!(
+                        "card {}: {} -> {}",
+                        card.uuid,
+                        in_words(&before),
+                        in_words(&card.terms)
+                    ));
+                }
+                change.note(Op::Schedule(Change::Terms(*slot, card.terms)));
+            }
+        }
+        self.read_terms(container);
+        self.hold(container);
+        if !told.is_empty() {
+            let text = told.join("; ");
+            let health = &container.health;
+            health.tell(container, EventKind::Share, text);
+        }
+        Ok(cards.to_vec())
+    }
+}
+
+fn in_words(terms: &Terms) -> String {
+    let mut words = vec![terms.policy.name().to_owned()];
+    words.extend(terms.percent.map(|percent| format!("{percent} %")));
+    if terms.weight != 1 {
+        words.push(format!("weight {}", terms.weight));
+    }
+    if terms.priority != plan::Priority::Normal {
+        words.push(format!("priority {}", terms.priority.name()));
+    }
+    words.join(", ")
+}

@@ -1,0 +1,499 @@
+//! A tenant's share of the card's time: what it may do to its scheduler, and what is done to it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use broker::share::levers;
+use cards::ComputeTerms;
+use compute::{Channel, Engine, Group, Lever, LeverError};
+use ledger::CardSlot;
+use nvabi::bytes::{put, put_u32, put_u64, u64_at};
+use nvabi::layout::{disable_channels, engine_type, timeslice};
+use nvabi::{control, status};
+use plan::{Policy, Priority, Terms};
+use verdict::schedule::{LONGEST_SLICE_US, MOST_GROUPS};
+
+use crate::Test;
+use crate::fake::UUID;
+use crate::rm;
+use crate::stage::{Confined, Stage, until};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "share::a_governed_timeslice_is_remembered_and_not_set",
+        remembered,
+    ),
+    ("share::a_native_timeslice_is_bounded", bounded),
+    ("share::what_runs_is_known_and_goes_with_its_parents", known),
+    ("share::a_call_that_sets_running_waits_for_the_gate", waits),
+    ("share::copies_do_not_wait", copies),
+    ("share::a_gate_waits_for_no_caller_that_is_gone", gone),
+    ("share::foreign_channels_are_refused", foreign),
+    (
+        "share::groups_are_counted_whatever_they_call_themselves",
+        counted,
+    ),
+    (
+        "share::levers_take_the_file_of_the_client",
+        levers_by_client,
+    ),
+    (
+        "share::a_gate_needs_no_subdevice_of_the_tenants",
+        own_subdevice,
+    ),
+    ("share::what_the_tenant_has_stopped_stays_stopped", stopped),
+    ("share::a_flood_of_preempts_is_held_up", preempts),
+];
+
+const GROUP: u32 = 0xa06c;
+const CHANNEL: u32 = 0xc56f;
+const COMPUTE: u32 = 0xc6c0;
+const SUBDEVICE: u32 = 0x2080;
+const GR: u32 = engine_type::GR0;
+const COPY: u32 = engine_type::COPY0;
+const CARD: CardSlot = CardSlot(0);
+
+/// A third of the card.
+fn fixed() -> ComputeTerms {
+    ComputeTerms {
+        policy: Some(Policy::Fixed),
+        percent: Some(30),
+        ..ComputeTerms::default()
+    }
+}
+
+/// A stage whose terms are read, and whose governor does not run: the test pulls the levers.
+fn ungoverned(wishes: ComputeTerms) -> Stage {
+    let stage = Stage::sharing(wishes);
+    stage.container.share.read_terms(&stage.container);
+    stage
+}
+
+/// A process with a channel in a group of the compute engine.
+struct Computing {
+    tenant: Confined,
+    fd: i32,
+    client: u32,
+    device: u32,
+    subdevice: u32,
+    group: u32,
+    channel: u32,
+}
+
+fn computing(stage: &Stage) -> Computing {
+    let tenant = stage.tenant();
+    let fd = tenant.open(&stage.path("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let made = |parent, class, engine| {
+        let (said, handle) = tenant.on_engine(fd, (client, parent), class, engine);
+        assert_eq!(said, rm::OK);
+        handle
+    };
+    let subdevice = made(device, SUBDEVICE, 0);
+    let group = made(device, GROUP, GR);
+    let channel = made(group, CHANNEL, GR);
+    Computing {
+        fd,
+        client,
+        device,
+        subdevice,
+        group,
+        channel,
+        tenant,
+    }
+}
+
+impl Computing {
+    fn set_timeslice(&self, object: u32, micros: u64) -> u32 {
+        let mut params = vec![0; 8];
+        put_u64(&mut params, timeslice::MICROS, micros);
+        let cmd = control::NVA06C_CTRL_CMD_SET_TIMESLICE;
+        let (said, after) = self
+            .tenant
+            .control(self.fd, (self.client, object), cmd, &params);
+        assert_eq!(after, params, "the tenant's own value stays in its memory");
+        said
+    }
+
+    fn timeslice(&self) -> u64 {
+        let cmd = control::NVA06C_CTRL_CMD_GET_TIMESLICE;
+        let name = (self.client, self.group);
+        let (said, params) = self.tenant.control(self.fd, name, cmd, &[0; 8]);
+        assert_eq!(said, rm::OK);
+        u64_at(&params, timeslice::MICROS).unwrap()
+    }
+
+    fn schedule(&self, object: u32, enable: u8) -> u32 {
+        let cmd = match object == self.group {
+            true => control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+            false => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
+        };
+        let name = (self.client, object);
+        self.tenant.control(self.fd, name, cmd, &[enable, 0]).0
+    }
+
+    fn disable(&self, channels: &[(u32, u32)], disable: u8) -> u32 {
+        let mut params = vec![0; 536];
+        put(&mut params, disable_channels::DISABLE, &[disable]);
+        let count = u32::try_from(channels.len()).unwrap();
+        put_u32(&mut params, disable_channels::COUNT, count);
+        for (index, (client, channel)) in channels.iter().enumerate() {
+            put_u32(&mut params, disable_channels::CLIENTS + 4 * index, *client);
+            put_u32(
+                &mut params,
+                disable_channels::CHANNELS + 4 * index,
+                *channel,
+            );
+        }
+        let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
+        let name = (self.client, self.subdevice);
+        self.tenant.control(self.fd, name, cmd, &params).0
+    }
+
+    fn own_channel(&self) -> Channel {
+        Channel {
+            client: self.client,
+            handle: self.channel,
+        }
+    }
+
+    fn close(&self) -> Lever {
+        Lever::Close {
+            card: 0,
+            channels: vec![self.own_channel()],
+            after_slice: false,
+        }
+    }
+
+    fn open(&self) -> Lever {
+        Lever::Open {
+            card: 0,
+            channels: vec![self.own_channel()],
+        }
+    }
+}
+
+fn groups(stage: &Stage) -> Vec<Group> {
+    let state = stage.container.journal.change();
+    state.scheduling().objects(&state.ledger, CARD).groups
+}
+
+fn remembered() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    assert_eq!(tenant.timeslice(), LONGEST_SLICE_US, "the driver's default");
+    assert_eq!(tenant.set_timeslice(tenant.group, 8_000_000), rm::OK);
+    let reached = || stage.fake.controls(control::NVA06C_CTRL_CMD_SET_TIMESLICE);
+    assert!(reached().is_empty(), "no driver heard of it");
+    let slice = Lever::SetTimeslice {
+        card: 0,
+        client: tenant.client,
+        group: tenant.group,
+        slice_us: 2500,
+    };
+    assert_eq!(levers::pull(&stage.container, &slice), Ok(None));
+    let set = || stage.fake.timeslice(tenant.client, tenant.group);
+    assert_eq!(set(), Some(2500));
+    assert_eq!(
+        tenant.timeslice(),
+        8_000_000,
+        "what it believes to have set"
+    );
+    assert_eq!(tenant.set_timeslice(tenant.group, 1), rm::OK);
+    assert_eq!((set(), tenant.timeslice()), (Some(2500), 1));
+    let looked = Lever::GetTimeslice {
+        card: 0,
+        client: tenant.client,
+        group: tenant.group,
+    };
+    assert_eq!(levers::pull(&stage.container, &looked), Ok(Some(2500)));
+    // What is no group is refused, and neither is a handle that is nothing.
+    let refused = tenant.set_timeslice(tenant.channel, 5);
+    assert_eq!(refused, status::NV_ERR_NOT_SUPPORTED);
+    let absent = tenant.set_timeslice(0xdead, 5);
+    assert_eq!(absent, status::NV_ERR_OBJECT_NOT_FOUND);
+}
+
+fn bounded() {
+    let stage = ungoverned(ComputeTerms::default());
+    let tenant = computing(&stage);
+    for (asked, set) in [(500, 500), (8_000_000, LONGEST_SLICE_US)] {
+        assert_eq!(tenant.set_timeslice(tenant.group, asked), rm::OK);
+        assert_eq!(stage.fake.timeslice(tenant.client, tenant.group), Some(set));
+        assert_eq!(tenant.timeslice(), set);
+    }
+}
+
+fn known() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let group = Group {
+        client: tenant.client,
+        handle: tenant.group,
+        engine: Engine::Graphics,
+        channels: vec![tenant.own_channel()],
+    };
+    assert_eq!(groups(&stage), std::slice::from_ref(&group));
+    let name = (tenant.client, tenant.device);
+    let (said, copies) = tenant.tenant.on_engine(tenant.fd, name, GROUP, COPY);
+    assert_eq!(said, rm::OK);
+    let of_copies = groups(&stage)
+        .into_iter()
+        .find(|group| group.handle == copies);
+    assert_eq!(of_copies.map(|group| group.engine), Some(Engine::Other));
+    let generation = || stage.container.journal.change().scheduling().generation();
+    let before = generation();
+    // A group goes with its channels.
+    let freed = tenant
+        .tenant
+        .free(tenant.fd, tenant.client, tenant.device, tenant.group);
+    assert_eq!(freed, rm::OK);
+    assert!(groups(&stage).iter().all(|group| group.handle == copies));
+    assert!(generation() > before);
+    assert_eq!(
+        levers::pull(&stage.container, &tenant.close()),
+        Err(LeverError::Gone)
+    );
+    // And all with the file.
+    tenant.tenant.close(tenant.fd);
+    until("nothing is left", || {
+        stage.reaper.reap_now(&stage.container);
+        groups(&stage).is_empty()
+    });
+}
+
+fn waits() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let enabling: [&(dyn Fn() -> u32 + Sync); 3] = [
+        &|| tenant.schedule(tenant.group, 1),
+        &|| tenant.schedule(tenant.channel, 1),
+        &|| tenant.disable(&[(tenant.client, tenant.channel)], 0),
+    ];
+    for enable in enabling {
+        assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+        assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
+        let share = &stage.container.share;
+        thread::scope(|scope| {
+            let enabled = scope.spawn(enable);
+            until("the call waits", || share.waiting() == 1);
+            assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
+            assert!(!enabled.is_finished());
+            assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+            assert_eq!(enabled.join().unwrap(), rm::OK);
+        });
+        assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
+        assert_eq!(share.waiting(), 0);
+    }
+    // Taking off and disabling never wait.
+    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(tenant.schedule(tenant.group, 0), rm::OK);
+    assert_eq!(
+        tenant.disable(&[(tenant.client, tenant.channel)], 1),
+        rm::OK
+    );
+    // A gate that never opens is passed by in the end.
+    let began = Instant::now();
+    assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
+    let waited = began.elapsed();
+    let most = Duration::from_nanos(compute::CLOSED_MAX_NS);
+    assert!(waited >= most && waited < most * 2, "{waited:?}");
+}
+
+fn copies() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let make = |parent, class| {
+        let name = (tenant.client, parent);
+        let (said, handle) = tenant.tenant.on_engine(tenant.fd, name, class, COPY);
+        assert_eq!(said, rm::OK);
+        handle
+    };
+    let group = make(tenant.device, GROUP);
+    let channel = make(group, CHANNEL);
+    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    let began = Instant::now();
+    assert_eq!(tenant.schedule(channel, 1), rm::OK);
+    assert_eq!(tenant.disable(&[(tenant.client, channel)], 0), rm::OK);
+    assert!(began.elapsed() < Duration::from_secs(1));
+    // Work on the compute engine makes it a channel of that engine, whatever was said of it.
+    let (said, _) = tenant
+        .tenant
+        .on_engine(tenant.fd, (tenant.client, channel), COMPUTE, 0);
+    assert_eq!(said, rm::OK);
+    let found = groups(&stage).into_iter().find(|it| it.handle == group);
+    assert_eq!(found.map(|group| group.engine), Some(Engine::Graphics));
+}
+
+fn gone() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let (client, group, fd) = (tenant.client, tenant.group, tenant.fd);
+    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    let arg = rm::control(
+        client,
+        group,
+        control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+        tenant.tenant.params_address(),
+        2,
+    );
+    let address = tenant.tenant.arg_address();
+    tenant.tenant.write(address, &arg);
+    tenant.tenant.write(tenant.tenant.params_address(), &[1, 0]);
+    tenant.tenant.ask_only(&crate::agent::Ask::Ioctl {
+        fd,
+        cmd: rm::CONTROL.into(),
+        address,
+    });
+    let share = &stage.container.share;
+    until("the call waits", || share.waiting() == 1);
+    let began = Instant::now();
+    drop(tenant);
+    until("nobody waits for it", || share.waiting() == 0);
+    assert!(began.elapsed() < Duration::from_millis(1500));
+    let reached = stage
+        .fake
+        .controls(control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE);
+    assert!(reached.is_empty(), "it was never executed");
+}
+
+fn foreign() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let own = (tenant.client, tenant.channel);
+    let neighbour = (tenant.client + 0x100, 0x1);
+    for disable in [0, 1] {
+        let said = tenant.disable(&[own, neighbour], disable);
+        assert_eq!(said, status::NV_ERR_INVALID_CLIENT);
+    }
+    let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
+    assert!(stage.fake.controls(cmd).is_empty());
+}
+
+fn counted() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let make = |engine| {
+        let name = (tenant.client, tenant.device);
+        tenant.tenant.on_engine(tenant.fd, name, GROUP, engine)
+    };
+    let mut last = tenant.group;
+    for _ in 1..MOST_GROUPS {
+        let (said, handle) = make(GR);
+        assert_eq!(said, rm::OK);
+        last = handle;
+    }
+    let full = status::NV_ERR_INSUFFICIENT_RESOURCES;
+    assert_eq!(make(GR).0, full);
+    assert_eq!(make(engine_type::NULL).0, full);
+    assert_eq!(make(engine_type::GR7).0, full);
+    // Other engines have their own, and do not become this one's.
+    let (said, copies) = make(COPY);
+    assert_eq!(said, rm::OK);
+    let on = |parent, class| {
+        let name = (tenant.client, parent);
+        tenant.tenant.on_engine(tenant.fd, name, class, COPY)
+    };
+    let (said, channel) = on(copies, CHANNEL);
+    assert_eq!(said, rm::OK);
+    assert_eq!(on(channel, COMPUTE).0, full);
+    // A channel without a group would have a slice that nobody can set.
+    let name = (tenant.client, tenant.device);
+    let (said, _) = tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR);
+    assert_eq!(said, status::NV_ERR_INVALID_OBJECT_PARENT);
+    let freed = tenant
+        .tenant
+        .free(tenant.fd, tenant.client, tenant.device, last);
+    assert_eq!(freed, rm::OK);
+    assert_eq!(make(GR).0, rm::OK);
+    assert_eq!(make(GR).0, full);
+}
+
+fn levers_by_client() {
+    let stage = ungoverned(fixed());
+    let (one, other) = (computing(&stage), computing(&stage));
+    let channels = vec![one.own_channel(), other.own_channel()];
+    let close = Lever::Close {
+        card: 0,
+        channels: channels.clone(),
+        after_slice: true,
+    };
+    assert_eq!(levers::pull(&stage.container, &close), Ok(None));
+    let calls = stage
+        .fake
+        .controls(control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS);
+    assert_eq!(calls.len(), 2, "one for each client");
+    assert_ne!(calls[0].file, calls[1].file, "each on its own file");
+    for call in &calls {
+        assert_eq!(call.segments[1][disable_channels::ONLY_SCHEDULING], 1);
+    }
+    assert!(stage.container.share.gates.is_closed(CARD));
+    // Of one that goes the others are opened all the same.
+    drop(one);
+    until("its channel is gone", || groups(&stage).len() == 1);
+    let open = Lever::Open { card: 0, channels };
+    assert_eq!(levers::pull(&stage.container, &open), Ok(None));
+    assert!(!stage.fake.is_stopped(other.client, other.channel));
+    assert!(!stage.container.share.gates.is_closed(CARD));
+}
+
+fn own_subdevice() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let freed = tenant
+        .tenant
+        .free(tenant.fd, tenant.client, tenant.device, tenant.subdevice);
+    assert_eq!(freed, rm::OK);
+    let before = stage.container.journal.change().ledger.snapshot();
+    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
+    assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+    assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
+    // Nothing of it is left, at the driver or in the account.
+    let freed = stage.fake.seen();
+    let count = |nr: u32| freed.iter().filter(|seen| seen.cmd & 0xff == nr).count();
+    assert_eq!(
+        count(0x29),
+        1 + 2,
+        "the tenant's own, and one for each lever"
+    );
+    assert_eq!(stage.container.journal.change().ledger.snapshot(), before);
+}
+
+fn stopped() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let own = [(tenant.client, tenant.channel)];
+    assert_eq!(tenant.disable(&own, 1), rm::OK);
+    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+    assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
+    assert_eq!(tenant.disable(&own, 0), rm::OK);
+    assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
+}
+
+fn preempts() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let cmd = control::NVA06C_CTRL_CMD_PREEMPT;
+    let name = (tenant.client, tenant.group);
+    let began = Instant::now();
+    for _ in 0..26 {
+        let (said, _) = tenant.tenant.control(tenant.fd, name, cmd, &[0; 8]);
+        assert_eq!(said, rm::OK);
+    }
+    assert!(began.elapsed() > Duration::from_millis(200), "they waited");
+    assert_eq!(stage.fake.controls(cmd).len(), 26);
+}
+
+#[expect(dead_code, reason = "of the tests with a governor")]
+fn terms(policy: Policy, percent: Option<u32>) -> Terms {
+    let _card = UUID;
+    Terms {
+        policy,
+        percent,
+        weight: 1,
+        priority: Priority::Normal,
+    }
+}
