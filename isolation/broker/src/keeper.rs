@@ -189,7 +189,7 @@ impl Keeper {
         let next = self.upgrade.take().map(|upgrade| upgrade.child);
         for mut child in self.broker.take().into_iter().chain(next) {
             // A broker that outlives its keeper would serve on alone.
-            child.kill();
+            child.end();
             child.wait();
         }
         ended

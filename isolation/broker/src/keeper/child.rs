@@ -64,6 +64,9 @@ impl Program {
     }
 }
 
+/// How long a broker that is told to end may take to open its gates, which takes a millisecond unless the driver hangs.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// How a broker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Death {
@@ -178,6 +181,21 @@ impl Child {
         if let Err(errno) = nix::sys::signal::kill(pid, Signal::SIGKILL) {
             tracing::debug!(error = %errno, "a broker that is gone");
         }
+    }
+
+    /// Tells it to end, which opens the container's gates, and kills it if it does not.
+    pub(super) fn end(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.pid());
+        let told =
+            self.stage == Stage::Serving && nix::sys::signal::kill(pid, Signal::SIGTERM).is_ok();
+        let until = Instant::now() + LAST_WORDS;
+        while told && Instant::now() < until {
+            match self.process.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        self.kill();
     }
 
     /// Waits for its end, and says how that came.

@@ -33,8 +33,10 @@ struct Lanes {
 
 impl Lanes {
     fn once(&self, ticket: Ticket, execute: impl FnOnce() -> Answer) -> Answer {
+        if ticket == Ticket::UNREMEMBERED {
+            return execute();
+        }
         let mut last = self.last.lock().unwrap();
-        assert_ne!(ticket, Ticket::UNREMEMBERED);
         loop {
             match last.get(&ticket.lane) {
                 Some((call, Some(answer))) if *call == ticket.call => return answer.clone(),

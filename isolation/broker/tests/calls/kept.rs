@@ -121,6 +121,10 @@ impl Kept {
         }
     }
 
+    pub(crate) fn state_dir(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The container's slot on its card.
     pub(crate) fn slot(&self) -> PathBuf {
         let slots = self.folder.path().join("cards").join(UUID).join("slots");

@@ -1,5 +1,6 @@
 //! A tenant's share of the card's time: what it may do to its scheduler, and what is done to it.
 
+use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -7,16 +8,20 @@ use broker::share::levers;
 use cards::ComputeTerms;
 use compute::{Channel, Engine, Group, Lever, LeverError};
 use ledger::CardSlot;
+use nix::sys::signal::Signal;
 use nvabi::bytes::{put, put_u32, put_u64, u64_at};
 use nvabi::layout::{disable_channels, engine_type, timeslice};
 use nvabi::{control, status};
-use plan::{Policy, Priority, Terms};
+use plan::{CardRules, Policy, Priority, Terms};
+use serde_json::{Value, json};
 use verdict::schedule::{LONGEST_SLICE_US, MOST_GROUPS};
 
 use crate::Test;
-use crate::fake::UUID;
+use crate::fake::{Seen, UUID};
+use crate::kept::{Kept, program};
 use crate::rm;
 use crate::stage::{Confined, Stage, until};
+use crate::tenant::{Process, Tenant};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -43,6 +48,16 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("share::what_the_tenant_has_stopped_stays_stopped", stopped),
     ("share::a_flood_of_preempts_is_held_up", preempts),
+    ("share::a_governor_turns_the_gate", turns),
+    (
+        "share::other_terms_hold_at_once_and_outlive_the_broker",
+        reshared,
+    ),
+    ("share::a_killed_broker_leaves_no_gate_closed", killed),
+    ("share::an_upgrade_leaves_no_gate_closed", upgraded),
+    ("share::a_waiting_call_outlives_its_broker", held_over_kills),
+    ("share::strict_terms_start_where_they_can_be_held", strict),
+    ("share::the_cards_rules_are_followed", followed),
 ];
 
 const GROUP: u32 = 0xa06c;
@@ -70,8 +85,8 @@ fn ungoverned(wishes: ComputeTerms) -> Stage {
 }
 
 /// A process with a channel in a group of the compute engine.
-struct Computing {
-    tenant: Confined,
+struct Computing<T = Confined> {
+    tenant: T,
     fd: i32,
     client: u32,
     device: u32,
@@ -83,28 +98,32 @@ struct Computing {
 fn computing(stage: &Stage) -> Computing {
     let tenant = stage.tenant();
     let fd = tenant.open(&stage.path("nvidiactl"));
-    let client = tenant.client(fd);
-    let device = tenant.device(fd, client);
-    let made = |parent, class, engine| {
-        let (said, handle) = tenant.on_engine(fd, (client, parent), class, engine);
-        assert_eq!(said, rm::OK);
-        handle
-    };
-    let subdevice = made(device, SUBDEVICE, 0);
-    let group = made(device, GROUP, GR);
-    let channel = made(group, CHANNEL, GR);
-    Computing {
-        fd,
-        client,
-        device,
-        subdevice,
-        group,
-        channel,
-        tenant,
-    }
+    Computing::made(tenant, fd)
 }
 
-impl Computing {
+impl<T: Deref<Target = Tenant>> Computing<T> {
+    fn made(tenant: T, fd: i32) -> Self {
+        let client = tenant.client(fd);
+        let device = tenant.device(fd, client);
+        let made = |parent, class, engine| {
+            let (said, handle) = tenant.on_engine(fd, (client, parent), class, engine);
+            assert_eq!(said, rm::OK);
+            handle
+        };
+        let subdevice = made(device, SUBDEVICE, 0);
+        let group = made(device, GROUP, GR);
+        let channel = made(group, CHANNEL, GR);
+        Self {
+            fd,
+            client,
+            device,
+            subdevice,
+            group,
+            channel,
+            tenant,
+        }
+    }
+
     fn set_timeslice(&self, object: u32, micros: u64) -> u32 {
         let mut params = vec![0; 8];
         put_u64(&mut params, timeslice::MICROS, micros);
@@ -487,9 +506,236 @@ fn preempts() {
     assert_eq!(stage.fake.controls(cmd).len(), 26);
 }
 
-#[expect(dead_code, reason = "of the tests with a governor")]
+fn wishes() -> Value {
+    json!({"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"})
+}
+
+/// A process with a channel of the compute engine behind a broker with its keeper.
+fn computing_behind(kept: &Kept) -> (Computing<Box<Tenant>>, Process) {
+    let (tenant, process) = kept.tenant();
+    let fd = tenant.open(&kept.node("nvidiactl"));
+    (Computing::made(Box::new(tenant), fd), process)
+}
+
+fn compute_of(kept: &Kept) -> Value {
+    kept.status()["cards"][0]["compute"].clone()
+}
+
+/// How often the gate is opened and closed, as the driver sees it.
+fn switches(kept: &Kept) -> (usize, usize) {
+    let calls = kept
+        .fake
+        .controls(control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS);
+    let closes = |call: &&Seen| call.segments[1][disable_channels::DISABLE] != 0;
+    let closed = calls.iter().filter(closes).count();
+    (calls.len() - closed, closed)
+}
+
+fn turns() {
+    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    assert!(kept.slot().exists());
+    let (tenant, _process) = computing_behind(&kept);
+    assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
+    until("the gate turns", || {
+        let (opened, closed) = switches(&kept);
+        opened > 4 && closed > 4
+    });
+    let compute = compute_of(&kept);
+    println!("  {compute}");
+    assert_eq!(compute["terms"]["percent"], 30);
+    assert_eq!(compute["entitlement_ppm"], 300_000);
+    assert_eq!(compute["holds"], true);
+    assert!(compute["window_ns"].as_u64() > Some(0));
+    assert!(compute["counts"]["calls"].as_u64() > Some(8));
+    // Whatever the tenant sets.
+    assert_eq!(tenant.set_timeslice(tenant.group, 1_000_000), rm::OK);
+    assert_eq!(tenant.timeslice(), 1_000_000);
+    assert!(kept.fake.timeslice(tenant.client, tenant.group) < Some(1_000_000));
+}
+
+fn reshared() {
+    let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
+    let kept = Kept::sharing(&native, |_| {}).unwrap();
+    let (tenant, _process) = computing_behind(&kept);
+    assert_eq!(compute_of(&kept), Value::Null);
+    assert!(!kept.slot().exists(), "nothing is held");
+    let ask = |terms: Terms| {
+        let cards = json!([{"uuid": UUID, "terms": terms}]);
+        kept.ask(&json!({"op": "set_compute", "cards": cards}))
+            .unwrap()
+    };
+    let fixed = terms(Policy::Fixed, Some(40));
+    let answer = ask(fixed);
+    assert_eq!(answer["cards"][0]["terms"], json!(fixed), "{answer}");
+    let gate_turns = || {
+        let before = switches(&kept);
+        until("the gate turns", || {
+            let (opened, closed) = switches(&kept);
+            opened > before.0 + 2 && closed > before.1 + 2
+        });
+    };
+    gate_turns();
+    assert_eq!(compute_of(&kept)["entitlement_ppm"], 400_000);
+    ask(terms(Policy::Fixed, Some(10)));
+    until("it has the other share", || {
+        compute_of(&kept)["entitlement_ppm"] == 100_000
+    });
+    // A broker that follows knows it, though the grant says nothing.
+    kept.signal(kept.broker_pid().unwrap(), Signal::SIGKILL);
+    gate_turns();
+    assert_eq!(compute_of(&kept)["terms"]["percent"], 10);
+    for (cards, wanted) in [
+        (
+            json!([{"uuid": "GPU-x", "terms": fixed}]),
+            "no share of card",
+        ),
+        (
+            json!([{"uuid": UUID, "terms": terms(Policy::Fixed, None)}]),
+            "needs a compute percentage",
+        ),
+        (
+            json!([{"uuid": UUID, "terms": terms(Policy::Fixed, Some(101))}]),
+            "out of range",
+        ),
+        (json!([{"uuid": UUID, "terms": {"policy": "best"}}]), "best"),
+    ] {
+        let answer = kept
+            .ask(&json!({"op": "set_compute", "cards": cards}))
+            .unwrap();
+        let error = answer["error"].as_str().unwrap();
+        assert!(error.contains(wanted), "{error}");
+    }
+    assert_eq!(compute_of(&kept)["terms"]["percent"], 10);
+    // And back to the driver's own: the gate is open, and stays.
+    ask(Terms::NATIVE);
+    until("nothing is held", || compute_of(&kept) == Value::Null);
+    assert!(!kept.slot().exists());
+    assert!(!kept.fake.is_stopped(tenant.client, tenant.channel));
+    let before = switches(&kept);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(switches(&kept), before);
+}
+
+/// A gate is closed for no longer than this, whoever dies: a window, and the start of a broker on a busy machine.
+const CLOSED_MOST: Duration = Duration::from_millis(2000);
+
+fn killed() {
+    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let (tenant, _process) = computing_behind(&kept);
+    let is_closed = || kept.fake.is_stopped(tenant.client, tenant.channel);
+    let mut longest = Duration::ZERO;
+    for kill in 0..25_u64 {
+        // In every phase of the window: closed, open, and in between.
+        thread::sleep(Duration::from_millis(10 + kill * 7 % 60));
+        if let Some(pid) = kept.broker_pid() {
+            kept.signal(pid, Signal::SIGKILL);
+        }
+        let began = Instant::now();
+        until("the gate is open", || !is_closed());
+        longest = longest.max(began.elapsed());
+    }
+    println!("  closed for {} ms at the longest", longest.as_millis());
+    assert!(longest < CLOSED_MOST, "{longest:?}");
+    let before = switches(&kept);
+    until("the gate turns again", || {
+        let (opened, closed) = switches(&kept);
+        opened > before.0 + 2 && closed > before.1 + 2
+    });
+    // Told to end it opens the gate, and leaves no slot.
+    until("it is closed", is_closed);
+    kept.signal(kept.keeper_pid(), Signal::SIGTERM);
+    until("the gate is open", || !is_closed());
+    until("the slot is gone", || !kept.slot().exists());
+}
+
+fn upgraded() {
+    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let (tenant, _process) = computing_behind(&kept);
+    let request = json!({"op": "upgrade", "program": program()});
+    for _ in 0..6 {
+        until("it is closed", || {
+            kept.fake.is_stopped(tenant.client, tenant.channel)
+        });
+        let answer = kept.ask(&request).unwrap();
+        assert!(answer["pause_us"].is_u64(), "{answer}");
+    }
+    let before = switches(&kept);
+    until("the gate turns again", || {
+        let (opened, closed) = switches(&kept);
+        opened > before.0 + 2 && closed > before.1 + 2
+    });
+    assert_eq!(compute_of(&kept)["terms"]["percent"], 30);
+}
+
+fn held_over_kills() {
+    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let (tenant, _process) = computing_behind(&kept);
+    for _ in 0..8 {
+        until("it is closed", || {
+            kept.fake.is_stopped(tenant.client, tenant.channel)
+        });
+        thread::scope(|scope| {
+            let enabled = scope.spawn(|| tenant.schedule(tenant.group, 1));
+            // It waits, or the gate has opened in this moment; either way its answer comes, and once.
+            thread::sleep(Duration::from_millis(3));
+            if let Some(pid) = kept.broker_pid() {
+                kept.signal(pid, Signal::SIGKILL);
+            }
+            assert_eq!(enabled.join().unwrap(), rm::OK);
+        });
+    }
+}
+
+fn strict() {
+    let mut wishes = wishes();
+    wishes["mode"] = json!("strict");
+    let record = |tier: &'static str, version: &'static str| {
+        move |state_dir: &std::path::Path| {
+            let card = state_dir.join("cards").join(UUID);
+            std::fs::create_dir_all(&card).unwrap();
+            let record = json!({"version": 1, "driver_version": version, "tier": tier, "reason": "it is slow"});
+            std::fs::write(card.join("tier.json"), record.to_string()).unwrap();
+        }
+    };
+    let Err((said, log)) = Kept::sharing(&wishes, record("slices", "570.195.03")) else {
+        panic!("it must not start");
+    };
+    assert_eq!(said, "");
+    assert!(
+        log.contains("needs tier 2") && log.contains("has tier 1: it is slow"),
+        "{log}"
+    );
+    // Of another driver nothing is known, and what is known may be enough.
+    for (tier, version) in [("slices", "535.261.03"), ("gate", "570.195.03")] {
+        let kept = Kept::sharing(&wishes, record(tier, version));
+        drop(kept.map_err(|(said, log)| panic!("{said}: {log}")));
+    }
+}
+
+fn followed() {
+    let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
+    let kept = Kept::sharing(&native, |_| {}).unwrap();
+    let (_tenant, _process) = computing_behind(&kept);
+    let rules = |policy| CardRules {
+        policy,
+        ..CardRules::default()
+    };
+    let write = |rules: CardRules| {
+        let card = kept.state_dir().join("cards").join(UUID);
+        std::fs::create_dir_all(&card).unwrap();
+        let text = serde_json::to_vec(&rules).unwrap();
+        std::fs::write(card.join("rules.new"), text).unwrap();
+        std::fs::rename(card.join("rules.new"), card.join("rules.json")).unwrap();
+    };
+    write(rules(Policy::Preemptive));
+    until("the card's policy holds", || {
+        compute_of(&kept)["terms"]["policy"] == "preemptive"
+    });
+    write(rules(Policy::Native));
+    until("and is taken back", || compute_of(&kept) == Value::Null);
+}
+
 fn terms(policy: Policy, percent: Option<u32>) -> Terms {
-    let _card = UUID;
     Terms {
         policy,
         percent,
