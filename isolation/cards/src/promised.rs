@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use plan::{CardRules, PERCENT_PPM, RulesError, Terms, TermsError, Wishes};
+use plan::{CardRules, PERCENT_PPM, Policy, RulesError, Terms, TermsError, Wishes};
 
 use crate::grant::ComputeTerms;
 
@@ -53,6 +53,11 @@ impl fmt::Display for Full<'_> {
         let Self(refusal, left_ppm) = self;
         match refusal {
             plan::Refusal::Reserved { .. } => refusal.fmt(f),
+            plan::Refusal::NativeBesideSegments => write!(
+                f,
+                "{refusal} ({} % of its time can still be reserved; a container with policy preemptive, weighted or soft shares what is not)",
+                left_ppm / PERCENT_PPM
+            ),
             _ => write!(
                 f,
                 "{refusal} ({} % of its time can still be reserved)",
@@ -86,12 +91,18 @@ impl ComputeTerms {
     }
 }
 
-/// The terms that a container has on a card with these rules.
+/// The terms that a container has on a card with these rules. A weight that is named, be it 1, asks for a part by weight: where
+/// the card's policy has none, for policy weighted.
 ///
 /// # Errors
 /// [`TimeRefusal::Terms`]
 pub fn resolve(compute: &ComputeTerms, rules: &CardRules) -> Result<Terms, TimeRefusal> {
-    Ok(compute.wishes().resolve(rules)?)
+    let mut wishes = compute.wishes();
+    let weighs = wishes.weight.is_some() && wishes.percent.is_none();
+    if weighs && wishes.policy.is_none() && rules.policy != Policy::Soft {
+        wishes.policy = Some(Policy::Weighted);
+    }
+    Ok(wishes.resolve(rules)?)
 }
 
 impl Promised {
@@ -147,5 +158,68 @@ impl Promised {
             .iter()
             .filter(|terms| **terms != Terms::NATIVE)
             .count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grant::Priority;
+
+    #[test]
+    fn what_is_not_named_follows_the_card_and_a_named_weight_weighs() {
+        let wish = |percent: Option<u32>, weight: Option<u32>, priority: Priority| ComputeTerms {
+            percent,
+            weight,
+            priority,
+            ..ComputeTerms::default()
+        };
+        let normal = Priority::Normal;
+        for (card, asked, policy) in [
+            (Policy::Native, wish(None, None, normal), Policy::Native),
+            (
+                Policy::Native,
+                wish(None, Some(1), normal),
+                Policy::Weighted,
+            ),
+            (
+                Policy::Native,
+                wish(None, Some(5), normal),
+                Policy::Weighted,
+            ),
+            (Policy::Native, wish(Some(30), None, normal), Policy::Fixed),
+            (Policy::Soft, wish(Some(30), None, normal), Policy::Soft),
+            (Policy::Soft, wish(None, Some(1), normal), Policy::Soft),
+            (
+                Policy::FairShare,
+                wish(None, Some(1), normal),
+                Policy::Weighted,
+            ),
+            (
+                Policy::FairShare,
+                wish(None, None, normal),
+                Policy::FairShare,
+            ),
+            (
+                Policy::Native,
+                wish(None, None, Priority::High),
+                Policy::Preemptive,
+            ),
+            (
+                Policy::Weighted,
+                wish(None, None, Priority::Low),
+                Policy::Weighted,
+            ),
+        ] {
+            let rules = CardRules {
+                policy: card,
+                ..CardRules::default()
+            };
+            assert_eq!(
+                resolve(&asked, &rules).unwrap().policy,
+                policy,
+                "{card:?} {asked:?}"
+            );
+        }
     }
 }

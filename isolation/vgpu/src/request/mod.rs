@@ -151,7 +151,7 @@ fn from_environment(
                 .filter(|weight| *weight > 1)
                 .map(|_| ComputePolicy::Weighted),
             percent: None,
-            weight: environment.weight,
+            weight: environment.weight.filter(|weight| *weight > 1),
             priority: environment.priority,
             mode: config.compute.mode,
             fail: config.compute.fail,

@@ -393,6 +393,30 @@ fn a_weight_above_one_switches_to_weights_and_high_priority_is_read() {
 }
 
 #[test]
+fn a_weight_of_one_in_the_environment_follows_the_card() {
+    let base = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT=1",
+        "ALIYUN_COM_GPU_HIGH_PRIO=false",
+    ];
+    let compute = read(&[], &base).unwrap().unwrap().compute;
+    assert_eq!(compute, ComputeTerms::default());
+    for (variable, parts) in [
+        ("ALIYUN_COM_GPU_SCHD_WEIGHT=0", ["SCHD_WEIGHT", "1 to 1000"]),
+        ("ALIYUN_COM_GPU_SCHD_WEIGHT=1001", ["1001", "1 to 1000"]),
+        ("ALIYUN_COM_GPU_SCHD_WEIGHT=x", ["\"x\"", "1 to 1000"]),
+        ("ALIYUN_COM_GPU_HIGH_PRIO=2", ["HIGH_PRIO", "true or 1"]),
+    ] {
+        let environment = [base[0], base[1], variable];
+        let error = read(&[], &environment).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{variable}: {error}");
+        }
+    }
+}
+
+#[test]
 fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
     let asked = |environment: &[&str]| {
         read(
