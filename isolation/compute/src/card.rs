@@ -551,7 +551,12 @@ impl Card {
         };
         if !same_share || before.layout.window_ns != self.view.layout.window_ns {
             self.trim.reset();
-            self.meter.restart();
+        }
+        if !same_share
+            || before.layout.window_ns != self.view.layout.window_ns
+            || before.cycle != self.view.cycle
+        {
+            self.meter.restart(at_ns.max(now_ns));
         }
         if before.cycle != self.view.cycle || first {
             let leads = self.leads(extra_ns);
@@ -626,7 +631,7 @@ impl Card {
         };
     }
 
-    /// After a close: whole windows lie between two of them.
+    /// After a close. The account's times need not lie between segments: what is compared is the time that the gate was meant to be open.
     pub(crate) fn after_close(&mut self, world: &mut dyn Surroundings) {
         if !self.view.is_trimmed() || !self.metered {
             return;
@@ -638,11 +643,17 @@ impl Card {
             return;
         };
         if let Some(share) = &self.view.share {
+            let window_ns = self.view.layout.window_ns;
+            let open_ns = share
+                .gate
+                .open_between_ns(window_ns, measured.from_ns, measured.to_ns);
+            let of_each = u128::from(share.gate.open_ns(window_ns).max(1));
+            let windows_ns = u128::from(open_ns) * u128::from(window_ns) / of_each;
             self.trim.measure(
                 measured.used_ns,
-                measured.elapsed_ns,
+                u64::try_from(windows_ns).unwrap_or(u64::MAX),
                 share.entitlement_ppm,
-                self.view.layout.window_ns,
+                window_ns,
                 measured.demand,
             );
         }

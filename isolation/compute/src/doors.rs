@@ -20,9 +20,10 @@ pub(crate) enum Door {
 }
 
 /// By which call gates move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Hinge {
     /// FIFO_DISABLE_CHANNELS.
+    #[default]
     Channels,
     /// GPFIFO_SCHEDULE.
     Groups,
@@ -75,6 +76,8 @@ pub(crate) enum Moved {
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     known: Vec<(Door, State)>,
+    /// What gates move by; doors of another kind are only opened.
+    hinge: Hinge,
     /// After a list of which one had gone: one at a time, until all are where they are to be.
     singly: bool,
 }
@@ -82,6 +85,7 @@ pub(crate) struct Doors {
 impl Doors {
     /// Takes in what is there now: what is new is open, what has gone is forgotten.
     pub(crate) fn follow(&mut self, objects: &Objects, hinge: Hinge) {
+        self.hinge = hinge;
         let mut listed: Vec<Door> = doors_of(objects, hinge).collect();
         listed.sort_unstable();
         listed.dedup();
@@ -116,8 +120,11 @@ impl Doors {
     }
 
     /// Whether a call is needed.
-    pub(crate) fn settled(&self, toward: Toward) -> bool {
-        !self.known.iter().any(|(_, state)| needs(*state, toward))
+    fn settled(&self, toward: Toward) -> bool {
+        !self
+            .known
+            .iter()
+            .any(|(door, state)| self.hinge.needs(*door, *state, toward))
     }
 
     /// How many calls it takes when the gate turns.
@@ -138,7 +145,7 @@ impl Doors {
         let most = if self.singly { 1 } else { BATCH };
         let mut channels = Vec::new();
         for (door, state) in &mut self.known {
-            if !needs(*state, toward) {
+            if !self.hinge.needs(*door, *state, toward) {
                 continue;
             }
             match *door {
@@ -205,6 +212,8 @@ impl Doors {
                 (Moved::Yes, Toward::Open, _) => State::Open,
                 (Moved::Yes, Toward::Closed, _) => State::Closed,
                 (Moved::Gone, _, _) if doors.len() == 1 => State::Ghost,
+                // By the call that the driver refuses it was hardly ever closed.
+                (Moved::Refused, _, Rest::Unknown) if !self.hinge.moves(*door) => State::Ghost,
                 (Moved::Refused, _, Rest::Open) => State::Open,
                 (Moved::Refused, _, Rest::Closed) => State::Closed,
                 (Moved::Refused, _, Rest::Unknown) | (Moved::Lost | Moved::Gone, _, _) => {
@@ -242,10 +251,19 @@ impl State {
     }
 }
 
-fn needs(state: State, toward: Toward) -> bool {
-    match toward {
-        Toward::Open => matches!(state, State::Closed | State::Unknown),
-        Toward::Closed => matches!(state, State::Open | State::Unknown),
+impl Hinge {
+    fn moves(self, door: Door) -> bool {
+        match door {
+            Door::Channel(_) => self == Self::Channels,
+            Door::Group { .. } => self == Self::Groups,
+        }
+    }
+
+    fn needs(self, door: Door, state: State, toward: Toward) -> bool {
+        match toward {
+            Toward::Open => matches!(state, State::Closed | State::Unknown),
+            Toward::Closed => self.moves(door) && matches!(state, State::Open | State::Unknown),
+        }
     }
 }
 

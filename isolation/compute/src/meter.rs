@@ -22,6 +22,8 @@ pub(crate) struct Meter {
     last_rise_ns: Option<u64>,
     /// Since the last measurement for the trim.
     trimmed: Option<Used>,
+    /// What was counted before belongs to other terms.
+    not_before_ns: u64,
     demand: Option<Demand>,
     capped: Capped,
 }
@@ -40,7 +42,8 @@ pub(crate) enum Capped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Measured {
     pub(crate) used_ns: u64,
-    pub(crate) elapsed_ns: u64,
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
     pub(crate) demand: Demand,
 }
 
@@ -90,10 +93,13 @@ impl Meter {
         )
     }
 
-    /// Use since the last call of this, when a second has passed; asked for when the gate has just closed, so that whole windows are measured.
+    /// Use since the last call of this, when a second has passed; asked for when the gate has just closed. The account may be some milliseconds old.
     pub(crate) fn measured(&mut self) -> Option<Measured> {
         let last = self.last()?;
         let Some(from) = self.trimmed else {
+            if last.at_ns < self.not_before_ns {
+                return None;
+            }
             self.trimmed = Some(last);
             self.demand = None;
             return None;
@@ -106,14 +112,16 @@ impl Meter {
         self.trimmed = Some(last);
         Some(Measured {
             used_ns: last.used_ns.saturating_sub(from.used_ns),
-            elapsed_ns,
+            from_ns: from.at_ns,
+            to_ns: last.at_ns,
             demand,
         })
     }
 
-    /// What is measured next belongs to other terms.
-    pub(crate) fn restart(&mut self) {
+    /// What is measured next belongs to other terms, which hold from now on.
+    pub(crate) fn restart(&mut self, now_ns: u64) {
         self.trimmed = None;
+        self.not_before_ns = now_ns;
         self.demand = None;
     }
 
@@ -190,12 +198,14 @@ mod tests {
             [
                 Measured {
                     used_ns: 200 * MS,
-                    elapsed_ns: 1_000 * MS,
+                    from_ns: 0,
+                    to_ns: 1_000 * MS,
                     demand: Demand::Backlogged
                 },
                 Measured {
                     used_ns: 200 * MS,
-                    elapsed_ns: 1_000 * MS,
+                    from_ns: 1_000 * MS,
+                    to_ns: 2_000 * MS,
                     demand: Demand::Idle
                 }
             ]

@@ -2,7 +2,7 @@
 
 use plan::gate::Gate as Turns;
 use plan::slot::Next;
-use plan::terms::{Policy, Priority};
+use plan::terms::{Policy, Priority, WEIGHT_MAX};
 use plan::{CardRules, Layout, Page, Promise, Share, Tenant, Terms, epochs, layout};
 
 use crate::cycle::{Cycle, LAP_NS, Span};
@@ -58,7 +58,7 @@ impl View {
             (Means::Gate, cycle) => (cycle, slice_us),
             (Means::Slices, None) => (None, slice_us),
             (Means::Slices, Some(_)) => {
-                let soft = soft_slice_us(rules, &tenants, key);
+                let soft = soft_slice_us(rules, &tenants, &reckoned, key);
                 (None, soft.unwrap_or(slice_us))
             }
         };
@@ -159,18 +159,23 @@ fn cycle(share: &Share, layout: &Layout, tenants: &[Tenant]) -> Option<Cycle> {
     Some(Cycle { window_ns, spans })
 }
 
-/// The slice that a capped container would have if all caps were weights.
-fn soft_slice_us(rules: &CardRules, tenants: &[Tenant], key: &str) -> Option<u64> {
+/// The slice that a gated container has where it cannot be gated: its entitlement as a weight.
+fn soft_slice_us(rules: &CardRules, tenants: &[Tenant], gated: &Layout, key: &str) -> Option<u64> {
     let softened: Vec<Tenant> = tenants
         .iter()
-        .map(|tenant| Tenant {
-            terms: Terms {
-                policy: Policy::Soft,
-                percent: Some((tenant.terms.reserved_ppm(rules) / plan::PERCENT_PPM).clamp(1, 100)),
-                weight: tenant.terms.weight,
-                priority: Priority::Normal,
-            },
-            ..tenant.clone()
+        .map(|tenant| {
+            let entitlement_ppm = gated
+                .share(&tenant.key)
+                .map_or(0, |share| share.entitlement_ppm);
+            Tenant {
+                terms: Terms {
+                    policy: Policy::Weighted,
+                    percent: None,
+                    weight: (entitlement_ppm / 1_000).clamp(1, WEIGHT_MAX),
+                    priority: Priority::Normal,
+                },
+                ..tenant.clone()
+            }
         })
         .collect();
     let soft = layout(rules, &rules.costs, &softened);

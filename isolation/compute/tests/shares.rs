@@ -1,0 +1,469 @@
+//! Governors in virtual time: what each container could use of its cards.
+
+mod stage;
+
+use compute::{Event, Gate, Lever, Tier};
+use plan::{Idle, Policy, Priority};
+use stage::{MS, S, Stage, fixed, name, terms};
+
+/// Everybody has joined, has been probed, and windows are under way.
+const SETTLED_MS: u64 = 2_000;
+
+#[test]
+fn caps_are_held_side_by_side_with_two_calls_a_window() {
+    let mut stage = Stage::new(1, 1);
+    let percents = [10, 30, 60];
+    for percent in percents {
+        stage.join(&format!("c{percent}"), fixed(percent), 1);
+    }
+    stage.run_ms(SETTLED_MS);
+    let from_ns = stage.now_ns;
+    stage.run_ms(10_000);
+    for (at, percent) in percents.into_iter().enumerate() {
+        let permille = stage.permille(at, 0, from_ns, stage.now_ns);
+        // A lap's half on each side is shared with a neighbour: what could run is up to 1 % of the segment more.
+        assert!(
+            permille.abs_diff(u64::from(percent) * 10) <= u64::from(percent) / 10 + 1,
+            "{percent} %: {permille}"
+        );
+        let windows = 10 * S / stage.status(at, 0).window_ns;
+        let calls = stage.gate_calls(at, from_ns);
+        assert!(
+            u64::try_from(calls).unwrap() <= 2 * windows + 2,
+            "{calls} calls in {windows} windows"
+        );
+        assert_eq!(stage.status(at, 0).tier, Some(Tier::Gate));
+        assert!(stage.status(at, 0).holds);
+        for other in at + 1..percents.len() {
+            let overlap_ns = stage.longest_overlap_ns(at, other, 0, from_ns);
+            assert!(overlap_ns < 500_000, "{overlap_ns}");
+        }
+    }
+}
+
+#[test]
+fn a_live_change_holds_within_two_windows_and_disturbs_nobody() {
+    let mut stage = Stage::new(2, 1);
+    let (one, other) = (
+        stage.join("one", fixed(20), 1),
+        stage.join("other", fixed(30), 1),
+    );
+    stage.run_ms(SETTLED_MS);
+    let window_ns = stage.status(one, 0).window_ns;
+    let changed_ns = stage.now_ns;
+    stage.set_terms(one, fixed(60));
+    stage.run_ms(5_000);
+    let after_ns = changed_ns + 2 * window_ns + window_ns / 10;
+    let permille = stage.permille(one, 0, after_ns, after_ns + 16 * window_ns);
+    assert!(permille.abs_diff(600) <= 8, "{permille}");
+    let permille = stage.permille(other, 0, changed_ns, changed_ns + 16 * window_ns);
+    assert!(permille.abs_diff(300) <= 6, "{permille}");
+    assert!(stage.longest_overlap_ns(one, other, 0, changed_ns) < 500_000);
+}
+
+#[test]
+fn a_container_that_leaves_or_is_killed_makes_room_and_one_that_joins_takes_its_place() {
+    let mut stage = Stage::new(3, 1);
+    stage.rules[0].idle = Idle::Waste;
+    let even = terms(Policy::Preemptive, None, 1, Priority::Normal);
+    let (one, other) = (stage.join("one", even, 1), stage.join("other", even, 1));
+    stage.run_ms(SETTLED_MS);
+    let from_ns = stage.now_ns;
+    stage.run_ms(2_000);
+    assert!(stage.permille(one, 0, from_ns, stage.now_ns).abs_diff(500) < 10);
+    stage.kill(other);
+    stage.remove_groups(other, 0);
+    let from_ns = stage.now_ns + 600 * MS;
+    stage.run_ms(2_600);
+    assert_eq!(stage.permille(one, 0, from_ns, stage.now_ns), 1_000);
+    let third = stage.join("third", even, 1);
+    let joined_ns = stage.now_ns;
+    stage.run_ms(4_000);
+    let overlap_ns = stage.longest_overlap_ns(one, third, 0, joined_ns + 1_000 * MS);
+    assert!(overlap_ns < 500_000, "{overlap_ns}");
+    assert!(
+        stage
+            .permille(one, 0, joined_ns + S, stage.now_ns)
+            .abs_diff(500)
+            < 10
+    );
+}
+
+#[test]
+fn a_successor_finds_what_a_killed_broker_left_closed_and_keeps_its_place() {
+    for seed in 0..40 {
+        let mut stage = Stage::new(seed, 1);
+        let (one, other) = (
+            stage.join("one", fixed(25), 2),
+            stage.join("other", fixed(50), 1),
+        );
+        stage.run_ms(SETTLED_MS);
+        let pause_ms = stage.random.below(250);
+        stage.run_ms(pause_ms);
+        let from_ns = stage.now_ns;
+        stage.kill(one);
+        let pause_ms = stage.random.below(40);
+        stage.run_ms(pause_ms);
+        stage.start(one);
+        stage.run_ms(4_000);
+        let closed_ns = stage.longest_closed_ns(one, 0, from_ns);
+        assert!(closed_ns < compute::CLOSED_MAX_NS, "{seed}: {closed_ns}");
+        let settled_ns = from_ns + 1_000 * MS;
+        let permille = stage.permille(one, 0, settled_ns, stage.now_ns);
+        assert!(permille.abs_diff(250) <= 6, "{seed}: {permille}");
+        let overlap_ns = stage.longest_overlap_ns(one, other, 0, settled_ns);
+        assert!(overlap_ns < 500_000, "{seed}: {overlap_ns}");
+    }
+}
+
+#[test]
+fn stopping_opens_every_gate_and_gives_up_the_slots() {
+    for seed in 0..20 {
+        let mut stage = Stage::new(seed, 2);
+        let one = stage.join("one", fixed(10), 1);
+        let pause_ms = SETTLED_MS + stage.random.below(250);
+        stage.run_ms(pause_ms);
+        stage.tell(one, Event::Stopping);
+        stage.run_ms(50);
+        assert!(stage.tenants[one].done);
+        assert!(stage.lines.values().all(stage::Line::runs));
+        for card in &stage.cards {
+            assert!(card.living().is_empty() && card.dead().is_empty());
+        }
+    }
+}
+
+#[test]
+fn channels_that_come_while_the_gate_is_closed_are_closed_too() {
+    let mut stage = Stage::new(4, 1);
+    let one = stage.join("one", fixed(10), 1);
+    stage.run_ms(SETTLED_MS);
+    while matches!(stage.gate(one, 0), Gate::Open) {
+        stage.run_ms(1);
+    }
+    stage.run_ms(2);
+    // 150 channels make three calls at every turn.
+    stage.add_group(one, 0, 150);
+    let from_ns = stage.now_ns + 2 * MS;
+    stage.run_ms(2);
+    assert!(!stage.lines.values().any(stage::Line::runs));
+    stage.run_ms(5_000);
+    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    assert!(permille.abs_diff(100) <= 10, "{permille}");
+    let longest = stage.longest_closed_ns(one, 0, from_ns);
+    assert!(longest < S, "{longest}");
+}
+
+#[test]
+fn handles_that_have_gone_do_not_stop_the_others() {
+    let mut stage = Stage::new(5, 1);
+    let one = stage.join("one", fixed(20), 3);
+    stage.run_ms(SETTLED_MS);
+    let listed = stage.tenants[one].objects[0].groups[1].channels[0];
+    stage.gone.insert(listed.handle);
+    let from_ns = stage.now_ns + 500 * MS;
+    stage.run_ms(4_000);
+    let status = stage.status(one, 0);
+    assert_eq!((status.tier, status.counts.alarms), (Some(Tier::Gate), 0));
+    stage.lines.retain(|(_, _, channel), _| *channel != listed);
+    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    assert!(permille.abs_diff(200) <= 6, "{permille}");
+}
+
+#[test]
+fn a_driver_that_refuses_levers_is_met_with_weaker_ones_and_the_status_says_why() {
+    for (refused, tier, holds) in [
+        (vec!["get"], Tier::Gate, true),
+        (vec!["set"], Tier::Gate, true),
+        (vec!["close"], Tier::Schedule, true),
+        (vec!["close", "schedule"], Tier::Slices, false),
+        (vec!["open", "schedule"], Tier::Slices, false),
+        (vec!["close", "schedule", "set"], Tier::Freezer, false),
+    ] {
+        let mut stage = Stage::new(6, 1);
+        for lever in &refused {
+            stage.faults.refused.insert(lever, 0x56);
+        }
+        let one = stage.join("one", fixed(20), 1);
+        stage.join("other", fixed(40), 1);
+        stage.run_ms(SETTLED_MS);
+        let from_ns = stage.now_ns;
+        stage.run_ms(4_000);
+        let status = stage.status(one, 0);
+        assert_eq!(
+            (status.tier, status.holds),
+            (Some(tier), holds),
+            "{refused:?}"
+        );
+        let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+        if tier >= Tier::Schedule {
+            assert!(permille.abs_diff(200) <= 6, "{refused:?}: {permille}");
+        } else if refused[0] != "open" {
+            assert_eq!(permille, 1_000, "{refused:?}");
+            assert!(status.reason.is_some());
+            // What has no gate has slices by its cap: 20 to 40.
+            if tier == Tier::Slices {
+                let slices: Vec<u64> = stage
+                    .tenants
+                    .iter()
+                    .map(|tenant| *tenant.slices.values().next().unwrap())
+                    .collect();
+                assert!(
+                    slices[1] > slices[0] * 19 / 10 && slices[1] < slices[0] * 21 / 10,
+                    "{slices:?}"
+                );
+            }
+        }
+        // Nobody asks over and over: two calls in each of 96 windows, and a few at the start.
+        let calls = stage.tenants[one].calls.len();
+        assert!(calls < 2 * 96 + 20, "{refused:?}: {calls}");
+    }
+}
+
+#[test]
+fn a_gate_that_is_refused_in_later_life_becomes_a_weaker_one() {
+    let mut stage = Stage::new(7, 1);
+    let one = stage.join("one", fixed(20), 1);
+    stage.run_ms(SETTLED_MS);
+    stage.faults.refused.insert("close", 0x31);
+    stage.run_ms(SETTLED_MS);
+    let from_ns = stage.now_ns;
+    stage.run_ms(4_000);
+    let status = stage.status(one, 0);
+    assert_eq!(status.tier, Some(Tier::Schedule));
+    assert!(status.reason.unwrap().to_string().contains("0x31"));
+    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    assert!(permille.abs_diff(200) <= 6, "{permille}");
+}
+
+#[test]
+fn slow_calls_rest_the_gate_for_a_minute() {
+    let mut stage = Stage::new(8, 1);
+    let one = stage.join("one", fixed(20), 1);
+    stage.run_ms(SETTLED_MS);
+    stage.faults.takes_ns = Some(60 * MS);
+    stage.run_ms(2_000);
+    stage.faults.takes_ns = None;
+    let status = stage.status(one, 0);
+    assert_eq!((status.tier, status.holds), (Some(Tier::Slices), false));
+    assert!(status.reason.unwrap().to_string().contains("slow"));
+    assert_eq!(status.counts.alarms, 1);
+    let from_ns = stage.now_ns;
+    stage.run_ms(50_000);
+    assert_eq!(stage.permille(one, 0, from_ns, stage.now_ns), 1_000);
+    stage.run_ms(15_000);
+    let from_ns = stage.now_ns;
+    stage.run_ms(5_000);
+    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    assert!(permille.abs_diff(200) <= 6, "{permille}");
+    assert_eq!(stage.status(one, 0).tier, Some(Tier::Gate));
+}
+
+#[test]
+fn lost_calls_are_made_again() {
+    for seed in 0..10 {
+        let mut stage = Stage::new(seed, 1);
+        stage.faults.lost_permille = 200;
+        stage.faults.stalls_permille = 20;
+        let one = stage.join("one", fixed(40), 2);
+        stage.run_ms(SETTLED_MS);
+        let from_ns = stage.now_ns;
+        stage.run_ms(10_000);
+        let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+        assert!(permille.abs_diff(400) <= 60, "{seed}: {permille}");
+        assert!(stage.longest_closed_ns(one, 0, from_ns) < compute::CLOSED_MAX_NS);
+    }
+}
+
+#[test]
+fn a_gang_runs_on_all_its_cards_at_the_same_time() {
+    let mut stage = Stage::new(9, 4);
+    let one = stage.join("gang", fixed(30), 1);
+    stage.join("other", fixed(20), 1);
+    stage.run_ms(SETTLED_MS);
+    let from_ns = stage.now_ns;
+    stage.run_ms(5_000);
+    let spans: Vec<Vec<(u64, u64)>> = (0..4)
+        .map(|card| {
+            let mut spans = stage.spans(one, card);
+            spans.retain(|(from, _)| *from >= from_ns + 50 * MS);
+            spans
+        })
+        .collect();
+    assert!(spans[0].len() >= 19, "{}", spans[0].len());
+    for card in 1..4 {
+        for (here, there) in spans[0].iter().zip(&spans[card]) {
+            assert!(
+                here.0.abs_diff(there.0) < 1_200_000 && here.1.abs_diff(there.1) < 1_200_000,
+                "card {card}: {here:?} {there:?}"
+            );
+        }
+        let permille = stage.permille(one, card, from_ns, stage.now_ns);
+        assert!(permille.abs_diff(300) <= 8, "card {card}: {permille}");
+    }
+}
+
+#[test]
+fn the_meter_takes_off_what_late_closes_add() {
+    for (metered, low, high) in [(false, 125, 140), (true, 97, 103)] {
+        let mut stage = Stage::new(10, 1);
+        stage.faults.close_lag_ns = 4 * MS;
+        let one = stage.join("one", fixed(10), 1);
+        stage.tenants[one].metered = metered;
+        stage.run_ms(60_000);
+        let from_ns = stage.now_ns;
+        stage.run_ms(10_000);
+        let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+        assert!((low..=high).contains(&permille), "{metered}: {permille}");
+    }
+}
+
+#[test]
+fn high_priority_has_long_slices_until_it_has_used_its_ratio() {
+    let mut stage = Stage::new(11, 1);
+    let online = stage.join(
+        "online",
+        terms(Policy::Preemptive, None, 1, Priority::High),
+        1,
+    );
+    let offline = stage.join(
+        "offline",
+        terms(Policy::Preemptive, None, 1, Priority::Low),
+        1,
+    );
+    stage.run_ms(SETTLED_MS);
+    assert_eq!(stage.status(online, 0).ratio_enforced, Some(false));
+    assert_eq!(stage.status(offline, 0).ratio_enforced, None);
+    assert!(
+        stage.tenants[online]
+            .slices
+            .values()
+            .all(|slice_us| *slice_us > 900_000)
+    );
+    assert!(
+        stage.tenants[online]
+            .levels
+            .values()
+            .all(|level| *level == 2)
+    );
+    assert_eq!(stage.gate_calls(online, stage.now_ns - 1_000 * MS), 0);
+    // Its use is all of the time from now on, by this meter.
+    stage.tenants[online].metered = true;
+    stage.run_ms(SETTLED_MS);
+    assert_eq!(stage.status(online, 0).ratio_enforced, Some(true));
+    assert!(
+        stage.tenants[online]
+            .slices
+            .values()
+            .all(|slice_us| *slice_us < 2_000)
+    );
+    assert!(
+        stage.tenants[online]
+            .levels
+            .values()
+            .all(|level| *level == 0)
+    );
+}
+
+#[test]
+fn an_idle_offline_containers_segment_is_used_by_the_next_until_it_has_work() {
+    let mut stage = Stage::new(12, 1);
+    let low = terms(Policy::Preemptive, None, 1, Priority::Low);
+    let online = stage.join(
+        "online",
+        terms(Policy::Preemptive, None, 1, Priority::High),
+        1,
+    );
+    let (one, other) = (stage.join("one", low, 1), stage.join("other", low, 1));
+    stage.tenants[online].busy = Some(true);
+    stage.tenants[one].busy = Some(true);
+    stage.tenants[other].busy = Some(true);
+    stage.run_ms(SETTLED_MS);
+    let from_ns = stage.now_ns;
+    stage.run_ms(2_000);
+    assert!(stage.permille(one, 0, from_ns, stage.now_ns).abs_diff(500) < 20);
+    stage.tenants[other].busy = Some(false);
+    stage.run_ms(500);
+    let from_ns = stage.now_ns;
+    stage.run_ms(2_000);
+    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    assert!(permille > 970, "{permille}");
+    stage.tenants[other].busy = Some(true);
+    stage.run_ms(300);
+    let from_ns = stage.now_ns;
+    stage.run_ms(2_000);
+    assert!(stage.permille(one, 0, from_ns, stage.now_ns).abs_diff(500) < 20);
+}
+
+#[test]
+fn soft_shares_are_set_once_and_cost_no_gate() {
+    let mut stage = Stage::new(13, 1);
+    let weights = [1, 2, 5];
+    for weight in weights {
+        stage.join(
+            &format!("w{weight}"),
+            terms(Policy::Weighted, None, weight, Priority::Normal),
+            1,
+        );
+    }
+    stage.run_ms(SETTLED_MS);
+    let from_ns = stage.now_ns;
+    stage.run_ms(10_000);
+    for (at, weight) in weights.iter().enumerate() {
+        assert!(
+            stage.tenants[at]
+                .calls
+                .iter()
+                .all(|(at_ns, _)| *at_ns < from_ns)
+        );
+        let slice = |at: usize| *stage.tenants[at].slices.values().next().unwrap();
+        let expected = slice(0) * u64::from(*weight);
+        assert!(
+            slice(at).abs_diff(expected) <= expected / 50,
+            "{weight}: {}",
+            slice(at)
+        );
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_and_a_governor_that_slept_leave_no_gate_closed() {
+    let mut stage = Stage::new(14, 1);
+    let one = stage.join("one", fixed(10), 1);
+    stage.run_ms(SETTLED_MS);
+    for _ in 0..20 {
+        let jump_ms = stage.random.below(10_000);
+        stage.now_ns += jump_ms * MS;
+        let from_ns = stage.now_ns;
+        stage.run_ms(1_000);
+        assert!(stage.longest_closed_ns(one, 0, from_ns) < 600 * MS);
+    }
+}
+
+#[test]
+fn the_probe_asks_in_order_and_before_anything_is_set() {
+    let mut stage = Stage::new(15, 1);
+    let one = stage.join("one", fixed(10), 1);
+    stage.run_ms(20);
+    let asked: Vec<&str> = stage.tenants[one]
+        .calls
+        .iter()
+        .map(|(_, lever)| name(lever))
+        .take(4)
+        .collect();
+    assert_eq!(asked, ["get", "set", "close", "open"]);
+    assert!(matches!(
+        stage.tenants[one].calls[1].1,
+        Lever::SetTimeslice {
+            slice_us: 1_024,
+            ..
+        }
+    ));
+    assert!(matches!(
+        stage.tenants[one].calls[2].1,
+        Lever::Close {
+            after_slice: true,
+            ..
+        }
+    ));
+}
