@@ -740,6 +740,82 @@ fn a_plain_process_gets_a_vgpu_without_a_bundle() {
 }
 
 #[test]
+fn shares_are_promised_once_and_free_again_when_their_container_goes() {
+    let host = TestHost::new();
+    let create_with = |config: &Config, id: &str, terms: Value| {
+        let mut annotations = json!({"cgpu.io/memory": "1Gi"});
+        for (name, value) in terms.as_object().unwrap() {
+            annotations[format!("cgpu.io/{name}")] = value.clone();
+        }
+        create(
+            config,
+            &key(id),
+            &host.bundle(id, annotations),
+            DoorKind::Shim,
+        )
+    };
+    let share = |percent: u32| json!({"compute": percent.to_string()});
+    let rules = |config: &Config, index: u32| {
+        let uuid = GpuUuid::new(format!("GPU-{index}")).unwrap();
+        cards::rules::of(&config.state_dir, &uuid).unwrap()
+    };
+    let config = host.config.clone();
+    let held: Vec<_> = [("c1", 60), ("c2", 60), ("c3", 40)]
+        .map(|(id, percent)| create_with(&config, id, share(percent)).unwrap().unwrap())
+        .into_iter()
+        .collect();
+    let minors: Vec<u32> = held
+        .iter()
+        .map(|vgpu| vgpu.grant().cards[0].minor)
+        .collect();
+    assert_eq!(minors, [0, 1, 0]);
+    assert_eq!(rules(&config, 0), Some(config.compute.rules(2)));
+    let error = crate::chain(&create_with(&config, "c4", share(41)).unwrap_err());
+    for part in [
+        "1 GiB on one card, 41 % of its time does not fit",
+        "card 0 (GPU-0) 22 GiB of 24 GiB, but not its time",
+        "card 1 (GPU-1) 23 GiB of 24 GiB, but not its time: 41 %",
+        "40 % left",
+    ] {
+        assert!(error.contains(part), "{error} lacks {part}");
+    }
+    // Wrong terms, mixes and priorities are refused before anything is made.
+    for (terms, part) in [
+        (
+            json!({"policy": "fixed", "compute": "10", "weight": "3"}),
+            "weight 3 means nothing",
+        ),
+        (
+            json!({"policy": "fair-share", "compute": "10"}),
+            "percentage 10 means nothing",
+        ),
+        (json!({"policy": "native"}), "native containers cannot be"),
+        (json!({"priority": "high"}), "high priority cannot be"),
+        (json!({}), "a container with policy preemptive"),
+    ] {
+        let error = crate::chain(&create_with(&config, "c4", terms).unwrap_err());
+        assert!(error.contains(part), "{error} lacks {part}");
+    }
+    assert!(!ContainerDir::of(&config.state_dir, &key("c4")).exists());
+    // What shares the rest stands beside the others.
+    let shares = create_with(&config, "c4", json!({"weight": "2"}));
+    assert_eq!(shares.unwrap().unwrap().grant().cards[0].minor, 1);
+    for id in ["c1", "c3"] {
+        release(&config, &key(id)).unwrap();
+    }
+    // The card is empty: what the configuration says now holds there.
+    let mut config = config;
+    config.compute.policy = grant::ComputePolicy::Soft;
+    create_with(&config, "c5", json!({"compute": "90", "cards": "0,"})).unwrap();
+    assert_eq!(rules(&config, 0), Some(config.compute.rules(2)));
+    assert_ne!(rules(&config, 1), rules(&config, 0));
+    for id in ["c2", "c4", "c5"] {
+        release(&config, &key(id)).unwrap();
+    }
+    host.assert_clean(&"released");
+}
+
+#[test]
 fn a_name_too_long_for_a_socket_is_refused_before_anything_is_written() {
     let host = TestHost::new();
     let error = crate::chain(&host.create(&"x".repeat(128), "1Gi").unwrap_err());

@@ -120,19 +120,22 @@ impl TestHost {
     }
 
     fn create(&self, id: &str) -> Result<lifecycle::Vgpu, Error> {
+        self.create_with(&self.config, id, json!({"cgpu.io/memory": "4Gi"}))
+    }
+
+    fn create_with(
+        &self,
+        config: &Config,
+        id: &str,
+        annotations: serde_json::Value,
+    ) -> Result<lifecycle::Vgpu, Error> {
         let bundle = self.dir.path().join("bundles").join(id);
         fs::create_dir_all(&bundle).unwrap();
-        let spec = json!({"ociVersion": "1.0.2", "annotations": {"cgpu.io/memory": "4Gi"},
+        let spec = json!({"ociVersion": "1.0.2", "annotations": annotations,
             "process": {"args": ["x"], "env": ["A=b"], "user": {"uid": 0, "gid": 0}}, "root": {"path": "rootfs"},
             "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]}});
         fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
-        lifecycle::create_on_host(
-            &self.config,
-            &self.host,
-            &key(id),
-            &bundle,
-            DoorKind::Runtime,
-        )
+        lifecycle::create_on_host(config, &self.host, &key(id), &bundle, DoorKind::Runtime)
     }
 
     /// A process in a group of its own, as runc's create leaves one.
@@ -400,6 +403,34 @@ fn version_1_of_cgroups_and_an_older_driver_are_said_before_anything_is_granted(
     assert!(error.contains("needs cgroup v2 at"), "{error}");
     let error = backend::choose(&host.config, &host.host, Wanted::Quota, Runtime::Own).unwrap_err();
     assert!(matches!(error, Error::NoBackend { .. }), "{error}");
+    host.assert_clean();
+}
+
+#[test]
+fn a_share_that_only_a_broker_could_hold_is_refused_where_it_must_be_held() {
+    let Some(host) = TestHost::new() else {
+        return;
+    };
+    let share = json!({"cgpu.io/memory": "4Gi", "cgpu.io/compute": "30"});
+    let mut strict = host.config.clone();
+    strict.compute.mode = cards::ComputeMode::Strict;
+    let error = host
+        .create_with(&strict, "c1", share.clone())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("default/c1") && error.contains("driver-limit"),
+        "{error}"
+    );
+    host.assert_clean();
+    // Without terms there is nothing to hold, and best effort is what can be had.
+    let plain = json!({"cgpu.io/memory": "4Gi"});
+    let vgpu = host.create_with(&strict, "c1", plain).unwrap();
+    assert_eq!(vgpu.mounts(), []);
+    lifecycle::release(&strict, &key("c1")).unwrap();
+    let vgpu = host.create_with(&host.config, "c1", share).unwrap();
+    assert_eq!(vgpu.grant().compute.percent, Some(30));
+    lifecycle::release(&strict, &key("c1")).unwrap();
     host.assert_clean();
 }
 
