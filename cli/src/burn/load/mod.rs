@@ -44,7 +44,7 @@ pub struct Options {
     #[arg(long)]
     kernel_us: Option<u64>,
     /// Kernels under way in each group; as soon as one ends, the next is launched.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 16)]
     depth: u32,
     /// Launch at random instead: so many requests a second on average, whether the card keeps up or not.
     #[arg(long, value_name = "RATE", conflicts_with_all = ["bursts", "gang"])]
