@@ -116,6 +116,31 @@ impl Gate {
         }
     }
 
+    /// How long it is open between two times.
+    #[must_use]
+    pub fn open_between_ns(&self, window_ns: u64, from_ns: u64, to_ns: u64) -> u64 {
+        let window_ns = window_ns.max(1);
+        let until = |at_ns: u64| {
+            let phase = at_ns % window_ns;
+            let begun: u64 = self
+                .segments()
+                .iter()
+                .map(|segment| {
+                    let end = segment.offset_ns + segment.length_ns;
+                    // What reaches over the window's end lies at the beginning of this one.
+                    let wrapped = end.saturating_sub(window_ns).min(phase);
+                    wrapped + phase.clamp(segment.offset_ns, end) - segment.offset_ns
+                })
+                .sum();
+            (at_ns / window_ns).saturating_mul(self.open_ns(window_ns)) + begun
+        };
+        match self {
+            Self::Open => to_ns.saturating_sub(from_ns),
+            Self::Closed => 0,
+            Self::Wheel(_) => until(to_ns).saturating_sub(until(from_ns)),
+        }
+    }
+
     /// Its segments; none where it does not follow the wheel.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
