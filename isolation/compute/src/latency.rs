@@ -134,7 +134,7 @@ mod tests {
         }
 
         #[test]
-        fn percentiles_bound_the_calls(calls in prop::collection::vec(any::<u64>(), 1..9_000)) {
+        fn percentiles_bound_the_calls(calls in prop::collection::vec(any::<u64>(), 1..300)) {
             let mut timing = Timing::new(1);
             calls.iter().for_each(|call| timing.record(*call));
             let summary = timing.summary();

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use plan::{Page, PageError};
 
@@ -140,8 +141,10 @@ impl FileTable {
     /// [`TableError::Held`]: another broker of this container lives. [`TableError::Version`]: a living peer's page is of another version. The system's.
     pub fn take(dir: &Path, key: &str) -> Result<Self, TableError> {
         let (files, left) = SlotFiles::take(dir, key)?;
-        // Peers skip a page whose sequence they know: the next one goes on from whatever stands there, torn or not.
-        let seq = left.as_deref().and_then(sequence).map_or(0, |seq| seq & !1);
+        // Peers skip a page whose sequence they know: the next one is past whatever stands there, torn or not, and past that of any owner before,
+        // whose file may be gone.
+        let seq = left.as_deref().and_then(sequence).unwrap_or(0);
+        let seq = seq.max(unix_ns()) & !1;
         let left = left
             .as_deref()
             .and_then(|bytes| Page::decode(bytes).ok())
@@ -287,6 +290,14 @@ pub(crate) fn counts_alike(one: &Page, other: &Page) -> bool {
 fn sequence(bytes: &[u8]) -> Option<u64> {
     let bytes = bytes.get(16..24)?;
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn unix_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_nanos()).ok())
+        .unwrap_or(0)
 }
 
 fn this_process() -> Owner {
