@@ -189,8 +189,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_ring_of_any_content_runs_again_after_a_reset(words in proptest::collection::vec(ring_word(), 1..200)) {
-        let machine = ada("570.195.03", 64, 1);
+    fn a_ring_of_any_content_runs_again_after_a_reset(
+        words in proptest::collection::vec(ring_word(), 1..200),
+        // No time at all, an instant, and longer than the test.
+        time in proptest::sample::select(vec!["", "kernel_duration_us = 20", "block_us = 10000000", "copy_mib_per_s = 1"]),
+    ) {
+        let machine = tenant::machine(&format!(
+            "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 64\narchitecture = \"ada\"\n{time}\n"
+        ));
         let card = Card::open(&machine);
         card.submit(&words);
         // Taken, stalled or in error: the thread that reads the rings lives, as another ring of the session shows.

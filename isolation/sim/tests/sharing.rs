@@ -190,6 +190,24 @@ fn two_and_three_sessions_share_by_default_slices_and_by_their_own() {
 }
 
 #[test]
+fn a_group_of_high_interleave_is_served_before_each_of_the_others() {
+    let machine = one_card("");
+    let mut loads = ["a/one", "a/two", "a/three", "a/high"].map(|name| Load::new(&machine, name));
+    let set = |load: &Load, level: u32| {
+        let mut params = level.to_le_bytes().to_vec();
+        let cmd = control::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL;
+        let (tenant, group) = (&load.card.tenant, load.card.group);
+        tenant.control(group, cmd, &mut params, &mut Vec::new())
+    };
+    set(&loads[3], 2).unwrap();
+    assert_eq!(
+        set(&loads[3], 3).unwrap_err(),
+        nvabi::status::NV_ERR_INVALID_ARGUMENT
+    );
+    near(&shares(&machine, &mut loads, 300), &[166, 166, 166, 500]);
+}
+
+#[test]
 fn nothing_completes_while_the_gate_is_closed_and_nothing_is_lost() {
     let machine = one_card("");
     let mut gated = Load::new(&machine, "a/gated");

@@ -22,8 +22,6 @@ const TIMEOUT: Refusal = Refusal(0x65);
 const PATIENCE: Duration = Duration::from_secs(6);
 /// `NVA06C_CTRL_CMD_PREEMPT_MAX_MANUAL_TIMEOUT_US`, and what holds without one.
 const PREEMPT_LONGEST_US: u32 = 1_000_000;
-/// `NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL`
-const SET_INTERLEAVE_LEVEL: u32 = 0xa06c_0107;
 /// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`
 pub(super) const SET_PREEMPTION_MODE: u32 = 0x2080_1210;
 
@@ -123,7 +121,7 @@ impl Call {
                 _zero => return Err(INVALID),
             },
             // {tsgInterleaveLevel 0}
-            SET_INTERLEAVE_LEVEL => {
+            ctl::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL => {
                 let level = match u32_at(params, 0) {
                     Some(0) => Interleave::Low,
                     Some(1) => Interleave::Medium,
