@@ -120,6 +120,101 @@ fn a_launch_ends_after_its_time_and_releases_as_its_descriptor_says() {
     }
 }
 
+/// A descriptor of Ada's at a place of the commands' memory, which releases a value in four words, and its launch.
+fn kernel(card: &Card, place: u64, address: u64, value: u32) -> Vec<u32> {
+    let mut qmd = [0; 256];
+    let (high, low) = halves(address);
+    for (at, word) in [(96, low), (100, high | 1 << 23), (104, value)] {
+        nvabi::bytes::put_u32(&mut qmd, at, word);
+    }
+    let at = 0x10_0000 + place * 256;
+    card.commands.write_all_at(&qmd, at).unwrap();
+    let mut commands = methods(
+        COMPUTE,
+        0x2b4,
+        &[u32::try_from((COMMANDS + at) >> 8).unwrap()],
+    );
+    commands.extend(methods(COMPUTE, 0x2c0, &[9]));
+    commands
+}
+
+fn timed() -> std::sync::Arc<sim::Machine> {
+    machine(
+        "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 64\narchitecture = \"ada\"\n\
+         kernel_duration_us = 3000\n",
+    )
+}
+
+#[test]
+fn everything_behind_a_kernel_has_its_effect_after_it_and_in_order() {
+    const DURATION_NS: u64 = 3_000_000;
+    let card = Card::open(&timed());
+    let mut commands = Vec::new();
+    // Kernels and what each is followed by are read ahead; the copy and the acquire wait for what is before them.
+    for number in 1..=4 {
+        let report = HOST + 0x1000 + number * 16;
+        commands.extend(kernel(
+            &card,
+            number,
+            report,
+            u32::try_from(number).unwrap(),
+        ));
+        commands.extend(signal(HOST + 0x2000 + number * 16, number));
+    }
+    commands.extend(copy(HOST + 0x1000, HOST + 0x3000, 0x100));
+    commands.extend(wait(HOST + 0x2040, 4));
+    commands.extend(kernel(&card, 5, HOST + 0x1050, 5));
+    commands.extend(signal(HOST, 9));
+    card.submit(&commands);
+    card.interrupted();
+    let taken = card.gp_get() == card.put.get();
+    assert!(
+        !taken || card.host_word(0) == 9,
+        "an entry is taken when it has been carried out"
+    );
+    until("the last", || card.host_word(0) == 9);
+    until("GP_GET follows", || card.gp_get() == card.put.get());
+    let ended = |number: u64| card.host_word(0x1000 + number * 16 + 8);
+    for number in 1..=4 {
+        let (report, release) = (0x1000 + number * 16, 0x2000 + number * 16);
+        assert_eq!(
+            (card.host_word(report), card.host_word(release)),
+            (number, number)
+        );
+        assert_eq!(card.host_word(release + 8), ended(number), "at its end");
+        assert_eq!(
+            card.host_word(report + 0x2000),
+            number,
+            "the copy came after"
+        );
+        if number > 1 {
+            let apart = ended(number) - ended(number - 1);
+            assert!(apart >= DURATION_NS, "{apart}");
+        }
+    }
+    assert_eq!(card.host_word(0x3050), 0, "the copy came before the fifth");
+    assert!(ended(5) - ended(4) >= DURATION_NS);
+}
+
+#[test]
+fn a_fault_behind_a_kernel_counts_when_the_kernel_has_ended() {
+    let card = Card::open(&timed());
+    let mut commands = kernel(&card, 1, HOST + 0x1000, 7);
+    commands.extend(methods(COMPUTE, 0x1b0c, &[1]));
+    commands.extend(signal(HOST, 1));
+    card.submit(&commands);
+    let status = || {
+        let mut block = [0; 16];
+        card.notifier.read_exact_at(&mut block, 0).unwrap();
+        (u32_at(&block, 8).unwrap(), block[14], u64_at(&block, 0))
+    };
+    until("the error notifier", || status().1 == 0xff);
+    assert_eq!(status().0, 13);
+    assert_eq!(card.host_word(0x1000), 7);
+    assert!(status().2 >= Some(card.host_word(0x1008)));
+    assert_eq!(card.host_word(0), 0, "nothing after it");
+}
+
 #[test]
 fn an_address_without_memory_stops_the_channel_and_is_reported() {
     let card = Card::open(&ada("570.195.03", 64, 1));
