@@ -38,6 +38,9 @@ const REFUSALS: u32 = 3;
 /// How long a container says that it is busy, ahead.
 const BUSY_NS: u64 = 200_000_000;
 
+/// A wheel with less than this in nobody's segment has no room to make up for anything.
+const FULL_PPM: u32 = 5_000;
+
 /// First guesses, before calls were measured: section 2.3 of the design.
 const OPEN_NS: u64 = 160_000;
 const CLOSE_NS: u64 = 220_000;
@@ -649,6 +652,14 @@ impl Card {
                 .open_between_ns(window_ns, measured.from_ns, measured.to_ns);
             let of_each = u128::from(share.gate.open_ns(window_ns).max(1));
             let windows_ns = u128::from(open_ns) * u128::from(window_ns) / of_each;
+            // On a full wheel someone must pay for the switches: if all made up for their part of it, the long segments would push the short
+            // ones aside.
+            let promised_ns = windows_ns * u128::from(share.entitlement_ppm) / 1_000_000;
+            if self.view.layout.free_ppm < FULL_PPM
+                && u128::from(measured.used_ns).abs_diff(promised_ns) * 100 < promised_ns
+            {
+                return;
+            }
             self.trim.measure(
                 measured.used_ns,
                 u64::try_from(windows_ns).unwrap_or(u64::MAX),

@@ -28,14 +28,14 @@ fn held_by_a_child() {
 }
 
 fn holder(dir: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut child = Command::new(std::env::current_exe().expect("the test's own files"))
         .args(["--exact", "held_by_a_child", "--nocapture"])
         .env(DIR, dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap();
-    let said = BufReader::new(child.stdout.as_mut().unwrap())
+        .expect("the test's own files");
+    let said = BufReader::new(child.stdout.as_mut().expect("the test's own files"))
         .lines()
         .map_while(Result::ok)
         .any(|line| line.contains("held"));
@@ -67,7 +67,7 @@ fn eventually(mut holds: impl FnMut() -> bool) -> bool {
 }
 
 fn keys(table: &mut FileTable) -> Vec<String> {
-    table.refresh().unwrap();
+    table.refresh().expect("the test's own files");
     table.peers().iter().map(|page| page.key.clone()).collect()
 }
 
@@ -127,9 +127,9 @@ fn scribble(dir: &Path, name: &str, bytes: &[u8]) -> File {
         .create(true)
         .truncate(true)
         .open(dir.join(name))
-        .unwrap();
-    assert!(sys::lock::try_exclusive(&file).unwrap());
-    file.write_all_at(bytes, 0).unwrap();
+        .expect("the test's own files");
+    assert!(sys::lock::try_exclusive(&file).expect("the test's own files"));
+    file.write_all_at(bytes, 0).expect("the test's own files");
     file
 }
 

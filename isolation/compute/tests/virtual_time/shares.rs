@@ -1,10 +1,8 @@
 //! Governors in virtual time: what each container could use of its cards.
 
-mod stage;
-
+use crate::stage::{MS, S, Stage, fixed, name, terms};
 use compute::{Event, Gate, Lever, Tier};
 use plan::{Idle, Policy, Priority};
-use stage::{MS, S, Stage, fixed, name, terms};
 
 /// Everybody has joined, has been probed, and windows are under way.
 const SETTLED_MS: u64 = 2_000;
@@ -126,7 +124,7 @@ fn stopping_opens_every_gate_and_gives_up_the_slots() {
         stage.tell(one, Event::Stopping);
         stage.run_ms(50);
         assert!(stage.tenants[one].done);
-        assert!(stage.lines.values().all(stage::Line::runs));
+        assert!(stage.lines.values().all(crate::stage::Line::runs));
         for card in &stage.cards {
             assert!(card.living().is_empty() && card.dead().is_empty());
         }
@@ -146,7 +144,7 @@ fn channels_that_come_while_the_gate_is_closed_are_closed_too() {
     stage.add_group(one, 0, 150);
     let from_ns = stage.now_ns + 2 * MS;
     stage.run_ms(2);
-    assert!(!stage.lines.values().any(stage::Line::runs));
+    assert!(!stage.lines.values().any(crate::stage::Line::runs));
     stage.run_ms(5_000);
     let permille = stage.permille(one, 0, from_ns, stage.now_ns);
     assert!(permille.abs_diff(100) <= 10, "{permille}");

@@ -1,12 +1,10 @@
 //! Whatever peers' pages say, and in whatever order things happen: nothing panics, no gate stays closed, and brokers that read the same agree.
 
-mod stage;
-
+use crate::stage::{Faults, MS, S, Stage, fixed, terms};
 use compute::{CLOSED_MAX_NS, Event};
 use plan::slot::{Next, RecoveryChannel};
 use plan::{Claim, Gang, GateState, Page, Policy, Priority, Terms};
 use proptest::prelude::*;
-use stage::{MS, S, Stage, fixed, terms};
 
 /// What may happen to a card.
 #[derive(Debug, Clone)]
@@ -174,7 +172,7 @@ proptest! {
             stage.run_ms(*pause_ms);
         }
         // The driver behaves again, and the dead have successors.
-        stage.faults = stage::Faults::default();
+        stage.faults = Faults::default();
         for at in 0..stage.tenants.len() {
             if stage.tenants[at].governor.is_none() {
                 stage.start(at);
@@ -223,7 +221,7 @@ proptest! {
             happen(&mut stage, happening);
             stage.run_ms(*pause_ms);
         }
-        stage.faults = stage::Faults::default();
+        stage.faults = Faults::default();
         for at in 0..stage.tenants.len() {
             if stage.tenants[at].governor.is_none() && !stage.tenants[at].done {
                 stage.start(at);

@@ -1,0 +1,5 @@
+//! Governors in virtual time.
+
+mod hostile;
+mod shares;
+mod stage;
