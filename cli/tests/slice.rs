@@ -2,8 +2,9 @@
 #![cfg(feature = "nvml")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -206,6 +207,161 @@ fn what_the_command_leaves_running_ends_with_it() {
     // A killed orphan is init's to reap; until then it is a zombie, which runs no more.
     let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z "), "{state}");
+}
+
+/// Simulated cards for several commands; they end with it.
+struct Sim(std::process::Child);
+
+impl Sim {
+    fn start(host: &Host) -> Self {
+        let state_dir = host.dir.path().join("state");
+        let mut state = std::fs::DirBuilder::new();
+        std::os::unix::fs::DirBuilderExt::mode(&mut state, 0o700);
+        state.create(&state_dir).unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_cgpu")).with_file_name("cgpu-sim");
+        let mut child = Command::new(program)
+            .arg("--profile")
+            .arg(host.dir.path().join("cards.toml"))
+            .arg("--state-dir")
+            .arg(state_dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 5];
+        let stdout = child.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut ready).unwrap();
+        assert_eq!(&ready, b"ready");
+        Self(child)
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// A slice that says what `cgpu smi` shows in it whenever it is asked, and ends with its input.
+struct Asked {
+    run: std::process::Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Asked {
+    fn start(host: &Host, options: &[&str]) -> Self {
+        let script = r#"while read line; do "$0" smi --json | tr -d '\n'; echo; done"#;
+        let mut run = Command::new(env!("CARGO_BIN_EXE_cgpu"))
+            .arg("run")
+            .args(options)
+            .args(["--", "sh", "-c", script, env!("CARGO_BIN_EXE_cgpu")])
+            .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(run.stdout.take().unwrap());
+        Self { run, said }
+    }
+
+    fn share(&mut self) -> Value {
+        self.run.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        let smi: Value = serde_json::from_str(&line).unwrap();
+        smi["cards"][0]["share"]["text"].clone()
+    }
+
+    fn name(&self) -> String {
+        self.run.id().to_string()
+    }
+
+    fn end(mut self) {
+        drop(self.run.stdin.take());
+        assert!(self.run.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_running_slice_has_another_share_at_once_in_every_view() {
+    let Some(host) = Host::find("a_running_slice_has_another_share_at_once_in_every_view") else {
+        return;
+    };
+    let _sim = Sim::start(&host);
+    let cgpu = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_cgpu"))
+            .args(arguments)
+            .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
+        (output.status.success(), said, error)
+    };
+    let mut first = Asked::start(
+        &host,
+        &["--memory", "1Gi", "--cards", "0,", "--compute", "30"],
+    );
+    let mut second = Asked::start(
+        &host,
+        &["--memory", "1Gi", "--cards", "0,", "--compute", "60%"],
+    );
+    assert_eq!(first.share(), "fixed 30 %");
+    assert_eq!(second.share(), "fixed 60 %");
+    let (done, _, error) = cgpu(&["set", &first.name(), "--compute", "41", "--json"]);
+    assert!(!done && error.contains("40 % left"), "{error}");
+    assert_eq!(first.share(), "fixed 30 %");
+    let both = [
+        "set",
+        &first.name(),
+        "--compute",
+        "40",
+        "--memory",
+        "2Gi",
+        "--json",
+    ];
+    let (done, said, error) = cgpu(&both);
+    assert!(done, "{error}");
+    assert_eq!(said["cards"][0]["quota_bytes"], 2 * GIB);
+    assert_eq!(said["compute"][0]["now"]["percent"], 40);
+    assert_eq!(first.share(), "fixed 40 %");
+    let (done, _, error) = cgpu(&["set", &first.name(), "--weight", "3"]);
+    assert!(done, "{error}");
+    assert_eq!(first.share(), "weighted weight 3");
+    let (done, said, error) = cgpu(&["set", "--card", "0", "--policy", "soft", "--json"]);
+    assert!(done, "{error}");
+    assert_eq!(said["containers"].as_array().unwrap().len(), 2, "{said}");
+    assert_eq!(first.share(), "soft weight 3");
+    assert_eq!(second.share(), "soft 60 %");
+    let (_, ps, _) = cgpu(&["ps", "--json"]);
+    let mut shares: Vec<(Value, Value)> = ps["vgpus"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|vgpu| {
+            let share = &vgpu["cards"][0]["share"];
+            (share["policy"].clone(), share["entitlement_ppm"].clone())
+        })
+        .collect();
+    shares.sort_by_key(|share| share.1.as_u64());
+    assert_eq!(
+        shares,
+        [
+            ("soft".into(), 400_000.into()),
+            ("soft".into(), 600_000.into())
+        ],
+        "{ps}"
+    );
+    let (_, cards, _) = cgpu(&["cards", "--json"]);
+    assert_eq!(cards["cards"][0]["compute"]["policy"], "soft");
+    assert_eq!(cards["cards"][0]["compute"]["reserved_ppm"], 600_000);
+    first.end();
+    let (done, _, error) = cgpu(&["set", &second.name(), "--compute", "99"]);
+    assert!(done, "{error}");
+    let gone = second.name();
+    second.end();
+    let (done, _, error) = cgpu(&["set", &gone, "--compute", "50"]);
+    assert!(!done && error.contains("no container"), "{error}");
 }
 
 #[test]
