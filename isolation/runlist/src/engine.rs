@@ -156,7 +156,7 @@ impl Runlist {
             slice_ns: self.costs.slice_ns(self.costs.default_slice_ns),
             condition: Condition::Scheduled,
             channels: Vec::new(),
-            ready: std::collections::BTreeSet::new(),
+            ready: Vec::new(),
             open: 0,
             expiring: 0,
             used_ns: 0,
@@ -170,7 +170,7 @@ impl Runlist {
         id
     }
 
-    /// Takes the group and its channels off the card; what they had queued is [`Outcome::Dropped`].
+    /// Takes the group and its channels off the card; what they had queued is [`Outcome::Dropped`](crate::Outcome::Dropped).
     ///
     /// # Errors
     /// [`Error::NoGroup`].
@@ -238,7 +238,7 @@ impl Runlist {
         Ok(id)
     }
 
-    /// Takes the channel off the card at once; what it had queued is [`Outcome::Dropped`].
+    /// Takes the channel off the card at once; what it had queued is [`Outcome::Dropped`](crate::Outcome::Dropped).
     ///
     /// # Errors
     /// [`Error::NoChannel`].

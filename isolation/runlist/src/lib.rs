@@ -20,6 +20,12 @@
 //!   thread block, or at the end of the kernel. Between kernels there is nothing to save and leaving is cheaper.
 //! - A closed gate keeps its channel off from the moment at which the group has left.
 //! - The gap between two kernels is the group's time; waking, saving and loading are nobody's.
+//!
+//! Whoever runs it by a clock calls [`Runlist::advance`] at [`Runlist::next_event`], or later: what ends is dated by the card's time, not
+//! by the caller's, so lateness does not add up, and an idle or undisturbed engine has no events to catch up with. A copy engine is one
+//! more [`Runlist`] with [`Costs::free`] and work as long as its bytes take.
+//!
+//! [`world::World`] puts cards, the driver in front of them, programs and agents around it, in virtual time.
 
 #![forbid(unsafe_code)]
 

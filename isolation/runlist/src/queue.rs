@@ -1,6 +1,6 @@
 //! A group, its channels, and how far their entries have come.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use crate::work::{ChannelId, GroupId, Interleave, Kind, Mode, Work};
 
@@ -36,8 +36,8 @@ pub(crate) struct Group {
     pub(crate) slice_ns: u64,
     pub(crate) condition: Condition,
     pub(crate) channels: Vec<usize>,
-    /// Heads of queues that may run during a stay, oldest first: (submission, channel).
-    pub(crate) ready: BTreeSet<(u64, usize)>,
+    /// Heads of queues that may run during a stay, oldest first: (submission, channel). A handful, so a sorted list.
+    pub(crate) ready: Vec<(u64, usize)>,
     /// How many of `ready` have an open gate: they make the group runnable.
     pub(crate) open: usize,
     /// How many of its channels are open until its slice ends.

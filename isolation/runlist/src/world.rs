@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What happens at one instant happens in a fixed order: faults, the engines, answers of the driver, programs, timers; within one of
-//! these in the order in which it was asked for. Together with one stream of chance for each source ([`stream`]), equal seeds give
+//! these in the order in which it was asked for. Together with one stream of chance for each source ([`Stream`]), equal seeds give
 //! equal runs to the bit.
 
 mod agents;

@@ -465,6 +465,33 @@ fn a_co_resident_kernel_gets_on_only_while_its_peers_run() {
 }
 
 #[test]
+fn a_co_resident_kernel_that_comes_back_waits_to_be_told_again() {
+    let (mut runlist, (group, a), _) = two();
+    runlist
+        .submit(
+            0,
+            a,
+            Work::kernel(MS).kind(Kind::CoResident { set: 9 }).tag(1),
+        )
+        .unwrap();
+    runlist.advance(44 * US);
+    runlist.set_progress(44 * US, a, Progress::On).unwrap();
+    runlist.preempt(44 * US + 400 * US, group).unwrap();
+    assert_eq!(finish(&mut runlist, 10 * MS), []);
+    let came_and_went: Vec<Presence> = runlist
+        .take_changes()
+        .iter()
+        .map(|change| change.what)
+        .collect();
+    assert_eq!(
+        came_and_went,
+        [Presence::Arrived, Presence::Left, Presence::Arrived]
+    );
+    runlist.set_progress(10 * MS, a, Progress::On).unwrap();
+    assert_eq!(finish(&mut runlist, 20 * MS), [(1, 10 * MS + 600 * US)]);
+}
+
+#[test]
 fn channels_of_one_group_are_served_in_the_order_of_submission() {
     let mut runlist = Runlist::new(Costs::default());
     let (group, a) = group(&mut runlist);

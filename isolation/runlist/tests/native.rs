@@ -2,7 +2,7 @@
 //! 5 % of a latency).
 
 use runlist::world::{
-    Client, ClientId, Gang, Kernel, Load, Request, Setup, Source, Stream, World, percentile,
+    Client, ClientId, Fault, Gang, Kernel, Load, Request, Setup, Source, Stream, World, percentile,
 };
 use runlist::{Interleave, Mode};
 
@@ -243,6 +243,25 @@ fn e3_beside_four_under_the_stock_scheduler_the_queue_only_grows() {
         percentile(&world.take_latencies(online), 990_000)
     };
     assert!(first(40) > first(10) * 2);
+}
+
+/// A program that is frozen for 70 of every 100 ms, in hundredths of a percent of the card.
+fn e6(depth: u32, kernel_ns: u64) -> u64 {
+    let mut world = World::new(Setup::new(6, 1));
+    let client = world.add_client(Client::deep_queue(0, kernel_ns, depth));
+    for window in 0..100 {
+        world.inject(window * 100 * MS + 30 * MS, Fault::Freeze(client));
+        world.inject((window + 1) * 100 * MS, Fault::Thaw(client));
+    }
+    assert_eq!(world.run(10 * S), None);
+    share(&world, client, 0)
+}
+
+#[test]
+fn e6_freezing_a_program_stops_only_what_it_has_not_queued() {
+    near("with 0.8 ms queued", e6(8, 100 * US), 3_050, 50);
+    let deep = e6(1_000, 100 * US);
+    assert!(deep >= 9_850, "{deep} with 100 ms queued");
 }
 
 /// Progress of a gang of 8 steps of 4 ms with 0.5 ms of communication, in hundredths of a percent of the run, beside one busy competitor

@@ -226,15 +226,22 @@ impl Runlist {
         }
         let position = waiting.group;
         let group = self.groups.at_mut(position);
+        let was_runnable = group.is_runnable();
         if let Some((submission, gate)) = before {
-            group.ready.remove(&(submission, channel));
+            if let Ok(index) = group.ready.binary_search(&(submission, channel)) {
+                group.ready.remove(index);
+            }
             group.open -= usize::from(gate == Gate::Open);
         }
         if let Some((submission, gate)) = ready {
-            group.ready.insert((submission, channel));
+            if let Err(index) = group.ready.binary_search(&(submission, channel)) {
+                group.ready.insert(index, (submission, channel));
+            }
             group.open += usize::from(gate == Gate::Open);
         }
-        self.place(position);
+        if group.is_runnable() != was_runnable {
+            self.place(position);
+        }
     }
 
     pub(super) fn place(&mut self, group: usize) {
