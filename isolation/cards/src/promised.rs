@@ -222,4 +222,52 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn a_real_card_takes_25_containers_with_terms_and_a_simulated_one_100() {
+        let weighs = ComputeTerms {
+            weight: Some(2),
+            ..ComputeTerms::default()
+        };
+        for (kind, most) in [(CardKind::Real, 25), (CardKind::Simulated, 100)] {
+            let rules = CardRules {
+                max_tenants: most,
+                ..CardRules::default()
+            };
+            let mut card = Promised::nothing(rules, kind);
+            for _ in 0..most {
+                let terms = card.admit(&weighs).unwrap();
+                card.holders.push(terms);
+            }
+            let refusal = card.admit(&weighs).unwrap_err();
+            assert!(!refusal.is_of_terms());
+            assert!(refusal.to_string().contains("max_tenants"), "{refusal}");
+            // One without terms is none of them.
+            assert_eq!(card.admit(&ComputeTerms::default()), Ok(Terms::NATIVE));
+            card.rules.max_tenants += 1;
+            let refusal = card.admit(&weighs).unwrap_err().to_string();
+            let range = format!("max_tenants = {} is out of range: 1 to {most}", most + 1);
+            assert!(refusal.contains(&range), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn whole_percents_can_be_had_to_the_last_one() {
+        let mut card = Promised::nothing(CardRules::default(), CardKind::Real);
+        let of = |percent: u32| ComputeTerms {
+            percent: Some(percent),
+            ..ComputeTerms::default()
+        };
+        for part in [1, 33, 66] {
+            assert!(card.left_ppm() >= part * PERCENT_PPM);
+            let terms = card.admit(&of(part)).unwrap();
+            card.holders.push(terms);
+        }
+        assert_eq!((card.reserved_ppm(), card.left_ppm()), (1_000_000, 0));
+        let refusal = card.admit(&of(1)).unwrap_err().to_string();
+        assert!(
+            refusal.contains("1 %") && refusal.contains("0 % left"),
+            "{refusal}"
+        );
+    }
 }
