@@ -173,6 +173,28 @@ fn a_closed_gate_saves_what_runs_and_keeps_it_off() {
 }
 
 #[test]
+fn between_two_kernels_of_a_graph_there_is_nothing_to_save() {
+    for mode in [Mode::Cilp, Mode::Cta, Mode::Wfi] {
+        let (mut runlist, (group, a), _) = two();
+        runlist.set_mode(0, group, mode).unwrap();
+        runlist
+            .submit(0, a, Work::kernel(100 * US).times(2))
+            .unwrap();
+        let in_gap = 44 * US + 100 * US + 500;
+        assert_eq!(
+            runlist.set_enabled(in_gap, a, Enable::OffNow),
+            Ok(Some(in_gap + 15 * US))
+        );
+        runlist.advance(MS);
+        runlist.set_enabled(MS, a, Enable::On).unwrap();
+        assert_eq!(
+            finish(&mut runlist, 10 * MS),
+            [(0, MS + 44 * US + 1_000 + 100 * US)]
+        );
+    }
+}
+
+#[test]
 fn work_of_a_closed_gate_waits_in_the_queue() {
     let (mut runlist, (a, channel), (b, other)) = two();
     runlist.set_enabled(0, channel, Enable::OffNow).unwrap();
