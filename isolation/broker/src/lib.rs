@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! notify.sock ─ intake ─▶ workers ─▶ serve ─▶ fetch ─▶ verdict ─▶ account ─▶ driver ─▶ account ─▶ fetch ─▶ answer
-//!                                      │                           │
-//!                                    files, replay               reaper (closed files, exits)
+//!                                      │                           ▲         │
+//!                                    files, replay             governor   reaper (closed files, exits)
 //! ```
 //!
 //! It decides nothing itself: what a call may do is `verdict`'s, what still fits is `ledger`'s, what executes is `driver`'s.
 //! It must not know engines, bundles or annotations: it is started from a grant and sees files and calls.
 //!
-//! Lock order: a thread's turn (`replay`) → `order` → `Reaper`'s round or `ManagedMappings` → `FileTable` → `Journal`; the last two are
-//! never held across a driver call.
+//! Lock order: a thread's turn (`replay`) → a gate that is passed (`share`) → `order` → `Reaper`'s round or `ManagedMappings` →
+//! `FileTable` → `Journal` → `Share`; the last three are never held across a driver call. The governor's thread holds none of them while
+//! it waits, and waits for a passing call no longer than 20 ms.
 
 #![forbid(unsafe_code)]
 

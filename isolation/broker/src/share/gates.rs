@@ -1,5 +1,5 @@
 //! The gates of a container's cards, as its tenants meet them: a call that would set a channel running waits while its card's gate is
-//! closed.
+//! closed. So does the making of a channel in a group that is on its runlist.
 //!
 //! ```text
 //!          begin_close          closed

@@ -191,8 +191,21 @@ struct Said {
     alarms: u64,
 }
 
+/// A governor that panics may have left a gate closed: the broker ends with it, and the next one opens what it finds.
+struct EndsTheBroker;
+
+impl Drop for EndsTheBroker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the governor has panicked: this broker ends");
+            std::process::abort();
+        }
+    }
+}
+
 impl Running {
     fn run(mut self) {
+        let _ends = EndsTheBroker;
         // Without it, sleeps end later.
         let _refused = nix::sys::prctl::set_timerslack(TIMER_SLACK_NS);
         let mut event = Event::Started;

@@ -15,7 +15,7 @@ use nvabi::layout::{disable_channels, nvos00, nvos21, nvos54, preempt, schedule,
 use nvabi::{class, control, escape, status};
 
 use crate::container::Container;
-use crate::share::objects::{Name, Stopped};
+use crate::share::objects::{Name, Turned};
 
 /// A free that the driver has done is booked after about this time, and looked for so often.
 const BOOKING: Duration = Duration::from_micros(500);
@@ -78,9 +78,10 @@ pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverEr
             let card = slot(*card)?;
             let name = (*client, *group);
             if *on {
-                let answer = match stopped(container, name) {
-                    Stopped::No => runlist(container, name, 1),
-                    Stopped::ByTenant => Ok(None),
+                // What the tenant has not set running itself is its own to set running.
+                let answer = match container.journal.change().scheduling().turned(name) {
+                    Turned::On => runlist(container, name, 1),
+                    Turned::NotYet | Turned::Off => Ok(None),
                 };
                 if answer.is_ok() {
                     gates.opened(card);
@@ -194,14 +195,10 @@ fn kind_of(container: &Container, (client, object): Name) -> Option<ObjectKind> 
     object.map(|object| object.kind)
 }
 
-fn stopped(container: &Container, name: Name) -> Stopped {
-    container.journal.change().scheduling().stopped(name)
-}
-
 fn without_stopped(container: &Container, channels: &[Channel]) -> Vec<Channel> {
     let state = container.journal.change();
     let runs = |channel: &&Channel| {
-        state.scheduling().stopped((channel.client, channel.handle)) == Stopped::No
+        state.scheduling().turned((channel.client, channel.handle)) != Turned::Off
     };
     channels.iter().filter(runs).copied().collect()
 }

@@ -28,16 +28,18 @@ struct Entry {
     engine: Engine,
     /// What the tenant believes to have set.
     timeslice_us: Option<u64>,
-    stopped: Stopped,
+    turned: Turned,
 }
 
-/// Whether the tenant itself has taken it off its runlist, or disabled it.
+/// What the tenant itself has done last, on its runlist or by enabling and disabling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stopped {
-    /// It has not.
-    No,
-    /// It has: nobody else sets it running.
-    ByTenant,
+pub enum Turned {
+    /// Nothing yet.
+    NotYet,
+    /// Set it running.
+    On,
+    /// Stopped it: nobody else sets it running.
+    Off,
 }
 
 /// One change.
@@ -56,8 +58,8 @@ pub enum Change {
     Computes(Name),
     /// The tenant has set a timeslice, as it believes: microseconds.
     Timeslice(Name, u64),
-    /// The tenant has stopped these, or set them going again.
-    Stopped(Vec<Name>, Stopped),
+    /// The tenant has stopped these, or set them running.
+    Turned(Vec<Name>, Turned),
     /// The container's terms on a card, in the place of its grant's.
     Terms(CardSlot, Terms),
     /// When the container joined those of its cards, ns of CLOCK_MONOTONIC. The first stays.
@@ -95,12 +97,12 @@ impl Scheduling {
         self.objects.contains_key(&name)
     }
 
-    /// Whether the tenant itself has stopped it.
+    /// What the tenant itself has done last.
     #[must_use]
-    pub fn stopped(&self, name: Name) -> Stopped {
+    pub fn turned(&self, name: Name) -> Turned {
         self.objects
             .get(&name)
-            .map_or(Stopped::No, |entry| entry.stopped)
+            .map_or(Turned::NotYet, |entry| entry.turned)
     }
 
     /// Whether work of a channel or group runs on the engine that shares are about; `None` for what is neither.
@@ -163,7 +165,7 @@ impl Scheduling {
                 let entry = Entry {
                     engine,
                     timeslice_us: None,
-                    stopped: Stopped::No,
+                    turned: Turned::NotYet,
                 };
                 self.objects.insert(name, entry);
                 self.generation += 1;
@@ -187,10 +189,10 @@ impl Scheduling {
                     entry.timeslice_us = Some(micros);
                 }
             }
-            Change::Stopped(names, stopped) => {
+            Change::Turned(names, turned) => {
                 for name in names {
                     if let Some(entry) = self.objects.get_mut(&name) {
-                        entry.stopped = stopped;
+                        entry.turned = turned;
                     }
                 }
             }
@@ -227,3 +229,6 @@ impl Scheduling {
 fn is_scheduled(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::ChannelGroup | ObjectKind::Channel)
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use crate::account::Why;
 use crate::container::Container;
 use crate::journal;
 use crate::share::gates::Passing;
-use crate::share::objects::{Change, Name, Stopped};
+use crate::share::objects::{Change, Name, Turned};
 use crate::state::{Op, State};
 
 /// What becomes of a call before it is begun.
@@ -38,8 +38,24 @@ pub(crate) fn course<'a>(
     effect: &Effect,
     still_waits: &dyn Fn() -> bool,
 ) -> Course<'a> {
-    let Effect::Schedule(schedule) = effect else {
-        return Course::Goes(Vec::new());
+    let schedule = match effect {
+        Effect::Schedule(schedule) => schedule,
+        Effect::Object {
+            class,
+            client,
+            parent,
+            ..
+        } if class.kind == Kind::Channel => {
+            let group = (*client, *parent);
+            let joins_what_runs = {
+                let state = container.journal.change();
+                state.scheduling().turned(group) == Turned::On
+            };
+            // A new channel of a group that is on its runlist may run from the start.
+            let names: &[Name] = if joins_what_runs { &[group] } else { &[] };
+            return pass(container, names, still_waits);
+        }
+        _ => return Course::Goes(Vec::new()),
     };
     match schedule {
         Schedule::SetTimeslice {
@@ -80,7 +96,8 @@ pub(crate) fn course<'a>(
 /// A call that a former broker has begun: it passed the gates then, and does so again.
 pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Course<'a> {
     match effect {
-        Effect::Schedule(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
+        Effect::Object { .. }
+        | Effect::Schedule(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
             course(container, effect, &|| true)
         }
         _ => Course::Goes(Vec::new()),
@@ -251,9 +268,9 @@ pub(crate) fn learn(
 }
 
 fn learn_schedule(schedule: &Schedule) -> Option<Change> {
-    let stopped = |switch: &Switch| match switch {
-        Switch::On => Stopped::No,
-        Switch::Off => Stopped::ByTenant,
+    let turned = |switch: &Switch| match switch {
+        Switch::On => Turned::On,
+        Switch::Off => Turned::Off,
     };
     match schedule {
         Schedule::SetTimeslice {
@@ -265,9 +282,9 @@ fn learn_schedule(schedule: &Schedule) -> Option<Change> {
             client,
             object,
             switch,
-        } => Some(Change::Stopped(vec![(*client, *object)], stopped(switch))),
+        } => Some(Change::Turned(vec![(*client, *object)], turned(switch))),
         Schedule::Channels { channels, switch } => {
-            Some(Change::Stopped(channels.clone(), stopped(switch)))
+            Some(Change::Turned(channels.clone(), turned(switch)))
         }
         Schedule::GetTimeslice { .. } | Schedule::Preempt => None,
     }

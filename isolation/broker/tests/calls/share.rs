@@ -305,6 +305,22 @@ fn waits() {
         assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
         assert_eq!(share.waiting(), 0);
     }
+    // A channel in a group that runs may run from its start; in a new one it does not.
+    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    let make = |parent, class| {
+        let name = (tenant.client, parent);
+        tenant.tenant.on_engine(tenant.fd, name, class, GR)
+    };
+    let (said, group) = make(tenant.device, GROUP);
+    assert_eq!(said, rm::OK);
+    assert_eq!(make(group, CHANNEL).0, rm::OK);
+    let share = &stage.container.share;
+    thread::scope(|scope| {
+        let made = scope.spawn(|| make(tenant.group, CHANNEL));
+        until("the call waits", || share.waiting() == 1);
+        assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+        assert_eq!(made.join().unwrap().0, rm::OK);
+    });
     // Taking off and disabling never wait.
     assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
     assert_eq!(tenant.schedule(tenant.group, 0), rm::OK);
