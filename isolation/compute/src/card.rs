@@ -19,8 +19,18 @@ use crate::status::{Counts, Gate, Status};
 use crate::view::{Means, View};
 use crate::world::Surroundings;
 
-/// How often the table and the meter are looked at.
-pub(crate) const POLL_NS: u64 = 50_000_000;
+/// How often the table and the meter are looked at. Every window's start is a multiple of this: all brokers look at about the same time, shortly before
+/// it, so that nearly always all have seen the same slots when it comes.
+const LOOK_NS: u64 = 31_250_000;
+
+/// On a card with more peers than this, every other time.
+const PEERS_MANY: usize = 32;
+
+/// How long before a multiple of [`LOOK_NS`].
+const LOOK_AHEAD_NS: u64 = 2_500_000;
+
+/// How long a gate that was closed for too long is open.
+const RESCUED_NS: u64 = 50_000_000;
 
 /// How long before [`CLOSED_MAX_NS`] a gate is opened in spite of the layout: a call has to be made by then.
 const RESCUE_NS: u64 = 200_000_000;
@@ -214,7 +224,7 @@ impl Card {
             changed = true;
         }
         if now_ns >= self.poll_at_ns || peers_changed {
-            self.poll_at_ns = now_ns.saturating_add(POLL_NS);
+            self.poll_at_ns = self.next_look_ns(now_ns);
             changed |= self.peers.look(self.index, &self.page, world);
             self.counts.bad_pages = self.peers.bad_pages();
             self.read_meter(world);
@@ -579,6 +589,17 @@ impl Card {
         self.view.share.as_ref().is_some_and(|share| share.lends)
     }
 
+    fn next_look_ns(&self, now_ns: u64) -> u64 {
+        let many = self.peers.pages().len() > PEERS_MANY;
+        let step_ns = if many { 2 * LOOK_NS } else { LOOK_NS };
+        // One that was woken for something else just before its time does not look twice.
+        let after_ns = now_ns.saturating_add(2 * LOOK_AHEAD_NS);
+        (after_ns / step_ns)
+            .saturating_add(1)
+            .saturating_mul(step_ns)
+            .saturating_sub(LOOK_AHEAD_NS)
+    }
+
     /// Opens in the segment of a neighbour that has no work and lends it.
     fn borrow(&mut self, now_ns: u64, leads: Leads, peers: &[Page]) {
         if !self.lends() || !matches!(self.phase, Phase::Closed { .. }) {
@@ -616,7 +637,7 @@ impl Card {
         if now_ns.saturating_sub(since_ns) >= CLOSED_MAX_NS - RESCUE_NS {
             self.closed_since_ns = None;
             self.counts.late += 1;
-            self.forced_until_ns = now_ns.saturating_add(POLL_NS);
+            self.forced_until_ns = now_ns.saturating_add(RESCUED_NS);
         }
     }
 

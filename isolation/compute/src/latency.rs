@@ -11,10 +11,16 @@ const FIRST_LOG2: u32 = 10;
 /// Past this many calls all counts are halved, so that percentiles are of recent calls.
 const RECENT: u32 = 4_096;
 
+/// So many calls lead the next one.
+const LATELY: usize = 8;
+
 /// One kind of call.
 #[derive(Debug, Clone)]
 pub struct Timing {
     mean_ns: u64,
+    /// The last calls, in any order.
+    recent_ns: [u64; LATELY],
+    next: usize,
     max_ns: u64,
     total: u32,
     counts: [u32; BUCKETS],
@@ -26,6 +32,8 @@ impl Timing {
     pub fn new(estimate_ns: u64) -> Self {
         Self {
             mean_ns: estimate_ns,
+            recent_ns: [estimate_ns; LATELY],
+            next: 0,
             max_ns: 0,
             total: 0,
             counts: [0; BUCKETS],
@@ -45,6 +53,12 @@ impl Timing {
         } else {
             (self.mean_ns.saturating_mul(7).saturating_add(capped)) / 8
         };
+        if self.total == 0 {
+            self.recent_ns = [took_ns; LATELY];
+        } else if let Some(slot) = self.recent_ns.get_mut(self.next) {
+            *slot = took_ns;
+        }
+        self.next = (self.next + 1) % LATELY;
         self.max_ns = self.max_ns.max(took_ns);
         if self.total >= RECENT {
             self.counts.iter_mut().for_each(|count| *count /= 2);
@@ -56,10 +70,17 @@ impl Timing {
         }
     }
 
-    /// By how much a call must start early. At most 5 ms: a lead of a whole segment would be worse than a late call.
+    /// By how much a call must start early: the mean of the last ones without the shortest and longest quarter, since one call behind a dozen
+    /// others' must not move a gate for seconds. At most 5 ms: a lead of a whole segment would be worse than a late call.
     #[must_use]
     pub fn lead_ns(&self) -> u64 {
-        self.mean_ns.min(5_000_000)
+        let mut sorted = self.recent_ns;
+        sorted.sort_unstable();
+        let middle = &sorted[LATELY / 4..LATELY - LATELY / 4];
+        let sum = middle
+            .iter()
+            .fold(0_u64, |sum, took_ns| sum.saturating_add(*took_ns));
+        (sum / (LATELY as u64 / 2)).min(5_000_000)
     }
 
     /// The summary of this kind alone.

@@ -21,9 +21,12 @@ pub mod latency;
 pub mod lever;
 pub mod memory;
 mod meter;
+#[cfg(test)]
+mod model;
 mod peers;
 mod probe;
 pub mod reason;
+mod roll;
 mod settings;
 pub mod status;
 pub mod table;

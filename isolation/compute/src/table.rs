@@ -1,7 +1,5 @@
 //! The slots of one card: one page per container, written by its owner alone and read by the others.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,10 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use plan::{Page, PageError};
 
-use crate::files::{SlotFiles, file_name};
-
-/// How often a page that was caught between two states is read again at once.
-const TORN_READS: u32 = 3;
+use crate::files::SlotFiles;
+use crate::roll::{Roll, Stranger, sequence};
 
 /// What a table could not do. A governor goes on without: its own share holds, and peers see it late or not at all.
 #[derive(Debug, thiserror::Error)]
@@ -122,16 +118,7 @@ pub struct FileTable {
     left: Option<Page>,
     seq: u64,
     files: Option<SlotFiles>,
-    /// What is known of each file, by its name.
-    known: BTreeMap<OsString, Known>,
-    peers: Vec<Page>,
-}
-
-#[derive(Debug)]
-struct Known {
-    seq: u64,
-    page: Option<Page>,
-    looked: bool,
+    roll: Roll,
 }
 
 impl FileTable {
@@ -157,11 +144,13 @@ impl FileTable {
             left,
             seq,
             files: Some(files),
-            known: BTreeMap::new(),
-            peers: Vec::new(),
+            roll: Roll::default(),
         };
-        if let Some((path, source)) = table.look()?.1 {
-            return Err(TableError::Version { path, source });
+        if let Some((name, source)) = table.look()?.1 {
+            return Err(TableError::Version {
+                path: table.dir.join(name),
+                source,
+            });
         }
         Ok(table)
     }
@@ -172,70 +161,21 @@ impl FileTable {
         self.files.as_ref().and_then(SlotFiles::watch)
     }
 
-    fn look(&mut self) -> Result<(Seen, Option<(PathBuf, PageError)>), TableError> {
+    fn look(&mut self) -> Result<(Seen, Option<Stranger>), TableError> {
         let Some(files) = &mut self.files else {
             return Ok((Seen::default(), None));
         };
-        let (known, dir) = (&mut self.known, &self.dir);
-        let mut seen = Seen::default();
-        let mut stranger = None;
-        files.each_live(|read| {
-            let before = known.get_mut(read.name);
-            if let Some(before) = before
-                && before.page.is_some()
-                && sequence(read.bytes) == Some(before.seq)
-            {
-                before.looked = true;
-                return;
-            }
-            let before = known.entry(read.name.to_owned()).or_insert(Known {
-                seq: 0,
-                page: None,
-                looked: true,
-            });
-            before.looked = true;
-            let mut decoded = Page::decode(read.bytes);
-            for _ in 0..TORN_READS {
-                if !matches!(decoded, Err(PageError::Torn)) {
-                    break;
-                }
-                decoded = Page::decode(&read.again());
-            }
-            match decoded {
-                Ok((page, seq)) if file_name(&page.key) == read.name => {
-                    if before
-                        .page
-                        .as_ref()
-                        .is_none_or(|before| !counts_alike(before, &page))
-                    {
-                        seen.changes = Changes::Some;
-                    }
-                    *before = Known {
-                        seq,
-                        page: Some(page),
-                        looked: true,
-                    };
-                }
-                // What it counted as before it became unreadable stands while it lives.
-                other => {
-                    seen.bad_pages += 1;
-                    if let Err(source @ PageError::Version { .. }) = other {
-                        stranger = Some((dir.join(read.name), source));
-                    }
-                }
-            }
-        })?;
-        known.retain(|_, peer| {
-            let stays = std::mem::take(&mut peer.looked);
-            if !stays && peer.page.is_some() {
-                seen.changes = Changes::Some;
-            }
-            stays
+        let roll = &mut self.roll;
+        roll.begin();
+        let looked = files.each_live(|read| {
+            roll.present(read.name, read.bytes, &mut || read.again());
         });
-        self.peers.clear();
-        self.peers
-            .extend(known.values().filter_map(|peer| peer.page.clone()));
-        Ok((seen, stranger))
+        if let Err(error) = looked {
+            // What was not looked at is not gone.
+            roll.abandon();
+            return Err(error);
+        }
+        Ok(roll.end())
     }
 }
 
@@ -266,11 +206,11 @@ impl Table for FileTable {
     }
 
     fn peers(&self) -> &[Page] {
-        &self.peers
+        self.roll.pages()
     }
 
     fn withdraw(&mut self) -> Result<(), TableError> {
-        self.peers.clear();
+        self.roll = Roll::default();
         match self.files.take() {
             Some(files) => files.withdraw(),
             None => Ok(()),
@@ -284,12 +224,6 @@ pub(crate) fn counts_alike(one: &Page, other: &Page) -> bool {
         && one.join_ns == other.join_ns
         && one.now == other.now
         && one.next == other.next
-}
-
-/// Where every version of a page has its sequence.
-fn sequence(bytes: &[u8]) -> Option<u64> {
-    let bytes = bytes.get(16..24)?;
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
 fn unix_ns() -> u64 {

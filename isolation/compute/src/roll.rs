@@ -1,0 +1,118 @@
+//! Who is there: pages as they are read, believed only as far as they are pages.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use plan::{Page, PageError};
+
+use crate::files::file_name;
+use crate::table::{Changes, Seen, counts_alike};
+
+/// How often a page that was caught between two states is read again at once.
+const TORN_READS: u32 = 3;
+
+/// A slot of another version, and what it says.
+pub(crate) type Stranger = (OsString, PageError);
+
+/// Every peer that was present at the last look, with the last page that could be read of it.
+#[derive(Debug, Default)]
+pub(crate) struct Roll {
+    known: BTreeMap<OsString, Known>,
+    seen: Seen,
+    stranger: Option<Stranger>,
+    pages: Vec<Page>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    seq: u64,
+    page: Option<Page>,
+    present: bool,
+}
+
+impl Roll {
+    /// A look begins: nobody is present.
+    pub(crate) fn begin(&mut self) {
+        self.known
+            .values_mut()
+            .for_each(|known| known.present = false);
+        self.seen = Seen::default();
+        self.stranger = None;
+    }
+
+    /// This slot has a living owner. A page that cannot be read leaves what it was before.
+    pub(crate) fn present(
+        &mut self,
+        name: &OsStr,
+        bytes: &[u8],
+        again: &mut dyn FnMut() -> Vec<u8>,
+    ) {
+        if !self.known.contains_key(name) {
+            self.known.insert(name.to_owned(), Known::default());
+        }
+        let Some(known) = self.known.get_mut(name) else {
+            return;
+        };
+        known.present = true;
+        if known.page.is_some() && sequence(bytes) == Some(known.seq) {
+            return;
+        }
+        let mut decoded = Page::decode(bytes);
+        for _ in 0..TORN_READS {
+            if !matches!(decoded, Err(PageError::Torn)) {
+                break;
+            }
+            decoded = Page::decode(&again());
+        }
+        match decoded {
+            Ok((page, seq)) if file_name(&page.key) == name => {
+                let before = known.page.as_ref();
+                if before.is_none_or(|before| !counts_alike(before, &page)) {
+                    self.seen.changes = Changes::Some;
+                }
+                known.seq = seq;
+                known.page = Some(page);
+            }
+            Ok(_) => self.seen.bad_pages += 1,
+            Err(error) => {
+                self.seen.bad_pages += 1;
+                if matches!(error, PageError::Version { .. }) {
+                    self.stranger = Some((name.to_owned(), error));
+                }
+            }
+        }
+    }
+
+    /// The look has ended: who was not present has gone.
+    pub(crate) fn end(&mut self) -> (Seen, Option<Stranger>) {
+        let seen = &mut self.seen;
+        self.known.retain(|_, known| {
+            if !known.present && known.page.is_some() {
+                seen.changes = Changes::Some;
+            }
+            known.present
+        });
+        self.pages.clear();
+        self.pages
+            .extend(self.known.values().filter_map(|known| known.page.clone()));
+        (self.seen, self.stranger.take())
+    }
+
+    /// The look could not be ended: everybody is still there.
+    pub(crate) fn abandon(&mut self) {
+        self.known
+            .values_mut()
+            .for_each(|known| known.present = true);
+    }
+
+    /// The pages of those who were present.
+    pub(crate) fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+}
+
+/// Where every version of a page has its sequence.
+pub(crate) fn sequence(bytes: &[u8]) -> Option<u64> {
+    let bytes = bytes.get(16..24)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
