@@ -81,6 +81,31 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
         finding("foreign-channels", "a stranger's FIFO_DISABLE_CHANNELS"),
         "ok"
     );
+    let positions = finding("userd", "GP_GET and GP_PUT after the first entry");
+    assert_eq!(positions["get"], positions["put"], "{positions}");
+    for situation in [
+        "latencies, the card idle",
+        "latencies, beside a storm",
+        "latencies, on a group whose kernels run",
+    ] {
+        let gate = &finding("levers", situation)["FIFO_DISABLE_CHANNELS off and on"];
+        assert!(gate["runs"].as_u64().unwrap() > 0, "{situation}: {gate}");
+    }
+    // How exact shares are is tested where nothing else runs; here, that the probe can tell them apart.
+    for slices in ["weights 1 and 3", "10 % and 50 %"] {
+        let shares = finding("shares", slices);
+        let percent = &shares["percent of the card's time"];
+        let [less, more] = [0, 1].map(|slice| percent[slice].as_f64().unwrap_or(0.0));
+        assert!(less > 2.0 && more > 1.5 * less, "{slices}: {shares:#}");
+    }
+    let kills = finding("crash", "a tenth of the card");
+    assert_eq!(kills["ended by"], Value::Null, "{kills:#}");
+    let ended = finding("crash", "an application killed");
+    let took_ms = ended.as_array().unwrap();
+    assert!(
+        !took_ms.is_empty() && took_ms.iter().all(Value::is_u64),
+        "{ended}"
+    );
     let markdown = std::fs::read_to_string(out.join("report.md")).unwrap();
     assert!(
         markdown.contains("says nothing about hardware"),

@@ -65,9 +65,16 @@ pub(crate) const PROBES: &[Probe] = &[
     Probe {
         name: "levers",
         place: Place::Card,
-        limit_s: 60,
-        questions: &["abi-7", "abi-9", "abi-10", "abi-11", "T2", "T6", "T9"],
-        what: "status and latency of the scheduling controls on an idle channel group",
+        limit_s: 90,
+        questions: &["abi-7", "abi-10", "abi-11", "T2", "T6", "T9"],
+        what: "status and latency of the scheduling controls: the card idle, beside a storm of allocations, beside kernels",
+    },
+    Probe {
+        name: "userd",
+        place: Place::Card,
+        limit_s: 20,
+        questions: &["T11"],
+        what: "whether a channel's own page tells how far the card has come, and what a look costs",
     },
     Probe {
         name: "foreign-channels",
@@ -98,6 +105,20 @@ pub(crate) const PROBES: &[Probe] = &[
         what: "calls and allocations, bare and in a slice, turn by turn",
     },
     Probe {
+        name: "shares",
+        place: Place::Host,
+        limit_s: 150,
+        questions: &["abi-7", "abi-9", "abi-13", "T4", "T5", "T7", "T13"],
+        what: "what slices get that were promised weights, percentages and priority, and how late requests are (PyTorch's load on real cards)",
+    },
+    Probe {
+        name: "crash",
+        place: Place::Host,
+        limit_s: 90,
+        questions: &["abi-17", "T12"],
+        what: "brokers and applications killed while the gate is mostly closed (PyTorch's load on real cards)",
+    },
+    Probe {
         name: "torch",
         place: Place::Host,
         limit_s: 150,
@@ -112,48 +133,17 @@ pub(crate) const PROBES: &[Probe] = &[
 pub(crate) const UNANSWERED: &[(&str, &str)] = &[
     (
         "abi-12",
-        "a rewritten compute policy needs an unmodified client that reads it: comes with compute shares",
-    ),
-    (
-        "abi-13",
-        "utilisation rows need seconds of load from two slices: comes with compute shares",
-    ),
-    (
-        "abi-17",
-        "needs a gate that a broker closes: comes with compute shares",
+        "no broker rewrites the compute policy that a client reads: shares are kept by slices and gates",
     ),
     (
         "T3",
-        "needs a kernel that writes the card's clock: comes with compute shares",
-    ),
-    (
-        "T4",
-        "needs the gate under load for minutes: comes with compute shares",
-    ),
-    (
-        "T5",
-        "needs two saturating tenants: comes with compute shares",
-    ),
-    (
-        "T7",
-        "needs two saturating tenants: comes with compute shares",
+        "needs a kernel that writes the card's clock every 10 us: with CUDA, run one in a slice of `cgpu run --compute 10` and take the gaps",
     ),
     (
         "T10",
-        "needs event records of the card's scheduler: comes with compute shares",
+        "needs a client of the scheduler's event buffer, which is not written; the shares probe has what `nvidia-smi pmon` says meanwhile",
     ),
-    (
-        "T11",
-        "needs a channel under load: comes with compute shares",
-    ),
-    (
-        "T12",
-        "needs a gate that a broker closes: comes with compute shares",
-    ),
-    (
-        "T14",
-        "needs a channel under load: comes with compute shares",
-    ),
+    ("T14", "no broker gives a container another doorbell page"),
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Probe> {

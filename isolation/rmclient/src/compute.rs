@@ -236,6 +236,12 @@ impl ComputeChannel<'_> {
         self.ring.check(self.card)
     }
 
+    /// How far the card has taken entries from the ring, and how far they were put there, as USERD has both.
+    #[must_use]
+    pub fn positions(&self) -> (u32, u32) {
+        self.ring.positions()
+    }
+
     /// Handle of the channel.
     #[must_use]
     pub fn channel(&self) -> Handle {

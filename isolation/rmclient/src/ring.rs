@@ -16,7 +16,8 @@ const AREAS_ADDRESS: u64 = 0x10_0000_0000;
 /// Ring entries of 8 bytes, from the area's beginning.
 pub(crate) const ENTRIES: u32 = 512;
 const USERD_AT: u64 = 0x1000;
-/// `GPPut` of USERD.
+/// `GPGet` and `GPPut` of USERD.
+const GP_GET_AT: usize = 0x1000 + 0x88;
 const GP_PUT_AT: usize = 0x1000 + 0x8c;
 const COMMANDS_AT: usize = 0x1_0000;
 /// Room of the commands of one ring entry.
@@ -182,6 +183,11 @@ impl Ring {
 
     pub(crate) fn load(&self, at: usize) -> u32 {
         self.area.words().read_u32(at).unwrap_or(0)
+    }
+
+    /// `GPGet` and `GPPut`.
+    pub(crate) fn positions(&self) -> (u32, u32) {
+        (self.load(GP_GET_AT), self.load(GP_PUT_AT))
     }
 
     /// Whether the driver still knows the channel as one that works.

@@ -1,6 +1,7 @@
 //! The probes. Each says what it finds as it finds it, one JSON object a line, so that a probe that hangs later has told it.
 
 mod channel;
+mod crash;
 mod errors;
 pub(crate) mod files;
 mod foreign;
@@ -9,8 +10,11 @@ mod implicit;
 mod latency;
 mod levers;
 mod memory;
+mod shares;
 mod slice;
 mod torch;
+mod userd;
+mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +48,12 @@ impl Bench {
     fn client(&self) -> anyhow::Result<Client> {
         Client::connect(&self.nodes).context("connect to the driver")
     }
+
+    /// Whether a kernel driver answers: the nodes of simulated cards are files.
+    fn is_real(&self) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(self.nodes.ctl()).is_ok_and(|node| node.file_type().is_char_device())
+    }
 }
 
 /// How a probe ends.
@@ -67,10 +77,13 @@ pub(crate) fn run_here(name: &str, dev: PathBuf) -> anyhow::Result<ExitCode> {
         "implicit" => implicit::probe(&bench)?,
         "files" => files::probe(&bench)?,
         "levers" => levers::probe(&bench)?,
+        "userd" => userd::probe(&bench)?,
         "foreign-channels" => foreign::probe(&bench)?,
         "slice" => slice::probe(&bundle()?)?,
         "nvidia-smi" => slice::vendor_tool(&bundle()?)?,
         "latency" => latency::probe(&bundle()?)?,
+        "shares" => shares::probe(&bundle()?)?,
+        "crash" => crash::probe(&bundle()?)?,
         "torch" => torch::probe(&bundle()?)?,
         other => bail!("no probe {other}"),
     };

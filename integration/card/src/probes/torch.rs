@@ -18,18 +18,10 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
             "CUDA's libraries are licensed for the vendor's cards only".to_owned(),
         ));
     }
-    let Some(python) = which("python3") else {
-        return Ok(End::NotRun("no python3 here".to_owned()));
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return Ok(End::NotRun(why)),
     };
-    let has_torch = Command::new(&python)
-        .args(["-c", "import torch"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !has_torch {
-        return Ok(End::NotRun("python3 has no torch here".to_owned()));
-    }
     let folder = tempfile::tempdir().context("make a folder for the script")?;
     let script = folder.path().join("torch_probe.py");
     std::fs::write(&script, SCRIPT).context("write the script")?;
@@ -82,6 +74,23 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
         said(&mut inside("8Gi", &["--observe"], "context"), |_line| true),
     );
     Ok(End::Done)
+}
+
+/// A Python that has PyTorch; or what is missing.
+pub(super) fn python() -> Result<String, String> {
+    let Some(python) = which("python3") else {
+        return Err("no python3 here".to_owned());
+    };
+    let has_torch = Command::new(&python)
+        .args(["-c", "import torch"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !has_torch {
+        return Err("python3 has no torch here".to_owned());
+    }
+    Ok(python)
 }
 
 fn timed(command: &mut Command) -> Value {
