@@ -72,6 +72,8 @@ pub(crate) struct Card {
     objects: Objects,
     /// The objects have to be asked for whatever their generation says.
     stale: bool,
+    /// The last page could not be written.
+    mute: bool,
     /// The container's own slot, as it is to be.
     pub(crate) page: Page,
     published: Option<Page>,
@@ -145,6 +147,7 @@ impl Card {
             terms,
             rules,
             objects,
+            mute: false,
             stale: false,
             page,
             published: None,
@@ -399,7 +402,12 @@ impl Card {
         self.write_recovery(world);
         self.page.used_ns = self.meter.last().map(|used| used.used_ns);
         self.page.latency_ns = self.all.lead_ns();
-        if let Err(error) = world.table(self.index).publish(&self.page) {
+        let published = world.table(self.index).publish(&self.page);
+        if let Err(error) = &published
+            && !self.mute
+        {
+        // Said once, until it works again.
+        self.mute = published.is_err();
             // Peers see it late; whoever has to open the gate knows the channels from the journal.
             tracing::warn!(card = self.index, "{}", chain(&error));
         }
