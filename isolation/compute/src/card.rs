@@ -48,9 +48,6 @@ const REFUSALS: u32 = 3;
 /// How long a container says that it is busy, ahead.
 const BUSY_NS: u64 = 200_000_000;
 
-/// A wheel with less than this in nobody's segment has no room to make up for anything.
-const FULL_PPM: u32 = 5_000;
-
 /// First guesses, before calls were measured: section 2.3 of the design.
 const OPEN_NS: u64 = 160_000;
 const CLOSE_NS: u64 = 220_000;
@@ -72,11 +69,11 @@ pub(crate) struct Card {
     objects: Objects,
     /// The objects have to be asked for whatever their generation says.
     stale: bool,
-    /// The last page could not be written.
-    mute: bool,
     /// The container's own slot, as it is to be.
     pub(crate) page: Page,
     published: Option<Page>,
+    /// The last page could not be written.
+    mute: bool,
     pub(crate) peers: Peers,
     view: View,
     phase: Phase,
@@ -147,10 +144,10 @@ impl Card {
             terms,
             rules,
             objects,
-            mute: false,
             stale: false,
             page,
             published: None,
+            mute: false,
             peers,
             view,
             phase: Phase::Free,
@@ -406,11 +403,11 @@ impl Card {
         if let Err(error) = &published
             && !self.mute
         {
+            // Peers see it late; whoever has to open the gate knows the channels from the journal.
+            tracing::warn!(card = self.index, "{}", chain(error));
+        }
         // Said once, until it works again.
         self.mute = published.is_err();
-            // Peers see it late; whoever has to open the gate knows the channels from the journal.
-            tracing::warn!(card = self.index, "{}", chain(&error));
-        }
         self.published = Some(self.page.clone());
     }
 
@@ -494,9 +491,11 @@ impl Card {
                 .saturating_add(extra_ns)
                 .min(20_000_000)
         };
+        // A close is answered when what ran is saved; it stopped running before that.
+        let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
         Leads {
             open_ns: lead(&self.opening),
-            close_ns: lead(&self.closing),
+            close_ns: lead(&self.closing).saturating_sub(save_ns),
         }
     }
 
@@ -570,14 +569,19 @@ impl Card {
             (Some(before), Some(after)) => before.entitlement_ppm == after.entitlement_ppm,
             _ => false,
         };
-        if !same_share || before.layout.window_ns != self.view.layout.window_ns {
+        if !same_share
+            || before.layout.window_ns != self.view.layout.window_ns
+            || before.is_full() != self.view.is_full()
+        {
             self.trim.reset();
         }
         if !same_share
             || before.layout.window_ns != self.view.layout.window_ns
             || before.cycle != self.view.cycle
         {
-            self.meter.restart(at_ns.max(now_ns));
+            // The first window may be used as the former layout left it.
+            self.meter
+                .restart(at_ns.max(now_ns) + self.view.layout.window_ns);
         }
         if before.cycle != self.view.cycle || first {
             let leads = self.leads(extra_ns);
@@ -593,10 +597,6 @@ impl Card {
         self.look_at_lenders_ns = if self.lends() { now_ns } else { u64::MAX };
     }
 
-    fn lends(&self) -> bool {
-        self.view.share.as_ref().is_some_and(|share| share.lends)
-    }
-
     fn next_look_ns(&self, now_ns: u64) -> u64 {
         let many = self.peers.pages().len() > PEERS_MANY;
         let step_ns = if many { 2 * LOOK_NS } else { LOOK_NS };
@@ -606,6 +606,10 @@ impl Card {
             .saturating_add(1)
             .saturating_mul(step_ns)
             .saturating_sub(LOOK_AHEAD_NS)
+    }
+
+    fn lends(&self) -> bool {
+        self.view.share.as_ref().is_some_and(|share| share.lends)
     }
 
     /// Opens in the segment of a neighbour that has no work and lends it.
@@ -681,21 +685,23 @@ impl Card {
                 .open_between_ns(window_ns, measured.from_ns, measured.to_ns);
             let of_each = u128::from(share.gate.open_ns(window_ns).max(1));
             let windows_ns = u128::from(open_ns) * u128::from(window_ns) / of_each;
-            // On a full wheel someone must pay for the switches: if all made up for their part of it, the long segments would push the short
-            // ones aside.
-            let promised_ns = windows_ns * u128::from(share.entitlement_ppm) / 1_000_000;
-            if self.view.layout.free_ppm < FULL_PPM
-                && u128::from(measured.used_ns).abs_diff(promised_ns) * 100 < promised_ns
-            {
+            let target_ppm = self.view.target_ppm(share, &self.rules);
+            let promised_ns = windows_ns * u128::from(target_ppm) / 1_000_000;
+            let full = self.view.is_full();
+            if full && u128::from(measured.used_ns).abs_diff(promised_ns) * 100 < promised_ns {
                 return;
             }
             self.trim.measure(
                 measured.used_ns,
                 u64::try_from(windows_ns).unwrap_or(u64::MAX),
-                share.entitlement_ppm,
+                target_ppm,
                 window_ns,
                 measured.demand,
             );
+            if full {
+                // What one adds there, another loses, and adds in turn.
+                self.trim.add_nothing();
+            }
         }
     }
 

@@ -7,6 +7,9 @@ use plan::{CardRules, Layout, Page, Promise, Share, Tenant, Terms, epochs, layou
 
 use crate::cycle::{Cycle, LAP_NS, Span};
 
+/// A wheel with less than this in nobody's segment is full.
+const FULL_PPM: u32 = 5_000;
+
 /// Of a segment that must be exact, this part at most is added to each end: if the neighbours are idle, it is what the container gains.
 const LAP_PART: u64 = 200;
 
@@ -80,6 +83,25 @@ impl View {
                 .is_some_and(|share| share.promise == Promise::Exactly)
     }
 
+    /// Whether there is no room on the wheel to make up for anything.
+    pub(crate) fn is_full(&self) -> bool {
+        self.layout.free_ppm < FULL_PPM
+    }
+
+    /// What the container's use is trimmed to. On a full wheel someone has to pay for the switches: each pays for the one that its segment begins
+    /// with. If all made up for it, the long segments would push the short ones aside.
+    pub(crate) fn target_ppm(&self, share: &Share, rules: &CardRules) -> u32 {
+        if !self.is_full() {
+            return share.entitlement_ppm;
+        }
+        let window_ns = self.layout.window_ns.max(1);
+        let segments = u64::try_from(share.gate.segments().len()).unwrap_or(1);
+        let switches_ns = segments * u64::from(rules.costs.switch_us) * 1_000;
+        let net_ns = share.gate.open_ns(window_ns).saturating_sub(switches_ns);
+        let net_ppm = u128::from(net_ns) * 1_000_000 / u128::from(window_ns);
+        u32::try_from(net_ppm).map_or(share.entitlement_ppm, |net| net.min(share.entitlement_ppm))
+    }
+
     /// The end of the segment that is open at this time and that others may use while its owner is idle.
     pub(crate) fn lent_until_ns(&self, at_ns: u64) -> Option<u64> {
         let window_ns = self.layout.window_ns;
@@ -129,30 +151,35 @@ fn cycle(share: &Share, layout: &Layout, tenants: &[Tenant]) -> Option<Cycle> {
                 .iter()
                 .any(|tenant| tenant.key == other.key && tenant.groups > 0)
     };
+    let lap_of = |share: &Share, length_ns: u64| match share.promise {
+        Promise::Exactly => (LAP_NS / 2).min(length_ns / LAP_PART),
+        _ => LAP_NS / 2,
+    };
     let others = || {
-        layout
-            .shares
-            .iter()
-            .filter(present)
-            .flat_map(|other| other.gate.segments())
+        layout.shares.iter().filter(present).flat_map(|other| {
+            let segments = other.gate.segments().iter();
+            segments.map(move |segment| (segment, lap_of(other, segment.length_ns)))
+        })
     };
     let spans = segments
         .iter()
         .map(|segment| {
-            let lap_ns = match share.promise {
-                Promise::Exactly => (LAP_NS / 2).min(segment.length_ns / LAP_PART),
-                _ => LAP_NS / 2,
-            };
+            // Both sides of an edge add as much as the smaller one may: else the long segment takes from the short one.
+            let own_ns = lap_of(share, segment.length_ns);
+            let lap_ns = |other: Option<u64>| other.map_or(0, |other_ns| own_ns.min(other_ns));
             let begins = segment.offset_ns % window_ns;
             let ends = (segment.offset_ns + segment.length_ns) % window_ns;
-            let before =
-                others().any(|other| (other.offset_ns + other.length_ns) % window_ns == begins);
-            let after = others().any(|other| other.offset_ns % window_ns == ends);
+            let before = others()
+                .filter(|(other, _)| (other.offset_ns + other.length_ns) % window_ns == begins)
+                .map(|(_, lap_ns)| lap_ns);
+            let after = others()
+                .filter(|(other, _)| other.offset_ns % window_ns == ends)
+                .map(|(_, lap_ns)| lap_ns);
             Span {
                 offset_ns: segment.offset_ns,
                 length_ns: segment.length_ns,
-                before_ns: if before { lap_ns } else { 0 },
-                after_ns: if after { lap_ns } else { 0 },
+                before_ns: lap_ns(before.min()),
+                after_ns: lap_ns(after.min()),
             }
         })
         .collect();

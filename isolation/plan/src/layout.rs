@@ -109,6 +109,8 @@ pub struct Layout {
     pub over_budget: bool,
     /// Whether more was reserved than there is, so that all got less: admission lets this not happen.
     pub oversubscribed: bool,
+    /// What is in nobody's segment, parts of a window.
+    pub free_ppm: u32,
     /// In the order of their keys.
     pub shares: Vec<Share>,
 }
@@ -196,6 +198,7 @@ pub fn layout(rules: &CardRules, costs: &Costs, tenants: &[Tenant]) -> Layout {
     shares.sort_by(|one, other| one.key.cmp(&other.key));
     Layout {
         window_ns,
+        free_ppm: placed.free_ppm,
         round_us: round.round_us,
         calls_per_s: window::calls_per_s(calling, window_ns),
         over_budget: !window::fits_budget(calling, window_ns, costs),

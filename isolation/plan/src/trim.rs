@@ -14,7 +14,7 @@ pub enum Demand {
     Unknown,
 }
 
-/// An integral controller, once a second: a tenth of the error of the last second is taken off, spread over its windows.
+/// An integral controller, once a second: a quarter of the error of the last second is taken off, spread over its windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trim {
     /// Taken off each window's segment; negative: added.
@@ -43,8 +43,8 @@ impl Trim {
         if error < 0 && demand == Demand::Idle {
             return;
         }
-        // A tenth of the error of one window.
-        let per_window = i128::from(error) * i128::from(window_ns) / i128::from(elapsed_ns) / 10;
+        // A quarter of the error of one window.
+        let per_window = i128::from(error) * i128::from(window_ns) / i128::from(elapsed_ns) / 4;
         let length = scale(portion(window_ns, entitlement_ppm));
         let least = match demand {
             Demand::Backlogged | Demand::Idle => -(length / 4),
@@ -78,6 +78,11 @@ impl Trim {
         }
         self.credit_ns -= least;
         least
+    }
+
+    /// From now on segments are no longer than their layout says: another's begins where they end.
+    pub fn add_nothing(&mut self) {
+        self.bias_ns = self.bias_ns.max(0);
     }
 
     /// What is taken off every segment now; negative: added.

@@ -12,6 +12,8 @@ use super::plan::{Member, Part, Plan, is_gang};
 pub(super) struct Placed {
     pub(super) own: Vec<Vec<Arc>>,
     pub(super) pool: Vec<Arc>,
+    /// What is nobody's.
+    pub(super) free_ppm: u32,
 }
 
 /// Where the gang `key` should begin on all its cards, parts of a window: its broker alone can read them all, publishes this in
@@ -38,7 +40,7 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
         for (other, place) in plan.keeping() {
             if other.tenant.key != key {
                 // A place that is taken twice is the earlier one's; the later one will move.
-                circle.take_at(place, other.segment_ppm);
+                circle.take_at(place, other.length_ppm);
             }
         }
         if member.tenant.terms.policy == Policy::FairShare {
@@ -50,7 +52,7 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
         kept = kept.or(member.tenant.place_ppm);
         rooms.push(Room {
             circle,
-            length_ppm: member.segment_ppm,
+            length_ppm: member.length_ppm,
             policy: member.tenant.terms.policy,
             rules,
         });
@@ -110,24 +112,23 @@ impl<'t> Plan<'t> {
             if !keeps_place(member.tenant) || (fair && !on_grid(place, rules)) {
                 return None;
             }
-            circle.take_at(place, member.segment_ppm)
+            circle.take_at(place, member.length_ppm)
         });
         pass(&mut circle, &mut own, &|circle, member| {
-            is_gang(member.tenant).then(|| circle.place(member.segment_ppm))
+            is_gang(member.tenant).then(|| circle.place(member.length_ppm))
         });
         pass(&mut circle, &mut own, &|circle, member| {
             (member.tenant.terms.policy == Policy::FairShare)
                 .then(|| {
-                    (0..rules.max_tenants).find_map(|index| {
-                        circle.take_at(grid_ppm(index, rules), member.segment_ppm)
-                    })
+                    (0..rules.max_tenants)
+                        .find_map(|index| circle.take_at(grid_ppm(index, rules), member.length_ppm))
                 })
                 .flatten()
         });
         pass(&mut circle, &mut own, &|circle, member| {
-            Some(circle.place(member.segment_ppm))
+            Some(circle.place(member.length_ppm))
         });
-        let pool = self.pool_ppm();
+        let pool = self.pool_length_ppm;
         let has_pool = self.members.iter().any(|member| member.part == Part::Pool);
         // With no one present in it the common segment is all that is left, for whoever comes.
         let pool = if has_pool && pool == 0 {
@@ -136,7 +137,11 @@ impl<'t> Plan<'t> {
             pool
         };
         let pool = circle.place(pool);
-        Placed { own, pool }
+        Placed {
+            own,
+            pool,
+            free_ppm: circle.free_ppm(),
+        }
     }
 }
 

@@ -7,6 +7,10 @@ use crate::{PERCENT_PPM, WHOLE_PPM, window};
 
 use super::{Promise, Tenant};
 
+/// What is lost where one segment follows another, beyond the switch itself: the calls of two brokers do not meet to the
+/// microsecond (measured in virtual time with timers that are 50 us late and calls that vary by 40 us).
+const EDGE_US: u32 = 50;
+
 /// How a container takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
@@ -28,6 +32,8 @@ pub(super) struct Member<'t> {
     pub(super) entitlement_ppm: u32,
     /// Its segment, or its part of the slices of those it shares with.
     pub(super) segment_ppm: u32,
+    /// Its segment with the switch that it begins with, of which its owner gets nothing: see [`Plan::widen`].
+    pub(super) length_ppm: u32,
     pub(super) lends: bool,
 }
 
@@ -37,6 +43,8 @@ pub(super) struct Plan<'t> {
     pub(super) members: Vec<Member<'t>>,
     pub(super) oversubscribed: bool,
     pub(super) online: bool,
+    /// The segment that those who own none share, with its switch.
+    pub(super) pool_length_ppm: u32,
 }
 
 impl<'t> Plan<'t> {
@@ -57,11 +65,13 @@ impl<'t> Plan<'t> {
         let online = sorted
             .iter()
             .any(|tenant| tenant.terms.priority == Priority::High);
-        if online {
+        let mut plan = if online {
             Self::online(rules, &sorted)
         } else {
             Self::even(rules, &sorted)
-        }
+        };
+        plan.widen(&rules.costs);
+        plan
     }
 
     /// With containers of high priority: the others take turns.
@@ -99,6 +109,7 @@ impl<'t> Plan<'t> {
                     promise,
                     entitlement_ppm,
                     segment_ppm,
+                    length_ppm: segment_ppm,
                     lends: part == Part::Own && rules.idle == Idle::Borrow,
                 }
             })
@@ -107,6 +118,7 @@ impl<'t> Plan<'t> {
             members,
             oversubscribed: false,
             online: true,
+            pool_length_ppm: 0,
         }
     }
 
@@ -184,6 +196,7 @@ impl<'t> Plan<'t> {
                     promise,
                     entitlement_ppm: segment_ppm,
                     segment_ppm,
+                    length_ppm: segment_ppm,
                     lends: false,
                 }
             })
@@ -192,7 +205,63 @@ impl<'t> Plan<'t> {
             members,
             oversubscribed,
             online: false,
+            pool_length_ppm: 0,
         }
+    }
+
+    /// Each segment begins with a switch: without a time for it, a short segment would lose more of its share to it than a long
+    /// one. Where the wheel has room the segments are longer by it; where it has none, all shares pay for all switches alike.
+    /// Fair-share stays on its grid: its segments are equal anyway.
+    fn widen(&mut self, costs: &Costs) {
+        let window_ns = self.window_ns(costs).max(1);
+        let whole = u64::from(WHOLE_PPM);
+        let ppm_of = |us: u32| u64::from(us) * 1_000 * whole / window_ns;
+        let (switch_ppm, edge_ppm) = (ppm_of(costs.switch_us), ppm_of(costs.switch_us + EDGE_US));
+        let widened = |member: &Member<'_>| {
+            member.part == Part::Own
+                && member.tenant.terms.policy != Policy::FairShare
+                && (1..WHOLE_PPM).contains(&member.segment_ppm)
+        };
+        let own = self
+            .members
+            .iter()
+            .filter(|member| member.part == Part::Own);
+        let kept: u64 = own
+            .clone()
+            .filter(|member| !widened(member))
+            .map(|member| u64::from(member.segment_ppm))
+            .sum();
+        let pool = u64::from(self.pool_ppm());
+        let (mut count, mut sum) = (u64::from(pool > 0 && pool < whole), pool);
+        for member in own.filter(|member| widened(member)) {
+            count += 1;
+            sum += u64::from(member.segment_ppm);
+        }
+        let switches = count * switch_ppm;
+        let edges = count * edge_ppm;
+        let room = whole.saturating_sub(kept);
+        // Where switches would take most of the card, shares stay as they are.
+        let length = |segment: u32| {
+            let segment = u64::from(segment);
+            let length = if sum + switches <= room {
+                segment + switch_ppm
+            } else if edges < room / 2 && sum > 0 {
+                edge_ppm + segment * (room - edges) / sum
+            } else {
+                segment
+            };
+            u32::try_from(length).unwrap_or(WHOLE_PPM)
+        };
+        for member in &mut self.members {
+            if widened(member) {
+                member.length_ppm = length(member.segment_ppm);
+            }
+        }
+        self.pool_length_ppm = match pool {
+            0 => 0,
+            pool if pool >= whole => WHOLE_PPM,
+            _ => length(u32::try_from(pool).unwrap_or(WHOLE_PPM)),
+        };
     }
 
     /// What those who own no segment have together.
