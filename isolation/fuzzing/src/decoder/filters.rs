@@ -129,6 +129,7 @@ impl Call {
                     | Effect::Import(_)
                     | Effect::ExportInfo { .. }
                     | Effect::Managed { .. }
+                    | Effect::Schedule(_)
                     | Effect::View(_) => true,
                 },
             };
