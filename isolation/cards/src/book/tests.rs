@@ -436,3 +436,41 @@ fn rules_that_are_newer_broken_or_out_of_range_are_errors() {
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 }
+
+#[test]
+fn rules_are_the_old_or_the_new_ones_wherever_their_writing_stops() {
+    let rules_of = |policy| OwnRules {
+        rules: defaults(policy).rules,
+        stay: Stay::ForGood,
+    };
+    let (old, new) = (
+        rules_of(ComputePolicy::Soft),
+        rules_of(ComputePolicy::Weighted),
+    );
+    for after in [After::Works, After::Crashed] {
+        for at in 0.. {
+            let dir = tempfile::tempdir().unwrap();
+            let lock = StateLock::take(dir.path()).unwrap();
+            let store = DiskStore;
+            let books = Books::open(&lock, dir.path(), &store);
+            books.set_rules(&uuid(0), Some(&old)).unwrap();
+            let faulty = Faulty::new(at, after);
+            let set = Books::open(&lock, dir.path(), &faulty).set_rules(&uuid(0), Some(&new));
+            let found = books.rules(&uuid(0)).unwrap();
+            if !faulty.done.get() {
+                set.unwrap();
+                assert_eq!(found.as_ref(), Some(&new));
+                // Two folders, then write, sync, rename, sync of the mark and of the rules.
+                assert_eq!(at, 10);
+                break;
+            }
+            set.unwrap_err();
+            assert!(
+                found.as_ref() == Some(&old) || found.as_ref() == Some(&new),
+                "{after:?} {at}: {found:?}"
+            );
+            books.set_rules(&uuid(0), Some(&old)).unwrap();
+            assert_eq!(books.rules(&uuid(0)).unwrap().as_ref(), Some(&old));
+        }
+    }
+}

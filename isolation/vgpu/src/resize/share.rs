@@ -171,8 +171,10 @@ pub fn set_rules(
             Stay::ForGood
         },
     };
-    books.set_rules(&card.uuid, Some(&own))?;
-    let told = tell_all(config, &card.uuid, &moved);
+    let told = books
+        .set_rules(&card.uuid, Some(&own))
+        .map_err(|error| (0, error.into()))
+        .and_then(|()| tell_all(config, &card.uuid, &moved));
     if let Err((count, error)) = told {
         let undone = books
             .set_rules(&card.uuid, own_before.as_ref())
