@@ -1,4 +1,4 @@
-//! What opens the gates of a container whose broker is dead.
+//! What opens the gates of a container whose broker is dead; [`crate::files::dead`] finds their pages.
 //!
 //! Whoever pulls these levers checks first that the process that the page names is still the same one (pid and start time), since the handles mean
 //! nothing elsewhere. Opening what is open does nothing, so that two fences at once are harmless.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
+use plan::Page;
 use plan::slot::SIZE_BYTES;
 
 use crate::table::TableError;
@@ -80,6 +81,36 @@ pub fn file_name(key: &str) -> OsString {
     });
     let kept: String = name.chars().take(200).collect();
     OsString::from(format!("{kept}+{hash:016x}"))
+}
+
+/// The pages that dead owners left in a folder of slots, for [`crate::fence::levers`]. What is no page is left out. A folder that does not exist is
+/// empty.
+///
+/// # Errors
+/// The folder cannot be listed, or a slot's lock not be asked for.
+pub fn dead(dir: &Path) -> Result<Vec<Page>, TableError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed.map_err(failed("list", dir))?,
+    };
+    let mut pages = Vec::new();
+    for entry in entries.take(FILES_MAX) {
+        let path = entry.map_err(failed("list", dir))?.path();
+        let Some(peer) = open_peer(&path) else {
+            continue;
+        };
+        if sys::lock::is_held(&peer.file).map_err(failed("ask for the lock of", &path))? {
+            continue;
+        }
+        let mut bytes = [0; SIZE_BYTES];
+        let count = read_page(&peer.file, &mut bytes).map_err(failed("read", &path))?;
+        if let Ok((page, _)) = Page::decode(bytes.get(..count).unwrap_or_default())
+            && path.file_name() == Some(&file_name(&page.key))
+        {
+            pages.push(page);
+        }
+    }
+    Ok(pages)
 }
 
 impl SlotFiles {

@@ -140,8 +140,9 @@ impl Meter {
         } else {
             used_ns
         };
+        // The account is some time old when it is seen, and the slice some more until it is set: stopped a little before the bound.
         self.capped = match self.capped {
-            Capped::No if used_ns >= bound_ns => Capped::Yes,
+            Capped::No if used_ns >= bound_ns - bound_ns / 32 => Capped::Yes,
             Capped::Yes if used_ns < bound_ns - bound_ns / 8 => Capped::No,
             same => same,
         };

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use plan::slot::SIZE_BYTES;
 use plan::{CardRules, Page, Policy, Priority, Terms};
 use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
 use shuttle::thread;
 
@@ -36,7 +37,7 @@ const CALL_NS: u64 = MS / 5;
 /// How long after a death somebody opens the gates of the dead.
 const FENCE_EVERY_NS: u64 = 50 * MS;
 
-/// Runs with different interleavings.
+/// Runs with different interleavings; `CGPU_MODEL_RUNS` asks for others, with seeds of their own.
 const RUNS: usize = 20;
 
 const RUN_NS: u64 = 2_500 * MS;
@@ -494,6 +495,12 @@ fn scenario() {
 fn brokers_that_join_leave_and_die_agree_within_a_window_and_leave_no_gate_closed() {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 20;
-    let scheduler = shuttle::scheduler::RandomScheduler::new_from_seed(4, RUNS);
+    let more = std::env::var("CGPU_MODEL_RUNS")
+        .ok()
+        .and_then(|runs| runs.parse().ok());
+    let scheduler = match more {
+        Some(runs) => RandomScheduler::new(runs),
+        None => RandomScheduler::new_from_seed(4, RUNS),
+    };
     shuttle::Runner::new(scheduler, config).run(scenario);
 }

@@ -85,6 +85,8 @@ fn a_killed_owner_is_dead_at_once_and_its_page_is_its_successors() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(eventually(|| keys(&mut table).is_empty()));
+    let dead = files::dead(&slots).unwrap();
+    assert_eq!((dead.len(), dead[0].key.as_str()), (1, "ns/child"));
     let mut successor = FileTable::take(&slots, "ns/child").unwrap();
     let left = successor.left_behind().unwrap().clone();
     assert_eq!(left.now.unwrap().groups, 3);
@@ -94,6 +96,7 @@ fn a_killed_owner_is_dead_at_once_and_its_page_is_its_successors() {
     successor.publish(&page("ns/child", 5)).unwrap();
     assert_eq!(table.refresh().unwrap().changes, Changes::Some);
     assert_eq!(table.peers()[0].now.unwrap().groups, 5);
+    assert!(files::dead(&slots).unwrap().is_empty());
     successor.withdraw().unwrap();
     assert!(keys(&mut table).is_empty());
     assert!(!slots.join(files::file_name("ns/child")).exists());

@@ -1,8 +1,8 @@
 //! Governors in virtual time: what each container could use of its cards.
 
 use crate::stage::{MS, S, Stage, fixed, name, terms};
-use compute::{Event, Gate, Lever, Tier};
-use plan::{Idle, Policy, Priority};
+use compute::{Event, Fail, Gate, Lever, Tier};
+use plan::{Claim, Idle, Page, Policy, Priority};
 
 /// Everybody has joined, has been probed, and windows are under way.
 const SETTLED_MS: u64 = 2_000;
@@ -464,4 +464,45 @@ fn the_probe_asks_in_order_and_before_anything_is_set() {
             ..
         }
     ));
+}
+
+#[test]
+fn a_peer_that_claims_more_than_it_was_admitted_to_takes_nothing_from_others() {
+    let mut stage = Stage::new(16, 1);
+    let one = stage.join("one", fixed(30), 1);
+    let mut page = Page::new("ns/liar", 1, 1, 1);
+    page.now = Some(Claim {
+        terms: fixed(90),
+        groups: 1,
+        gang: None,
+        place_ppm: None,
+    });
+    let bytes = page.encode(2).unwrap();
+    stage.cards[0].scribble("ns/liar", bytes.as_slice());
+    stage.run_ms(SETTLED_MS);
+    assert!(stage.status(one, 0).entitlement_ppm < 300_000);
+    stage.admitted.insert("ns/liar".to_owned(), fixed(10));
+    stage.run_ms(SETTLED_MS);
+    assert_eq!(stage.status(one, 0).entitlement_ppm, 300_000);
+    // What was granted before is believed until the change has come about, and no longer.
+    stage.admitted.insert("ns/liar".to_owned(), fixed(20));
+    stage.run_ms(4 * SETTLED_MS);
+    assert_eq!(stage.status(one, 0).entitlement_ppm, 300_000);
+}
+
+#[test]
+fn who_fails_closed_keeps_its_gate_through_slow_calls() {
+    let mut stage = Stage::new(17, 1);
+    let one = stage.join("one", fixed(20), 1);
+    stage.tenants[one].fail = Fail::Closed;
+    stage.kill(one);
+    stage.start(one);
+    stage.run_ms(SETTLED_MS);
+    stage.faults.takes_ns = Some(60 * MS);
+    stage.run_ms(4_000);
+    let status = stage.status(one, 0);
+    assert_eq!((status.tier, status.holds), (Some(Tier::Gate), true));
+    assert!(status.counts.alarms > 0);
+    let from_ns = stage.now_ns - 3_000 * MS;
+    assert!(stage.permille(one, 0, from_ns, stage.now_ns) < 900);
 }

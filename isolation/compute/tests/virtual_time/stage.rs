@@ -142,6 +142,8 @@ pub(crate) struct Stage {
     pub(crate) lines: BTreeMap<(String, usize, Channel), Line>,
     /// Handles that the driver does not know though they are listed.
     pub(crate) gone: BTreeSet<u32>,
+    /// What admission granted, where a test says so.
+    pub(crate) admitted: BTreeMap<String, Terms>,
     handles: u32,
 }
 
@@ -155,6 +157,7 @@ struct World<'s> {
     lines: &'s BTreeMap<(String, usize, Channel), Line>,
     busy: Option<bool>,
     metered: bool,
+    admitted: &'s BTreeMap<String, Terms>,
 }
 
 impl Surroundings for World<'_> {
@@ -189,6 +192,9 @@ impl Surroundings for World<'_> {
             at_ns: self.now_ns,
         })
     }
+    fn admitted(&self, _card: usize, key: &str) -> Option<Terms> {
+        self.admitted.get(key).copied()
+    }
     fn busy(&self, _card: usize) -> Option<bool> {
         self.busy
     }
@@ -208,6 +214,7 @@ impl Stage {
             tenants: Vec::new(),
             lines: BTreeMap::new(),
             gone: BTreeSet::new(),
+            admitted: BTreeMap::new(),
             handles: 100,
         }
     }
@@ -389,6 +396,7 @@ impl Stage {
             lines: &self.lines,
             busy: tenant.busy,
             metered: tenant.metered,
+            admitted: &self.admitted,
         };
         let action = tenant
             .governor
