@@ -703,11 +703,13 @@ fn plan_of(dir: &Path, grant: &Grant, slots: &[Slot]) -> health::Plan {
 
 /// RM takes privilege from the executing thread: with CAP_SYS_ADMIN this process would be a confused deputy.
 ///
-/// What is to kill after a violation may need CAP_KILL then, and takes it into effect for that alone.
+/// What is to kill after a violation may need CAP_KILL then, and takes it into effect for that alone; a governor's thread takes
+/// CAP_SYS_NICE, and nothing else ([`crate::share`]).
 fn drop_capabilities(on_violation: OnViolation) -> Result<(), Error> {
     use caps::{CapSet, Capability, CapsHashSet};
     let kept: CapsHashSet = KEPT.into_iter().collect();
     let mut permitted = kept.clone();
+    permitted.insert(Capability::CAP_SYS_NICE);
     if on_violation == OnViolation::Kill {
         permitted.insert(Capability::CAP_KILL);
     }

@@ -563,10 +563,26 @@ fn turns() {
     assert_eq!(compute["holds"], true);
     assert!(compute["window_ns"].as_u64() > Some(0));
     assert!(compute["counts"]["calls"].as_u64() > Some(8));
+    let status = governor_status(kept.broker_pid().unwrap());
+    for set in ["CapEff", "CapPrm"] {
+        let line = status.lines().find(|line| line.starts_with(set)).unwrap();
+        // CAP_SYS_NICE is bit 23.
+        assert!(line.ends_with("\t0000000000800000"), "{line}");
+    }
     // Whatever the tenant sets.
     assert_eq!(tenant.set_timeslice(tenant.group, 1_000_000), rm::OK);
     assert_eq!(tenant.timeslice(), 1_000_000);
     assert!(kept.fake.timeslice(tenant.client, tenant.group) < Some(1_000_000));
+}
+
+/// `/proc` of the governor's thread.
+fn governor_status(broker: i32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{broker}/task")).unwrap();
+    let governor = tasks.map(|task| task.unwrap().path()).find(|task| {
+        let name = std::fs::read_to_string(task.join("comm"));
+        name.is_ok_and(|name| name.trim() == "governor")
+    });
+    std::fs::read_to_string(governor.unwrap().join("status")).unwrap()
 }
 
 fn reshared() {
