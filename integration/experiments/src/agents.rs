@@ -29,7 +29,7 @@ pub(crate) struct Agents {
     follows: Vec<(u64, Turn)>,
     seats: Vec<Option<Seat>>,
     by_agent: BTreeMap<AgentId, usize>,
-    calls_ns: Vec<u64>,
+    calls: Vec<(u64, u64)>,
     instant_ns: u64,
     actions: u32,
 }
@@ -81,20 +81,14 @@ impl Agents {
             follows: Vec::new(),
             seats: (0..tenants).map(|_| None).collect(),
             by_agent: BTreeMap::new(),
-            calls_ns: Vec::new(),
+            calls: Vec::new(),
             instant_ns: 0,
             actions: 0,
         }
     }
 
-    /// A container has started, with a broker.
-    pub(crate) fn join(
-        &mut self,
-        world: &mut World,
-        index: usize,
-        tenant: &Tenant,
-        client: ClientId,
-    ) -> Result<()> {
+    /// A container's broker has started; no program runs yet.
+    pub(crate) fn join(&mut self, world: &mut World, index: usize, tenant: &Tenant) -> Result<()> {
         self.seats[index] = Some(Seat {
             facts: Facts {
                 key: format!("experiments/tenant-{index:03}"),
@@ -102,11 +96,25 @@ impl Agents {
                 terms: tenant.terms,
                 join_ns: world.agent_now_ns(),
                 generation: 1,
-                lanes: world.groups(client),
+                lanes: Vec::new(),
             },
             broker: None,
         });
         self.start(world, index)
+    }
+
+    /// The container's program has made channel groups.
+    pub(crate) fn found(
+        &mut self,
+        world: &mut World,
+        index: usize,
+        client: ClientId,
+    ) -> Result<()> {
+        if let Some(seat) = self.seats[index].as_mut() {
+            seat.facts.lanes = world.groups(client);
+            seat.facts.generation += 1;
+        }
+        self.tell(world, index, Event::ObjectsChanged)
     }
 
     /// A container has ended; its broker takes its leave.
@@ -281,7 +289,7 @@ impl Agents {
             Notice::Answered {
                 asked_ns, result, ..
             } => {
-                self.calls_ns.push(world.now_ns() - asked_ns);
+                self.calls.push((asked_ns, world.now_ns() - asked_ns));
                 if let Some(broker) = self.broker(index) {
                     broker.inside = false;
                     if broker.killed.is_some() {
@@ -364,8 +372,9 @@ impl Agents {
         Ok(())
     }
 
-    pub(crate) fn calls_ns(&self) -> Vec<u64> {
-        self.calls_ns.clone()
+    /// When each call was made, and how long it took.
+    pub(crate) fn calls(&self) -> Vec<(u64, u64)> {
+        self.calls.clone()
     }
 
     /// Of each tenant's first card.

@@ -47,6 +47,21 @@ impl Curve {
             .unwrap_or(0.0)
     }
 
+    /// Deviations from a promised share of every window of this length between two times, relative, percent.
+    #[must_use]
+    pub fn deviations(
+        &self,
+        promised_percent: f64,
+        window_ns: u64,
+        from_ns: u64,
+        until_ns: u64,
+    ) -> Vec<f64> {
+        self.shares(window_ns, from_ns, until_ns)
+            .iter()
+            .map(|share| ((share - promised_percent) / promised_percent * 100.0).abs())
+            .collect()
+    }
+
     /// Deviation from a promised share in all windows of this length between two times; `None` where none fits.
     #[must_use]
     pub fn error(
@@ -88,6 +103,21 @@ pub fn percentile(values: &[u64], part: f64) -> u64 {
         .filter(|(index, _)| ((*index + 1) as f64) < part * sorted.len() as f64)
         .count();
     sorted[below.min(sorted.len() - 1)]
+}
+
+/// The value that this part (0 to 1) of the values does not exceed; nearest rank, 0 where there are none.
+#[must_use]
+pub fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len() as f64;
+    let below = (1..=sorted.len())
+        .take_while(|rank| (*rank as f64) < part * count)
+        .count();
+    sorted
+        .get(below.min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(0.0)
 }
 
 /// Jain's index of fairness: 1 where all are equal, 1/n where one has everything.

@@ -239,11 +239,13 @@ pub struct Record {
     pub steps: Vec<u64>,
     /// Per card: where its time has gone.
     pub time: Vec<Time>,
-    /// How long each call to the driver took, nanoseconds.
-    pub calls_ns: Vec<u64>,
+    /// When each governor's call to the driver was made, and how long it took, nanoseconds.
+    pub calls: Vec<(u64, u64)>,
     /// Per tenant: the longest time between two stays on any of its cards, from its coming to its going; what a closed gate
     /// does to one that is always busy.
     pub gap_max_ns: Vec<u64>,
+    /// DEBUG
+    pub stays: Vec<(usize, u64, u64)>,
     /// Per tenant: the window of its first card at the end; 0 where it is not governed, or not gated.
     pub windows_ns: Vec<u64>,
 }
@@ -256,6 +258,16 @@ impl Record {
             .get(tenant)
             .and_then(|cards| cards.first())
             .map_or(0.0, |curve| curve.share(from_ns, until_ns))
+    }
+
+    /// Calls of governors to the driver per second.
+    #[must_use]
+    pub fn calls_per_s(&self, from_ns: u64, until_ns: u64) -> f64 {
+        let calls = self
+            .calls
+            .iter()
+            .filter(|(at_ns, _)| (from_ns..until_ns).contains(at_ns));
+        calls.count() as f64 / ((until_ns - from_ns) as f64 / S as f64)
     }
 
     /// Shares of all tenants on their first cards, percent.

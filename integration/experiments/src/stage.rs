@@ -11,6 +11,9 @@ use crate::measure::Curve;
 use crate::report::Findings;
 use crate::scene::{Load, Record, Scene, Steering, Tenant, Throttle, Turn};
 
+/// From the start of a container's broker to its program's first channel group.
+const START_NS: u64 = 5_000_000;
+
 /// Plays scenes and counts what that took.
 #[derive(Debug, Default)]
 pub struct Stage {
@@ -46,7 +49,10 @@ impl Stage {
 /// What happens by the scene's own clock, exactly on time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Cue {
+    /// A container's broker is there.
     Join(usize),
+    /// Its program makes its channel groups.
+    Start(usize),
     Leave(usize),
     Turn(Turn),
     /// A period of a throttle begins.
@@ -201,6 +207,13 @@ impl<'s> Play<'s> {
         match cue {
             Cue::Join(index) => {
                 let tenant = &self.scene.tenants[index];
+                if self.steering == Steering::Governed {
+                    self.agents.join(&mut self.world, index, tenant)?;
+                }
+                self.name(now_ns + START_NS, Cue::Start(index));
+            }
+            Cue::Start(index) => {
+                let tenant = &self.scene.tenants[index];
                 let client = self.start(tenant);
                 self.clients[index] = Some(client);
                 if self.steering == Steering::Native && tenant.throttle.is_some() {
@@ -213,7 +226,7 @@ impl<'s> Play<'s> {
                     );
                 }
                 if self.steering == Steering::Governed {
-                    self.agents.join(&mut self.world, index, tenant, client)?;
+                    self.agents.found(&mut self.world, index, client)?;
                 }
             }
             Cue::Leave(index) => {
@@ -304,7 +317,7 @@ impl<'s> Play<'s> {
         let scene = self.scene;
         let step_ns = scene.step_ns.max(1);
         let mut record = Record {
-            calls_ns: self.agents.calls_ns(),
+            calls: self.agents.calls(),
             windows_ns: self.agents.windows_ns(),
             ..Record::default()
         };
@@ -338,6 +351,12 @@ impl<'s> Play<'s> {
                 .collect();
             record.used.push(curves);
             let groups = self.world.groups(client);
+            let me = record.used.len();
+            for stay in self.world.residency(tenant.cards[0]).stays() {
+                if groups.iter().any(|l| l.group == stay.group) {
+                    record.stays.push((me, stay.start_ns, stay.end_ns));
+                }
+            }
             let end_ns = tenant.leaves_ns.unwrap_or(scene.until_ns);
             let gap_max_ns = tenant
                 .cards

@@ -37,7 +37,7 @@ fn the_same_seed_gives_the_same_record_and_another_seed_another() {
             .with(Tenant::new(fixed(30), BUSY))
             .with(Tenant::new(fixed(50), BUSY));
         let record = Stage::default().play(&scene, Steering::Governed).unwrap();
-        (record.used[0][0].used_ns.clone(), record.calls_ns)
+        (record.used[0][0].used_ns.clone(), record.calls)
     };
     assert_eq!(record(1), record(1));
     assert_ne!(record(1), record(2));

@@ -3,6 +3,9 @@
 use crate::WHOLE_PPM;
 use crate::window;
 
+/// By how much calls may make a segment shorter, beyond a part of it.
+const LATE_NS: i64 = 300_000;
+
 /// What the container wanted in the time that was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
@@ -47,7 +50,9 @@ impl Trim {
         let per_window = i128::from(error) * i128::from(window_ns) / i128::from(elapsed_ns) / 4;
         let length = scale(portion(window_ns, entitlement_ppm));
         let least = match demand {
-            Demand::Backlogged | Demand::Idle => -(length / 4),
+            // What late calls take, and no more: one who runs in others' segments because its broker is dead takes more, and what
+            // they added for that would be theirs when it no longer does.
+            Demand::Backlogged | Demand::Idle => -(length / 4).min(length / 50 + LATE_NS),
             Demand::Unknown => -(length / 50),
         };
         // A container that can never be held (it does not let itself be preempted) is opened every so many windows only, and

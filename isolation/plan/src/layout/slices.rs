@@ -11,6 +11,14 @@ use super::plan::{Member, Part, Plan};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
     pub(super) round_us: u64,
+    /// [`Costs::switch_us`].
+    switch_us: u64,
+}
+
+/// What a container with several groups switches among them: it pays for that out of its own turn, or a flood of groups would
+/// cost its neighbours time.
+fn own_switches_us(costs: &Costs, groups: u64) -> u64 {
+    u64::from(costs.switch_us) * groups.saturating_sub(1)
 }
 
 impl Plan<'_> {
@@ -28,7 +36,8 @@ impl Plan<'_> {
         // The round in which each group of this member has a slice of this length.
         let with_slice = |member: &Member<'_>, slice_us: u64| {
             let groups = u64::from(member.tenant.groups);
-            (slice_us * groups * sum).div_ceil(u64::from(member.segment_ppm).max(1))
+            let turn_us = slice_us * groups + own_switches_us(costs, groups);
+            (turn_us * sum).div_ceil(u64::from(member.segment_ppm).max(1))
         };
         let longest = |slice_us: u64| {
             sharing()
@@ -49,6 +58,7 @@ impl Plan<'_> {
         // Rather a long round than a wrong share.
         Round {
             round_us: round_us.max(longest(slice::FLOOR_US).min(250_000)),
+            switch_us: u64::from(costs.switch_us),
         }
     }
 
@@ -89,7 +99,9 @@ impl Plan<'_> {
             return (slice::quantise_us(slice::LEAST_US), false);
         }
         let sum: u64 = sharing().map(|other| u64::from(other.segment_ppm)).sum();
-        let exact = round.round_us * u64::from(member.segment_ppm) / sum.max(1) / groups;
+        let turn_us = round.round_us * u64::from(member.segment_ppm) / sum.max(1);
+        let own_us = round.switch_us * (groups - 1);
+        let exact = turn_us.saturating_sub(own_us) / groups;
         let slice_us = exact.max(slice::FLOOR_US);
         (
             slice::quantise_us(slice_us),
@@ -144,7 +156,8 @@ fn offline_us(groups: u64, rules: &CardRules) -> u64 {
     let ratio = u64::from(rules.prio_ratio_percent.clamp(1, 99));
     let for_ratio = (slice::HARDWARE_LEAST_US * (100 - ratio)).div_ceil(ratio);
     for_ratio.max(match groups {
-        0 | 1 => slice::SEGMENT_US,
+        // What a request waits for at most, before the switch: as short as the hardware has it.
+        0 | 1 => slice::HARDWARE_LEAST_US,
         _ => slice::BORROWED_US,
     })
 }

@@ -202,11 +202,13 @@ fn those_who_share_by_weight_have_slices_in_proportion_and_no_gates() {
     assert!(layout.shares.iter().all(|share| share.gate == Gate::Open));
     let layout = plain(&named(&[of(Policy::Preemptive); 3]));
     assert_eq!(entitlements(&layout), [333_334, 333_333, 333_333]);
-    // Two groups of one container are one container.
+    // Four groups of one container are one container, which pays for the switches among them.
     let mut two = named(&[weighted(1), weighted(1)]);
     two[0].groups = 4;
     let layout = plain(&two);
-    assert_eq!(layout.shares[0].slice_us * 4, layout.shares[1].slice_us);
+    let [many, one] = [0, 1].map(|at| layout.shares[at].slice_us);
+    assert_eq!((many, one), (1_168, 4_992));
+    assert!(4 * many + 3 * 100 <= one);
 }
 
 #[test]
@@ -272,7 +274,7 @@ fn online_ones_are_never_gated_and_offline_ones_take_turns() {
     let online = &layout.shares[0];
     assert_eq!(online.gate, Gate::Open);
     assert_eq!(online.slice_us, 999_424);
-    assert_eq!(online.capped_slice_us, Some(800));
+    assert_eq!(online.capped_slice_us, Some(512));
     assert_eq!(
         (online.promise, online.entitlement_ppm),
         (Promise::UpTo, 800_000)
@@ -283,7 +285,7 @@ fn online_ones_are_never_gated_and_offline_ones_take_turns() {
         .collect::<Vec<_>>();
     assert_eq!(parts, [200, 599, 200]);
     for offline in &layout.shares[1..] {
-        assert!((200..=500).contains(&offline.slice_us));
+        assert!((128..=500).contains(&offline.slice_us));
         assert!(offline.gate.open_ns(layout.window_ns) >= 12 * MS);
         assert!(offline.lends);
     }
@@ -466,7 +468,11 @@ proptest! {
         if native || layout.shares.iter().any(|share| share.bent || share.promise == Promise::UpTo) {
             return Ok(());
         }
-        let turn = |(share, tenant): &(&Share, &Tenant)| share.slice_us * u64::from(tenant.groups);
+        // With the switches among its own groups.
+        let turn = |(share, tenant): &(&Share, &Tenant)| {
+            let groups = u64::from(tenant.groups);
+            share.slice_us * groups + u64::from(rules.costs.switch_us) * (groups - 1)
+        };
         let turns: u64 = sharing.iter().map(turn).sum();
         let entitled: u64 = sharing.iter().map(|(share, _)| u64::from(share.entitlement_ppm)).sum();
         for pair in &sharing {
