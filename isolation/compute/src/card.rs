@@ -484,12 +484,19 @@ impl Card {
 
     fn leads(&self, extra_ns: u64) -> Leads {
         let calls = self.doors.calls();
+        // Calls that once took longer than a segment must not keep it closed: only calls tell that they are fast again.
+        let spans = self.view.cycle.iter().flat_map(|cycle| &cycle.spans);
+        let most_ns = spans
+            .map(|span| span.length_ns / 4)
+            .min()
+            .unwrap_or(u64::MAX);
         let lead = |timing: &Timing| {
             timing
                 .lead_ns()
                 .saturating_mul(calls)
                 .saturating_add(extra_ns)
                 .min(20_000_000)
+                .min(most_ns)
         };
         // A close is answered when what ran is saved; it stopped running before that.
         let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
