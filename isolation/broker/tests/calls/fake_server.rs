@@ -32,21 +32,21 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn once(&self, ticket: Ticket, execute: impl FnOnce() -> Answer) -> Answer {
+    /// `None`: a killed broker has sent it, and its successor went on meanwhile.
+    fn once(&self, ticket: Ticket, execute: impl FnOnce() -> Answer) -> Option<Answer> {
         if ticket == Ticket::UNREMEMBERED {
-            return execute();
+            return Some(execute());
         }
         let mut last = self.last.lock().unwrap();
         loop {
             match last.get(&ticket.lane) {
-                Some((call, Some(answer))) if *call == ticket.call => return answer.clone(),
+                Some((call, Some(answer))) if *call == ticket.call => {
+                    return Some(answer.clone());
+                }
                 // Also a former call whose broker is dead: a lane carries one at a time.
                 Some((_, None)) => last = self.changed.wait(last).unwrap(),
-                Some((call, Some(_))) => {
-                    assert!(*call < ticket.call, "a lane's calls rise");
-                    break;
-                }
-                None => break,
+                Some((call, Some(_))) if *call > ticket.call => return None,
+                Some((_, Some(_))) | None => break,
             }
         }
         last.insert(ticket.lane, (ticket.call, None));
@@ -55,7 +55,7 @@ impl Lanes {
         let mut last = self.last.lock().unwrap();
         last.insert(ticket.lane, (ticket.call, Some(answer.clone())));
         self.changed.notify_all();
-        answer
+        Some(answer)
     }
 }
 
@@ -82,24 +82,30 @@ fn serve(handle: &Handle, lanes: &Lanes, connection: &OwnedFd) -> io::Result<()>
                 cmd,
                 segments,
                 ..
-            } => lanes.once(ticket, || {
-                let mut call = Call {
-                    cmd,
-                    segments: segments.into_iter().map(segment).collect(),
-                    fds: Vec::new(),
-                };
-                let target = FileRef {
-                    id: file,
-                    kind,
-                    fd: null.as_fd(),
-                };
-                let done = handle.execute(target, caller, ticket, &mut call).unwrap();
-                Answer::Done {
-                    ret: done.ret,
-                    segments: call.segments.into_iter().map(|it| it.bytes).collect(),
-                    replaces: None,
+            } => {
+                let answer = lanes.once(ticket, || {
+                    let mut call = Call {
+                        cmd,
+                        segments: segments.into_iter().map(segment).collect(),
+                        fds: Vec::new(),
+                    };
+                    let target = FileRef {
+                        id: file,
+                        kind,
+                        fd: null.as_fd(),
+                    };
+                    let done = handle.execute(target, caller, ticket, &mut call).unwrap();
+                    Answer::Done {
+                        ret: done.ret,
+                        segments: call.segments.into_iter().map(|it| it.bytes).collect(),
+                        replaces: None,
+                    }
+                });
+                match answer {
+                    Some(answer) => answer,
+                    None => return Ok(()),
                 }
-            }),
+            }
             Request::Closed { file } => {
                 handle.closed(file).unwrap();
                 Answer::Ok
