@@ -12,6 +12,9 @@
 /// How long the neighbours on both sides of an edge are open at once.
 pub(crate) const LAP_NS: u64 = 300_000;
 
+/// A timer that is later than this has missed the start of a segment.
+const LATE_NS: u64 = 500_000;
+
 /// Less of a segment than this is not worth two calls.
 const USEFUL_NS: u64 = 200_000;
 
@@ -120,7 +123,7 @@ impl Phase {
                 {
                     return course;
                 }
-                Self::Closed { start_ns, end_ns } if end_ns > leads.worth_ns(now_ns) => {
+                Self::Closed { start_ns, end_ns } if leads.is_worth(start_ns, end_ns, now_ns) => {
                     *self = Self::Open { start_ns, end_ns };
                     return course;
                 }
@@ -145,12 +148,17 @@ impl Phase {
 }
 
 impl Leads {
-    /// A segment that ends by then is not worth opening now.
-    fn worth_ns(self, now_ns: u64) -> u64 {
-        now_ns
+    /// Whether a segment should be opened at this time. One that is still ahead always is, however long calls have taken: only calls show that they
+    /// have become shorter.
+    fn is_worth(self, start_ns: u64, end_ns: u64, now_ns: u64) -> bool {
+        let in_time_ns = start_ns
+            .saturating_sub(self.open_ns)
+            .saturating_add(LATE_NS);
+        let worth_ns = now_ns
             .saturating_add(self.open_ns)
             .saturating_add(self.close_ns)
-            .saturating_add(USEFUL_NS)
+            .saturating_add(USEFUL_NS);
+        now_ns <= in_time_ns || end_ns > worth_ns
     }
 }
 
@@ -165,7 +173,6 @@ impl Cycle {
     ) -> Phase {
         let window_ns = self.window_ns.max(1);
         let first = (now_ns / window_ns).saturating_sub(1);
-        let worth_ns = leads.worth_ns(now_ns);
         // Segments are left out for two seconds at most (`plan::Trim`), and one that is three windows ahead is always worth it.
         let most = 4 + 2_000_000_000 / window_ns;
         for base_ns in
@@ -180,7 +187,7 @@ impl Cycle {
                         .saturating_add(span.after_ns)
                 };
                 let past = after_ns.is_some_and(|after_ns| start_ns <= after_ns)
-                    || (ends(span.length_ns) <= worth_ns && base_ns <= worth_ns);
+                    || !leads.is_worth(start_ns, ends(span.length_ns), now_ns);
                 if past {
                     continue;
                 }
@@ -285,6 +292,24 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_shorter_than_two_calls_is_still_opened_in_time() {
+        let slow = Leads {
+            open_ns: 5 * MS,
+            close_ns: 5 * MS,
+        };
+        let cycle = cycle(30, 2);
+        let mut phase = Phase::begin(Some(&cycle), 0, slow, &mut |length| length);
+        for window in 0..3 {
+            let start_ns = window * 100 * MS + 30 * MS;
+            let course = phase.advance(Some(&cycle), start_ns - 5 * MS, slow, &mut |length| length);
+            assert_eq!(course, Course::Kept);
+            assert!(matches!(phase, Phase::Open { .. }), "{phase:?}");
+            phase.advance(Some(&cycle), start_ns, slow, &mut |length| length);
+            assert!(matches!(phase, Phase::Closed { .. }), "{phase:?}");
+        }
+    }
+
+    #[test]
     fn several_segments_and_one_that_reaches_into_the_next_window_come_in_turn() {
         let mut cycle = cycle(30, 20);
         cycle.spans.push(Span {
@@ -363,7 +388,7 @@ mod tests {
                 Phase::Free => prop_assert!(false),
                 Phase::Open { end_ns, .. } => {
                     prop_assert!(end_ns <= now_ns + open_ns + span.length_ns + 2 * lap_ns);
-                    prop_assert!(end_ns > now_ns + close_ns);
+                    prop_assert!(end_ns > now_ns + close_ns || end_ns + open_ns + LATE_NS >= now_ns);
                 }
                 Phase::Closed { start_ns, end_ns } => {
                     prop_assert!(start_ns > now_ns + open_ns);
