@@ -46,6 +46,12 @@ impl Trim {
         if error < 0 && demand == Demand::Idle {
             return;
         }
+        // So much less is nothing that calls do: another runs in its segments, because its broker is dead. It will not for long.
+        let windows = scale(elapsed_ns / window_ns).max(1);
+        if demand == Demand::Backlogged && error < -(promised / 8 + windows.saturating_mul(LATE_NS))
+        {
+            return;
+        }
         // A quarter of the error of one window.
         let per_window = i128::from(error) * i128::from(window_ns) / i128::from(elapsed_ns) / 4;
         let length = scale(portion(window_ns, entitlement_ppm));
