@@ -10,10 +10,15 @@ use rmclient::ComputeChannel;
 use super::KERNEL_US;
 use super::tally::Tally;
 
-/// Rounds of measuring: the shortest of them was not disturbed by others on the card.
+/// Rounds of measuring, at least and at most: the shortest of them was not disturbed by others on the card.
 const ROUNDS: u32 = 8;
+const ROUNDS_MOST: u32 = 64;
 /// Waves of the longer kernel.
 const WAVES: u32 = 5;
+/// A profile gives whole microseconds, so that what is no multiple of this was not given by it.
+const STEP_NS: u64 = 1000;
+/// What may pass between two kernels at most.
+const GAP_NS: u64 = 10_000;
 /// How long a round may take: the card may be closed to this container for most of a window.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
@@ -46,7 +51,9 @@ impl Kernel {
                 "kernels take no time on this card: its profile sets neither block_us nor kernel_duration_us"
             ),
             KernelTime::Fixed { ns } => {
-                if let Some(wanted_us) = wanted_us.filter(|wanted| wanted * 1000 != ns) {
+                let near =
+                    |wanted_us: &u64| (0..GAP_NS).contains(&ns.wrapping_sub(wanted_us * 1000));
+                if let Some(wanted_us) = wanted_us.filter(|wanted_us| !near(wanted_us)) {
                     bail!(
                         "--kernel-us {wanted_us}: every kernel takes {} us on this card, whose profile sets no block_us",
                         ns / 1000
@@ -87,7 +94,7 @@ pub(super) fn measure(
         "the card says that it has no multiprocessors"
     );
     let (mut one_ns, mut more_ns) = (u64::MAX, u64::MAX);
-    for _round in 0..ROUNDS {
+    for round in 0..ROUNDS_MOST {
         let deadline = Instant::now() + PATIENCE;
         for waves in [1, 1, WAVES] {
             let launched = channel.launch(multiprocessors.saturating_mul(waves));
@@ -109,16 +116,27 @@ pub(super) fn measure(
             one_ns = one_ns.min(second.saturating_sub(first));
             more_ns = more_ns.min(third.saturating_sub(second));
         }
-    }
-    // What passes between two kernels is in both.
-    let wave_ns = more_ns.saturating_sub(one_ns) / u64::from(WAVES - 1);
-    Ok(if wave_ns == 0 {
-        KernelTime::Fixed {
-            ns: one_ns / 1000 * 1000,
+        // What passes between two kernels is in both.
+        let waves = u64::from(WAVES - 1);
+        let waves_ns = more_ns
+            .checked_sub(one_ns)
+            .filter(|waves_ns| waves_ns.is_multiple_of(waves * STEP_NS));
+        if let Some(waves_ns) = waves_ns
+            && round + 1 >= ROUNDS
+        {
+            return Ok(if waves_ns == 0 {
+                KernelTime::Fixed { ns: one_ns }
+            } else {
+                KernelTime::OfBlocks {
+                    wave_ns: waves_ns / waves,
+                }
+            });
         }
-    } else {
-        KernelTime::OfBlocks { wave_ns }
-    })
+    }
+    bail!(
+        "how long kernels run cannot be measured: they take no time (the card's profile sets neither block_us nor \
+         kernel_duration_us), or others have the card too often (--block-us says it)"
+    )
 }
 
 /// A request whose last kernel has this number.
@@ -214,6 +232,8 @@ mod tests {
         assert_eq!(Kernel::of(blocks, 8, None).unwrap().ns, KERNEL_US * 1000);
         let fixed = KernelTime::Fixed { ns: 500_000 };
         assert_eq!(Kernel::of(fixed, 8, None).unwrap().ns, 500_000);
+        let with_gap = KernelTime::Fixed { ns: 501_500 };
+        assert_eq!(Kernel::of(with_gap, 8, Some(500)).unwrap().ns, 501_500);
         for (time, wanted, expect) in [
             (fixed, Some(400), "every kernel takes 500 us"),
             (KernelTime::Fixed { ns: 0 }, None, "take no time"),

@@ -27,7 +27,7 @@ use serde_json::json;
 use super::Outcome;
 use super::random::Random;
 use crate::model::JSON_VERSION;
-use lane::{Kernel, Lane};
+use lane::{Kernel, KernelTime, Lane};
 use pace::{Bursts, Pace};
 use tally::Tally;
 
@@ -43,6 +43,9 @@ pub struct Options {
     /// How long a kernel runs when it has the card, µs. A card whose kernels all take the same time has them take that.
     #[arg(long)]
     kernel_us: Option<u64>,
+    /// How long a thread block runs, µs, as the card's profile says: without it, it is measured.
+    #[arg(long)]
+    block_us: Option<u32>,
     /// Kernels under way in each group; as soon as one ends, the next is launched.
     #[arg(long, default_value_t = 16)]
     depth: u32,
@@ -108,6 +111,8 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
     let uvm = client.uvm()?;
     let mut lanes = Vec::new();
     let mut asked = Asked::default();
+    // Areas of all cards are in the addresses of one nvidia-uvm.
+    let mut places = 1..;
     for card in &used {
         let uuid = card.uuid()?;
         uvm.register(uuid)?;
@@ -120,13 +125,18 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
         };
         let multiprocessors = card.multiprocessors()?;
         let mut kernel = None;
-        for place in 1..=options.groups {
+        for place in places.by_ref().take(usize::try_from(options.groups)?) {
             let mut channel = card.compute_channel(space, place)?;
             asked.of(&channel, options);
             let kernel = match kernel {
                 Some(kernel) => kernel,
                 None => {
-                    let time = lane::measure(&mut channel, multiprocessors, &stop)?;
+                    let time = match options.block_us {
+                        Some(us) => KernelTime::OfBlocks {
+                            wave_ns: u64::from(us) * 1000,
+                        },
+                        None => lane::measure(&mut channel, multiprocessors, &stop)?,
+                    };
                     *kernel.insert(Kernel::of(time, multiprocessors, options.kernel_us)?)
                 }
             };
@@ -218,6 +228,11 @@ fn check(options: &Options) -> anyhow::Result<()> {
         (1..=depth).contains(&options.batch),
         "--batch {}: must be 1 to {depth}",
         options.batch
+    );
+    ensure!(
+        options.block_us != Some(0),
+        "--block-us 0: must be 1 to {}",
+        u32::MAX
     );
     if let Some(rate) = options.poisson {
         ensure!(
