@@ -484,12 +484,12 @@ impl Card {
 
     fn leads(&self, extra_ns: u64) -> Leads {
         let calls = self.doors.calls();
-        // Calls that once took longer than a segment must not keep it closed: only calls tell that they are fast again.
-        let spans = self.view.cycle.iter().flat_map(|cycle| &cycle.spans);
-        let most_ns = spans
-            .map(|span| span.length_ns / 4)
-            .min()
-            .unwrap_or(u64::MAX);
+        // Calls that once took longer than a segment, or than what lies between two, must not keep the gate as it is: only calls tell that they
+        // are fast again.
+        let most_ns = match &self.view.cycle {
+            Some(cycle) => cycle.shortest_ns() / 4,
+            None => u64::MAX,
+        };
         let lead = |timing: &Timing| {
             timing
                 .lead_ns()

@@ -163,6 +163,26 @@ impl Leads {
 }
 
 impl Cycle {
+    /// The shortest time for which the gate stays open, or closed.
+    pub(crate) fn shortest_ns(&self) -> u64 {
+        let starts = self.spans.iter().map(|span| span.offset_ns);
+        let first_again = self
+            .spans
+            .first()
+            .map(|first| first.offset_ns.saturating_add(self.window_ns));
+        let next_starts = starts.skip(1).chain(first_again);
+        self.spans
+            .iter()
+            .zip(next_starts)
+            .flat_map(|(span, next_ns)| {
+                let end_ns = span.offset_ns.saturating_add(span.length_ns);
+                [span.length_ns, next_ns.saturating_sub(end_ns)]
+            })
+            .filter(|length_ns| *length_ns > 0)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
     /// The first segment that is still worth opening and begins after `after_ns`: the one under way, or a later one.
     fn next(
         &self,
@@ -307,6 +327,12 @@ mod tests {
             phase.advance(Some(&cycle), start_ns, slow, &mut |length| length);
             assert!(matches!(phase, Phase::Closed { .. }), "{phase:?}");
         }
+    }
+
+    #[test]
+    fn the_shortest_stay_is_a_segment_or_what_lies_between_two() {
+        assert_eq!(cycle(30, 20).shortest_ns(), 20 * MS);
+        assert_eq!(cycle(30, 93).shortest_ns(), 7 * MS);
     }
 
     #[test]

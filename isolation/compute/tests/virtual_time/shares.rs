@@ -506,3 +506,23 @@ fn who_fails_closed_keeps_its_gate_through_slow_calls() {
     let from_ns = stage.now_ns - 3_000 * MS;
     assert!(stage.permille(one, 0, from_ns, stage.now_ns) < 900);
 }
+
+#[test]
+fn calls_that_were_slow_once_keep_no_gate_open_or_closed() {
+    for percent in [2, 93] {
+        let mut stage = Stage::new(18, 1);
+        stage.faults.takes_ns = Some(8 * MS);
+        let one = stage.join("one", fixed(percent), 1);
+        stage.run_ms(60);
+        stage.faults.takes_ns = None;
+        stage.run_ms(SETTLED_MS);
+        let from_ns = stage.now_ns;
+        stage.run_ms(4_000);
+        let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+        let promised = u64::from(percent) * 10;
+        assert!(
+            permille.abs_diff(promised) <= promised / 100 + 2,
+            "{permille}"
+        );
+    }
+}
