@@ -94,6 +94,11 @@ fn options<'a>(annotations: &[&'a str]) -> Vec<&'a str> {
 
 /// A rig on the engines of `suite`, or why this machine cannot have one.
 pub fn start(suite: Suite) -> Result<Result<Rig, String>> {
+    start_with(suite, TWO_CARDS)
+}
+
+/// The same with other cards.
+pub fn start_with(suite: Suite, profile: &str) -> Result<Result<Rig, String>> {
     if let Some(reason) = crate::skip::lacks_root() {
         return Ok(Err(reason.to_owned()));
     }
@@ -102,5 +107,6 @@ pub fn start(suite: Suite) -> Result<Result<Rig, String>> {
         Err(error) => return Ok(Err(format!("{error:#}"))),
     };
     // From here on a failure is a failure: our own programs must build and start.
-    Ok(Ok(Rig::start(Programs::for_tests()?, &engines)?))
+    let programs = Programs::for_tests()?;
+    Ok(Ok(Rig::with_profile(programs, &engines, profile)?))
 }
