@@ -239,7 +239,7 @@ pub(crate) fn full_wheel(effort: Effort) -> Result<Findings> {
     for (name, caps, limit, expected_sum) in mixes {
         // A hundred brokers that come at once agree on windows of a second, a few of them ahead.
         let settled_ns = if caps.len() > 25 { 12 * S } else { SETTLED_NS };
-        let until_ns = settled_ns + effort.pick(12, 40) * S;
+        let until_ns = settled_ns + effort.pick(30, 40) * S;
         let mut worst = Worst::default();
         let mut native = Worst::default();
         let mut played = None;

@@ -105,9 +105,10 @@ fn run_of(seed: u64) -> Run {
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("chaos", "brokers killed at random points of the wheel");
     let mut stage = Stage::default();
-    let runs = effort.pick(400, 10_000);
+    let runs = effort.pick(800, 10_000);
     let mut gaps_ms = Vec::new();
     let mut errors = Vec::new();
+    let mut stalled = Vec::new();
     let mut closed = 0_u32;
     let mut wrong = 0_u32;
     let mut kills = 0_usize;
@@ -134,11 +135,17 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             let segment_ns = promised / 100.0 * window_ns as f64;
             worst = worst.max(off_ns / segment_ns);
         }
+        // A stall of 5 ms is as long as a segment may be, killed brokers or not: what is asked of such runs is that gates open.
+        if run.scene.delays.stalls_ppm > 0 {
+            stalled.push(worst);
+            continue;
+        }
         wrong += u32::from(worst > 1.0);
         errors.push(worst);
     }
     gaps_ms.sort_by(f64::total_cmp);
     errors.sort_by(f64::total_cmp);
+    stalled.sort_by(f64::total_cmp);
     let last = |values: &[f64]| values.last().copied().unwrap_or(0.0);
     findings.rows = vec![
         Row::new("runs with distinct seeds", "", runs as f64),
@@ -169,7 +176,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             .iter()
             .enumerate()
             .step_by(step)
-            .chain(values.iter().enumerate().last())
+            .chain(values.iter().enumerate().next_back())
             .map(|(rank, &value)| ((rank + 1) as f64 / values.len() as f64 * 100.0, value))
             .collect()
     };

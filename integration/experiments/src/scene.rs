@@ -244,8 +244,6 @@ pub struct Record {
     /// Per tenant: the longest time between two stays on any of its cards, from its coming to its going; what a closed gate
     /// does to one that is always busy.
     pub gap_max_ns: Vec<u64>,
-    /// DEBUG
-    pub stays: Vec<(usize, u64, u64)>,
     /// Per tenant: the window of its first card at the end; 0 where it is not governed, or not gated.
     pub windows_ns: Vec<u64>,
 }

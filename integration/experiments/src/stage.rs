@@ -351,12 +351,6 @@ impl<'s> Play<'s> {
                 .collect();
             record.used.push(curves);
             let groups = self.world.groups(client);
-            let me = record.used.len();
-            for stay in self.world.residency(tenant.cards[0]).stays() {
-                if groups.iter().any(|l| l.group == stay.group) {
-                    record.stays.push((me, stay.start_ns, stay.end_ns));
-                }
-            }
             let end_ns = tenant.leaves_ns.unwrap_or(scene.until_ns);
             let gap_max_ns = tenant
                 .cards

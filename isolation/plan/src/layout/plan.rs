@@ -9,7 +9,7 @@ use super::{Promise, Tenant};
 
 /// What is lost where one segment follows another, beyond the switch itself: the calls of two brokers do not meet to the
 /// microsecond (measured in virtual time with timers that are 50 us late and calls that vary by 40 us).
-const EDGE_US: u32 = 50;
+const EDGE_US: u32 = 80;
 
 /// How a container takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
