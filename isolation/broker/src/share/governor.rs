@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use compute::{
-    Action, Event, Governor, Lever, LeverError, Objects, Setup, Surroundings, Table, Used,
+    Action, Event, Gate, Governor, Lever, LeverError, Objects, Setup, Surroundings, Table, Used,
 };
 use ledger::CardSlot;
 use nix::time::{ClockId, clock_gettime};
@@ -232,6 +232,7 @@ impl Running {
             }
             event = match action {
                 Action::SleepUntil { at_ns } => {
+                    self.let_pass();
                     self.publish();
                     self.mailbox.next(at_ns)
                 }
@@ -248,6 +249,17 @@ impl Running {
         let answer = levers::pull(&self.container, lever);
         tracing::trace!(?lever, ?answer, "a lever");
         answer
+    }
+
+    /// A gate that was closed before the last channels behind it went, or before its container got other terms, is opened by no
+    /// call: calls that make channels must not wait for one.
+    fn let_pass(&self) {
+        let gates = &self.container.share.gates;
+        for (index, card) in self.container.account.card_slots().into_iter().enumerate() {
+            if gates.is_closed(card) && self.governor.gate(index) == Gate::Open {
+                gates.opened(card);
+            }
+        }
     }
 
     /// What a governor that was stopped in the middle has left closed.
