@@ -76,3 +76,18 @@ proptest! {
         }
     }
 }
+
+proptest::proptest! {
+    #[test]
+    fn the_time_between_two_is_the_sum_of_its_moments(
+        offset_ns in 0_u64..100,
+        length_ns in 1_u64..100,
+        from_ns in 0_u64..500,
+        elapsed_ns in 0_u64..500,
+    ) {
+        let gate = Gate::Wheel(vec![Segment { offset_ns, length_ns }]);
+        let to_ns = from_ns + elapsed_ns;
+        let open = (from_ns..to_ns).filter(|at_ns| gate.is_open(100, *at_ns)).count() as u64;
+        proptest::prop_assert_eq!(gate.open_between_ns(100, from_ns, to_ns), open);
+    }
+}

@@ -283,7 +283,11 @@ fn online_ones_are_never_gated_and_offline_ones_take_turns() {
         .iter()
         .map(|share| share.gate.open_ns(layout.window_ns) * 1000 / layout.window_ns)
         .collect::<Vec<_>>();
-    assert_eq!(parts, [200, 599, 200]);
+    // Less what the edges between them take.
+    assert!(
+        (197..=202).contains(&parts[0]) && (595..=600).contains(&parts[1]) && parts[0] == parts[2],
+        "{parts:?}"
+    );
     for offline in &layout.shares[1..] {
         assert!((128..=500).contains(&offline.slice_us));
         assert!(offline.gate.open_ns(layout.window_ns) >= 12 * MS);

@@ -81,3 +81,24 @@ fn measurements_over_odd_times_say_nothing() {
     trim.measure(SECOND, SECOND, 100_000, 0, Demand::Backlogged);
     assert_eq!(trim, Trim::default());
 }
+
+#[test]
+fn what_a_dead_brokers_container_takes_is_not_made_up_for() {
+    let mut trim = Trim::default();
+    for _ in 0..10 {
+        // Half of what was promised: another one runs in its segments.
+        trim.measure(SECOND / 10, SECOND, 200_000, WINDOW, Demand::Backlogged);
+    }
+    assert_eq!(trim.bias_ns(), 0);
+    // What late calls take is, and never on a full wheel.
+    trim.measure(
+        SECOND * 19 / 100,
+        SECOND,
+        200_000,
+        WINDOW,
+        Demand::Backlogged,
+    );
+    assert!(trim.bias_ns() < 0);
+    trim.add_nothing();
+    assert_eq!(trim.bias_ns(), 0);
+}
