@@ -1,7 +1,10 @@
 //! One card of a container: what is there, what it is to be, and the next call that brings the one to the other.
 
-use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
-use plan::{CardRules, GateState, Page, Priority, Terms, Tier, Trim};
+mod account;
+mod slot;
+mod words;
+
+use plan::{CardRules, GateState, Page, Priority, Terms, Trim};
 
 use crate::CLOSED_MAX_NS;
 use crate::breaker::{Breaker, SLOW_NS, Verdict};
@@ -13,9 +16,8 @@ use crate::lever::{Engine, Lever, LeverError, Objects};
 use crate::meter::{Capped, Meter};
 use crate::peers::Peers;
 use crate::probe::Probe;
-use crate::reason::Reason;
 use crate::settings::{First, Settings, Wanted};
-use crate::status::{Counts, Gate, Status};
+use crate::status::Counts;
 use crate::view::{Means, View};
 use crate::world::Surroundings;
 
@@ -44,9 +46,6 @@ const NOT_SUPPORTED: u32 = 0x56;
 
 /// So many refusals of the gate in a row make it a weaker one.
 const REFUSALS: u32 = 3;
-
-/// How long a container says that it is busy, ahead.
-const BUSY_NS: u64 = 200_000_000;
 
 /// First guesses, before calls were measured: section 2.3 of the design.
 const OPEN_NS: u64 = 160_000;
@@ -115,7 +114,7 @@ impl Card {
         let mut page = Page::new(&setup.key, owner.pid, owner.start_time, setup.join_ns);
         let left = table
             .left_behind()
-            .filter(|left| of_this_life(left, setup, now_ns));
+            .filter(|left| slot::of_this_life(left, setup, now_ns));
         let mut probe = Probe::new();
         let taken_over = left.is_some();
         let mut clean = false;
@@ -373,113 +372,9 @@ impl Card {
         self.phase.edge(self.leads(0))
     }
 
-    /// Brings the container's own slot up to date, before a call is made that it speaks of.
-    pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Surroundings) {
-        let gate = if self.doors.any_closed() {
-            GateState::Closed
-        } else {
-            GateState::Open
-        };
-        if gate != self.page.gate {
-            self.page.gate = gate;
-            self.page.gate_since_ns = now_ns;
-        }
-        self.page.tier = self.probe.is_done().then(|| self.tier());
-        let alike = self.published.as_ref().is_some_and(|published| {
-            published.gate == self.page.gate
-                && published.now == self.page.now
-                && published.next == self.page.next
-                && published.tier == self.page.tier
-                && published.busy_until_ns == self.page.busy_until_ns
-                && (gate == GateState::Open || self.recovery_is_whole())
-        });
-        if alike {
-            return;
-        }
-        self.write_recovery(world);
-        self.page.used_ns = self.meter.last().map(|used| used.used_ns);
-        self.page.latency_ns = self.all.lead_ns();
-        let published = world.table(self.index).publish(&self.page);
-        if let Err(error) = &published
-            && !self.mute
-        {
-            // Peers see it late; whoever has to open the gate knows the channels from the journal.
-            tracing::warn!(card = self.index, "{}", chain(error));
-        }
-        // Said once, until it works again.
-        self.mute = published.is_err();
-        self.published = Some(self.page.clone());
-    }
-
     /// Whether nothing is closed any more.
     pub(crate) fn is_open(&self) -> bool {
         !self.doors.any_closed()
-    }
-
-    /// What the card's gate is now.
-    pub(crate) fn gate(&self, now_ns: u64) -> Gate {
-        if self.wants_open(now_ns) {
-            return Gate::Open;
-        }
-        Gate::Closed {
-            opens_at_ns: match self.phase {
-                Phase::Closed { start_ns, .. } if start_ns < u64::MAX => start_ns,
-                _ => self.view.until_ns.min(now_ns.saturating_add(CLOSED_MAX_NS)),
-            },
-        }
-    }
-
-    /// See [`Status`].
-    pub(crate) fn status(&self, now_ns: u64) -> Status {
-        let learnt = self.probe.learnt();
-        let resting = self.breaker.resting(now_ns).filter(|_| self.resting);
-        let tier = self.probe.is_done().then(|| match resting {
-            Some(_) => self.tier().min(Tier::Slices),
-            None => self.tier(),
-        });
-        let reason = resting
-            .map(|until_ns| Reason::Slow { until_ns })
-            .or_else(|| {
-                learnt.gate_refused.map(|(lever, status)| Reason::Refused {
-                    lever: lever.to_owned(),
-                    status,
-                })
-            })
-            .or_else(|| {
-                learnt.slices_refused.map(|status| Reason::Refused {
-                    lever: "SET_TIMESLICE".to_owned(),
-                    status,
-                })
-            });
-        let needs_slices = Tier::needed(&self.terms) == Tier::Slices;
-        let holds = tier.is_none_or(|tier| tier >= Tier::needed(&self.terms))
-            && !(needs_slices && learnt.slices_refused.is_some());
-        let share = self.view.share.as_ref();
-        Status {
-            terms: self.terms,
-            tier,
-            reason,
-            holds,
-            entitlement_ppm: share.map_or(0, |share| share.entitlement_ppm),
-            gate: self.gate(now_ns),
-            window_ns: self.view.cycle.as_ref().map_or(0, |cycle| cycle.window_ns),
-            slice_us: self.wanted().slice_us.unwrap_or(0),
-            tenants: u32::try_from(self.view.layout.shares.len()).unwrap_or(u32::MAX),
-            ratio_enforced: (self.terms.priority == Priority::High)
-                .then(|| self.metered && learnt.slices_refused.is_none()),
-            latency: self.all.summary(),
-            counts: self.counts,
-        }
-    }
-
-    fn tier(&self) -> Tier {
-        let learnt = self.probe.learnt();
-        match (learnt.hinge, learnt.slices_refused) {
-            (Hinge::Channels, _) => Tier::Gate,
-            (Hinge::Groups, _) => Tier::Schedule,
-            (Hinge::None, None) => Tier::Slices,
-            (Hinge::None, Some(_)) => Tier::Freezer,
-        }
     }
 
     fn leads(&self, extra_ns: u64) -> Leads {
@@ -660,78 +555,6 @@ impl Card {
         }
     }
 
-    fn read_meter(&mut self, world: &mut dyn Surroundings) {
-        let used = world.used(self.index);
-        self.metered = used.is_some();
-        if let Some(used) = used {
-            self.meter.sample(used, world.busy(self.index));
-        }
-        let online = self.terms.priority == Priority::High;
-        self.capped = if online && self.metered {
-            self.meter.capped(self.rules.prio_ratio_percent)
-        } else {
-            Capped::No
-        };
-    }
-
-    /// After a close. The account's times need not lie between segments: what is compared is the time that the gate was meant to be open.
-    pub(crate) fn after_close(&mut self, world: &mut dyn Surroundings) {
-        if !self.view.is_trimmed() || !self.metered {
-            return;
-        }
-        if let Some(used) = world.used(self.index) {
-            self.meter.sample(used, world.busy(self.index));
-        }
-        let Some(measured) = self.meter.measured() else {
-            return;
-        };
-        if let Some(share) = &self.view.share {
-            let window_ns = self.view.layout.window_ns;
-            let open_ns = share
-                .gate
-                .open_between_ns(window_ns, measured.from_ns, measured.to_ns);
-            let of_each = u128::from(share.gate.open_ns(window_ns).max(1));
-            let windows_ns = u128::from(open_ns) * u128::from(window_ns) / of_each;
-            let target_ppm = self.view.target_ppm(share, &self.rules);
-            let promised_ns = windows_ns * u128::from(target_ppm) / 1_000_000;
-            let full = self.view.is_full();
-            if full && u128::from(measured.used_ns).abs_diff(promised_ns) * 100 < promised_ns {
-                return;
-            }
-            self.trim.measure(
-                measured.used_ns,
-                u64::try_from(windows_ns).unwrap_or(u64::MAX),
-                target_ppm,
-                window_ns,
-                measured.demand,
-            );
-            if full {
-                // What one adds there, another loses, and adds in turn.
-                self.trim.add_nothing();
-            }
-        }
-    }
-
-    /// Says in the slot whether there is work, where anybody may lend by it.
-    fn say_busy(&mut self, now_ns: u64, busy: Option<bool>) {
-        if !self.lends() {
-            self.page.busy_until_ns = None;
-            return;
-        }
-        let busy = busy.or_else(|| self.meter.seems_busy(now_ns));
-        let until_ns = self.page.busy_until_ns;
-        self.page.busy_until_ns = match (busy, until_ns) {
-            (None, _) => None,
-            // Said anew only when it is about to lapse.
-            (Some(true), Some(until_ns)) if until_ns > now_ns.saturating_add(BUSY_NS / 2) => {
-                Some(until_ns)
-            }
-            (Some(true), _) => Some(now_ns.saturating_add(BUSY_NS)),
-            (Some(false), Some(until_ns)) => Some(until_ns.min(now_ns)),
-            (Some(false), None) => Some(now_ns),
-        };
-    }
-
     fn time(&mut self, lever: &Lever, took_ns: u64, now_ns: u64, fail: Fail) {
         self.all.record(took_ns);
         match lever {
@@ -787,72 +610,4 @@ impl Card {
         self.retry_at_ns = now_ns.saturating_add(self.retry_ns);
         self.retry_ns = (self.retry_ns * 2).min(RETRY_MAX_NS);
     }
-
-    /// Whether the slot names every channel that may be closed.
-    fn recovery_is_whole(&self) -> bool {
-        let Some(published) = &self.published else {
-            return false;
-        };
-        let named = &published.recovery.channels;
-        named.len() == CHANNELS_MAX
-            || gated_channels(&self.objects).all(|channel| named.contains(&channel))
-    }
-
-    fn write_recovery(&mut self, world: &dyn Surroundings) {
-        let recovery = &mut self.page.recovery;
-        recovery.channels.clear();
-        recovery
-            .channels
-            .extend(gated_channels(&self.objects).take(CHANNELS_MAX));
-        recovery.clients.clear();
-        for channel in &recovery.channels {
-            let known = |client: u32| {
-                recovery
-                    .clients
-                    .iter()
-                    .any(|reached| reached.client == client)
-            };
-            if !known(channel.client) && recovery.clients.len() < CLIENTS_MAX {
-                recovery
-                    .clients
-                    .push(world.reach(self.index, channel.client));
-            }
-        }
-    }
-}
-
-fn gated_channels(objects: &Objects) -> impl Iterator<Item = RecoveryChannel> + '_ {
-    let graphics = objects
-        .groups
-        .iter()
-        .filter(|group| group.engine == Engine::Graphics);
-    graphics
-        .flat_map(|group| &group.channels)
-        .map(|channel| RecoveryChannel {
-            client: channel.client,
-            handle: channel.handle,
-        })
-}
-
-/// Whether a page that a dead owner left is of this container's life and of this boot.
-fn of_this_life(left: &Page, setup: &Setup, now_ns: u64) -> bool {
-    if left.join_ns > now_ns {
-        return false;
-    }
-    let process = (left.recovery.init_pid, left.recovery.init_start_time);
-    left.join_ns == setup.join_ns
-        || setup
-            .process
-            .is_some_and(|(pid, start_time)| (pid.cast_unsigned(), start_time) == process)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

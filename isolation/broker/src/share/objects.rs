@@ -116,11 +116,14 @@ impl Scheduling {
     /// The group of a channel; a group, or a channel without one, is its own.
     fn group_of(&self, ledger: &Ledger, name: Name) -> Name {
         let (client, handle) = name;
-        let object = ledger.object(ClientHandle(client), ObjectHandle(handle));
-        let is_channel = |kind| kind == ObjectKind::Channel;
-        object
-            .filter(|object| is_channel(object.kind))
+        let of_kind = |handle: ObjectHandle, kind: ObjectKind| {
+            ledger
+                .object(ClientHandle(client), handle)
+                .filter(|object| object.kind == kind)
+        };
+        of_kind(ObjectHandle(handle), ObjectKind::Channel)
             .and_then(|object| object.parent)
+            .filter(|parent| of_kind(*parent, ObjectKind::ChannelGroup).is_some())
             .map(|parent| (client, parent.0))
             .filter(|parent| self.objects.contains_key(parent))
             .unwrap_or(name)

@@ -1,0 +1,140 @@
+//! What a container's own slot says: where its gate is, whether it is busy, and what a fence needs to open it.
+
+use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
+use plan::{GateState, Page};
+
+use super::Card;
+use crate::governor::Setup;
+use crate::lever::{Engine, Objects};
+use crate::world::Surroundings;
+
+/// How long a container says that it is busy, ahead.
+const BUSY_NS: u64 = 200_000_000;
+
+impl Card {
+    /// Brings the container's own slot up to date, before a call is made that it speaks of.
+    pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Surroundings) {
+        let gate = if self.doors.any_closed() {
+            GateState::Closed
+        } else {
+            GateState::Open
+        };
+        if gate != self.page.gate {
+            self.page.gate = gate;
+            self.page.gate_since_ns = now_ns;
+        }
+        self.page.tier = self.probe.is_done().then(|| self.tier());
+        let alike = self.published.as_ref().is_some_and(|published| {
+            published.gate == self.page.gate
+                && published.now == self.page.now
+                && published.next == self.page.next
+                && published.tier == self.page.tier
+                && published.busy_until_ns == self.page.busy_until_ns
+                && (gate == GateState::Open || self.recovery_is_whole())
+        });
+        if alike {
+            return;
+        }
+        self.write_recovery(world);
+        self.page.used_ns = self.meter.last().map(|used| used.used_ns);
+        self.page.latency_ns = self.all.lead_ns();
+        let published = world.table(self.index).publish(&self.page);
+        if let Err(error) = &published
+            && !self.mute
+        {
+            // Peers see it late; whoever has to open the gate knows the channels from the journal.
+            tracing::warn!(card = self.index, "{}", chain(error));
+        }
+        // Said once, until it works again.
+        self.mute = published.is_err();
+        self.published = Some(self.page.clone());
+    }
+
+    /// Says in the slot whether there is work, where anybody may lend by it.
+    pub(super) fn say_busy(&mut self, now_ns: u64, busy: Option<bool>) {
+        if !self.lends() {
+            self.page.busy_until_ns = None;
+            return;
+        }
+        let busy = busy.or_else(|| self.meter.seems_busy(now_ns));
+        let until_ns = self.page.busy_until_ns;
+        self.page.busy_until_ns = match (busy, until_ns) {
+            (None, _) => None,
+            // Said anew only when it is about to lapse.
+            (Some(true), Some(until_ns)) if until_ns > now_ns.saturating_add(BUSY_NS / 2) => {
+                Some(until_ns)
+            }
+            (Some(true), _) => Some(now_ns.saturating_add(BUSY_NS)),
+            (Some(false), Some(until_ns)) => Some(until_ns.min(now_ns)),
+            (Some(false), None) => Some(now_ns),
+        };
+    }
+
+    /// Whether the slot names every channel that may be closed.
+    pub(super) fn recovery_is_whole(&self) -> bool {
+        let Some(published) = &self.published else {
+            return false;
+        };
+        let named = &published.recovery.channels;
+        named.len() == CHANNELS_MAX
+            || gated_channels(&self.objects).all(|channel| named.contains(&channel))
+    }
+
+    pub(super) fn write_recovery(&mut self, world: &dyn Surroundings) {
+        let recovery = &mut self.page.recovery;
+        recovery.channels.clear();
+        recovery
+            .channels
+            .extend(gated_channels(&self.objects).take(CHANNELS_MAX));
+        recovery.clients.clear();
+        for channel in &recovery.channels {
+            let known = |client: u32| {
+                recovery
+                    .clients
+                    .iter()
+                    .any(|reached| reached.client == client)
+            };
+            if !known(channel.client) && recovery.clients.len() < CLIENTS_MAX {
+                recovery
+                    .clients
+                    .push(world.reach(self.index, channel.client));
+            }
+        }
+    }
+}
+
+fn gated_channels(objects: &Objects) -> impl Iterator<Item = RecoveryChannel> + '_ {
+    let graphics = objects
+        .groups
+        .iter()
+        .filter(|group| group.engine == Engine::Graphics);
+    graphics
+        .flat_map(|group| &group.channels)
+        .map(|channel| RecoveryChannel {
+            client: channel.client,
+            handle: channel.handle,
+        })
+}
+
+/// Whether a page that a dead owner left is of this container's life and of this boot.
+pub(super) fn of_this_life(left: &Page, setup: &Setup, now_ns: u64) -> bool {
+    if left.join_ns > now_ns {
+        return false;
+    }
+    let process = (left.recovery.init_pid, left.recovery.init_start_time);
+    left.join_ns == setup.join_ns
+        || setup
+            .process
+            .is_some_and(|(pid, start_time)| (pid.cast_unsigned(), start_time) == process)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,78 @@
+//! What a card's governor says of it: to calls that wait for the gate, and to people.
+
+use plan::{Priority, Tier};
+
+use super::Card;
+use crate::CLOSED_MAX_NS;
+use crate::cycle::Phase;
+use crate::doors::Hinge;
+use crate::reason::Reason;
+use crate::status::{Gate, Status};
+
+impl Card {
+    /// What the card's gate is now.
+    pub(crate) fn gate(&self, now_ns: u64) -> Gate {
+        if self.wants_open(now_ns) {
+            return Gate::Open;
+        }
+        Gate::Closed {
+            opens_at_ns: match self.phase {
+                Phase::Closed { start_ns, .. } if start_ns < u64::MAX => start_ns,
+                _ => self.view.until_ns.min(now_ns.saturating_add(CLOSED_MAX_NS)),
+            },
+        }
+    }
+
+    /// See [`Status`].
+    pub(crate) fn status(&self, now_ns: u64) -> Status {
+        let learnt = self.probe.learnt();
+        let resting = self.breaker.resting(now_ns).filter(|_| self.resting);
+        let tier = self.probe.is_done().then(|| match resting {
+            Some(_) => self.tier().min(Tier::Slices),
+            None => self.tier(),
+        });
+        let reason = resting
+            .map(|until_ns| Reason::Slow { until_ns })
+            .or_else(|| {
+                learnt.gate_refused.map(|(lever, status)| Reason::Refused {
+                    lever: lever.to_owned(),
+                    status,
+                })
+            })
+            .or_else(|| {
+                learnt.slices_refused.map(|status| Reason::Refused {
+                    lever: "SET_TIMESLICE".to_owned(),
+                    status,
+                })
+            });
+        let needs_slices = Tier::needed(&self.terms) == Tier::Slices;
+        let holds = tier.is_none_or(|tier| tier >= Tier::needed(&self.terms))
+            && !(needs_slices && learnt.slices_refused.is_some());
+        let share = self.view.share.as_ref();
+        Status {
+            terms: self.terms,
+            tier,
+            reason,
+            holds,
+            entitlement_ppm: share.map_or(0, |share| share.entitlement_ppm),
+            gate: self.gate(now_ns),
+            window_ns: self.view.cycle.as_ref().map_or(0, |cycle| cycle.window_ns),
+            slice_us: self.wanted().slice_us.unwrap_or(0),
+            tenants: u32::try_from(self.view.layout.shares.len()).unwrap_or(u32::MAX),
+            ratio_enforced: (self.terms.priority == Priority::High)
+                .then(|| self.metered && learnt.slices_refused.is_none()),
+            latency: self.all.summary(),
+            counts: self.counts,
+        }
+    }
+
+    pub(super) fn tier(&self) -> Tier {
+        let learnt = self.probe.learnt();
+        match (learnt.hinge, learnt.slices_refused) {
+            (Hinge::Channels, _) => Tier::Gate,
+            (Hinge::Groups, _) => Tier::Schedule,
+            (Hinge::None, None) => Tier::Slices,
+            (Hinge::None, Some(_)) => Tier::Freezer,
+        }
+    }
+}
