@@ -78,15 +78,18 @@ impl TestHost {
         fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(dir.path().join("cards"), "GPU-0\n").unwrap();
         let program = dir.path().join("cgpu-limits");
-        fs::write(
-            &program,
-            format!(
-                "#!/bin/sh\nexec 3>&1 >/dev/null; {PLAY_LIMITS}=1 exec '{}' --exact backend::driver_limit::tests::play_limits\n",
-                std::env::current_exe().unwrap().display()
-            ),
-        )
-        .unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        // Written by another process: a file that any process has open for writing cannot be started, and the tests beside this
+        // one start processes, which have this one's files until they become another program.
+        let script = format!(
+            "#!/bin/sh\nexec 3>&1 >/dev/null; {PLAY_LIMITS}=1 exec '{}' --exact backend::driver_limit::tests::play_limits\n",
+            std::env::current_exe().unwrap().display()
+        );
+        let written = Command::new("sh")
+            .args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh"])
+            .arg(script)
+            .arg(&program)
+            .status();
+        assert!(written.unwrap().success());
         let mut config = Config {
             state_dir: dir.path().join("state"),
             ..Config::default()
