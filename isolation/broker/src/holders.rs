@@ -10,7 +10,6 @@
 //!   mapped of those is charged to them, and two of them have one inode.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -31,21 +30,26 @@ pub enum Look {
     Back,
 }
 
-/// The files of `held`, which are in the order of `kcmp`, that no process holds but those passed over; none at all while a
-/// file may be out of sight. The processes are those of a cgroup. Without one they are all of the host's, of which some cannot be
-/// looked at, and whose sockets and rings are not looked into: any program would count.
+/// The files of `held`, which are in the order of `kcmp`, that no process holds; none at all while a file may be out of sight. The processes are those of a
+/// cgroup. Without one they are all of the host's, of which some cannot be looked at, and whose sockets and rings are not
+/// looked into: any program would count.
 pub fn without_holder(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
     look: Look,
-    passed_over: &HashSet<i32>,
+    of_driver: Option<i32>,
 ) -> Vec<Arc<OpenFile>> {
     let mut files: Vec<Sought> = held.into_iter().filter_map(Sought::new).collect();
+    // The keeper, which holds every file that is held here, has started this process.
+    let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
     let mut pids = processes_in(cgroup);
     if look == Look::Back {
         pids.reverse();
     }
-    for pid in pids.into_iter().filter(|pid| !passed_over.contains(pid)) {
+    for pid in pids
+        .into_iter()
+        .filter(|pid| !ours.contains(pid) && of_driver != Some(*pid))
+    {
         if files.iter().all(|file| file.is_held) {
             return Vec::new();
         }

@@ -39,7 +39,6 @@ pub mod serve;
 pub mod share;
 pub mod start;
 pub mod state;
-mod supervisors;
 pub mod takeover;
 pub mod terms;
 pub mod workers;

@@ -4,17 +4,13 @@
 //! process of the container exits, on a slow beat, and before memory is refused, every held file is looked for among the
 //! container's processes ([`crate::holders`]). What nobody holds is closed: at the driver, in the ledger, and here.
 //!
-//! A file can have left the container, through a socket that it was given. So what no process of the container holds is looked for
-//! among all of the host's, and stays charged to the container that opened it as long as one of them has it. That look costs what
-//! the host's processes have open: so it is made for such files alone, and takes no more than a twentieth of the time.
-//!
 //! A descriptor that moves between two processes while they are looked at is met by looking twice, the second time in
 //! the opposite order.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,15 +24,9 @@ use crate::holders::{Look, without_holder};
 use crate::link::Stored;
 use crate::managed::Occasion;
 use crate::state::Op;
-use crate::supervisors;
 
 /// Looking is not repeated within this time of the last look, unless a process has exited since.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// After a look at all of the host's processes the next one is made when so many times its duration have passed,
-const SHARE_OF_HOST_LOOKS: u32 = 20;
-/// but no later than this.
-const LONGEST_HOST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Watches the container's processes.
 #[derive(Debug)]
@@ -44,26 +34,7 @@ pub struct Reaper {
     epoll: Arc<Epoll>,
     state: Mutex<State>,
     /// Held for a whole round, which alone has further references to held files.
-    round: Mutex<Outside>,
-    /// The folder of all containers' folders.
-    containers: Option<PathBuf>,
-}
-
-/// What is known of files that have left the container.
-#[derive(Debug, Default)]
-struct Outside {
-    /// Found with somebody at the last look.
-    held: HashSet<FileId>,
-    next_look: Option<Instant>,
-}
-
-/// What files are looked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reason {
-    /// Nobody waits: what cannot be looked at now is looked at the next time.
-    Round,
-    /// Memory is about to be refused.
-    Refusal,
+    round: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -80,19 +51,7 @@ impl Reaper {
             epoll,
             state: Mutex::default(),
             round: Mutex::default(),
-            containers: None,
         }
-    }
-
-    /// The reaper of the container whose folder this is: beside it are those of the others, whose brokers hold no files of their
-    /// own.
-    #[must_use]
-    pub fn beside(mut self, container: &Path) -> Self {
-        self.containers = container
-            .parent()
-            .and_then(Path::parent)
-            .map(Path::to_owned);
-        self
     }
 
     /// Takes the container's cgroup from one of its processes: only the processes in it need to be looked at.
@@ -130,7 +89,7 @@ impl Reaper {
             state.looked_at = None;
         }
         container.processes.forget(tgid);
-        self.reap(container, Reason::Round);
+        self.reap(container);
     }
 
     /// Looks for files that nobody holds, unless that has just been done; says whether any was found.
@@ -146,7 +105,7 @@ impl Reaper {
             }
             state.looked_at = Some(Instant::now());
         }
-        self.reap(container, Reason::Refusal)
+        self.reap(container)
     }
 
     /// The slow beat.
@@ -159,26 +118,19 @@ impl Reaper {
         container
             .answers
             .retain_those_of(&container.journal.change());
-        self.reap(container, Reason::Round);
+        self.reap(container);
     }
 
-    fn reap(&self, container: &Container, reason: Reason) -> bool {
-        let mut outside = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+    fn reap(&self, container: &Container) -> bool {
+        let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         let cgroup = container.journal.change().cgroup().cloned();
-        // The keeper, which holds every file that is held here, has started this process.
-        let mut ours: HashSet<i32> = [std::process::id(), std::os::unix::process::parent_id()]
-            .map(u32::cast_signed)
-            .into();
-        ours.extend(container.driver.process());
-        let held = container.files.held();
-        let mut orphans = match cgroup.as_deref() {
-            Some(cgroup) => {
-                let orphans = looked_for_twice(held, Some(cgroup), &ours);
-                self.without_outsider(orphans, ours, reason, &mut outside)
+        let mut orphans = container.files.held();
+        for look in [Look::Forth, Look::Back] {
+            if orphans.is_empty() {
+                return false;
             }
-            // All of the host's processes are the container's, as far as is known.
-            None => self.looked_for_on_host(held, ours),
-        };
+            orphans = without_holder(orphans, cgroup.as_deref(), look, container.driver.process());
+        }
         // Device files first: the driver holds the control file that one is registered with.
         orphans.sort_by_key(|file| file.kind == FileKind::Ctl);
         let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();
@@ -192,55 +144,6 @@ impl Reaper {
             close(container, id, Some(file));
         }
         found
-    }
-
-    /// Those files that no process of the host holds; none while it is too early to look.
-    fn without_outsider(
-        &self,
-        orphans: Vec<Arc<OpenFile>>,
-        ours: HashSet<i32>,
-        reason: Reason,
-        outside: &mut Outside,
-    ) -> Vec<Arc<OpenFile>> {
-        if orphans.is_empty() {
-            outside.held.clear();
-            return orphans;
-        }
-        let early = outside.next_look.map_or(Duration::ZERO, |at| {
-            at.saturating_duration_since(Instant::now())
-        });
-        if !early.is_zero() {
-            let is_known = orphans.iter().all(|file| outside.held.contains(&file.id));
-            if is_known || reason == Reason::Round {
-                return Vec::new();
-            }
-            std::thread::sleep(early);
-        }
-        let began = Instant::now();
-        let sought: HashSet<FileId> = orphans.iter().map(|file| file.id).collect();
-        let orphans = self.looked_for_on_host(orphans, ours);
-        let given_up: HashSet<FileId> = orphans.iter().map(|file| file.id).collect();
-        outside.held = sought.difference(&given_up).copied().collect();
-        if !outside.held.is_empty() {
-            tracing::debug!(
-                files = outside.held.len(),
-                "files of this container are held outside it"
-            );
-        }
-        let pause = (began.elapsed() * SHARE_OF_HOST_LOOKS).min(LONGEST_HOST_PAUSE);
-        outside.next_look = Some(Instant::now() + pause);
-        orphans
-    }
-
-    fn looked_for_on_host(
-        &self,
-        files: Vec<Arc<OpenFile>>,
-        mut ours: HashSet<i32>,
-    ) -> Vec<Arc<OpenFile>> {
-        if let Some(containers) = self.containers.as_ref().filter(|_| !files.is_empty()) {
-            ours.extend(supervisors::of_all_containers(containers));
-        }
-        looked_for_twice(files, None, &ours)
     }
 
     /// Gives up what a former broker was giving up, and what it noted and never had.
@@ -263,21 +166,6 @@ impl Reaper {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Without those that a process of the group, or of the host, holds. Twice: a descriptor may move between two processes meanwhile.
-fn looked_for_twice(
-    mut files: Vec<Arc<OpenFile>>,
-    cgroup: Option<&Path>,
-    passed_over: &HashSet<i32>,
-) -> Vec<Arc<OpenFile>> {
-    for look in [Look::Forth, Look::Back] {
-        if files.is_empty() {
-            break;
-        }
-        files = without_holder(files, cgroup, look, passed_over);
-    }
-    files
 }
 
 /// Order matters: the duplicates close and the driver lets the memory go before the ledger says that there is room. The last

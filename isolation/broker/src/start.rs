@@ -255,7 +255,7 @@ impl Standby {
                     .map_err(io("watching a descriptor"))?;
             }
         }
-        let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)).beside(&self.dir));
+        let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
         let look = Look::start(&container, &reaper).map_err(|source| Error::Io {
             step: "starting a thread",
             path: PathBuf::new(),

@@ -10,8 +10,6 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::nodes::Nodes;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 
 use crate::wire::{
     self, Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Replaces, Request, WireFd,
@@ -29,8 +27,6 @@ pub struct SimDriver {
     version: String,
     cards: Vec<CardIdentity>,
     implicit: ImplicitBytes,
-    /// The simulator, which has duplicates of the files that tenants export by.
-    process: Option<i32>,
     nodes: Nodes,
     idle: Mutex<Vec<Connection>>,
 }
@@ -72,7 +68,6 @@ impl SimDriver {
             version: String::new(),
             cards: Vec::new(),
             implicit: ImplicitBytes::default(),
-            process: None,
             nodes,
             idle: Mutex::default(),
         };
@@ -85,9 +80,6 @@ impl SimDriver {
         driver.version = version;
         driver.cards = cards;
         driver.implicit = implicit;
-        driver.process = getsockopt(&connection.socket, PeerCredentials)
-            .ok()
-            .map(|peer| peer.pid());
         driver.put_back(connection);
         Ok(driver)
     }
@@ -332,10 +324,6 @@ impl Driver for SimDriver {
 
     fn binding(&self) -> Binding {
         Binding::None
-    }
-
-    fn process(&self) -> Option<i32> {
-        self.process
     }
 
     fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
