@@ -19,6 +19,8 @@ const SCRIPT: &str = include_str!("load.py");
 const START: Duration = Duration::from_secs(10);
 /// How long a load may take beyond its own time: PyTorch needs seconds to be there.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// Of a profile that does not say how long a thread block runs.
+const BLOCK_US: u64 = 100;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What runs in a slice.
@@ -38,6 +40,8 @@ pub(super) struct World<'b> {
     python: Option<String>,
     /// Time of one of PyTorch's kernels, once it was measured alone.
     pub(super) kernel_ns: Option<u64>,
+    /// How long a thread block runs on the simulated cards, where this program has chosen it.
+    block_us: Option<u64>,
 }
 
 /// A load in its slice, under way.
@@ -57,6 +61,7 @@ impl<'b> World<'b> {
             sim: None,
             python: None,
             kernel_ns: None,
+            block_us: None,
         };
         match bundle.profile() {
             Some(profile) => world.simulate(profile.to_owned())?,
@@ -101,6 +106,10 @@ impl<'b> World<'b> {
                     "--seconds",
                     &seconds.to_string(),
                 ]);
+                if let Some(block_us) = self.block_us {
+                    // Known, it need not be measured beside those who have the card already.
+                    command.args(["--block-us", &block_us.to_string()]);
+                }
                 if let Load::Requests(rate) = load {
                     command.args(["--poisson", &rate.to_string()]);
                     command.args(["--batch", "10", "--kernel-us", "100"]);
@@ -170,7 +179,8 @@ impl<'b> World<'b> {
             .with_context(|| format!("read {}", profile.display()))?;
         if !text.contains("block_us") && !text.contains("kernel_duration_us") {
             // Kernels of a length that the load chooses; the last table of a profile is a card's.
-            text.push_str("block_us = 100\n");
+            text.push_str(&format!("block_us = {BLOCK_US}\n"));
+            self.block_us = Some(BLOCK_US);
         }
         let profile = self.folder.path().join("cards.toml");
         std::fs::write(&profile, text).context("write a profile")?;
