@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - *Under way*: the repetition can arrive while a worker still executes the first try. It waits for that worker; of several
-//!   repetitions only the newest waits, since the caller has given up the others.
+//!   repetitions only the one waits that the caller waits for: it has given up the others.
 //! - *Undelivered*: the kernel said that nobody waited for the answer. The repetition gets it.
 //! - *Answered*: the kernel took the answer, but a waiter that a signal had just woken drops it unseen (kernel/seccomp.c,
 //!   `seccomp_do_user_notification`: the signal's error wins over an answer that comes before the waiter has the lock). Nothing
@@ -87,33 +87,35 @@ pub struct Replay {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// A worker serves the thread's call; the newest repetition waits under this ticket (0: none does).
+    /// A worker serves the thread's call; a repetition waits under this ticket (0: none does).
     threads: HashMap<i32, u64>,
     next_ticket: u64,
 }
 
 impl Replay {
-    /// Begins a call, in a lane. Waits while another worker serves the thread's former call; `None` when a newer call of the
-    /// thread came meanwhile, or is over already: the caller waits for this one no more. A worker can be that late, and must
-    /// not take what is kept of the newer call; `is_waiting` asks the kernel.
+    /// Begins a call, in a lane. Waits while another worker serves the thread's former call; `None` when the caller waits for
+    /// this one no more, which `is_waiting` asks of the kernel. A worker can be that late: workers come here in another order
+    /// than their calls were made, so one that comes later may neither send away one whose caller waits, nor take what is kept
+    /// of the newer call.
     pub fn enter<'a>(
         &'a self,
         journal: &'a Journal,
         lane: u32,
         call: CallKey,
-        is_waiting: impl FnOnce() -> bool,
+        is_waiting: impl Fn() -> bool,
     ) -> Option<Turn<'a>> {
         let mut inner = self.lock();
         let mut ticket = 0;
         while let Some(waiting) = inner.threads.get(&call.tid).copied() {
-            if ticket == 0 {
+            if ticket == 0 || waiting != ticket {
+                // Of a thread's calls the kernel has one waiting: among workers that send each other away, its own remains.
+                if !is_waiting() {
+                    return None;
+                }
                 inner.next_ticket += 1;
                 ticket = inner.next_ticket;
                 inner.threads.insert(call.tid, ticket);
-                // An older repetition gives up.
                 self.freed.notify_all();
-            } else if waiting != ticket {
-                return None;
             }
             inner = self
                 .freed
@@ -121,7 +123,7 @@ impl Replay {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         let kept = journal.change().kept(call.tid).cloned();
-        if kept.is_some() && !is_waiting() {
+        if (ticket != 0 || kept.is_some()) && !is_waiting() {
             return None;
         }
         inner.threads.insert(call.tid, 0);
@@ -271,6 +273,7 @@ mod tests {
     use super::*;
     use crate::state::{Answer, Begun, Numbering, SetAside, State};
     use driver::{Caller, FileId, FileKind};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Arc, mpsc};
 
     const CALL: [u64; 3] = [3, 0xc020_462b, 0x1000];
@@ -421,31 +424,60 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_waits_for_the_first_try_and_only_the_newest_one_does() {
+    fn a_repetition_waits_for_the_first_try_and_only_the_one_whose_caller_waits() {
         let stage = Stage::new();
         let (stage, first) = (&stage, stage.enter(call(7, CALL)));
         let is_waited_for = |ticket| stage.replay.lock().threads.get(&7) == Some(&ticket);
+        let is_given_up = AtomicBool::new(false);
+        let (said, heard) = mpsc::channel();
+        let repeat = &move |number: u8, is_waiting: &dyn Fn() -> bool| {
+            let turn = stage
+                .replay
+                .enter(&stage.journal, 0, call(7, CALL), is_waiting);
+            let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
+            said.send((number, result)).unwrap();
+        };
         std::thread::scope(|scope| {
-            let (said, heard) = mpsc::channel();
-            let repeat = |number: u8| {
-                let said = said.clone();
-                scope.spawn(move || {
-                    let turn = stage
-                        .replay
-                        .enter(&stage.journal, 0, call(7, CALL), || true);
-                    let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
-                    said.send((number, result)).unwrap();
-                });
-            };
-            repeat(1);
+            let waits_no_more = || !is_given_up.load(Ordering::SeqCst);
+            scope.spawn(move || repeat(1, &waits_no_more));
             while !is_waited_for(1) {
                 std::thread::yield_now();
             }
-            repeat(2);
+            is_given_up.store(true, Ordering::SeqCst);
+            scope.spawn(move || repeat(2, &|| true));
             assert_eq!(heard.recv().unwrap(), (1, None));
+            // One that the kernel gave to its worker before the others, and that comes here behind them.
+            repeat(3, &|| false);
+            assert_eq!(heard.recv().unwrap(), (3, None));
             stage.execute(call(7, CALL));
             first.keep_undelivered();
             assert_eq!(heard.recv().unwrap(), (2, Some(true)));
+        });
+    }
+
+    #[test]
+    fn of_workers_that_send_each_other_away_the_callers_own_remains() {
+        let stage = Stage::new();
+        let (stage, first) = (&stage, stage.enter(call(7, CALL)));
+        let asked = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let own = scope.spawn(|| {
+                let turn = stage
+                    .replay
+                    .enter(&stage.journal, 0, call(7, CALL), || true);
+                turn.is_some()
+            });
+            let late = scope.spawn(|| {
+                // It still waits when it is asked first, and no more when it is asked again.
+                let is_waiting = || asked.fetch_add(1, Ordering::SeqCst) == 0;
+                let turn = stage
+                    .replay
+                    .enter(&stage.journal, 1, call(7, CALL), is_waiting);
+                turn.is_some()
+            });
+            assert!(!late.join().unwrap());
+            drop(first);
+            assert!(own.join().unwrap());
         });
     }
 
