@@ -364,10 +364,11 @@ impl Drop for Lane {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn put(lane: &Lane, id: u64) {
+    /// As if the kernel had written a call with this identity.
+    pub(crate) fn put(lane: &Lane, id: u64) {
         lane.notification().unwrap()[0].store(id, Ordering::Relaxed);
     }
 

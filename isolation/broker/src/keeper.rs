@@ -41,6 +41,7 @@ mod vault;
 use child::{Child, Death, Program, Stage};
 pub use error::Error;
 use session::DriverSession;
+use surroundings::FirstListener;
 pub(crate) use surroundings::{Abandonment, accept_listener, name_of, record_identity};
 use vault::Vault;
 
@@ -92,6 +93,7 @@ pub struct Keeper {
     failures: u32,
     start_at: Option<Instant>,
     has_served: bool,
+    first_listener: FirstListener,
     /// Since when no broker has taken calls.
     paused_at: Option<Instant>,
     is_ready: bool,
@@ -174,6 +176,7 @@ impl Keeper {
             failures: 0,
             start_at: Some(Instant::now()),
             has_served: false,
+            first_listener: FirstListener::of(grant.door.kind),
             paused_at: None,
             is_ready: false,
         })
@@ -228,6 +231,7 @@ impl Keeper {
                 let abandonment = Abandonment {
                     listeners: self.vault.listeners().count(),
                     has_served: self.has_served,
+                    is_forsaken: self.first_listener.is_hopeless(&self.dir, looked),
                 };
                 if abandonment.is_complete(&self.dir) {
                     tracing::info!(container = self.name, "neither door nor container is left");

@@ -32,6 +32,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use driver::Segment;
 use serde::{Deserialize, Serialize};
 
+use crate::board::{Lane, Phase};
 use crate::journal::Journal;
 use crate::state::{Finished, Kept, Op};
 
@@ -100,7 +101,7 @@ impl Replay {
     pub fn enter<'a>(
         &'a self,
         journal: &'a Journal,
-        lane: u32,
+        lane: &'a Lane,
         call: CallKey,
         is_waiting: impl Fn() -> bool,
     ) -> Option<Turn<'a>> {
@@ -138,7 +139,7 @@ impl Replay {
     }
 
     /// Goes on with a call that a former broker began: nobody else serves its thread yet.
-    pub fn resume<'a>(&'a self, journal: &'a Journal, lane: u32, call: CallKey) -> Turn<'a> {
+    pub fn resume<'a>(&'a self, journal: &'a Journal, lane: &'a Lane, call: CallKey) -> Turn<'a> {
         self.lock().threads.insert(call.tid, 0);
         let kept = journal.change().kept(call.tid).cloned();
         Turn {
@@ -172,7 +173,7 @@ impl Replay {
 pub struct Turn<'a> {
     replay: &'a Replay,
     journal: &'a Journal,
-    lane: u32,
+    lane: &'a Lane,
     call: CallKey,
     /// Whether anything is kept for the thread.
     had: bool,
@@ -217,9 +218,11 @@ impl Turn<'_> {
 
     /// Nobody waited for the result: it is kept for the repetition.
     pub fn keep_undelivered(mut self) {
+        // The kernel did not take it: a successor must not believe that.
+        self.lane.set_phase(Phase::Serving);
         let mut change = self.journal.change();
-        if change.open_in(self.lane).is_some() {
-            change.note(Op::Settle(self.lane, Some(End::Undelivered)));
+        if change.open_in(self.lane.number()).is_some() {
+            change.note(Op::Settle(self.lane.number(), Some(End::Undelivered)));
         }
         self.had = false;
     }
@@ -231,8 +234,8 @@ impl Turn<'_> {
             Books::No => None,
         };
         let mut change = self.journal.change();
-        if change.open_in(self.lane).is_some() {
-            change.note(Op::Settle(self.lane, end));
+        if change.open_in(self.lane.number()).is_some() {
+            change.note(Op::Settle(self.lane.number(), end));
         } else {
             change.note(Op::Keep(self.call.tid, end));
         }
@@ -242,8 +245,8 @@ impl Turn<'_> {
     /// The caller was told that the call has failed, and the kernel took that answer: nothing of it is given again.
     pub fn failed(mut self) {
         let mut change = self.journal.change();
-        if change.open_in(self.lane).is_some() {
-            change.note(Op::Settle(self.lane, None));
+        if change.open_in(self.lane.number()).is_some() {
+            change.note(Op::Settle(self.lane.number(), None));
         } else {
             change.note(Op::Keep(self.call.tid, None));
         }
@@ -261,6 +264,8 @@ impl Drop for Turn<'_> {
         if self.had && self.earlier.is_none() {
             self.journal.change().note(Op::Keep(self.call.tid, None));
         }
+        // Before the thread's next call is begun: a successor would take how far this one's answer had come for that call's.
+        self.lane.clear();
         let waiting = self.replay.lock().threads.remove(&self.call.tid);
         if waiting.is_some_and(|ticket| ticket != 0) {
             self.replay.freed.notify_all();
@@ -271,8 +276,11 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::board::Board;
+    use crate::board::tests::put;
     use crate::state::{Answer, Begun, Numbering, SetAside, State};
     use driver::{Caller, FileId, FileKind};
+    use std::os::fd::OwnedFd;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Arc, mpsc};
 
@@ -293,19 +301,30 @@ mod tests {
     struct Stage {
         replay: Replay,
         journal: Journal,
+        lane: Lane,
+        other_lane: Lane,
     }
 
     impl Stage {
         fn new() -> Self {
+            Self::on(Journal::memfd().unwrap())
+        }
+
+        fn on(journal: OwnedFd) -> Self {
             let state = || State::new(ledger::Ledger::new(&[]), Numbering::default());
+            let board = Board::open(Board::memfd().unwrap()).unwrap();
             Self {
                 replay: Replay::default(),
-                journal: Journal::open(Journal::memfd().unwrap(), state).unwrap(),
+                journal: Journal::open(journal, state).unwrap(),
+                lane: board.lane(1).unwrap(),
+                other_lane: board.lane(1).unwrap(),
             }
         }
 
         fn enter(&self, call: CallKey) -> Turn<'_> {
-            self.replay.enter(&self.journal, 0, call, || true).unwrap()
+            self.replay
+                .enter(&self.journal, &self.lane, call, || true)
+                .unwrap()
         }
 
         /// What the driver made of the turn's call: 1 became 2.
@@ -433,7 +452,7 @@ mod tests {
         let repeat = &move |number: u8, is_waiting: &dyn Fn() -> bool| {
             let turn = stage
                 .replay
-                .enter(&stage.journal, 0, call(7, CALL), is_waiting);
+                .enter(&stage.journal, &stage.lane, call(7, CALL), is_waiting);
             let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
             said.send((number, result)).unwrap();
         };
@@ -464,15 +483,18 @@ mod tests {
             let own = scope.spawn(|| {
                 let turn = stage
                     .replay
-                    .enter(&stage.journal, 0, call(7, CALL), || true);
+                    .enter(&stage.journal, &stage.lane, call(7, CALL), || true);
                 turn.is_some()
             });
             let late = scope.spawn(|| {
                 // It still waits when it is asked first, and no more when it is asked again.
                 let is_waiting = || asked.fetch_add(1, Ordering::SeqCst) == 0;
-                let turn = stage
-                    .replay
-                    .enter(&stage.journal, 1, call(7, CALL), is_waiting);
+                let turn = stage.replay.enter(
+                    &stage.journal,
+                    &stage.other_lane,
+                    call(7, CALL),
+                    is_waiting,
+                );
                 turn.is_some()
             });
             assert!(!late.join().unwrap());
@@ -488,7 +510,7 @@ mod tests {
         assert!(
             stage
                 .replay
-                .enter(&stage.journal, 1, late, || false)
+                .enter(&stage.journal, &stage.other_lane, late, || false)
                 .is_none()
         );
         let mut turn = stage.enter(call(7, CALL));
@@ -497,21 +519,34 @@ mod tests {
     }
 
     #[test]
+    fn no_lane_tells_of_a_call_whose_thread_makes_the_next() {
+        let stage = Stage::new();
+        let first = stage.enter(call(7, CALL));
+        let finished = stage.execute(call(7, CALL));
+        put(&stage.lane, 99);
+        stage.lane.set_phase(Phase::Answering);
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| {
+                let next = call(7, [3, 1, 2]);
+                let _turn = stage
+                    .replay
+                    .enter(&stage.journal, &stage.other_lane, next, || true);
+                stage.lane.call()
+            });
+            first.delivered(&finished);
+            assert_eq!(next.join().unwrap(), None);
+        });
+    }
+
+    #[test]
     fn a_successor_takes_what_was_kept() {
         let file = Journal::memfd().unwrap();
-        let state = || State::new(ledger::Ledger::new(&[]), Numbering::default());
-        let stage = Stage {
-            replay: Replay::default(),
-            journal: Journal::open(file.try_clone().unwrap(), state).unwrap(),
-        };
+        let stage = Stage::on(file.try_clone().unwrap());
         let turn = stage.enter(call(7, CALL));
         stage.execute(call(7, CALL));
         turn.keep_undelivered();
         drop(stage);
-        let stage = Stage {
-            replay: Replay::default(),
-            journal: Journal::open(file, state).unwrap(),
-        };
+        let stage = Stage::on(file);
         assert!(stage.take(call(7, CALL), 1));
         assert!(!stage.take(call(7, CALL), 1));
     }

@@ -91,7 +91,7 @@ pub fn serve(
     let is_waiting = || listener.is_waiting(call.id);
     let entered = container
         .replay
-        .enter(&container.journal, lane.number(), key, is_waiting);
+        .enter(&container.journal, lane, key, is_waiting);
     let Some(mut turn) = entered else {
         return;
     };

@@ -429,6 +429,7 @@ impl Broker {
         Abandonment {
             listeners: self.sessions.len(),
             has_served: self.has_served,
+            is_forsaken: false,
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! | journal            | the call waits        | it waits no more |
 //! |--------------------|-----------------------|------------------|
-//! | not begun          | served afresh         | nothing; if it was being answered, what is kept for its thread is settled |
+//! | not begun          | served afresh         | nothing; if it was being answered, what is kept for its thread is settled, before any call is served |
 //! | begun (in doubt)   | asked of the driver again under the same ticket, booked, answered | the same, kept as undelivered |
 //! | finished           | answered              | kept as undelivered; if it was being answered, as answered |
 //!
@@ -71,10 +71,20 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
         }
     }
     all_in_place.wait();
+    // Before any call is served: what is kept for a thread would be another call's then.
+    others.retain(|(lane, session)| match lane.call() {
+        Some(call) if session.listener().is_waiting(call.id) => true,
+        Some(call) => {
+            settle(container, lane, &call);
+            false
+        }
+        None => false,
+    });
     for (lane, session) in others {
         session.serve_after(lane, |session, lane| {
             if let Some(call) = lane.call() {
-                serve_afresh(session, lane, &call);
+                let container = session.container();
+                serve::serve(container, session.reaper(), session.listener(), lane, &call);
             }
         })?;
     }
@@ -84,13 +94,8 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
     Ok(())
 }
 
-/// A call that the journal does not know as begun.
-fn serve_afresh(session: &Session, lane: &Lane, call: &Notification) {
-    let container = session.container();
-    let listener = session.listener();
-    if listener.is_waiting(call.id) {
-        return serve::serve(container, session.reaper(), listener, lane, call);
-    }
+/// A call that the journal does not know as begun, and that waits no more.
+fn settle(container: &Container, lane: &Lane, call: &Notification) {
     let mut change = container.journal.change();
     let key = serve::key_of(call);
     let kept = change
@@ -114,9 +119,7 @@ fn finish(
     in_place: &dyn Fn(),
 ) {
     let OpenCall { begun, finished } = open;
-    let mut turn = container
-        .replay
-        .resume(&container.journal, lane.number(), begun.key);
+    let mut turn = container.replay.resume(&container.journal, lane, begun.key);
     let finished = match finished {
         Some(finished) => {
             in_place();

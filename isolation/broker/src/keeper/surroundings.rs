@@ -5,9 +5,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use caps::{CapSet, CapsHashSet};
-use cards::Grant;
+use cards::{DoorKind, Grant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::AcceptConn;
@@ -21,12 +22,52 @@ use crate::start::{door_is_gone, has_grant};
 pub(crate) struct Abandonment {
     pub(crate) listeners: usize,
     pub(crate) has_served: bool,
+    /// Nobody can bring the first listener any more: [`FirstListener`].
+    pub(crate) is_forsaken: bool,
 }
 
 impl Abandonment {
     /// No door holds its lock and no process has the filter: nobody will ever need this broker again.
     pub(crate) fn is_complete(self, dir: &Path) -> bool {
-        self.listeners == 0 && door_is_gone(dir) && (self.has_served || !has_grant(dir))
+        self.listeners == 0 && door_is_gone(dir) && (self.has_served || self.is_forsaken || !has_grant(dir))
+    }
+}
+
+/// Waits for the listener of a container whose door has gone.
+///
+/// `cgpu-hook` ends before its engine creates the container. Any other door ends when that is done, or is killed on the way: the
+/// listener is then in the socket, and so with the keeper by its next look, or it will never come.
+#[derive(Debug)]
+pub(super) struct FirstListener {
+    patience: Duration,
+    door_gone_at: Option<Instant>,
+}
+
+/// An engine that has called its hooks creates the container within a second.
+const HOOKED_ENGINE: Duration = Duration::from_secs(60);
+
+/// More than the time between two looks.
+const KILLED_DOOR: Duration = Duration::from_secs(2);
+
+impl FirstListener {
+    pub(super) fn of(door: DoorKind) -> Self {
+        Self {
+            patience: match door {
+                DoorKind::Hook => HOOKED_ENGINE,
+                DoorKind::Shim | DoorKind::Runtime | DoorKind::Run => KILLED_DOOR,
+            },
+            door_gone_at: None,
+        }
+    }
+
+    /// Whether it will never come, as of `now`.
+    pub(super) fn is_hopeless(&mut self, dir: &Path, now: Instant) -> bool {
+        if !door_is_gone(dir) {
+            self.door_gone_at = None;
+            return false;
+        }
+        let gone_at = *self.door_gone_at.get_or_insert(now);
+        now.duration_since(gone_at) >= self.patience
     }
 }
 
@@ -127,4 +168,31 @@ pub(super) fn in_one_line(error: &Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_door_that_ended_without_a_listener_is_waited_for_as_long_as_its_kind_may_take() {
+        let dir = tempfile::tempdir().unwrap();
+        let door = File::create(dir.path().join("door.lock")).unwrap();
+        sys::lock::exclusive(&door).unwrap();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let (mut killed, mut hook) = (
+            FirstListener::of(DoorKind::Runtime),
+            FirstListener::of(DoorKind::Hook),
+        );
+        assert!(!killed.is_hopeless(dir.path(), after(100)));
+        // Closed alone it stays held: a process that another test is starting may share the open file.
+        std::fs::remove_file(dir.path().join("door.lock")).unwrap();
+        assert!(!killed.is_hopeless(dir.path(), after(101)));
+        assert!(!hook.is_hopeless(dir.path(), after(101)));
+        assert!(killed.is_hopeless(dir.path(), after(103)));
+        assert!(!hook.is_hopeless(dir.path(), after(160)));
+        assert!(hook.is_hopeless(dir.path(), after(161)));
+        drop(door);
+    }
 }
