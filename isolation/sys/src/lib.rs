@@ -21,3 +21,4 @@ pub mod probe;
 pub mod seccomp;
 pub mod shared;
 pub mod signal;
+pub mod traced;
