@@ -218,6 +218,8 @@ fn stopped() {
     let tenant = loaded(&kept);
     let before = kept.broker_pid().unwrap();
     kept.signal(before, Signal::SIGSTOP);
+    // The signal stops one thread, which then stops the others; until then they serve.
+    until("all of its threads stand still", || has_stopped(before));
     let started = Instant::now();
     let called = tenant
         .tenant
@@ -232,6 +234,14 @@ fn stopped() {
         (kept.used_bytes(), kept.fake.held_bytes()),
         (GRANULE, GRANULE)
     );
+}
+
+fn has_stopped(pid: i32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.flatten().all(|task| {
+        let status = std::fs::read_to_string(task.path().join("status"));
+        status.is_ok_and(|status| status.contains("\nState:\tT"))
+    })
 }
 
 fn upgraded() {
