@@ -365,6 +365,8 @@ pub enum DoorKind {
     Runtime,
     /// `cgpu run`: lives as long as its process.
     Run,
+    /// `cgpu-hook`: ends before the container is created.
+    Hook,
 }
 
 impl Grant {

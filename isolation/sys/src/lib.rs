@@ -8,6 +8,7 @@
     reason = "this crate exists to hold it; every other crate forbids it"
 )]
 
+pub mod descriptors;
 pub mod fd_passing;
 pub mod ioctl;
 pub mod kcmp;

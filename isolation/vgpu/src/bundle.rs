@@ -39,18 +39,31 @@ impl Spec {
 
     /// Keeps the original and writes the edited value in its place.
     pub(crate) fn replace(&self, dir: &ContainerDir, edited: &Value) -> Result<(), Error> {
-        let original = dir.file(ORIGINAL);
-        // Renamed into place, so that a killed door never leaves half of it; not synced: neither outlives a reboot.
-        let temporary = dir.file(&format!("{ORIGINAL}.tmp"));
-        std::fs::write(&temporary, &self.bytes)
-            .and_then(|()| std::fs::rename(&temporary, &original))
-            .map_err(Error::io("keep the spec as", &original))?;
+        keep_original(dir, &self.bytes)?;
         let bytes = serde_json::to_vec(edited).map_err(|source| Error::SpecJson {
             path: self.path.clone(),
             source,
         })?;
         write_like(&self.path, &bytes)
     }
+}
+
+/// Keeps the spec as its engine wrote it.
+pub(crate) fn keep_original(dir: &ContainerDir, bytes: &[u8]) -> Result<(), Error> {
+    let original = dir.file(ORIGINAL);
+    // Renamed into place, so that a killed door never leaves half of it; not synced: neither outlives a reboot.
+    let temporary = dir.file(&format!("{ORIGINAL}.tmp"));
+    std::fs::write(&temporary, bytes)
+        .and_then(|()| std::fs::rename(&temporary, &original))
+        .map_err(Error::io("keep the spec as", &original))
+}
+
+/// The spec of a bundle, of any shape.
+///
+/// # Errors
+/// A file that is absent, oversized, or no JSON.
+pub fn read_spec(bundle: &Path) -> Result<Value, Error> {
+    Ok(Spec::read(bundle)?.value)
 }
 
 /// Puts the original back, if the spec that is there carries this container's mark. The bundle may be gone, or another

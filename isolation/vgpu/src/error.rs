@@ -243,7 +243,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// No OCI runtime.
-    #[error("no runc in {searched}: install it, or name one as `runc` in the configuration")]
+    #[error(
+        "neither runc nor crun in {searched}: install one, or name one as `runc` in the configuration"
+    )]
     NoRunc {
         /// Where it was looked for.
         searched: String,
@@ -253,6 +255,18 @@ pub enum Error {
     UntrustedRunc {
         /// The program.
         path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
+    /// An OCI runtime in a folder that others can change.
+    #[error("runtime {} lies in {}, which belongs to user {owner} with mode {mode:o}: whoever can write there can replace it; it must be root's, and writable by no other", program.display(), folder.display())]
+    UntrustedFolder {
+        /// The program.
+        program: PathBuf,
+        /// The folder.
+        folder: PathBuf,
         /// Its owner.
         owner: u32,
         /// Its mode.

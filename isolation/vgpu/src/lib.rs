@@ -39,12 +39,14 @@ pub mod sockets;
 mod spec;
 mod state;
 
+pub use bundle::read_spec;
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;
 pub use error::{Error, chain};
 pub use lifecycle::{
-    BrokerState, Life, Mount, Pending, Vgpu, VgpuState, arm, create, create_ahead, create_plain,
-    disarm, disarm_if, edit_exec, edit_exec_file, list, reclaim, release, release_if,
+    BrokerState, Life, Mount, Pending, Vgpu, VgpuState, arm, create, create_ahead, create_handed,
+    create_plain, disarm, disarm_if, edit_exec, edit_exec_file, granted, list, reclaim, release,
+    release_if,
 };
 pub use request::Request;
 pub use resize::{

@@ -14,6 +14,7 @@ use cards::placement::{Amount, Bytes, Refusal, place};
 use cards::store::DiskStore;
 use cards::{CardGrant, CardRules, ComputeMode, ContainerKey, DoorKind, GpuUuid, Grant};
 use plan::Terms;
+use serde_json::Value;
 use verdict::filter::FilterSpec;
 
 use crate::backend::{self, Wanted};
@@ -119,7 +120,7 @@ pub struct VgpuState {
     /// Whether anybody of it lives.
     pub life: Life,
     /// The broker's own answer to `status`, if it gave one in time.
-    pub status: Option<serde_json::Value>,
+    pub status: Option<Value>,
 }
 
 /// Whether door, broker, or a process of a container without a broker lives.
@@ -233,7 +234,7 @@ fn create_ahead_watched(
 ) -> Result<Option<(Vgpu, Pending)>, Error> {
     let mut spec = Spec::read(bundle)?;
     if let Some(mark) = edit::applied_for(&spec.value)? {
-        match resolve_mark(config, &mark, bundle)? {
+        match resolve_mark(config, key, &mark, bundle)? {
             Mark::DoneByAnotherDoor => return Ok(None),
             Mark::Undone => spec = Spec::read(bundle)?,
         }
@@ -243,6 +244,43 @@ fn create_ahead_watched(
     };
     let host = Host::find(config)?;
     create_on(config, &host, key, &spec, &request, (bundle, door), watch).map(Some)
+}
+
+/// [`create`] for an engine that hands its spec over before there is a bundle: what is returned is the spec that the engine is
+/// to use. The container's folder keeps the one that it handed over.
+///
+/// # Errors
+/// As [`create`]; a spec that is marked as edited.
+pub fn create_handed(
+    config: &Config,
+    key: &ContainerKey,
+    spec: &Value,
+    door: DoorKind,
+) -> Result<Option<(Vgpu, Value)>, Error> {
+    if let Some(mark) = edit::applied_for(spec)? {
+        return Err(Error::ForgedMark { mark });
+    }
+    let Some(request) = Request::from_spec(config, spec)? else {
+        return Ok(None);
+    };
+    let host = Host::find(config)?;
+    let origin = Origin { door, bundle: None };
+    let mut edited = Value::Null;
+    let created = create_spec(
+        config,
+        &host,
+        key,
+        (spec, &request),
+        origin,
+        |dir, value| {
+            bundle::keep_original(dir, spec.to_string().as_bytes())?;
+            edited = value;
+            Ok(())
+        },
+        &Unwatched,
+    )?;
+    let vgpu = when_ready(config, key, created, &Unwatched)?;
+    Ok(Some((vgpu, edited)))
 }
 
 /// [`create`] on a host that is played.
@@ -278,25 +316,43 @@ fn create_on(
     (bundle, door): (&Path, DoorKind),
     watch: &dyn Watch,
 ) -> Result<(Vgpu, Pending), Error> {
-    state::prepare(&config.state_dir)?;
-    let choice = backend::choose(config, host, wanted(request), backend::Runtime::Oci)?;
-    let placed = grant(
+    let origin = Origin {
+        door,
+        bundle: Some(bundle),
+    };
+    let replace = |dir: &ContainerDir, edited: Value| {
+        spec.replace(dir, &edited)?;
+        watch.reached(Step::SpecReplaced)
+    };
+    create_spec(
         config,
         host,
         key,
-        request,
-        &choice,
-        Origin {
-            door,
-            bundle: Some(bundle),
-        },
+        (&spec.value, request),
+        origin,
+        replace,
         watch,
-    )?;
+    )
+}
+
+/// Grant, broker and edits; what was edited goes to `deliver`.
+fn create_spec(
+    config: &Config,
+    host: &Host,
+    key: &ContainerKey,
+    (spec, request): (&Value, &Request),
+    origin: Origin<'_>,
+    deliver: impl FnOnce(&ContainerDir, Value) -> Result<(), Error>,
+    watch: &dyn Watch,
+) -> Result<(Vgpu, Pending), Error> {
+    state::prepare(&config.state_dir)?;
+    let choice = backend::choose(config, host, wanted(request), backend::Runtime::Oci)?;
+    let placed = grant(config, host, key, request, &choice, origin, watch)?;
     let started = || -> Result<(Vec<Mount>, Pending), Error> {
         // It needs the grant alone: all that follows is done while it starts.
         let pending = Pending(choice.backend.prepare(&placed.dir)?);
         let mounts = mounts(config, host, &placed)?;
-        let mut edited = spec.value.clone();
+        let mut edited = spec.clone();
         let filter = placed.filter(host);
         let plan = edit::Plan {
             grant: &placed.grant,
@@ -309,8 +365,7 @@ fn create_on(
             other_cards: config.isolation.allow.other_cards,
         };
         edit::apply(&mut edited, &plan)?;
-        spec.replace(&placed.dir, &edited)?;
-        watch.reached(Step::SpecReplaced)?;
+        deliver(&placed.dir, edited)?;
         Ok((mounts, pending))
     };
     match started() {
@@ -388,15 +443,23 @@ pub fn disarm_if(config: &Config, key: &ContainerKey, door: DoorKind) -> Result<
     }
 }
 
+/// What a container was granted; `None` where it holds no vGPU.
+///
+/// # Errors
+/// A grant that cannot be read.
+pub fn granted(config: &Config, key: &ContainerKey) -> Result<Option<Grant>, Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    if !dir.exists() {
+        return Ok(None);
+    }
+    Ok(Some(Grant::read(dir.path())?))
+}
+
 /// Edits the process spec of an exec, which engines build anew, if the container holds a vGPU.
 ///
 /// # Errors
 /// A spec that is not an object; a privilege that leads out of the slice and is not let through.
-pub fn edit_exec(
-    config: &Config,
-    key: &ContainerKey,
-    process: &mut serde_json::Value,
-) -> Result<(), Error> {
+pub fn edit_exec(config: &Config, key: &ContainerKey, process: &mut Value) -> Result<(), Error> {
     let dir = ContainerDir::of(&config.state_dir, key);
     if !dir.exists() {
         return Ok(());
@@ -813,12 +876,18 @@ enum Mark {
 }
 
 /// A spec that carries our mark: another door has just done the work, or one was killed at it, or somebody wrote the mark by hand.
-fn resolve_mark(config: &Config, mark: &ContainerKey, bundle: &Path) -> Result<Mark, Error> {
+fn resolve_mark(
+    config: &Config,
+    key: &ContainerKey,
+    mark: &ContainerKey,
+    bundle: &Path,
+) -> Result<Mark, Error> {
     reclaim(config)?;
     let dir = ContainerDir::of(&config.state_dir, mark);
     let bundle = absolute(bundle)?;
     if dir.exists()
-        && Grant::read(dir.path()).is_ok_and(|grant| grant.bundle.as_ref() == Some(&bundle))
+        && let Ok(grant) = Grant::read(dir.path())
+        && (grant.bundle.as_ref() == Some(&bundle) || is_hook_s(&grant, &dir, key, &bundle)?)
     {
         return Ok(Mark::DoneByAnotherDoor);
     }
@@ -826,6 +895,22 @@ fn resolve_mark(config: &Config, mark: &ContainerKey, bundle: &Path) -> Result<M
         return Err(Error::ForgedMark { mark: mark.clone() });
     }
     Ok(Mark::Undone)
+}
+
+/// A hook knows no bundle: its container has the same name, and its spec sends the listener to that container's broker.
+fn is_hook_s(
+    grant: &Grant,
+    dir: &ContainerDir,
+    key: &ContainerKey,
+    bundle: &Path,
+) -> Result<bool, Error> {
+    if grant.door.kind != DoorKind::Hook || grant.key.id() != key.id() {
+        return Ok(false);
+    }
+    let spec = Spec::read(bundle)?.value;
+    let listener = spec.pointer("/linux/seccomp/listenerPath");
+    Ok(grant.backend != cards::Backend::Broker
+        || listener.and_then(Value::as_str) == dir.notify_socket().to_str())
 }
 
 #[cfg(test)]

@@ -23,23 +23,35 @@ struct Known {
     seccomp_notify: bool,
 }
 
-/// The configured runtime, else `runc` from [`RUNC_DIRS`]; `$PATH` has no say. It must be root's (or ours) alone: whoever can
-/// change it holds every container.
+/// Looked for where the configuration names none, in this order.
+const NAMES: [&str; 2] = ["runc", "crun"];
+
+/// The first release of crun is said to hand a listener over by its version alone: `crun features` came with 1.8.6.
+const CRUN_SAYS_BY_VERSION: &str = "crun version 1.";
+
+/// The configured runtime, else `runc` or `crun` from [`RUNC_DIRS`]; `$PATH` has no say. It must be root's (or ours) alone, and
+/// so must every folder above it: whoever can change it holds every container.
 ///
 /// # Errors
-/// It is absent, no file, or writable by others.
+/// It is absent, no file, or writable by others; a folder above it is.
 pub fn path(config: &Config) -> Result<PathBuf, Error> {
     let path = match &config.runc {
         Some(path) => path.clone(),
-        None => RUNC_DIRS
+        None => NAMES
             .iter()
-            .map(|dir| Path::new(dir).join("runc"))
+            .flat_map(|name| RUNC_DIRS.map(|dir| Path::new(dir).join(name)))
             .find(|path| path.is_file())
             .ok_or_else(|| Error::NoRunc {
                 searched: RUNC_DIRS.join(", "),
             })?,
     };
     let metadata = std::fs::metadata(&path).map_err(Error::io("find the runtime", &path))?;
+    let real = path
+        .canonicalize()
+        .map_err(Error::io("find the runtime", &path))?;
+    for folder in real.ancestors().skip(1) {
+        refuse_open_folder(&path, folder)?;
+    }
     let owner_is_trusted = metadata.uid() == 0 || metadata.uid() == nix::unistd::geteuid().as_raw();
     if metadata.is_file()
         && owner_is_trusted
@@ -54,6 +66,22 @@ pub fn path(config: &Config) -> Result<PathBuf, Error> {
             mode: metadata.mode() & 0o7777,
         })
     }
+}
+
+/// In a folder of others, or one in which they may replace what is not theirs, the program is theirs.
+fn refuse_open_folder(program: &Path, folder: &Path) -> Result<(), Error> {
+    let metadata = std::fs::metadata(folder).map_err(Error::io("read", folder))?;
+    let owner_is_trusted = metadata.uid() == 0 || metadata.uid() == nix::unistd::geteuid().as_raw();
+    let is_sticky = metadata.mode() & libc::S_ISVTX != 0;
+    if owner_is_trusted && (metadata.mode() & 0o022 == 0 || is_sticky) {
+        return Ok(());
+    }
+    Err(Error::UntrustedFolder {
+        program: program.to_owned(),
+        folder: folder.to_owned(),
+        owner: metadata.uid(),
+        mode: metadata.mode() & 0o7777,
+    })
 }
 
 /// Makes sure that the runtime can hand over a seccomp listener.
@@ -106,7 +134,7 @@ fn asks_notify(path: &Path) -> Result<bool, Error> {
         .output()
         .map_err(Error::io("run", path))?;
     if !output.status.success() {
-        return Ok(false);
+        return says_by_version(path);
     }
     let features: serde_json::Value =
         serde_json::from_slice(&output.stdout).map_err(|source| Error::RuncFeatures {
@@ -117,4 +145,61 @@ fn asks_notify(path: &Path) -> Result<bool, Error> {
         .pointer("/linux/seccomp/actions")
         .and_then(serde_json::Value::as_array);
     Ok(actions.is_some_and(|actions| actions.iter().any(|action| action == "SCMP_ACT_NOTIFY")))
+}
+
+/// An older crun says what it was built with below its version.
+fn says_by_version(path: &Path) -> Result<bool, Error> {
+    let output = Command::new(path)
+        .arg("--version")
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(Error::io("run", path))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    Ok(said.starts_with(CRUN_SAYS_BY_VERSION)
+        && said.split_whitespace().any(|word| word == "+SECCOMP"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn program(dir: &Path, script: &str) -> PathBuf {
+        let path = dir.join("runtime");
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_runtime_that_others_could_replace_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            runc: Some(program(dir.path(), "")),
+            ..Config::default()
+        };
+        path(&config).unwrap();
+        for (mode, allowed) in [
+            (0o777, false),
+            (0o775, false),
+            (0o1777, true),
+            (0o700, true),
+        ] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let found = path(&config);
+            assert_eq!(found.is_ok(), allowed, "{mode:o}: {found:?}");
+            if let Err(error) = found {
+                let text = error.to_string();
+                assert!(text.contains(dir.path().to_str().unwrap()), "{text}");
+                assert!(text.contains(&format!("{mode:o}")), "{text}");
+            }
+        }
+        let runtime = config.runc.as_ref().unwrap();
+        fs::set_permissions(runtime, fs::Permissions::from_mode(0o757)).unwrap();
+        assert!(matches!(path(&config), Err(Error::UntrustedRunc { .. })));
+    }
 }

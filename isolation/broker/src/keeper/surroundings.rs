@@ -29,7 +29,9 @@ pub(crate) struct Abandonment {
 impl Abandonment {
     /// No door holds its lock and no process has the filter: nobody will ever need this broker again.
     pub(crate) fn is_complete(self, dir: &Path) -> bool {
-        self.listeners == 0 && door_is_gone(dir) && (self.has_served || self.is_forsaken || !has_grant(dir))
+        self.listeners == 0
+            && door_is_gone(dir)
+            && (self.has_served || self.is_forsaken || !has_grant(dir))
     }
 }
 
