@@ -84,9 +84,6 @@ pub enum Error {
     /// The process has no terminal.
     #[error("{0} has no terminal")]
     NoTerminal(String),
-    /// Part of the protocol that this shim does not do.
-    #[error("{0} is not supported")]
-    Unsupported(&'static str),
     /// runc refused; its own words, which engines map to exit codes 125, 126 and 127.
     #[error("OCI runtime {verb} failed: {message}")]
     Runc {
@@ -95,9 +92,25 @@ pub enum Error {
         /// What its log says.
         message: String,
     },
+    /// Something that the machine has few of.
+    #[error("{0} is busy")]
+    Busy(&'static str),
+    /// A program that mounts for the kernel.
+    #[error("{program} failed: {message}")]
+    Helper {
+        /// Which.
+        program: &'static str,
+        /// What it says.
+        message: String,
+    },
     /// The control group went away with the container.
     #[error("container {0} has no control group")]
     NoCgroup(ContainerId),
+    /// What a card holds for a container is not part of a checkpoint.
+    #[error(
+        "container {0} has a share of a GPU, whose state cannot be written to a checkpoint or restored from one"
+    )]
+    NoCheckpoint(ContainerId),
     /// The GPU side refused or failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),

@@ -31,6 +31,9 @@ fn target() -> impl Strategy<Value = Target> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         Just(Step::Created(pid(10))),
+        Just(Step::Prepared),
+        Just(Step::BeginCheckpoint),
+        Just(Step::CheckpointEnded),
         (0_u8..3).prop_map(|n| Step::AddExec(exec(n))),
         target().prop_map(Step::BeginStart),
         (target(), 20_u32..30).prop_map(|(target, n)| Step::Started(target, pid(n))),
@@ -207,5 +210,77 @@ fn pause_and_resume_alternate() {
     assert_eq!(
         container.apply(Step::Resumed),
         Ok(vec![Effect::Publish(Happened::Resumed)])
+    );
+}
+
+#[test]
+fn a_container_from_a_checkpoint_has_its_init_only_once_it_is_started() {
+    let mut container = Container::new();
+    let created = Effect::Publish(Happened::Created(None));
+    assert_eq!(container.apply(Step::Prepared), Ok(vec![created]));
+    assert!(container.to_be_restored());
+    let view = container.view(&Target::Init).unwrap();
+    assert_eq!((view.pid, view.phase), (None, Phase::Created));
+    assert_eq!(
+        container.signalled(&Target::Init),
+        Err(Denied::NotStarted(Target::Init))
+    );
+    assert_eq!(
+        container.apply(Step::AddExec(exec(1))),
+        Err(Denied::NotStarted(Target::Init))
+    );
+    // A restore that fails can be tried again.
+    container.apply(Step::BeginStart(Target::Init)).unwrap();
+    container.apply(Step::StartFailed(Target::Init)).unwrap();
+    container.apply(Step::BeginStart(Target::Init)).unwrap();
+    let effects = container.apply(Step::Started(Target::Init, pid(12)));
+    let started = Effect::Publish(Happened::Started(Target::Init, pid(12)));
+    assert_eq!(effects, Ok(vec![started]));
+    assert!(!container.to_be_restored());
+    assert_eq!(container.signalled(&Target::Init), Ok(pid(12)));
+}
+
+#[test]
+fn a_container_that_was_never_restored_is_deleted_without_an_end() {
+    let mut container = Container::new();
+    container.apply(Step::Prepared).unwrap();
+    container.apply(Step::BeginDelete(Target::Init)).unwrap();
+    container.apply(Step::DeleteFailed).unwrap();
+    container.apply(Step::BeginDelete(Target::Init)).unwrap();
+    assert_eq!(container.apply(Step::Deleted), Ok(vec![]));
+    assert_eq!(container.view(&Target::Init).unwrap().pid, None);
+}
+
+#[test]
+fn a_checkpoint_goes_back_to_where_it_came_from_and_is_alone() {
+    let mut container = Container::new();
+    container.apply(Step::Created(pid(10))).unwrap();
+    assert_eq!(
+        container.apply(Step::BeginCheckpoint),
+        Err(Denied::NotStarted(Target::Init))
+    );
+    let mut container = running();
+    container.apply(Step::BeginCheckpoint).unwrap();
+    assert_eq!(container.view(&Target::Init).unwrap().phase, Phase::Running);
+    for other in [Step::BeginCheckpoint, Step::BeginPause] {
+        let denied = container.apply(other).unwrap_err().to_string();
+        assert!(denied.contains("being checkpointed"), "{denied}");
+    }
+    container.apply(Step::CheckpointEnded).unwrap();
+    container.apply(Step::BeginPause).unwrap();
+    container.apply(Step::Paused).unwrap();
+    container.apply(Step::BeginCheckpoint).unwrap();
+    assert_eq!(container.view(&Target::Init).unwrap().phase, Phase::Paused);
+    container.apply(Step::CheckpointEnded).unwrap();
+    container.apply(Step::BeginResume).unwrap();
+    container.apply(Step::Resumed).unwrap();
+    // An init that ends with its checkpoint overtakes the checkpoint's end.
+    container.apply(Step::BeginCheckpoint).unwrap();
+    container
+        .apply(Step::Exited(Target::Init, exit(137)))
+        .unwrap();
+    assert_eq!(
+        container.apply(Step::CheckpointEnded),
+        Err(Denied::AlreadyExited(Target::Init))
     );
 }

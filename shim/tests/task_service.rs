@@ -447,14 +447,14 @@ async fn a_create_that_fails_leaves_nothing_and_says_what_runc_said() {
         code(task.create(limit(), &request).await).0,
         Code::INVALID_ARGUMENT
     );
-    let checkpoint = api::CheckpointTaskRequest {
-        id: "bad".into(),
-        ..Default::default()
-    };
-    assert_eq!(
-        code(task.checkpoint(limit(), &checkpoint).await).0,
-        Code::UNIMPLEMENTED
-    );
+    for (path, answer) in [("", Code::INVALID_ARGUMENT), ("/image", Code::NOT_FOUND)] {
+        let checkpoint = api::CheckpointTaskRequest {
+            id: "bad".into(),
+            path: path.into(),
+            ..Default::default()
+        };
+        assert_eq!(code(task.checkpoint(limit(), &checkpoint).await).0, answer);
+    }
     shutdown(&task, &socket).await;
 }
 

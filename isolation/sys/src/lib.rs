@@ -15,6 +15,7 @@ pub mod kcmp;
 pub mod lock;
 pub mod mapping;
 pub mod memory;
+pub mod mounts;
 #[cfg(feature = "nvml")]
 pub mod nvml;
 pub mod pidfd;
@@ -23,3 +24,4 @@ pub mod seccomp;
 pub mod shared;
 pub mod signal;
 pub mod traced;
+pub mod user_namespace;

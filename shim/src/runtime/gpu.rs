@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
+pub use vgpu::backend::Started;
 
 use super::reaper::Reaper;
 use crate::error::{Error, Result};
@@ -36,6 +37,9 @@ pub type Share = Box<dyn Any + Send>;
 /// Waits until a container that has a share may start.
 pub type Readiness = Box<dyn FnOnce() -> std::result::Result<(), GpuError> + Send>;
 
+/// Waits until a container that was followed from its start on is held; it is dead where this fails, or runc's start has.
+pub type StartWatch = Box<dyn FnOnce(Started) -> std::result::Result<(), GpuError> + Send>;
+
 /// Gives, edits and takes back shares. A seam for tests; the real one is [`Cards`].
 pub trait Gpu: Send + Sync + 'static {
     /// Before `runc create`: edits the bundle if the container asks for a share. `None` has changed nothing. What the container
@@ -61,6 +65,32 @@ pub trait Gpu: Send + Sync + 'static {
         id: &ContainerId,
         init: Pid,
     ) -> std::result::Result<(), GpuError>;
+
+    /// Just before `runc start`: follows a container that could not be held yet. `None` where it is held.
+    ///
+    /// # Errors
+    /// It cannot be followed, and must not be started.
+    fn watch_start(
+        &self,
+        _namespace: &str,
+        _id: &ContainerId,
+        _init: Pid,
+    ) -> std::result::Result<Option<StartWatch>, GpuError> {
+        Ok(None)
+    }
+
+    /// Looks at a process that runc has just started in the container.
+    ///
+    /// # Errors
+    /// It is not held, and must be killed.
+    fn hold_exec(
+        &self,
+        _namespace: &str,
+        _id: &ContainerId,
+        _process: Pid,
+    ) -> std::result::Result<(), GpuError> {
+        Ok(())
+    }
 
     /// Before `runc delete`, which removes the container's control group. Nothing to undo is success.
     ///
@@ -131,6 +161,27 @@ impl Gpu for Cards {
             &key(namespace, id)?,
             init.as_nix().as_raw(),
         )?)
+    }
+
+    fn watch_start(
+        &self,
+        namespace: &str,
+        id: &ContainerId,
+        init: Pid,
+    ) -> std::result::Result<Option<StartWatch>, GpuError> {
+        let (config, key) = (vgpu::Config::load()?, key(namespace, id)?);
+        let watch = vgpu::watch_start(&config, &key, init.as_nix().as_raw())?;
+        Ok(watch.map(|watch| -> StartWatch { Box::new(|started| Ok(watch.finish(started)?)) }))
+    }
+
+    fn hold_exec(
+        &self,
+        namespace: &str,
+        id: &ContainerId,
+        process: Pid,
+    ) -> std::result::Result<(), GpuError> {
+        let (config, key) = (vgpu::Config::load()?, key(namespace, id)?);
+        Ok(vgpu::hold_exec(&config, &key, process.as_nix().as_raw())?)
     }
 
     fn disarm(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {

@@ -4,6 +4,7 @@
 
 mod cgroup;
 mod console;
+mod criu;
 mod gpu;
 mod logger;
 mod oom;
@@ -16,7 +17,10 @@ mod spec;
 mod stdio;
 mod supervisor;
 
-pub use cgroup::{Blkio, Cgroup, CpuV1, CpuV2, MemoryV1, MemoryV2, Stats, StatsV1, StatsV2};
+pub use cgroup::{
+    Blkio, BlkioV1, Cgroup, CpuV1, HugetlbV1, HugetlbV2, IoV2, MemoryV1, MemoryV2, Pids, Pressure,
+    Pressures, Rdma, RdmaDevice, Stats, StatsV1, StatsV2,
+};
 pub use gpu::{Cards, Gpu, GpuError, GpuFault, Readiness, Share};
 pub use reaper::Reaper;
 pub use runc::Runc;

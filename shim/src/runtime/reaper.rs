@@ -125,7 +125,9 @@ fn ended(which: Option<Pid>) -> Option<(Pid, Exit)> {
                 (pid, 128 + (signal as i32).cast_unsigned())
             }
             Err(nix::errno::Errno::EINTR) => continue,
-            Ok(_) | Err(_) => return None,
+            Ok(WaitStatus::StillAlive) | Err(_) => return None,
+            // A process that is held still, not one that has ended.
+            Ok(_) => continue,
         };
         let pid = Pid::new(pid.as_raw().cast_unsigned())?;
         return Some((

@@ -24,6 +24,8 @@ pub struct Runc {
     systemd_cgroup: bool,
     no_pivot_root: bool,
     no_new_keyring: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    criu: Option<PathBuf>,
 }
 
 /// The three standard streams of a call.
@@ -70,6 +72,7 @@ impl Runc {
             systemd_cgroup: options.systemd_cgroup || cgroups_path.is_some_and(is_systemd_path),
             no_pivot_root: options.no_pivot_root,
             no_new_keyring: options.no_new_keyring,
+            criu: options.criu_path.clone(),
         }
     }
 
@@ -121,6 +124,12 @@ impl Runc {
         &self.binary
     }
 
+    /// Whether `--no-pivot` was asked for.
+    #[must_use]
+    pub(super) fn no_pivot_root(&self) -> bool {
+        self.no_pivot_root
+    }
+
     /// The arguments before the verb.
     fn command(&self, log: &Path) -> Command {
         let mut command = Command::new(&self.binary);
@@ -132,6 +141,9 @@ impl Runc {
             .args(["--log-format", "json"]);
         if self.systemd_cgroup {
             command.arg("--systemd-cgroup");
+        }
+        if let Some(criu) = &self.criu {
+            command.arg("--criu").arg(criu);
         }
         command
     }
@@ -181,6 +193,16 @@ impl Calls {
     #[must_use]
     pub(super) fn runc(&self) -> &Runc {
         &self.runc
+    }
+
+    /// The container.
+    pub(super) fn id(&self) -> &ContainerId {
+        &self.id
+    }
+
+    /// Its bundle.
+    pub(super) fn bundle(&self) -> &Path {
+        &self.bundle
     }
 
     /// `runc create`; returns init, which waits to be started.
@@ -336,7 +358,11 @@ impl Calls {
             .collect())
     }
 
-    async fn call(
+    /// Calls runc with these arguments, the verb first, and waits for its end.
+    ///
+    /// # Errors
+    /// runc's own words.
+    pub(super) async fn call(
         &self,
         verb: &'static str,
         arguments: &[std::ffi::OsString],
@@ -383,7 +409,11 @@ fn forget(path: &Path) {
     }
 }
 
-fn read_pid(path: &Path) -> Result<Pid> {
+/// What runc has written into a pid file.
+///
+/// # Errors
+/// It is not there, or no process number.
+pub(super) fn read_pid(path: &Path) -> Result<Pid> {
     let text = fs::read_to_string(path).map_err(file("read", path))?;
     let pid = text.trim().parse().ok().and_then(Pid::new);
     pid.ok_or(Error::Invalid {

@@ -19,8 +19,10 @@ pub enum Event {
         rootfs: Vec<Mount>,
         /// Init's streams.
         stdio: StdioRequest,
-        /// Init.
-        pid: Pid,
+        /// The checkpoint that it will be restored from; empty for none.
+        checkpoint: PathBuf,
+        /// Init; a container that is to be restored has none yet.
+        pid: Option<Pid>,
     },
     /// Init runs the user's program.
     Start {
@@ -60,10 +62,8 @@ pub enum Event {
     Delete {
         /// Which container.
         id: ContainerId,
-        /// What init was.
-        pid: Pid,
-        /// How init ended.
-        exit: Exit,
+        /// What init was, and how it ended; one that was to be restored and never started has none.
+        init: Option<(Pid, Exit)>,
     },
     /// The kernel killed for want of memory.
     Oom {

@@ -9,7 +9,11 @@
 //!                              │ Exited                 │ Exited (kept    │ Exited
 //!                              ▼                        ▼  until Started) ▼
 //!                            Stopped ◀──────────────────┴───────────── Stopped
-//!        Created | Stopped ─BeginDelete─▶ Deleting ─Deleted─▶ Gone      (DeleteFailed goes back)
+//!        Created | Stopped | Prepared ─BeginDelete─▶ Deleting ─Deleted─▶ Gone      (DeleteFailed goes back)
+//!
+//!        from a checkpoint: Creating ─Prepared─▶ Prepared ─BeginStart─▶ Restoring ─Started─▶ Running
+//!                                                    ▲─────StartFailed──────┘
+//!        to a checkpoint:   Running | Paused ─BeginCheckpoint─▶ (busy) ─CheckpointEnded─▶ as before
 //!
 //! exec:  Added ─BeginStart─▶ Starting ─Started─▶ Running ─Exited─▶ Stopped ─BeginDelete─▶ (removed)
 //!          ▲────StartFailed─────┘
@@ -23,4 +27,7 @@ mod request;
 pub use container::{Container, Denied, Effect, Exit, Happened, Phase, Step, View};
 pub use event::Event;
 pub use identity::{BadName, ContainerId, ExecId, Pid, Target};
-pub use request::{Create, Exec, Mount, Resources, RuncOptions, StdioRequest, Terminal};
+pub use request::{
+    AfterCheckpoint, Checkpoint, Create, Exec, Mount, Resources, Restore, RuncOptions,
+    StdioRequest, Terminal,
+};

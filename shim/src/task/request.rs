@@ -58,6 +58,10 @@ pub struct RuncOptions {
     pub io_gid: u32,
     /// Control group (v1 path or v2 path) that the shim itself joins.
     pub shim_cgroup: Option<String>,
+    /// `--criu PATH` asked for, as containerd before 2.0 can.
+    pub criu_path: Option<PathBuf>,
+    /// Where criu works while it restores the container; `None` is a folder of the bundle.
+    pub criu_work_path: Option<PathBuf>,
 }
 
 /// A container to create.
@@ -73,6 +77,52 @@ pub struct Create {
     pub stdio: StdioRequest,
     /// How to call runc.
     pub options: RuncOptions,
+    /// Given for a container that starts from a checkpoint.
+    pub restore: Option<Restore>,
+}
+
+/// The checkpoint that a container starts from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restore {
+    /// criu's images.
+    pub image: PathBuf,
+    /// The images that these were made on top of.
+    pub parent: Option<PathBuf>,
+}
+
+/// How a running container is written to a checkpoint; `containerd.runc.v1.CheckpointOptions`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Where the images go.
+    pub image: PathBuf,
+    /// Earlier images, of which only the difference is written.
+    pub parent: Option<PathBuf>,
+    /// Where criu works and logs; `None` is a folder that is removed afterwards.
+    pub work: Option<PathBuf>,
+    /// What happens to the container.
+    pub then: AfterCheckpoint,
+    /// Established TCP connections are written.
+    pub open_tcp: bool,
+    /// Unix sockets with an end outside are written.
+    pub external_unix_sockets: bool,
+    /// Terminals are written.
+    pub terminal: bool,
+    /// File locks are written.
+    pub file_locks: bool,
+    /// Namespaces that are restored empty.
+    pub empty_namespaces: Vec<String>,
+    /// `soft`, `full` or `strict`; `None` is criu's own.
+    pub cgroups_mode: Option<String>,
+}
+
+/// What becomes of a container of which a checkpoint was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AfterCheckpoint {
+    /// It runs on.
+    #[default]
+    Run,
+    /// It ends.
+    Exit,
 }
 
 /// A process to add to a container.

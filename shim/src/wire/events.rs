@@ -10,7 +10,7 @@ use protobuf::well_known_types::timestamp::Timestamp;
 use protobuf::{Message, MessageField};
 
 use crate::error::{Error, Result};
-use crate::task::{Event, Mount, Target, Terminal};
+use crate::task::{Event, Mount, Pid, Target, Terminal};
 
 /// Seals an event for containerd.
 ///
@@ -23,6 +23,7 @@ pub fn envelope(namespace: &str, event: &Event) -> Result<Envelope> {
             bundle,
             rootfs,
             stdio,
+            checkpoint,
             pid,
         } => {
             let io = proto::TaskIO {
@@ -37,7 +38,8 @@ pub fn envelope(namespace: &str, event: &Event) -> Result<Envelope> {
                 bundle: bundle.to_string_lossy().into_owned(),
                 rootfs: rootfs.iter().map(mount).collect(),
                 io: MessageField::some(io),
-                pid: pid.get(),
+                checkpoint: checkpoint.to_string_lossy().into_owned(),
+                pid: pid.map_or(0, Pid::get),
                 ..proto::TaskCreate::default()
             };
             (
@@ -109,12 +111,12 @@ pub fn envelope(namespace: &str, event: &Event) -> Result<Envelope> {
                 message.write_to_bytes(),
             )
         }
-        Event::Delete { id, pid, exit } => {
+        Event::Delete { id, init } => {
             let message = proto::TaskDelete {
                 container_id: id.to_string(),
-                pid: pid.get(),
-                exit_status: exit.status,
-                exited_at: MessageField::some(timestamp(exit.at)),
+                pid: init.map_or(0, |(pid, _)| pid.get()),
+                exit_status: init.map_or(0, |(_, exit)| exit.status),
+                exited_at: init.map(|(_, exit)| timestamp(exit.at)).into(),
                 ..Default::default()
             };
             (
@@ -200,7 +202,7 @@ fn mount(mount: &Mount) -> types::mount::Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{ContainerId, ExecId, Exit, Pid};
+    use crate::task::{ContainerId, ExecId, Exit};
 
     #[test]
     fn an_exit_names_init_by_its_container_and_an_exec_by_itself() {

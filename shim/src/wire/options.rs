@@ -1,17 +1,28 @@
 //! The runtime options that engines send with Create, told apart by their type.
 
-use containerd_shim_protos::shim::oci::Options;
+use std::path::Path;
+
+use containerd_shim_protos::shim::oci::{CheckpointOptions, Options};
 use protobuf::Message;
+use protobuf::UnknownValueRef;
 use protobuf::well_known_types::any::Any;
 
 use crate::error::{Error, Result};
-use crate::task::RuncOptions;
+use crate::task::{AfterCheckpoint, Checkpoint, RuncOptions};
 
 /// runc's options, as `ctr`, docker's runc.v2 runtimes and CRI send them.
 pub const OPTIONS_TYPE: &str = "containerd.runc.v1.Options";
 
 /// What CRI and docker send for a runtime type that they do not know: a path or TOML text of the administrator's.
 const GENERIC_TYPE: &str = "runtimeoptions.v1.Options";
+
+/// How a checkpoint is written, as every engine sends it whatever the runtime's type.
+const CHECKPOINT_TYPE: &str = "containerd.runc.v1.CheckpointOptions";
+
+/// Fields that the generated code lacks: `Options.criu_path` went away with containerd 2.0,
+/// `CheckpointOptions.parent_path` came with 2.2.
+const CRIU_PATH: u32 = 8;
+const PARENT_PATH: u32 = 10;
 
 /// Options by type: those of runc are taken, generic ones carry nothing that runc needs and are let pass.
 ///
@@ -40,7 +51,10 @@ pub fn runc_options(any: Option<&Any>) -> Result<RuncOptions> {
         source,
     })?;
     let some = |text: String| (!text.is_empty()).then_some(text);
+    let criu_path = text_of(options.special_fields.unknown_fields().get(CRIU_PATH));
     Ok(RuncOptions {
+        criu_path: criu_path.and_then(some).map(Into::into),
+        criu_work_path: some(options.criu_work_path).map(Into::into),
         binary_name: some(options.binary_name),
         root: some(options.root).map(Into::into),
         systemd_cgroup: options.systemd_cgroup,
@@ -50,6 +64,77 @@ pub fn runc_options(any: Option<&Any>) -> Result<RuncOptions> {
         io_gid: options.io_gid,
         shim_cgroup: some(options.shim_cgroup),
     })
+}
+
+/// Options of a checkpoint whose images go to `path`.
+///
+/// # Errors
+/// No path, an unknown type, an unknown mode, or bytes that are not of the type they claim.
+pub(super) fn checkpoint(path: &str, any: Option<&Any>) -> Result<Checkpoint> {
+    if !Path::new(path).is_absolute() {
+        return Err(Error::Invalid {
+            key: "path",
+            value: path.to_owned(),
+            allowed: "an absolute path, where the checkpoint's images go",
+        });
+    }
+    let image = path.into();
+    let Some(any) = any.filter(|any| !any.type_url.is_empty()) else {
+        return Ok(Checkpoint {
+            image,
+            ..Checkpoint::default()
+        });
+    };
+    if any.type_url.rsplit('/').next() != Some(CHECKPOINT_TYPE) {
+        return Err(Error::Invalid {
+            key: "options",
+            value: any.type_url.clone(),
+            allowed: CHECKPOINT_TYPE,
+        });
+    }
+    let options = CheckpointOptions::parse_from_bytes(&any.value);
+    let options = options.map_err(|source| Error::Protobuf {
+        what: "checkpoint options",
+        source,
+    })?;
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    let cgroups_mode = some(options.cgroups_mode);
+    if let Some(mode) = &cgroups_mode
+        && !["soft", "full", "strict"].contains(&mode.as_str())
+    {
+        return Err(Error::Invalid {
+            key: "cgroups_mode",
+            value: mode.clone(),
+            allowed: "soft, full or strict",
+        });
+    }
+    let parent = text_of(options.special_fields.unknown_fields().get(PARENT_PATH));
+    Ok(Checkpoint {
+        image,
+        parent: parent.and_then(some).map(Into::into),
+        work: some(options.work_path).map(Into::into),
+        then: if options.exit {
+            AfterCheckpoint::Exit
+        } else {
+            AfterCheckpoint::Run
+        },
+        open_tcp: options.open_tcp,
+        external_unix_sockets: options.external_unix_sockets,
+        terminal: options.terminal,
+        file_locks: options.file_locks,
+        empty_namespaces: options.empty_namespaces,
+        cgroups_mode,
+    })
+}
+
+/// A field that the generated code does not know, as text.
+fn text_of(value: Option<UnknownValueRef<'_>>) -> Option<String> {
+    match value? {
+        UnknownValueRef::LengthDelimited(bytes) => String::from_utf8(bytes.to_vec()).ok(),
+        UnknownValueRef::Fixed32(_) | UnknownValueRef::Fixed64(_) | UnknownValueRef::Varint(_) => {
+            None
+        }
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +185,58 @@ mod tests {
             RuncOptions::default()
         );
         assert_eq!(runc_options(None).unwrap(), RuncOptions::default());
+    }
+
+    #[test]
+    fn fields_of_other_releases_are_taken_by_their_number() {
+        let mut options = Options::default();
+        let unknown = options.special_fields.mut_unknown_fields();
+        unknown.add_length_delimited(8, b"/opt/criu".to_vec());
+        let bytes = options.write_to_bytes().unwrap();
+        let read = runc_options(Some(&any(OPTIONS_TYPE, bytes))).unwrap();
+        assert_eq!(read.criu_path, Some("/opt/criu".into()));
+
+        let mut options = CheckpointOptions {
+            exit: true,
+            open_tcp: true,
+            empty_namespaces: vec!["network".into()],
+            work_path: "/w".into(),
+            cgroups_mode: "soft".into(),
+            ..CheckpointOptions::default()
+        };
+        let unknown = options.special_fields.mut_unknown_fields();
+        unknown.add_length_delimited(10, b"/parent".to_vec());
+        let bytes = options.write_to_bytes().unwrap();
+        let read = checkpoint("/image", Some(&any(CHECKPOINT_TYPE, bytes))).unwrap();
+        let expected = Checkpoint {
+            image: "/image".into(),
+            parent: Some("/parent".into()),
+            work: Some("/w".into()),
+            then: AfterCheckpoint::Exit,
+            open_tcp: true,
+            empty_namespaces: vec!["network".into()],
+            cgroups_mode: Some("soft".into()),
+            ..Checkpoint::default()
+        };
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_checkpoint_needs_a_path_its_own_options_and_a_known_mode() {
+        let said = |path: &str, any: Option<&Any>| checkpoint(path, any).unwrap_err().to_string();
+        checkpoint("/image", None).unwrap();
+        assert!(said("", None).contains("path"));
+        assert!(said("image", None).contains("absolute"));
+        assert!(said("/image", Some(&any(OPTIONS_TYPE, Vec::new()))).contains(CHECKPOINT_TYPE));
+        let options = CheckpointOptions {
+            cgroups_mode: "hard".into(),
+            ..CheckpointOptions::default()
+        };
+        let bytes = options.write_to_bytes().unwrap();
+        let mode = any(CHECKPOINT_TYPE, bytes);
+        assert!(
+            said("/image", Some(&mode)).contains("\"hard\" is not allowed: soft, full or strict")
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The Task service under both of its names: `containerd.task.v3.Task`, and `v2`, which is the same messages.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,12 +15,13 @@ use ttrpc::r#async::{Service, TtrpcContext};
 
 use super::events::timestamp;
 use super::metrics::metrics;
-use super::options::runc_options;
+use super::options::{checkpoint, runc_options};
 use super::status::status;
 use crate::error::{Error, Result};
 use crate::runtime::{KillScope, Supervisor};
 use crate::task::{
-    ContainerId, Create, Exec, ExecId, Mount, Phase, Pid, Resources, StdioRequest, Target, Terminal,
+    ContainerId, Create, Exec, ExecId, Mount, Phase, Pid, Resources, Restore, StdioRequest, Target,
+    Terminal,
 };
 
 /// Answers containerd.
@@ -97,9 +99,9 @@ fn terminal(wanted: bool) -> Terminal {
 }
 
 fn create_request(request: api::CreateTaskRequest) -> Result<Create> {
-    if !request.checkpoint.is_empty() {
-        return Err(Error::Unsupported("restoring from a checkpoint"));
-    }
+    let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+    let parent = path(request.parent_checkpoint);
+    let restore = path(request.checkpoint).map(|image| Restore { image, parent });
     let mount = |mount: containerd_shim_protos::types::mount::Mount| Mount {
         kind: mount.type_,
         source: mount.source,
@@ -117,6 +119,7 @@ fn create_request(request: api::CreateTaskRequest) -> Result<Create> {
             stderr: request.stderr,
         },
         options: runc_options(request.options.as_ref())?,
+        restore,
     })
 }
 
@@ -186,7 +189,7 @@ impl Task for TaskService {
             .finish(|supervisor| async move { supervisor.create(request).await })
             .await?;
         Ok(api::CreateTaskResponse {
-            pid: pid.get(),
+            pid: pid.map_or(0, Pid::get),
             ..Default::default()
         })
     }
@@ -267,9 +270,13 @@ impl Task for TaskService {
     async fn checkpoint(
         &self,
         _: &TtrpcContext,
-        _: api::CheckpointTaskRequest,
+        request: api::CheckpointTaskRequest,
     ) -> ttrpc::Result<api::Empty> {
-        answer(Err(Error::Unsupported("checkpoint")))
+        let id = container(&request.id)?;
+        let how = answer(checkpoint(&request.path, request.options.as_ref()))?;
+        self.finish(|supervisor| async move { supervisor.checkpoint(&id, &how).await })
+            .await?;
+        Ok(api::Empty::default())
     }
 
     async fn kill(&self, _: &TtrpcContext, request: api::KillRequest) -> ttrpc::Result<api::Empty> {

@@ -21,7 +21,7 @@ pub(super) fn status(error: &Error) -> ttrpc::Error {
 
 fn code(error: &Error) -> Code {
     match error {
-        Error::NoContainer(_) => Code::NOT_FOUND,
+        Error::NoContainer(_) | Error::NoCgroup(_) => Code::NOT_FOUND,
         Error::ContainerExists(_) => Code::ALREADY_EXISTS,
         Error::Denied(denied) => match denied {
             Denied::NoExec(_) | Denied::AlreadyExited(_) => Code::NOT_FOUND,
@@ -43,12 +43,13 @@ fn code(error: &Error) -> Code {
         | Error::RequestJson { .. }
         | Error::Protobuf { .. }
         | Error::CommandLine(_) => Code::INVALID_ARGUMENT,
-        Error::NoTerminal(_) | Error::NoCgroup(_) => Code::FAILED_PRECONDITION,
-        Error::Unsupported(_) => Code::UNIMPLEMENTED,
+        Error::NoTerminal(_) | Error::NoCheckpoint(_) => Code::FAILED_PRECONDITION,
+        Error::Busy(_) => Code::UNAVAILABLE,
         Error::FifoUnread { .. } => Code::DEADLINE_EXCEEDED,
         Error::File { .. }
         | Error::System { .. }
         | Error::Runc { .. }
+        | Error::Helper { .. }
         | Error::NoConsole
         | Error::Ttrpc { .. } => Code::UNKNOWN,
         Error::Lost(_) => Code::INTERNAL,

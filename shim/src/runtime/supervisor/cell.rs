@@ -15,8 +15,8 @@ use crate::runtime::spec::PidNamespace;
 use crate::runtime::stdio::Copying;
 use crate::runtime::{oom, rootfs};
 use crate::task::{
-    Container, ContainerId, Denied, Effect, Event, Exit, Happened, Mount, Pid, RuncOptions,
-    StdioRequest, Step, Target,
+    Container, ContainerId, Denied, Effect, Event, Exit, Happened, Mount, Pid, Restore,
+    RuncOptions, StdioRequest, Step, Target,
 };
 
 /// How long Delete waits for the end of an init that runc has killed.
@@ -32,6 +32,8 @@ pub(super) struct Cell {
     pub(super) bundle: PathBuf,
     pub(super) rootfs: Vec<Mount>,
     pub(super) options: RuncOptions,
+    /// The checkpoint that its start restores it from.
+    pub(super) restore: Option<Restore>,
     pub(super) pid_namespace: PidNamespace,
     pub(super) calls: Calls,
     pub(super) state: Mutex<Container>,
@@ -138,6 +140,11 @@ impl Cell {
                 stdio: self
                     .stdio(&Target::Init)
                     .unwrap_or_else(|_gone| StdioRequest::nowhere()),
+                checkpoint: self
+                    .restore
+                    .as_ref()
+                    .map(|restore| restore.image.clone())
+                    .unwrap_or_default(),
                 pid,
             },
             Happened::Started(Target::Init, pid) => Event::Start { id, pid },
@@ -174,6 +181,10 @@ impl Cell {
         match target {
             Target::Init => drop(tokio::join!(delivered, self.execs_told())),
             Target::Exec(_) => delivered.await,
+        }
+        // Why it ended comes before that it ended.
+        if let Some(watch) = &lock(&self.live).oom_watch {
+            watch.flush();
         }
         self.send(Event::Exit {
             id: self.id.clone(),

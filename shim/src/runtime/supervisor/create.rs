@@ -13,11 +13,11 @@ use crate::runtime::spec::Spec;
 use crate::task::{Container, Create, Pid, Step, Target};
 
 impl Supervisor {
-    /// Creates a container; its init waits to be started.
+    /// Creates a container; its init waits to be started. One from a checkpoint has no init before its start restores it.
     ///
     /// # Errors
     /// Whatever step fails; the ones before it are undone.
-    pub async fn create(&self, request: Create) -> Result<Pid> {
+    pub async fn create(&self, request: Create) -> Result<Option<Pid>> {
         let spec = Spec::read(&request.bundle)?;
         let runc = Runc::new(&self.namespace, &request.options, spec.cgroups_path());
         let calls = Calls::new(
@@ -33,6 +33,7 @@ impl Supervisor {
             bundle: request.bundle,
             rootfs: request.rootfs,
             options: request.options,
+            restore: request.restore,
             pid_namespace: spec.pid_namespace(),
             calls,
             state: Mutex::new(Container::new()),
@@ -57,7 +58,7 @@ impl Supervisor {
         created
     }
 
-    async fn create_in(&self, cell: &Arc<Cell>) -> Result<Pid> {
+    async fn create_in(&self, cell: &Arc<Cell>) -> Result<Option<Pid>> {
         cell.calls.runc().save(&cell.bundle)?;
         let created = {
             let (namespace, id, bundle) =
@@ -71,7 +72,10 @@ impl Supervisor {
             lock(&cell.live).share = Holding::Share(share);
             readiness
         });
-        let created = self.create_runc(cell, readiness).await;
+        let created = match &cell.restore {
+            None => self.create_runc(cell, readiness).await.map(Some),
+            Some(_) => Self::prepare(cell).await.map(|()| None),
+        };
         if created.is_err() {
             self.undo_create(cell).await;
         }
@@ -108,6 +112,15 @@ impl Supervisor {
         Ok(pid)
     }
 
+    /// For a container from a checkpoint: all but runc.
+    async fn prepare(cell: &Arc<Cell>) -> Result<()> {
+        if !matches!(lock(&cell.live).share, Holding::Nothing) {
+            return Err(Error::NoCheckpoint(cell.id.clone()));
+        }
+        cell.mount().await?;
+        cell.apply(Step::Prepared)
+    }
+
     /// A container with a share of a card is held before it can be started.
     async fn arm(&self, cell: &Cell, init: Pid) -> Result<()> {
         if matches!(lock(&cell.live).share, Holding::Nothing) {
@@ -123,14 +136,7 @@ impl Supervisor {
     /// A create that failed leaves nothing: no runc state, mount, stream or share.
     async fn undo_create(&self, cell: &Arc<Cell>) {
         self.disarm(cell).await;
-        if cell.calls.runc().state_dir(&cell.id).exists()
-            && let Err(error) = cell
-                .calls
-                .simple("delete", &["--force", cell.id.as_str()])
-                .await
-        {
-            tracing::warn!(container = %cell.id, %error, "cannot delete what runc left");
-        }
+        cell.forget_in_runc().await;
         if let Err(error) = cell.unmount().await {
             tracing::warn!(container = %cell.id, %error, "cannot unmount");
         }
@@ -142,7 +148,7 @@ impl Supervisor {
 }
 
 /// A container that is not held must not start.
-fn kill_unheld(cell: &Cell, window: &Window, pid: Pid) {
+pub(super) fn kill_unheld(cell: &Cell, window: &Window, pid: Pid) {
     if let Err(error) = window.kill(pid) {
         tracing::warn!(container = %cell.id, %error, "cannot kill a process that is not held");
     }

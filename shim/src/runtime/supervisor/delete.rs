@@ -28,10 +28,10 @@ impl Supervisor {
         let View { pid, phase } = lock(&cell.state).view(target)?;
         cell.apply(Step::BeginDelete(target.clone()))?;
         match target {
-            Target::Init => self
-                .delete_container(&cell)
-                .await
-                .map(|(pid, exit)| (Some(pid), Some(exit))),
+            Target::Init => {
+                let init = self.delete_container(&cell).await?;
+                Ok(init.unzip())
+            }
             Target::Exec(_) => {
                 lock(&cell.live).streams.remove(target);
                 let exit = if let Phase::Stopped(exit) = phase {
@@ -44,7 +44,8 @@ impl Supervisor {
         }
     }
 
-    async fn delete_container(&self, cell: &Arc<Cell>) -> Result<(Pid, Exit)> {
+    /// Returns what init was and how it ended, if there was one.
+    async fn delete_container(&self, cell: &Arc<Cell>) -> Result<Option<(Pid, Exit)>> {
         self.disarm(cell).await;
         let deleted = match cell.calls.runc().state_dir(&cell.id).exists() {
             true => cell.calls.simple("delete", &[cell.id.as_str()]).await,
@@ -54,8 +55,11 @@ impl Supervisor {
             cell.apply(Step::DeleteFailed)?;
             return Err(error);
         }
-        // runc has killed the init of a container that was never started.
-        cell.settled(&Target::Init).await;
+        let had_init = lock(&cell.state).view(&Target::Init)?.pid.is_some();
+        if had_init {
+            // runc has killed the init of a container that was never started.
+            cell.settled(&Target::Init).await;
+        }
         let unmounted = cell.unmount().await;
         let released = self.give_back(cell).await;
         if let Err(error) = unmounted.and(released) {
@@ -66,15 +70,16 @@ impl Supervisor {
         drop(std::mem::take(&mut *lock(&cell.live)));
         lock(&self.containers).remove(&cell.id);
         let View { pid, phase } = lock(&cell.state).view(&Target::Init)?;
-        let (Some(pid), Phase::Stopped(exit)) = (pid, phase) else {
-            return Err(Error::Lost("the container's init"));
+        let init = match (pid, phase) {
+            (None, _) => None,
+            (Some(pid), Phase::Stopped(exit)) => Some((pid, exit)),
+            (Some(_), _) => return Err(Error::Lost("the container's init")),
         };
         cell.send(Event::Delete {
             id: cell.id.clone(),
-            pid,
-            exit,
+            init,
         });
-        Ok((pid, exit))
+        Ok(init)
     }
 
     /// While the container's control group is still there. The container goes whatever comes of it; what is not undone is a

@@ -69,7 +69,13 @@ impl Cell {
     ) -> Result<Pid> {
         let socket = console.map(Console::path);
         match target {
-            Target::Init => self.calls.create(streams, socket).await,
+            Target::Init => match &self.restore {
+                None => self.calls.create(streams, socket).await,
+                Some(restore) => {
+                    let work = self.options.criu_work_path.as_deref();
+                    self.calls.restore(restore, work, streams, socket).await
+                }
+            },
             Target::Exec(exec) => self.calls.exec(exec, process_json, streams, socket).await,
         }
     }

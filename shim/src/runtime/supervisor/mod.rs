@@ -5,6 +5,7 @@
 //! time is refused by the state machine, which knows the steps under way.
 
 mod cell;
+mod checkpoint;
 mod create;
 mod delete;
 mod launch;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
 use self::cell::{Cell, Input, lock};
-use super::cgroup::{Cgroup, Stats};
+use super::cgroup::Stats;
 use super::gpu::Gpu;
 use super::reaper::Reaper;
 use crate::error::{Error, Result};
@@ -197,13 +198,11 @@ impl Supervisor {
     /// What the container's control group counts.
     ///
     /// # Errors
-    /// The control group is gone.
+    /// It has none: it is to be restored and has not been started.
     pub fn stats(&self, id: &ContainerId) -> Result<Stats> {
         let cell = self.cell(id)?;
         let cgroup = lock(&cell.live).cgroup.clone();
-        let cgroup = cgroup
-            .filter(Cgroup::exists)
-            .ok_or_else(|| Error::NoCgroup(id.clone()))?;
+        let cgroup = cgroup.ok_or_else(|| Error::NoCgroup(id.clone()))?;
         Ok(cgroup.stats())
     }
 
@@ -243,6 +242,9 @@ impl Supervisor {
     }
 }
 
+/// SIGRTMAX: programs are stopped by real-time signals too, as systemd is.
+const LAST_SIGNAL: i32 = 64;
+
 /// Who gets a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillScope {
@@ -253,19 +255,21 @@ pub enum KillScope {
 }
 
 fn kill_process(target: &Target, pid: Pid, signal: u32) -> Result<()> {
-    let known = i32::try_from(signal)
+    let number = i32::try_from(signal)
         .ok()
-        .and_then(|number| nix::sys::signal::Signal::try_from(number).ok());
-    let Some(known) = known else {
-        return Err(Error::Invalid {
-            key: "signal",
-            value: signal.to_string(),
-            allowed: "1 to 31",
-        });
-    };
-    match nix::sys::signal::kill(pid.as_nix(), known) {
+        .filter(|number| (1..=LAST_SIGNAL).contains(number));
+    let number = number.ok_or_else(|| Error::Invalid {
+        key: "signal",
+        value: signal.to_string(),
+        allowed: "1 to 64",
+    })?;
+    let sent =
+        sys::pidfd::PidFd::open(pid.as_nix().as_raw()).and_then(|process| process.signal(number));
+    match sent {
         Ok(()) => Ok(()),
-        Err(nix::errno::Errno::ESRCH) => Err(Denied::AlreadyExited(target.clone()).into()),
-        Err(errno) => Err(crate::error::system("send a signal")(errno)),
+        Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => {
+            Err(Denied::AlreadyExited(target.clone()).into())
+        }
+        Err(error) => Err(crate::error::system("send a signal")(error)),
     }
 }

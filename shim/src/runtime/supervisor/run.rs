@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::Supervisor;
 use super::cell::{Cell, Holding, ProcessStreams, lock};
+use super::create::kill_unheld;
 use crate::error::{Error, Result};
-use crate::runtime::gpu;
+use crate::runtime::gpu::{self, StartWatch, Started};
 use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target};
 
 impl Supervisor {
@@ -27,10 +28,46 @@ impl Supervisor {
     }
 
     async fn start_init(&self, cell: &Arc<Cell>) -> Result<Pid> {
+        if lock(&cell.state).to_be_restored() {
+            return self.restore(cell).await;
+        }
         let pid = lock(&cell.state).signalled(&Target::Init)?;
-        cell.calls.simple("start", &[cell.id.as_str()]).await?;
+        let watch = self.watch_start(cell, pid).await?;
+        let started = cell.calls.simple("start", &[cell.id.as_str()]).await;
+        if let Some(watch) = watch {
+            let how = match &started {
+                Ok(_) => Started::Yes,
+                Err(_) => Started::No,
+            };
+            gpu::off_thread(&self.gpu, &self.reaper, move |_| watch(how)).await?;
+        }
+        started?;
         cell.apply(Step::Started(Target::Init, pid))?;
         Ok(pid)
+    }
+
+    /// A container with a share of a card that could not be held before is followed to its program.
+    async fn watch_start(&self, cell: &Cell, init: Pid) -> Result<Option<StartWatch>> {
+        if matches!(lock(&cell.live).share, Holding::Nothing) {
+            return Ok(None);
+        }
+        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
+        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+            gpu.watch_start(&namespace, &id, init)
+        })
+        .await
+    }
+
+    /// A process of a container with a share of a card is looked at once runc has started it.
+    async fn hold_exec(&self, cell: &Cell, process: Pid) -> Result<()> {
+        if matches!(lock(&cell.live).share, Holding::Nothing) {
+            return Ok(());
+        }
+        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
+        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+            gpu.hold_exec(&namespace, &id, process)
+        })
+        .await
     }
 
     async fn start_exec(&self, cell: &Arc<Cell>, exec: &ExecId) -> Result<Pid> {
@@ -47,6 +84,10 @@ impl Supervisor {
         let (pid, copying) = cell
             .launch(&target, &request, &process_json, &window)
             .await?;
+        if let Err(error) = self.hold_exec(cell, pid).await {
+            kill_unheld(cell, &window, pid);
+            return Err(error);
+        }
         cell.attach(&target, copying);
         cell.apply(Step::Started(target.clone(), pid))?;
         let watched = Arc::clone(cell);

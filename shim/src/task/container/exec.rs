@@ -29,11 +29,13 @@ impl Container {
             Init::Created { .. } | Init::Starting { exit: None, .. } | Init::Running { .. } => {
                 Ok(())
             }
-            Init::Creating => Err(Denied::NotStarted(Target::Init)),
+            Init::Creating | Init::Prepared | Init::Restoring => {
+                Err(Denied::NotStarted(Target::Init))
+            }
             Init::Starting { exit: Some(_), .. } | Init::Stopped { .. } => {
                 Err(Denied::AlreadyExited(Target::Init))
             }
-            Init::Deleting { .. } | Init::Gone { .. } => Err(Denied::Deleting),
+            Init::Deleting(_) | Init::Gone(_) => Err(Denied::Deleting),
         }
     }
 

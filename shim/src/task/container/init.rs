@@ -11,28 +11,59 @@ pub(super) enum Pace {
     Pausing,
     Paused,
     Resuming,
+    /// Being written to a checkpoint; it ran before.
+    Dumping,
+    /// Being written to a checkpoint; it was paused before.
+    DumpingPaused,
+}
+
+/// What a container is deleted with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It was to be restored and never was.
+    Nothing,
+    /// Init, and how it ended if it has.
+    Process { pid: Pid, exit: Option<Exit> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Init {
     Creating,
-    Created { pid: Pid },
-    Starting { pid: Pid, exit: Option<Exit> },
-    Running { pid: Pid, pace: Pace },
-    Stopped { pid: Pid, exit: Exit },
-    Deleting { pid: Pid, exit: Option<Exit> },
-    Gone { pid: Pid, exit: Option<Exit> },
+    Created {
+        pid: Pid,
+    },
+    Starting {
+        pid: Pid,
+        exit: Option<Exit>,
+    },
+    /// To be restored from a checkpoint.
+    Prepared,
+    Restoring,
+    Running {
+        pid: Pid,
+        pace: Pace,
+    },
+    Stopped {
+        pid: Pid,
+        exit: Exit,
+    },
+    Deleting(Left),
+    Gone(Left),
 }
 
 impl Container {
     pub(super) fn init_view(&self) -> View {
         let (pid, phase) = match self.init {
-            Init::Creating => (None, Phase::Created),
+            Init::Creating
+            | Init::Prepared
+            | Init::Restoring
+            | Init::Deleting(Left::Nothing)
+            | Init::Gone(Left::Nothing) => (None, Phase::Created),
             Init::Created { pid } => (Some(pid), Phase::Created),
             Init::Starting { pid, exit: None } => (Some(pid), Phase::Created),
             Init::Running {
                 pid,
-                pace: Pace::Free,
+                pace: Pace::Free | Pace::Dumping,
             } => (Some(pid), Phase::Running),
             Init::Running {
                 pid,
@@ -40,14 +71,15 @@ impl Container {
             } => (Some(pid), Phase::Pausing),
             Init::Running {
                 pid,
-                pace: Pace::Paused | Pace::Resuming,
+                pace: Pace::Paused | Pace::Resuming | Pace::DumpingPaused,
             } => (Some(pid), Phase::Paused),
             Init::Starting {
                 pid,
                 exit: Some(exit),
             }
             | Init::Stopped { pid, exit } => (Some(pid), Phase::Stopped(exit)),
-            Init::Deleting { pid, exit } | Init::Gone { pid, exit } => {
+            Init::Deleting(Left::Process { pid, exit })
+            | Init::Gone(Left::Process { pid, exit }) => {
                 (Some(pid), exit.map_or(Phase::Created, Phase::Stopped))
             }
         };
@@ -55,43 +87,56 @@ impl Container {
     }
 
     pub(super) fn created(&mut self, pid: Pid) -> Result<Vec<Effect>, Denied> {
-        match self.init {
-            Init::Creating => {
-                self.init = Init::Created { pid };
-                Ok(vec![Effect::Publish(Happened::Created(pid))])
-            }
-            Init::Created { .. }
-            | Init::Starting { .. }
-            | Init::Running { .. }
-            | Init::Stopped { .. }
-            | Init::Deleting { .. }
-            | Init::Gone { .. } => Err(Denied::AlreadyStarted(Target::Init)),
+        if self.init != Init::Creating {
+            return Err(Denied::AlreadyStarted(Target::Init));
         }
+        self.init = Init::Created { pid };
+        Ok(vec![Effect::Publish(Happened::Created(Some(pid)))])
+    }
+
+    pub(super) fn prepared(&mut self) -> Result<Vec<Effect>, Denied> {
+        if self.init != Init::Creating {
+            return Err(Denied::AlreadyStarted(Target::Init));
+        }
+        self.init = Init::Prepared;
+        Ok(vec![Effect::Publish(Happened::Created(None))])
     }
 
     pub(super) fn begin_start(&mut self) -> Result<Vec<Effect>, Denied> {
         match self.init {
-            Init::Created { pid } => {
-                self.init = Init::Starting { pid, exit: None };
-                Ok(Vec::new())
+            Init::Created { pid } => self.init = Init::Starting { pid, exit: None },
+            Init::Prepared => self.init = Init::Restoring,
+            Init::Creating => {
+                return Err(Denied::Busy {
+                    target: Target::Init,
+                    doing: "create",
+                });
             }
-            Init::Creating => Err(Denied::Busy {
-                target: Target::Init,
-                doing: "create",
-            }),
-            Init::Starting { .. } => Err(Denied::Busy {
-                target: Target::Init,
-                doing: "start",
-            }),
-            Init::Running { .. } => Err(Denied::AlreadyStarted(Target::Init)),
-            Init::Stopped { .. } => Err(Denied::AlreadyExited(Target::Init)),
-            Init::Deleting { .. } | Init::Gone { .. } => Err(Denied::Deleting),
+            Init::Starting { .. } | Init::Restoring => {
+                return Err(Denied::Busy {
+                    target: Target::Init,
+                    doing: "start",
+                });
+            }
+            Init::Running { .. } => return Err(Denied::AlreadyStarted(Target::Init)),
+            Init::Stopped { .. } => return Err(Denied::AlreadyExited(Target::Init)),
+            Init::Deleting(_) | Init::Gone(_) => return Err(Denied::Deleting),
         }
+        Ok(Vec::new())
     }
 
-    pub(super) fn started(&mut self) -> Result<Vec<Effect>, Denied> {
-        let Init::Starting { pid, exit } = self.init else {
-            return Err(Denied::NotStarted(Target::Init));
+    /// A restored init is known only now, by `started`.
+    pub(super) fn started(&mut self, started: Pid) -> Result<Vec<Effect>, Denied> {
+        let (pid, exit) = match self.init {
+            Init::Starting { pid, exit } => (pid, exit),
+            Init::Restoring => (started, None),
+            Init::Creating
+            | Init::Created { .. }
+            | Init::Prepared
+            | Init::Running { .. }
+            | Init::Stopped { .. }
+            | Init::Deleting(_)
+            | Init::Gone(_) => return Err(Denied::NotStarted(Target::Init)),
         };
         let mut effects = vec![Effect::Publish(Happened::Started(Target::Init, pid))];
         self.init = match exit {
@@ -108,6 +153,10 @@ impl Container {
     }
 
     pub(super) fn start_failed(&mut self) -> Result<Vec<Effect>, Denied> {
+        if self.init == Init::Restoring {
+            self.init = Init::Prepared;
+            return Ok(Vec::new());
+        }
         let Init::Starting { pid, exit } = self.init else {
             return Err(Denied::NotStarted(Target::Init));
         };
@@ -137,25 +186,21 @@ impl Container {
                 self.init = Init::Stopped { pid, exit };
                 vec![Effect::Settle(Target::Init, pid, exit)]
             }
-            Init::Deleting { pid, exit: None } => {
-                self.init = Init::Deleting {
-                    pid,
-                    exit: Some(exit),
-                };
+            Init::Deleting(Left::Process { pid, exit: None }) => {
+                self.init = Init::Deleting(Left::ended(pid, exit));
                 vec![Effect::Settle(Target::Init, pid, exit)]
             }
-            Init::Gone { pid, exit: None } => {
-                self.init = Init::Gone {
-                    pid,
-                    exit: Some(exit),
-                };
+            Init::Gone(Left::Process { pid, exit: None }) => {
+                self.init = Init::Gone(Left::ended(pid, exit));
                 vec![Effect::Settle(Target::Init, pid, exit)]
             }
             Init::Creating
+            | Init::Prepared
+            | Init::Restoring
             | Init::Starting { exit: Some(_), .. }
             | Init::Stopped { .. }
-            | Init::Deleting { exit: Some(_), .. }
-            | Init::Gone { exit: Some(_), .. } => Vec::new(),
+            | Init::Deleting(Left::Nothing | Left::Process { exit: Some(_), .. })
+            | Init::Gone(Left::Nothing | Left::Process { exit: Some(_), .. }) => Vec::new(),
         }
     }
 
@@ -174,58 +219,111 @@ impl Container {
                 is: pace_name(*pace),
                 must: pace_name(from),
             }),
-            Init::Creating | Init::Created { .. } | Init::Starting { .. } => {
-                Err(Denied::NotStarted(Target::Init))
+            _ => Err(self.not_running()),
+        }
+    }
+
+    pub(super) fn begin_checkpoint(&mut self) -> Result<Vec<Effect>, Denied> {
+        let Init::Running { pace, .. } = &mut self.init else {
+            return Err(self.not_running());
+        };
+        *pace = match *pace {
+            Pace::Free => Pace::Dumping,
+            Pace::Paused => Pace::DumpingPaused,
+            busy @ (Pace::Pausing | Pace::Resuming | Pace::Dumping | Pace::DumpingPaused) => {
+                return Err(Denied::WrongPace {
+                    is: pace_name(busy),
+                    must: "running or paused",
+                });
             }
-            Init::Stopped { .. } => Err(Denied::AlreadyExited(Target::Init)),
-            Init::Deleting { .. } | Init::Gone { .. } => Err(Denied::Deleting),
+        };
+        Ok(Vec::new())
+    }
+
+    pub(super) fn checkpoint_ended(&mut self) -> Result<Vec<Effect>, Denied> {
+        let Init::Running { pace, .. } = &mut self.init else {
+            return Err(self.not_running());
+        };
+        *pace = match *pace {
+            Pace::Dumping => Pace::Free,
+            Pace::DumpingPaused => Pace::Paused,
+            other @ (Pace::Free | Pace::Pausing | Pace::Paused | Pace::Resuming) => {
+                return Err(Denied::WrongPace {
+                    is: pace_name(other),
+                    must: pace_name(Pace::Dumping),
+                });
+            }
+        };
+        Ok(Vec::new())
+    }
+
+    fn not_running(&self) -> Denied {
+        match self.init {
+            Init::Creating
+            | Init::Created { .. }
+            | Init::Starting { .. }
+            | Init::Prepared
+            | Init::Restoring
+            | Init::Running { .. } => Denied::NotStarted(Target::Init),
+            Init::Stopped { .. } => Denied::AlreadyExited(Target::Init),
+            Init::Deleting(_) | Init::Gone(_) => Denied::Deleting,
         }
     }
 
     pub(super) fn begin_delete(&mut self) -> Result<Vec<Effect>, Denied> {
-        match self.init {
-            Init::Created { pid } => self.init = Init::Deleting { pid, exit: None },
-            Init::Stopped { pid, exit } => {
-                self.init = Init::Deleting {
-                    pid,
-                    exit: Some(exit),
-                }
-            }
+        let left = match self.init {
+            Init::Created { pid } => Left::Process { pid, exit: None },
+            Init::Stopped { pid, exit } => Left::ended(pid, exit),
+            Init::Prepared => Left::Nothing,
             Init::Creating => {
                 return Err(Denied::Busy {
                     target: Target::Init,
                     doing: "create",
                 });
             }
-            Init::Starting { .. } => {
+            Init::Starting { .. } | Init::Restoring => {
                 return Err(Denied::Busy {
                     target: Target::Init,
                     doing: "start",
                 });
             }
             Init::Running { .. } => return Err(Denied::StillRunning(Target::Init)),
-            Init::Deleting { .. } | Init::Gone { .. } => return Err(Denied::Deleting),
-        }
+            Init::Deleting(_) | Init::Gone(_) => return Err(Denied::Deleting),
+        };
+        self.init = Init::Deleting(left);
         Ok(Vec::new())
     }
 
     pub(super) fn deleted(&mut self) -> Result<Vec<Effect>, Denied> {
-        let Init::Deleting { pid, exit } = self.init else {
+        let Init::Deleting(left) = self.init else {
             return Err(Denied::StillRunning(Target::Init));
         };
-        self.init = Init::Gone { pid, exit };
+        self.init = Init::Gone(left);
         Ok(Vec::new())
     }
 
     pub(super) fn delete_failed(&mut self) -> Result<Vec<Effect>, Denied> {
-        let Init::Deleting { pid, exit } = self.init else {
+        let Init::Deleting(left) = self.init else {
             return Err(Denied::StillRunning(Target::Init));
         };
-        self.init = match exit {
-            None => Init::Created { pid },
-            Some(exit) => Init::Stopped { pid, exit },
+        self.init = match left {
+            Left::Nothing => Init::Prepared,
+            Left::Process { pid, exit: None } => Init::Created { pid },
+            Left::Process {
+                pid,
+                exit: Some(exit),
+            } => Init::Stopped { pid, exit },
         };
         Ok(Vec::new())
+    }
+}
+
+impl Left {
+    fn ended(pid: Pid, exit: Exit) -> Self {
+        Self::Process {
+            pid,
+            exit: Some(exit),
+        }
     }
 }
 
@@ -235,5 +333,6 @@ fn pace_name(pace: Pace) -> &'static str {
         Pace::Pausing => "being paused",
         Pace::Paused => "paused",
         Pace::Resuming => "being resumed",
+        Pace::Dumping | Pace::DumpingPaused => "being checkpointed",
     }
 }

@@ -41,10 +41,11 @@ impl Container {
     pub fn apply(&mut self, step: Step) -> Result<Vec<Effect>, Denied> {
         match step {
             Step::Created(pid) => self.created(pid),
+            Step::Prepared => self.prepared(),
             Step::AddExec(id) => self.add_exec(id),
             Step::BeginStart(Target::Init) => self.begin_start(),
             Step::BeginStart(Target::Exec(id)) => self.begin_exec(id),
-            Step::Started(Target::Init, _) => self.started(),
+            Step::Started(Target::Init, pid) => self.started(pid),
             Step::Started(Target::Exec(id), pid) => self.exec_started(id, pid),
             Step::StartFailed(Target::Init) => self.start_failed(),
             Step::StartFailed(Target::Exec(id)) => self.exec_start_failed(id),
@@ -54,6 +55,8 @@ impl Container {
             Step::BeginResume => self.pace(Pace::Paused, Pace::Resuming, None),
             Step::Resumed => self.pace(Pace::Resuming, Pace::Free, Some(Happened::Resumed)),
             Step::ResumeFailed => self.pace(Pace::Resuming, Pace::Paused, None),
+            Step::BeginCheckpoint => self.begin_checkpoint(),
+            Step::CheckpointEnded => self.checkpoint_ended(),
             Step::Exited(Target::Init, exit) => Ok(self.exited(exit)),
             Step::Exited(Target::Exec(id), exit) => self.exec_exited(id, exit),
             Step::BeginDelete(Target::Init) => self.begin_delete(),
@@ -61,6 +64,12 @@ impl Container {
             Step::Deleted => self.deleted(),
             Step::DeleteFailed => self.delete_failed(),
         }
+    }
+
+    /// Whether the container waits to be restored from a checkpoint, or is just being restored.
+    #[must_use]
+    pub fn to_be_restored(&self) -> bool {
+        matches!(self.init, Init::Prepared | Init::Restoring)
     }
 
     /// Where `target` stands.

@@ -18,6 +18,8 @@ pub struct Exit {
 pub enum Step {
     /// runc has created the container.
     Created(Pid),
+    /// Everything is ready to restore the container from a checkpoint, which its start does. It has no process yet.
+    Prepared,
     /// Exec was asked for.
     AddExec(ExecId),
     /// Start was asked for; runc is about to be called.
@@ -38,6 +40,10 @@ pub enum Step {
     Resumed,
     /// runc did not.
     ResumeFailed,
+    /// A checkpoint was asked for; of a running or of a paused container.
+    BeginCheckpoint,
+    /// runc has done it, or has not. An init that was to end with it ends by itself.
+    CheckpointEnded,
     /// The reaper saw the process end.
     Exited(Target, Exit),
     /// Delete was asked for. An exec is removed at once.
@@ -51,8 +57,8 @@ pub enum Step {
 /// What containerd is told as a consequence of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happened {
-    /// Init exists.
-    Created(Pid),
+    /// Init exists, or will when the container is restored.
+    Created(Option<Pid>),
     /// A process runs.
     Started(Target, Pid),
     /// An exec is known.
