@@ -181,6 +181,40 @@ pub enum Error {
         /// `backend.min_strength`
         min_strength: &'static str,
     },
+    /// A filter that does not bring all calls to the broker.
+    #[error(
+        "the container's seccomp filter does not hold it to its share: {hole}. It is not what the profile in config.json asks for, so the runtime, or a wrapper below it, must be at fault; the container is not started"
+    )]
+    FilterOpen {
+        /// What is open.
+        hole: verdict::effective::Hole,
+    },
+    /// A filter that cannot be looked at.
+    #[error(
+        "the seccomp filter of process {pid} cannot be read (this needs CAP_SYS_ADMIN and CAP_SYS_PTRACE, a kernel with CONFIG_CHECKPOINT_RESTORE, kernel.yama.ptrace_scope below 3, and no seccomp filter on the runtime itself); the container is not started"
+    )]
+    FilterUnread {
+        /// Whose.
+        pid: i32,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A container whose calls would wait for nobody, or for somebody else.
+    #[error(
+        "the broker was not handed the listener of the container's seccomp filter; the container is not started"
+    )]
+    NoListener,
+    /// A container that nobody has held.
+    #[error("the container was not held when it was created, and is not started")]
+    NotArmed,
+    /// A process without the container's filter.
+    #[error("process {pid} was started in {key} without the container's seccomp filter")]
+    ExecOpen {
+        /// The container.
+        key: cards::ContainerKey,
+        /// The process.
+        pid: i32,
+    },
     /// The container's first process ended before it was held.
     #[error("the container's first process, {pid}, is gone")]
     InitGone {

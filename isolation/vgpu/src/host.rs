@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cards::book::Defaults;
-use cards::{CardKind, DriverSpec, Inventory, SimulatedInventory};
+use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
 use nvabi::{DriverVersion, Release, UnsupportedRelease};
 use verdict::filter::{Coverage, FilterSpec};
 
@@ -112,6 +112,15 @@ impl Host {
         }
         Ok(mounts)
     }
+}
+
+/// The calls of a container's broker.
+pub(crate) fn filter_of(grant: &Grant) -> Result<FilterSpec, Error> {
+    let coverage = match grant.driver {
+        DriverSpec::Kernel => Coverage::Production,
+        DriverSpec::Sim { .. } => Coverage::Simulated,
+    };
+    filter(&grant.driver_version, coverage)?.map_err(|source| Error::DriverRelease { source })
 }
 
 fn filter(

@@ -29,6 +29,7 @@ mod control;
 pub mod edit;
 mod error;
 mod exposure;
+mod held;
 mod host;
 mod lifecycle;
 pub mod note;
@@ -43,6 +44,7 @@ pub use bundle::read_spec;
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;
 pub use error::{Error, chain};
+pub use held::{hold_exec, is_held_at_start, watch_start};
 pub use lifecycle::{
     BrokerState, Life, Mount, Pending, Vgpu, VgpuState, arm, create, create_ahead, create_handed,
     create_plain, disarm, disarm_if, edit_exec, edit_exec_file, granted, list, reclaim, release,

@@ -14,7 +14,7 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
@@ -30,6 +30,7 @@ const FILES: [&str; 17] = [
     "limits.json",
     "limits.json.tmp",
     "slice.json",
+    "filter.json",
     "grant.json.tmp",
     "grant.json",
 ];

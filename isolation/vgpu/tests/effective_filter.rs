@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use cards::grant::{self, Door};
 use cards::{
@@ -19,9 +20,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvabi::Release;
 use serde_json::{Value, json};
 use sys::seccomp::Listener;
-use verdict::filter::{Coverage, FilterSpec};
+use sys::traced::Traced;
+use verdict::effective::{self, Closed, Hole};
+use verdict::filter::{Coverage, FilterSpec, Insn};
 use vgpu::config::OtherCards;
-use vgpu::edit::{Plan, SeccompRules, apply};
+use vgpu::edit::{Additions, Plan, SeccompRules, apply};
 
 /// What the played broker answers to an ioctl.
 const ANSWER: i64 = 4242;
@@ -50,6 +53,11 @@ const FOREIGN: [&str; 5] = [
     "i:0x30000777",
     "i:0xc021462a",
 ];
+
+const FILTER: FilterSpec = FilterSpec {
+    release: Release::R570,
+    coverage: Coverage::Simulated,
+};
 
 /// One machine-wide resource at a time: cgroups and pids of runc are shared, and a container is short.
 struct Host {
@@ -155,16 +163,14 @@ impl Host {
             bundle: None,
             created_at_unix_ms: 0,
         };
-        let seccomp = SeccompRules::of(&FilterSpec {
-            release: Release::R570,
-            coverage: Coverage::Simulated,
-        });
+        let seccomp = SeccompRules::of(&FILTER);
         let listener = bundle.join("notify.sock");
         apply(
             &mut spec,
             &Plan {
                 grant: &grant,
                 mounts: &[],
+                additions: &Additions::default(),
                 uvm_major: None,
                 listener: &listener,
                 seccomp: &seccomp,
@@ -197,6 +203,63 @@ impl Host {
     ) -> BTreeMap<String, String> {
         let bundle = self.bundle(id, seccomp, calls, privileges);
         answers(&self.runc(&["run", "--bundle", bundle.to_str().unwrap(), id]))
+    }
+}
+
+impl Host {
+    /// What is found of the filter of a container that waits to be started, after a last change to its spec.
+    fn judged(
+        &self,
+        id: &str,
+        seccomp: Option<Value>,
+        privileges: Privileges,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Closed, Hole> {
+        let bundle = self.bundle(id, seccomp, &["w"], privileges);
+        let path = bundle.join("config.json");
+        let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut spec);
+        fs::write(&path, spec.to_string()).unwrap();
+        let pid_file = bundle.join("pid");
+        // Without pipes: the container would hold them.
+        let created = Command::new("runc")
+            .arg("--root")
+            .arg(self.dir.path().join("runc"))
+            .arg("create")
+            .arg("--bundle")
+            .arg(&bundle)
+            .arg("--pid-file")
+            .arg(&pid_file)
+            .arg(id)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(created.success(), "{id}");
+        let pid = fs::read_to_string(&pid_file).unwrap().parse().unwrap();
+        let programs = {
+            let traced = Traced::seize(pid).unwrap();
+            traced.stop(Duration::from_secs(20)).unwrap();
+            traced.filters().unwrap()
+        };
+        let started = self.runc(&["start", id]);
+        assert!(started.status.success(), "goes on afterwards: {started:?}");
+        self.runc(&["delete", "--force", id]);
+        let insn = |i: &sys::seccomp::Instruction| Insn {
+            code: i.code,
+            jt: i.jt,
+            jf: i.jf,
+            k: i.k,
+        };
+        let programs: Vec<Vec<Insn>> = programs
+            .iter()
+            .map(|program| program.iter().map(insn).collect())
+            .collect();
+        effective::check(
+            &programs,
+            &effective::demands(&FILTER, effective::IoUring::Open),
+        )
     }
 }
 
@@ -438,6 +501,96 @@ fn the_broker_sees_the_driver_s_calls_under_every_kind_of_profile() {
             assert_effective(&answers, closed, &format!("{name}, {privileges:?}"));
         }
     }
+}
+
+const NOTIFIES: Result<Closed, Hole> = Ok(Closed { notifies: true });
+
+#[test]
+fn the_filter_in_force_is_found_to_hold_under_every_kind_of_profile() {
+    let Some(host) = Host::find() else { return };
+    let Some(list) = allow_list(1) else {
+        println!("SKIP: no table of system calls");
+        return;
+    };
+    for (at, (name, profile, _)) in profiles(&list).into_iter().enumerate() {
+        for privileges in [Privileges::Any, Privileges::NoNew] {
+            let id = format!("h{at}-{privileges:?}").to_lowercase();
+            let found = host.judged(&id, profile.clone(), privileges, |_| {});
+            assert_eq!(found, NOTIFIES, "{name}, {privileges:?}");
+        }
+    }
+    // Conditions of a profile's own.
+    for (at, (op, value, value_two)) in [
+        ("SCMP_CMP_EQ", 0x5401_u64, 0),
+        ("SCMP_CMP_MASKED_EQ", 0xffff_ffff, 0x5401),
+        ("SCMP_CMP_LE", 0x18, 0),
+        ("SCMP_CMP_GT", 0xffff_ffff_ffff_0000, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut profile = list.clone();
+        let deny = json!({"names": ["ioctl"], "action": "SCMP_ACT_ERRNO", "errnoRet": 13, "args": [{"index": 1, "value": value, "valueTwo": value_two, "op": op}]});
+        profile["syscalls"].as_array_mut().unwrap().push(deny);
+        let found = host.judged(&format!("hc{at}"), Some(profile), Privileges::Any, |_| {});
+        assert_eq!(found, NOTIFIES, "{op}");
+    }
+    // A profile's own denial is stricter than the broker.
+    let mut denying = list;
+    let names = denying["syscalls"][0]["names"].as_array_mut().unwrap();
+    names.retain(|name| name != "ioctl");
+    let found = host.judged("hd", Some(denying), Privileges::Any, |_| {});
+    assert_eq!(found, NOTIFIES, "mmap is the broker's still");
+}
+
+/// What a runtime could make of our profile: each is let through without a word by runc and libseccomp.
+#[test]
+fn a_filter_that_does_not_hold_is_found_out() {
+    let Some(host) = Host::find() else { return };
+    let Some(list) = allow_list(1) else {
+        println!("SKIP: no table of system calls");
+        return;
+    };
+    let found = host.judged("f0", None, Privileges::Any, |spec| {
+        spec["linux"].as_object_mut().unwrap().remove("seccomp");
+    });
+    assert_eq!(found, Err(Hole::NoFilter), "dropped");
+    // An unconditional allowance swallows every rule of ours, before and after them.
+    for (at, name) in ["ioctl", "mmap", "seccomp"].into_iter().enumerate() {
+        for first in [true, false] {
+            let id = format!("fu{at}-{first}");
+            let found = host.judged(&id, Some(list.clone()), Privileges::NoNew, |spec| {
+                let rules = spec["linux"]["seccomp"]["syscalls"].as_array_mut().unwrap();
+                let allow = json!({"names": [name], "action": "SCMP_ACT_ALLOW"});
+                rules.insert(if first { 0 } else { rules.len() }, allow);
+            });
+            let Err(Hole::Open { name: open }) = found else {
+                panic!("{name}, first: {first}: {found:?}");
+            };
+            assert!(name == "ioctl" || open.starts_with(name), "{open}");
+        }
+    }
+    let found = host.judged("fa", Some(list.clone()), Privileges::Any, |spec| {
+        let profile = spec["linux"]["seccomp"].as_object_mut().unwrap();
+        profile.insert("architectures".to_owned(), json!(ALL_ARCHITECTURES));
+    });
+    assert!(
+        matches!(found, Err(Hole::Open { .. })),
+        "foreign tables: {found:?}"
+    );
+    // One rule that is not there, of the many.
+    let found = host.judged("fr", Some(list), Privileges::Any, |spec| {
+        let rules = spec["linux"]["seccomp"]["syscalls"].as_array_mut().unwrap();
+        let last = rules
+            .iter()
+            .rposition(|rule| rule["action"] == "SCMP_ACT_NOTIFY" && rule["names"][0] == "ioctl")
+            .unwrap();
+        rules.remove(last);
+    });
+    assert!(
+        matches!(found, Err(Hole::Open { .. })),
+        "a rule less: {found:?}"
+    );
 }
 
 #[test]

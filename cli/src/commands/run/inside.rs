@@ -31,23 +31,12 @@ pub(super) struct Plan {
     pub(super) cgroup: Option<PathBuf>,
     /// Where the listener goes; absent without a broker.
     pub(super) notify_socket: Option<PathBuf>,
-    /// When the command may run.
-    pub(super) go: Go,
     /// The filter: code, jt, jf and k of each instruction.
     pub(super) filter: Vec<(u16, u8, u8, u32)>,
     /// The nodes.
     pub(super) dev: DevPlan,
     /// The command and its arguments, as the kernel takes them.
     pub(super) command: Vec<Vec<u8>>,
-}
-
-/// When the command may run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Go {
-    /// At once: the filter holds it.
-    AtOnce,
-    /// When `cgpu run`, which sees this process stop, has held it and lets it go on.
-    WhenContinued,
 }
 
 /// The shell's code for a command that is there and cannot be run.
@@ -77,10 +66,9 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
         hand_over_listener(&plan, socket)?;
     }
     drop_admin()?;
-    if plan.go == Go::WhenContinued {
-        // A `cgpu run` that is killed meanwhile takes this process along: the wish above also reaches a stopped one.
-        nix::sys::signal::raise(Signal::SIGSTOP).context("wait to be held")?;
-    }
+    // Until `cgpu run`, which sees this process stop, has held it. One that is killed meanwhile takes this process along: the
+    // wish above also reaches a stopped one.
+    nix::sys::signal::raise(Signal::SIGSTOP).context("wait to be held")?;
     // What `cgpu run` has blocked for itself is not for the command.
     SigSet::empty()
         .thread_set_mask()

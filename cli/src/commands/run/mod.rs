@@ -1,8 +1,8 @@
 //! `cgpu run`: a slice around a plain process.
 //!
 //! ```text
-//!   cgpu run ── grant, broker ──▶ cgpu run-inside ── own /dev, filter, listener to the broker ──▶ CMD
-//!       │        (without a broker: own /dev, stops itself; `cgpu run` arms it and lets it go on)      │
+//!   cgpu run ── grant, broker ──▶ cgpu run-inside ── own /dev, filter, listener to the broker,
+//!       │                         stops itself; `cgpu run` arms it and lets it go on ───────────▶ CMD
 //!       │                                                                                          │
 //!       └── forwards signals, waits ◀──────────────────────────── exit ────────────────────────────┘
 //!       └── releases the grant; ends the simulated cards, if they were its own
@@ -34,7 +34,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use vgpu::{Config, Request, request};
 
-use self::inside::{Go, Plan};
+use self::inside::Plan;
 use self::own_cgroup::OwnCgroup;
 use self::private_dev::DevPlan;
 
@@ -199,7 +199,7 @@ fn supervised(
         Backend::Broker | Backend::Share => OwnCgroup::make()?,
     };
     let code = start(vgpu, key, command, cgroup.as_ref())
-        .and_then(|child| held(config, vgpu, key, child))
+        .and_then(|child| held(config, key, child))
         .and_then(|child| supervise::wait(child, &signals));
     // While the command's control group is there.
     let code = after(
@@ -209,16 +209,8 @@ fn supervised(
     after(code, cgroup.map_or(Ok(()), OwnCgroup::end))
 }
 
-/// Holds a command that waits for it, where the filter alone does not.
-fn held(
-    config: &Config,
-    vgpu: &vgpu::Vgpu,
-    key: &ContainerKey,
-    mut child: Child,
-) -> anyhow::Result<Child> {
-    if go(vgpu) == Go::AtOnce {
-        return Ok(child);
-    }
+/// Holds a command that waits for it.
+fn held(config: &Config, key: &ContainerKey, mut child: Child) -> anyhow::Result<Child> {
     let pid = Pid::from_raw(child.id().cast_signed());
     let armed = match waitpid(pid, Some(WaitPidFlag::WUNTRACED)) {
         Ok(WaitStatus::Stopped(..)) => vgpu::arm(config, key, pid.as_raw())
@@ -236,13 +228,6 @@ fn held(
         return Err(error);
     }
     Ok(child)
-}
-
-fn go(vgpu: &vgpu::Vgpu) -> Go {
-    match vgpu.grant().backend {
-        Backend::Broker => Go::AtOnce,
-        Backend::DriverLimit | Backend::Share => Go::WhenContinued,
-    }
 }
 
 /// Removes what killed runs have left behind; says what.
@@ -264,7 +249,6 @@ fn start(
         parent: std::process::id(),
         cgroup: cgroup.map(|cgroup| cgroup.folder().to_owned()),
         notify_socket: vgpu.filter().map(|_| vgpu.notify_socket()),
-        go: go(vgpu),
         filter: filter(vgpu),
         dev: dev_plan(vgpu, grant),
         command: command

@@ -2,7 +2,7 @@
 
 use cards::Grant;
 
-use super::{Backend, Held, Kind, Runtime, Strength, WhyNot};
+use super::{Backend, Held, Kind, Runtime, StartWatch, Strength, WhyNot, filter};
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Config, Error, broker, resize, runc};
@@ -37,9 +37,26 @@ impl Backend for Broker<'_> {
         broker::start(self.config, dir).map(Some)
     }
 
-    /// The filter holds from the container's first instruction on.
-    fn arm(&self, _dir: &ContainerDir, _grant: &Grant, _init: i32) -> Result<(), Error> {
-        Ok(())
+    /// The filter holds from the container's first instruction on, if it is what it should be.
+    fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
+        filter::hold(dir, grant, init)
+    }
+
+    fn is_held_at_start(&self, dir: &ContainerDir) -> bool {
+        filter::is_loaded_at_start(dir)
+    }
+
+    fn watch_start(
+        &self,
+        dir: &ContainerDir,
+        grant: &Grant,
+        init: i32,
+    ) -> Result<Option<StartWatch>, Error> {
+        filter::watch_start(dir, grant, init)
+    }
+
+    fn hold_exec(&self, dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
+        filter::hold_exec(dir, &grant.key, process)
     }
 
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {

@@ -10,7 +10,7 @@
 //! a fallback. A backend's way around a container:
 //!
 //! ```text
-//!   prepare ── runc create ── ready ── arm ── start … ── disarm ── runc delete ── end
+//!   prepare ── runc create ── ready ── arm ── (watch_start) start … (hold_exec) … ── disarm ── runc delete ── end
 //! ```
 //!
 //! What `disarm` and `end` undo is read from the container's folder, so that both can be repeated, and a killed door's are
@@ -18,6 +18,7 @@
 
 mod broker;
 mod driver_limit;
+mod filter;
 mod init;
 mod leaf;
 mod share;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use self::broker::Broker;
 use self::driver_limit::DriverLimit;
+pub use self::filter::{StartWatch, Started};
 pub(crate) use self::init::lives as init_lives;
 pub(crate) use self::leaf::is_populated;
 use self::share::Share;
@@ -129,6 +131,26 @@ pub(crate) trait Backend {
 
     /// Between create and start: from here on the container is held, or it must not start.
     fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error>;
+
+    /// Whether it is held at its start only, by [`Backend::watch_start`].
+    fn is_held_at_start(&self, _dir: &ContainerDir) -> bool {
+        false
+    }
+
+    /// Just before start, where `arm` could not hold it yet: follows it to its program. `None` where it is held.
+    fn watch_start(
+        &self,
+        _dir: &ContainerDir,
+        _grant: &Grant,
+        _init: i32,
+    ) -> Result<Option<StartWatch>, Error> {
+        Ok(None)
+    }
+
+    /// While it runs: another process of it was started.
+    fn hold_exec(&self, _dir: &ContainerDir, _grant: &Grant, _process: i32) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// While it runs: the grant's quotas are new. Says what the container holds of each card.
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error>;

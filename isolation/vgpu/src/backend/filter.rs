@@ -1,0 +1,299 @@
+//! The filter that a container really has: read from its first process and followed, before its program runs.
+//!
+//! What `config.json` says proves nothing: a runtime may leave rules out, a wrapper below it the whole profile, and libseccomp
+//! drops rules without a word. So the programs that the kernel has are read (`sys::traced`) and checked for every call that
+//! is the broker's (`verdict::effective`); and where calls wait for an answer, the broker must have the listener.
+//!
+//! runc has loaded the filter when `create` ends. crun does so with `no_new_privs` only when the container is started: such
+//! a container is followed from there to the first instruction of its program ([`StartWatch`]).
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cards::{ContainerKey, Grant, IoUring};
+use serde::{Deserialize, Serialize};
+use sys::pidfd::PidFd;
+use sys::traced::Traced;
+use verdict::effective;
+use verdict::filter::Insn;
+
+use crate::state::ContainerDir;
+use crate::{Error, control, host};
+
+/// What is known of a container's filter, in its folder.
+pub(crate) const FILE: &str = "filter.json";
+
+/// A line of text.
+const SIZE_MAX_BYTES: u64 = 1 << 12;
+
+/// How long a process that waits may take to stop; microseconds, where a CPU is free.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a runtime may take from the beginning of `start` to the container's program: hooks run in between.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a listener that the runtime has sent may take to reach the broker.
+const LISTENER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two questions to the broker, which cannot tell of a listener by itself.
+const LISTENER_TICK: Duration = Duration::from_millis(1);
+
+/// What is noted of a container's filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "filter", rename_all = "snake_case")]
+enum Note {
+    /// It was followed.
+    Checked {
+        /// How many programs it has, those of the runtime's own surroundings among them.
+        programs: usize,
+    },
+    /// The runtime loads it when the container is started.
+    LoadedAtStart,
+}
+
+/// Checks the filter of a container that waits to be started, or notes that it will have one only then.
+///
+/// # Errors
+/// It does not hold the container, it cannot be read, or the broker has no listener.
+pub(super) fn hold(dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
+    let unread = |source| Error::FilterUnread { pid: init, source };
+    let programs = {
+        let traced = Traced::seize(init).map_err(unread)?;
+        traced.stop(STOP_PATIENCE).map_err(unread)?;
+        programs(&traced).map_err(unread)?
+    };
+    // Its owner could load any filter then, and the runtime has promised to load the profile's.
+    if programs.is_empty() && status_field(init, "NoNewPrivs").map_err(unread)? == Some(1) {
+        return note(dir, Note::LoadedAtStart);
+    }
+    check(dir, grant, &programs)
+}
+
+fn programs(traced: &Traced) -> io::Result<Vec<Vec<Insn>>> {
+    let insn = |i: sys::seccomp::Instruction| Insn {
+        code: i.code,
+        jt: i.jt,
+        jf: i.jf,
+        k: i.k,
+    };
+    let programs = traced.filters()?;
+    Ok(programs
+        .into_iter()
+        .map(|program| program.into_iter().map(insn).collect())
+        .collect())
+}
+
+fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Insn>]) -> Result<(), Error> {
+    let spec = host::filter_of(grant)?;
+    let io_uring = match grant.isolation.io_uring {
+        IoUring::Allow => effective::IoUring::Open,
+        IoUring::Deny => effective::IoUring::Closed,
+    };
+    let closed = effective::check(programs, &effective::demands(&spec, io_uring))
+        .map_err(|hole| Error::FilterOpen { hole })?;
+    if closed.notifies {
+        await_listener(&dir.control_socket())?;
+    }
+    let programs = programs.len();
+    note(dir, Note::Checked { programs })
+}
+
+/// The runtime has sent the listener; the broker takes it in its own time.
+fn await_listener(control: &Path) -> Result<(), Error> {
+    let deadline = Instant::now() + LISTENER_PATIENCE;
+    loop {
+        let status = control::status(control);
+        let listeners = status.and_then(|status| status.get("listeners")?.as_u64());
+        if listeners.is_some_and(|count| count > 0) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::NoListener);
+        }
+        std::thread::sleep(LISTENER_TICK);
+    }
+}
+
+fn note(dir: &ContainerDir, note: Note) -> Result<(), Error> {
+    let path = dir.file(FILE);
+    let text = serde_json::to_vec(&note).map_err(|source| Error::SpecJson {
+        path: path.clone(),
+        source,
+    })?;
+    // Not durable: after a power cut no container runs.
+    std::fs::write(&path, text).map_err(Error::io("write", path))
+}
+
+fn noted(dir: &ContainerDir) -> Option<Note> {
+    let text = cards::store::read_capped("filter", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// A container that is followed from its start to its program's first instruction. Dropped without [`StartWatch::finish`],
+/// or with its door, it takes the container along.
+#[derive(Debug)]
+#[must_use = "a container that was not found to be held must not run"]
+pub struct StartWatch {
+    init: PidFd,
+    thread: JoinHandle<()>,
+    found: Receiver<Result<(), Error>>,
+}
+
+/// Whether this container's filter is loaded when it is started, or nobody has looked at it.
+pub(super) fn is_loaded_at_start(dir: &ContainerDir) -> bool {
+    !matches!(noted(dir), Some(Note::Checked { .. }))
+}
+
+/// Begins to follow a container whose filter is loaded at its start; `None` for every other.
+///
+/// # Errors
+/// It cannot be followed, and must not be started.
+pub(super) fn watch_start(
+    dir: &ContainerDir,
+    grant: &Grant,
+    init: i32,
+) -> Result<Option<StartWatch>, Error> {
+    match noted(dir) {
+        Some(Note::Checked { .. }) => return Ok(None),
+        Some(Note::LoadedAtStart) => {}
+        None => return Err(Error::NotArmed),
+    }
+    let unread = |source| Error::FilterUnread { pid: init, source };
+    let process = PidFd::open(init).map_err(unread)?;
+    let (begun, begins) = channel();
+    let (finds, found) = channel();
+    let (dir, grant) = (dir.clone(), grant.clone());
+    // The kernel takes requests of a tracer from one thread alone.
+    let thread = std::thread::Builder::new()
+        .name("start".to_owned())
+        .spawn(move || {
+            let traced = match Traced::seize(init) {
+                Ok(traced) => traced,
+                Err(error) => return drop(begun.send(Err(error))),
+            };
+            drop(begun.send(Ok(())));
+            let run = traced
+                .run_to_exec(START_PATIENCE)
+                .and_then(|()| programs(&traced));
+            let held = match run {
+                Ok(programs) => check(&dir, &grant, &programs),
+                Err(source) => Err(Error::FilterUnread { pid: init, source }),
+            };
+            if held.is_err() {
+                kill(init);
+            }
+            // It goes on, or is dead.
+            drop(traced);
+            drop(finds.send(held));
+        })
+        .map_err(unread)?;
+    match begins.recv() {
+        Ok(Ok(())) => Ok(Some(StartWatch {
+            init: process,
+            thread,
+            found,
+        })),
+        Ok(Err(source)) => Err(unread(source)),
+        Err(_gone) => Err(unread(io::ErrorKind::BrokenPipe.into())),
+    }
+}
+
+/// Whether the runtime has let the container go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    /// It has.
+    Yes,
+    /// It says that it could not.
+    No,
+}
+
+impl StartWatch {
+    /// Waits until the container's program is about to run, held; else the container is killed. One whose start has failed is
+    /// killed as well: nobody would follow its next start.
+    ///
+    /// # Errors
+    /// The program does not run: its filter does not hold it, cannot be read, or the broker has no listener.
+    pub fn finish(self, started: Started) -> Result<(), Error> {
+        if started == Started::No {
+            self.kill();
+        }
+        let found = match self.found.recv_timeout(START_PATIENCE + LISTENER_PATIENCE) {
+            Ok(found) => found,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                self.kill();
+                Err(Error::NotArmed)
+            }
+        };
+        drop(self.thread.join());
+        match started {
+            Started::Yes => found,
+            // The runtime's own words are the ones to tell.
+            Started::No => Ok(()),
+        }
+    }
+
+    fn kill(&self) {
+        if let Err(error) = self.init.signal(libc::SIGKILL) {
+            tracing::debug!(%error, "a container that is not held has ended");
+        }
+    }
+}
+
+/// Only while it is traced: the number is its own then.
+fn kill(init: i32) {
+    let killed = PidFd::open(init).and_then(|process| process.signal(libc::SIGKILL));
+    if let Err(error) = killed {
+        tracing::debug!(%error, "a container that is not held has ended");
+    }
+}
+
+/// Whether a process that was just started in a running container has as many programs as the first one had. Which ones is the
+/// runtime's word: it takes them from the same profile, and the process runs already. One that has ended is fine.
+///
+/// # Errors
+/// It runs without the container's filter.
+pub(super) fn hold_exec(dir: &ContainerDir, key: &ContainerKey, process: i32) -> Result<(), Error> {
+    let Some(Note::Checked { programs }) = noted(dir) else {
+        // Of a container whose start was not followed to its end nothing is known; its exec came too early.
+        return Err(Error::ExecOpen {
+            key: key.clone(),
+            pid: process,
+        });
+    };
+    let field = |name| match status_field(process, name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        other => other.map(Some),
+    };
+    let unread = |source| Error::FilterUnread {
+        pid: process,
+        source,
+    };
+    let Some(mode) = field("Seccomp").map_err(unread)? else {
+        return Ok(());
+    };
+    // Kernels before 5.9 do not count.
+    let count = field("Seccomp_filters").map_err(unread)?.flatten();
+    const FILTERED: u64 = 2;
+    let wanted = u64::try_from(programs).unwrap_or(u64::MAX);
+    if mode == Some(FILTERED) && count.is_none_or(|count| count >= wanted) {
+        Ok(())
+    } else {
+        Err(Error::ExecOpen {
+            key: key.clone(),
+            pid: process,
+        })
+    }
+}
+
+/// A number in `/proc/<pid>/status`.
+fn status_field(pid: i32, name: &str) -> io::Result<Option<u64>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    Ok(text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .and_then(|value| value.trim().parse().ok()))
+}
