@@ -9,6 +9,7 @@ use nvabi::{DriverVersion, Release};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 use vgpu::config::{ConfiguredMode, IsolationConfig};
+use vgpu::userland::Survey as Libraries;
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
@@ -42,6 +43,8 @@ pub struct Facts {
     pub cards: Result<usize, String>,
     /// For the simulated driver: whether `cgpu-sim` accepts connections.
     pub simulator: Result<(), String>,
+    /// For the kernel's driver: its user libraries, as containers would get them.
+    pub libraries: Option<Result<Libraries, String>>,
     /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
     pub uvm_disable_hmm: Option<String>,
     /// How containers are held.
@@ -367,7 +370,28 @@ fn driver(facts: &Facts) -> Vec<Check> {
             "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
         ),
     });
+    checks.extend(facts.libraries.as_ref().map(libraries));
     checks
+}
+
+fn libraries(found: &Result<Libraries, String>) -> Check {
+    const NAME: &str = "user libraries";
+    match found {
+        Ok(found) if found.libraries.is_empty() => Check::ok(NAME, &found.source),
+        Ok(found) => {
+            let left_out = match found.left_out.as_slice() {
+                [] => String::new(),
+                names => format!("; containers do not get {}", names.join(", ")),
+            };
+            let count = found.libraries.len();
+            Check::ok(NAME, format!("{}: {count}{left_out}", found.source))
+        }
+        Err(why) => Check::missing(
+            NAME,
+            why,
+            "correct it, or choose where they come from with `[driver] libraries` in cgpu.toml",
+        ),
+    }
 }
 
 fn isolation(facts: &Facts) -> Vec<Check> {
@@ -513,6 +537,7 @@ mod tests {
             driver_version: Ok("570.195.03".parse().unwrap()),
             cards: Ok(2),
             simulator: Ok(()),
+            libraries: None,
             uvm_disable_hmm: None,
             isolation: IsolationConfig::default(),
             backends: Ok(survey(Kind::Broker)),
@@ -589,7 +614,8 @@ mod tests {
 
     #[test]
     fn each_missing_thing_stops_a_start_and_says_how_to_get_it() {
-        let damages: [(&str, Damage); 11] = [
+        let damages: [(&str, Damage); 12] = [
+            ("user libraries", |f| f.libraries = Some(Err("why".into()))),
             ("seccomp user notification", |f| {
                 f.seccomp_notify = Err("why".into())
             }),
@@ -636,6 +662,37 @@ mod tests {
             .iter()
             .filter(|check| check.level == Level::Note);
         assert_eq!(notes.count(), 3);
+    }
+
+    #[test]
+    fn user_libraries_are_named_by_source_and_what_is_left_out() {
+        let mut facts = healthy();
+        let found = |facts: &Facts| {
+            let check = assess(facts)
+                .checks
+                .into_iter()
+                .find(|check| check.name == "user libraries");
+            check.map(|check| (check.level, check.found))
+        };
+        assert_eq!(found(&facts), None);
+        let mut libraries = Libraries {
+            source: "CDI spec /etc/cdi/nvidia.yaml".to_owned(),
+            libraries: vec![
+                "libcuda.so.570.195.03".to_owned(),
+                "libnvidia-ml.so.570.195.03".to_owned(),
+            ],
+            left_out: vec![
+                "/dev/dri/card0".to_owned(),
+                "/dev/nvidia-modeset".to_owned(),
+            ],
+        };
+        facts.libraries = Some(Ok(libraries.clone()));
+        let text = "CDI spec /etc/cdi/nvidia.yaml: 2; containers do not get /dev/dri/card0, /dev/nvidia-modeset";
+        assert_eq!(found(&facts), Some((Level::Ok, text.to_owned())));
+        libraries.libraries.clear();
+        libraries.source = "none (driver.libraries = none)".to_owned();
+        facts.libraries = Some(Ok(libraries.clone()));
+        assert_eq!(found(&facts), Some((Level::Ok, libraries.source)));
     }
 
     #[test]

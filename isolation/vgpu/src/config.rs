@@ -1,6 +1,7 @@
 //! `/etc/cgpu/cgpu.toml`: what the host's administrator decides. Unknown keys are refused.
 
 mod compute;
+mod driver;
 mod isolation;
 
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use cards::placement::Policy;
 use serde::Deserialize;
 
 pub use self::compute::ComputeConfig;
+pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
 pub use self::isolation::{Allow, ConfiguredMode, IsolationConfig, OtherCards};
 use crate::Error;
 use crate::backend::Strength;
@@ -63,27 +65,6 @@ pub struct BrokerConfig {
     pub stop_timeout_ms: u64,
     /// A call that has been at the driver for longer is reported.
     pub hung_call_ms: u64,
-}
-
-/// Table `[driver]`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DriverConfig {
-    /// Which one.
-    pub kind: DriverKind,
-}
-
-/// The drivers to choose from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DriverKind {
-    /// The kernel's if it is loaded, else the simulated one if it runs.
-    #[default]
-    Auto,
-    /// The kernel's only.
-    Kernel,
-    /// The simulated one only.
-    Sim,
 }
 
 /// Table `[backend]`.
@@ -275,11 +256,16 @@ impl Config {
             ),
             ("backend.nvml_library", config.backend.nvml_library.as_ref()),
             ("backend.cgroup_root", Some(&config.backend.cgroup_root)),
+            ("driver.root", Some(&config.driver.root)),
         ];
         for (key, value) in absolute {
             if let Some(value) = value.filter(|value| !value.is_absolute()) {
                 return Err(wrong(path, key, &value.display(), "an absolute path"));
             }
+        }
+        if (config.driver.libraries, &config.driver.cdi) == (LibrarySource::Cdi, &CdiFolders::Off) {
+            let allowed = "auto, discover or none, since driver.cdi = off";
+            return Err(wrong(path, "driver.libraries", &"cdi", allowed));
         }
         for (key, value) in [
             ("broker.start_timeout_ms", config.broker.start_timeout_ms),
@@ -377,6 +363,22 @@ mod tests {
                 &["fake", "auto", "kernel", "sim"],
             ),
             ("[driver]\nkidn = \"sim\"", &["kidn", "kind"]),
+            (
+                "[driver]\nroot = \"driver\"",
+                &["driver.root", "driver", "an absolute path"],
+            ),
+            (
+                "[driver]\nlibraries = \"yes\"",
+                &["yes", "auto", "cdi", "discover", "none"],
+            ),
+            ("[driver]\ncdi = \"on\"", &["on", "auto", "off", "absolute"]),
+            ("[driver]\ncdi = [\"etc/cdi\"]", &["etc/cdi", "absolute"]),
+            ("[driver]\ncdi = []", &["length 0", "absolute"]),
+            ("[driver]\ncdi = true", &["true", "auto", "off"]),
+            (
+                "[driver]\nlibraries = \"cdi\"\ncdi = \"off\"",
+                &["driver.libraries", "cdi", "discover"],
+            ),
             (
                 "[placement]\npolicy = \"random\"",
                 &["random", "binpack", "spread"],

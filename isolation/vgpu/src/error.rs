@@ -454,6 +454,9 @@ pub enum Error {
     /// Cards, books, grants, placement, names.
     #[error(transparent)]
     Cards(#[from] cards::Error),
+    /// The driver's user libraries.
+    #[error(transparent)]
+    Userland(#[from] crate::userland::Error),
     /// A configuration that is not text.
     #[error("configuration {} is not UTF-8", path.display())]
     ConfigText {

@@ -4,6 +4,7 @@
 //! - [`request`]: annotations and environment → one typed [`Request`].
 //! - `exposure`: what a container is given that leads out of its slice, and is refused.
 //! - [`edit`]: what is changed in the engine's `config.json`.
+//! - [`userland`]: the driver's libraries in a container of real cards.
 //! - [`backend`]: who holds a container to its memory, and the choice.
 //! - [`broker`]: starts and stops `cgpu-broker`.
 //!
@@ -39,6 +40,7 @@ pub mod runc;
 pub mod sockets;
 mod spec;
 mod state;
+pub mod userland;
 
 pub use bundle::read_spec;
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};

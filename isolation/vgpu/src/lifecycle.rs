@@ -22,7 +22,9 @@ use crate::broker::Starting;
 use crate::bundle::Spec;
 use crate::host::Host;
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, Request, bundle, control, edit, exposure, note, resize, sockets};
+use crate::{
+    Config, Error, Request, bundle, control, edit, exposure, note, resize, sockets, userland,
+};
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
 /// [`release`] when the container is deleted.
@@ -347,16 +349,27 @@ fn create_spec(
 ) -> Result<(Vgpu, Pending), Error> {
     state::prepare(&config.state_dir)?;
     let choice = backend::choose(config, host, wanted(request), backend::Runtime::Oci)?;
+    // An engine that hands its spec over names its container's root by an absolute path.
+    let bundle = origin.bundle.unwrap_or_else(|| Path::new("/"));
     let placed = grant(config, host, key, request, &choice, origin, watch)?;
     let started = || -> Result<(Vec<Mount>, Pending), Error> {
         // It needs the grant alone: all that follows is done while it starts.
         let pending = Pending(choice.backend.prepare(&placed.dir)?);
-        let mounts = mounts(config, host, &placed)?;
+        let mut mounts = mounts(config, host, &placed)?;
+        let userland = userland::prepare(&userland::Scene {
+            config,
+            grant: &placed.grant,
+            cards: &host.inventory.cards,
+            spec,
+            bundle,
+        })?;
+        mounts.extend_from_slice(&userland.mounts);
         let mut edited = spec.clone();
         let filter = placed.filter(host);
         let plan = edit::Plan {
             grant: &placed.grant,
             mounts: &mounts,
+            additions: &userland.additions,
             uvm_major: host.uvm_major,
             listener: &placed.dir.notify_socket(),
             seccomp: &filter
@@ -365,6 +378,7 @@ fn create_spec(
             other_cards: config.isolation.allow.other_cards,
         };
         edit::apply(&mut edited, &plan)?;
+        userland.tell_linker(spec, bundle);
         deliver(&placed.dir, edited)?;
         Ok((mounts, pending))
     };

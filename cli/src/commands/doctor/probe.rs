@@ -29,6 +29,14 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         HostDriver::Kernel => kernel_version().map_err(|error| format!("{error:#}")),
         HostDriver::Sim | HostDriver::None => version_of(&inventory),
     };
+    let libraries = match (driver, &inventory) {
+        (HostDriver::Kernel, Ok(Some(inventory))) => {
+            let version = &inventory.driver_version;
+            let found = vgpu::userland::survey(config, version, &inventory.cards);
+            Some(found.map_err(|error| chain(&error)))
+        }
+        _ => None,
+    };
     Facts {
         configuration: match loaded {
             Ok(_) => Ok(configuration_source()),
@@ -48,6 +56,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         driver_version,
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
         simulator: simulator(config),
+        libraries,
         uvm_disable_hmm: match driver {
             HostDriver::Kernel => std::fs::read_to_string(UVM_DISABLE_HMM).ok(),
             HostDriver::Sim | HostDriver::None => None,

@@ -16,7 +16,7 @@ use nvabi::escape::KEY_MASK;
 use serde_json::{Map, Value, json};
 use verdict::filter::{Action, Coverage, FilterSpec, IoctlRule};
 use vgpu::config::{EnvironmentRule, OtherCards};
-use vgpu::edit::{Plan, SeccompRules, applied_for, apply, apply_to_exec};
+use vgpu::edit::{Additions, Plan, SeccompRules, applied_for, apply, apply_to_exec};
 use vgpu::request::{APPLIED_KEY, PREFIX};
 use vgpu::{Config, Request};
 
@@ -309,6 +309,7 @@ fn edited(spec: &Value, terms: &Terms) -> Option<Value> {
         &Plan {
             grant: &grant,
             mounts: &[],
+            additions: &Additions::default(),
             uvm_major: Some(510),
             listener: Path::new(LISTENER),
             seccomp: &terms.seccomp,

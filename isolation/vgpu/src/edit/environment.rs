@@ -1,4 +1,4 @@
-//! The environment: other NVIDIA hooks on this host must not add cards.
+//! The environment: other NVIDIA hooks on this host must not add cards, and what the driver's libraries need.
 
 use serde_json::{Map, Value};
 
@@ -8,6 +8,33 @@ use crate::{Error, spec};
 /// What NVIDIA's runtime hook reads, and the value at which it does nothing.
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 const HIDDEN: &str = "NVIDIA_VISIBLE_DEVICES=void";
+
+/// What a CDI spec says, in the first process alone, as engines do with CDI.
+pub(super) fn add(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
+    let added = &plan.additions.environment;
+    let Some(process) = root
+        .get_mut("process")
+        .filter(|value| !value.is_null() && !added.is_empty())
+    else {
+        return Ok(());
+    };
+    let process = process.as_object_mut().ok_or_else(|| Error::SpecShape {
+        field: "process".to_owned(),
+        expected: "an object",
+    })?;
+    spec::process_environment(process)?;
+    let environment = spec::child_array(process, "env")?;
+    for variable in added {
+        let name = variable.split('=').next();
+        environment.retain(|entry| {
+            entry
+                .as_str()
+                .is_none_or(|entry| entry.split('=').next() != name)
+        });
+    }
+    environment.extend(added.iter().cloned().map(Value::String));
+    Ok(())
+}
 
 /// In the container's first process.
 pub(super) fn hide_from_other_hooks(

@@ -8,6 +8,7 @@
 
 mod devices;
 mod environment;
+mod procfs;
 mod seccomp;
 
 use std::path::Path;
@@ -22,6 +23,15 @@ use crate::lifecycle::Mount;
 use crate::request::{APPLIED_KEY, ISOLATION_KEY};
 use crate::{Error, spec};
 
+/// What a real driver's libraries need beside mounts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Additions {
+    /// `NAME=value`, in the place of what the container has of these names.
+    pub environment: Vec<String>,
+    /// What procfs shows of cards that are not the container's.
+    pub masked_paths: Vec<String>,
+}
+
 /// What the edits need to know.
 #[derive(Debug)]
 pub struct Plan<'a> {
@@ -29,6 +39,8 @@ pub struct Plan<'a> {
     pub grant: &'a Grant,
     /// Files bound into the container: simulated device nodes, tools.
     pub mounts: &'a [Mount],
+    /// What the driver's libraries need.
+    pub additions: &'a Additions,
     /// Major number of `/dev/nvidia-uvm`; only the kernel's driver has one.
     pub uvm_major: Option<u32>,
     /// Where runc sends the listener.
@@ -42,11 +54,13 @@ pub struct Plan<'a> {
 type Edit = fn(&mut Map<String, Value>, &Plan<'_>) -> Result<(), Error>;
 
 /// In order. Later edits may rely on earlier ones; each is safe to repeat.
-const EDITS: [Edit; 6] = [
+const EDITS: [Edit; 8] = [
     devices::remove_foreign,
+    environment::add,
     environment::hide_from_other_hooks,
     devices::add_nodes,
     devices::add_mounts,
+    procfs::mask,
     seccomp::install,
     mark,
 ];

@@ -64,6 +64,7 @@ fn edited_with(grant: &Grant, spec: &Value, other_cards: OtherCards) -> Result<V
     let plan = Plan {
         grant,
         mounts: &mounts,
+        additions: &Additions::default(),
         uvm_major: Some(511),
         listener: Path::new(LISTENER),
         seccomp: &seccomp,

@@ -70,6 +70,23 @@ pub(crate) fn of_container(
     Ok(findings)
 }
 
+/// What a file of the host leads to that is bound into a container, read-only, beside what its engine gives it.
+pub(crate) fn of_file(
+    spec: &Value,
+    (source, target): (&Path, &Path),
+    state_dir: &Path,
+    host: &dyn HostFiles,
+) -> Result<Option<Weakness>, Error> {
+    let mut root = spec::object(spec, "")?.clone();
+    let mount = serde_json::json!({"type": "bind", "source": source, "destination": target, "options": ["bind", "ro"]});
+    root.insert("mounts".to_owned(), Value::Array(vec![mount]));
+    let namespaces = Namespaces::read(&root, host)?;
+    let findings = mounts::findings(&root, &namespaces, state_dir, host)?;
+    // What its root is was judged with the spec.
+    let found = findings.into_iter().find(|finding| finding.key == "mounts");
+    Ok(found.map(|finding| finding.weakness))
+}
+
 /// Looks through the process spec of an exec. `container`: the spec that its container was made from; without one it is
 /// taken to have no user namespace.
 pub(crate) fn of_exec(

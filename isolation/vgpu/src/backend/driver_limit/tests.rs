@@ -97,6 +97,8 @@ impl TestHost {
         config.backend.limits_program = Some(program);
         config.backend.nvml_library = Some(library);
         config.backend.cgroup_root = root.to_owned();
+        // A played driver has no files.
+        config.driver.libraries = crate::config::LibrarySource::None;
         let version = "615.71.09";
         let host = Host {
             driver: DriverSpec::Kernel,

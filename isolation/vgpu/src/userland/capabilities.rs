@@ -1,0 +1,165 @@
+//! `NVIDIA_DRIVER_CAPABILITIES`: which of the driver's libraries a container wants.
+//!
+//! An image's own variable cannot be told from the caller's, and need not be: every capability is files of the driver
+//! alone, no node and no privilege. `NVIDIA_VISIBLE_DEVICES` is not read: cards are granted, not named.
+
+use super::error::{Error, cut};
+use crate::spec;
+
+/// The variable, as NVIDIA's container toolkit documents it.
+const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
+
+/// What a library, program or file of the driver is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Capability {
+    /// CUDA and OpenCL.
+    Compute,
+    /// NVML and nvidia-smi.
+    Utility,
+    /// OpenGL, EGL, Vulkan, OptiX.
+    Graphics,
+    /// The video engines.
+    Video,
+    /// X11 on the card. Its nodes (`/dev/nvidia-modeset`, `/dev/dri`) are not given; its libraries are those of graphics.
+    Display,
+    /// NGX.
+    Ngx,
+    /// The 32-bit libraries of the other capabilities.
+    Compat32,
+}
+
+impl Capability {
+    const ALL: [Self; 7] = [
+        Self::Compute,
+        Self::Utility,
+        Self::Graphics,
+        Self::Video,
+        Self::Display,
+        Self::Ngx,
+        Self::Compat32,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Compute => "compute",
+            Self::Utility => "utility",
+            Self::Graphics => "graphics",
+            Self::Video => "video",
+            Self::Display => "display",
+            Self::Ngx => "ngx",
+            Self::Compat32 => "compat32",
+        }
+    }
+}
+
+/// What a container wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Capabilities(Vec<Capability>);
+
+impl Capabilities {
+    /// NVIDIA's default: compute and utility.
+    pub(crate) fn by_default() -> Self {
+        Self(vec![Capability::Compute, Capability::Utility])
+    }
+
+    /// Everything.
+    pub(crate) fn all() -> Self {
+        Self(Capability::ALL.to_vec())
+    }
+
+    /// The last value in the container's environment; absent or empty: the default.
+    pub(crate) fn of_container(container: &serde_json::Value) -> Result<Self, crate::Error> {
+        let environment = spec::environment(container)?;
+        let value = environment.iter().rfind(|(name, _)| *name == VARIABLE);
+        Ok(value.map_or_else(|| Ok(Self::by_default()), |(_, value)| Self::parse(value))?)
+    }
+
+    fn parse(value: &str) -> Result<Self, Error> {
+        let mut wanted = Vec::new();
+        for word in value
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+        {
+            let known = Capability::ALL.into_iter().find(|one| one.name() == word);
+            match known {
+                Some(capability) => wanted.push(capability),
+                None if word == "all" => wanted.extend(Capability::ALL),
+                None => {
+                    return Err(Error::Capability {
+                        value: cut(value),
+                        word: cut(word),
+                        allowed: Capability::ALL
+                            .iter()
+                            .map(|capability| capability.name())
+                            .chain(["all"])
+                            .collect::<Vec<_>>()
+                            .join(", "),
+                    });
+                }
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(Self::by_default());
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        Ok(Self(wanted))
+    }
+
+    pub(crate) fn has(&self, capability: Capability) -> bool {
+        self.0.contains(&capability)
+    }
+
+    /// Whether one of these is wanted.
+    pub(crate) fn has_any(&self, capabilities: &[Capability]) -> bool {
+        capabilities.iter().any(|one| self.has(*one))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(values: &[&str]) -> Result<Vec<&'static str>, String> {
+        let environment: Vec<String> = values.iter().map(|v| format!("{VARIABLE}={v}")).collect();
+        Capabilities::of_container(&json!({"process": {"env": environment}}))
+            .map(|found| found.0.iter().map(|one| one.name()).collect())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn words_are_read_as_nvidia_documents_them() {
+        let default = Ok(vec!["compute", "utility"]);
+        assert_eq!(of(&[]), default);
+        assert_eq!(of(&[""]), default);
+        assert_eq!(of(&[" , "]), default);
+        assert_eq!(of(&["utility"]), Ok(vec!["utility"]));
+        assert_eq!(of(&["video, compute,video"]), Ok(vec!["compute", "video"]));
+        assert_eq!(of(&["compute", "utility"]), Ok(vec!["utility"]));
+        let all = [
+            "compute", "utility", "graphics", "video", "display", "ngx", "compat32",
+        ];
+        assert_eq!(of(&["all"]), Ok(all.to_vec()));
+        assert_eq!(of(&["utility,all"]), Ok(all.to_vec()));
+    }
+
+    #[test]
+    fn an_unknown_word_is_named_with_those_that_are_allowed() {
+        for value in ["compute,cuda", "Compute", "all;utility"] {
+            let error = of(&[value]).unwrap_err();
+            for part in [
+                "NVIDIA_DRIVER_CAPABILITIES",
+                value,
+                "compute, utility",
+                "compat32, all",
+            ] {
+                assert!(error.contains(part), "{error:?} lacks {part:?}");
+            }
+        }
+        let long = of(&[&"x".repeat(1 << 16)]).unwrap_err();
+        assert!(long.len() < 1000, "{}", long.len());
+    }
+}
