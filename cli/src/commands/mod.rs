@@ -7,6 +7,8 @@ mod doctor;
 #[cfg(feature = "nvml")]
 mod events;
 #[cfg(feature = "nvml")]
+mod install;
+#[cfg(feature = "nvml")]
 mod metrics;
 #[cfg(feature = "nvml")]
 mod ps;
@@ -72,6 +74,12 @@ enum Command {
     /// Replace the brokers of running containers by the installed program, one at a time, while their calls wait.
     #[cfg(feature = "nvml")]
     Upgrade(upgrade::Options),
+    /// Tell containerd, docker, podman and CRI-O of the runtime; shows what is changed, and what to reload.
+    #[cfg(feature = "nvml")]
+    Install(Box<install::InstallOptions>),
+    /// Take out of the engines' files what `install` put there.
+    #[cfg(feature = "nvml")]
+    Uninstall(Box<install::UninstallOptions>),
     /// Run a plain process in a slice, without any engine.
     #[cfg(feature = "nvml")]
     Run(Box<run::Options>),
@@ -145,6 +153,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Metrics => metrics::run(),
         Command::Set(options) => set::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),
+        Command::Install(options) => install::install(&options),
+        Command::Uninstall(options) => install::uninstall(&options),
         Command::Run(options) => run::run(&options),
         Command::RunInside { plan } => run::inside(&plan),
         Command::WithParent { command } => run::with_parent(&command),

@@ -1,0 +1,437 @@
+//! An engine's own check of its configuration, on a copy: nothing is in its place yet.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::change::{Change, Document, Format};
+use super::engine::{self, Engine, Version};
+use super::plan::{self, AsDefault, Wish};
+
+/// What became of an engine's check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(super) enum Checked {
+    /// It accepts the new configuration.
+    Passed { command: String },
+    /// It could not be asked, and why.
+    NotRun { reason: String },
+}
+
+/// Files by the path that the engine sees; `None`: no file.
+pub(super) type Tree = BTreeMap<String, Option<String>>;
+
+/// What is checked.
+pub(super) struct Subject<'a> {
+    pub(super) engine: Engine,
+    pub(super) root: &'a Path,
+    pub(super) program: Option<&'a Path>,
+    pub(super) version: Option<Version>,
+    /// The engine's files as they are.
+    pub(super) before: &'a Tree,
+    /// As they are to be.
+    pub(super) after: &'a Tree,
+    /// `None`: the runtime is taken out.
+    pub(super) wish: Option<&'a Wish>,
+    /// The runtimes that are taken out.
+    pub(super) gone: &'a [String],
+}
+
+/// Asks the engine.
+///
+/// # Errors
+/// It refuses the new configuration; or reads something else from it than is meant.
+pub(super) fn check(subject: &Subject<'_>) -> anyhow::Result<Checked> {
+    let Some(program) = subject.program else {
+        return Ok(not_run(format!(
+            "no {} below {}",
+            subject.engine.program(),
+            subject.root.display()
+        )));
+    };
+    match subject.engine {
+        Engine::Containerd => containerd(subject, program),
+        Engine::Docker => docker(subject, program),
+        Engine::Podman => podman(subject, program),
+        Engine::Crio => crio(subject, program),
+        Engine::PodmanHook => Ok(not_run(
+            "podman reads hooks when it creates a container, and has no check of them".to_owned(),
+        )),
+    }
+}
+
+fn not_run(reason: String) -> Checked {
+    Checked::NotRun { reason }
+}
+
+/// What containerd reads from a configuration, its own defaults included. `None`: there is no file, which 1.x can only be
+/// asked about in its own place.
+pub(super) fn containerd_reads(
+    root: &Path,
+    program: &Path,
+    tree: &Tree,
+) -> anyhow::Result<Result<Value, String>> {
+    let stage = tempfile::tempdir().context("a folder for the check")?;
+    let main = tree.get(plan::CONTAINERD_MAIN).cloned().flatten();
+    let path = stage_containerd(root, stage.path(), main.as_deref().unwrap_or(""), tree)?;
+    let mut command = Command::new(program);
+    command.arg("--config").arg(&path).args(["config", "dump"]);
+    let said = engine::run(&mut command)?;
+    if let Some(problem) = said.problem() {
+        return Ok(Err(problem));
+    }
+    let document = Document::parse(Format::Toml, &said.stdout)
+        .with_context(|| format!("what `{}` prints", said.line))?;
+    Ok(Ok(document.value()?))
+}
+
+/// A copy of the main file whose imports lead to copies.
+fn stage_containerd(root: &Path, stage: &Path, main: &str, tree: &Tree) -> anyhow::Result<PathBuf> {
+    let place = |path: &str| stage.join(path.trim_start_matches('/'));
+    let mut document = toml_edit::DocumentMut::new();
+    if !main.trim().is_empty() {
+        document = main.parse().context(plan::CONTAINERD_MAIN)?;
+    }
+    let imports: Vec<String> = document
+        .get("imports")
+        .and_then(toml_edit::Item::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|element| element.as_str().map(plan::absolute))
+        .collect();
+    for pattern in &imports {
+        let (folder, _) = pattern.rsplit_once('/').unwrap_or(("", pattern));
+        fs::create_dir_all(place(folder))?;
+        let there = fs::read_dir(root.join(folder.trim_start_matches('/')));
+        for entry in there.into_iter().flatten() {
+            let entry = entry?;
+            let seen = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if !tree.contains_key(&seen) && entry.path().is_file() {
+                fs::copy(entry.path(), place(&seen))
+                    .with_context(|| format!("copy {}", entry.path().display()))?;
+            }
+        }
+    }
+    for (path, text) in tree {
+        if let (Some(text), true) = (text, path != plan::CONTAINERD_MAIN) {
+            let to = place(path);
+            fs::create_dir_all(to.parent().unwrap_or(stage))?;
+            fs::write(to, text)?;
+        }
+    }
+    if !imports.is_empty() {
+        let staged: toml_edit::Array = imports
+            .iter()
+            .map(|pattern| place(pattern).display().to_string())
+            .collect();
+        document.insert("imports", toml_edit::value(staged));
+    }
+    let path = place(plan::CONTAINERD_MAIN);
+    fs::create_dir_all(path.parent().unwrap_or(stage))?;
+    // 1.x takes a file without a version for one of version 1, and says so; an empty one is meant as its defaults.
+    if document.is_empty() {
+        document.insert("version", toml_edit::value(2));
+    }
+    fs::write(&path, document.to_string())?;
+    Ok(path)
+}
+
+fn containerd(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
+    let command = format!("{} config dump", program.display());
+    let reads = |tree| containerd_reads(subject.root, program, tree);
+    let after = match reads(subject.after)? {
+        Ok(after) => after,
+        Err(problem) => bail!("containerd refuses the new configuration: {problem}"),
+    };
+    let before = match reads(subject.before)? {
+        Ok(before) => before,
+        // The new one passes; the old one could not be read.
+        Err(_) => return Ok(Checked::Passed { command }),
+    };
+    for name in subject.gone {
+        if handler(&after, name).is_some() {
+            bail!("containerd still has a runtime {name:?} from elsewhere than cgpu's entries");
+        }
+    }
+    if let Some(wish) = subject.wish {
+        let path = handler(&after, &wish.runtime)
+            .and_then(|handler| handler.get("runtime_path"))
+            .and_then(Value::as_str);
+        if path != Some(wish.program(plan::SHIM).as_str()) {
+            bail!(
+                "containerd would not see the runtime {:?}: a file that {} imports replaces its section",
+                wish.runtime,
+                plan::CONTAINERD_MAIN
+            );
+        }
+        if wish.as_default == AsDefault::Yes && default_of(&after) != Some(&wish.runtime) {
+            bail!(
+                "containerd would have {} as default runtime: another file sets it",
+                default_of(&after).unwrap_or("none")
+            );
+        }
+        let mut lost = Vec::new();
+        losses(&before, &after, &mut Vec::new(), &mut lost);
+        // What the install is for, and what an earlier one set and this one does not.
+        let ours = |lost: &str| {
+            let of_default = lost.ends_with(".default_runtime_name");
+            let of_runtime = |name: &String| lost.contains(&format!("runtimes.{name}"));
+            lost == "imports"
+                || of_default && wish.as_default == AsDefault::Yes
+                || of_default && default_of(&before).is_some_and(|name| is_ours(&before, name))
+                || of_runtime(&wish.runtime)
+                || subject.gone.iter().any(of_runtime)
+        };
+        lost.retain(|lost| !ours(lost));
+        if !lost.is_empty() {
+            bail!(
+                "containerd would read other values than now for {}",
+                lost.join(", ")
+            );
+        }
+    }
+    Ok(Checked::Passed { command })
+}
+
+fn cri(dump: &Value, version: i64) -> Option<&Value> {
+    plan::section(version)
+        .into_iter()
+        .try_fold(dump, |at, name| at.get(name))
+}
+
+fn handler<'a>(dump: &'a Value, name: &str) -> Option<&'a Value> {
+    [3, 2]
+        .into_iter()
+        .find_map(|version| cri(dump, version)?.get("runtimes")?.get(name))
+}
+
+fn default_of(dump: &Value) -> Option<&str> {
+    [3, 2]
+        .into_iter()
+        .find_map(|version| cri(dump, version)?.get("default_runtime_name")?.as_str())
+}
+
+fn is_ours(dump: &Value, name: &str) -> bool {
+    handler(dump, name)
+        .and_then(|handler| handler.get("runtime_path"))
+        .and_then(Value::as_str)
+        .is_some_and(|path| path.ends_with(plan::SHIM))
+}
+
+/// The keys whose value in `before` is not in `after`. A default that is spelt out is as good as an absent key.
+fn losses(before: &Value, after: &Value, at: &mut Vec<String>, lost: &mut Vec<String>) {
+    match before {
+        Value::Object(members) => {
+            for (name, value) in members {
+                at.push(name.clone());
+                losses(value, after.get(name).unwrap_or(&Value::Null), at, lost);
+                at.pop();
+            }
+        }
+        other if other == after => {}
+        other if is_empty(other) && is_empty(after) => {}
+        _ => lost.push(at.join(".")),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(elements) => elements.is_empty(),
+        Value::Object(members) => members.is_empty(),
+    }
+}
+
+/// The first dockerd with `--validate`.
+const WITH_VALIDATE: Version = Version(23, 0);
+
+fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
+    if subject.version < Some(WITH_VALIDATE) {
+        let version = subject
+            .version
+            .map_or_else(|| "this".to_owned(), |version| version.to_string());
+        return Ok(not_run(format!(
+            "dockerd {version} has no --validate (23.0 and later have)"
+        )));
+    }
+    let validate = |tree: &Tree| {
+        let stage = tempfile::tempdir().context("a folder for the check")?;
+        let path = stage.path().join("daemon.json");
+        let text = tree.get(plan::DAEMON_JSON).cloned().flatten();
+        fs::write(&path, text.as_deref().unwrap_or("{}\n"))?;
+        let mut command = with_own_folder(program);
+        command.args(["--validate", "--config-file"]).arg(&path);
+        let said = engine::run(&mut command)?;
+        let shown = path.display().to_string();
+        anyhow::Ok(
+            said.problem()
+                .map(|problem| problem.replace(&shown, plan::DAEMON_JSON)),
+        )
+    };
+    let command = format!("{} --validate", program.display());
+    match validate(subject.after)? {
+        None => Ok(Checked::Passed { command }),
+        // What it says of the file as it is cannot come from the change.
+        Some(problem) if validate(subject.before)?.as_ref() == Some(&problem) => Ok(not_run(
+            format!("dockerd says the same of the file as it is now: {problem}"),
+        )),
+        Some(problem) => bail!("dockerd refuses the new configuration: {problem}"),
+    }
+}
+
+fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
+    let Some(text) = subject.after.get(plan::CONTAINERS_CONF).cloned().flatten() else {
+        return Ok(not_run("nothing of the file is left to be read".to_owned()));
+    };
+    let stage = tempfile::tempdir().context("a folder for the check")?;
+    let file = stage.path().join("containers.conf");
+    let mut command = with_own_folder(program);
+    command.env("CONTAINERS_CONF", &file);
+    // A store of its own: the host's is neither locked nor made by a check.
+    for option in ["--root", "--runroot", "--tmpdir"] {
+        command
+            .arg(option)
+            .arg(stage.path().join(option.trim_start_matches('-')));
+    }
+    command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]);
+    let mut staged = text;
+    if let Some(wish) = subject.wish {
+        // Podman looks for the program, which stands below the root.
+        let path = subject
+            .root
+            .join(wish.program(plan::WRAPPER).trim_start_matches('/'));
+        let at = ["engine", "runtimes", wish.runtime.as_str()];
+        let there = Change::set(&at, serde_json::json!([path]));
+        staged = super::change::changed(Format::Toml, &staged, &[there])?.0;
+        command.args(["--runtime", &wish.runtime]);
+    }
+    fs::write(&file, staged)?;
+    command.args(["info", "--format", "{{.Host.OCIRuntime.Name}}"]);
+    let said = engine::run(&mut command)?;
+    let shown = file.display().to_string();
+    if let Some(problem) = said.problem() {
+        let problem = problem.replace(&shown, plan::CONTAINERS_CONF);
+        // A store that cannot be opened here says nothing about the file.
+        let mut bare = with_own_folder(program);
+        fs::write(&file, "")?;
+        bare.args(command.get_args().filter(|word| {
+            subject
+                .wish
+                .is_none_or(|wish| *word != "--runtime" && word.to_string_lossy() != wish.runtime)
+        }))
+        .env("CONTAINERS_CONF", &file);
+        if engine::run(&mut bare)?.problem().is_some() {
+            return Ok(not_run(format!("podman cannot be asked here: {problem}")));
+        }
+        bail!("podman refuses the new configuration: {problem}");
+    }
+    if let Some(wish) = subject.wish
+        && said.stdout.trim() != wish.runtime
+    {
+        bail!(
+            "podman would not see the runtime {:?}; it says {:?}",
+            wish.runtime,
+            said.everything().trim()
+        );
+    }
+    Ok(Checked::Passed {
+        command: format!("{} info", program.display()),
+    })
+}
+
+fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
+    const MAIN: &str = "/etc/crio/crio.conf";
+    const FOLDER: &str = "/etc/crio/crio.conf.d";
+    let ask = |tree: &Tree| {
+        let stage = tempfile::tempdir().context("a folder for the check")?;
+        let main = stage.path().join("crio.conf");
+        let folder = stage.path().join("crio.conf.d");
+        fs::create_dir(&folder)?;
+        let own = |path: &str| subject.root.join(path.trim_start_matches('/'));
+        match fs::copy(own(MAIN), &main) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => fs::write(&main, "")?,
+            other => drop(other.context("copy crio.conf")?),
+        }
+        for entry in fs::read_dir(own(FOLDER)).into_iter().flatten() {
+            let entry = entry?;
+            let seen = format!("{FOLDER}/{}", entry.file_name().to_string_lossy());
+            if !tree.contains_key(&seen) && entry.path().is_file() {
+                fs::copy(entry.path(), folder.join(entry.file_name()))?;
+            }
+        }
+        for (path, text) in tree {
+            if let (Some(text), Some((_, name))) = (text, path.rsplit_once('/')) {
+                fs::write(folder.join(name), text)?;
+            }
+        }
+        let mut command = with_own_folder(program);
+        command
+            .arg("--config")
+            .arg(&main)
+            .arg("--config-dir")
+            .arg(&folder)
+            .arg("config");
+        let said = engine::run(&mut command)?;
+        let shown = stage.path().display().to_string();
+        anyhow::Ok((
+            said.problem()
+                .map(|problem| problem.replace(&shown, "/etc/crio")),
+            said.stdout,
+        ))
+    };
+    let command = format!("{} config", program.display());
+    match ask(subject.after)? {
+        (None, read) => {
+            if let Some(wish) = subject.wish
+                && !read.contains(&format!("crio.runtime.runtimes.{}", wish.runtime))
+            {
+                bail!("CRI-O would not see the runtime {:?}", wish.runtime);
+            }
+            Ok(Checked::Passed { command })
+        }
+        (Some(problem), _) if ask(subject.before)?.0.as_ref() == Some(&problem) => Ok(not_run(
+            format!("crio says the same of its configuration as it is now: {problem}"),
+        )),
+        (Some(problem), _) => bail!("CRI-O refuses the new configuration: {problem}"),
+    }
+}
+
+/// An engine's helpers stand beside it (`docker-proxy`, `conmon`).
+fn with_own_folder(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    let mut folders: Vec<PathBuf> = program.parent().map(Path::to_owned).into_iter().collect();
+    folders.extend(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    ));
+    if let Ok(path) = std::env::join_paths(folders) {
+        command.env("PATH", path);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_lost_or_changed_is_named_and_a_default_is_not() {
+        let before =
+            json!({"a": {"pause": "mine", "empty": "", "list": [], "deep": {"n": 1}}, "gone": 2});
+        let mut lost = Vec::new();
+        losses(&before, &before, &mut Vec::new(), &mut lost);
+        assert!(lost.is_empty());
+        let after = json!({"a": {"pause": "other", "deep": {"n": 1, "more": 2}}});
+        losses(&before, &after, &mut Vec::new(), &mut lost);
+        assert_eq!(lost, ["a.pause", "gone"]);
+    }
+}

@@ -1,0 +1,258 @@
+//! The engines that cgpu is installed for: their names, where their programs are, which version they are of.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+/// An engine, or a second way into one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Engine {
+    Containerd,
+    Docker,
+    Podman,
+    Crio,
+    /// Podman with its own runtime, through a hook.
+    PodmanHook,
+}
+
+impl Engine {
+    /// Those that are looked for when none is named.
+    pub(super) const FOUND: [Self; 4] = [Self::Containerd, Self::Docker, Self::Podman, Self::Crio];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Crio => "crio",
+            Self::PodmanHook => "podman-hook",
+        }
+    }
+
+    /// The program that reads the configuration.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Docker => "dockerd",
+            Self::Podman | Self::PodmanHook => "podman",
+            Self::Crio => "crio",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Major and minor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(pub(super) u32, pub(super) u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.0, self.1)
+    }
+}
+
+/// `NAME` or `NAME@VERSION` of `--engine`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) engine: Engine,
+    /// Given where the program is not there to be asked.
+    pub(super) version: Option<Version>,
+}
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, version) = match text.split_once('@') {
+            Some((name, version)) => (name, Some(version)),
+            None => (text, None),
+        };
+        let all = [
+            Engine::Containerd,
+            Engine::Docker,
+            Engine::Podman,
+            Engine::Crio,
+            Engine::PodmanHook,
+        ];
+        let engine = all
+            .into_iter()
+            .find(|engine| engine.name() == name)
+            .ok_or_else(|| {
+                format!(
+                    "no engine {name:?}; it is one of {}",
+                    all.map(Engine::name).join(", ")
+                )
+            })?;
+        let version = match version {
+            None => None,
+            Some(text) => {
+                let mut parts = text.split('.');
+                let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok());
+                match (number(parts.next()), parts.next()) {
+                    (Some(major), None) => Some(Version(major, 0)),
+                    (Some(major), minor) => match number(minor) {
+                        Some(minor) => Some(Version(major, minor)),
+                        None => return Err(format!("{text:?} is no version; e.g. {name}@2.1")),
+                    },
+                    (None, _) => return Err(format!("{text:?} is no version; e.g. {name}@2.1")),
+                }
+            }
+        };
+        Ok(Self { engine, version })
+    }
+}
+
+/// Where programs are looked for below a root.
+const FOLDERS: [&str; 6] = [
+    "usr/local/sbin",
+    "usr/local/bin",
+    "usr/sbin",
+    "usr/bin",
+    "sbin",
+    "bin",
+];
+
+/// An engine's program below a root; on this host in `PATH` as well.
+pub(super) fn find(root: &Path, program: &str) -> Option<PathBuf> {
+    let own = FOLDERS.iter().map(|folder| root.join(folder));
+    let path = std::env::var_os("PATH").filter(|_| root == Path::new("/"));
+    let path: Vec<PathBuf> = path.iter().flat_map(std::env::split_paths).collect();
+    own.chain(path)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+}
+
+/// Asks a program for its version.
+pub(super) fn version_of(program: &Path) -> anyhow::Result<Version> {
+    let said = run(Command::new(program).arg("--version"))?;
+    if let Some(problem) = said.problem() {
+        bail!("{} --version: {problem}", program.display());
+    }
+    said.stdout
+        .split([' ', '\n', ',', '~', '+', '-'])
+        .find_map(|word| {
+            let mut parts = word.trim_start_matches('v').split('.');
+            Some(Version(
+                parts.next()?.parse().ok()?,
+                parts.next()?.parse().ok()?,
+            ))
+        })
+        .with_context(|| {
+            format!(
+                "{} --version says no version: {:?}",
+                program.display(),
+                said.stdout.trim()
+            )
+        })
+}
+
+/// What a program said.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) line: String,
+    code: Option<i32>,
+    pub(super) stdout: String,
+    stderr: String,
+}
+
+impl Said {
+    /// Why it failed, in its own last words; `None` when it did not.
+    pub(super) fn problem(&self) -> Option<String> {
+        if self.code == Some(0) {
+            return None;
+        }
+        let words = [&self.stderr, &self.stdout]
+            .into_iter()
+            .flat_map(|text| text.lines().rev())
+            .map(str::trim)
+            .find(|line| !line.is_empty() && !line.contains("--help'"));
+        Some(match (words, self.code) {
+            (Some(words), _) => words.to_owned(),
+            (None, Some(code)) => format!("ended with {code} and said nothing"),
+            (None, None) => "was ended by a signal and said nothing".to_owned(),
+        })
+    }
+
+    /// All that it said.
+    pub(super) fn everything(&self) -> String {
+        format!("{}{}", self.stdout, self.stderr)
+    }
+}
+
+/// How long an engine's own check may take.
+const CHECK_LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs a program to its end, or ends it after a minute.
+pub(super) fn run(command: &mut Command) -> anyhow::Result<Said> {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(
+        command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned()),
+    );
+    let line = words.join(" ");
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start `{line}`"))?;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id())?);
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || drop(ended.send(child.wait_with_output())));
+    let output = match end.recv_timeout(CHECK_LIMIT) {
+        Ok(output) => output.with_context(|| format!("run `{line}`"))?,
+        Err(_) => {
+            // Not reaped before the thread has its end, so the number is still its own.
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)
+                .with_context(|| format!("end `{line}`"))?;
+            bail!("`{line}` did not end within {} s", CHECK_LIMIT.as_secs());
+        }
+    };
+    Ok(Said {
+        line,
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_named_with_or_without_its_version() {
+        let asked: Asked = "containerd@1.7".parse().unwrap();
+        assert_eq!(
+            (asked.engine, asked.version),
+            (Engine::Containerd, Some(Version(1, 7)))
+        );
+        assert_eq!(
+            "docker@28.5.2".parse::<Asked>().unwrap().version,
+            Some(Version(28, 5))
+        );
+        assert_eq!("podman-hook".parse::<Asked>().unwrap().version, None);
+        for (text, said) in [
+            ("dokcer", "it is one of containerd, docker"),
+            ("docker@new", "docker@2.1"),
+            ("docker@2.x", "no version"),
+            ("", "no engine \"\""),
+        ] {
+            let error = text.parse::<Asked>().unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! `cgpu install` and `cgpu uninstall`: tells engines of cgpu's runtime, and takes it back.
+//!
+//! ```text
+//!   engine (which, what version) ─► plan (files and changes) ─► change (json_text, toml_text: new texts)
+//!                                                                  │
+//!   report (diff, notes, what to reload) ◄─ transaction ◄─ check (the engine's own, on a copy)
+//!                                               │
+//!                                               └─► journal (what was done, the originals), place (one step a file)
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use self::engine::{Asked, Engine};
+use self::journal::{Journal, Phase};
+use self::place::{RealDisk, Writer};
+use self::plan::{AsDefault, Wish};
+use self::report::{Action, Report};
+use self::transaction::{Site, Work};
+use super::Form;
+
+mod change;
+mod check;
+mod engine;
+mod journal;
+mod json_text;
+mod place;
+mod plan;
+mod report;
+#[cfg(test)]
+mod tests;
+mod toml_text;
+mod transaction;
+
+/// The options of both.
+#[derive(Debug, Args)]
+pub(super) struct Common {
+    /// containerd, docker, podman, crio, podman-hook; several with commas. NAME@VERSION where its program is not there to
+    /// be asked. Default: those found; of `uninstall`: all that are installed.
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
+    engine: Vec<Asked>,
+    /// Another file system's top, for images and packages.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Show what would be done, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Let the engines read their configuration again. Otherwise it is said how.
+    #[arg(long)]
+    restart: bool,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// The options of `cgpu install`.
+#[derive(Debug, Args)]
+pub(super) struct InstallOptions {
+    #[command(flatten)]
+    common: Common,
+    /// The runtime's name, for `docker run --runtime NAME`, `podman --runtime NAME` and a RuntimeClass's handler.
+    #[arg(long, value_name = "NAME", default_value = "cgpu", value_parser = runtime_name)]
+    runtime: String,
+    /// Make it the runtime of containers that name none. Those that ask for no GPU are plain runc then as well.
+    #[arg(long)]
+    default: bool,
+    /// The folder of cgpu's programs, as the engines see it. Default: this program's; with --root /usr/bin.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+}
+
+/// The options of `cgpu uninstall`.
+#[derive(Debug, Args)]
+pub(super) struct UninstallOptions {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// A name that every engine takes, a RuntimeClass included.
+fn runtime_name(text: &str) -> Result<String, String> {
+    let label = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-'
+    };
+    let taken = ["runc", "crun", "runsc", "kata", "nvidia"];
+    if taken.contains(&text) {
+        return Err(format!("{text:?} is another runtime's name"));
+    }
+    if text.is_empty()
+        || text.len() > 63
+        || !text.chars().all(label)
+        || text.starts_with('-')
+        || text.ends_with('-')
+    {
+        return Err(
+            "a name is 1 to 63 of a-z, 0-9 and -, with no - at its ends, as a RuntimeClass's handler"
+                .to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn install(options: &InstallOptions) -> anyhow::Result<ExitCode> {
+    let common = &options.common;
+    let site = site(common)?;
+    let programs = match &options.programs {
+        Some(folder) if folder.is_absolute() => folder.clone(),
+        Some(folder) => bail!("--programs {}: it must be absolute", folder.display()),
+        None if site.root == Path::new("/") => std::env::current_exe()
+            .context("this program's own path")?
+            .parent()
+            .map(Path::to_owned)
+            .context("this program's folder")?,
+        None => PathBuf::from("/usr/bin"),
+    };
+    let wish = Wish {
+        runtime: options.runtime.clone(),
+        as_default: if options.default {
+            AsDefault::Yes
+        } else {
+            AsDefault::No
+        },
+        programs: programs
+            .into_os_string()
+            .into_string()
+            .map_err(|path| anyhow::anyhow!("the folder {} is not UTF-8", path.display()))?,
+    };
+    let plan = |journal: &Journal| transaction::plan_install(&site, journal, &common.engine, &wish);
+    act(&site, common, Action::Install, Some(&wish.runtime), plan)
+}
+
+pub(super) fn uninstall(options: &UninstallOptions) -> anyhow::Result<ExitCode> {
+    let common = &options.common;
+    let site = site(common)?;
+    let plan = |journal: &Journal| transaction::plan_uninstall(&site, journal, &common.engine);
+    act(&site, common, Action::Uninstall, None, plan)
+}
+
+fn site(common: &Common) -> anyhow::Result<Site> {
+    let root = std::fs::canonicalize(&common.root)
+        .with_context(|| format!("--root {}", common.root.display()))?;
+    if !root.is_dir() {
+        bail!("--root {}: no folder", root.display());
+    }
+    if common.restart && root != Path::new("/") {
+        bail!("--restart is for this host's engines and cannot stand with --root");
+    }
+    if common.restart && !common.dry_run && engine::find(Path::new("/"), "systemctl").is_none() {
+        bail!("--restart needs systemctl, which is not here; without it the engines are named");
+    }
+    let mut engines: Vec<Engine> = common.engine.iter().map(|asked| asked.engine).collect();
+    engines.sort();
+    engines.dedup();
+    if engines.len() != common.engine.len() {
+        bail!("--engine names one twice");
+    }
+    Ok(Site { root })
+}
+
+fn act(
+    site: &Site,
+    common: &Common,
+    action: Action,
+    runtime: Option<&str>,
+    plan: impl Fn(&Journal) -> anyhow::Result<Vec<Work>>,
+) -> anyhow::Result<ExitCode> {
+    if common.dry_run {
+        let journal = Journal::read(&site.state())?;
+        let works = plan(&journal)?;
+        let mut report = Report::new(action, site, runtime, &journal, &works);
+        report.dry_run = true;
+        common.form.print(&report, Report::text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let disk = RealDisk;
+    let writer = Writer::new(&disk);
+    let (lock, made) = transaction::lock(site, &writer)?;
+    let done = Journal::read(&site.state()).and_then(|journal| {
+        let works = plan(&journal)?;
+        let unfinished = journal.phase == Phase::Changing;
+        let needed = unfinished || works.iter().any(|work| work.needs_applying(&journal));
+        if needed {
+            transaction::apply(site, &writer, &journal, &works, &made)?;
+        }
+        Ok((Report::new(action, site, runtime, &journal, &works), needed))
+    });
+    let (mut report, applied) = match done {
+        Ok(done) => done,
+        Err(error) => {
+            tidy(site, &writer, &made)?;
+            return Err(error);
+        }
+    };
+    if !applied {
+        tidy(site, &writer, &made)?;
+    }
+    drop(lock);
+    let mut code = ExitCode::SUCCESS;
+    if common.restart {
+        for engine in &mut report.engines {
+            if !restart(engine)? {
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    common.form.print(&report, Report::text)?;
+    Ok(code)
+}
+
+/// Where nothing is installed nothing of ours stays, the lock included.
+fn tidy(site: &Site, writer: &Writer<'_>, made: &[PathBuf]) -> anyhow::Result<()> {
+    let mut journal = Journal::read(&site.state())?;
+    if journal.files.is_empty() {
+        journal.folders.extend(made.iter().cloned());
+        transaction::settle(site, writer, journal)?;
+    }
+    Ok(())
+}
+
+/// Runs what makes an engine read its files again; whether that went well.
+fn restart(engine: &mut report::EngineReport) -> anyhow::Result<bool> {
+    let Some(line) = engine.then.clone() else {
+        return Ok(true);
+    };
+    let mut words = line.split(' ');
+    let program = words.next().context("a command has a program")?;
+    let said = engine::run(Command::new(program).args(words))?;
+    match said.problem() {
+        None => {
+            engine.then_done = true;
+            Ok(true)
+        }
+        Some(problem) => {
+            engine.notes.push(format!("`{line}` failed: {problem}"));
+            Ok(false)
+        }
+    }
+}

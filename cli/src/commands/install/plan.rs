@@ -1,0 +1,238 @@
+//! What each engine is to be told: files, and the changes in them. Pure: texts in, texts out.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::change::{Change, Document, Format};
+use super::engine::{Engine, Version};
+
+mod containerd;
+#[cfg(test)]
+mod tests;
+
+pub(super) use containerd::{DROP_IN, MAIN as CONTAINERD_MAIN, absolute, section};
+
+pub(super) const DAEMON_JSON: &str = "/etc/docker/daemon.json";
+pub(super) const CONTAINERS_CONF: &str = "/etc/containers/containers.conf.d/cgpu.conf";
+pub(super) const CRIO_CONF: &str = "/etc/crio/crio.conf.d/99-cgpu.conf";
+/// The folder of vendors' hooks, which every podman reads.
+pub(super) const HOOK_JSON: &str = "/usr/share/containers/oci/hooks.d/cgpu.json";
+
+pub(super) const SHIM: &str = "containerd-shim-cgpu-v2";
+pub(super) const WRAPPER: &str = "cgpu-runtime";
+pub(super) const HOOK: &str = "cgpu-hook";
+
+/// A hook without an environment of its own may get the container's (CVE-2025-23266).
+const HOOK_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a file of ours begins with.
+const HEADER: &str = "# Written by `cgpu install`; `cgpu uninstall` takes it out again.\n";
+
+/// Whether the runtime becomes the one of containers that name none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AsDefault {
+    Yes,
+    No,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    /// The runtime's name.
+    pub(super) runtime: String,
+    pub(super) as_default: AsDefault,
+    /// The folder of our programs, as the engine sees it.
+    pub(super) programs: String,
+}
+
+impl Wish {
+    pub(super) fn program(&self, name: &str) -> String {
+        format!("{}/{name}", self.programs.trim_end_matches('/'))
+    }
+}
+
+/// One file as it is to be.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// As the engine sees it, without the root.
+    pub(super) path: &'static str,
+    pub(super) format: Format,
+    /// What a file that is not there begins with.
+    pub(super) fresh: String,
+    pub(super) changes: Vec<Change>,
+}
+
+/// What one engine is to be told.
+#[derive(Debug, Clone)]
+pub(super) enum Plan {
+    /// In this order: after each file the engine's configuration is whole.
+    Files(Vec<Wanted>),
+    /// It needs nothing, or nothing would help; why.
+    Nothing(String),
+}
+
+/// The texts that a plan is made from, without what an earlier run did to them.
+pub(super) type Texts = BTreeMap<&'static str, Option<String>>;
+
+/// The files whose texts [`plan`] looks at.
+pub(super) fn files_of(engine: Engine) -> &'static [&'static str] {
+    match engine {
+        Engine::Containerd => &[DROP_IN, CONTAINERD_MAIN],
+        Engine::Docker => &[DAEMON_JSON],
+        Engine::Podman => &[CONTAINERS_CONF],
+        Engine::Crio => &[CRIO_CONF],
+        Engine::PodmanHook => &[HOOK_JSON],
+    }
+}
+
+/// The programs of ours that an engine starts.
+pub(super) fn programs_of(engine: Engine, version: Option<Version>) -> &'static [&'static str] {
+    match engine {
+        Engine::Containerd => &[SHIM],
+        Engine::Docker if version >= Some(DOCKER_WITH_SHIMS) => &[SHIM],
+        Engine::Docker | Engine::Podman | Engine::Crio => &[WRAPPER],
+        Engine::PodmanHook => &[HOOK],
+    }
+}
+
+/// The first docker whose `daemon.json` knows `runtimeType`.
+pub(super) const DOCKER_WITH_SHIMS: Version = Version(24, 0);
+
+/// What to tell an engine of this version. `effective`: containerd's configuration as it reads it, where it was asked.
+pub(super) fn plan(
+    engine: Engine,
+    version: Option<Version>,
+    wish: &Wish,
+    texts: &Texts,
+    effective: Option<&Value>,
+) -> anyhow::Result<Plan> {
+    let version = || {
+        version.with_context(|| {
+            format!(
+                "no {} is here to be asked for its version; name it: --engine {engine}@VERSION",
+                engine.program()
+            )
+        })
+    };
+    let text = |path: &'static str| texts.get(path).and_then(Option::as_deref);
+    let files = match engine {
+        Engine::Containerd => return containerd::plan(version()?, wish, texts, effective),
+        Engine::Docker => vec![docker(version()?, wish, text(DAEMON_JSON))?],
+        Engine::Podman => vec![podman(wish, text(CONTAINERS_CONF))?],
+        Engine::Crio => vec![crio(wish, text(CRIO_CONF))?],
+        Engine::PodmanHook => vec![podman_hook(wish)],
+    };
+    Ok(Plan::Files(files))
+}
+
+fn docker(version: Version, wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
+    if version < Version(20, 10) {
+        bail!("docker {version} is older than 20.10, the oldest that cgpu was run with");
+    }
+    let runtime = if version >= DOCKER_WITH_SHIMS {
+        json!({ "runtimeType": wish.program(SHIM) })
+    } else {
+        json!({ "path": wish.program(WRAPPER) })
+    };
+    let at = ["runtimes", wish.runtime.as_str()];
+    not_anothers(Format::Json, DAEMON_JSON, text, &at, wish)?;
+    let mut changes = vec![Change::set(&at, runtime)];
+    if wish.as_default == AsDefault::Yes {
+        changes.push(Change::set(&["default-runtime"], json!(wish.runtime)));
+    }
+    Ok(Wanted {
+        path: DAEMON_JSON,
+        format: Format::Json,
+        fresh: String::new(),
+        changes,
+    })
+}
+
+fn podman(wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
+    let at = ["engine", "runtimes", wish.runtime.as_str()];
+    not_anothers(Format::Toml, CONTAINERS_CONF, text, &at, wish)?;
+    let mut changes = vec![Change::set(&at, json!([wish.program(WRAPPER)]))];
+    if wish.as_default == AsDefault::Yes {
+        changes.push(Change::set(&["engine", "runtime"], json!(wish.runtime)));
+    }
+    Ok(Wanted {
+        path: CONTAINERS_CONF,
+        format: Format::Toml,
+        fresh: HEADER.to_owned(),
+        changes,
+    })
+}
+
+fn crio(wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
+    let at = ["crio", "runtime", "runtimes", wish.runtime.as_str()];
+    not_anothers(Format::Toml, CRIO_CONF, text, &at, wish)?;
+    let mut changes = Vec::new();
+    if wish.as_default == AsDefault::Yes {
+        changes.push(Change::set(
+            &["crio", "runtime", "default_runtime"],
+            json!(wish.runtime),
+        ));
+    }
+    changes.push(Change::set(
+        &at,
+        json!({ "runtime_path": wish.program(WRAPPER), "runtime_type": "oci" }),
+    ));
+    Ok(Wanted {
+        path: CRIO_CONF,
+        format: Format::Toml,
+        fresh: HEADER.to_owned(),
+        changes,
+    })
+}
+
+fn podman_hook(wish: &Wish) -> Wanted {
+    Wanted {
+        path: HOOK_JSON,
+        format: Format::Json,
+        fresh: String::new(),
+        changes: vec![
+            Change::set(&["version"], json!("1.0.0")),
+            Change::set(
+                &["hook"],
+                json!({ "path": wish.program(HOOK), "args": [HOOK, "precreate"], "env": [HOOK_PATH] }),
+            ),
+            Change::set(&["when"], json!({ "always": true })),
+            Change::set(&["stages"], json!(["precreate"])),
+        ],
+    }
+}
+
+/// Refuses a name that stands for another's runtime: it would be replaced.
+fn not_anothers(
+    format: Format,
+    file: &str,
+    text: Option<&str>,
+    at: &[&str],
+    wish: &Wish,
+) -> anyhow::Result<()> {
+    let Some(text) = text else { return Ok(()) };
+    let document = Document::parse(format, text).with_context(|| file.to_owned())?;
+    let there = document.at(at).with_context(|| file.to_owned())?;
+    match there {
+        Some(there) if !is_ours(&there) => bail!(
+            "{file} has a runtime {:?} of another kind, {there}: give cgpu's another name with --runtime",
+            wish.runtime
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a runtime's entry names one of our programs.
+fn is_ours(value: &Value) -> bool {
+    match value {
+        Value::String(text) => {
+            [SHIM, WRAPPER].contains(&text.rsplit('/').next().unwrap_or_default())
+                || text == "io.containerd.cgpu.v2"
+        }
+        Value::Array(elements) => elements.iter().any(is_ours),
+        Value::Object(members) => members.values().any(is_ours),
+        _ => false,
+    }
+}

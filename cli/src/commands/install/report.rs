@@ -1,0 +1,200 @@
+//! What `cgpu install` and `cgpu uninstall` say.
+
+use serde::Serialize;
+use similar::TextDiff;
+
+use super::check::Checked;
+use super::engine::Engine;
+use super::journal::{How, Journal, Phase};
+use super::transaction::{FileWork, Site, Work};
+use crate::model::JSON_VERSION;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Action {
+    Install,
+    Uninstall,
+}
+
+/// The document of `--json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    version: u32,
+    action: Action,
+    /// Nothing was done.
+    pub(super) dry_run: bool,
+    root: String,
+    /// The runtime's name, of an install.
+    runtime: Option<String>,
+    /// An earlier run had been killed; this one went on from there.
+    interrupted: bool,
+    pub(super) engines: Vec<EngineReport>,
+}
+
+/// One engine.
+#[derive(Debug, Serialize)]
+pub(super) struct EngineReport {
+    engine: Engine,
+    version: Option<String>,
+    state: State,
+    files: Vec<FileReport>,
+    check: Option<Checked>,
+    pub(super) notes: Vec<String>,
+    /// What makes the engine read its files again.
+    pub(super) then: Option<String>,
+    /// It was run.
+    pub(super) then_done: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Changed,
+    Unchanged,
+    Skipped,
+}
+
+#[derive(Debug, Serialize)]
+struct FileReport {
+    path: String,
+    action: FileAction,
+    /// A unified diff; empty for an unchanged file.
+    diff: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum FileAction {
+    Create,
+    Edit,
+    Remove,
+    /// The original is back, byte for byte.
+    Restore,
+    Unchanged,
+}
+
+impl Report {
+    pub(super) fn new(
+        action: Action,
+        site: &Site,
+        runtime: Option<&str>,
+        journal: &Journal,
+        works: &[Work],
+    ) -> Self {
+        Self {
+            version: JSON_VERSION,
+            action,
+            dry_run: false,
+            root: site.root.display().to_string(),
+            runtime: runtime.map(str::to_owned),
+            interrupted: journal.phase == Phase::Changing,
+            engines: works.iter().map(|work| engine(action, work)).collect(),
+        }
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut lines = Vec::new();
+        if self.interrupted {
+            lines.push(
+                "An earlier run was interrupted; this one starts from what it left.".to_owned(),
+            );
+        }
+        if self.engines.is_empty() {
+            lines.push("Nothing is installed.".to_owned());
+        }
+        for engine in &self.engines {
+            engine.say(&mut lines, self.dry_run);
+        }
+        if self.dry_run {
+            lines.push("Nothing was changed (--dry-run).".to_owned());
+        }
+        lines.join("\n")
+    }
+}
+
+fn engine(action: Action, work: &Work) -> EngineReport {
+    let state = match &work.skipped {
+        Some(_) => State::Skipped,
+        None if work.changes() => State::Changed,
+        None => State::Unchanged,
+    };
+    let then = match work.engine {
+        _ if state != State::Changed => None,
+        Engine::Containerd => Some("systemctl restart containerd"),
+        Engine::Docker => Some("systemctl reload docker"),
+        Engine::Crio => Some("systemctl restart crio"),
+        Engine::Podman | Engine::PodmanHook => None,
+    };
+    EngineReport {
+        engine: work.engine,
+        version: work.version.map(|version| version.to_string()),
+        state,
+        files: work.files.iter().map(|one| file(action, one)).collect(),
+        check: work.checked.clone(),
+        notes: work.skipped.iter().chain(&work.notes).cloned().collect(),
+        then: then.map(str::to_owned),
+        then_done: false,
+    }
+}
+
+fn file(action: Action, work: &FileWork) -> FileReport {
+    let before = work.before.as_ref().map(|found| found.text.as_str());
+    let after = work.after.as_deref();
+    let act = match (before, after) {
+        _ if before == after => FileAction::Unchanged,
+        (None, _) => FileAction::Create,
+        (_, None) => FileAction::Remove,
+        _ if action == Action::Uninstall && work.how == How::Exact => FileAction::Restore,
+        _ => FileAction::Edit,
+    };
+    let name = |side: &str, text: Option<&str>| match text {
+        Some(_) => format!("{side}{}", work.path),
+        None => "/dev/null".to_owned(),
+    };
+    let diff = if act == FileAction::Unchanged {
+        String::new()
+    } else {
+        TextDiff::from_lines(before.unwrap_or_default(), after.unwrap_or_default())
+            .unified_diff()
+            .header(&name("a", before), &name("b", after))
+            .to_string()
+    };
+    FileReport {
+        path: work.path.clone(),
+        action: act,
+        diff,
+    }
+}
+
+impl EngineReport {
+    fn say(&self, lines: &mut Vec<String>, dry_run: bool) {
+        let name = match &self.version {
+            Some(version) => format!("{} {version}", self.engine),
+            None => self.engine.to_string(),
+        };
+        let state = match (self.state, dry_run) {
+            (State::Changed, false) => "changed",
+            (State::Changed, true) => "would change",
+            (State::Unchanged, _) => "nothing to change",
+            (State::Skipped, _) => "left alone",
+        };
+        lines.push(format!("{name}: {state}"));
+        for file in &self.files {
+            lines.extend(file.diff.lines().map(|line| format!("    {line}")));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("  note: {note}")));
+        match &self.check {
+            Some(Checked::Passed { command }) => {
+                lines.push(format!("  checked: `{command}` takes it"))
+            }
+            Some(Checked::NotRun { reason }) => lines.push(format!("  not checked: {reason}")),
+            None => {}
+        }
+        match &self.then {
+            Some(line) if self.then_done => lines.push(format!("  done: `{line}`")),
+            Some(line) => lines.push(format!("  to take effect: `{line}`")),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! From what is asked to the files as they are to be, and from there to the disk.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::change::changed;
+use super::check::{self, Checked, Subject, Tree};
+use super::engine::{self, Asked, Engine, Version};
+use super::journal::{self, Entry, FOLDER, How, Journal, Lock, Original, Phase};
+use super::place::{self, Found, Writer};
+use super::plan::{self, Plan, Texts, Wish};
+
+/// A file system's top, and what stands below it.
+#[derive(Debug, Clone)]
+pub(super) struct Site {
+    pub(super) root: PathBuf,
+}
+
+impl Site {
+    /// Where a path of the engine's stands here.
+    pub(super) fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The folder of the journal.
+    pub(super) fn state(&self) -> PathBuf {
+        self.at(FOLDER)
+    }
+}
+
+/// What is done to one engine.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) engine: Engine,
+    pub(super) version: Option<Version>,
+    pub(super) files: Vec<FileWork>,
+    pub(super) checked: Option<Checked>,
+    /// Why nothing is done.
+    pub(super) skipped: Option<String>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Work {
+    pub(super) fn changes(&self) -> bool {
+        self.files.iter().any(FileWork::changes)
+    }
+
+    /// Whether files or the journal change.
+    pub(super) fn needs_applying(&self, journal: &Journal) -> bool {
+        self.files.iter().any(|file| {
+            file.changes() || file.entry.is_some() != journal.entry(&file.path).is_some()
+        })
+    }
+}
+
+/// What is done to one file.
+#[derive(Debug)]
+pub(super) struct FileWork {
+    /// As the engine sees it.
+    pub(super) path: String,
+    pub(super) before: Option<Found>,
+    /// `None`: no file.
+    pub(super) after: Option<String>,
+    /// The journal's entry then; `None`: none.
+    entry: Option<Entry>,
+    /// What is kept to be restored.
+    pub(super) original: Option<Found>,
+    pub(super) how: How,
+}
+
+impl FileWork {
+    pub(super) fn changes(&self) -> bool {
+        self.before.as_ref().map(|found| &found.text) != self.after.as_ref()
+    }
+}
+
+/// The file's original: what stands there, without what an earlier run did.
+fn original(
+    site: &Site,
+    journal: &Journal,
+    path: &str,
+) -> anyhow::Result<(Option<Found>, Original)> {
+    let now = place::read(&site.at(path))?;
+    let original = match journal.entry(path) {
+        Some(entry) => entry.original(&site.state(), now.as_ref())?,
+        None => Original {
+            found: now.clone(),
+            notes: Vec::new(),
+            how: How::Untouched,
+        },
+    };
+    Ok((now, original))
+}
+
+/// Which engines, with their programs: those asked for, or those found.
+fn engines(site: &Site, asked: &[Asked]) -> anyhow::Result<Vec<(Asked, Option<PathBuf>)>> {
+    let with_program = |asked: Asked| (asked, engine::find(&site.root, asked.engine.program()));
+    if !asked.is_empty() {
+        return Ok(asked.iter().copied().map(with_program).collect());
+    }
+    let found: Vec<_> = Engine::FOUND
+        .into_iter()
+        .map(|engine| {
+            with_program(Asked {
+                engine,
+                version: None,
+            })
+        })
+        .filter(|(_, program)| program.is_some())
+        .collect();
+    if found.is_empty() {
+        bail!(
+            "no engine is below {}: {} were looked for; name one with --engine",
+            site.root.display(),
+            Engine::FOUND.map(Engine::program).join(", ")
+        );
+    }
+    Ok(found)
+}
+
+/// Works out an install; nothing is changed.
+pub(super) fn plan_install(
+    site: &Site,
+    journal: &Journal,
+    asked: &[Asked],
+    wish: &Wish,
+) -> anyhow::Result<Vec<Work>> {
+    let named = !asked.is_empty();
+    let mut works = Vec::new();
+    for (asked, program) in engines(site, asked)? {
+        let work = plan_engine(site, journal, asked, program.as_deref(), wish)
+            .with_context(|| asked.engine.name())?;
+        if let (Some(reason), true) = (&work.skipped, named) {
+            bail!("{}: {reason}", asked.engine);
+        }
+        works.push(work);
+    }
+    Ok(works)
+}
+
+fn plan_engine(
+    site: &Site,
+    journal: &Journal,
+    asked: Asked,
+    program: Option<&Path>,
+    wish: &Wish,
+) -> anyhow::Result<Work> {
+    let engine = asked.engine;
+    let version = match (asked.version, program) {
+        (Some(version), _) => Some(version),
+        (None, Some(program)) => Some(engine::version_of(program)?),
+        (None, None) => None,
+    };
+    let mut texts = Texts::new();
+    let mut originals = Vec::new();
+    for path in plan::files_of(engine) {
+        let (now, original) = original(site, journal, path)?;
+        texts.insert(
+            *path,
+            original.found.as_ref().map(|found| found.text.clone()),
+        );
+        originals.push((*path, now, original));
+    }
+    let effective = match (engine, program) {
+        (Engine::Containerd, Some(program)) => {
+            let tree = texts
+                .iter()
+                .map(|(path, text)| ((*path).to_owned(), text.clone()))
+                .collect();
+            check::containerd_reads(&site.root, program, &tree)?.ok()
+        }
+        _ => None,
+    };
+    let wanted = match plan::plan(engine, version, wish, &texts, effective.as_ref())? {
+        Plan::Files(wanted) => wanted,
+        Plan::Nothing(reason) => {
+            return Ok(Work {
+                engine,
+                version,
+                files: Vec::new(),
+                checked: None,
+                skipped: Some(reason),
+                notes: Vec::new(),
+            });
+        }
+    };
+    programs_are_there(site, engine, version, wish)?;
+    let mut files = Vec::new();
+    let mut notes = Vec::new();
+    for wanted in &wanted {
+        let at = originals
+            .iter()
+            .position(|(path, ..)| *path == wanted.path)
+            .context("a plan names files that were read")?;
+        let (_, now, original) = originals.swap_remove(at);
+        let text = match &original.found {
+            Some(found) => found.text.as_str(),
+            None => wanted.fresh.as_str(),
+        };
+        let (after, made) = changed(wanted.format, text, &wanted.changes)
+            .with_context(|| wanted.path.to_owned())?;
+        let mut entry = Entry::new(
+            engine,
+            wanted.path,
+            wanted.format,
+            &wish.runtime,
+            original.found.as_ref(),
+            &after,
+            &wanted.fresh,
+            made,
+        );
+        if let Some(earlier) = journal.entry(wanted.path) {
+            entry.also_left(earlier);
+        }
+        // An engine that has the runtime already, from the admin's own hand, is left alone.
+        let ours = entry.changes_something() || journal.entry(wanted.path).is_some();
+        files.push(FileWork {
+            path: wanted.path.to_owned(),
+            before: now,
+            after: Some(after),
+            entry: ours.then_some(entry),
+            original: original.found.filter(|_| ours),
+            how: original.how,
+        });
+        notes.extend(
+            original
+                .notes
+                .into_iter()
+                .filter(|note| note.contains("original")),
+        );
+    }
+    // What an earlier install needed and this one does not.
+    for (path, now, original) in originals {
+        if journal.entry(path).is_some() {
+            files.push(restoration(path, now, original, &mut notes));
+        }
+    }
+    let mut work = Work {
+        engine,
+        version,
+        files,
+        checked: None,
+        skipped: None,
+        notes,
+    };
+    let gone: Vec<String> = journal
+        .files
+        .iter()
+        .filter(|entry| entry.engine == engine && entry.runtime != wish.runtime)
+        .map(|entry| entry.runtime.clone())
+        .collect();
+    work.checked = Some(checked(site, &work, program, Some(wish), &gone)?);
+    Ok(work)
+}
+
+/// Works out an uninstall of these engines, or of all; nothing is changed.
+pub(super) fn plan_uninstall(
+    site: &Site,
+    journal: &Journal,
+    asked: &[Asked],
+) -> anyhow::Result<Vec<Work>> {
+    let mut installed: Vec<Engine> = journal.files.iter().map(|entry| entry.engine).collect();
+    installed.sort();
+    installed.dedup();
+    for one in asked {
+        if !installed.contains(&one.engine) {
+            let names: Vec<&str> = installed.iter().map(|engine| engine.name()).collect();
+            bail!(
+                "nothing is installed for {}; installed are: {}",
+                one.engine,
+                if names.is_empty() {
+                    "none".to_owned()
+                } else {
+                    names.join(", ")
+                }
+            );
+        }
+    }
+    let chosen = installed
+        .into_iter()
+        .filter(|engine| asked.is_empty() || asked.iter().any(|one| one.engine == *engine));
+    let mut works = Vec::new();
+    for engine in chosen {
+        let mut files = Vec::new();
+        let mut notes = Vec::new();
+        // Last first: whatever names a file goes before the file.
+        for entry in journal
+            .files
+            .iter()
+            .rev()
+            .filter(|entry| entry.engine == engine)
+        {
+            let (now, original) = original(site, journal, &entry.path)?;
+            files.push(restoration(&entry.path, now, original, &mut notes));
+        }
+        let program = engine::find(&site.root, engine.program());
+        let version = asked
+            .iter()
+            .find(|one| one.engine == engine)
+            .and_then(|one| one.version)
+            .or_else(|| engine::version_of(program.as_deref()?).ok());
+        let mut work = Work {
+            engine,
+            version,
+            files,
+            checked: None,
+            skipped: None,
+            notes,
+        };
+        if work.files.iter().any(|file| file.how == How::KeysTaken) {
+            let gone: Vec<String> = journal
+                .files
+                .iter()
+                .filter(|entry| entry.engine == engine)
+                .map(|entry| entry.runtime.clone())
+                .collect();
+            let outcome = checked(site, &work, program.as_deref(), None, &gone)
+                .with_context(|| format!("{engine} without cgpu; nothing was changed"))?;
+            work.checked = Some(outcome);
+        }
+        works.push(work);
+    }
+    Ok(works)
+}
+
+fn restoration(
+    path: &str,
+    now: Option<Found>,
+    original: Original,
+    notes: &mut Vec<String>,
+) -> FileWork {
+    notes.extend(original.notes);
+    FileWork {
+        path: path.to_owned(),
+        before: now,
+        after: original.found.map(|found| found.text),
+        entry: None,
+        original: None,
+        how: original.how,
+    }
+}
+
+fn checked(
+    site: &Site,
+    work: &Work,
+    program: Option<&Path>,
+    wish: Option<&Wish>,
+    gone: &[String],
+) -> anyhow::Result<Checked> {
+    // Files that stay as they are belong to the picture too.
+    let mut before = Tree::new();
+    for path in plan::files_of(work.engine) {
+        let text = place::read(&site.at(path))?.map(|found| found.text);
+        before.insert((*path).to_owned(), text);
+    }
+    let mut after = before.clone();
+    for file in &work.files {
+        after.insert(file.path.clone(), file.after.clone());
+    }
+    check::check(&Subject {
+        engine: work.engine,
+        root: &site.root,
+        program,
+        version: work.version,
+        before: &before,
+        after: &after,
+        wish,
+        gone,
+    })
+}
+
+/// An engine that is told of a program that is not there starts no container with it.
+fn programs_are_there(
+    site: &Site,
+    engine: Engine,
+    version: Option<Version>,
+    wish: &Wish,
+) -> anyhow::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    for name in plan::programs_of(engine, version) {
+        let path = site.at(&wish.program(name));
+        let about = std::fs::metadata(&path)
+            .with_context(|| format!("{} is to be started by the engine", path.display()))?;
+        if !about.is_file() || about.mode() & 0o111 == 0 {
+            bail!("{} is no program", path.display());
+        }
+        if site.root == Path::new("/") && (about.uid() != 0 || about.mode() & 0o022 != 0) {
+            bail!(
+                "{} belongs to user {} with mode {:o}: engines start it as root, so it must be root's and writable by no other",
+                path.display(),
+                about.uid(),
+                about.mode() & 0o7777
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Makes the state folder and takes the lock. Returns also the folders that had to be made.
+pub(super) fn lock(site: &Site, writer: &Writer<'_>) -> anyhow::Result<(Lock, Vec<PathBuf>)> {
+    let state = site.state();
+    let mut made = Vec::new();
+    loop {
+        for folder in missing_folders(&state) {
+            if !made.contains(&folder) {
+                made.push(folder);
+            }
+        }
+        match writer.create_dirs(&state, 0o700) {
+            // The former holder has just removed a folder above it.
+            Err(error) if is_absent(&error) => continue,
+            other => other?,
+        }
+        if let Some(lock) = Lock::take(&state)? {
+            return Ok((lock, made));
+        }
+    }
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// The folders above and at a path that do not exist, parents first.
+fn missing_folders(path: &Path) -> Vec<PathBuf> {
+    let mut missing: Vec<PathBuf> = path
+        .ancestors()
+        .take_while(|folder| !folder.exists())
+        .map(Path::to_owned)
+        .collect();
+    missing.reverse();
+    missing
+}
+
+/// Brings all works to the disk. After an error everything is as it was before, or the error says that it is not.
+pub(super) fn apply(
+    site: &Site,
+    writer: &Writer<'_>,
+    journal: &Journal,
+    works: &[Work],
+    made_for_state: &[PathBuf],
+) -> anyhow::Result<()> {
+    let state = site.state();
+    let files: Vec<&FileWork> = works.iter().flat_map(|work| &work.files).collect();
+    let mut next = journal.clone();
+    next.phase = Phase::Changing;
+    note_folders(&mut next, made_for_state);
+    for file in &files {
+        writer.remove_rest(&site.at(&file.path))?;
+        if let Some(found) = &file.original {
+            journal::keep(&state, found, writer)?;
+        }
+        if let Some(entry) = &file.entry {
+            next.put(entry.clone());
+        }
+        if let (Some(_), Some(folder)) = (&file.after, site.at(&file.path).parent()) {
+            note_folders(&mut next, &missing_folders(folder));
+        }
+    }
+    if !next.files.is_empty() {
+        next.write(&state, writer)?;
+    }
+    if let Err(error) = place_all(site, writer, &files) {
+        return Err(match take_back(site, writer, &files, journal) {
+            Ok(()) => error.context("what had been done was taken back"),
+            Err(_) => error.context("the change is half made; `cgpu uninstall` takes it back"),
+        });
+    }
+    next.phase = Phase::Installed;
+    for file in &files {
+        if file.entry.is_none() {
+            next.files.retain(|entry| entry.path != file.path);
+        }
+    }
+    next.files.iter_mut().for_each(Entry::settled);
+    settle(site, writer, next)
+}
+
+fn note_folders(journal: &mut Journal, folders: &[PathBuf]) {
+    for folder in folders {
+        if !journal.folders.contains(folder) {
+            journal.folders.push(folder.clone());
+        }
+    }
+}
+
+fn place_all(site: &Site, writer: &Writer<'_>, files: &[&FileWork]) -> anyhow::Result<()> {
+    for file in files.iter().filter(|file| file.changes()) {
+        let path = site.at(&file.path);
+        match &file.after {
+            Some(text) => {
+                if let Some(folder) = path.parent() {
+                    writer.create_dirs(folder, 0o755)?;
+                }
+                let owner = file.before.as_ref().map(|found| found.owner);
+                writer.replace(&path, text, owner, file.before.as_ref())?;
+            }
+            None => {
+                if place::read(&path)? != file.before {
+                    bail!("{} was changed meanwhile; run it again", path.display());
+                }
+                writer.remove(&path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// After an error: what stands as this run left it becomes what it was before.
+fn take_back(
+    site: &Site,
+    writer: &Writer<'_>,
+    files: &[&FileWork],
+    journal: &Journal,
+) -> anyhow::Result<()> {
+    for file in files.iter().rev().filter(|file| file.changes()) {
+        let path = site.at(&file.path);
+        let now = place::read(&path)?;
+        if now.as_ref().map(|found| &found.text) != file.after.as_ref() {
+            continue;
+        }
+        match &file.before {
+            Some(before) => {
+                writer.replace(&path, &before.text, Some(before.owner), now.as_ref())?;
+            }
+            None => writer.remove(&path)?,
+        }
+    }
+    let mut former = journal.clone();
+    note_folders(&mut former, &writer.folders_made());
+    settle(site, writer, former)
+}
+
+/// Writes the journal that holds from now on; with the last entry everything of ours goes.
+pub(super) fn settle(site: &Site, writer: &Writer<'_>, mut journal: Journal) -> anyhow::Result<()> {
+    let state = site.state();
+    let own: Vec<PathBuf> = journal
+        .folders
+        .iter()
+        .filter(|folder| state.starts_with(folder))
+        .cloned()
+        .collect();
+    // Folders of engines in which nothing is left of ours; one that others use now is theirs.
+    for folder in journal.folders.clone().iter().rev() {
+        let needed = own.contains(folder)
+            || journal
+                .files
+                .iter()
+                .any(|entry| site.at(&entry.path).starts_with(folder));
+        if !needed {
+            writer.remove_empty_dir(folder)?;
+            journal.folders.retain(|there| there != folder);
+        }
+    }
+    journal.forget_originals(&state, writer)?;
+    journal.write(&state, writer)?;
+    if journal.files.is_empty() {
+        Lock::remove(&state, writer)?;
+        // A run that was killed before its journal stood did not say that it had made this.
+        writer.remove_empty_dir(&state)?;
+        for folder in own.iter().rev() {
+            writer.remove_empty_dir(folder)?;
+        }
+    }
+    Ok(())
+}

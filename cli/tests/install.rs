@@ -1,0 +1,360 @@
+//! `cgpu install` and `cgpu uninstall` as a person starts them, on folders of their own.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A root with our programs, so that `install` finds what it names.
+fn root() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for name in ["containerd-shim-cgpu-v2", "cgpu-runtime", "cgpu-hook"] {
+        program(root.path(), name, "");
+    }
+    root
+}
+
+fn program(root: &Path, name: &str, text: &str) {
+    put(
+        root,
+        &format!("usr/bin/{name}"),
+        &format!("#!/bin/sh\n{text}"),
+    );
+    let path = root.join("usr/bin").join(name);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn command(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu"));
+    command.args(arguments).arg("--root").arg(root);
+    command
+}
+
+fn cgpu(root: &Path, arguments: &[&str]) -> Output {
+    command(root, arguments).output().unwrap()
+}
+
+fn refused(root: &Path, arguments: &[&str]) -> String {
+    let output = cgpu(root, arguments);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn done(root: &Path, arguments: &[&str]) -> Value {
+    let mut arguments = arguments.to_vec();
+    arguments.push("--json");
+    let output = cgpu(root, &arguments);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn bad_input_is_told_and_changes_nothing() {
+    let root = root();
+    let root = root.path();
+    let docker = ["install", "--engine", "docker@28"];
+    for (arguments, said) in [
+        (
+            &["install", "--engine", "dokcer"][..],
+            "it is one of containerd, docker",
+        ),
+        (
+            &["install", "--engine", "docker"],
+            "--engine docker@VERSION",
+        ),
+        (
+            &["install", "--engine", "docker@28,docker@20.10"],
+            "names one twice",
+        ),
+        (
+            &["install", "--engine", "docker@28", "--runtime", "runc"],
+            "another runtime's name",
+        ),
+        (
+            &["install", "--engine", "docker@28", "--runtime", "C_gpu"],
+            "a-z, 0-9 and -",
+        ),
+        (
+            &["install", "--engine", "docker@28", "--programs", "bin"],
+            "must be absolute",
+        ),
+        (
+            &[
+                "install",
+                "--engine",
+                "docker@28",
+                "--programs",
+                "/opt/none",
+            ],
+            "opt/none/containerd-shim-cgpu-v2",
+        ),
+        (
+            &["install", "--engine", "docker@28", "--restart"],
+            "cannot stand with --root",
+        ),
+        (&["install"], "no engine is below"),
+        (
+            &["uninstall", "--engine", "docker"],
+            "nothing is installed for docker; installed are: none",
+        ),
+    ] {
+        let error = refused(root, arguments);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    for (text, said) in [
+        (
+            "{\n  \"debug\": true,\n  // why\n}",
+            "daemon.json: not JSON",
+        ),
+        ("{\"runtimes\": 3}", "runtimes is no object"),
+        (
+            "{\"runtimes\": {\"cgpu\": {\"path\": \"/opt/kata\"}}}",
+            "--runtime",
+        ),
+        ("{\"runtimes\": {}, \"runtimes\": {}}", "stands twice"),
+        ("[]", "a list, not an object"),
+    ] {
+        put(root, "etc/docker/daemon.json", text);
+        let error = refused(root, &docker);
+        assert!(error.contains(said), "{error}");
+        assert_eq!(
+            fs::read_to_string(root.join("etc/docker/daemon.json")).unwrap(),
+            text
+        );
+    }
+    fs::write(root.join("etc/docker/daemon.json"), [0xff, 0xfe]).unwrap();
+    assert!(refused(root, &docker).contains("not UTF-8"));
+    fs::remove_file(root.join("etc/docker/daemon.json")).unwrap();
+    symlink("elsewhere.json", root.join("etc/docker/daemon.json")).unwrap();
+    assert!(refused(root, &docker).contains("symbolic link"));
+    assert!(
+        !root.join("var").exists(),
+        "no state stays behind a refusal"
+    );
+    let error = refused(&root.join("nowhere"), &docker);
+    assert!(error.contains("nowhere"), "{error}");
+}
+
+#[test]
+fn a_dry_run_shows_the_diff_and_leaves_everything() {
+    let root = root();
+    let root = root.path();
+    put(root, "etc/docker/daemon.json", "{\n  \"debug\": true\n}\n");
+    let report = done(
+        root,
+        &["install", "--engine", "docker@28,crio", "--dry-run"],
+    );
+    assert_eq!(report["dry_run"], true);
+    assert_eq!(report["engines"][0]["state"], "changed");
+    assert_eq!(
+        report["engines"][0]["files"][0]["diff"],
+        "--- a/etc/docker/daemon.json\n+++ b/etc/docker/daemon.json\n@@ -1,3 +1,8 @@\n {\n-  \"debug\": true\n+  \"debug\": true,\n+  \"runtimes\": {\n+    \"cgpu\": {\n+      \"runtimeType\": \"/usr/bin/containerd-shim-cgpu-v2\"\n+    }\n+  }\n }\n"
+    );
+    assert_eq!(report["engines"][1]["files"][0]["action"], "create");
+    assert_eq!(report["engines"][1]["check"]["outcome"], "not_run");
+    assert!(!root.join("var").exists() && !root.join("etc/crio").exists());
+}
+
+#[test]
+fn the_document_says_what_was_done_and_what_comes_next() {
+    let root = root();
+    let root = root.path();
+    let install = [
+        "install",
+        "--engine",
+        "docker@20.10,podman",
+        "--runtime",
+        "gpu",
+        "--default",
+    ];
+    let report = done(root, &install);
+    assert_eq!(
+        (&report["version"], &report["action"]),
+        (&1.into(), &"install".into())
+    );
+    assert_eq!(report["runtime"], "gpu");
+    let docker = &report["engines"][0];
+    assert_eq!(
+        (&docker["engine"], &docker["version"]),
+        (&"docker".into(), &"20.10".into())
+    );
+    assert_eq!(docker["then"], "systemctl reload docker");
+    assert_eq!(report["engines"][1]["then"], Value::Null);
+    let written: Value =
+        serde_json::from_str(&fs::read_to_string(root.join("etc/docker/daemon.json")).unwrap())
+            .unwrap();
+    assert_eq!(written["default-runtime"], "gpu");
+    assert_eq!(written["runtimes"]["gpu"]["path"], "/usr/bin/cgpu-runtime");
+    let again = done(root, &install);
+    assert_eq!(again["engines"][0]["state"], "unchanged");
+    assert_eq!(again["engines"][0]["then"], Value::Null);
+    // One engine, then the rest.
+    let out = done(root, &["uninstall", "--engine", "podman"]);
+    assert_eq!(out["engines"].as_array().unwrap().len(), 1);
+    assert!(!root.join("etc/containers").exists() && root.join("etc/docker/daemon.json").exists());
+    let out = done(root, &["uninstall"]);
+    assert_eq!(out["engines"][0]["files"][0]["action"], "remove");
+    assert!(!root.join("etc").exists() && !root.join("var").exists());
+    assert_eq!(
+        done(root, &["uninstall"])["engines"],
+        Value::Array(Vec::new())
+    );
+}
+
+#[test]
+fn engines_are_found_by_their_programs_and_asked_for_their_version() {
+    let root = root();
+    let root = root.path();
+    program(
+        root,
+        "podman",
+        "case $* in --version) echo podman version 9.9.9-dev;; *info*) echo cgpu;; esac",
+    );
+    program(root, "dockerd", "echo Docker version 27.1.2, build abc");
+    let report = done(root, &["install"]);
+    let named: Vec<(&Value, &Value)> = report["engines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|engine| (&engine["engine"], &engine["version"]))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            (&"docker".into(), &"27.1".into()),
+            (&"podman".into(), &"9.9".into())
+        ]
+    );
+    done(root, &["uninstall"]);
+    // Its program says nothing that could be a version.
+    program(root, "dockerd", "echo Docker");
+    assert!(refused(root, &["install", "--engine", "docker"]).contains("says no version"));
+}
+
+#[test]
+fn an_engine_that_refuses_the_new_file_keeps_the_old_one() {
+    let root = root();
+    let root = root.path();
+    put(root, "etc/docker/daemon.json", "{}\n");
+    // Takes any file without runtimes.
+    program(
+        root,
+        "dockerd",
+        "case $1 in --version) echo Docker version 27.0.1;; *) grep -q runtimes \"$3\" || exit 0; echo \"$3: no runtimes today\" >&2; exit 1;; esac",
+    );
+    let error = refused(root, &["install"]);
+    assert!(
+        error.contains(
+            "dockerd refuses the new configuration: /etc/docker/daemon.json: no runtimes today"
+        ),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read_to_string(root.join("etc/docker/daemon.json")).unwrap(),
+        "{}\n"
+    );
+    assert!(!root.join("var").exists());
+    // It says the same of the file as it is: no reason not to, and said.
+    program(
+        root,
+        "dockerd",
+        "case $1 in --version) echo Docker version 27.0.1;; *) echo no proxy >&2; exit 1;; esac",
+    );
+    let report = done(root, &["install"]);
+    assert_eq!(report["engines"][0]["check"]["outcome"], "not_run");
+    let reason = report["engines"][0]["check"]["reason"].as_str().unwrap();
+    assert!(reason.contains("no proxy"), "{reason}");
+}
+
+#[test]
+fn what_the_admin_needs_of_the_runtime_is_not_taken_away() {
+    let root = root();
+    let root = root.path();
+    // Refuses a default runtime that no entry stands for, as dockerd does.
+    program(
+        root,
+        "dockerd",
+        "case $1 in --version) echo Docker version 27.0.1;; *) ! grep -q default-runtime \"$3\" || grep -q runtimeType \"$3\" || { echo specified default runtime \\'cgpu\\' does not exist >&2; exit 1; };; esac",
+    );
+    done(root, &["install"]);
+    let path = root.join("etc/docker/daemon.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let edited = text.replacen('{', "{\n  \"default-runtime\": \"cgpu\",", 1);
+    fs::write(&path, &edited).unwrap();
+    let error = refused(root, &["uninstall"]);
+    assert!(
+        error.contains("does not exist") && error.contains("nothing was changed"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), edited);
+    fs::write(&path, text.replacen('{', "{\n  \"debug\": true,", 1)).unwrap();
+    let report = done(root, &["uninstall"]);
+    assert_eq!(report["engines"][0]["files"][0]["action"], "edit");
+    assert!(
+        report["engines"][0]["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("was changed since"),
+        "{report}"
+    );
+    assert_eq!(
+        fs::read_to_string(&path).unwrap().trim(),
+        "{\n  \"debug\": true\n}"
+    );
+}
+
+#[test]
+fn many_at_once_leave_what_one_leaves() {
+    let root = root();
+    let root = root.path();
+    let engines = ["containerd@2.1", "docker@28", "podman", "crio"];
+    for round in 0..4 {
+        let children: Vec<_> = engines
+            .iter()
+            .map(|engine| {
+                command(root, &["install", "--engine", engine])
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        for path in [
+            "etc/containerd/conf.d/cgpu.toml",
+            "etc/docker/daemon.json",
+            "etc/containers/containers.conf.d/cgpu.conf",
+            "etc/crio/crio.conf.d/99-cgpu.conf",
+        ] {
+            assert!(root.join(path).exists(), "{path}");
+        }
+        // All of them again, by hands that know nothing of each other.
+        let children: Vec<_> = (0..3)
+            .map(|_| {
+                command(root, &["uninstall"])
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert!(
+            !root.join("etc").exists() && !root.join("var").exists(),
+            "round {round}"
+        );
+    }
+}
