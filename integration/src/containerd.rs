@@ -12,6 +12,7 @@ use crate::daemon::Daemon;
 use crate::image::Image;
 use crate::node::Node;
 use crate::packages::Engines;
+use crate::pods::PodsSetup;
 
 /// The shim's runtime type.
 pub const CGPU: &str = "io.containerd.cgpu.v2";
@@ -27,11 +28,21 @@ pub struct Containerd {
     daemon: Daemon,
     path: std::ffi::OsString,
     config: PathBuf,
+    pods: Option<PodsSetup>,
 }
 
 impl Containerd {
     /// Starts it on the node and waits until it answers.
     pub fn start(node: &Node, engines: &Engines) -> Result<Self> {
+        Self::start_with(node, engines, None)
+    }
+
+    /// The same with CRI served as `pods` says.
+    pub fn start_for_pods(node: &Node, engines: &Engines, pods: PodsSetup) -> Result<Self> {
+        Self::start_with(node, engines, Some(pods))
+    }
+
+    fn start_with(node: &Node, engines: &Engines, pods: Option<PodsSetup>) -> Result<Self> {
         let folder = node
             .root()
             .join(format!("containerd-{}", engines.suite.name()));
@@ -39,10 +50,10 @@ impl Containerd {
         let config = folder.join("config.toml");
         fs::write(
             &config,
-            configuration(&folder, engines.containerd_version()?.0),
+            configuration(&folder, engines.containerd_version()?.0, pods.as_ref()),
         )?;
         let path = node.search_path(engines)?;
-        let daemon = daemon(engines, &folder, &path, &node.config())?;
+        let daemon = daemon(engines, &folder, &path, &node.config(), pods.as_ref())?;
         Ok(Self {
             engines: engines.clone(),
             folder,
@@ -50,12 +61,19 @@ impl Containerd {
             daemon,
             path,
             config: node.config(),
+            pods,
         })
     }
 
     /// Starts it again after [`Containerd::kill`], with the same state.
     pub fn restart(&mut self) -> Result<()> {
-        self.daemon = daemon(&self.engines, &self.folder, &self.path, &self.config)?;
+        self.daemon = daemon(
+            &self.engines,
+            &self.folder,
+            &self.path,
+            &self.config,
+            self.pods.as_ref(),
+        )?;
         Ok(())
     }
 
@@ -77,6 +95,21 @@ impl Containerd {
     /// What the daemon has logged.
     pub fn log(&self) -> String {
         self.daemon.output()
+    }
+
+    /// A program in the same network as the daemon.
+    pub fn beside(&self, program: &Path) -> Result<Command> {
+        let mut command = match &self.pods {
+            Some(pods) => pods.network.command(program)?,
+            None => Command::new(program),
+        };
+        command.env("PATH", &self.path);
+        Ok(command)
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.pid()
     }
 
     /// Its `PATH`, for programs that stand beside it.
@@ -113,8 +146,17 @@ impl Containerd {
 
     /// Imports an image built by this harness.
     pub fn import(&self, image: &Image) -> Result<()> {
-        let tar = image.tar.to_string_lossy();
-        let mut command = self.ctr_command(&["images", "import", &tar])?;
+        self.import_into(&self.namespace, image)
+    }
+
+    /// The same, into another namespace than the node's.
+    pub fn import_into(&self, namespace: &str, image: &Image) -> Result<()> {
+        let mut command = Command::new(self.engines.program("ctr")?);
+        command
+            .arg("-a")
+            .arg(self.socket())
+            .args(["-n", namespace, "images", "import"])
+            .arg(&image.tar);
         capture(&mut command, Duration::from_secs(300))?.success()?;
         Ok(())
     }
@@ -209,8 +251,13 @@ fn daemon(
     folder: &Path,
     path: &std::ffi::OsStr,
     config: &Path,
+    pods: Option<&PodsSetup>,
 ) -> Result<Daemon> {
-    let mut command = Command::new(engines.program("containerd")?);
+    let program = engines.program("containerd")?;
+    let mut command = match pods {
+        Some(pods) => pods.network.command(&program)?,
+        None => Command::new(program),
+    };
     command
         .arg("--config")
         .arg(folder.join("config.toml"))
@@ -233,9 +280,17 @@ fn daemon(
 }
 
 /// Everything that would reach outside the folder is named or switched off.
-fn configuration(folder: &Path, major: u32) -> String {
+fn configuration(folder: &Path, major: u32, pods: Option<&PodsSetup>) -> String {
     let at = folder.display();
-    let (version, extra) = if major >= 2 {
+    let cri = pods.map_or_else(String::new, |pods| pods.configuration(major));
+    let (version, extra) = if major >= 2 && pods.is_some() {
+        (
+            3,
+            r#""io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.blockfile""#,
+        )
+    } else if pods.is_some() {
+        (2, r#""io.containerd.snapshotter.v1.aufs""#)
+    } else if major >= 2 {
         (
             3,
             // CRI and NRI open sockets in /var/run.
@@ -258,7 +313,7 @@ disabled_plugins = [{extra}, "io.containerd.snapshotter.v1.btrfs", "io.container
   level = "info"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{at}/opt"
-"#
+{cri}"#
     )
 }
 

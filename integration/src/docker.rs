@@ -1,15 +1,16 @@
 //! A private dockerd on top of a node's private containerd.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::mount::{MntFlags, umount2};
 use serde_json::json;
 
 use crate::command::{LIMIT, Outcome, capture};
-use crate::containerd::Containerd;
+use crate::containerd::{CGPU, Containerd};
 use crate::daemon::Daemon;
 use crate::image::Image;
 use crate::node::Node;
@@ -20,12 +21,32 @@ pub struct Docker {
     folder: PathBuf,
     client: PathBuf,
     version: (u32, u32),
+    command: Command,
     daemon: Daemon,
+}
+
+/// What becomes of running containers when dockerd stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LiveRestore {
+    /// They end with it.
+    Off,
+    /// They run on, and the next dockerd takes them over.
+    On,
 }
 
 impl Docker {
     /// Starts it with runtime `cgpu` = `cgpu-runtime` where that is built, and waits until it answers.
     pub fn start(node: &Node, containerd: &Containerd) -> Result<Self> {
+        Self::start_with(node, containerd, LiveRestore::Off)
+    }
+
+    /// The same with the choice of what becomes of running containers. From docker 24 on there is also runtime `cgpu-type`, our
+    /// shim by its type.
+    pub fn start_with(
+        node: &Node,
+        containerd: &Containerd,
+        live_restore: LiveRestore,
+    ) -> Result<Self> {
         let engines = containerd.engines();
         let folder = node.root().join(format!("docker-{}", engines.suite.name()));
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -33,11 +54,16 @@ impl Docker {
         if let Ok(command) = node.command("cgpu-runtime") {
             runtimes["cgpu"] = json!({ "path": command.get_program().to_string_lossy() });
         }
+        let version = engines.docker_version()?;
+        if version >= (24, 0) {
+            runtimes["cgpu-type"] = json!({ "runtimeType": CGPU });
+        }
         let config = folder.join("daemon.json");
-        fs::write(
-            &config,
-            serde_json::to_vec_pretty(&json!({ "runtimes": runtimes }))?,
-        )?;
+        let settings = json!({
+            "runtimes": runtimes,
+            "live-restore": live_restore == LiveRestore::On,
+        });
+        fs::write(&config, serde_json::to_vec_pretty(&settings)?)?;
         let namespace = node.docker_namespace();
         let mut command = Command::new(engines.program("dockerd")?);
         command
@@ -61,25 +87,34 @@ impl Docker {
             .arg("native.cgroupdriver=cgroupfs")
             .env("PATH", containerd.search_path())
             .env("CGPU_CONFIG", node.config());
-        let mut daemon = Daemon::start("dockerd", &command, &folder.join("log"))?;
         let client = engines.program("docker")?;
-        let socket = folder.join("docker.sock");
-        daemon.wait_ready(Duration::from_secs(60), || {
-            if !socket.exists() {
-                return Ok(false);
-            }
-            let answer = capture(
-                Command::new(&client).args(["-H", &format!("unix://{}", socket.display()), "info"]),
-                LIMIT,
-            )?;
-            Ok(answer.succeeded())
-        })?;
+        let daemon = daemon(&command, &folder, &client)?;
         Ok(Self {
             folder,
             client,
-            version: engines.docker_version()?,
+            version,
+            command,
             daemon,
         })
+    }
+
+    /// SIGKILL, as a crash would be, and a new daemon on the same state.
+    pub fn crash_and_restart(&mut self) -> Result<()> {
+        self.daemon.kill()?;
+        self.daemon = daemon(&self.command, &self.folder, &self.client)?;
+        Ok(())
+    }
+
+    /// SIGTERM, as an upgrade does, and a new daemon on the same state.
+    pub fn stop_and_start(&mut self) -> Result<()> {
+        self.daemon.stop(Duration::from_secs(60))?;
+        self.daemon = daemon(&self.command, &self.folder, &self.client)?;
+        Ok(())
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.pid()
     }
 
     /// Major and minor version.
@@ -132,6 +167,9 @@ impl Docker {
             self.docker(&["rm", "-f", id])?.success()?;
         }
         self.daemon.stop(Duration::from_secs(30))?;
+        // dockerd makes its data folder a mount; one that was killed leaves that to nobody.
+        let data = self.folder.join("data");
+        while umount2(&data, MntFlags::empty()).is_ok() {}
         Ok(())
     }
 }
@@ -145,4 +183,24 @@ impl Drop for Docker {
             eprintln!("--- end of dockerd's log\n{}", self.daemon.tail());
         }
     }
+}
+
+fn daemon(command: &Command, folder: &Path, client: &Path) -> Result<Daemon> {
+    // What a killed daemon left of these would be taken for a running one.
+    for stale in ["docker.sock", "pid"] {
+        drop(fs::remove_file(folder.join(stale)));
+    }
+    let mut daemon = Daemon::start("dockerd", command, &folder.join("log"))?;
+    let socket = folder.join("docker.sock");
+    daemon.wait_ready(Duration::from_secs(60), || {
+        if !socket.exists() {
+            return Ok(false);
+        }
+        let answer = capture(
+            Command::new(client).args(["-H", &format!("unix://{}", socket.display()), "info"]),
+            LIMIT,
+        )?;
+        Ok(answer.succeeded())
+    })?;
+    Ok(daemon)
 }

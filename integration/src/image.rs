@@ -35,11 +35,7 @@ struct Layer {
 pub fn busybox(programs: Option<&Programs>) -> Result<Image> {
     let package = unpacked(Suite::Host, "busybox", &["busybox-static"])?;
     let _lock = cache::lock("images")?;
-    let binary = ["bin/busybox", "usr/bin/busybox"]
-        .iter()
-        .map(|at| package.join(at))
-        .find(|at| at.is_file())
-        .context("no busybox in busybox-static")?;
+    let binary = busybox_in(&package)?;
     let base = cached_layer("busybox", &stamp_of(&[&binary])?, |root| {
         busybox_root(root, &binary)
     })?;
@@ -53,11 +49,7 @@ pub fn tinygrad(programs: Option<&Programs>) -> Result<Image> {
     let rootfs = python::rootfs()?;
     let package = unpacked(Suite::Host, "busybox", &["busybox-static"])?;
     let _lock = cache::lock("images")?;
-    let binary = ["bin/busybox", "usr/bin/busybox"]
-        .iter()
-        .map(|at| package.join(at))
-        .find(|at| at.is_file())
-        .context("no busybox in busybox-static")?;
+    let binary = busybox_in(&package)?;
     let stamp = fs::read_to_string(rootfs.join(".stamp"))?;
     let base = cached_layer("tinygrad", &stamp, |root| {
         succeed(Command::new("cp").arg("-a").arg(rootfs.join(".")).arg(root))?;
@@ -68,6 +60,30 @@ pub fn tinygrad(programs: Option<&Programs>) -> Result<Image> {
         Ok(())
     })?;
     image("tinygrad", &["/usr/bin/python3"], base, programs)
+}
+
+/// What a pod's sandbox runs: a program that waits for ever.
+pub fn pause() -> Result<Image> {
+    let package = unpacked(Suite::Host, "busybox", &["busybox-static"])?;
+    let _lock = cache::lock("images")?;
+    let binary = busybox_in(&package)?;
+    let base = cached_layer("busybox", &stamp_of(&[&binary])?, |root| {
+        busybox_root(root, &binary)
+    })?;
+    image("pause", &["/bin/sleep", "1000000000"], base, None)
+}
+
+/// A busybox that needs no library, of the host.
+pub fn busybox_program() -> Result<PathBuf> {
+    busybox_in(&unpacked(Suite::Host, "busybox", &["busybox-static"])?)
+}
+
+fn busybox_in(package: &Path) -> Result<PathBuf> {
+    ["bin/busybox", "usr/bin/busybox"]
+        .iter()
+        .map(|at| package.join(at))
+        .find(|at| at.is_file())
+        .context("no busybox in busybox-static")
 }
 
 fn busybox_root(root: &Path, binary: &Path) -> Result<()> {

@@ -3,18 +3,20 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::cache;
-use crate::command::{LIMIT, Outcome, capture, find, progress};
+use crate::command::{LIMIT, Outcome, capture};
 use crate::containerd::Containerd;
+use crate::go::GoProgram;
 use crate::image::Image;
 
-/// Names the release and pins every module of its build by hash, so that no checksum database is asked.
-const MODULE: &str = include_str!("../nerdctl/go.mod");
-const SUMS: &str = include_str!("../nerdctl/go.sum");
+const PROGRAM: GoProgram = GoProgram {
+    name: "nerdctl",
+    package: "github.com/containerd/nerdctl/v2/cmd/nerdctl",
+    module: include_str!("../nerdctl/go.mod"),
+    sums: include_str!("../nerdctl/go.sum"),
+};
 
 /// nerdctl on a node's containerd.
 #[derive(Debug)]
@@ -26,29 +28,9 @@ pub struct Nerdctl {
     path: std::ffi::OsString,
 }
 
-/// Builds nerdctl once. An error is a reason to skip aloud: no Go, or no module proxy.
+/// Builds nerdctl once. An error is a reason to skip aloud.
 pub fn program() -> Result<PathBuf> {
-    let folder = cache::folder().join("nerdctl");
-    let _lock = cache::lock("nerdctl")?;
-    cache::once(&folder, MODULE, |at| {
-        let go = find("go").context("no Go toolchain to build nerdctl with")?;
-        progress("building nerdctl (go build, a minute or two)");
-        fs::write(at.join("go.mod"), MODULE)?;
-        fs::write(at.join("go.sum"), SUMS)?;
-        capture(
-            Command::new(go)
-                .args(["build", "-o", "nerdctl"])
-                .arg("github.com/containerd/nerdctl/v2/cmd/nerdctl")
-                .env("CGO_ENABLED", "0")
-                .env("GOFLAGS", "-mod=mod -buildvcs=false")
-                .env("GOTOOLCHAIN", "local")
-                .current_dir(at),
-            Duration::from_secs(900),
-        )?
-        .success()?;
-        Ok(())
-    })?;
-    Ok(folder.join("nerdctl"))
+    PROGRAM.fetch()
 }
 
 impl Nerdctl {
@@ -68,6 +50,11 @@ impl Nerdctl {
 
     /// Runs `nerdctl` to its end.
     pub fn nerdctl(&self, args: &[&str]) -> Result<Outcome> {
+        capture(&mut self.command(args), LIMIT)
+    }
+
+    /// A `nerdctl` command, not yet run.
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .arg("--address")
@@ -82,7 +69,7 @@ impl Nerdctl {
             .env("PATH", &self.path)
             // The machine's own file must not reach the test.
             .env("NERDCTL_TOML", self.folder.join("nerdctl.toml"));
-        capture(&mut command, LIMIT)
+        command
     }
 
     /// Loads an image built by this harness.

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cache;
 use crate::command::{Outcome, capture, progress};
+use crate::oci::OciRuntime;
 
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
 const DEBIAN_KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -22,7 +23,9 @@ const DEBIAN_KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 pub enum Suite {
     /// The machine's own sources.
     Host,
-    /// Debian's newer releases, through a separate sources list that the machine's own apt never sees.
+    /// Debian 13, through a sources list of its own that the machine's own apt never sees.
+    Trixie,
+    /// Debian 14, likewise.
     Newer,
 }
 
@@ -31,23 +34,35 @@ impl Suite {
     pub fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
+            Self::Trixie => "trixie",
             Self::Newer => "newer",
+        }
+    }
+
+    /// The release's name in Debian's archive, where packages do not come from the machine's own sources.
+    fn release(self) -> Option<&'static str> {
+        match self {
+            Self::Host => None,
+            Self::Trixie => Some("trixie"),
+            Self::Newer => Some("forky"),
         }
     }
 
     fn options(self) -> Result<Vec<String>> {
         let mut options = vec!["-q".to_owned(), "-oAPT::Sandbox::User=root".to_owned()];
-        if self == Self::Newer {
-            let root = apt_folder();
+        if let Some(release) = self.release() {
+            let root = cache::folder().join("apt").join(self.name());
             fs::create_dir_all(root.join("lists/partial"))?;
             fs::create_dir_all(root.join("cache/archives/partial"))?;
             if !Path::new(DEBIAN_KEYS).exists() {
                 bail!("no {DEBIAN_KEYS}: install debian-archive-keyring to get the newer engines");
             }
-            let list = root.join("newer.list");
+            let list = root.join("release.list");
             fs::write(
                 &list,
-                format!("deb [signed-by={DEBIAN_KEYS}] http://deb.debian.org/debian forky main\n"),
+                format!(
+                    "deb [signed-by={DEBIAN_KEYS}] http://deb.debian.org/debian {release} main\n"
+                ),
             )?;
             for (key, path) in [
                 ("Dir::Etc::sourcelist", list.display().to_string()),
@@ -72,10 +87,6 @@ impl Suite {
         }
         Ok(options)
     }
-}
-
-fn apt_folder() -> PathBuf {
-    cache::folder().join("apt")
 }
 
 fn apt(suite: Suite, program: &str, args: &[&str], at: &Path) -> Result<Outcome> {
@@ -204,27 +215,38 @@ pub struct Engines {
     pub suite: Suite,
     root: PathBuf,
     runc_root: PathBuf,
+    oci: PathBuf,
 }
 
 impl Engines {
     /// Fetches containerd, docker, and the host release's runc. An error here is a reason to skip aloud.
-    ///
-    /// runc is always the host release's: a newer one wants a newer C library.
     pub fn fetch(suite: Suite) -> Result<Self> {
+        Self::fetch_with(suite, OciRuntime::HostRunc)
+    }
+
+    /// The same, with containers made by another OCI runtime.
+    pub fn fetch_with(suite: Suite, oci: OciRuntime) -> Result<Self> {
         let packages: &[&str] = match suite {
             Suite::Host => &["containerd", "docker.io", "tini"],
-            Suite::Newer => &["containerd", "docker.io", "docker-cli", "tini"],
+            Suite::Trixie | Suite::Newer => &["containerd", "docker.io", "docker-cli", "tini"],
         };
         let root = unpacked(suite, &format!("engines/{}", suite.name()), packages)?;
+        let oci = oci.fetch()?;
         let runc_root = unpacked(Suite::Host, "engines/runc", &["runc"])?;
         let engines = Self {
             suite,
             root,
             runc_root,
+            oci,
         };
         // A program of another release may want a newer C library than this machine has.
         engines.containerd_version()?;
         Ok(engines)
+    }
+
+    /// The release's containerd, docker and what belongs to them, without an OCI runtime.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The full path of one of the engines' programs.
@@ -236,17 +258,18 @@ impl Engines {
             .with_context(|| format!("no {name} in {}", self.root.display()))
     }
 
-    /// The folders of the engines' programs, for `PATH`.
+    /// The folders of the engines' programs, for `PATH`: the OCI runtime's before the host release's runc.
     pub fn folders(&self) -> Vec<PathBuf> {
-        [&self.root, &self.runc_root]
-            .iter()
-            .flat_map(|root| ["usr/bin", "usr/sbin"].map(|folder| root.join(folder)))
-            .collect()
+        let of = |root: &PathBuf| ["usr/bin", "usr/sbin"].map(|folder| root.join(folder));
+        let mut folders = of(&self.root).to_vec();
+        folders.extend(self.oci.parent().map(Path::to_path_buf));
+        folders.extend(of(&self.runc_root));
+        folders
     }
 
     /// The OCI runtime that everything on the node uses.
     pub fn runc(&self) -> Result<PathBuf> {
-        self.program("runc")
+        Ok(self.oci.clone())
     }
 
     /// Major and minor version of containerd.
@@ -261,7 +284,7 @@ impl Engines {
 }
 
 /// The first `N.N` that `program --version` prints.
-fn version(program: &Path) -> Result<(u32, u32)> {
+pub fn version(program: &Path) -> Result<(u32, u32)> {
     let said = crate::command::succeed(Command::new(program).arg("--version"))?.stdout;
     said.split([' ', '\n', ',', '~', '+'])
         .find_map(|word| {

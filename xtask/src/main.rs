@@ -4,6 +4,7 @@
 mod bench;
 mod card;
 mod demo;
+mod engines;
 mod headers;
 mod machine;
 mod table;
@@ -30,6 +31,8 @@ enum Task {
     Card(card::Options),
     /// Latency and memory against their targets: a table, and target/bench.json.
     Bench(bench::Options),
+    /// Every engine and version against every check: docs/engines.md, and target/engines.json.
+    Engines(engines::Options),
     /// What a driver version changes in the ABI that cgpu decodes, from its public headers.
     Headers(headers::Options),
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Card(options) => card::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Engines(options) => engines::run(&options),
         Task::Headers(options) => headers::run(&options),
     };
     match done {

@@ -1,0 +1,240 @@
+//! crictl: a pod and its containers as a kubelet makes them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::command::{LIMIT, Outcome, capture};
+use crate::containerd::Containerd;
+use crate::go::GoProgram;
+use crate::node::Node;
+
+const PROGRAM: GoProgram = GoProgram {
+    name: "crictl",
+    package: "sigs.k8s.io/cri-tools/cmd/crictl",
+    module: include_str!("../crictl/go.mod"),
+    sums: include_str!("../crictl/go.sum"),
+};
+
+/// Builds crictl once. An error is a reason to skip aloud.
+pub fn program() -> Result<PathBuf> {
+    PROGRAM.fetch()
+}
+
+/// The containerd namespace of everything that CRI makes; it is fixed in containerd.
+pub const NAMESPACE: &str = "k8s.io";
+
+/// What a kubelet hides from every container that is not privileged; containerd itself hides nothing.
+const MASKED: [&str; 11] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/firmware",
+];
+/// What it makes read-only there.
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+/// Whose processes a container sees; a kubelet's pods say `shareProcessNamespace` for the second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Processes {
+    /// Its own.
+    #[default]
+    OfTheContainer,
+    /// All of its pod's.
+    OfThePod,
+}
+
+impl Processes {
+    /// CRI's `NamespaceMode`.
+    fn mode(self) -> u32 {
+        match self {
+            Self::OfTheContainer => 1,
+            Self::OfThePod => 0,
+        }
+    }
+}
+
+/// crictl on a node's containerd.
+#[derive(Debug)]
+pub struct Crictl {
+    program: PathBuf,
+    folder: PathBuf,
+    namespace: String,
+}
+
+/// A container of a pod.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PodContainer<'a> {
+    /// Its name in the pod.
+    pub name: &'a str,
+    /// Annotations of its own, `key=value`.
+    pub annotations: &'a [&'a str],
+    /// Its environment, `KEY=value`.
+    pub environment: &'a [&'a str],
+    /// Its limit of host memory.
+    pub memory_bytes: Option<u64>,
+    /// Whose processes it sees; a pod and its containers say the same.
+    pub processes: Processes,
+    /// What it runs.
+    pub program: &'a [&'a str],
+}
+
+fn pairs(of: &[&str]) -> Result<Vec<(String, String)>> {
+    of.iter()
+        .map(|pair| {
+            let (key, value) = pair
+                .split_once('=')
+                .with_context(|| format!("no = in {pair}"))?;
+            Ok((key.to_owned(), value.to_owned()))
+        })
+        .collect()
+}
+
+impl Crictl {
+    /// crictl for the pods on a node.
+    pub fn new(node: &Node) -> Result<Self> {
+        let folder = node.root().join("pods");
+        fs::create_dir_all(&folder)?;
+        Ok(Self {
+            program: program()?,
+            folder,
+            namespace: node.namespace().to_owned(),
+        })
+    }
+
+    /// A `crictl` command, not yet run. It runs in the network of the node's containerd, where exec is streamed.
+    pub fn command(&self, containerd: &Containerd, args: &[&str]) -> Result<Command> {
+        let endpoint = format!("unix://{}", containerd.socket().display());
+        let mut command = containerd.beside(&self.program)?;
+        command
+            .args(["--runtime-endpoint", &endpoint])
+            .args(["--image-endpoint", &endpoint])
+            .args(["--timeout", "60s"])
+            .arg("--config")
+            .arg(self.folder.join("crictl.yaml"))
+            .args(args);
+        fs::write(self.folder.join("crictl.yaml"), "")?;
+        Ok(command)
+    }
+
+    /// Runs `crictl` to its end.
+    pub fn crictl(&self, containerd: &Containerd, args: &[&str]) -> Result<Outcome> {
+        capture(&mut self.command(containerd, args)?, LIMIT)
+    }
+
+    /// The description of a pod as its containers name it later.
+    pub fn pod(&self, name: &str, annotations: &[&str], processes: Processes) -> Result<PathBuf> {
+        let annotations: serde_json::Map<String, Value> = pairs(annotations)?
+            .into_iter()
+            .map(|(key, value)| (key, Value::String(value)))
+            .collect();
+        let path = self.folder.join(format!("{name}.json"));
+        let pod = json!({
+            "metadata": {"name": name, "namespace": self.namespace, "uid": name, "attempt": 0},
+            "hostname": name,
+            "log_directory": self.logs(name),
+            "annotations": annotations,
+            "dns_config": {},
+            "linux": {
+                "cgroup_parent": format!("/{}", self.namespace),
+                "security_context": {"namespace_options": {"pid": processes.mode()}},
+            },
+        });
+        fs::write(&path, serde_json::to_vec_pretty(&pod)?)?;
+        Ok(path)
+    }
+
+    /// The folder with the logs of a pod's containers.
+    pub fn logs(&self, pod: &str) -> PathBuf {
+        self.folder.join(format!("{pod}.logs"))
+    }
+
+    /// Starts a pod's sandbox under a runtime handler: its identity.
+    pub fn run_pod(&self, containerd: &Containerd, pod: &Path, handler: &str) -> Result<String> {
+        let pod = pod.to_string_lossy();
+        let said = self
+            .crictl(containerd, &["runp", "--runtime", handler, &pod])?
+            .success()?;
+        Ok(said.stdout.trim().to_owned())
+    }
+
+    /// Creates and starts a container in a pod: its identity.
+    pub fn run_container(
+        &self,
+        containerd: &Containerd,
+        sandbox: &str,
+        pod: &Path,
+        image: &str,
+        container: &PodContainer<'_>,
+    ) -> Result<String> {
+        let environment: Vec<Value> = pairs(container.environment)?
+            .into_iter()
+            .map(|(key, value)| json!({"key": key, "value": value}))
+            .collect();
+        let annotations: serde_json::Map<String, Value> = pairs(container.annotations)?
+            .into_iter()
+            .map(|(key, value)| (key, Value::String(value)))
+            .collect();
+        let mut description = json!({
+            "metadata": {"name": container.name, "attempt": 0},
+            "image": {"image": image},
+            "command": container.program,
+            "envs": environment,
+            "annotations": annotations,
+            "log_path": format!("{}.log", container.name),
+            "linux": {"security_context": {
+                "namespace_options": {"pid": container.processes.mode()},
+                "masked_paths": MASKED,
+                "readonly_paths": READ_ONLY,
+            }},
+        });
+        if let Some(bytes) = container.memory_bytes {
+            description["linux"]["resources"] =
+                json!({"memory_limit_in_bytes": bytes, "memory_swap_limit_in_bytes": bytes});
+        }
+        let path = self
+            .folder
+            .join(format!("{}.{}.json", &sandbox[..12], container.name));
+        fs::write(&path, serde_json::to_vec_pretty(&description)?)?;
+        let (pod, path) = (pod.to_string_lossy(), path.to_string_lossy());
+        let created = self
+            .crictl(containerd, &["create", "--no-pull", sandbox, &path, &pod])?
+            .success()?;
+        let id = created.stdout.trim().to_owned();
+        self.crictl(containerd, &["start", &id])?.success()?;
+        Ok(id)
+    }
+
+    /// What the engine tells of a container.
+    pub fn inspect(&self, containerd: &Containerd, id: &str) -> Result<Value> {
+        self.crictl(containerd, &["inspect", "-o", "json", id])?
+            .success()?
+            .json()
+    }
+
+    /// Stops and removes every pod.
+    pub fn remove_all(&self, containerd: &Containerd) -> Result<()> {
+        let listed = self.crictl(containerd, &["pods", "-q"])?.success()?;
+        for pod in listed.stdout.lines() {
+            self.crictl(containerd, &["stopp", pod])?.success()?;
+            self.crictl(containerd, &["rmp", "-f", pod])?.success()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! Engine × version × door × check: what every engine must do with a container of ours, as two tables.
+//!
+//! [`ROWS`] has the engines, [`checks`] what is asked of each; an engine is one implementation of [`Engine`]. A new version
+//! is a row, a new demand a check. A client that has no word for something answers with [`Lacks`], which is a skipped cell
+//! with its reason, never a passed one.
+//!
+//! ```text
+//!   ROWS ─► Row::open ─► Engine ─┐
+//!                                ├─► run ─► Cell (passed, skipped: why, failed: why)
+//!   checks ──────────────────────┘
+//! ```
+
+mod checks;
+mod containerd;
+mod cri;
+mod docker;
+mod engine;
+mod nerdctl;
+mod podman;
+mod pods;
+mod rows;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::programs::Programs;
+
+pub use checks::{Check, checks, checks_of};
+pub use engine::{Ask, Container, Engine, Lacks, Restarts, Usage};
+pub use rows::{Door, Family, ROWS, Row};
+
+/// What became of one check on one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It held.
+    Passed,
+    /// It could not be asked, and why.
+    Skipped(String),
+    /// It did not hold, and how that was seen.
+    Failed(String),
+}
+
+/// One cell of the matrix.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// The row's engine with its version, as it says it itself.
+    pub engine: String,
+    /// The row.
+    pub row: Row,
+    /// The check's name.
+    pub check: &'static str,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The check that every row ends with.
+pub const LEAVES_NOTHING: &str = "nothing left behind";
+
+/// Runs the chosen checks on one row with the programs that tests build, and tells each cell as it comes.
+///
+/// # Errors
+/// The row's engine cannot be started although it could be fetched.
+pub fn run(
+    row: &Row,
+    wanted: impl Fn(&Check) -> bool,
+    tell: impl FnMut(&Cell),
+) -> Result<Vec<Cell>> {
+    run_with(Programs::for_tests()?, row, wanted, tell)
+}
+
+/// The same with these programs.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    programs: &Programs,
+    row: &Row,
+    wanted: impl Fn(&Check) -> bool,
+    mut tell: impl FnMut(&Cell),
+) -> Result<Vec<Cell>> {
+    let mut cells = Vec::new();
+    let mut cell = |engine: &str, check, verdict, took| {
+        let cell = Cell {
+            engine: engine.to_owned(),
+            row: *row,
+            check,
+            verdict,
+            took,
+        };
+        tell(&cell);
+        cells.push(cell);
+    };
+    let mut engine = match row.open(programs)? {
+        Ok(engine) => engine,
+        Err(reason) => {
+            for check in checks_of(row.family).filter(|check| wanted(check)) {
+                let verdict = Verdict::Skipped(reason.clone());
+                cell(&row.title(), check.name, verdict, Duration::ZERO);
+            }
+            return Ok(cells);
+        }
+    };
+    let title = engine.title();
+    for check in checks_of(row.family).filter(|check| wanted(check)) {
+        let began = Instant::now();
+        let verdict = match (check.body)(engine.as_mut()) {
+            Ok(()) => Verdict::Passed,
+            Err(error) => match error.downcast_ref::<Lacks>() {
+                Some(lacks) => Verdict::Skipped(lacks.to_string()),
+                None => Verdict::Failed(format!("{error:#}")),
+            },
+        };
+        // One check's containers must not stand in the next one's way.
+        let verdict = match (verdict, engine.remove_all()) {
+            (Verdict::Passed | Verdict::Skipped(_), Err(error)) => {
+                Verdict::Failed(format!("removing what the check left: {error:#}"))
+            }
+            (verdict, _) => verdict,
+        };
+        cell(&title, check.name, verdict, began.elapsed());
+    }
+    let began = Instant::now();
+    let verdict = match engine.finish() {
+        Ok(()) => Verdict::Passed,
+        Err(error) => Verdict::Failed(format!("{error:#}")),
+    };
+    cell(&title, LEAVES_NOTHING, verdict, began.elapsed());
+    Ok(cells)
+}

@@ -1,0 +1,226 @@
+//! What is asked of engines that serve pods.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::crictl::{PodContainer, Processes};
+
+use super::cri::Cri;
+use super::engine::Engine;
+
+const GIB: u64 = 1 << 30;
+const NO_MEMORY: Option<i32> = Some(3);
+const SLEEP: &[&str] = &["sleep", "100000"];
+
+fn container<'a>(name: &'a str, program: &'a [&'a str]) -> PodContainer<'a> {
+    PodContainer {
+        name,
+        program,
+        ..PodContainer::default()
+    }
+}
+
+/// Totals of the cards that a container sees.
+fn totals(cri: &Cri, id: &str) -> Result<Vec<u64>> {
+    let smi = cri
+        .exec_in(id, &["cgpu", "smi", "--json"])?
+        .success()?
+        .json()?;
+    smi["cards"]
+        .as_array()
+        .with_context(|| format!("cards in {smi}"))?
+        .iter()
+        .map(|card| card["memory_total_bytes"].as_u64().context("a total"))
+        .collect()
+}
+
+fn has_no_card(cri: &Cri, id: &str) -> Result<()> {
+    let nodes = cri.exec_in(id, &["sh", "-c", "ls /dev | grep -c nvidia"])?;
+    ensure!(nodes.stdout.trim() == "0", "{nodes:?}");
+    Ok(())
+}
+
+/// Containers that hold a vGPU, as the host sees them.
+fn holders(cri: &Cri) -> Result<Vec<String>> {
+    let ps = cri.node().cgpu(&["ps", "--json"])?.success()?.json()?;
+    let listed = ps["vgpus"].as_array().context("vgpus in the document")?;
+    let name = |vgpu: &Value| vgpu["container"].as_str().map(str::to_owned);
+    listed
+        .iter()
+        .map(|vgpu| name(vgpu).with_context(|| format!("a name in {vgpu}")))
+        .collect()
+}
+
+fn ensure_free(cri: &Cri) -> Result<()> {
+    let left = cri.node().grants();
+    ensure!(left.is_empty(), "grants after the removal: {left:?}");
+    Ok(())
+}
+
+pub(super) fn requests_of_containers(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("two", &[])?;
+    ensure!(holders(cri)?.is_empty(), "the sandbox holds a card");
+    let small = pod.run(&PodContainer {
+        annotations: &["cgpu.io/memory=2Gi"],
+        ..container("small", SLEEP)
+    })?;
+    let large = pod.run(&PodContainer {
+        annotations: &["cgpu.io/memory=8Gi"],
+        ..container("large", SLEEP)
+    })?;
+    ensure!(totals(cri, &small)? == [2 * GIB], "the small one");
+    ensure!(totals(cri, &large)? == [8 * GIB], "the large one");
+    let over = cri.exec_in(&small, &["cgpu-burn", "alloc", "3Gi"])?;
+    ensure!(over.code == NO_MEMORY, "{over:?}");
+    cri.exec_in(&large, &["cgpu-burn", "alloc", "3Gi"])?
+        .success()?;
+    pod.remove()?;
+    ensure_free(cri)
+}
+
+pub(super) fn request_of_the_pod(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("whole", &["cgpu.io/memory=4Gi"])?;
+    ensure!(holders(cri)?.is_empty(), "the sandbox holds a card");
+    let id = pod.run(&container("app", SLEEP))?;
+    ensure!(totals(cri, &id)? == [4 * GIB], "its total");
+    ensure!(holders(cri)? == [id], "who holds a card");
+    pod.remove()?;
+    ensure_free(cri)
+}
+
+pub(super) fn init_then_app(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("init", &[])?;
+    let whole_card = ["cgpu.io/memory=20Gi"];
+    let init = pod.run(&PodContainer {
+        annotations: &whole_card,
+        ..container(
+            "init",
+            &["sh", "-c", "cgpu-burn alloc 10Gi && echo prepared; exit 0"],
+        )
+    })?;
+    let (code, reason) = cri.end(&init)?;
+    ensure!(code == 0, "init ended with {code}, {reason}");
+    let said = pod.log("init")?;
+    ensure!(said.contains("prepared"), "{said:?}");
+    // Both cards' memory is not enough for three times 20 GiB: each must have given its own back.
+    let mut last = String::new();
+    for number in 0..3 {
+        let name = format!("app{number}");
+        if !last.is_empty() {
+            cri.told(&["stop", "--timeout", "0", &last])?;
+            cri.told(&["rm", &last])?;
+        }
+        last = pod.run(&PodContainer {
+            annotations: &whole_card,
+            ..container(&name, SLEEP)
+        })?;
+        ensure!(totals(cri, &last)? == [20 * GIB], "its total");
+    }
+    pod.remove()?;
+    ensure_free(cri)
+}
+
+pub(super) fn sidecar(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("side", &[])?;
+    let side = pod.run(&container("side", SLEEP))?;
+    let main = pod.run(&PodContainer {
+        annotations: &["cgpu.io/memory=2Gi"],
+        ..container("main", &["sh", "-c", "cgpu-burn alloc 1Gi; exit 5"])
+    })?;
+    let (code, _) = cri.end(&main)?;
+    ensure!(code == 5, "main ended with {code}");
+    has_no_card(cri, &side)?;
+    let state = cri.status(&side)?;
+    ensure!(state["state"] == "CONTAINER_RUNNING", "{state}");
+    pod.remove()?;
+    ensure_free(cri)
+}
+
+pub(super) fn request_by_environment(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("env", &[])?;
+    let id = pod.run(&PodContainer {
+        environment: &[
+            "ALIYUN_COM_GPU_MEM_CONTAINER=3",
+            "ALIYUN_COM_GPU_MEM_DEV=24",
+        ],
+        ..container("app", SLEEP)
+    })?;
+    ensure!(totals(cri, &id)? == [3 * GIB], "its total");
+    pod.remove()?;
+    ensure_free(cri)
+}
+
+pub(super) fn exec_sync(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("sync", &[])?;
+    let id = pod.run(&container("app", SLEEP))?;
+    let said = cri.exec_sync(&id, &["seq", "1", "1000"])?.success()?;
+    ensure!(said.stdout.trim().lines().count() == 1000, "{said:?}");
+    let said = cri.exec_sync(&id, &["sh", "-c", "echo why >&2; exit 8"])?;
+    ensure!(
+        said.code == Some(8) && said.stderr.contains("why"),
+        "{said:?}"
+    );
+    pod.remove()
+}
+
+pub(super) fn shared_processes(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod_with("shared", &[], Processes::OfThePod)?;
+    let one = pod.run(&container("one", &["sleep", "100001"]))?;
+    let two = pod.run(&container("two", &["sleep", "100002"]))?;
+    let seen = cri.exec_in(&one, &["ps"])?.success()?.stdout;
+    ensure!(seen.contains("sleep 100002"), "{seen}");
+    // The end of one is not the other's.
+    cri.told(&["stop", "--timeout", "0", &one])?;
+    cri.exec_in(&two, &["true"])?.success()?;
+    let held = pod.run(&PodContainer {
+        annotations: &["cgpu.io/memory=2Gi"],
+        ..container("held", SLEEP)
+    })?;
+    ensure!(totals(cri, &held)? == [2 * GIB], "its total");
+    pod.remove()?;
+    ensure_free(cri)
+}
+
+pub(super) fn stop_and_remove(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("stop", &["cgpu.io/memory=4Gi"])?;
+    for name in ["one", "two", "three"] {
+        pod.run(&container(name, SLEEP))?;
+    }
+    ensure!(holders(cri)?.len() == 3, "three vGPUs");
+    pod.remove()?;
+    ensure_free(cri)?;
+    let listed = cri.told(&["ps", "-a", "-q"])?;
+    ensure!(listed.is_empty(), "left: {listed}");
+    Ok(())
+}
+
+pub(super) fn engine_restart(engine: &mut dyn Engine) -> Result<()> {
+    let script = "until [ -e /tmp/end ]; do sleep 0.1; done; exit 6";
+    let (held, plain) = {
+        let cri = engine.pods()?;
+        let pod = cri.pod("restart", &[])?;
+        let held = pod.run(&PodContainer {
+            annotations: &["cgpu.io/memory=4Gi"],
+            ..container("held", &["sh", "-c", script])
+        })?;
+        (held, pod.run(&container("plain", &["sh", "-c", script]))?)
+    };
+    engine.crash_and_restart()?;
+    let cri = engine.pods()?;
+    ensure!(totals(cri, &held)? == [4 * GIB], "its total");
+    for id in [&held, &plain] {
+        cri.exec_in(id, &["touch", "/tmp/end"])?.success()?;
+        let (code, reason) = cri.end(id)?;
+        ensure!(code == 6, "ended with {code}, {reason}");
+    }
+    cri.crictl.remove_all(&cri.containerd)?;
+    ensure_free(cri)
+}

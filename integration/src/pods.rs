@@ -1,0 +1,165 @@
+//! What a containerd needs to serve pods: a network of its own, the CNI plugins, and the runtime handlers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::command::{find, succeed};
+use crate::daemon::Daemon;
+use crate::image::{self, Image};
+use crate::node::Node;
+use crate::packages::{Engines, Suite, unpacked};
+
+/// Handler for our shim in the recommended form: runc's type, our shim's path.
+pub const BY_PATH: &str = "cgpu";
+/// Handler for our shim as a runtime type of its own.
+pub const BY_TYPE: &str = "cgpucustom";
+/// Handler for containerd's own shim with our OCI wrapper below.
+pub const BY_WRAPPER: &str = "cgpuoci";
+
+/// A network namespace, held by a process that only waits.
+#[derive(Debug)]
+pub struct PrivateNetwork {
+    holder: Daemon,
+}
+
+impl PrivateNetwork {
+    /// Makes one with its loopback device up.
+    pub fn start(node: &Node) -> Result<Self> {
+        let unshare = find("unshare").context("no unshare in PATH")?;
+        let mut command = Command::new(unshare);
+        command.args(["--net", "sleep", "1000000"]);
+        let mut holder = Daemon::start("unshare", &command, &node.root().join("network.log"))?;
+        let own = fs::read_link("/proc/self/ns/net")?;
+        let link = format!("/proc/{}/ns/net", holder.pid().context("it has started")?);
+        holder.wait_ready(Duration::from_secs(10), || {
+            Ok(fs::read_link(&link).is_ok_and(|its| its != own))
+        })?;
+        let network = Self { holder };
+        let mut up = network.command(&image::busybox_program()?)?;
+        succeed(up.args(["ip", "link", "set", "lo", "up"]))?;
+        Ok(network)
+    }
+
+    /// `program` inside the network.
+    pub fn command(&self, program: &Path) -> Result<Command> {
+        let nsenter = find("nsenter").context("no nsenter in PATH")?;
+        let pid = self.holder.pid().context("the network was given up")?;
+        let mut command = Command::new(nsenter);
+        command
+            .arg(format!("--net=/proc/{pid}/ns/net"))
+            .arg("--")
+            .arg(program);
+        Ok(command)
+    }
+}
+
+/// How a containerd serves pods.
+#[derive(Debug)]
+pub struct PodsSetup {
+    /// Where it and its pods live.
+    pub network: PrivateNetwork,
+    /// What sandboxes run.
+    pub pause: Image,
+    plugins: PathBuf,
+    networks: PathBuf,
+    shim: PathBuf,
+    wrapper: PathBuf,
+    runc: PathBuf,
+}
+
+impl PodsSetup {
+    /// Writes what stands on the node and fetches the plugins. An error is a reason to skip aloud.
+    pub fn new(node: &Node, engines: &Engines) -> Result<Self> {
+        let plugins = unpacked(Suite::Host, "engines/cni", &["containernetworking-plugins"])?;
+        let networks = node.root().join("cni");
+        fs::create_dir_all(&networks)?;
+        let network = json!({
+            "cniVersion": "0.4.0",
+            "name": "pods",
+            "plugins": [{
+                "type": "ptp",
+                "ipam": {
+                    "type": "host-local",
+                    "subnet": "10.222.0.0/16",
+                    "dataDir": node.root().join("addresses"),
+                },
+            }],
+        });
+        fs::write(
+            networks.join("pods.conflist"),
+            serde_json::to_vec_pretty(&network)?,
+        )?;
+        let ours = |program: &str| -> Result<PathBuf> {
+            Ok(PathBuf::from(node.command(program)?.get_program()))
+        };
+        Ok(Self {
+            network: PrivateNetwork::start(node)?,
+            pause: image::pause()?,
+            plugins: plugins.join("usr/lib/cni"),
+            networks,
+            shim: ours("containerd-shim-cgpu-v2")?,
+            wrapper: ours("cgpu-runtime")?,
+            runc: engines.runc()?,
+        })
+    }
+
+    /// The part of containerd's configuration that is about pods. A table of runtimes takes the place of the default one, which
+    /// has `runc`, and without that CRI does not load (1.6).
+    pub fn configuration(&self, major: u32) -> String {
+        let annotations = r#"pod_annotations = ["cgpu.io/*"]
+  container_annotations = ["cgpu.io/*"]"#;
+        let (runtime, sandbox) = if major >= 2 {
+            (
+                "io.containerd.cri.v1.runtime",
+                format!(
+                    "[plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = \"{}\"\n",
+                    self.pause.name
+                ),
+            )
+        } else {
+            ("io.containerd.grpc.v1.cri", String::new())
+        };
+        let sandbox_key = if major >= 2 {
+            String::new()
+        } else {
+            format!("sandbox_image = \"{}\"", self.pause.name)
+        };
+        format!(
+            r#"{sandbox}[plugins.'{runtime}']
+  {sandbox_key}
+  netns_mounts_under_state_dir = true
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+[plugins.'{runtime}'.cni]
+  bin_dir = "{plugins}"
+  conf_dir = "{networks}"
+[plugins.'{runtime}'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins.'{runtime}'.containerd.runtimes.{BY_PATH}]
+  runtime_type = "io.containerd.runc.v2"
+  runtime_path = "{shim}"
+  {annotations}
+[plugins.'{runtime}'.containerd.runtimes.{BY_PATH}.options]
+  BinaryName = "{runc}"
+[plugins.'{runtime}'.containerd.runtimes.{BY_TYPE}]
+  runtime_type = "io.containerd.cgpu.v2"
+  {annotations}
+[plugins.'{runtime}'.containerd.runtimes.{BY_WRAPPER}]
+  runtime_type = "io.containerd.runc.v2"
+  {annotations}
+[plugins.'{runtime}'.containerd.runtimes.{BY_WRAPPER}.options]
+  BinaryName = "{wrapper}"
+"#,
+            plugins = self.plugins.display(),
+            networks = self.networks.display(),
+            shim = self.shim.display(),
+            wrapper = self.wrapper.display(),
+            runc = self.runc.display(),
+        )
+    }
+}

@@ -1,0 +1,90 @@
+//! The short form of the engines' matrix: one row of each family that no other test has, and the checks that cost little.
+//! `cargo xtask engines` runs all of it.
+
+use anyhow::{Result, bail};
+use integration::matrix::{self, Cell, Check, Door, Family, ROWS, Row, Verdict};
+use integration::oci::OciRuntime;
+use integration::packages::Suite;
+use integration::skip;
+
+/// What the short form leaves out: what waits for an engine's clock, and what is asked under load.
+const LONG: &[&str] = &["50 containers, 10 at a time", "health check", "logs"];
+/// Under nerdctl the restart monitor looks every ten seconds.
+const LONG_FOR_NERDCTL: &[&str] = &["restart policy"];
+
+fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
+    Row {
+        family,
+        suite,
+        oci,
+        door,
+    }
+}
+
+fn holds(row: Row, test: &str) -> Result<()> {
+    assert!(ROWS.contains(&row), "{} is no row", row.key());
+    let wanted = |check: &Check| {
+        let long = LONG.contains(&check.name);
+        let slow = row.family == Family::Nerdctl && LONG_FOR_NERDCTL.contains(&check.name);
+        !long && !slow
+    };
+    let cells = matrix::run(&row, wanted, |_| ())?;
+    let failed: Vec<String> = cells
+        .iter()
+        .filter_map(|cell| match &cell.verdict {
+            Verdict::Failed(reason) => Some(format!("{}: {reason}", cell.check)),
+            Verdict::Passed | Verdict::Skipped(_) => None,
+        })
+        .collect();
+    if !failed.is_empty() {
+        bail!("{}\n{}", row.key(), failed.join("\n"));
+    }
+    let held = |cell: &&Cell| cell.verdict == Verdict::Passed;
+    if cells.iter().filter(held).count() == 0 {
+        // What this machine cannot have: every cell says the same.
+        let reason = cells.iter().find_map(|cell| match &cell.verdict {
+            Verdict::Skipped(reason) => Some(reason.as_str()),
+            Verdict::Passed | Verdict::Failed(_) => None,
+        });
+        skip::record(test, reason.unwrap_or("no check"));
+    }
+    Ok(())
+}
+
+macro_rules! rows {
+    ($($name:ident: $family:ident $suite:ident $oci:ident $door:ident;)*) => {
+        $(#[test] fn $name() -> Result<()> {
+            holds(
+                row(Family::$family, Suite::$suite, OciRuntime::$oci, Door::$door),
+                stringify!($name),
+            )
+        })*
+    };
+}
+
+rows! {
+    containerd_1_7_by_type: Containerd Trixie HostRunc Shim;
+    newer_runc_under_the_newer_containerd: Containerd Newer NewerRunc Shim;
+    crun_under_the_host_s_containerd: Containerd Host HostCrun Shim;
+    wrapper_below_containerd_s_own_shim: Containerd Host HostRunc Wrapper;
+    docker_of_debian_13_by_type: Docker Trixie HostRunc Shim;
+    newer_docker_by_a_configured_type: Docker Newer NewerRunc ConfiguredShim;
+    nerdctl_by_type: Nerdctl Newer NewerRunc Shim;
+    pods_by_runtime_path: Cri Newer NewerRunc ConfiguredShim;
+    pods_of_the_host_s_containerd_by_type: Cri Host HostRunc Shim;
+    pods_by_the_wrapper: Cri Trixie HostRunc Wrapper;
+    podman_by_the_wrapper: Podman Host HostRunc Wrapper;
+}
+
+#[test]
+fn every_row_is_there_once_and_has_its_own_key() {
+    for (number, row) in ROWS.iter().enumerate() {
+        let same = ROWS.iter().filter(|other| other.key() == row.key());
+        assert_eq!(same.count(), 1, "row {number}, {}", row.key());
+    }
+    let mut names: Vec<&str> = matrix::checks().map(|check| check.name).collect();
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count, "a check's name is used twice");
+}
