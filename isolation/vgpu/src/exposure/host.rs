@@ -71,7 +71,10 @@ impl HostFiles for ThisHost {
             Some((metadata.dev(), metadata.ino()))
         };
         let own = |process: &str| identity(&Path::new("/proc").join(process).join("ns").join(file));
-        match (identity(path), own("1"), own("self")) {
+        let ours = own("self");
+        // Some hosts show process 1's namespaces to nobody. Where /proc is of our own PID namespace, its process 1 is in it.
+        let of_our_processes = || ours.filter(|_| kind == "pid" && proc_is_of_our_namespace());
+        match (identity(path), own("1").or_else(of_our_processes), ours) {
             (Some(named), Some(first), Some(ours)) => named != first && named != ours,
             _ => false,
         }
@@ -80,6 +83,15 @@ impl HostFiles for ThisHost {
     fn devices(&self) -> String {
         std::fs::read_to_string("/proc/devices").unwrap_or_default()
     }
+}
+
+/// `NSpid` of a process has a number for each PID namespace from that of the mounted /proc down to its own.
+fn proc_is_of_our_namespace() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .is_some_and(|numbers| numbers.split_whitespace().count() == 1)
 }
 
 /// A path without `.`, `..` and double slashes, as runc cleans those of a spec.
