@@ -268,6 +268,66 @@ fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
 }
 
 #[test]
+fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_linker_knows_them()
+{
+    use crate::userland::tests::{
+        FakeHost, Layout, VERSION, linker_cache_paths, linker_cache_with,
+    };
+    let Some(driver) = FakeHost::new(Layout::Debian) else {
+        return;
+    };
+    let mut played = TestHost::new();
+    played.config.driver = driver.config.driver.clone();
+    let host = Host {
+        driver: cards::DriverSpec::Kernel,
+        inventory: cards::Inventory {
+            driver_version: VERSION.to_owned(),
+            cards: driver.cards.clone(),
+        },
+        filter: Ok(FilterSpec {
+            release: nvabi::Release::R570,
+            coverage: verdict::filter::Coverage::Production,
+        }),
+        uvm_major: Some(511),
+    };
+    let bundle = played.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let rootfs = bundle.join("rootfs");
+    fs::create_dir_all(rootfs.join("usr/lib64")).unwrap();
+    fs::create_dir_all(rootfs.join("etc")).unwrap();
+    fs::write(rootfs.join("usr/lib64/libc.so.6"), "").unwrap();
+    fs::write(
+        rootfs.join("etc/ld.so.cache"),
+        linker_cache_with(&["libc.so.6"]),
+    )
+    .unwrap();
+    let before = spec_bytes(&bundle);
+    let create = || create_on_host(&played.config, &host, &key("c1"), &bundle, DoorKind::Shim);
+    let vgpu = create().unwrap();
+    let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    let mounts = spec["mounts"].as_array().unwrap();
+    let cuda = mounts
+        .iter()
+        .find(|mount| mount["destination"] == "/usr/lib64/libcuda.so.1")
+        .unwrap();
+    assert_eq!(cuda["options"], json!(["bind", "ro", "nosuid", "nodev"]));
+    assert_eq!(spec["linux"]["maskedPaths"].as_array().unwrap().len(), 1);
+    assert_eq!(spec["hooks"], Value::Null);
+    assert!(linker_cache_paths(&rootfs).contains(&"/usr/lib64/libcuda.so.1".to_owned()));
+    release(&played.config, &key("c1")).unwrap();
+    drop(vgpu);
+    assert_eq!(spec_bytes(&bundle), before);
+
+    // A driver without libraries: nothing of the start is left.
+    fs::remove_dir_all(driver.root()).unwrap();
+    let Err(error) = create() else {
+        panic!("there are no libraries")
+    };
+    assert!(matches!(error, Error::Userland(_)), "{error}");
+    played.assert_clean(&"no libraries");
+    assert_eq!(spec_bytes(&bundle), before);
+}
+
+#[test]
 fn a_container_that_asks_for_nothing_is_not_touched_and_leaves_no_state() {
     let dir = tempfile::tempdir().unwrap();
     let bundle = dir.path().join("bundle");

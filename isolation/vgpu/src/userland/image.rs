@@ -66,13 +66,17 @@ pub(crate) struct Image(Option<Tree>);
 
 impl Image {
     /// That of a spec; `bundle` is what its relative paths are below. A root that is not there is an empty one: its
-    /// runtime will say what is wrong.
+    /// runtime will say what is wrong. So is the host's own: nothing of it is changed.
     pub(crate) fn of(spec: &Value, bundle: &Path) -> Self {
         let path = spec
             .pointer("/root/path")
             .and_then(Value::as_str)
             .unwrap_or("rootfs");
-        Self(Tree::open(&bundle.join(path)).ok())
+        Self(
+            Tree::open(&bundle.join(path))
+                .ok()
+                .filter(|tree| !tree.is_the_host_s()),
+        )
     }
 
     fn is_file(&self, path: &str) -> bool {

@@ -333,4 +333,4 @@ fn procfs_name(pci: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -54,6 +54,15 @@ impl Tree {
         &self.root
     }
 
+    /// Whether it is this host's `/` itself, by whatever path; also where that cannot be told.
+    pub(crate) fn is_the_host_s(&self) -> bool {
+        let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        match (std::fs::metadata("/"), std::fs::metadata(magic(&self.dir))) {
+            (Ok(host), Ok(own)) => identity(host) == identity(own),
+            _ => true,
+        }
+    }
+
     /// The file at a path below the root; `None` where there is none.
     ///
     /// # Errors
@@ -211,6 +220,24 @@ mod tests {
             .unwrap()
             .unwrap();
         assert!(kept.metadata().is_symlink());
+    }
+
+    #[test]
+    fn the_host_s_root_is_known_by_any_path() {
+        let (dir, tree) = tree();
+        assert!(!tree.is_the_host_s());
+        symlink("/", dir.path().join("root")).unwrap();
+        for path in [
+            Path::new("/"),
+            Path::new("/etc/.."),
+            &dir.path().join("root"),
+        ] {
+            assert!(
+                Tree::open(path).unwrap().is_the_host_s(),
+                "{}",
+                path.display()
+            );
+        }
     }
 
     #[test]

@@ -60,6 +60,16 @@ impl Supervisor {
 
     async fn create_in(&self, cell: &Arc<Cell>) -> Result<Option<Pid>> {
         cell.calls.runc().save(&cell.bundle)?;
+        let created = self.create_mounted(cell).await;
+        if created.is_err() {
+            self.undo_create(cell).await;
+        }
+        created
+    }
+
+    /// The root is mounted first: for a real card's container it is looked at, to know where its linker looks.
+    async fn create_mounted(&self, cell: &Arc<Cell>) -> Result<Option<Pid>> {
+        cell.mount().await?;
         let created = {
             let (namespace, id, bundle) =
                 (self.namespace.clone(), cell.id.clone(), cell.bundle.clone());
@@ -72,18 +82,13 @@ impl Supervisor {
             lock(&cell.live).share = Holding::Share(share);
             readiness
         });
-        let created = match &cell.restore {
+        match &cell.restore {
             None => self.create_runc(cell, readiness).await.map(Some),
-            Some(_) => Self::prepare(cell).await.map(|()| None),
-        };
-        if created.is_err() {
-            self.undo_create(cell).await;
+            Some(_) => Self::prepare(cell).map(|()| None),
         }
-        created
     }
 
     async fn create_runc(&self, cell: &Arc<Cell>, readiness: Option<Readiness>) -> Result<Pid> {
-        cell.mount().await?;
         let request = cell.stdio(&Target::Init)?;
         let window = self.reaper.window();
         let launched = cell.launch(&Target::Init, &request, &[], &window).await;
@@ -113,11 +118,10 @@ impl Supervisor {
     }
 
     /// For a container from a checkpoint: all but runc.
-    async fn prepare(cell: &Arc<Cell>) -> Result<()> {
+    fn prepare(cell: &Arc<Cell>) -> Result<()> {
         if !matches!(lock(&cell.live).share, Holding::Nothing) {
             return Err(Error::NoCheckpoint(cell.id.clone()));
         }
-        cell.mount().await?;
         cell.apply(Step::Prepared)
     }
 

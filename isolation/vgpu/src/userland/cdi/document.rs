@@ -91,6 +91,23 @@ impl Edits {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Syntax {
+    Json,
+    Yaml,
+}
+
+impl Document {
+    fn parse(syntax: Syntax, text: &str) -> Result<Self, String> {
+        match syntax {
+            Syntax::Json => serde_json::from_str(text).map_err(|error| error.to_string()),
+            Syntax::Yaml => {
+                serde_saphyr::from_str(text).map_err(|error| first_line(&error.to_string()))
+            }
+        }
+    }
+}
+
 /// A spec of NVIDIA's cards, and where it stands.
 #[derive(Debug)]
 pub(crate) struct Spec {
@@ -129,11 +146,8 @@ impl Spec {
         let is_json = path
             .extension()
             .is_some_and(|extension| extension == "json");
-        let document: Document = if is_json {
-            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?
-        } else {
-            serde_saphyr::from_str(&text).map_err(|error| wrong(first_line(&error.to_string())))?
-        };
+        let syntax = if is_json { Syntax::Json } else { Syntax::Yaml };
+        let document = Document::parse(syntax, &text).map_err(wrong)?;
         if document.kind != KIND {
             return Ok(None);
         }
@@ -187,4 +201,33 @@ impl Spec {
 /// The reader of YAML draws the place over several lines; errors here have one.
 fn first_line(text: &str) -> String {
     cut(text.lines().next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const YAML: &str = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\ncontainerEdits:\n  mounts:\n  - hostPath: &a /x\n    containerPath: *a\n    options: [ro, bind]\n";
+
+    #[test]
+    fn the_text_that_is_broken_below_is_read_whole() {
+        let document = Document::parse(Syntax::Yaml, YAML).unwrap();
+        assert_eq!(document.container_edits.mounts[0].container_path, "/x");
+        assert_eq!(document.devices[0].name, "0");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(at in 0..YAML.len(), with in "\\PC{0,12}", cut in 0..40_usize) {
+            let mut text = YAML.to_owned();
+            text.replace_range(at..(at + cut).min(YAML.len()), &with);
+            for syntax in [Syntax::Json, Syntax::Yaml] {
+                if let Err(problem) = Document::parse(syntax, &text) {
+                    prop_assert!(!problem.contains('\n'), "{}", problem);
+                }
+            }
+        }
+    }
 }

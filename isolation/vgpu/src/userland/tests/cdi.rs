@@ -421,6 +421,10 @@ fn sources_that_others_could_swap_are_refused() {
     );
     fs::set_permissions(&smi, fs::Permissions::from_mode(0o755)).unwrap();
     host.with(&host.document()).unwrap();
+    let folder = host.fake.path().join("cdi");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    assert_says(&host.fake.prepared("").unwrap_err(), &["cdi", "mode 777"]);
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     let spec = host.fake.path().join("cdi/nvidia.json");
     fs::set_permissions(&spec, fs::Permissions::from_mode(0o666)).unwrap();
     assert_says(

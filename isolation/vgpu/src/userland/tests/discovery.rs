@@ -249,6 +249,36 @@ fn a_library_for_another_machine_is_passed_over() {
     );
 }
 
+#[test]
+fn libraries_of_32_bit_programs_are_given_where_they_are_asked_for_and_can_be_used() {
+    let Some(host) = FakeHost::new(Layout::Debian) else {
+        return;
+    };
+    let folder = host.at("/usr/lib/i386-linux-gnu");
+    fs::create_dir_all(&folder).unwrap();
+    let name = format!("libcuda.so.{VERSION}");
+    let mut bytes = fs::read(host.at(Layout::Debian.folder()).join(&name)).unwrap();
+    bytes[18] = 3; // e_machine: 386
+    fs::write(folder.join(&name), bytes).unwrap();
+    let grant = host.grant(&[0]);
+    let both = host.bundle(&[
+        "/usr/lib/x86_64-linux-gnu/libc.so.6",
+        "/usr/lib/i386-linux-gnu/libc.so.6",
+    ]);
+    let one = host.bundle(&["/usr/lib/x86_64-linux-gnu/libc.so.6"]);
+    for (bundle, capabilities, expected) in [
+        (&both, "compute,compat32", true),
+        (&both, "compute", false),
+        (&both, "compat32", false),
+        (&one, "all", false),
+    ] {
+        let userland = host.prepare(&grant, capabilities, bundle).unwrap();
+        let at = source(&userland, "/usr/lib/i386-linux-gnu/libcuda.so.1");
+        assert_eq!(at.is_some(), expected, "{capabilities}");
+        assert!(at.is_none_or(|source| source.starts_with(&folder)));
+    }
+}
+
 /// The edits with the libraries, twice.
 fn edited(host: &FakeHost, minors: &[u32]) -> Value {
     let grant = host.grant(minors);

@@ -18,7 +18,7 @@ use crate::config::{CdiFolders, DriverConfig};
 use crate::userland::linker_cache::{self, Entry, NATIVE};
 use crate::userland::{Scene, Userland, prepare};
 
-pub(super) const VERSION: &str = "570.195.03";
+pub(crate) const VERSION: &str = "570.195.03";
 pub(super) const OTHER_VERSION: &str = "570.86.15";
 
 /// Name without the version, and the name that it gives itself.
@@ -65,7 +65,7 @@ fn compiled() -> Option<&'static Path> {
 
 /// Where a distribution puts the libraries, below the driver's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// In a folder of their own; the names that programs ask for are links over `/etc/alternatives`.
     Debian,
     /// In `/usr/lib64`, with plain links beside them.
@@ -85,15 +85,15 @@ impl Layout {
 }
 
 /// A host with a driver below a root of its own.
-pub(super) struct FakeHost {
+pub(crate) struct FakeHost {
     dir: tempfile::TempDir,
-    pub(super) config: Config,
-    pub(super) cards: Vec<Card>,
+    pub(crate) config: Config,
+    pub(crate) cards: Vec<Card>,
 }
 
 impl FakeHost {
     /// `None`: said why.
-    pub(super) fn new(layout: Layout) -> Option<Self> {
+    pub(crate) fn new(layout: Layout) -> Option<Self> {
         if cfg!(not(target_arch = "x86_64")) {
             println!("SKIP: the played driver is for x86-64");
             return None;
@@ -135,7 +135,7 @@ impl FakeHost {
         self.dir.path()
     }
 
-    pub(super) fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.config.driver.root.canonicalize().unwrap()
     }
 

@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::fake_driver::{FakeHost, Layout, link, spec, targets};
+use super::{linker_cache_paths, linker_cache_with};
 use crate::userland::image::Image;
-use crate::userland::linker_cache::{self, Entry, NATIVE};
 
 fn folder(host: &FakeHost, files: &[&str]) -> PathBuf {
     Image::of(&spec(""), &host.bundle(files)).library_folder()
@@ -101,23 +101,16 @@ fn links_of_an_image_stay_in_it() {
 
 fn cached(host: &FakeHost, names: &[&str]) -> PathBuf {
     let bundle = host.bundle(&["/usr/lib/x86_64-linux-gnu/libc.so.6"]);
-    let entries: Vec<Entry> = names
-        .iter()
-        .map(|name| Entry {
-            name: (*name).to_owned(),
-            path: format!("/image/{name}"),
-            flags: NATIVE,
-        })
-        .collect();
-    let cache = linker_cache::with(&linker_cache::tests::empty(), &entries).unwrap();
-    fs::write(bundle.join("rootfs/etc/ld.so.cache"), cache).unwrap();
+    fs::write(
+        bundle.join("rootfs/etc/ld.so.cache"),
+        linker_cache_with(names),
+    )
+    .unwrap();
     bundle
 }
 
 fn listed(bundle: &Path) -> Vec<String> {
-    let bytes = fs::read(bundle.join("rootfs/etc/ld.so.cache")).unwrap();
-    let entries = linker_cache::entries(&bytes).unwrap();
-    entries.into_iter().map(|entry| entry.path).collect()
+    linker_cache_paths(&bundle.join("rootfs"))
 }
 
 fn tell(host: &FakeHost, bundle: &Path) {
