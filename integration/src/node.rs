@@ -171,9 +171,14 @@ kind = "sim"
         Ok(())
     }
 
-    /// `PATH` with our programs first, then the engines', then the machine's.
+    /// What stands here is found before all other programs, by the engines too.
+    pub fn own_programs(&self) -> PathBuf {
+        self.path.join("bin")
+    }
+
+    /// `PATH` with the node's own programs first, then ours, then the engines', then the machine's.
     pub fn search_path(&self, engines: &Engines) -> Result<OsString> {
-        let mut folders = Vec::new();
+        let mut folders = vec![self.own_programs()];
         if let Some(programs) = &self.programs {
             folders.push(programs.folder().to_path_buf());
         }

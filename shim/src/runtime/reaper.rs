@@ -10,7 +10,6 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use tokio::sync::oneshot;
 
 use crate::error::{Result, system};
@@ -116,24 +115,32 @@ impl Reaper {
     }
 }
 
-/// Waits for one child, or for any, without blocking.
+/// Waits for one child, or for any, without blocking. (Not by nix: it has no name for the real-time signals, and loses a process
+/// that one of them ended.)
 fn ended(which: Option<Pid>) -> Option<(Pid, Exit)> {
+    use rustix::process::{Pid as RawPid, WaitOptions, wait, waitpid};
+    let which = which.and_then(|pid| RawPid::from_raw(pid.as_nix().as_raw()));
     loop {
-        let (pid, status) = match waitpid(which.map(Pid::as_nix), Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) => (pid, code.cast_unsigned()),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => {
-                (pid, 128 + (signal as i32).cast_unsigned())
-            }
-            Err(nix::errno::Errno::EINTR) => continue,
-            Ok(WaitStatus::StillAlive) | Err(_) => return None,
-            // A process that is held still, not one that has ended.
-            Ok(_) => continue,
+        let waited = match which {
+            Some(pid) => waitpid(Some(pid), WaitOptions::NOHANG),
+            None => wait(WaitOptions::NOHANG),
         };
-        let pid = Pid::new(pid.as_raw().cast_unsigned())?;
+        let (pid, status) = match waited {
+            Ok(Some(ended)) => ended,
+            Err(rustix::io::Errno::INTR) => continue,
+            Ok(None) | Err(_) => return None,
+        };
+        let status = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => code,
+            (None, Some(signal)) => 128 + signal,
+            // A process that is held still, not one that has ended.
+            (None, None) => continue,
+        };
+        let pid = Pid::new(pid.as_raw_nonzero().get().cast_unsigned())?;
         return Some((
             pid,
             Exit {
-                status,
+                status: status.cast_unsigned(),
                 at: SystemTime::now(),
             },
         ));
@@ -142,9 +149,10 @@ fn ended(which: Option<Pid>) -> Option<(Pid, Exit)> {
 
 /// Whether a child has this number, alive or not yet reaped.
 fn is_child(pid: Pid) -> bool {
-    use nix::sys::wait::{Id, waitid};
-    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::Pid(pid.as_nix()), peek).is_ok()
+    use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};
+    let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    RawPid::from_raw(pid.as_nix().as_raw())
+        .is_some_and(|pid| waitid(WaitId::Pid(pid), peek).is_ok())
 }
 
 /// While it lives, children that nobody watches are left to whoever started them.

@@ -2,6 +2,7 @@
 //! decision, no effect.
 
 pub mod events;
+mod linux_options;
 mod metrics;
 mod options;
 mod service;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use containerd_shim_protos::shim::oci::{CheckpointOptions, Options};
 use protobuf::Message;
-use protobuf::UnknownValueRef;
 use protobuf::well_known_types::any::Any;
 
+use super::linux_options::{self, text_of};
 use crate::error::{Error, Result};
 use crate::task::{AfterCheckpoint, Checkpoint, RuncOptions};
 
@@ -16,7 +16,7 @@ pub const OPTIONS_TYPE: &str = "containerd.runc.v1.Options";
 /// What CRI and docker send for a runtime type that they do not know: a path or TOML text of the administrator's.
 const GENERIC_TYPE: &str = "runtimeoptions.v1.Options";
 
-/// How a checkpoint is written, as every engine sends it whatever the runtime's type.
+/// How a checkpoint is written.
 const CHECKPOINT_TYPE: &str = "containerd.runc.v1.CheckpointOptions";
 
 /// Fields that the generated code lacks: `Options.criu_path` went away with containerd 2.0,
@@ -33,25 +33,26 @@ pub fn runc_options(any: Option<&Any>) -> Result<RuncOptions> {
         return Ok(RuncOptions::default());
     };
     let kind = any.type_url.rsplit('/').next().unwrap_or_default();
-    match kind {
-        OPTIONS_TYPE => {}
+    let options = match kind {
+        OPTIONS_TYPE => {
+            Options::parse_from_bytes(&any.value).map_err(|source| Error::Protobuf {
+                what: "runc options",
+                source,
+            })?
+        }
+        linux_options::CREATE_TYPE => linux_options::create(&any.value)?,
         GENERIC_TYPE => return Ok(RuncOptions::default()),
         _ => {
-            let allowed = "containerd.runc.v1.Options or runtimeoptions.v1.Options";
+            let allowed = "containerd.runc.v1.Options, containerd.linux.runc.CreateOptions or runtimeoptions.v1.Options";
             return Err(Error::Invalid {
                 key: "options",
                 value: any.type_url.clone(),
                 allowed,
             });
         }
-    }
-    let options = Options::parse_from_bytes(&any.value);
-    let options = options.map_err(|source| Error::Protobuf {
-        what: "runc options",
-        source,
-    })?;
+    };
     let some = |text: String| (!text.is_empty()).then_some(text);
-    let criu_path = text_of(options.special_fields.unknown_fields().get(CRIU_PATH));
+    let criu_path = text_of(options.special_fields.unknown_fields(), CRIU_PATH);
     Ok(RuncOptions {
         criu_path: criu_path.and_then(some).map(Into::into),
         criu_work_path: some(options.criu_work_path).map(Into::into),
@@ -85,18 +86,22 @@ pub(super) fn checkpoint(path: &str, any: Option<&Any>) -> Result<Checkpoint> {
             ..Checkpoint::default()
         });
     };
-    if any.type_url.rsplit('/').next() != Some(CHECKPOINT_TYPE) {
-        return Err(Error::Invalid {
-            key: "options",
-            value: any.type_url.clone(),
-            allowed: CHECKPOINT_TYPE,
-        });
-    }
-    let options = CheckpointOptions::parse_from_bytes(&any.value);
-    let options = options.map_err(|source| Error::Protobuf {
-        what: "checkpoint options",
-        source,
-    })?;
+    let options = match any.type_url.rsplit('/').next().unwrap_or_default() {
+        CHECKPOINT_TYPE => {
+            CheckpointOptions::parse_from_bytes(&any.value).map_err(|source| Error::Protobuf {
+                what: "checkpoint options",
+                source,
+            })?
+        }
+        linux_options::CHECKPOINT_TYPE => linux_options::checkpoint(&any.value)?,
+        _ => {
+            return Err(Error::Invalid {
+                key: "options",
+                value: any.type_url.clone(),
+                allowed: "containerd.runc.v1.CheckpointOptions or containerd.linux.runc.CheckpointOptions",
+            });
+        }
+    };
     let some = |text: String| (!text.is_empty()).then_some(text);
     let cgroups_mode = some(options.cgroups_mode);
     if let Some(mode) = &cgroups_mode
@@ -108,7 +113,7 @@ pub(super) fn checkpoint(path: &str, any: Option<&Any>) -> Result<Checkpoint> {
             allowed: "soft, full or strict",
         });
     }
-    let parent = text_of(options.special_fields.unknown_fields().get(PARENT_PATH));
+    let parent = text_of(options.special_fields.unknown_fields(), PARENT_PATH);
     Ok(Checkpoint {
         image,
         parent: parent.and_then(some).map(Into::into),
@@ -125,16 +130,6 @@ pub(super) fn checkpoint(path: &str, any: Option<&Any>) -> Result<Checkpoint> {
         empty_namespaces: options.empty_namespaces,
         cgroups_mode,
     })
-}
-
-/// A field that the generated code does not know, as text.
-fn text_of(value: Option<UnknownValueRef<'_>>) -> Option<String> {
-    match value? {
-        UnknownValueRef::LengthDelimited(bytes) => String::from_utf8(bytes.to_vec()).ok(),
-        UnknownValueRef::Fixed32(_) | UnknownValueRef::Fixed64(_) | UnknownValueRef::Varint(_) => {
-            None
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,51 @@
+//! Containers in a user namespace of their own: their root file system belongs to them, under our shim as under containerd's.
+
+use anyhow::Result;
+use integration::containerd::{CGPU, RUNC};
+use integration::packages::Suite;
+use integration::rig;
+
+const MAPS: [&str; 4] = ["--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536"];
+
+/// Who the program is outside, who it and a file of the image are inside, and that it may write.
+const ASKS: &str = "cat /proc/self/uid_map /proc/self/gid_map; id -u; ls -ln /bin/busybox | tr -s ' ' | cut -d' ' -f3,4; \
+    touch /new && ls -ln /new | tr -s ' ' | cut -d' ' -f3,4";
+
+fn same(suite: Suite, test: &str, more: &[&str]) -> Result<()> {
+    let rig = match rig::start(suite)? {
+        Ok(rig) => rig,
+        Err(reason) => integration::skip!(test, "{reason}"),
+    };
+    let mut said = Vec::new();
+    for (id, kind) in [("ours", CGPU), ("theirs", RUNC)] {
+        let mut options = vec!["--runtime", kind];
+        options.extend(MAPS);
+        options.extend(more);
+        let outcome = rig
+            .containerd
+            .run_once(&rig.image, id, &options, &["sh", "-c", ASKS])?;
+        said.push(outcome.success()?.stdout);
+    }
+    assert_eq!(said[0], said[1], "ours, theirs");
+    let lines: Vec<Vec<&str>> = said[0]
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let map = vec!["0", "100000", "65536"];
+    let root = vec!["0", "0"];
+    assert_eq!(lines, [map.clone(), map, vec!["0"], root.clone(), root]);
+    rig.finish()
+}
+
+/// containerd gives the files their owners by writing them.
+#[test]
+fn a_copied_root_belongs_to_the_container() -> Result<()> {
+    same(Suite::Host, "a_copied_root_belongs_to_the_container", &[])
+}
+
+/// The snapshotter leaves it to the shim: `uidmap=` and `gidmap=` among the mount's options.
+#[test]
+fn a_mapped_root_belongs_to_the_container() -> Result<()> {
+    let test = "a_mapped_root_belongs_to_the_container";
+    same(Suite::Newer, test, &["--remap-labels"])
+}
