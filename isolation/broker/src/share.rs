@@ -9,6 +9,7 @@
 //! A container whose terms are the driver's own (native, normal priority) has no governor: no thread, no slot, no call of the
 //! broker's own.
 
+mod admission;
 pub mod gates;
 mod governor;
 pub mod levers;
@@ -33,7 +34,7 @@ use crate::container::Container;
 use gates::Gates;
 use governor::{Mailbox, Tell};
 use preempts::Preempts;
-pub use record::TooLow;
+pub use record::{NotStrict, TooLow};
 pub use status::ComputeStatus;
 use status::Shown;
 pub use terms::{NewTerms, Sources, TermsRefused};
@@ -79,9 +80,9 @@ pub enum Error {
     /// Its slot, or the thread.
     #[error("the container's share of its cards' time cannot be held")]
     Start(#[source] std::io::Error),
-    /// What was found out of this driver does not hold the terms, and the grant says that they must be held.
+    /// The grant says that the terms must be held, and that is not so, or not known to be.
     #[error(transparent)]
-    TooLow(#[from] TooLow),
+    NotStrict(#[from] NotStrict),
 }
 
 /// Whether terms leave everything to the driver.

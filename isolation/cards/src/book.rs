@@ -1,6 +1,6 @@
 //! The card book: who holds how much of one card, `cards/<uuid>/book.json`.
 //!
-//! Read and changed only under the state lock. A book that is newer than this program or cannot be read is an error
+//! Read and changed only under the state lock, but for what brokers ask of it ([`terms_of`]). A book that is newer than this program or cannot be read is an error
 //! and stays as it is: to start it afresh would grant memory twice.
 
 use std::path::{Path, PathBuf};
@@ -352,26 +352,7 @@ impl<'a> Books<'a> {
     }
 
     fn read(&self, uuid: &GpuUuid) -> Result<Book, Error> {
-        let path = self.path(uuid);
-        let bytes = match store::read_capped("card book", &path, SIZE_MAX_BYTES) {
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Book {
-                    version: VERSION,
-                    uuid: uuid.clone(),
-                    grants: Vec::new(),
-                });
-            }
-            other => other?,
-        };
-        let book: Book = store::parse_versioned("card book", &path, &bytes, VERSION)?;
-        if book.uuid == *uuid {
-            Ok(book)
-        } else {
-            Err(Error::ForeignBook {
-                path,
-                found: book.uuid,
-            })
-        }
+        read(&self.cards_dir, uuid)
     }
 
     fn write(&self, book: &Book) -> Result<(), Error> {
@@ -389,7 +370,56 @@ impl<'a> Books<'a> {
     }
 
     fn path(&self, uuid: &GpuUuid) -> PathBuf {
-        self.cards_dir.join(uuid.as_str()).join("book.json")
+        path_of(&self.cards_dir, uuid)
+    }
+}
+
+/// The terms that every container of a card was granted, by its name. For brokers, which read without the lock: they see the book as it
+/// was before a change, or after it.
+///
+/// # Errors
+/// An unreadable, newer or foreign book, or such rules. Terms that the rules leave no meaning are left out.
+pub fn terms_of(state_dir: &Path, uuid: &GpuUuid) -> Result<Vec<(String, Terms)>, Error> {
+    let cards_dir = state_dir.join("cards");
+    let rules = rules::of(state_dir, uuid)?.unwrap_or_default();
+    let book = read(&cards_dir, uuid)?;
+    let resolved = |entry: &Entry| {
+        let terms = promised::resolve(&entry.compute, &rules).ok()?;
+        Some((entry.key.to_string(), terms))
+    };
+    Ok(book.grants.iter().filter_map(resolved).collect())
+}
+
+/// Where a card's book is, for whoever looks whether it was written.
+#[must_use]
+pub fn file_of(state_dir: &Path, uuid: &GpuUuid) -> PathBuf {
+    path_of(&state_dir.join("cards"), uuid)
+}
+
+fn path_of(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {
+    cards_dir.join(uuid.as_str()).join("book.json")
+}
+
+fn read(cards_dir: &Path, uuid: &GpuUuid) -> Result<Book, Error> {
+    let path = path_of(cards_dir, uuid);
+    let bytes = match store::read_capped("card book", &path, SIZE_MAX_BYTES) {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Book {
+                version: VERSION,
+                uuid: uuid.clone(),
+                grants: Vec::new(),
+            });
+        }
+        other => other?,
+    };
+    let book: Book = store::parse_versioned("card book", &path, &bytes, VERSION)?;
+    if book.uuid == *uuid {
+        Ok(book)
+    } else {
+        Err(Error::ForeignBook {
+            path,
+            found: book.uuid,
+        })
     }
 }
 

@@ -7,6 +7,7 @@ mod words;
 use plan::{CardRules, GateState, Page, Priority, Terms, Trim};
 
 use crate::CLOSED_MAX_NS;
+use crate::balance::Balance;
 use crate::breaker::{Breaker, SLOW_NS, Verdict};
 use crate::cycle::{Course, Leads, Phase};
 use crate::doors::{Doors, Hinge, Moved, Toward};
@@ -96,6 +97,7 @@ pub(crate) struct Card {
     meter: Meter,
     metered: bool,
     trim: Trim,
+    balance: Balance,
     capped: Capped,
     counts: Counts,
     stopping: bool,
@@ -118,11 +120,15 @@ impl Card {
         let mut probe = Probe::new();
         let taken_over = left.is_some();
         let mut clean = false;
+        let mut balance = Balance::default();
+        let mut bias_ns = 0;
         if let Some(left) = left {
             page.generation = left.generation.wrapping_add(1);
             (page.now, page.next, page.tier) = (left.now, left.next, left.tier);
             page.join_ns = left.join_ns;
             probe.resume(left.tier);
+            balance = Balance::of(left, now_ns);
+            bias_ns = left.bias_ns;
             clean = left.gate == GateState::Open;
         }
         if let Some((pid, start_time)) = setup.process {
@@ -138,6 +144,7 @@ impl Card {
         let mut peers = Peers::default();
         peers.look(index, &page, world);
         let view = View::at(&rules, peers.pages(), &setup.key, now_ns, Means::Gate);
+        let length_ns = view.segment_ns();
         let mut card = Self {
             index,
             terms,
@@ -169,7 +176,8 @@ impl Card {
             retry_ns: RETRY_NS,
             meter: Meter::default(),
             metered: false,
-            trim: Trim::default(),
+            trim: Trim::resumed(bias_ns, length_ns),
+            balance,
             capped: Capped::No,
             counts: Counts::default(),
             stopping: false,
@@ -227,6 +235,7 @@ impl Card {
             changed |= self.peers.look(self.index, &self.page, world);
             self.counts.bad_pages = self.peers.bad_pages();
             self.read_meter(world);
+            self.make_even(now_ns);
             self.say_busy(now_ns, world.busy(self.index));
         }
         changed
@@ -476,6 +485,7 @@ impl Card {
             || before.is_full() != self.view.is_full()
         {
             self.trim.reset();
+            self.balance.forget(self.meter.last());
         }
         if !same_share
             || before.layout.window_ns != self.view.layout.window_ns

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balance;
 pub mod breaker;
 mod card;
 mod cycle;

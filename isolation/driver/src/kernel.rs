@@ -81,9 +81,13 @@ impl KernelDriver {
     /// # Errors
     /// [`OpenError`]
     pub fn open(implicit: ImplicitBytes) -> Result<Self, OpenError> {
-        Ok(Self {
-            facts: Facts::of_kernel(implicit)?,
-        })
+        Ok(Self::with(Facts::of_kernel(implicit)?))
+    }
+
+    /// The driver of which this is known.
+    #[must_use]
+    pub fn with(facts: Facts) -> Self {
+        Self { facts }
     }
 }
 

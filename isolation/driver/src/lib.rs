@@ -255,6 +255,16 @@ pub trait Driver: Send + Sync {
         call: &mut Call,
     ) -> Result<Executed, Error>;
 
+    /// The same, by the calling thread and with its rights, whoever makes the tenant's calls: for a control that the driver asks the
+    /// thread for a capability for (`RS_ACCESS_NICE`). It is no tenant's call: its blocks are the caller's own.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn execute_here(&self, file: FileRef<'_>, call: &mut Call) -> Result<Executed, Error> {
+        let nobody = Caller { tgid: 0, tid: 0 };
+        self.execute(file, nobody, Ticket::UNREMEMBERED, call)
+    }
+
     /// In whose process calls may be executed.
     fn binding(&self) -> Binding;
 

@@ -47,7 +47,8 @@ pub struct Page {
     pub gate_since_ns: u64,
     /// Until when the container is known to have work; `None` where nothing senses it.
     pub busy_until_ns: Option<u64>,
-    /// Time on the card's graphics engine since the slot was taken; `None` without a meter.
+    /// What the card's account says of the container at [`Page::used_at_ns`], where its share was even; `None` without a meter. What it
+    /// has had since, less what it was promised, is what a successor finds it ahead or behind by.
     pub used_ns: Option<u64>,
     /// `None` before it was probed.
     pub tier: Option<Tier>,
@@ -55,6 +56,10 @@ pub struct Page {
     pub latency_ns: u64,
     /// What opens the gate if the broker dies.
     pub recovery: Recovery,
+    /// When [`Page::used_ns`] was counted; 0 without a meter.
+    pub used_at_ns: u64,
+    /// [`crate::Trim::bias_ns`], for a successor to go on with.
+    pub bias_ns: i64,
 }
 
 /// What a container counts as in a layout.
@@ -163,6 +168,8 @@ impl Page {
             tier: None,
             latency_ns: 0,
             recovery: Recovery::default(),
+            used_at_ns: 0,
+            bias_ns: 0,
         }
     }
 

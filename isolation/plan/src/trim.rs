@@ -24,6 +24,10 @@ pub struct Trim {
     bias_ns: i64,
     /// What segments too short to be opened have saved up.
     credit_ns: u64,
+    /// What the container is ahead by once, and its next segments are shorter by; negative: behind, and longer.
+    carried_ns: i64,
+    /// By how much one segment may be longer for it.
+    added_most_ns: u64,
 }
 
 impl Trim {
@@ -77,7 +81,17 @@ impl Trim {
     /// once per segment.
     pub fn next_length_ns(&mut self, length_ns: u64) -> u64 {
         let length = i64::try_from(length_ns).unwrap_or(i64::MAX);
-        let wanted = u64::try_from(length.saturating_sub(self.bias_ns)).unwrap_or(0);
+        let trimmed = length.saturating_sub(self.bias_ns).max(0);
+        let longest = i64::try_from(self.added_most_ns).unwrap_or(i64::MAX);
+        let shortest = i64::try_from(window::SEGMENT_NS).unwrap_or(i64::MAX);
+        // A segment is left out as a whole or stays long enough to be worth its calls.
+        let most = match self.carried_ns >= trimmed {
+            true => trimmed,
+            false => trimmed.saturating_sub(shortest).max(0),
+        };
+        let paid = self.carried_ns.clamp(longest.saturating_neg(), most);
+        self.carried_ns -= paid;
+        let wanted = u64::try_from(trimmed.saturating_sub(paid)).unwrap_or(0);
         let least = window::SEGMENT_NS.min(length_ns);
         if wanted >= least {
             self.credit_ns = 0;
@@ -94,6 +108,33 @@ impl Trim {
     /// From now on segments are no longer than their layout says: another's begins where they end.
     pub fn add_nothing(&mut self) {
         self.bias_ns = self.bias_ns.max(0);
+    }
+
+    /// Goes on where a predecessor was, with segments of `length_ns`.
+    #[must_use]
+    pub fn resumed(bias_ns: i64, length_ns: u64) -> Self {
+        let length = i64::try_from(length_ns).unwrap_or(i64::MAX);
+        Self {
+            // No more than what calls alone can have taken, or added.
+            bias_ns: bias_ns.clamp(-(length / 4).min(length / 50 + LATE_NS), length / 2),
+            ..Self::default()
+        }
+    }
+
+    /// What the container has had too much while nobody turned its gate, and gives back with its next segments as a whole; negative:
+    /// what it was kept from, and gets with segments that are each longer by `added_most_ns` at most.
+    pub fn carry(&mut self, ahead_ns: i64, added_most_ns: u64) {
+        self.carried_ns = match added_most_ns {
+            0 => ahead_ns.max(0),
+            _ => ahead_ns,
+        };
+        self.added_most_ns = added_most_ns;
+    }
+
+    /// What is left of that.
+    #[must_use]
+    pub fn carried_ns(&self) -> i64 {
+        self.carried_ns
     }
 
     /// What is taken off every segment now; negative: added.

@@ -10,6 +10,7 @@
 //! A thread that is killed with its broker leaves its gates as they are: the keeper starts the next broker within milliseconds, whose
 //! governor begins by opening what it finds.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use plan::{CardRules, Terms};
 
 use crate::container::Container;
 use crate::health::EventKind;
+use crate::share::admission::Admission;
 use crate::share::objects::Change;
 use crate::share::slots;
 use crate::share::{levers, record};
@@ -163,6 +165,7 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
         container: Arc::downgrade(container),
         tables: slots::take(container)?,
         meter: Meter::default(),
+        admission: RefCell::default(),
     };
     let running = Running {
         container: Arc::clone(container),
@@ -351,6 +354,7 @@ struct World {
     container: Weak<Container>,
     tables: Vec<Box<dyn Table + Send>>,
     meter: Meter,
+    admission: RefCell<Admission>,
 }
 
 impl Surroundings for World {
@@ -390,6 +394,16 @@ impl Surroundings for World {
             Some(table) => table.as_mut(),
             None => unreachable!("a table for every card of the setup"),
         }
+    }
+
+    fn admitted(&self, card: usize, key: &str) -> Option<Terms> {
+        let container = self.container.upgrade()?;
+        let sources = &container.share.sources;
+        self.admission
+            .borrow_mut()
+            .terms(sources, card)
+            .get(key)
+            .copied()
     }
 
     fn used(&self, card: usize) -> Option<Used> {

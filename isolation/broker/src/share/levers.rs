@@ -21,8 +21,18 @@ use crate::share::objects::{Name, Turned};
 const BOOKING: Duration = Duration::from_micros(500);
 const TRIES: u32 = 4;
 
+/// Whose rights a driver looks at.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    /// Whoever makes the tenant's calls.
+    Tenants,
+    /// The thread that pulls the lever: a governor's has CAP_SYS_NICE and no other capability.
+    ThisThread,
+}
+
 /// What the driver is asked for: a client's object, a control of it, and its parameters.
 struct Control {
+    by: By,
     client: u32,
     object: u32,
     cmd: u32,
@@ -79,7 +89,9 @@ pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverEr
             let name = (*client, *group);
             if *on {
                 // What the tenant has not set running itself is its own to set running.
-                let answer = match container.journal.change().scheduling().turned(name) {
+                // Not in the match itself: the state is given back before the driver is called.
+                let turned = container.journal.change().scheduling().turned(name);
+                let answer = match turned {
                     Turned::On => runlist(container, name, 1),
                     Turned::NotYet | Turned::Off => Ok(None),
                 };
@@ -119,9 +131,11 @@ pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverEr
             level,
             ..
         } => {
+            // Of all levers the one that the driver wants CAP_SYS_NICE of its caller for.
             let cmd = control::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL;
             let params = level.to_le_bytes().to_vec();
-            of_group(container, (*client, *group), cmd, params)?;
+            let name = (*client, *group);
+            of_group_by(container, By::ThisThread, name, cmd, params)?;
             Ok(None)
         }
         Lever::Preempt { client, group, .. } => {
@@ -141,8 +155,18 @@ fn of_group(
     cmd: u32,
     params: Vec<u8>,
 ) -> Result<Option<Vec<u8>>, LeverError> {
+    of_group_by(container, By::Tenants, name, cmd, params)
+}
+
+fn of_group_by(
+    container: &Container,
+    by: By,
+    name: Name,
+    cmd: u32,
+    params: Vec<u8>,
+) -> Result<Option<Vec<u8>>, LeverError> {
     match kind_of(container, name) {
-        Some(ObjectKind::ChannelGroup) => of_object(container, name, cmd, params).map(Some),
+        Some(ObjectKind::ChannelGroup) => of_object(container, by, name, cmd, params).map(Some),
         Some(_) => Ok(None),
         None => Err(LeverError::Gone),
     }
@@ -157,7 +181,7 @@ fn runlist(container: &Container, name: Name, enable: u8) -> Result<Option<u64>,
     let row = control::known(cmd, container.release);
     let mut params = vec![0; row.map_or(2, |row| row.params_bytes as usize)];
     put(&mut params, schedule::ENABLE, &[enable]);
-    of_object(container, name, cmd, params)?;
+    of_object(container, By::Tenants, name, cmd, params)?;
     Ok(None)
 }
 
@@ -165,11 +189,13 @@ fn runlist(container: &Container, name: Name, enable: u8) -> Result<Option<u64>,
 /// after the driver.
 fn of_object(
     container: &Container,
+    by: By,
     (client, object): Name,
     cmd: u32,
     params: Vec<u8>,
 ) -> Result<Vec<u8>, LeverError> {
     let asked = Control {
+        by,
         client,
         object,
         cmd,
@@ -292,6 +318,7 @@ fn switch_alive(
     }
     let subdevice = Subdevice::of(container, card, client)?;
     let asked = Control {
+        by: By::Tenants,
         client,
         object: subdevice.handle(),
         cmd,
@@ -334,7 +361,7 @@ impl Subdevice {
         put_u32(&mut arg, nvos21::H_CLASS, class::NV20_SUBDEVICE_0);
         let params = (nvos21::P_PARAMS, vec![0; 4]);
         let cmd = escape::NV_ESC_RM_ALLOC.cmd(container.release);
-        let segments = issue(container, client, cmd, arg, Some(params))?;
+        let segments = issue(container, By::Tenants, client, cmd, arg, Some(params))?;
         let first = segments.first().map(|first| first.bytes.as_slice());
         let first = first.unwrap_or_default();
         accepted(u32_at(first, nvos21::STATUS))?;
@@ -357,7 +384,7 @@ impl Subdevice {
         put_u32(&mut arg, nvos00::H_PARENT, device);
         put_u32(&mut arg, nvos00::H_OLD, handle);
         let cmd = escape::NV_ESC_RM_FREE.cmd(container.release);
-        if let Err(error) = issue(container, client, cmd, arg, None) {
+        if let Err(error) = issue(container, By::Tenants, client, cmd, arg, None) {
             // It goes with the tenant's client.
             tracing::debug!(%error, "a subdevice of the broker's own stays");
         }
@@ -367,6 +394,7 @@ impl Subdevice {
 /// Makes a control; its parameters afterwards.
 fn call(container: &Container, asked: Control) -> Result<Vec<u8>, LeverError> {
     let Control {
+        by,
         client,
         object,
         cmd,
@@ -380,7 +408,7 @@ fn call(container: &Container, asked: Control) -> Result<Vec<u8>, LeverError> {
     put_u32(&mut arg, nvos54::PARAMS_SIZE, bytes);
     let number = escape::NV_ESC_RM_CONTROL.cmd(container.release);
     let params = Some((nvos54::P_PARAMS, params));
-    let segments = issue(container, client, number, arg, params)?;
+    let segments = issue(container, by, client, number, arg, params)?;
     let first = segments.first().map(|first| first.bytes.as_slice());
     accepted(u32_at(first.unwrap_or_default(), nvos54::STATUS))?;
     Ok(segments
@@ -401,6 +429,7 @@ fn accepted(said: Option<u32>) -> Result<(), LeverError> {
 /// Has the driver execute a call on the file that owns the client.
 fn issue(
     container: &Container,
+    by: By,
     client: u32,
     cmd: u32,
     arg: Vec<u8>,
@@ -444,7 +473,11 @@ fn issue(
         tid: process,
     };
     let driver = container.driver.as_ref();
-    match driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call) {
+    let executed = match by {
+        By::Tenants => driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call),
+        By::ThisThread => driver.execute_here(target, &mut call),
+    };
+    match executed {
         Ok(done) if done.ret >= 0 => Ok(call.segments),
         Ok(done) => Err(LeverError::Lost(format!("errno {}", -done.ret))),
         Err(error) => Err(LeverError::Lost(error.to_string())),

@@ -1,7 +1,8 @@
 //! What was found out of a card's driver: `cards/<uuid>/tier.json`.
 //!
 //! A lever can be tried on a channel group only, and a container that is about to start has none. So each governor writes down what it
-//! found, and a container whose terms *must* be held does not start where its like were found not to be.
+//! found, and a container whose terms *must* be held (`mode = "strict"`) starts only where its like were found to be: where nothing was found
+//! out yet of this card and this version of the driver, it does not.
 
 use std::fs;
 use std::io;
@@ -12,6 +13,7 @@ use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
+use crate::share::is_native;
 
 const FILE_NAME: &str = "tier.json";
 const VERSION: u32 = 1;
@@ -26,10 +28,34 @@ struct Record {
     reason: Option<String>,
 }
 
+/// A share that nobody knows to be held as the grant wants it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotStrict {
+    /// It is known not to be.
+    #[error(transparent)]
+    TooLow(TooLow),
+    /// Nothing is known of this driver on this card.
+    #[error(
+        "[compute] mode = \"strict\": policy {policy} needs tier {}, and which tier driver {driver_version} has on card {uuid} was not found out yet: \
+         let one container with a share of that card make a CUDA context under mode = \"best-effort\" first",
+        needed.name()
+    )]
+    Unknown {
+        /// Of which card.
+        uuid: String,
+        /// Of which driver.
+        driver_version: String,
+        /// Which policy is wanted.
+        policy: &'static str,
+        /// What it needs.
+        needed: Tier,
+    },
+}
+
 /// A share that cannot be held as the grant wants it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "compute mode strict: policy {policy} needs tier {}, and driver {driver_version} on card {uuid} has tier {}{why}",
+    "[compute] mode = \"strict\": policy {policy} needs tier {}, and driver {driver_version} on card {uuid} has tier {}{why}",
     needed.name(),
     found.name()
 )]
@@ -57,18 +83,27 @@ fn read(container: &Container, card: usize) -> Option<Record> {
     (record.version == VERSION && of_this_driver).then_some(record)
 }
 
-/// Whether terms may begin on a card, as far as is known of its driver.
-pub(super) fn check(container: &Container, card: usize, terms: &Terms) -> Result<(), TooLow> {
-    let Some(record) = read(container, card) else {
+/// Whether terms that must be held may begin on a card.
+pub(super) fn check(container: &Container, card: usize, terms: &Terms) -> Result<(), NotStrict> {
+    if is_native(terms) {
         return Ok(());
-    };
+    }
+    let slot = container.account.slots().get(card);
+    let uuid = slot.map(|slot| slot.uuid.clone()).unwrap_or_default();
     let needed = Tier::needed(terms);
+    let Some(record) = read(container, card) else {
+        return Err(NotStrict::Unknown {
+            uuid,
+            driver_version: container.driver.version().to_owned(),
+            policy: terms.policy.name(),
+            needed,
+        });
+    };
     if record.tier >= needed {
         return Ok(());
     }
-    let uuid = container.account.slots().get(card);
-    Err(TooLow {
-        uuid: uuid.map(|slot| slot.uuid.clone()).unwrap_or_default(),
+    Err(NotStrict::TooLow(TooLow {
+        uuid,
         driver_version: record.driver_version,
         policy: terms.policy.name(),
         needed,
@@ -77,7 +112,7 @@ pub(super) fn check(container: &Container, card: usize, terms: &Terms) -> Result
             .reason
             .map(|reason| format!(": {reason}"))
             .unwrap_or_default(),
-    })
+    }))
 }
 
 /// Writes down what a governor has found. A gate that rests for its slowness says nothing of the driver.

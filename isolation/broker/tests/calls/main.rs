@@ -16,6 +16,7 @@ mod launch;
 mod loss;
 mod managed;
 mod memory;
+mod neighbours;
 mod quota;
 mod replace;
 mod rm;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         signals::TESTS,
         replace::TESTS,
         share::TESTS,
+        neighbours::TESTS,
     ]
     .concat();
     let is_wanted = |name: &str| {

@@ -85,7 +85,7 @@ fn ungoverned(wishes: ComputeTerms) -> Stage {
 }
 
 /// A process with a channel in a group of the compute engine.
-struct Computing<T = Confined> {
+pub(crate) struct Computing<T = Confined> {
     tenant: T,
     fd: i32,
     client: u32,
@@ -527,13 +527,13 @@ fn wishes() -> Value {
 }
 
 /// A process with a channel of the compute engine behind a broker with its keeper.
-fn computing_behind(kept: &Kept) -> (Computing<Box<Tenant>>, Process) {
+pub(crate) fn computing_behind(kept: &Kept) -> (Computing<Box<Tenant>>, Process) {
     let (tenant, process) = kept.tenant();
     let fd = tenant.open(&kept.node("nvidiactl"));
     (Computing::made(Box::new(tenant), fd), process)
 }
 
-fn compute_of(kept: &Kept) -> Value {
+pub(crate) fn compute_of(kept: &Kept) -> Value {
     kept.status()["cards"][0]["compute"].clone()
 }
 
@@ -737,11 +737,39 @@ fn strict() {
         log.contains("needs tier 2") && log.contains("has tier 1: it is slow"),
         "{log}"
     );
-    // Of another driver nothing is known, and what is known may be enough.
-    for (tier, version) in [("slices", "535.261.03"), ("gate", "570.195.03")] {
-        let kept = Kept::sharing(&wishes, record(tier, version));
-        drop(kept.map_err(|(said, log)| panic!("{said}: {log}")));
+    // What was found out of another version of the driver says nothing of this one; nor does nothing.
+    let unknown = [
+        Kept::sharing(&wishes, record("gate", "535.261.03")),
+        Kept::sharing(&wishes, |_| {}),
+    ];
+    for started in unknown {
+        let Err((_, log)) = started else {
+            panic!("it must not start");
+        };
+        assert!(
+            log.contains("[compute] mode = \"strict\": policy fixed needs tier 2")
+                && log.contains("was not found out yet"),
+            "{log}"
+        );
     }
+    let kept = Kept::sharing(&wishes, record("gate", "570.195.03"));
+    drop(kept.map_err(|(said, log)| panic!("{said}: {log}")));
+    // Nothing is promised to one without terms, and a container that shares finds out for those that come later.
+    let mut native = native();
+    native["mode"] = json!("strict");
+    drop(Kept::sharing(&native, |_| {}).map_err(|(said, log)| panic!("{said}: {log}")));
+    wishes["mode"] = json!("best-effort");
+    let kept = Kept::sharing(&wishes, |_| {}).unwrap_or_else(|(_, log)| panic!("{log}"));
+    let _computing = computing_behind(&kept);
+    let found = kept.state_dir().join("cards").join(UUID).join("tier.json");
+    until("it is written down", || {
+        let text = std::fs::read_to_string(&found).unwrap_or_default();
+        text.contains("\"gate\"") && text.contains("570.195.03")
+    });
+}
+
+fn native() -> Value {
+    json!({"policy": null, "percent": null, "weight": null, "priority": "normal"})
 }
 
 fn followed() {
@@ -767,7 +795,7 @@ fn followed() {
     until("and is taken back", || compute_of(&kept) == Value::Null);
 }
 
-fn terms(policy: Policy, percent: Option<u32>) -> Terms {
+pub(crate) fn terms(policy: Policy, percent: Option<u32>) -> Terms {
     Terms {
         policy,
         percent,

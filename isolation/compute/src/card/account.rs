@@ -6,6 +6,9 @@ use super::Card;
 use crate::meter::Capped;
 use crate::world::Surroundings;
 
+/// What a container was kept from is made up for in this time, as far as there is room then.
+const MADE_UP_NS: u64 = 300_000_000;
+
 impl Card {
     pub(super) fn read_meter(&mut self, world: &mut dyn Surroundings) {
         let used = world.used(self.index);
@@ -32,30 +35,63 @@ impl Card {
         let Some(measured) = self.meter.measured() else {
             return;
         };
-        if let Some(share) = &self.view.share {
-            let window_ns = self.view.layout.window_ns;
-            let open_ns = share
-                .gate
-                .open_between_ns(window_ns, measured.from_ns, measured.to_ns);
-            let of_each = u128::from(share.gate.open_ns(window_ns).max(1));
-            let windows_ns = u128::from(open_ns) * u128::from(window_ns) / of_each;
-            let target_ppm = self.view.target_ppm(share, &self.rules);
-            let promised_ns = windows_ns * u128::from(target_ppm) / 1_000_000;
-            let full = self.view.is_full();
-            if full && u128::from(measured.used_ns).abs_diff(promised_ns) * 100 < promised_ns {
-                return;
-            }
-            self.trim.measure(
-                measured.used_ns,
-                u64::try_from(windows_ns).unwrap_or(u64::MAX),
-                target_ppm,
-                window_ns,
-                measured.demand,
-            );
-            if full {
-                // What one adds there, another loses, and adds in turn.
-                self.trim.add_nothing();
-            }
+        let Some(share) = &self.view.share else {
+            return;
+        };
+        let window_ns = self.view.layout.window_ns;
+        let target_ppm = self.view.target_ppm(share, &self.rules);
+        let (windows_ns, promised_ns) =
+            self.view
+                .promised_ns(&self.rules, measured.from_ns, measured.to_ns);
+        let full = self.view.is_full();
+        if full && measured.used_ns.abs_diff(promised_ns).saturating_mul(100) < promised_ns {
+            return;
         }
+        self.trim.measure(
+            measured.used_ns,
+            windows_ns,
+            target_ppm,
+            window_ns,
+            measured.demand,
+        );
+        if full {
+            // What one adds there, another loses, and adds in turn.
+            self.trim.add_nothing();
+        }
+    }
+
+    /// After the container's former broker has died: what it had too much meanwhile is taken off its next segments, what it was kept from is
+    /// added where there is room. Until that is done the slow trim learns nothing.
+    pub(super) fn make_even(&mut self, now_ns: u64) {
+        if self.published.is_none() {
+            // The segment under way, if one is, runs to its end: most of it may be over.
+            return;
+        }
+        let last = self.meter.last();
+        let (true, Some(share), Some(used)) = (
+            self.view.is_trimmed() && self.metered,
+            &self.view.share,
+            last,
+        ) else {
+            self.balance.forget(last);
+            return;
+        };
+        let (view, rules) = (&self.view, &self.rules);
+        let promised = |from_ns, to_ns| view.promised_ns(rules, from_ns, to_ns).1;
+        if let Some(carried) = self.balance.settle(used, share.entitlement_ppm, &promised) {
+            tracing::debug!(card = self.index, ?carried, "while there was no governor");
+            let room_ns = view.room_ns();
+            let windows = (MADE_UP_NS / view.layout.window_ns.max(1)).max(1);
+            let most = i64::try_from(room_ns.saturating_mul(windows)).unwrap_or(i64::MAX);
+            self.trim.carry(carried.ahead_ns.max(-most), room_ns);
+        }
+        if self.trim.carried_ns() != 0 {
+            // A segment that was made shorter may be one of the next window.
+            self.balance.not_before(now_ns + 2 * view.layout.window_ns);
+        }
+        if self.balance.is_uneven(now_ns) {
+            self.meter.restart(now_ns + 2 * view.layout.window_ns);
+        }
+        self.balance.follow(last);
     }
 }

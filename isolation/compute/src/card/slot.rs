@@ -36,7 +36,10 @@ impl Card {
             return;
         }
         self.write_recovery(world);
-        self.page.used_ns = self.meter.last().map(|used| used.used_ns);
+        let even = self.balance.even();
+        self.page.used_ns = even.map(|even| even.used_ns);
+        self.page.used_at_ns = even.map_or(0, |even| even.at_ns);
+        self.page.bias_ns = self.trim.bias_ns();
         self.page.latency_ns = self.all.lead_ns();
         let published = world.table(self.index).publish(&self.page);
         if let Err(error) = &published

@@ -1,5 +1,6 @@
 //! Governors in virtual time.
 
 mod hostile;
+mod recovery;
 mod shares;
 mod stage;

@@ -66,7 +66,7 @@ fn a_whole_client_runs_in_the_executor() {
     assert!(child.wait().unwrap().success());
     until("its files are given up", || {
         stage.beat();
-        stage.executor.held().unwrap().is_empty()
+        stage.executor().held().unwrap().is_empty()
     });
 }
 
@@ -109,7 +109,7 @@ fn it_is_powerless_while_a_call_is_under_way() {
     std::thread::scope(|scope| {
         let call = scope.spawn(|| tenant.device(fd, client));
         stage.kernel.wait_for_held(1);
-        assert_powerless(stage.executor.process().unwrap());
+        assert_powerless(stage.executor().process().unwrap());
         stage.kernel.let_go();
         call.join().unwrap();
     });
@@ -289,11 +289,11 @@ fn a_tenant_that_ends_leaves_nothing() {
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
-    assert_eq!(stage.executor.held().unwrap().len(), 1);
+    assert_eq!(stage.executor().held().unwrap().len(), 1);
     drop((tenant, process));
     until("the executor has closed its duplicate", || {
         stage.beat();
-        stage.executor.held().unwrap().is_empty()
+        stage.executor().held().unwrap().is_empty()
     });
     assert_eq!(stage.used_bytes(), 0);
 }

@@ -1,4 +1,5 @@
-//! The kernel's driver, played: an executor whose ioctls a filter brings here, and the simulated cards that answer them.
+//! The kernel's driver, played: an executor, or a thread of this process, whose ioctls a filter brings here, and the simulated
+//! cards that answer them.
 
 use std::cmp::Ordering;
 use std::io;
@@ -6,15 +7,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering as Memory};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use broker::fetch;
 use driver::executor::{Started, spawn_with};
+use driver::kernel::{Facts, KernelDriver};
 use driver::nodes::Nodes;
 use driver::sim::SimDriver;
-use driver::{Call, Caller, Driver, FdSlot, FileId, FileKind, FileRef, Segment, Ticket};
+use driver::{
+    Call, Caller, Driver, Error, Executed, FdSlot, FileId, FileKind, FileRef, Segment, Ticket,
+};
 use nvabi::Release;
 use nvabi::bytes::{u32_at, u64_at};
+use nvabi::layout::nvos54;
 use sys::pidfd::PidFd;
 use sys::seccomp::{Listener, Notification, Wait};
 use verdict::{Op, blocks};
@@ -38,15 +44,73 @@ pub(crate) fn become_executor() -> io::Result<()> {
     Err(Command::new(PROGRAM).env_clear().exec())
 }
 
-/// The driver behind an executor.
+/// The driver behind an executor, or behind a [`CallingThread`].
 pub(crate) struct Kernel {
-    pub(crate) executor: Started,
+    executor: Option<Started>,
     shared: Arc<Shared>,
+}
+
+/// A thread of this process whose ioctls are brought to the played driver.
+pub(crate) struct CallingThread(Mutex<mpsc::Sender<Asked>>);
+
+/// A call that it is to make, and who gets it back.
+struct Asked {
+    file: (FileId, FileKind, OwnedFd),
+    call: Call,
+    answer: mpsc::Sender<(Result<Executed, Error>, Call)>,
+}
+
+impl CallingThread {
+    /// Starts it, with a driver that makes calls in the process that it is in; the filter's listener.
+    fn start(driver: KernelDriver) -> (Self, OwnedFd) {
+        let (ours, theirs) = launch::pair().unwrap();
+        let (ask, asked) = mpsc::channel::<Asked>();
+        std::thread::spawn(move || {
+            launch::confine(&theirs, Wait::Interruptible).unwrap();
+            for Asked {
+                file,
+                mut call,
+                answer,
+            } in asked
+            {
+                let target = FileRef {
+                    id: file.0,
+                    kind: file.1,
+                    fd: file.2.as_fd(),
+                };
+                let nobody = Caller { tgid: 0, tid: 0 };
+                let done = driver.execute(target, nobody, Ticket::UNREMEMBERED, &mut call);
+                answer.send((done, call)).unwrap();
+            }
+        });
+        (Self(Mutex::new(ask)), launch::listener(&ours).unwrap())
+    }
+
+    pub(crate) fn execute(&self, file: FileRef<'_>, call: &mut Call) -> Result<Executed, Error> {
+        let (answer, answered) = mpsc::channel();
+        let fd = file.fd.try_clone_to_owned().unwrap();
+        let taken = Call {
+            cmd: call.cmd,
+            segments: std::mem::take(&mut call.segments),
+            fds: std::mem::take(&mut call.fds),
+        };
+        let asked = Asked {
+            file: (file.id, file.kind, fd),
+            call: taken,
+            answer,
+        };
+        self.0.lock().unwrap().send(asked).unwrap();
+        let (done, made) = answered.recv().unwrap();
+        *call = made;
+        done
+    }
 }
 
 struct Shared {
     listener: Listener,
+    /// Who makes the ioctls.
     pid: i32,
+    has_ended: AtomicBool,
     nodes: Nodes,
     sim: SimDriver,
     files: Mutex<Vec<(FileId, OwnedFd)>>,
@@ -74,22 +138,21 @@ impl Kernel {
             .env(SUPERVISOR, &supervisor);
         let executor = spawn_with(command, socket).unwrap();
         let connection = sys::fd_passing::accept(accepting.as_fd()).unwrap();
-        let listener = Listener::from(launch::listener(&connection).unwrap());
-        let shared = Arc::new(Shared {
-            listener,
-            pid: executor.child.id().cast_signed(),
-            nodes: Nodes::below(&sim_socket.with_file_name("dev")).unwrap(),
-            sim: SimDriver::connect(sim_socket, "strict/executor").unwrap(),
-            files: Mutex::default(),
-            seen: Mutex::default(),
-            held_back: Mutex::default(),
-            changed: Condvar::new(),
-        });
-        for _ in 0..THREADS {
-            let shared = Arc::clone(&shared);
-            std::thread::spawn(move || shared.serve());
+        let listener = launch::listener(&connection).unwrap();
+        let pid = executor.child.id().cast_signed();
+        Self {
+            executor: Some(executor),
+            shared: Shared::start(listener, pid, sim_socket),
         }
-        Self { executor, shared }
+    }
+
+    /// Starts a thread whose ioctls come here, in front of the cards of a simulator.
+    pub(crate) fn here(facts: Facts, sim_socket: &Path) -> (Self, CallingThread) {
+        let (calling, listener) = CallingThread::start(KernelDriver::with(facts));
+        let pid = std::process::id().cast_signed();
+        let shared = Shared::start(listener, pid, sim_socket);
+        let executor = None;
+        (Self { executor, shared }, calling)
     }
 
     pub(crate) fn sim(&self) -> &SimDriver {
@@ -100,6 +163,17 @@ impl Kernel {
     pub(crate) fn held_bytes(&self) -> u64 {
         let cards = self.shared.sim.account().unwrap();
         cards.iter().map(|card| card.used_bytes).sum()
+    }
+
+    /// The structs and blocks of every control of this number that was asked for, in order.
+    pub(crate) fn controls(&self, cmd: u32) -> Vec<Vec<Vec<u8>>> {
+        let seen = self.shared.seen.lock().unwrap();
+        seen.iter()
+            .filter(|(of, blocks)| {
+                *of == crate::rm::CONTROL && u32_at(&blocks[0], nvos54::CMD) == Some(cmd)
+            })
+            .map(|(_, blocks)| blocks.clone())
+            .collect()
     }
 
     /// How many ioctls of a command were made.
@@ -143,11 +217,33 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         self.let_go();
-        crate::alone::end(&mut self.executor.child);
+        self.shared.has_ended.store(true, Memory::SeqCst);
+        if let Some(executor) = &mut self.executor {
+            crate::alone::end(&mut executor.child);
+        }
     }
 }
 
 impl Shared {
+    fn start(listener: OwnedFd, pid: i32, sim_socket: &Path) -> Arc<Self> {
+        let shared = Arc::new(Self {
+            listener: Listener::from(listener),
+            pid,
+            has_ended: AtomicBool::new(false),
+            nodes: Nodes::below(&sim_socket.with_file_name("dev")).unwrap(),
+            sim: SimDriver::connect(sim_socket, "strict/executor").unwrap(),
+            files: Mutex::default(),
+            seen: Mutex::default(),
+            held_back: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        for _ in 0..THREADS {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.serve());
+        }
+        shared
+    }
+
     fn serve(&self) {
         loop {
             match self.listener.receive() {
@@ -160,7 +256,8 @@ impl Shared {
     }
 
     fn has_gone(&self) -> bool {
-        PidFd::open(self.pid).map_or(true, |pidfd| pidfd.wait_exit(0).unwrap_or(true))
+        self.has_ended.load(Memory::SeqCst)
+            || PidFd::open(self.pid).map_or(true, |pidfd| pidfd.wait_exit(0).unwrap_or(true))
     }
 
     fn answer(&self, call: &Notification) {

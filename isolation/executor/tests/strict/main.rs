@@ -20,6 +20,7 @@ mod kernel;
 mod launch;
 #[path = "../../../broker/tests/calls/rm.rs"]
 mod rm;
+mod share;
 mod stage;
 #[path = "../../../broker/tests/calls/tenant.rs"]
 mod tenant;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::from(result.is_err() && role == stage::CLIENT));
     }
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let tests: Vec<Test> = [alone::TESTS, behind::TESTS].concat();
+    let tests: Vec<Test> = [alone::TESTS, behind::TESTS, share::TESTS].concat();
     let is_wanted = |name: &str| {
         let mut parts = wanted
             .iter()

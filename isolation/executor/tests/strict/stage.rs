@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex};
 use broker::account::{Slot, uuid_bytes};
 use broker::container::Container;
 use broker::reaper::Reaper;
+use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
-use cards::SimulatedInventory;
+use cards::{ComputeTerms, GpuUuid, SimulatedInventory};
 use driver::executor::ExecutorDriver;
+use driver::kernel::Facts;
 use driver::nodes::Nodes;
 use driver::{
     Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
@@ -24,7 +26,7 @@ use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
 use sys::seccomp::Wait;
 
 use crate::alone::facts;
-use crate::kernel::Kernel;
+use crate::kernel::{CallingThread, Kernel};
 use crate::launch::{self, WITH_FILTER};
 use crate::tenant::{Process, Tenant};
 
@@ -36,18 +38,41 @@ const NODES: &str = "CGPU_TEST_NODES";
 pub(crate) const MIB: u64 = 1 << 20;
 const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\n";
 
-/// The executor's driver, with what a real card's calls would have taught, and the binding of choice: a tenant in front of
-/// plain files cannot make those calls that strict mode leaves to it.
+/// A struct and its blocks.
+pub(crate) type Blocks = Vec<Vec<u8>>;
+
+/// Who makes a container's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// `cgpu-executor`.
+    Strict,
+    /// The broker's own process.
+    Compat,
+}
+
+enum Way {
+    Strict(Arc<ExecutorDriver>),
+    Compat(CallingThread, Facts),
+}
+
+/// The driver of a mode, with what a real card's calls would have taught, and the binding of choice: a tenant in front of
+/// plain files cannot make those calls that are left to it.
 struct Front {
-    executor: Arc<ExecutorDriver>,
+    way: Way,
     cards: Vec<CardIdentity>,
     binding: Binding,
+    here: Arc<Mutex<Vec<Blocks>>>,
 }
+
+/// A process under the filter, which ends when this is dropped.
+pub(crate) type Confined = (Tenant, Process);
 
 pub(crate) struct Stage {
     pub(crate) kernel: Kernel,
     pub(crate) container: Arc<Container>,
-    pub(crate) executor: Arc<ExecutorDriver>,
+    executor: Option<Arc<ExecutorDriver>>,
+    /// What was asked for with the calling thread's own rights: nobody plays a driver for the threads of a test.
+    pub(crate) here: Arc<Mutex<Vec<Blocks>>>,
     reaper: Arc<Reaper>,
     folder: tempfile::TempDir,
     _server: sim::Server,
@@ -56,20 +81,44 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(quota_bytes: u64, binding: Binding) -> Self {
+        Self::built(quota_bytes, binding, Mode::Strict, None)
+    }
+
+    /// With a share of the card's time.
+    pub(crate) fn sharing(mode: Mode, wishes: ComputeTerms) -> Self {
+        Self::built(64 * MIB, Binding::None, mode, Some(wishes))
+    }
+
+    fn built(quota_bytes: u64, binding: Binding, mode: Mode, wishes: Option<ComputeTerms>) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let profile = sim::Profile::parse(&folder.path().join("p"), PROFILE).unwrap();
         let server = sim::Server::bind(profile, folder.path()).unwrap();
         server.start().unwrap();
         let sim_socket = SimulatedInventory::socket_path(folder.path());
-        let socket = folder.path().join("executor.sock");
-        let kernel = Kernel::start(&socket, &sim_socket);
-        let nodes = Nodes::below(&sim_socket.with_file_name("dev")).unwrap();
-        let executor = Arc::new(ExecutorDriver::connect(&socket, facts(nodes)).unwrap());
+        let facts = facts(Nodes::below(&sim_socket.with_file_name("dev")).unwrap());
+        let (kernel, way) = match mode {
+            Mode::Strict => {
+                let socket = folder.path().join("executor.sock");
+                let kernel = Kernel::start(&socket, &sim_socket);
+                let executor = ExecutorDriver::connect(&socket, facts).unwrap();
+                (kernel, Way::Strict(Arc::new(executor)))
+            }
+            Mode::Compat => {
+                let (kernel, calling) = Kernel::here(facts.clone(), &sim_socket);
+                (kernel, Way::Compat(calling, facts))
+            }
+        };
+        let executor = match &way {
+            Way::Strict(executor) => Some(Arc::clone(executor)),
+            Way::Compat(..) => None,
+        };
+        let here = Arc::default();
         let front = Front {
-            executor: Arc::clone(&executor),
+            way,
             cards: kernel.sim().cards().to_vec(),
             binding,
+            here: Arc::clone(&here),
         };
         let card = &front.cards[0];
         let slot = Slot {
@@ -78,6 +127,7 @@ impl Stage {
             minor: card.minor,
             quota_bytes,
         };
+        let cards = vec![GpuUuid::new(&card.uuid).unwrap()];
         let release = Release::R570;
         let container = Container::alone(
             "tests/strict".to_owned(),
@@ -85,18 +135,28 @@ impl Stage {
             Box::new(front),
             vec![slot],
         );
-        let container = Arc::new(container.unwrap());
+        let mut container = container.unwrap();
+        if let Some(wishes) = wishes {
+            let state_dir = Some(folder.path().to_owned());
+            container.share = Share::new(Sources::new(state_dir, wishes, cards));
+        }
+        let container = Arc::new(container);
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
         let reaper = Arc::new(Reaper::new(epoll));
         Self {
             kernel,
             container,
             executor,
+            here,
             reaper,
             folder,
             _server: server,
             sessions: Mutex::default(),
         }
+    }
+
+    pub(crate) fn executor(&self) -> &ExecutorDriver {
+        self.executor.as_ref().unwrap()
     }
 
     pub(crate) fn nodes(&self) -> PathBuf {
@@ -107,7 +167,7 @@ impl Stage {
         self.folder.path().join("executor.sock")
     }
 
-    pub(crate) fn tenant(&self) -> (Tenant, Process) {
+    pub(crate) fn tenant(&self) -> Confined {
         let (child, socket) = launch::start(WITH_FILTER).unwrap();
         self.serve(launch::listener(&socket).unwrap());
         (Tenant::new(socket), Process(child))
@@ -207,7 +267,10 @@ pub(crate) fn client() -> io::Result<()> {
 
 impl Driver for Front {
     fn version(&self) -> &str {
-        self.executor.version()
+        match &self.way {
+            Way::Strict(executor) => executor.version(),
+            Way::Compat(_, facts) => &facts.version,
+        }
     }
 
     fn cards(&self) -> &[CardIdentity] {
@@ -215,11 +278,14 @@ impl Driver for Front {
     }
 
     fn implicit(&self) -> ImplicitBytes {
-        self.executor.implicit()
+        ImplicitBytes::default()
     }
 
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
-        self.executor.classify(fd)
+        match &self.way {
+            Way::Strict(executor) => executor.classify(fd),
+            Way::Compat(_, facts) => facts.nodes.kind(fd),
+        }
     }
 
     fn execute(
@@ -229,7 +295,16 @@ impl Driver for Front {
         ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
-        self.executor.execute(file, caller, ticket, call)
+        match &self.way {
+            Way::Strict(executor) => executor.execute(file, caller, ticket, call),
+            Way::Compat(calling, _) => calling.execute(file, call),
+        }
+    }
+
+    fn execute_here(&self, _file: FileRef<'_>, call: &mut Call) -> Result<Executed, Error> {
+        let blocks = call.segments.iter().map(|block| block.bytes.clone());
+        self.here.lock().unwrap().push(blocks.collect());
+        Ok(Executed::default())
     }
 
     fn binding(&self) -> Binding {
@@ -237,10 +312,16 @@ impl Driver for Front {
     }
 
     fn process(&self) -> Option<i32> {
-        self.executor.process()
+        match &self.way {
+            Way::Strict(executor) => executor.process(),
+            Way::Compat(..) => None,
+        }
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {
-        self.executor.closed(file)
+        match &self.way {
+            Way::Strict(executor) => executor.closed(file),
+            Way::Compat(..) => Ok(()),
+        }
     }
 }

@@ -23,7 +23,8 @@ const MAGIC: [u8; 8] = *b"cgpuslot";
 const SUM_AT: usize = SIZE_BYTES - 16;
 
 const _: () = assert!(
-    24 + 2 + KEY_MAX_BYTES + 5 * 8 + 2 * 64 + 64 + CLIENTS_MAX * 24 + CHANNELS_MAX * 8 <= SUM_AT,
+    24 + 2 + KEY_MAX_BYTES + 5 * 8 + 2 * 64 + 64 + CLIENTS_MAX * 24 + CHANNELS_MAX * 8 + 2 * 8
+        <= SUM_AT,
     "a full page must fit"
 );
 
@@ -71,6 +72,9 @@ pub(super) fn encode(page: &Page, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, Pag
         out.extend(channel.client.to_le_bytes());
         out.extend(channel.handle.to_le_bytes());
     }
+    // Zeros in a page of a broker that did not know these.
+    out.extend(page.used_at_ns.to_le_bytes());
+    out.extend(page.bias_ns.to_le_bytes());
     out.resize(SUM_AT, 0);
     let sum = checksum(&out);
     out.extend(sum.to_le_bytes());
@@ -134,6 +138,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Page, u64), PageError> {
         },
         latency_ns: from.u64()?,
         recovery: from.recovery()?,
+        used_at_ns: from.u64()?,
+        bias_ns: i64::from_le_bytes(from.take()?),
     };
     Ok((page, seq))
 }

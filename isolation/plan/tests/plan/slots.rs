@@ -61,7 +61,7 @@ fn pages() -> impl Strategy<Value = Page> {
             proptest::option::of((any::<u64>(), claims())),
         ),
         proptest::sample::select(vec![GateState::Open, GateState::Closed, GateState::Unknown]),
-        any::<(u64, Option<u64>, Option<u64>, u64)>(),
+        any::<(u64, Option<u64>, Option<u64>, u64, u64, i64)>(),
         proptest::option::of(proptest::sample::select(Tier::ALL.to_vec())),
         recoveries(),
     )
@@ -75,7 +75,7 @@ fn pages() -> impl Strategy<Value = Page> {
                 tier,
                 recovery,
             )| {
-                let (gate_since_ns, busy_until_ns, used_ns, latency_ns) = rest;
+                let (gate_since_ns, busy_until_ns, used_ns, latency_ns, used_at_ns, bias_ns) = rest;
                 Page {
                     key,
                     generation,
@@ -91,6 +91,8 @@ fn pages() -> impl Strategy<Value = Page> {
                     tier,
                     latency_ns,
                     recovery,
+                    used_at_ns,
+                    bias_ns,
                 }
             },
         )

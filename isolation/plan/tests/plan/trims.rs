@@ -102,3 +102,47 @@ fn what_a_dead_brokers_container_takes_is_not_made_up_for() {
     trim.add_nothing();
     assert_eq!(trim.bias_ns(), 0);
 }
+
+#[test]
+fn what_was_too_much_is_given_back_at_once_and_what_was_missed_is_given_in_parts() {
+    const SEGMENT: u64 = 37_500_000;
+    let mut trim = Trim::resumed(500_000, SEGMENT);
+    let usual = SEGMENT - 500_000;
+    assert_eq!(trim.next_length_ns(SEGMENT), usual);
+    trim.carry(40_000_000, 0);
+    // One segment is left out, and the next is shorter by what it did not cover.
+    assert_eq!(trim.next_length_ns(SEGMENT), 0);
+    assert_eq!(trim.carried_ns(), 3_000_000);
+    assert_eq!(trim.next_length_ns(SEGMENT), usual - 3_000_000);
+    assert_eq!(trim.next_length_ns(SEGMENT), usual);
+    // What is left of a segment is worth its calls.
+    let mut short = Trim::default();
+    short.carry(5_000_000, 0);
+    let lengths: Vec<u64> = (0..4).map(|_| short.next_length_ns(4_000_000)).collect();
+    assert_eq!(lengths, [0, 3_000_000, 4_000_000, 4_000_000]);
+    short.carry(3_000_000, 0);
+    let lengths: Vec<u64> = (0..3).map(|_| short.next_length_ns(4_000_000)).collect();
+    assert_eq!(lengths, [2_000_000, 3_000_000, 4_000_000]);
+    trim.carry(-5_000_000, 2_000_000);
+    let lengths: Vec<u64> = (0..4).map(|_| trim.next_length_ns(SEGMENT)).collect();
+    let longer = |ns: u64| usual + ns;
+    assert_eq!(
+        lengths,
+        [
+            longer(2_000_000),
+            longer(2_000_000),
+            longer(1_000_000),
+            usual
+        ]
+    );
+    assert_eq!(trim.carried_ns(), 0);
+}
+
+#[test]
+fn a_bias_that_cannot_be_is_not_taken_up() {
+    const SEGMENT: u64 = 20_000_000;
+    let worst = Trim::resumed(i64::MIN, SEGMENT).next_length_ns(SEGMENT);
+    assert_eq!(worst, SEGMENT + SEGMENT / 50 + 300_000);
+    let most = Trim::resumed(i64::MAX, SEGMENT).next_length_ns(SEGMENT);
+    assert_eq!(most, SEGMENT / 2);
+}
