@@ -278,6 +278,41 @@ fn an_engine_that_refuses_the_new_file_keeps_the_old_one() {
 }
 
 #[test]
+fn cri_o_is_asked_with_the_new_drop_in_among_the_others() {
+    let root = root();
+    let root = root.path();
+    put(root, "etc/crio/crio.conf", "[crio]\n");
+    put(
+        root,
+        "etc/crio/crio.conf.d/10-crun.conf",
+        "[crio.runtime.runtimes.crun]\n",
+    );
+    // `crio --config FILE --config-dir FOLDER config`, as its manual has it.
+    program(
+        root,
+        "crio",
+        "case $1$3$5 in --version) echo crio version 1.30.2;; --config--config-dirconfig) cat $2 $4/*;; *) exit 9;; esac",
+    );
+    let report = done(root, &["install"]);
+    assert_eq!(
+        report["engines"][0]["check"]["outcome"], "passed",
+        "{report}"
+    );
+    program(
+        root,
+        "crio",
+        "case $1 in --version) echo crio version 1.30.2;; *) grep -q cgpu $4/* || exit 0; echo no more runtimes >&2; exit 1;; esac",
+    );
+    done(root, &["uninstall"]);
+    let error = refused(root, &["install"]);
+    assert!(
+        error.contains("CRI-O refuses the new configuration: no more runtimes"),
+        "{error}"
+    );
+    assert!(!root.join("etc/crio/crio.conf.d/99-cgpu.conf").exists());
+}
+
+#[test]
 fn what_the_admin_needs_of_the_runtime_is_not_taken_away() {
     let root = root();
     let root = root.path();

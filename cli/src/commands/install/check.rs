@@ -159,10 +159,12 @@ fn containerd(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> 
         }
     }
     if let Some(wish) = subject.wish {
-        let path = handler(&after, &wish.runtime)
-            .and_then(|handler| handler.get("runtime_path"))
-            .and_then(Value::as_str);
-        if path != Some(wish.program(plan::SHIM).as_str()) {
+        let seen = handler(&after, &wish.runtime).is_some_and(|handler| {
+            let at = |name| handler.get(name).and_then(Value::as_str);
+            at("runtime_type") == Some(plan::TYPE)
+                || at("runtime_path") == Some(&wish.program(plan::SHIM))
+        });
+        if !seen {
             bail!(
                 "containerd would not see the runtime {:?}: a file that {} imports replaces its section",
                 wish.runtime,
@@ -217,10 +219,7 @@ fn default_of(dump: &Value) -> Option<&str> {
 }
 
 fn is_ours(dump: &Value, name: &str) -> bool {
-    handler(dump, name)
-        .and_then(|handler| handler.get("runtime_path"))
-        .and_then(Value::as_str)
-        .is_some_and(|path| path.ends_with(plan::SHIM))
+    handler(dump, name).is_some_and(plan::is_ours)
 }
 
 /// The keys whose value in `before` is not in `after`. A default that is spelt out is as good as an absent key.
@@ -390,8 +389,12 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     let command = format!("{} config", program.display());
     match ask(subject.after)? {
         (None, read) => {
+            let listed = "[crio.runtime.runtimes.";
+            if !read.contains(listed) {
+                return Ok(not_run(format!("`{command}` lists no runtimes")));
+            }
             if let Some(wish) = subject.wish
-                && !read.contains(&format!("crio.runtime.runtimes.{}", wish.runtime))
+                && !read.contains(&format!("{listed}{}]", wish.runtime))
             {
                 bail!("CRI-O would not see the runtime {:?}", wish.runtime);
             }

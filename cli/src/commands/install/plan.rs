@@ -21,6 +21,8 @@ pub(super) const CRIO_CONF: &str = "/etc/crio/crio.conf.d/99-cgpu.conf";
 pub(super) const HOOK_JSON: &str = "/usr/share/containers/oci/hooks.d/cgpu.json";
 
 pub(super) const SHIM: &str = "containerd-shim-cgpu-v2";
+/// The shim's runtime type; containerd looks for its program in its own `PATH`.
+pub(super) const TYPE: &str = "io.containerd.cgpu.v2";
 pub(super) const WRAPPER: &str = "cgpu-runtime";
 pub(super) const HOOK: &str = "cgpu-hook";
 
@@ -99,6 +101,18 @@ pub(super) fn programs_of(engine: Engine, version: Option<Version>) -> &'static 
 
 /// The first docker whose `daemon.json` knows `runtimeType`.
 pub(super) const DOCKER_WITH_SHIMS: Version = Version(24, 0);
+
+/// What the admin must see to, and files cannot.
+pub(super) fn note(engine: Engine, version: Option<Version>, wish: &Wish) -> Option<String> {
+    let searched = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
+    let by_type = engine == Engine::Containerd && version < Some(containerd::WITH_PATHS);
+    (by_type && !searched.contains(&wish.programs.trim_end_matches('/'))).then(|| {
+        format!(
+            "containerd before 1.7 looks for {SHIM} in its own PATH, which must have {}",
+            wish.programs
+        )
+    })
+}
 
 /// What to tell an engine of this version. `effective`: containerd's configuration as it reads it, where it was asked.
 pub(super) fn plan(
@@ -225,11 +239,10 @@ fn not_anothers(
 }
 
 /// Whether a runtime's entry names one of our programs.
-fn is_ours(value: &Value) -> bool {
+pub(super) fn is_ours(value: &Value) -> bool {
     match value {
         Value::String(text) => {
-            [SHIM, WRAPPER].contains(&text.rsplit('/').next().unwrap_or_default())
-                || text == "io.containerd.cgpu.v2"
+            [SHIM, WRAPPER].contains(&text.rsplit('/').next().unwrap_or_default()) || text == TYPE
         }
         Value::Array(elements) => elements.iter().any(is_ours),
         Value::Object(members) => members.values().any(is_ours),

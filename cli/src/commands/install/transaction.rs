@@ -188,6 +188,7 @@ fn plan_engine(
     programs_are_there(site, engine, version, wish)?;
     let mut files = Vec::new();
     let mut notes = Vec::new();
+    notes.extend(plan::note(engine, version, wish));
     for wanted in &wanted {
         let at = originals
             .iter()

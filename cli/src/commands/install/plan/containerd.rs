@@ -12,7 +12,7 @@
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::{AsDefault, HEADER, Plan, SHIM, Texts, Wanted, Wish, not_anothers};
+use super::{AsDefault, HEADER, Plan, SHIM, TYPE, Texts, Wanted, Wish, not_anothers};
 use crate::commands::install::change::{Change, Document, Format};
 use crate::commands::install::engine::Version;
 
@@ -134,7 +134,12 @@ fn in_place(
         ));
     }
     let cgroups = systemd_cgroup(document, 2, effective)?;
-    changes.push(Change::set(&handler, runtime(wish, cgroups)));
+    let runtime = if version < WITH_PATHS {
+        runtime_by_type()
+    } else {
+        runtime(wish, cgroups)
+    };
+    changes.push(Change::set(&handler, runtime));
     Ok(Plan::Files(vec![Wanted {
         path: MAIN,
         format: Format::Toml,
@@ -214,6 +219,19 @@ fn runtime(wish: &Wish, systemd_cgroup: bool) -> Value {
         "pod_annotations": ["cgpu.io/*"],
         "container_annotations": ["cgpu.io/*"],
         "options": { "SystemdCgroup": systemd_cgroup },
+    })
+}
+
+/// The first containerd that starts the program of `runtime_path`: 1.6 reads the key, and starts runc's shim all the same.
+pub(super) const WITH_PATHS: Version = Version(1, 7);
+
+/// For 1.6. It has no options: those of a type of its own would be sent in a form without them. The shim takes systemd's
+/// control groups from the form of the container's path.
+fn runtime_by_type() -> Value {
+    json!({
+        "runtime_type": TYPE,
+        "pod_annotations": ["cgpu.io/*"],
+        "container_annotations": ["cgpu.io/*"],
     })
 }
 

@@ -291,3 +291,15 @@ fn docker_gets_the_shim_from_24_on_and_the_wrapper_before() {
         assert_eq!(programs_of(Engine::Docker, Some(version)), [program]);
     }
 }
+
+#[test]
+fn containerd_1_6_finds_the_shim_in_its_own_path_alone() {
+    let mut wish = wish(AsDefault::No);
+    let old = Some(Version(1, 6));
+    assert_eq!(note(Engine::Containerd, old, &wish), None);
+    wish.programs = "/opt/cgpu".to_owned();
+    let said = note(Engine::Containerd, old, &wish).unwrap();
+    assert!(said.contains("must have /opt/cgpu"), "{said}");
+    assert_eq!(note(Engine::Containerd, Some(Version(1, 7)), &wish), None);
+    assert_eq!(note(Engine::Podman, None, &wish), None);
+}
