@@ -8,7 +8,7 @@ use integration::packages::Suite;
 use integration::skip;
 
 /// What the short form leaves out: what waits for an engine's clock, and what is asked under load.
-const LONG: &[&str] = &["50 containers, 10 at a time", "health check", "logs"];
+const LONG: &[&str] = &[matrix::FIFTY, "health check"];
 /// Under nerdctl the restart monitor looks every ten seconds.
 const LONG_FOR_NERDCTL: &[&str] = &["restart policy"];
 

@@ -1,6 +1,7 @@
 //! `cargo xtask engines`: every engine × version × door × check, with docs/engines.md as its table.
 
 mod document;
+mod record;
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use integration::cache::repository;
 use integration::matrix::{self, Cell, ROWS, Verdict};
-use integration::programs::{Profile, Programs, target_folder};
-use serde_json::{Value, json};
+use integration::programs::{Profile, Programs};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only rows whose key contains this, as in `docker/newer`; see --list.
+    /// Only rows whose key contains this, as in `docker/newer`; see --list. The others keep their last result.
     #[arg(long, default_value = "")]
     row: String,
     /// Only checks whose name contains this.
@@ -58,13 +58,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         count(|verdict| matches!(verdict, Verdict::Skipped(_))),
         began.elapsed().as_secs(),
     );
-    save(&cells)?;
-    if options.row.is_empty() && options.check.is_empty() {
-        let path = repository().join("docs/engines.md");
-        fs::write(&path, document::of(&cells))
-            .with_context(|| format!("writing {}", path.display()))?;
-        println!("wrote {}", path.display());
-    }
+    let records = record::merged(&cells)?;
+    let path = repository().join("docs/engines.md");
+    fs::write(&path, document::of(&records))
+        .with_context(|| format!("writing {}", path.display()))?;
+    println!("wrote {}", path.display());
     Ok(if failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -80,30 +78,4 @@ fn tell(cell: &Cell) {
     };
     let seconds = Duration::as_secs_f64(&cell.took);
     println!("  {word:<7} {} {seconds:.1} s{reason}", cell.check);
-}
-
-/// `target/engines.json`: a list of cells.
-fn save(cells: &[Cell]) -> Result<()> {
-    let list: Vec<Value> = cells
-        .iter()
-        .map(|cell| {
-            let (verdict, reason) = match &cell.verdict {
-                Verdict::Passed => ("passed", None),
-                Verdict::Skipped(reason) => ("skipped", Some(reason)),
-                Verdict::Failed(reason) => ("failed", Some(reason)),
-            };
-            json!({
-                "family": cell.row.family.name(),
-                "engine": cell.engine,
-                "door": cell.row.door.name(),
-                "check": cell.check,
-                "verdict": verdict,
-                "reason": reason,
-                "took_ms": u64::try_from(cell.took.as_millis()).unwrap_or(u64::MAX),
-            })
-        })
-        .collect();
-    let path = target_folder().join("engines.json");
-    fs::write(&path, serde_json::to_vec_pretty(&list)?)
-        .with_context(|| format!("writing {}", path.display()))
 }

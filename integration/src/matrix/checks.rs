@@ -16,6 +16,9 @@ const MIB: u64 = 1 << 20;
 /// `cgpu-burn`'s exit code for NV_ERR_NO_MEMORY.
 const NO_MEMORY: i32 = 3;
 
+/// The check that is asked of one row of each kind.
+pub const FIFTY: &str = "50 containers, 10 at a time";
+
 /// One demand.
 #[derive(Clone, Copy)]
 pub struct Check {
@@ -143,7 +146,7 @@ const CHECKS: &[Check] = &[
         live_restore,
     ),
     check(
-        "50 containers, 10 at a time",
+        FIFTY,
         "half of them with a vGPU: all start, run and are removed; no grant, shim or open file of the engine's more than before",
         fifty,
     ),

@@ -26,7 +26,7 @@ use anyhow::Result;
 
 use crate::programs::Programs;
 
-pub use checks::{Check, checks, checks_of};
+pub use checks::{Check, FIFTY, checks, checks_of};
 pub use engine::{Ask, Container, Engine, Lacks, Restarts, Usage};
 pub use rows::{Door, Family, ROWS, Row};
 
@@ -106,6 +106,11 @@ pub fn run_with(
     let title = engine.title();
     for check in checks_of(row.family).filter(|check| wanted(check)) {
         let began = Instant::now();
+        if check.name == FIFTY && !row.bears_load() {
+            let reason = "asked of one row of each kind".to_owned();
+            cell(&title, check.name, Verdict::Skipped(reason), Duration::ZERO);
+            continue;
+        }
         let verdict = match (check.body)(engine.as_mut()) {
             Ok(()) => Verdict::Passed,
             Err(error) => match error.downcast_ref::<Lacks>() {

@@ -135,6 +135,55 @@ pub const ROWS: &[Row] = {
 };
 
 impl Row {
+    /// Whether fifty containers are started on it: one row of each kind, or the whole takes hours.
+    pub fn bears_load(&self) -> bool {
+        let kinds = [
+            row(
+                Family::Containerd,
+                Suite::Host,
+                OciRuntime::HostRunc,
+                Door::Shim,
+            ),
+            row(
+                Family::Containerd,
+                Suite::Newer,
+                OciRuntime::NewerRunc,
+                Door::Shim,
+            ),
+            row(
+                Family::Docker,
+                Suite::Host,
+                OciRuntime::HostRunc,
+                Door::Wrapper,
+            ),
+            row(
+                Family::Docker,
+                Suite::Newer,
+                OciRuntime::NewerRunc,
+                Door::Shim,
+            ),
+            row(
+                Family::Nerdctl,
+                Suite::Newer,
+                OciRuntime::NewerRunc,
+                Door::Shim,
+            ),
+            row(
+                Family::Cri,
+                Suite::Newer,
+                OciRuntime::NewerRunc,
+                Door::ConfiguredShim,
+            ),
+            row(
+                Family::Podman,
+                Suite::Host,
+                OciRuntime::HostRunc,
+                Door::Wrapper,
+            ),
+        ];
+        kinds.contains(self)
+    }
+
     /// The row in words, where its engine cannot say its version.
     pub fn title(&self) -> String {
         format!("{} of {}", self.family.name(), self.suite.name())
@@ -173,6 +222,13 @@ impl Row {
             return Ok(Err(format!("{error:#}")));
         }
         let (major, minor) = engines.containerd_version()?;
+        if (self.family, self.door) == (Family::Cri, Door::ConfiguredShim)
+            && (major, minor) < (1, 7)
+        {
+            return Ok(Err(format!(
+                "containerd {major}.{minor} does not look at runtime_path and starts its own shim: name the type or the wrapper"
+            )));
+        }
         let below = format!("containerd {major}.{minor}, {}", self.oci.title()?);
         let engine: Box<dyn Engine> = match self.family {
             Family::Containerd => Box::new(Ctr::start(programs, &engines, self.shim(), below)?),

@@ -1,6 +1,8 @@
 //! The cells as docs/engines.md.
 
-use integration::matrix::{Cell, Family, LEAVES_NOTHING, Verdict, checks, checks_of};
+use integration::matrix::{Family, LEAVES_NOTHING, ROWS, Row, checks, checks_of};
+
+use super::record::{Outcome, Record};
 
 const HEAD: &str = "\
 # Engines
@@ -23,14 +25,10 @@ const FAMILIES: [Family; 5] = [
 ];
 
 /// The whole file.
-pub(super) fn of(cells: &[Cell]) -> String {
+pub(super) fn of(records: &[Record]) -> String {
     let mut text = HEAD.to_owned();
     for family in FAMILIES {
-        let of_family: Vec<&Cell> = cells
-            .iter()
-            .filter(|cell| cell.row.family == family)
-            .collect();
-        text.push_str(&table(family, &of_family));
+        text.push_str(&table(family, records));
     }
     text.push_str("\n## What each check demands\n\n");
     for check in checks() {
@@ -43,18 +41,20 @@ pub(super) fn of(cells: &[Cell]) -> String {
 }
 
 /// One family: a check a line, a row of the matrix a column.
-fn table(family: Family, cells: &[&Cell]) -> String {
-    let mut columns: Vec<(String, &str)> = Vec::new();
-    for cell in cells {
-        let column = (cell.engine.clone(), cell.row.door.name());
-        if !columns.contains(&column) {
-            columns.push(column);
-        }
-    }
+fn table(family: Family, records: &[Record]) -> String {
+    let columns: Vec<(&Row, &str)> = ROWS
+        .iter()
+        .filter(|row| row.family == family)
+        .filter_map(|row| {
+            let key = row.key();
+            let engine = records.iter().find(|record| record.row == key)?;
+            Some((row, engine.engine.as_str()))
+        })
+        .collect();
     let mut notes: Vec<String> = Vec::new();
     let mut text = format!("\n## {}\n\n| check |", family.name());
-    for (engine, door) in &columns {
-        text.push_str(&format!(" {engine}, {door} |"));
+    for (row, engine) in &columns {
+        text.push_str(&format!(" {engine}, {} |", row.door.name()));
     }
     text.push_str("\n|---|");
     text.push_str(&"---|".repeat(columns.len()));
@@ -63,24 +63,17 @@ fn table(family: Family, cells: &[&Cell]) -> String {
         .map(|check| check.name)
         .chain([LEAVES_NOTHING]);
     for name in names {
-        let line: Vec<Option<&Cell>> = columns
-            .iter()
-            .map(|(engine, door)| {
-                cells.iter().copied().find(|cell| {
-                    cell.check == name && cell.engine == *engine && cell.row.door.name() == *door
-                })
-            })
-            .collect();
         text.push_str(&format!("| {name} |"));
-        for cell in line {
-            let shown = match cell.map(|cell| &cell.verdict) {
-                None => String::new(),
-                Some(Verdict::Passed) => "ok".to_owned(),
-                Some(Verdict::Skipped(reason)) => format!("- {}", note(&mut notes, reason)),
-                Some(Verdict::Failed(reason)) => {
-                    format!("**FAILED** {}", note(&mut notes, reason))
-                }
-            };
+        for (row, _) in &columns {
+            let key = row.key();
+            let found = records
+                .iter()
+                .find(|record| record.row == key && record.check == name);
+            let shown = found.map_or_else(String::new, |record| match record.outcome {
+                Outcome::Passed => "ok".to_owned(),
+                Outcome::Skipped => format!("- {}", note(&mut notes, &record.reason)),
+                Outcome::Failed => format!("**FAILED** {}", note(&mut notes, &record.reason)),
+            });
             text.push_str(&format!(" {shown} |"));
         }
         text.push('\n');
