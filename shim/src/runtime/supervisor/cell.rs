@@ -41,6 +41,25 @@ pub(super) struct Cell {
     pub(super) events: mpsc::UnboundedSender<Event>,
     /// Told after every step and every exit that has been settled.
     pub(super) changed: watch::Sender<()>,
+    /// How many signals to init are under way.
+    pub(super) signals: watch::Sender<usize>,
+}
+
+/// A signal to init on its way. Delete waits for it: after Delete containerd asks the shim to end, and what is not
+/// answered by then is not answered at all.
+pub(super) struct Signalling<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Signalling<'a> {
+    pub(super) fn begin(cell: &'a Cell) -> Self {
+        cell.signals.send_modify(|under_way| *under_way += 1);
+        Self(&cell.signals)
+    }
+}
+
+impl Drop for Signalling<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|under_way| *under_way -= 1);
+    }
 }
 
 /// What a container holds that has to be given back.
@@ -112,6 +131,17 @@ impl Cell {
         if let Err(denied) = self.apply(step) {
             tracing::debug!(container = %self.id, %denied, "overtaken");
         }
+    }
+
+    /// Waits until no signal to init is under way.
+    pub(super) async fn signals_are_answered(&self) {
+        // The sender lives as long as the container.
+        drop(
+            self.signals
+                .subscribe()
+                .wait_for(|under_way| *under_way == 0)
+                .await,
+        );
     }
 
     pub(super) fn send(&self, event: Event) {

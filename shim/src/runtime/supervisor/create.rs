@@ -43,6 +43,7 @@ impl Supervisor {
             }),
             events: self.events.clone(),
             changed: tokio::sync::watch::channel(()).0,
+            signals: tokio::sync::watch::channel(0).0,
         });
         {
             use std::collections::hash_map::Entry;

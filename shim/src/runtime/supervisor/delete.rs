@@ -46,6 +46,7 @@ impl Supervisor {
 
     /// Returns what init was and how it ended, if there was one.
     async fn delete_container(&self, cell: &Arc<Cell>) -> Result<Option<(Pid, Exit)>> {
+        cell.signals_are_answered().await;
         self.disarm(cell).await;
         let deleted = match cell.calls.runc().state_dir(&cell.id).exists() {
             true => cell.calls.simple("delete", &[cell.id.as_str()]).await,

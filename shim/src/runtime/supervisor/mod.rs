@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
-use self::cell::{Cell, Input, lock};
+use self::cell::{Cell, Input, Signalling, lock};
 use super::cgroup::Stats;
 use super::gpu::Gpu;
 use super::reaper::Reaper;
@@ -121,6 +121,7 @@ impl Supervisor {
         if *target != Target::Init {
             return kill_process(target, pid, signal);
         }
+        let _under_way = Signalling::begin(&cell);
         let number = signal.to_string();
         let sent = match all {
             KillScope::One => cell.calls.simple("kill", &[id.as_str(), &number]).await,
@@ -257,11 +258,11 @@ pub enum KillScope {
 fn kill_process(target: &Target, pid: Pid, signal: u32) -> Result<()> {
     let number = i32::try_from(signal)
         .ok()
-        .filter(|number| (1..=LAST_SIGNAL).contains(number));
+        .filter(|number| (0..=LAST_SIGNAL).contains(number));
     let number = number.ok_or_else(|| Error::Invalid {
         key: "signal",
         value: signal.to_string(),
-        allowed: "1 to 64",
+        allowed: "0 to 64",
     })?;
     let sent =
         sys::pidfd::PidFd::open(pid.as_nix().as_raw()).and_then(|process| process.signal(number));
