@@ -15,7 +15,7 @@ use containerd_shim_protos::cgroups::metrics::Metrics;
 use containerd_shim_protos::shim::oci::{CheckpointOptions, Options, ProcessDetails};
 use containerd_shim_protos::shim_async::{Client, TaskClient};
 use containerd_shim_protos::types::mount::Mount;
-use containerd_shim_protos::{api, protobuf};
+use containerd_shim_protos::{api, cgroups_v2, protobuf};
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message, MessageField};
 use ttrpc::Code;
@@ -351,8 +351,9 @@ async fn processes_are_listed_with_their_execs_and_take_real_time_signals() {
         .collect();
     assert!(names.contains(&(init, None)), "{names:?}");
     assert!(names.contains(&(exec, Some("one".into()))), "{names:?}");
-    // SIGRTMIN+3, as systemd is stopped; and no signal at all.
-    let (status, text) = code(shim.kill("one", 0).await);
+    // No signal asks whether it is there; SIGRTMIN+3 is how systemd is stopped.
+    shim.kill("one", 0).await.expect("it is there");
+    let (status, text) = code(shim.kill("one", 65).await);
     assert_eq!(status, Code::INVALID_ARGUMENT, "{text}");
     shim.kill("one", 37).await.expect("a signal for an exec");
     assert_eq!(shim.wait("one").await, 128 + 37);
@@ -360,6 +361,86 @@ async fn processes_are_listed_with_their_execs_and_take_real_time_signals() {
     assert_eq!(shim.wait("").await, 137);
     shim.delete().await;
     shim.end().await;
+}
+
+/// Where the test of version 2 runs: in a mount namespace that has no other control groups.
+const ONLY_V2: &str = "CGPU_TEST_ONLY_CGROUP_V2";
+
+/// On a machine with version 1 few controllers are left for version 2 (here hugetlb): what the memory and process controllers
+/// count is tested on a made-up tree, by the unit tests.
+#[test]
+fn with_version_2_alone_containers_run_and_are_counted() {
+    need_runc!();
+    let this = std::env::current_exe().expect("this program");
+    let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", script, "sh"])
+        .arg(this)
+        .args(["--exact", "in_version_2_alone", "--nocapture"])
+        .env(ONLY_V2, "1")
+        .output()
+        .expect("unshare");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{output:?}");
+    assert!(said.contains("counted by version 2"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn in_version_2_alone() {
+    if std::env::var_os(ONLY_V2).is_none() {
+        return;
+    }
+    let script = "n=0; while [ $n -lt 20000 ]; do n=$((n+1)); done; sleep 1000";
+    let shim = Shim::new("second", script).await;
+    shim.create(vec![]).await.expect("create");
+    shim.start("").await.expect("start");
+    let request = api::StatsRequest {
+        id: shim.id.clone(),
+        ..Default::default()
+    };
+    let stats = async || {
+        let answer = shim.task.stats(limit(), &request).await.expect("stats");
+        let stats = answer.stats.into_option().expect("numbers");
+        assert_eq!(stats.type_url, "io.containerd.cgroups.v2.Metrics");
+        cgroups_v2::metrics::Metrics::parse_from_bytes(&stats.value).expect("metrics")
+    };
+    let worked = async {
+        loop {
+            let read = stats().await;
+            if read.cpu.usage_usec > 0 && read.cpu.user_usec > 0 {
+                return read;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let worked = tokio::time::timeout(Duration::from_secs(20), worked).await;
+    let read = worked.expect("processor time");
+    let sizes = fs::read_dir("/sys/kernel/mm/hugepages").map_or(0, Iterator::count);
+    assert_eq!(read.hugetlb.len(), sizes);
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").expect("a list");
+    for size in &read.hugetlb {
+        // No limit is a huge number, and where nobody counts there is none.
+        assert_eq!(size.max > 0, controllers.contains("hugetlb"), "{size:?}");
+    }
+    assert_eq!(read.memory.usage_limit > 0, controllers.contains("memory"));
+    let request = api::PauseRequest {
+        id: shim.id.clone(),
+        ..Default::default()
+    };
+    shim.task.pause(limit(), &request).await.expect("pause");
+    let state = shim.state().await.status.enum_value();
+    assert_eq!(state, Ok(api::Status::PAUSED));
+    let request = api::ResumeRequest {
+        id: shim.id.clone(),
+        ..Default::default()
+    };
+    shim.task.resume(limit(), &request).await.expect("resume");
+    shim.kill("", 9).await.expect("kill");
+    assert_eq!(shim.wait("").await, 137);
+    stats().await;
+    shim.delete().await;
+    shim.end().await;
+    println!("counted by version 2");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
