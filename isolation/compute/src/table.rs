@@ -155,7 +155,8 @@ impl FileTable {
         Ok(table)
     }
 
-    /// Readable when slots have come or gone: a hint for [`crate::Event::PeersChanged`]. `None` where the system has no such descriptor to give.
+    /// Readable when slots have come or gone: a hint for [`crate::Event::PeersChanged`], for whoever looks less often than a governor does by itself,
+    /// twice in the shortest window. `None` where the system has no such descriptor to give.
     #[must_use]
     pub fn watch(&self) -> Option<BorrowedFd<'_>> {
         self.files.as_ref().and_then(SlotFiles::watch)
