@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::command_line::Invocation;
+use crate::command_line::Logging;
 
 /// Where the error goes.
 #[derive(Debug, Default)]
@@ -25,14 +25,14 @@ enum Format {
 impl ErrorLog {
     /// What the caller asked for by `--log` and `--log-format`.
     #[must_use]
-    pub fn of(invocation: &Invocation) -> Self {
-        let json = if invocation.log_format.as_deref() == Some("json") {
+    pub fn of(logging: &Logging) -> Self {
+        let json = if logging.log_format.as_deref() == Some("json") {
             Format::Json
         } else {
             Format::Text
         };
         Self {
-            file: invocation.log.clone(),
+            file: logging.log.clone(),
             json,
         }
     }

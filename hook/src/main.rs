@@ -5,17 +5,18 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use hook::{command_line, error_log};
+use hook::{child, command_line, error_log, runtime};
 
 fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut log = error_log::ErrorLog::default();
-    let result = command_line::parse(&arguments)
-        .map_err(anyhow::Error::from)
-        .and_then(|invocation| {
-            log = error_log::ErrorLog::of(&invocation);
-            hook::run(arguments, &invocation)
-        });
+    let mut arguments = std::env::args_os();
+    let name = arguments.next();
+    let arguments: Vec<OsString> = arguments.collect();
+    let log = error_log::ErrorLog::of(&command_line::logging(&arguments));
+    let result = if name.as_deref() == Some(child::NAME.as_ref()) {
+        child::become_runtime(&arguments)
+    } else {
+        runtime::run(arguments, &log)
+    };
     result.unwrap_or_else(|error| {
         log.report(&format!("{error:#}"));
         ExitCode::FAILURE

@@ -112,7 +112,7 @@ impl Host {
         fs::write(
             at.join("cgpu.toml"),
             format!(
-                "state_dir = \"{}\"\n[driver]\nkind = \"kernel\"\n[backend]\nlimits_program = \"{}\"\nnvml_library = \"{}\"\ncgroup_root = \"{}\"\n",
+                "state_dir = \"{}\"\n[driver]\nkind = \"kernel\"\nlibraries = \"none\"\n[backend]\nlimits_program = \"{}\"\nnvml_library = \"{}\"\ncgroup_root = \"{}\"\n",
                 state.display(),
                 limits.display(),
                 library.display(),

@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use cards::lock::FileLock;
 use cards::store::DiskStore;
@@ -26,12 +28,21 @@ fn play_broker() {
     let _lock = FileLock::take(&dir.join("broker.lock")).unwrap();
     // As the door hands it over: standard input.
     let socket = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let control = UnixListener::bind(dir.join("control.sock")).unwrap();
     fs::write("/proc/self/fd/3", "ready\n").unwrap();
-    let mut listeners = Vec::new();
+    let listeners = Arc::new(Mutex::new(Vec::new()));
+    let taken = Arc::clone(&listeners);
+    std::thread::spawn(move || {
+        for connection in control.incoming() {
+            let count = taken.lock().unwrap().len();
+            let mut connection = connection.unwrap();
+            writeln!(connection, "{}", json!({ "listeners": count })).unwrap();
+        }
+    });
     for connection in socket.incoming() {
         let mut bytes = [0; 65536];
         let (_, fds) = sys::fd_passing::receive(connection.unwrap().as_fd(), &mut bytes).unwrap();
-        listeners.extend(fds);
+        listeners.lock().unwrap().extend(fds);
     }
 }
 
@@ -142,6 +153,36 @@ impl Host {
         }
     }
 
+    /// A runtime that does something else first where `subcommand` is asked for; `$bundle` is the bundle.
+    fn play_runc(&self, subcommand: &str, first: &str) {
+        let played = self.dir.path().join("runc");
+        let script = format!(
+            r#"#!/bin/sh
+last=
+for word in "$@"; do [ "$last" = --bundle ] && bundle=$word; last=$word; done
+case " $* " in *" {subcommand} "*) {first};; esac
+exec runc "$@"
+"#
+        );
+        // Written by another process: one that this one starts meanwhile would hold it open, and it could not be run.
+        let written = Command::new("sh")
+            .args([
+                "-c",
+                r#"printf %s "$1" > "$2" && chmod 755 "$2""#,
+                "sh",
+                &script,
+            ])
+            .arg(&played)
+            .status()
+            .unwrap();
+        assert!(written.success());
+        let file = self.dir.path().join("cgpu.toml");
+        let config = fs::read_to_string(&file).unwrap();
+        if !config.starts_with("runc") {
+            fs::write(&file, format!("runc = \"{}\"\n{config}", played.display())).unwrap();
+        }
+    }
+
     fn grant(&self, id: &str) -> Option<Grant> {
         Grant::read(&self.dir.path().join("state/vgpus/moby").join(id)).ok()
     }
@@ -213,15 +254,118 @@ fn a_container_lives_and_dies_through_the_wrapper() {
 }
 
 #[test]
-fn a_run_in_the_foreground_passes_its_exit_code_on_and_releases() {
+fn a_run_in_one_step_is_refused_since_nobody_could_look_at_its_filter() {
     let Some(host) = Host::find() else { return };
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), "echo hello; exit 7");
-    let ran = host.runtime(&["run", "--bundle", bundle.to_str().unwrap(), "c1"]);
-    assert_eq!(
-        (ran.code, ran.stdout.as_str()),
-        (Some(7), "hello\n"),
-        "{ran:?}"
+    for words in [&["run", "--bundle"][..], &["run", "--detach", "--bundle"]] {
+        let words = [words, &[bundle.to_str().unwrap(), "c1"]].concat();
+        let ran = host.runtime(&words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+        assert!(ran.stderr.contains("use create and start"), "{ran:?}");
+        host.assert_clean();
+    }
+}
+
+/// What runtimes, or wrappers below this one, could make of the profile without a word.
+#[test]
+fn a_container_whose_filter_does_not_hold_is_refused_and_everything_released() {
+    let Some(host) = Host::find() else { return };
+    let other = host.dir.path().join("other.sock");
+    let elsewhere = UnixListener::bind(&other).unwrap();
+    let config = r#""$bundle/config.json""#;
+    let listener = format!(
+        r##"sed -i 's#"listenerPath":"[^"]*"#"listenerPath":"{}"#' {config}"##,
+        other.display()
     );
+    let dropped = format!(r#"sed -i 's/"seccomp":{{/"left_out":{{/' {config}"#);
+    let swallowed = format!(
+        r#"sed -i 's/"syscalls":\[/"syscalls":[{{"names":["ioctl"],"action":"SCMP_ACT_LOG"}},/' {config}"#
+    );
+    for (at, (change, wanted)) in [
+        (&dropped, "there is no filter"),
+        (&swallowed, "it lets NV_ESC_"),
+        (&listener, "was not handed the listener"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("c{at}");
+        host.play_runc("create", change);
+        let script = "busybox touch /ran";
+        let bundle = host.bundle(&id, json!({"cgpu.io/memory": "4Gi"}), script);
+        let before = fs::read(bundle.join("config.json")).unwrap();
+        let bundle_name = bundle.to_str().unwrap();
+        let words = ["create", "--bundle", bundle_name, &id];
+        // With a pid file, as engines call it, and without.
+        let pid_file = bundle.join("pid");
+        let with_file = [
+            &words[..3],
+            &["--pid-file", pid_file.to_str().unwrap(), &id],
+        ]
+        .concat();
+        for words in [&words[..], &with_file] {
+            let refused = host.runtime(words);
+            assert_eq!(refused.code, Some(1), "{change}: {refused:?}");
+            assert!(refused.stderr.contains(wanted), "{change}: {refused:?}");
+            host.assert_clean();
+            assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
+            assert!(!host.dir.path().join("runtime-runc/moby").join(&id).exists());
+            assert!(!bundle.join("rootfs/ran").exists());
+        }
+    }
+    drop(elsewhere);
+}
+
+#[test]
+fn an_exec_that_runs_without_the_filter_is_killed() {
+    let Some(host) = Host::find() else { return };
+    let state = host.dir.path().join("runtime-runc/moby/c1/state.json");
+    let change = format!(
+        r#"[ -e "{0}/unfiltered" ] && sed -i 's/"seccomp":{{/"left_out":{{/' "{1}""#,
+        host.dir.path().display(),
+        state.display()
+    );
+    host.play_runc("exec", &change);
+    let script = "exec busybox sleep 1000";
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), script);
+    let bundle = bundle.to_str().unwrap();
+    let created = host.runtime(&["create", "--bundle", bundle, "c1"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.runtime(&["start", "c1"]).code, Some(0));
+    let process = host.dir.path().join("process.json");
+    let spec = json!({"args": ["/bin/busybox", "sleep", "1000"], "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["PATH=/bin"]});
+    fs::write(&process, spec.to_string()).unwrap();
+    let pid_file = host.dir.path().join("exec.pid");
+    let words = [
+        "exec",
+        "--detach",
+        "--pid-file",
+        pid_file.to_str().unwrap(),
+        "--process",
+        process.to_str().unwrap(),
+        "c1",
+    ];
+    let held = host.runtime(&words);
+    assert_eq!(held.code, Some(0), "{held:?}");
+    fs::write(host.dir.path().join("unfiltered"), "").unwrap();
+    let refused = host.runtime(&words);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("without the container's seccomp filter"),
+        "{refused:?}"
+    );
+    let pid = fs::read_to_string(&pid_file)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    // It may be gone altogether, or be nobody's to wait for yet.
+    if let Ok(process) = sys::pidfd::PidFd::open(pid) {
+        assert!(process.wait_exit(20_000).unwrap(), "killed");
+    }
+    assert_eq!(host.runtime(&["delete", "--force", "c1"]).code, Some(0));
     host.assert_clean();
 }
 

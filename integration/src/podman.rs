@@ -40,6 +40,7 @@ pub enum Door {
 pub struct Release {
     podman: PathBuf,
     conmon: PathBuf,
+    helpers: PathBuf,
 }
 
 impl Release {
@@ -70,6 +71,7 @@ impl Release {
                 "libsystemd0",
                 "libcap2",
                 "golang-github-containers-image",
+                "netavark",
             ],
         };
         let name = format!("podman-{}", suite.name());
@@ -79,6 +81,7 @@ impl Release {
         let release = Self {
             podman: linked(&root, &name)?,
             conmon,
+            helpers: root.join("usr/lib/podman"),
         };
         release.version()?;
         Ok(release)
@@ -200,11 +203,13 @@ cgroup_manager = "cgroupfs"
 events_logger = "none"
 conmon_path = ["{}"]
 hooks_dir = ["{}"]
+helper_binaries_dir = ["{}"]
 [engine.runtimes]
 chosen = ["{}"]
 "#,
                 release.conmon.display(),
                 folder.join("hooks").display(),
+                release.helpers.display(),
                 named.display(),
             ),
         )?;

@@ -11,12 +11,13 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 9] = [
+const HOST: [(&str, &str); 10] = [
     ("shim", "containerd-shim-cgpu-v2"),
     ("broker", "cgpu-broker"),
     ("executor", "cgpu-executor"),
     ("sim", "cgpu-sim"),
     ("hook", "cgpu-runtime"),
+    ("hook", "cgpu-hook"),
     ("limits", "cgpu-limits"),
     ("cli", "cgpu"),
     ("cli", "cgpu-burn"),

@@ -1,0 +1,49 @@
+//! See the library.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hook::stage;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let text = format!("cgpu-hook: {error:#}");
+            // Runtimes show what a failed hook says here. podman does not, at precreate: the system's log is left then.
+            drop(writeln!(std::io::stderr(), "{text}"));
+            log(&text);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where the system's log is written to; a host may have none.
+const SYSTEM_LOG: &str = "/dev/log";
+
+/// Facility daemon, severity error (RFC 3164).
+const PRIORITY: u8 = (3 << 3) | 3;
+
+fn log(text: &str) {
+    let sent = UnixDatagram::unbound().and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.send_to(format!("<{PRIORITY}>{text}").as_bytes(), SYSTEM_LOG)
+    });
+    drop(sent);
+}
+
+fn run() -> anyhow::Result<()> {
+    sys::descriptors::Inherited::hold_back(0).context("cannot hold descriptors back")?;
+    let stage = stage::Stage::of(std::env::args_os().nth(1).as_deref())?;
+    // Some runtimes start a hook in the bundle, which is the container's.
+    std::env::set_current_dir("/").context("cannot leave the current folder")?;
+    stage::run(
+        stage,
+        &mut std::io::stdin().lock(),
+        &mut std::io::stdout().lock(),
+    )
+}

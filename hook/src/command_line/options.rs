@@ -1,0 +1,361 @@
+//! The options of runc 1.3 and crun 1.21, and how a word is taken apart.
+
+use super::{ParseError, Spelling};
+
+/// More than any engine passes on, and less than a kernel's limit.
+pub(super) const FDS_MAX: u32 = 1 << 16;
+
+/// What a subcommand knows.
+pub(super) struct Options {
+    with_value: &'static [&'static str],
+    alone: &'static [&'static str],
+}
+
+pub(super) const GLOBAL: Options = Options {
+    with_value: &[
+        "log",
+        "log-format",
+        "log-level",
+        "root",
+        "criu",
+        "rootless",
+        "cgroup-manager",
+    ],
+    alone: &[
+        "debug",
+        "systemd-cgroup",
+        "help",
+        "h",
+        "?",
+        "usage",
+        "version",
+        "v",
+        "V",
+    ],
+};
+
+pub(super) const CREATE: Options = Options {
+    with_value: &[
+        "bundle",
+        "b",
+        "config",
+        "f",
+        "console-socket",
+        "pidfd-socket",
+        "pid-file",
+        "preserve-fds",
+    ],
+    alone: &[
+        "no-pivot",
+        "no-new-keyring",
+        "no-subreaper",
+        "detach",
+        "d",
+        "keep",
+        "help",
+        "h",
+        "?",
+        "usage",
+    ],
+};
+
+pub(super) const RESTORE: Options = Options {
+    with_value: &[
+        "bundle",
+        "b",
+        "console-socket",
+        "image-path",
+        "work-path",
+        "pid-file",
+        "manage-cgroups-mode",
+        "empty-ns",
+        "lsm-profile",
+        "lsm-mount-context",
+    ],
+    alone: &[
+        "tcp-established",
+        "ext-unix-sk",
+        "shell-job",
+        "file-locks",
+        "detach",
+        "d",
+        "no-subreaper",
+        "no-pivot",
+        "auto-dedup",
+        "lazy-pages",
+        "help",
+        "h",
+        "?",
+        "usage",
+    ],
+};
+
+pub(super) const CHECKPOINT: Options = Options {
+    with_value: &[
+        "image-path",
+        "work-path",
+        "parent-path",
+        "page-server",
+        "status-fd",
+        "manage-cgroups-mode",
+        "network-lock",
+        "empty-ns",
+    ],
+    alone: &[
+        "leave-running",
+        "tcp-established",
+        "tcp-skip-in-flight",
+        "link-remap",
+        "ext-unix-sk",
+        "shell-job",
+        "lazy-pages",
+        "file-locks",
+        "pre-dump",
+        "auto-dedup",
+        "help",
+        "h",
+        "?",
+        "usage",
+    ],
+};
+
+pub(super) const EXEC: Options = Options {
+    with_value: &[
+        "console-socket",
+        "pidfd-socket",
+        "cwd",
+        "env",
+        "e",
+        "user",
+        "u",
+        "additional-gids",
+        "g",
+        "process",
+        "p",
+        "pid-file",
+        "process-label",
+        "apparmor",
+        "cap",
+        "c",
+        "preserve-fds",
+        "cgroup",
+    ],
+    alone: &[
+        "tty",
+        "t",
+        "detach",
+        "d",
+        "no-new-privs",
+        "ignore-paused",
+        "help",
+        "h",
+        "?",
+        "usage",
+    ],
+};
+
+pub(super) const DELETE: Options = Options {
+    with_value: &[],
+    alone: &["force", "f", "regex", "r", "help", "h", "?", "usage"],
+};
+
+pub(super) const HELP: [&str; 4] = ["help", "h", "?", "usage"];
+
+/// Options up to the first word that is none.
+pub(super) struct Scanned<'a> {
+    options: Vec<(&'a str, Option<&'a str>)>,
+    pub(super) positional: Option<&'a str>,
+    /// How many words were read, the positional one included.
+    pub(super) consumed: usize,
+}
+
+impl<'a> Scanned<'a> {
+    /// The last one holds, as in the runtimes.
+    pub(super) fn value(&self, names: &[&str]) -> Option<&'a str> {
+        self.options
+            .iter()
+            .rev()
+            .find(|(name, _)| names.contains(name))
+            .and_then(|(_, value)| *value)
+    }
+
+    /// All of them, for an option that may stand more than once.
+    pub(super) fn values(&self, names: &[&str]) -> Vec<String> {
+        self.options
+            .iter()
+            .filter(|(name, _)| names.contains(name))
+            .filter_map(|(_, value)| value.map(str::to_owned))
+            .collect()
+    }
+
+    pub(super) fn has(&self, names: &[&str]) -> bool {
+        self.options
+            .iter()
+            .any(|(name, value)| names.contains(name) && *value != Some("false"))
+    }
+
+    pub(super) fn container(&self, subcommand: &str) -> Result<String, ParseError> {
+        self.positional
+            .map(str::to_owned)
+            .ok_or_else(|| ParseError::NoContainer {
+                subcommand: subcommand.to_owned(),
+            })
+    }
+
+    pub(super) fn preserved_fds(&self, subcommand: &str) -> Result<u32, ParseError> {
+        let Some(value) = self.value(&["preserve-fds"]) else {
+            return Ok(0);
+        };
+        value
+            .parse()
+            .ok()
+            .filter(|count| *count <= FDS_MAX)
+            .ok_or_else(|| ParseError::NotFds {
+                value: value.to_owned(),
+                subcommand: subcommand.to_owned(),
+            })
+    }
+}
+
+/// One option of a word.
+enum Read<'a> {
+    Whole(&'a str, Option<&'a str>),
+    /// Its value is the next word.
+    Needs(&'a str),
+}
+
+/// Reads options as the runtime's own parser does.
+///
+/// # Errors
+/// An option that is not known, or lacks its value.
+pub(super) fn scan<'a>(
+    words: &'a [String],
+    known: &Options,
+    spelling: Spelling,
+    subcommand: &str,
+) -> Result<Scanned<'a>, ParseError> {
+    let mut options = Vec::new();
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        at += 1;
+        if word == "--" {
+            let positional = words.get(at).map(String::as_str);
+            return Ok(Scanned {
+                options,
+                positional,
+                consumed: at + usize::from(positional.is_some()),
+            });
+        }
+        let read = match (word.strip_prefix("--"), word.strip_prefix('-')) {
+            (Some(name), _) => long(name, known, spelling).map(|read| vec![read]),
+            (None, None | Some("")) => {
+                return Ok(Scanned {
+                    options,
+                    positional: Some(word),
+                    consumed: at,
+                });
+            }
+            (None, Some(name)) => match spelling {
+                Spelling::Go => long(name, known, spelling).map(|read| vec![read]),
+                Spelling::C => letters(name, known),
+            },
+        };
+        let read = read.ok_or_else(|| ParseError::UnknownOption {
+            option: word.clone(),
+            subcommand: subcommand.to_owned(),
+        })?;
+        for option in read {
+            match option {
+                Read::Whole(name, value) => options.push((name, value)),
+                Read::Needs(name) => {
+                    let value = words.get(at).ok_or_else(|| ParseError::NoValue {
+                        option: word.clone(),
+                        subcommand: subcommand.to_owned(),
+                    })?;
+                    options.push((name, Some(value.as_str())));
+                    at += 1;
+                }
+            }
+        }
+    }
+    Ok(Scanned {
+        options,
+        positional: None,
+        consumed: at,
+    })
+}
+
+/// An option by its name. One that brings its value along need not be known.
+fn long<'a>(word: &'a str, known: &Options, spelling: Spelling) -> Option<Read<'a>> {
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word, None),
+    };
+    let full = match spelling {
+        Spelling::Go => known.exactly(name),
+        Spelling::C => known.exactly(name).or_else(|| known.beginning(name)),
+    };
+    match (full, value) {
+        (full, Some(value)) => Some(Read::Whole(
+            full.map_or(name, |(full, _)| full),
+            Some(value),
+        )),
+        (Some((full, Takes::Value)), None) => Some(Read::Needs(full)),
+        (Some((full, Takes::Nothing)), None) => Some(Read::Whole(full, None)),
+        (None, None) => None,
+    }
+}
+
+/// crun's `-t` may have a value, but only in the same word: what follows it there is not looked at.
+const SWALLOWS: &str = "t";
+
+/// Letters in one word, of which the last may have the rest of it as its value.
+fn letters<'a>(word: &'a str, known: &Options) -> Option<Vec<Read<'a>>> {
+    let mut read = Vec::new();
+    for (at, letter) in word.char_indices() {
+        let end = at + letter.len_utf8();
+        let rest = word.get(end..).filter(|rest| !rest.is_empty());
+        match known.exactly(word.get(at..end)?)? {
+            (name, Takes::Value) => {
+                read.push(match rest {
+                    Some(value) => Read::Whole(name, Some(value)),
+                    None => Read::Needs(name),
+                });
+                break;
+            }
+            (name, Takes::Nothing) => {
+                read.push(Read::Whole(name, None));
+                if name == SWALLOWS {
+                    break;
+                }
+            }
+        }
+    }
+    Some(read)
+}
+
+#[derive(Clone, Copy)]
+enum Takes {
+    Value,
+    Nothing,
+}
+
+impl Options {
+    fn all(&self) -> impl Iterator<Item = (&'static str, Takes)> {
+        let with_value = self.with_value.iter().map(|name| (*name, Takes::Value));
+        with_value.chain(self.alone.iter().map(|name| (*name, Takes::Nothing)))
+    }
+
+    fn exactly(&self, name: &str) -> Option<(&'static str, Takes)> {
+        self.all().find(|(known, _)| *known == name)
+    }
+
+    /// The only one that begins so.
+    fn beginning(&self, name: &str) -> Option<(&'static str, Takes)> {
+        let mut found = self
+            .all()
+            .filter(|(known, _)| known.len() > 1 && known.starts_with(name));
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+}

@@ -1,0 +1,278 @@
+use super::*;
+
+fn arguments(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn parsed(line: &str) -> Result<Invocation, ParseError> {
+    parse(&arguments(line), Spelling::Go)
+}
+
+fn by_crun(line: &str) -> Result<Invocation, ParseError> {
+    parse(&arguments(line), Spelling::C)
+}
+
+fn create(id: &str, bundle: Option<&str>) -> Subcommand {
+    Subcommand::Create {
+        id: id.to_owned(),
+        bundle: bundle.map(PathBuf::from),
+        ends: Ends::AfterCreate,
+        step: Step::Create,
+        preserved_fds: 0,
+    }
+}
+
+fn run(id: &str, bundle: Option<&str>, ends: Ends) -> Subcommand {
+    Subcommand::Create {
+        id: id.to_owned(),
+        bundle: bundle.map(PathBuf::from),
+        ends,
+        step: Step::CreateAndStart,
+        preserved_fds: 0,
+    }
+}
+
+fn exec(id: &str, process: Option<&str>) -> Subcommand {
+    Subcommand::Exec {
+        id: id.to_owned(),
+        process: process.map(PathBuf::from),
+        capabilities: Vec::new(),
+        preserved_fds: 0,
+    }
+}
+
+fn delete(id: &str) -> Subcommand {
+    Subcommand::Delete {
+        which: Deleted::One(id.to_owned()),
+    }
+}
+
+#[test]
+fn what_engines_send_is_understood() {
+    // docker 20.10 through containerd-shim-runc-v2.
+    let line = "--root /var/run/docker/runtime-runc/moby --log /b/log.json --log-format json create --bundle /b --pid-file /b/init.pid --console-socket /tmp/pty.sock abc";
+    let invocation = parsed(line).unwrap();
+    assert_eq!(
+        invocation.root,
+        Some("/var/run/docker/runtime-runc/moby".into())
+    );
+    assert_eq!(invocation.global_words, 6);
+    let logging = logging(&arguments(line));
+    assert_eq!(
+        (logging.log, logging.log_format.as_deref()),
+        (Some("/b/log.json".into()), Some("json"))
+    );
+    assert_eq!(invocation.subcommand, create("abc", Some("/b")));
+    // conmon.
+    assert_eq!(
+        parsed("--root=/run/runc --systemd-cgroup create --bundle=/b -no-pivot --pid-file /p abc")
+            .unwrap()
+            .subcommand,
+        create("abc", Some("/b"))
+    );
+    assert_eq!(
+        parsed("--log l exec --process /tmp/p.json --detach --pid-file /p abc")
+            .unwrap()
+            .subcommand,
+        exec("abc", Some("/tmp/p.json"))
+    );
+    assert_eq!(
+        parsed("exec -t -e A=b -u 0:0 abc sh -p 1")
+            .unwrap()
+            .subcommand,
+        exec("abc", None)
+    );
+    assert_eq!(
+        parsed("delete --force abc").unwrap().subcommand,
+        delete("abc")
+    );
+    assert_eq!(
+        parsed("run abc").unwrap().subcommand,
+        run("abc", None, Ends::WithContainer)
+    );
+    assert_eq!(
+        parsed("run -d -b . abc").unwrap().subcommand,
+        run("abc", Some("."), Ends::AfterCreate)
+    );
+    assert_eq!(
+        parsed("run --detach=false abc").unwrap().subcommand,
+        run("abc", None, Ends::WithContainer)
+    );
+    assert_eq!(
+        parsed("create -- -abc").unwrap().subcommand,
+        create("-abc", None)
+    );
+}
+
+#[test]
+fn a_start_names_its_container() {
+    let start = parsed("--root /r start abc").unwrap().subcommand;
+    let id = "abc".to_owned();
+    assert_eq!(start, Subcommand::Start { id });
+}
+
+#[test]
+fn everything_else_is_runc_s() {
+    for line in [
+        "",
+        "--version",
+        "state abc",
+        "kill --all abc 9",
+        "events --stats abc",
+        "features",
+        "create --help",
+        "delete",
+        "delete --unknown abc",
+        "restore --help",
+        "checkpoint --help",
+        "start --help",
+    ] {
+        assert_eq!(
+            parsed(line).unwrap().subcommand,
+            Subcommand::Other,
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_value_is_never_taken_for_the_container() {
+    assert!(matches!(
+        parsed("create --future value abc"),
+        Err(ParseError::UnknownOption { .. })
+    ));
+    assert!(matches!(
+        parsed("--future value create abc"),
+        Err(ParseError::UnknownOption { .. })
+    ));
+    assert_eq!(
+        parsed("create --future=value abc").unwrap().subcommand,
+        create("abc", None)
+    );
+    assert!(matches!(
+        parsed("create --bundle"),
+        Err(ParseError::NoValue { .. })
+    ));
+    assert!(matches!(
+        parsed("create --bundle /b"),
+        Err(ParseError::NoContainer { .. })
+    ));
+}
+
+#[test]
+fn crun_s_spellings_are_understood() {
+    // podman and conmon with crun and systemd.
+    let invocation = by_crun("--root=/run/crun --cgroup-manager systemd --systemd-cgroup --log-f=json create -b/b --pid-file=/p abc").unwrap();
+    assert_eq!(invocation.root, Some("/run/crun".into()));
+    assert_eq!(invocation.subcommand, create("abc", Some("/b")));
+    for line in [
+        "run -db /b abc",
+        "run -d --bun /b abc",
+        "run --detach --bundle=/b abc",
+        "run -d -b/b -- abc",
+    ] {
+        assert_eq!(
+            by_crun(line).unwrap().subcommand,
+            run("abc", Some("/b"), Ends::AfterCreate),
+            "{line}"
+        );
+    }
+    // What follows -t in its word is -t's own value.
+    assert_eq!(
+        by_crun("exec -tp -u0:0 -p/p.json abc").unwrap().subcommand,
+        exec("abc", Some("/p.json"))
+    );
+}
+
+#[test]
+fn a_word_is_read_as_its_own_parser_reads_it() {
+    // runc: --cap X; crun: -c ap, and the container X.
+    let line = "exec -cap X abc";
+    assert_eq!(
+        parsed(line).unwrap().subcommand,
+        Subcommand::Exec {
+            id: "abc".to_owned(),
+            process: None,
+            capabilities: vec!["X".to_owned()],
+            preserved_fds: 0,
+        }
+    );
+    assert_eq!(
+        by_crun(line).unwrap().subcommand,
+        Subcommand::Exec {
+            id: "X".to_owned(),
+            process: None,
+            capabilities: vec!["ap".to_owned()],
+            preserved_fds: 0,
+        }
+    );
+    assert!(matches!(
+        by_crun("create -no-pivot abc"),
+        Err(ParseError::UnknownOption { .. })
+    ));
+    assert!(matches!(
+        parsed("create --bun /b abc"),
+        Err(ParseError::UnknownOption { .. })
+    ));
+    // --no-pivot, --no-new-keyring, --no-subreaper
+    assert!(matches!(
+        by_crun("create --no abc"),
+        Err(ParseError::UnknownOption { .. })
+    ));
+    assert_eq!(Spelling::of(Path::new("/usr/bin/crun-wasm")), Spelling::C);
+    assert_eq!(Spelling::of(Path::new("/usr/crun/runc")), Spelling::Go);
+}
+
+#[test]
+fn descriptors_that_are_preserved_are_counted() {
+    let Subcommand::Create { preserved_fds, .. } =
+        parsed("create --preserve-fds 2 --preserve-fds=3 abc")
+            .unwrap()
+            .subcommand
+    else {
+        panic!("not create");
+    };
+    assert_eq!(preserved_fds, 3);
+    for value in ["-1", "x", "65537", ""] {
+        assert!(matches!(
+            parsed(&format!("exec --preserve-fds={value} abc")),
+            Err(ParseError::NotFds { .. })
+        ));
+    }
+}
+
+#[test]
+fn a_spec_of_another_name_and_a_pattern_are_seen() {
+    assert!(matches!(
+        by_crun("create -f other.json abc"),
+        Err(ParseError::OtherConfig { .. })
+    ));
+    assert_eq!(
+        by_crun("create --config=config.json abc")
+            .unwrap()
+            .subcommand,
+        create("abc", None)
+    );
+    assert_eq!(
+        by_crun("delete -fr ^a").unwrap().subcommand,
+        Subcommand::Delete {
+            which: Deleted::ByPattern
+        }
+    );
+    assert_eq!(
+        parsed("restore --image-path /i -b /b abc")
+            .unwrap()
+            .subcommand,
+        Subcommand::Restore {
+            bundle: Some("/b".into())
+        }
+    );
+    assert_eq!(
+        parsed("checkpoint --image-path /i --leave-running abc")
+            .unwrap()
+            .subcommand,
+        Subcommand::Checkpoint {
+            id: "abc".to_owned()
+        }
+    );
+}

@@ -1,0 +1,358 @@
+//! What `cgpu-runtime` does around the runtime's own work.
+
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use sys::descriptors::Inherited;
+use sys::pidfd::PidFd;
+use vgpu::backend::Started;
+use vgpu::{Config, ContainerKey, DoorKind, Request};
+
+use crate::child;
+use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
+use crate::error_log::ErrorLog;
+
+/// The namespace of containers whose caller names no state folder; runc's own default ends so.
+const DEFAULT_NAMESPACE: &str = "runc";
+
+/// More than any engine hands over.
+const LISTEN_FDS_MAX: u32 = 1 << 16;
+
+/// Does what the command line says. Returns only where the runtime did not take this process's place.
+///
+/// # Errors
+/// The container does not start, or the runtime cannot be started; the text is for the engine's user.
+pub fn run(arguments: Vec<OsString>, log: &ErrorLog) -> anyhow::Result<ExitCode> {
+    let config = Config::load()?;
+    let program = vgpu::runc::path(&config)?;
+    refuse_this_program(&program)?;
+    let invocation = parse(&arguments, Spelling::of(&program))?;
+    let runtime = Runtime {
+        program,
+        arguments,
+        config,
+        root: invocation.root.clone(),
+        global_words: invocation.global_words,
+    };
+    runtime.run(invocation, log)
+}
+
+/// A configuration that names this program as its own runtime would call itself for ever.
+fn refuse_this_program(program: &Path) -> anyhow::Result<()> {
+    let identity = |path: &Path| -> anyhow::Result<(u64, u64)> {
+        let metadata =
+            std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok((metadata.dev(), metadata.ino()))
+    };
+    anyhow::ensure!(
+        identity(program)? != identity(Path::new("/proc/self/exe"))?,
+        "`runc` in the configuration is {}, which is cgpu-runtime itself: name runc or crun",
+        program.display()
+    );
+    Ok(())
+}
+
+/// The runtime behind this program, as the engine calls it.
+struct Runtime {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    config: Config,
+    root: Option<PathBuf>,
+    /// So many of `arguments` stand before the subcommand.
+    global_words: usize,
+}
+
+impl Runtime {
+    fn run(&self, invocation: Invocation, log: &ErrorLog) -> anyhow::Result<ExitCode> {
+        match invocation.subcommand {
+            Subcommand::Create {
+                id,
+                bundle,
+                ends: _,
+                step,
+                preserved_fds,
+            } => {
+                let kept = kept(preserved_fds)?;
+                self.create(&id, &bundle_or_here(bundle)?, step, kept)
+            }
+            Subcommand::Exec {
+                id,
+                process,
+                capabilities,
+                preserved_fds,
+            } => {
+                let kept = kept(preserved_fds)?;
+                self.edit_exec(&id, process.as_deref(), &capabilities)?;
+                if let Some(pid_file) = self.pid_file_of_a_detached()
+                    && self.is_ours(&self.key(&id)?)?
+                {
+                    return self.exec_held(&id, &pid_file, kept);
+                }
+                kept.pass_on().context("cannot pass descriptors on")?;
+                self.take_this_place()
+            }
+            Subcommand::Start { id } => self.start(&id),
+            Subcommand::Delete { which } => self.delete(&which, kept(0)?, log),
+            Subcommand::Checkpoint { id } => {
+                let granted = vgpu::granted(&self.config, &self.key(&id)?)?;
+                anyhow::ensure!(granted.is_none(), NO_CHECKPOINT);
+                self.take_this_place()
+            }
+            Subcommand::Restore { bundle } => {
+                // A spec that cannot be read is the runtime's to complain of.
+                if let Ok(spec) = vgpu::read_spec(&bundle_or_here(bundle)?) {
+                    let asks = Request::from_spec(&self.config, &spec)?.is_some();
+                    anyhow::ensure!(!asks, NO_CHECKPOINT);
+                }
+                self.take_this_place()
+            }
+            Subcommand::Other => self.take_this_place(),
+        }
+    }
+
+    fn create(
+        &self,
+        id: &str,
+        bundle: &Path,
+        step: Step,
+        kept: Inherited,
+    ) -> anyhow::Result<ExitCode> {
+        let key = self.key(id)?;
+        let Some(door) = vgpu::create(&self.config, &key, bundle, DoorKind::Runtime)? else {
+            kept.pass_on().context("cannot pass descriptors on")?;
+            return self.take_this_place();
+        };
+        let status = match step {
+            Step::Create => self.child(kept),
+            Step::CreateAndStart => Err(anyhow::anyhow!(
+                "`run` starts the container before backend {} can hold it: use create and start",
+                door.grant().backend
+            )),
+        };
+        let created = matches!(&status, Ok(status) if status.success());
+        let held = if created {
+            self.armed(&key, id)
+        } else {
+            Ok(())
+        };
+        if !created || held.is_err() {
+            vgpu::release(&self.config, &key)?;
+        }
+        drop(door);
+        held?;
+        Ok(child::exit_code(status?))
+    }
+
+    /// A container whose runtime loads its filter only now is followed to its program; every other is held already.
+    fn start(&self, id: &str) -> anyhow::Result<ExitCode> {
+        let Ok(key) = self.key(id) else {
+            // The runtime's to complain of.
+            return self.take_this_place();
+        };
+        if !self.is_ours(&key)? || !vgpu::is_held_at_start(&self.config, &key)? {
+            return self.take_this_place();
+        }
+        let watch = vgpu::watch_start(&self.config, &key, self.init(id)?)?;
+        let status = self.child(kept(0)?);
+        if let Some(watch) = watch {
+            let started = matches!(&status, Ok(status) if status.success());
+            watch.finish(if started { Started::Yes } else { Started::No })?;
+        }
+        Ok(child::exit_code(status?))
+    }
+
+    /// Below a shim, that is the door which holds the container.
+    fn is_ours(&self, key: &ContainerKey) -> anyhow::Result<bool> {
+        let grant = vgpu::granted(&self.config, key)?;
+        Ok(grant.is_some_and(|grant| grant.door.kind == DoorKind::Runtime))
+    }
+
+    /// Where an exec's process is told as soon as it runs: by the file that the engine names.
+    fn pid_file_of_a_detached(&self) -> Option<PathBuf> {
+        let detached = |word: &OsString| word == "--detach" || word == "-d";
+        self.arguments
+            .iter()
+            .any(detached)
+            .then(|| self.pid_file())?
+    }
+
+    /// `--pid-file`, as engines write it.
+    fn pid_file(&self) -> Option<PathBuf> {
+        let mut words = self.arguments.iter().skip(self.global_words);
+        words
+            .find_map(|word| match word.to_str()? {
+                "--pid-file" => Some(None),
+                word => word
+                    .strip_prefix("--pid-file=")
+                    .map(|path| Some(path.into())),
+            })?
+            .or_else(|| words.next().map(PathBuf::from))
+    }
+
+    /// An exec whose process is killed if it runs without the container's filter.
+    fn exec_held(&self, id: &str, pid_file: &Path, kept: Inherited) -> anyhow::Result<ExitCode> {
+        let status = self.child(kept)?;
+        if status.success() {
+            let process = read_pid(pid_file)?;
+            if let Err(error) = vgpu::hold_exec(&self.config, &self.key(id)?, process) {
+                let killed =
+                    PidFd::open(process).and_then(|process| process.signal(nix::libc::SIGKILL));
+                killed.context("a process that is not held cannot be killed")?;
+                return Err(error.into());
+            }
+        }
+        Ok(child::exit_code(status))
+    }
+
+    /// The process of an exec, by its file, or by what the command line gives it.
+    fn edit_exec(
+        &self,
+        id: &str,
+        process: Option<&Path>,
+        capabilities: &[String],
+    ) -> anyhow::Result<()> {
+        match process {
+            Some(process) => Ok(vgpu::edit_exec_file(&self.config, &self.key(id)?, process)?),
+            // Built from the container's own spec, which is edited already.
+            None if capabilities.is_empty() => Ok(()),
+            None => {
+                let mut process = json!({"capabilities": {
+                    "bounding": capabilities, "effective": capabilities, "permitted": capabilities,
+                }});
+                Ok(vgpu::edit_exec(&self.config, &self.key(id)?, &mut process)?)
+            }
+        }
+    }
+
+    fn delete(&self, which: &Deleted, kept: Inherited, log: &ErrorLog) -> anyhow::Result<ExitCode> {
+        let Deleted::One(id) = which else {
+            let status = self.child(kept)?;
+            // Which ones they were, only crun knows: brokers whose containers are gone end by themselves.
+            if status.success() {
+                vgpu::reclaim(&self.config)?;
+            }
+            return Ok(child::exit_code(status));
+        };
+        let key = self.key(id);
+        // The group is there until the runtime has deleted it. A container that it then does not delete is still held.
+        if let Ok(key) = &key
+            && let Err(error) = vgpu::disarm_if(&self.config, key, DoorKind::Runtime)
+        {
+            log.report(&vgpu::chain(&error));
+        }
+        let status = self.child(kept)?;
+        // A container that could not be deleted may still run.
+        if status.success() {
+            vgpu::release_if(&self.config, &key?, DoorKind::Runtime)?;
+        }
+        Ok(child::exit_code(status))
+    }
+
+    fn child(&self, kept: Inherited) -> anyhow::Result<ExitStatus> {
+        child::wait(&self.program, &self.arguments, kept)
+    }
+
+    fn take_this_place(&self) -> anyhow::Result<ExitCode> {
+        let error = Command::new(&self.program).args(&self.arguments).exec();
+        Err(anyhow::Error::from(error).context(format!("cannot run {}", self.program.display())))
+    }
+
+    /// Holds a container that was created; one that cannot be held is deleted.
+    fn armed(&self, key: &ContainerKey, id: &str) -> anyhow::Result<()> {
+        let held = self
+            .init(id)
+            .and_then(|init| Ok(vgpu::arm(&self.config, key, init)?));
+        held.map_err(|error| {
+            // Before its control group goes; what stands of a limit that was set in part.
+            let disarmed = vgpu::disarm(&self.config, key).map_err(anyhow::Error::from);
+            let deleted = self.remove(id);
+            match disarmed.and(deleted) {
+                Ok(()) => error,
+                Err(left) => error.context(format!("{left:#}")),
+            }
+        })
+    }
+
+    /// With the engine's own global options: they say where the container's state is, and how its group is managed.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.arguments.iter().take(self.global_words))
+            .args(words)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// The first process of a container that was created.
+    fn init(&self, id: &str) -> anyhow::Result<i32> {
+        if let Some(init) = self.pid_file().and_then(|file| read_pid(&file).ok()) {
+            return Ok(init);
+        }
+        let output = self
+            .command(&["state", id])
+            .output()
+            .context("cannot ask the runtime for the container's state")?;
+        let state: Value = serde_json::from_slice(&output.stdout)
+            .context("the runtime does not say the container's state")?;
+        state
+            .get("pid")
+            .and_then(Value::as_i64)
+            .and_then(|pid| i32::try_from(pid).ok())
+            .filter(|pid| *pid > 0)
+            .context("the runtime does not say the container's first process")
+    }
+
+    fn remove(&self, id: &str) -> anyhow::Result<()> {
+        let output = self
+            .command(&["delete", "--force", id])
+            .output()
+            .context("cannot delete the container that is not held")?;
+        anyhow::ensure!(
+            output.status.success(),
+            "the container that is not held cannot be deleted: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(())
+    }
+
+    /// Engines keep one state folder a namespace, `…/runtime-runc/moby`, `/run/containerd/runc/k8s.io`.
+    fn key(&self, id: &str) -> anyhow::Result<ContainerKey> {
+        let root = self.root.as_deref().and_then(Path::file_name);
+        let namespace = root.map_or_else(
+            || DEFAULT_NAMESPACE.to_owned(),
+            |name| name.to_string_lossy().into_owned(),
+        );
+        Ok(ContainerKey::new(namespace, id).map_err(vgpu::Error::from)?)
+    }
+}
+
+const NO_CHECKPOINT: &str = "a container with a vGPU can be neither checkpointed nor restored: what it holds on a card is not in a checkpoint";
+
+fn read_pid(file: &Path) -> anyhow::Result<i32> {
+    let pid = std::fs::read_to_string(file)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .filter(|pid| *pid > 0);
+    pid.with_context(|| format!("{} holds no process", file.display()))
+}
+
+fn bundle_or_here(bundle: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    bundle
+        .map_or_else(std::env::current_dir, Ok)
+        .context("the current folder is gone")
+}
+
+/// What the runtime is to inherit beside its three streams; nothing of ours does.
+fn kept(preserved_fds: u32) -> anyhow::Result<Inherited> {
+    let listening = std::env::var("LISTEN_FDS")
+        .ok()
+        .and_then(|count| count.parse::<u32>().ok())
+        .filter(|count| *count <= LISTEN_FDS_MAX)
+        .unwrap_or(0);
+    Inherited::hold_back(listening + preserved_fds).context("cannot hold descriptors back")
+}

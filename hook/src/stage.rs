@@ -1,0 +1,243 @@
+//! What `cgpu-hook` does at each point of a container's life.
+
+mod podman;
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sys::pidfd::PidFd;
+use vgpu::backend::Kind as Backend;
+use vgpu::{Config, ContainerKey, DoorKind, Request};
+
+/// A spec is tens of KiB; one with a hundred times that many mounts is still below.
+const INPUT_MAX_BYTES: u64 = 16 << 20;
+
+/// The namespace of containers whose spec came by `precreate`, which is podman's.
+const NAMESPACE: &str = "podman";
+
+/// Hooks without an environment of their own get the container's from runc before 1.3 (CVE-2025-23266).
+const HOOK_VARIABLE: &str = "CGPU_HOOK=1";
+
+/// A broker is given 5 s to start, and 2 s to end, by default.
+const HOOK_TIMEOUT_S: u32 = 60;
+
+/// When the engine calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The spec is about to be written: podman alone.
+    Precreate,
+    /// The container is made, its program not started.
+    CreateRuntime,
+    /// The container's program has just been started.
+    Poststart,
+    /// The container is deleted.
+    Poststop,
+}
+
+impl Stage {
+    /// By the program's argument.
+    ///
+    /// # Errors
+    /// None, or one that is no stage.
+    pub fn of(argument: Option<&OsStr>) -> anyhow::Result<Self> {
+        const ALLOWED: &str =
+            "allowed are precreate, createRuntime (prestart), poststart and poststop";
+        let Some(argument) = argument else {
+            anyhow::bail!("the stage is missing: {ALLOWED}");
+        };
+        match argument.to_str() {
+            Some("precreate") => Ok(Self::Precreate),
+            Some("createRuntime" | "prestart") => Ok(Self::CreateRuntime),
+            Some("poststart") => Ok(Self::Poststart),
+            Some("poststop") => Ok(Self::Poststop),
+            _ => anyhow::bail!("stage {argument:?} is unknown: {ALLOWED}"),
+        }
+    }
+}
+
+/// The state of a container, as the runtime specification gives it to hooks.
+#[derive(Debug, Deserialize)]
+struct State {
+    id: String,
+    #[serde(default)]
+    pid: i32,
+    bundle: PathBuf,
+}
+
+/// Does what is to be done at this stage.
+///
+/// # Errors
+/// The container must not start, or not everything of it could be released.
+pub fn run(stage: Stage, input: &mut dyn Read, output: &mut dyn Write) -> anyhow::Result<()> {
+    let config = Config::load()?;
+    let mut bytes = Vec::new();
+    input
+        .take(INPUT_MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .context("cannot read the standard input")?;
+    anyhow::ensure!(
+        u64::try_from(bytes.len()).is_ok_and(|length| length <= INPUT_MAX_BYTES),
+        "the standard input is longer than {INPUT_MAX_BYTES} bytes"
+    );
+    match stage {
+        Stage::Precreate => precreate(&config, &bytes, output),
+        Stage::CreateRuntime => create_runtime(&config, &state(&bytes)?),
+        Stage::Poststart => poststart(&config, &state(&bytes)?),
+        Stage::Poststop => poststop(&config, &state(&bytes)?),
+    }
+}
+
+fn state(bytes: &[u8]) -> anyhow::Result<State> {
+    serde_json::from_slice(bytes).context("the standard input is no state of a container")
+}
+
+fn precreate(config: &Config, bytes: &[u8], output: &mut dyn Write) -> anyhow::Result<()> {
+    let spec: Value =
+        serde_json::from_slice(bytes).context("the standard input is no container spec")?;
+    let mut answer = |bytes: &[u8]| -> anyhow::Result<()> {
+        output
+            .write_all(bytes)
+            .and_then(|()| output.flush())
+            .context("cannot hand the spec back")
+    };
+    if Request::from_spec(config, &spec)?.is_none() {
+        return answer(bytes);
+    }
+    let key = key(podman::container_id(&spec)?)?;
+    let Some((door, mut edited)) = vgpu::create_handed(config, &key, &spec, DoorKind::Hook)? else {
+        return answer(bytes);
+    };
+    let handed = refuse_by_group(door.grant().backend)
+        .and_then(|()| call_again(&mut edited))
+        .and_then(|()| answer(edited.to_string().as_bytes()));
+    if handed.is_err() {
+        vgpu::release(config, &key)?;
+    }
+    drop(door);
+    handed
+}
+
+/// The driver's own limit must be taken back before the container's control group goes; hooks come after that.
+fn refuse_by_group(backend: Backend) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        backend != Backend::DriverLimit,
+        "backend {backend} takes back its limit before the container's control group is removed, and no hook is called then: use cgpu-runtime as podman's runtime"
+    );
+    Ok(())
+}
+
+/// Writes the later stages into the spec: they are then called for this container, whatever hooks are configured.
+fn call_again(spec: &mut Value) -> anyhow::Result<()> {
+    let program = std::fs::read_link("/proc/self/exe").context("cannot find this program")?;
+    let mut environment = vec![HOOK_VARIABLE.to_owned()];
+    if let Some(path) = std::env::var_os(vgpu::config::PATH_VARIABLE) {
+        let path = path
+            .into_string()
+            .ok()
+            .with_context(|| format!("{} is not UTF-8", vgpu::config::PATH_VARIABLE))?;
+        environment.push(format!("{}={path}", vgpu::config::PATH_VARIABLE));
+    }
+    for stage in ["createRuntime", "poststart", "poststop"] {
+        let hook = json!({
+            "path": program,
+            "args": ["cgpu-hook", stage],
+            "env": environment,
+            "timeout": HOOK_TIMEOUT_S,
+        });
+        let list = spec
+            .as_object_mut()
+            .context("the spec is no object")?
+            .entry("hooks")
+            .or_insert(Value::Null);
+        if list.is_null() {
+            *list = json!({});
+        }
+        let list = list
+            .as_object_mut()
+            .context("hooks of the container's spec is not an object")?
+            .entry(stage)
+            .or_insert(Value::Null);
+        if list.is_null() {
+            *list = json!([]);
+        }
+        list.as_array_mut()
+            .with_context(|| format!("hooks.{stage} of the container's spec is not an array"))?
+            .push(hook);
+    }
+    Ok(())
+}
+
+fn create_runtime(config: &Config, state: &State) -> anyhow::Result<()> {
+    let spec = vgpu::read_spec(&state.bundle)?;
+    let Some(mark) = vgpu::edit::applied_for(&spec)? else {
+        anyhow::ensure!(
+            Request::from_spec(config, &spec)?.is_none(),
+            "container {} asks for a vGPU, but its spec was not edited before it was created, and no hook can still do that (its seccomp filter is in the spec): let the engine use cgpu-runtime or io.containerd.cgpu.v2, or, with podman, the precreate hook",
+            state.id
+        );
+        return Ok(());
+    };
+    let grant = vgpu::granted(config, &mark)?
+        .with_context(|| format!("the spec is marked as edited for {mark}, which holds no vGPU"))?;
+    if grant.door.kind != DoorKind::Hook {
+        // Of the door that made it, as long as it is for this bundle.
+        anyhow::ensure!(
+            is_bundle(grant.bundle.as_deref(), &state.bundle),
+            "the spec is marked as edited for {mark}, whose bundle is another"
+        );
+        return Ok(());
+    }
+    anyhow::ensure!(
+        mark.id() == state.id,
+        "the spec is marked as edited for {mark}, but this is container {}",
+        state.id
+    );
+    match grant.backend {
+        // Its filter is loaded between here and its first instruction: see `poststart`.
+        Backend::Broker => Ok(()),
+        Backend::Share | Backend::DriverLimit => Ok(vgpu::arm(config, &mark, state.pid)?),
+    }
+}
+
+/// No hook is called when the filter is there and the program has not begun: it is looked at right after, and a container
+/// that it does not hold is killed.
+fn poststart(config: &Config, state: &State) -> anyhow::Result<()> {
+    let key = key(&state.id)?;
+    let is_ours = vgpu::granted(config, &key)?
+        .is_some_and(|grant| grant.door.kind == DoorKind::Hook && grant.backend == Backend::Broker);
+    if !is_ours {
+        return Ok(());
+    }
+    // One that has ended meanwhile needs no holding. The number is its own: the runtime waits for this hook.
+    let Ok(process) = PidFd::open(state.pid) else {
+        return Ok(());
+    };
+    let held = vgpu::arm(config, &key, state.pid);
+    if held.is_err() && !process.wait_exit(0).context("cannot watch the container")? {
+        process
+            .signal(nix::libc::SIGKILL)
+            .context("the container is not held, and cannot be killed")?;
+        held?;
+    }
+    Ok(())
+}
+
+fn is_bundle(granted: Option<&Path>, bundle: &Path) -> bool {
+    let resolve = |path: &Path| path.canonicalize().ok();
+    granted.is_some_and(|granted| granted == bundle || resolve(granted) == resolve(bundle))
+}
+
+fn poststop(config: &Config, state: &State) -> anyhow::Result<()> {
+    Ok(vgpu::release_if(config, &key(&state.id)?, DoorKind::Hook)?)
+}
+
+fn key(id: &str) -> anyhow::Result<ContainerKey> {
+    Ok(ContainerKey::new(NAMESPACE, id).map_err(vgpu::Error::from)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! What `cgpu-runtime` passes on to the runtime behind it, which is a script here, and which runtimes it refuses.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+mod played;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::json;
+
+use self::played::{Host, features, slice, text};
+
+/// Not a test: see [`played`].
+#[test]
+fn play_broker() {
+    played::broker();
+}
+
+const WRAPPER: &str = env!("CARGO_BIN_EXE_cgpu-runtime");
+
+fn wrapper(host: &Host, words: &[&str]) -> Output {
+    host.command(WRAPPER).args(words).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Says how it was called into files of the host: words, environment, open descriptors, its own pid. Not of what the wrapper
+/// itself asks of it.
+fn telling(host: &Host) {
+    let dir = host.dir.path().display();
+    host.script(
+        "runtime",
+        &features(&format!(
+            r#"case $1 in state | delete) exit 0;; esac
+printf '%s\n' "$@" > {dir}/words; env > {dir}/env; ls /proc/$$/fd > {dir}/fds; echo $$ > {dir}/pid"#
+        )),
+    );
+}
+
+/// With descriptors 3, 4 and 5 open.
+fn with_descriptors(host: &Host, listening: &str, words: &[&str]) -> Output {
+    host.command("sh")
+        .args([
+            "-c",
+            &format!(r#"{listening} exec "$0" "$@" 3</dev/null 4</dev/null 5</dev/null"#),
+            WRAPPER,
+        ])
+        .args(words)
+        .output()
+        .unwrap()
+}
+
+fn descriptors(host: &Host) -> Vec<u32> {
+    let mut open: Vec<u32> = text(&host.path("fds"))
+        .lines()
+        .map(|line| line.parse().unwrap())
+        // The shell reads its script through 10 or above.
+        .filter(|number| *number > 2 && *number < 10)
+        .collect();
+    open.sort_unstable();
+    open
+}
+
+#[test]
+fn every_other_command_is_passed_on_word_for_word() {
+    let Some(host) = Host::find() else { return };
+    telling(&host);
+    for words in [
+        &["--version"][..],
+        &["--root", "/r", "state", "c1"],
+        &["--root=/r", "--systemd-cgroup", "kill", "--all", "c1", "9"],
+        &["update", "--resources", "-", "c1"],
+        &["--future-option=1", "future-command", "--with", "a b", ""],
+        &["create", "--help"],
+        &["list", "-f", "json"],
+        &[],
+    ] {
+        let output = wrapper(&host, words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        let told = text(&host.path("words"));
+        let expected: String = if words.is_empty() {
+            "\n".to_owned()
+        } else {
+            words.iter().map(|word| format!("{word}\n")).collect()
+        };
+        assert_eq!(told, expected);
+    }
+}
+
+#[test]
+fn the_engine_s_environment_and_descriptors_reach_the_runtime_and_nothing_else_does() {
+    let Some(host) = Host::find() else { return };
+    telling(&host);
+    let plain = host.bundle("plain", json!({}));
+    let bundle = plain.to_str().unwrap();
+    let words = |count: &'static str| {
+        [
+            "create",
+            "--preserve-fds",
+            count,
+            "--bundle",
+            bundle,
+            "plain",
+        ]
+    };
+    for (listening, count, open) in [
+        ("", "0", &[][..]),
+        ("", "2", &[3, 4]),
+        ("LISTEN_PID=$$ LISTEN_FDS=1", "0", &[3]),
+        ("LISTEN_PID=$$ LISTEN_FDS=1", "1", &[3, 4]),
+    ] {
+        let output = with_descriptors(&host, listening, &words(count));
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(descriptors(&host), open, "{listening} {count}");
+    }
+    let environment = text(&host.path("env"));
+    assert!(!environment.contains("of the container"), "{environment}");
+    // The runtime has taken the wrapper's place: the number is its own already.
+    let pid = text(&host.path("pid"));
+    assert!(
+        environment.contains(&format!("LISTEN_PID={pid}")),
+        "{environment}"
+    );
+}
+
+/// The runtime is a child then, and is refused in the end: it makes no container.
+#[test]
+fn a_child_gets_the_same_under_its_own_number() {
+    let Some(host) = Host::find() else { return };
+    telling(&host);
+    let bundle = host.bundle("c1", slice());
+    let words = [
+        "create",
+        "--preserve-fds",
+        "1",
+        "--bundle",
+        bundle.to_str().unwrap(),
+        "c1",
+    ];
+    let output = with_descriptors(&host, "LISTEN_PID=$$ LISTEN_FDS=1 ENGINE=here", &words);
+    assert_eq!(
+        text(&host.path("words")).lines().last(),
+        Some("c1"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(descriptors(&host), [3, 4]);
+    let environment = text(&host.path("env"));
+    let pid = text(&host.path("pid"));
+    assert!(
+        environment.contains(&format!("LISTEN_PID={pid}")),
+        "{environment} {pid}"
+    );
+    assert!(environment.contains("ENGINE=here\n") && environment.contains("LISTEN_FDS=1\n"));
+    assert!(!environment.contains("of the container"), "{environment}");
+    drop(wrapper(&host, &["delete", "--force", "c1"]));
+    host.assert_clean();
+}
+
+#[test]
+fn a_killed_wrapper_takes_its_runtime_along() {
+    let Some(host) = Host::find() else { return };
+    let fifo = host.path("fifo");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    host.script(
+        "runtime",
+        &features(&format!("echo $$ > {0}; exec sleep 1000", fifo.display())),
+    );
+    let bundle = host.bundle("c1", slice());
+    let mut child = host
+        .command(WRAPPER)
+        .args(["create", "--bundle", bundle.to_str().unwrap(), "c1"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Blocks until the runtime runs.
+    let pid = fs::read_to_string(&fifo).unwrap().trim().parse().unwrap();
+    let runtime = sys::pidfd::PidFd::open(pid).unwrap();
+    assert!(host.grant("runc", "c1").is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(runtime.wait_exit(60_000).unwrap());
+    // The engine then deletes what may be there.
+    host.script("runtime", &features("exit 0"));
+    let deleted = wrapper(&host, &["delete", "--force", "c1"]);
+    assert!(deleted.status.success(), "{}", said(&deleted));
+    host.assert_clean();
+}
+
+#[test]
+fn what_a_checkpoint_cannot_hold_is_refused() {
+    let Some(host) = Host::find() else { return };
+    telling(&host);
+    let plain = host.bundle("plain", json!({}));
+    let asks = host.bundle("asks", slice());
+    let restore = |bundle: &std::path::Path| {
+        wrapper(
+            &host,
+            &[
+                "restore",
+                "--image-path",
+                "/i",
+                "--bundle",
+                bundle.to_str().unwrap(),
+                "c",
+            ],
+        )
+    };
+    assert!(restore(&plain).status.success());
+    assert!(wrapper(&host, &["checkpoint", "plain"]).status.success());
+    let refused = restore(&asks);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("neither checkpointed nor restored"),
+        "{}",
+        said(&refused)
+    );
+}
+
+#[test]
+fn a_runtime_that_is_not_the_administrator_s_alone_is_refused_with_the_reason() {
+    let Some(host) = Host::find() else { return };
+    let runtime = host.path("runtime");
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o757)).unwrap();
+    let refused = wrapper(&host, &["--version"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused).contains("mode 757"), "{}", said(&refused));
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(host.dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = wrapper(&host, &["--version"]);
+    assert!(
+        said(&refused).contains("can replace it"),
+        "{}",
+        said(&refused)
+    );
+    fs::set_permissions(host.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(wrapper(&host, &["--version"]).status.success());
+
+    let named = runtime.to_str().unwrap().to_owned();
+    host.edit_config(&named, "runc");
+    assert!(said(&wrapper(&host, &["--version"])).contains("an absolute path"));
+    host.edit_config("runc = \"runc\"", &format!("runc = \"{WRAPPER}\""));
+    assert!(said(&wrapper(&host, &["--version"])).contains("is cgpu-runtime itself"));
+    host.edit_config(WRAPPER, "/no/such/runtime");
+    let refused = wrapper(&host, &["--version"]);
+    assert!(
+        said(&refused).contains("/no/such/runtime"),
+        "{}",
+        said(&refused)
+    );
+}
+
+#[test]
+fn a_runtime_named_crun_is_read_as_crun_reads_its_words() {
+    let Some(host) = Host::find() else { return };
+    let dir = host.dir.path().display().to_string();
+    let crun = host.script(
+        "crun",
+        &features(&format!("printf '%s\\n' \"$@\" > {dir}/words")),
+    );
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "100Gi"}));
+    let attached = format!("-b{}", bundle.display());
+    // Go's parser has no such option: the container is not understood, and runs by nobody.
+    assert!(said(&wrapper(&host, &["create", &attached, "c1"])).contains("unknown option"));
+    let named = host.path("runtime");
+    host.edit_config(named.to_str().unwrap(), crun.to_str().unwrap());
+    let refused = wrapper(
+        &host,
+        &["--cgroup-manager=cgroupfs", "create", &attached, "c1"],
+    );
+    assert!(
+        said(&refused).contains("100 GiB on one card was asked for"),
+        "{}",
+        said(&refused)
+    );
+    assert!(!host.path("words").exists());
+    host.assert_clean();
+}

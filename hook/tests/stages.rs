@@ -1,0 +1,218 @@
+//! `cgpu-hook` as podman and OCI runtimes call it, with a played broker.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+mod played;
+
+use std::fs;
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use cards::DoorKind;
+use serde_json::{Value, json};
+
+use self::played::{Host, ID, STATE, slice, spec};
+
+/// Not a test: see [`played`].
+#[test]
+fn play_broker() {
+    played::broker();
+}
+
+fn call(host: &Host, stage: &str, input: &str) -> Output {
+    let mut child = host
+        .command(env!("CARGO_BIN_EXE_cgpu-hook"))
+        .arg(stage)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that reads nothing, since its argument is wrong, has closed it.
+    drop(child.stdin.take().unwrap().write_all(input.as_bytes()));
+    child.wait_with_output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn state(host: &Host, id: &str, status: &str, pid: u32) -> String {
+    let bundle = host.path("bundles").join(id);
+    json!({"ociVersion": "1.0.2", "id": id, "status": status, "pid": pid, "bundle": bundle})
+        .to_string()
+}
+
+#[test]
+fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted() {
+    let Some(host) = Host::find() else { return };
+    let before = spec(slice());
+    let output = call(&host, "precreate", &before.to_string());
+    assert!(output.status.success(), "{}", said(&output));
+    let edited: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        edited["annotations"]["cgpu.io/applied"],
+        format!("podman/{ID}")
+    );
+    let notify = host
+        .path(STATE)
+        .join("vgpus/podman")
+        .join(ID)
+        .join("notify.sock");
+    assert_eq!(
+        edited["linux"]["seccomp"]["listenerPath"],
+        notify.to_str().unwrap()
+    );
+    for stage in ["createRuntime", "poststart", "poststop"] {
+        let hook = &edited["hooks"][stage][0];
+        assert_eq!(hook["path"], env!("CARGO_BIN_EXE_cgpu-hook"));
+        assert_eq!(
+            hook["env"],
+            json!([
+                "CGPU_HOOK=1",
+                format!("CGPU_CONFIG={}", host.path("cgpu.toml").display())
+            ])
+        );
+    }
+    let grant = host.grant("podman", ID).unwrap();
+    assert_eq!((grant.door.kind, grant.bundle), (DoorKind::Hook, None));
+    assert_eq!(grant.cards[0].quota_bytes, 4 << 30);
+
+    // The engine writes what came out; a container of another name must not come with it.
+    let bundle = host.bundle(ID, json!({}));
+    fs::write(bundle.join("config.json"), &output.stdout).unwrap();
+    let created = call(&host, "createRuntime", &state(&host, ID, "creating", 1));
+    assert!(created.status.success(), "{}", said(&created));
+    let other = host.bundle("other", json!({}));
+    fs::write(other.join("config.json"), &output.stdout).unwrap();
+    let refused = call(
+        &host,
+        "createRuntime",
+        &state(&host, "other", "creating", 1),
+    );
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("but this is container other"),
+        "{}",
+        said(&refused)
+    );
+
+    // Below it a wrapper finds the work done.
+    let words = ["create", "--bundle", bundle.to_str().unwrap(), ID];
+    let below = host
+        .command(env!("CARGO_BIN_EXE_cgpu-runtime"))
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(below.status.success(), "{below:?}");
+    assert!(host.grant("runc", ID).is_none());
+    let words = ["create", "--bundle", other.to_str().unwrap(), "other"];
+    let forged = host
+        .command(env!("CARGO_BIN_EXE_cgpu-runtime"))
+        .args(words)
+        .output()
+        .unwrap();
+    assert_eq!(forged.status.code(), Some(1));
+    assert!(
+        said(&forged).contains("cgpu alone writes this annotation"),
+        "{forged:?}"
+    );
+
+    let stopped = call(&host, "poststop", &state(&host, ID, "stopped", 0));
+    assert!(stopped.status.success(), "{}", said(&stopped));
+    host.assert_clean();
+    // Safe to repeat, and nothing to a container that had none.
+    assert!(
+        call(&host, "poststop", &state(&host, ID, "stopped", 0))
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn a_spec_that_asks_for_nothing_comes_out_byte_for_byte() {
+    let Some(host) = Host::find() else { return };
+    let mut odd = spec(json!({}));
+    odd["future"] = json!({"field": 18_446_744_073_709_551_615_u64});
+    let text = serde_json::to_string_pretty(&odd).unwrap();
+    let output = call(&host, "precreate", &text);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(output.stdout, text.as_bytes());
+    assert!(!host.path(STATE).join("lock").exists());
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_and_holds_nothing() {
+    let Some(host) = Host::find() else { return };
+    let mut nameless = spec(slice());
+    nameless["linux"]["cgroupsPath"] = json!("/somebody/else");
+    let mut marked = spec(slice());
+    marked["annotations"]["cgpu.io/applied"] = json!("podman/other");
+    for (input, wanted) in [
+        (
+            spec(json!({"cgpu.io/memory": "25Gi"})).to_string(),
+            "25 GiB on one card was asked for",
+        ),
+        (
+            spec(json!({"cgpu.io/memory": "much"})).to_string(),
+            "cgpu.io/memory",
+        ),
+        (nameless.to_string(), "which container it is of"),
+        (marked.to_string(), "cgpu alone writes this annotation"),
+        ("[]".to_owned(), "is not an object"),
+        ("{".to_owned(), "no container spec"),
+        (String::new(), "no container spec"),
+    ] {
+        let refused = call(&host, "precreate", &input);
+        assert_eq!(refused.status.code(), Some(1), "{input}");
+        assert!(
+            said(&refused).contains(wanted),
+            "{input}: {}",
+            said(&refused)
+        );
+        assert!(refused.stdout.is_empty());
+        host.assert_clean();
+    }
+    for stage in ["createContainer", ""] {
+        assert!(said(&call(&host, stage, "{}")).contains("is unknown"));
+    }
+    assert!(said(&call(&host, "poststop", "{}")).contains("no state of a container"));
+}
+
+/// It is too late there to change the spec: such a container would run without a quota.
+#[test]
+fn a_container_that_nobody_has_edited_is_refused_when_it_is_created() {
+    let Some(host) = Host::find() else { return };
+    host.bundle("plain", json!({}));
+    let plain = call(
+        &host,
+        "createRuntime",
+        &state(&host, "plain", "creating", 1),
+    );
+    assert!(plain.status.success(), "{}", said(&plain));
+    host.bundle("asks", slice());
+    for stage in ["createRuntime", "prestart"] {
+        let refused = call(&host, stage, &state(&host, "asks", "creating", 1));
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(
+            said(&refused).contains("let the engine use cgpu-runtime"),
+            "{}",
+            said(&refused)
+        );
+    }
+    host.bundle(
+        "marked",
+        json!({"cgpu.io/applied": "podman/marked", "cgpu.io/memory": "4Gi"}),
+    );
+    let refused = call(
+        &host,
+        "createRuntime",
+        &state(&host, "marked", "creating", 1),
+    );
+    assert!(
+        said(&refused).contains("which holds no vGPU"),
+        "{}",
+        said(&refused)
+    );
+    host.assert_clean();
+}
