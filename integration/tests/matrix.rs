@@ -1,4 +1,4 @@
-//! The short form of the engines' matrix: one row of each family that no other test has, and the checks that cost little.
+//! The short form of the engines' matrix: rows that no other test has, and the checks that cost little.
 //! `cargo xtask engines` runs all of it.
 
 use anyhow::{Result, bail};
@@ -9,8 +9,6 @@ use integration::skip;
 
 /// What the short form leaves out: what waits for an engine's clock, and what is asked under load.
 const LONG: &[&str] = &[matrix::FIFTY, "health check"];
-/// Under nerdctl the restart monitor looks every ten seconds.
-const LONG_FOR_NERDCTL: &[&str] = &["restart policy"];
 
 fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
     Row {
@@ -23,11 +21,7 @@ fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
 
 fn holds(row: Row, test: &str) -> Result<()> {
     assert!(ROWS.contains(&row), "{} is no row", row.key());
-    let wanted = |check: &Check| {
-        let long = LONG.contains(&check.name);
-        let slow = row.family == Family::Nerdctl && LONG_FOR_NERDCTL.contains(&check.name);
-        !long && !slow
-    };
+    let wanted = |check: &Check| !LONG.contains(&check.name);
     let cells = matrix::run(&row, wanted, |_| ())?;
     let failed: Vec<String> = cells
         .iter()
@@ -66,14 +60,9 @@ rows! {
     containerd_1_7_by_type: Containerd Trixie HostRunc Shim;
     newer_runc_under_the_newer_containerd: Containerd Newer NewerRunc Shim;
     crun_under_the_host_s_containerd: Containerd Host HostCrun Shim;
-    wrapper_below_containerd_s_own_shim: Containerd Host HostRunc Wrapper;
     docker_of_debian_13_by_type: Docker Trixie HostRunc Shim;
-    newer_docker_by_a_configured_type: Docker Newer NewerRunc ConfiguredShim;
-    nerdctl_by_type: Nerdctl Newer NewerRunc Shim;
     pods_by_runtime_path: Cri Newer NewerRunc ConfiguredShim;
     pods_of_the_host_s_containerd_by_type: Cri Host HostRunc Shim;
-    pods_by_the_wrapper: Cri Trixie HostRunc Wrapper;
-    podman_by_the_wrapper: Podman Host HostRunc Wrapper;
 }
 
 #[test]

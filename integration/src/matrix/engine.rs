@@ -142,22 +142,22 @@ pub trait Engine: Sync {
 
     /// Its processes, one line each.
     fn processes(&self, _name: &str) -> Result<String> {
-        Err(Lacks("no list of processes").into())
+        Err(Lacks("its client lists no processes").into())
     }
 
     /// Freezes it.
     fn pause(&self, _name: &str) -> Result<()> {
-        Err(Lacks("no pause").into())
+        Err(Lacks("its client has no pause").into())
     }
 
     /// Lets it go on.
     fn resume(&self, _name: &str) -> Result<()> {
-        Err(Lacks("no pause").into())
+        Err(Lacks("its client has no pause").into())
     }
 
     /// Sets its limit of host memory.
     fn set_memory(&self, _name: &str, _bytes: u64) -> Result<()> {
-        Err(Lacks("no update").into())
+        Err(Lacks("its client has no update").into())
     }
 
     /// Its limit of host memory now.
@@ -167,22 +167,22 @@ pub trait Engine: Sync {
 
     /// Sends a signal to its first process.
     fn signal(&self, _name: &str, _signal: &str) -> Result<()> {
-        Err(Lacks("no signals of the caller's choice").into())
+        Err(Lacks("its client sends no signal of one's choice").into())
     }
 
     /// Stops it as a user does, without waiting for its program's own end, and starts it again.
     fn restart(&self, _name: &str) -> Result<()> {
-        Err(Lacks("no restart").into())
+        Err(Lacks("its client has no restart").into())
     }
 
     /// How often the engine itself has started it again.
     fn restarted(&self, _name: &str) -> Result<u32> {
-        Err(Lacks("no restart policy").into())
+        Err(Lacks("it has no restart policy").into())
     }
 
     /// Waits for the first judgement of its health check: whether it is well.
     fn healthy(&self, _name: &str) -> Result<bool> {
-        Err(Lacks("no health checks").into())
+        Err(Lacks("it has no health checks").into())
     }
 
     /// Waits until the engine has told that the kernel killed it for want of memory, or its end was told without.
@@ -190,7 +190,7 @@ pub trait Engine: Sync {
 
     /// Ends the engine's daemon as an upgrade does, and starts it again; containers run on.
     fn stop_and_start(&mut self) -> Result<()> {
-        Err(Lacks("no live-restore").into())
+        Err(Lacks("it has no live-restore: see the restart of the engine").into())
     }
 
     /// The exit codes of a program that is not there and of one that is no program, where the engine's client has agreed
@@ -201,7 +201,7 @@ pub trait Engine: Sync {
 
     /// What serves pods.
     fn pods(&mut self) -> Result<&mut Cri> {
-        Err(Lacks("no pods").into())
+        Err(Lacks("it has no pods").into())
     }
 }
 
