@@ -16,13 +16,15 @@ use std::process::{Command, Stdio};
 use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
 use protobuf::Message;
 use protobuf::well_known_types::any::Any;
+use rustix::process::getpid;
+use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
 use sha2::{Digest, Sha256};
 
 use crate::command_line::{Invocation, Verbosity};
 use crate::error::{Error, Result, file, system};
 use crate::runtime::Spec;
 use crate::task::RuncOptions;
-use crate::wire::{OPTIONS_TYPE, runc_options};
+use crate::wire::{are_options, runc_options};
 
 /// containerd's own limit for what it writes.
 const MOST_INPUT_BYTES: u64 = 10 << 20;
@@ -65,19 +67,24 @@ pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
         .read_to_end(&mut input)
         .map_err(system("read standard input"))?;
     let call = call(&input, invocation);
+    let params = match &call {
+        Call::Params(params) => Some(params.as_ref()),
+        Call::Flags(_) => None,
+    };
+    let invocation = &invocation.clone().completed(params)?;
+    let options = options(&call)?;
     let bundle = env::current_dir().map_err(system("find the working directory"))?;
     let spec = Spec::read(&bundle)?;
     let group = spec.group().unwrap_or(&invocation.id);
-    let dir = match &call {
-        Call::Params(params) => params.socket_dir.clone().filter(|dir| !dir.is_empty()),
-        Call::Flags(_) => None,
-    };
+    let dir = params
+        .and_then(|params| params.socket_dir.clone())
+        .filter(|dir| !dir.is_empty());
     let dir = dir.map_or_else(|| PathBuf::from(vgpu::sockets::DIR), PathBuf::from);
     let name = socket_name(&invocation.address, &invocation.namespace, group);
     let socket = vgpu::sockets::path(&dir, &name);
     let server = match bind(&socket)? {
         Some(listener) => {
-            let server = spawn_server(invocation, &call, listener, &bundle);
+            let server = spawn_server(invocation, params, &options, listener, &bundle);
             Some(server.inspect_err(|_| {
                 // Nobody will answer there.
                 drop(std::fs::remove_file(&socket));
@@ -97,9 +104,11 @@ pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
 
 /// Tells the two protocols apart: options decode as parameters too, with the type's name as the identity.
 fn call(input: &[u8], invocation: &Invocation) -> Call {
+    let same = |flag: &str, param: &str| flag.is_empty() || flag == param;
     if let Ok(params) = BootstrapParams::parse_from_bytes(input)
-        && params.instance_id == invocation.id
-        && params.namespace == invocation.namespace
+        && !input.is_empty()
+        && same(&invocation.id, &params.instance_id)
+        && same(&invocation.namespace, &params.namespace)
     {
         return Call::Params(Box::new(params));
     }
@@ -190,7 +199,8 @@ pub(crate) fn remove_dead_socket(bundle: &Path) -> Result<()> {
 /// output.
 fn spawn_server(
     invocation: &Invocation,
-    call: &Call,
+    params: Option<&BootstrapParams>,
+    options: &RuncOptions,
     listener: UnixListener,
     bundle: &Path,
 ) -> Result<UnixStream> {
@@ -208,7 +218,7 @@ fn spawn_server(
     if invocation.verbosity == Verbosity::Debug {
         command.arg("-debug");
     }
-    if let Call::Params(params) = call {
+    if let Some(params) = params.filter(|params| !params.containerd_ttrpc_address.is_empty()) {
         command.env("TTRPC_ADDRESS", &params.containerd_ttrpc_address);
     }
     command.current_dir(bundle).process_group(0);
@@ -216,8 +226,9 @@ fn spawn_server(
         .stdin(OwnedFd::from(listener))
         .stdout(OwnedFd::from(theirs))
         .stderr(Stdio::null());
+    core_scheduling()?;
     let mut server = command.spawn().map_err(file("execute", program))?;
-    let placed = place(server.id(), &options(call)?);
+    let placed = place(server.id(), options);
     if placed.is_err() {
         server
             .kill()
@@ -230,17 +241,25 @@ fn spawn_server(
 fn options(call: &Call) -> Result<RuncOptions> {
     match call {
         Call::Flags(any) => runc_options(any.as_ref()),
-        Call::Params(params) => {
-            let is_runc = |any: &&Any| any.type_url.ends_with(OPTIONS_TYPE);
-            runc_options(
-                params
-                    .extensions
-                    .iter()
-                    .filter_map(|extension| extension.value.as_ref())
-                    .find(is_runc),
-            )
-        }
+        // What else is there is meant for others.
+        Call::Params(params) => runc_options(
+            params
+                .extensions
+                .iter()
+                .filter_map(|extension| extension.value.as_ref())
+                .find(|any| are_options(any)),
+        ),
     }
+}
+
+/// With `SCHED_CORE` in containerd's environment the server, and so its containers, share a core with nobody else: the
+/// cookie goes from `start` to all its descendants.
+fn core_scheduling() -> Result<()> {
+    if env::var_os("SCHED_CORE").is_none_or(|asked| asked.is_empty()) {
+        return Ok(());
+    }
+    create_core_scheduling_cookie(getpid(), CoreSchedulingScope::ThreadGroup)
+        .map_err(system("schedule cores as SCHED_CORE asks"))
 }
 
 /// Puts the server into the control group that the options name, and makes it a little less likely to be killed than
@@ -260,6 +279,13 @@ fn place(server: u32, options: &RuncOptions) -> Result<()> {
                 .filter(|dir| dir.exists())
                 .collect()
         };
+        if dirs.is_empty() {
+            return Err(Error::Invalid {
+                key: "ShimCgroup",
+                value: cgroup.clone(),
+                allowed: "a control group that exists",
+            });
+        }
         for procs in dirs.iter().map(|dir| dir.join("cgroup.procs")) {
             std::fs::write(&procs, server.to_string()).map_err(file("write", procs))?;
         }
@@ -283,6 +309,9 @@ fn place(server: u32, options: &RuncOptions) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use containerd_shim_protos::bootstrap_api::LogLevel;
+    use protobuf::EnumOrUnknown;
+
     use super::*;
     use crate::command_line::Action;
 
@@ -300,7 +329,7 @@ mod tests {
     #[test]
     fn options_on_standard_input_get_a_bare_address() {
         let any = Any {
-            type_url: OPTIONS_TYPE.into(),
+            type_url: "containerd.runc.v1.Options".into(),
             value: b"ns".to_vec(),
             ..Any::default()
         };
@@ -333,6 +362,65 @@ mod tests {
             ),
             (3, "unix:///s", "ttrpc")
         );
+    }
+
+    #[test]
+    fn parameters_stand_in_for_flags_that_are_not_given() {
+        let params = BootstrapParams {
+            instance_id: "id".into(),
+            namespace: "ns".into(),
+            containerd_grpc_address: "/run/c.sock".into(),
+            log_level: EnumOrUnknown::new(LogLevel::LOG_LEVEL_TRACE),
+            ..Default::default()
+        };
+        let bare = Invocation {
+            namespace: String::new(),
+            id: String::new(),
+            address: String::new(),
+            ..invocation()
+        };
+        let bytes = params.write_to_bytes().unwrap();
+        let Call::Params(read) = call(&bytes, &bare) else {
+            panic!("parameters without flags are parameters");
+        };
+        let completed = bare.clone().completed(Some(&read)).unwrap();
+        let debug = Invocation {
+            verbosity: Verbosity::Debug,
+            ..invocation()
+        };
+        assert_eq!(completed, debug);
+        let error = bare.completed(None).unwrap_err().to_string();
+        assert!(error.contains("-namespace is missing"), "{error}");
+        let other = Invocation {
+            id: "another".into(),
+            ..invocation()
+        };
+        assert!(matches!(call(&bytes, &other), Call::Flags(_)));
+    }
+
+    #[test]
+    fn options_are_found_among_the_extensions() {
+        use containerd_shim_protos::bootstrap_api::Extension;
+        use protobuf::MessageField;
+        let extension = |kind: &str, value: &[u8]| Extension {
+            value: MessageField::some(Any {
+                type_url: kind.into(),
+                value: value.to_vec(),
+                ..Any::default()
+            }),
+            ..Default::default()
+        };
+        let runc = "types.containerd.io/containerd.runc.v1.Options";
+        let params = BootstrapParams {
+            extensions: vec![
+                extension("containerd.io/cri.v1.PodSandboxConfig", b"\xff"),
+                // Field 6, the program's name.
+                extension(runc, b"\x32\x04crun"),
+            ],
+            ..Default::default()
+        };
+        let read = options(&Call::Params(Box::new(params))).unwrap();
+        assert_eq!(read.binary_name.as_deref(), Some("crun"));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, LogLevel};
+use protobuf::Enum;
+
 use crate::error::{Error, Result};
 
 /// What to do.
@@ -106,17 +109,41 @@ impl Invocation {
 
     fn checked(self) -> Result<Self> {
         let needed = match self.action {
-            Action::Version | Action::Info => return Ok(self),
-            Action::Start | Action::Delete | Action::Serve => {
-                [("namespace", &self.namespace), ("id", &self.id)]
-            }
+            // What `start` is for may stand on its standard input.
+            Action::Version | Action::Info | Action::Start => return Ok(self),
+            Action::Delete | Action::Serve => [("namespace", &self.namespace), ("id", &self.id)],
         };
-        for (name, value) in needed {
-            if value.is_empty() {
-                return Err(wrong(format!("-{name} is missing")));
+        present(&needed)?;
+        Ok(self)
+    }
+
+    /// What the parameters on standard input say comes in place of flags that are not given: containerd means to leave
+    /// these out one day.
+    pub(crate) fn completed(mut self, params: Option<&BootstrapParams>) -> Result<Self> {
+        if let Some(params) = params {
+            let flags = [
+                (&mut self.namespace, &params.namespace),
+                (&mut self.id, &params.instance_id),
+                (&mut self.address, &params.containerd_grpc_address),
+            ];
+            for (flag, param) in flags {
+                if flag.is_empty() {
+                    flag.clone_from(param);
+                }
+            }
+            if params.log_level.value() <= LogLevel::LOG_LEVEL_DEBUG.value() {
+                self.verbosity = Verbosity::Debug;
             }
         }
+        present(&[("namespace", &self.namespace), ("id", &self.id)])?;
         Ok(self)
+    }
+}
+
+fn present(needed: &[(&str, &String)]) -> Result<()> {
+    match needed.iter().find(|(_, value)| value.is_empty()) {
+        Some((name, _)) => Err(wrong(format!("-{name} is missing"))),
+        None => Ok(()),
     }
 }
 
@@ -174,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_unknown_is_named() {
         for (line, word) in [
-            ("start", "-namespace"),
+            ("delete", "-namespace"),
             ("-id x", "-namespace"),
             ("-x start", "-x"),
             ("-id", "-id"),

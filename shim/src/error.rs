@@ -69,6 +69,16 @@ pub enum Error {
         /// What it may say.
         allowed: &'static str,
     },
+    /// Options in TOML.
+    #[error("runtime options in {place}: {reason}, at `{line}`")]
+    Options {
+        /// Which file, or the field of the request.
+        place: String,
+        /// The line.
+        line: String,
+        /// What is wrong, and what is allowed.
+        reason: String,
+    },
     /// A name.
     #[error(transparent)]
     Name(#[from] BadName),

@@ -24,7 +24,8 @@ pub(crate) fn serve(invocation: &Invocation) -> Result<()> {
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a sub-reaper"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(16)
+        // Each that hangs, for a mount or a log on a file system that does, holds up no other.
+        .max_blocking_threads(128)
         .thread_keep_alive(std::time::Duration::from_secs(1))
         .build()
         .map_err(system("start the runtime"))?;

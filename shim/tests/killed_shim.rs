@@ -1,4 +1,4 @@
-//! A served shim that is killed at each moment of Create, and what `delete` then leaves: nothing.
+//! A served shim that is killed at each moment of Create and of the life after, and what `delete` then leaves: nothing.
 
 mod harness;
 
@@ -26,6 +26,9 @@ enum Moment {
     Before,
     Within,
     After,
+    /// Before another command of runc.
+    Of(&'static str),
+    Never,
 }
 
 struct Scene {
@@ -51,11 +54,19 @@ impl Scene {
         );
         let (before, after) = match moment {
             Moment::Before => (stop.as_str(), ""),
-            Moment::Within => ("", ""),
+            Moment::Within | Moment::Of(_) | Moment::Never => ("", ""),
             Moment::After => ("", stop.as_str()),
         };
+        let other = match moment {
+            // Once: what `delete` itself calls goes on.
+            Moment::Of(verb) => format!(
+                "*' {verb} '*) if mkdir {0}/once; then read x < {0}/gate; fi;;",
+                dir.path().display()
+            ),
+            _ => String::new(),
+        };
         let script = format!(
-            "#!/bin/sh\ncase \"$*\" in *' create '*) {before}\n runc \"$@\" || exit 1\n {after}\n exit 0;; esac\nexec runc \"$@\"\n"
+            "#!/bin/sh\ncase \"$*\" in *' create '*) {before}\n runc \"$@\" || exit 1\n {after}\n exit 0;;\n{other} esac\nexec runc \"$@\"\n"
         );
         let wrapper = dir.path().join("runc");
         fs::write(&wrapper, script).expect("a wrapper");
@@ -141,8 +152,8 @@ impl Scene {
     }
 }
 
-fn within_5_s(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
+fn within_a_minute(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -208,7 +219,7 @@ async fn killed_at(id: &'static str, moment: Moment) {
         "{moment:?}: the socket is there still"
     );
     assert!(!share.exists(), "{moment:?}: the share is not given back");
-    within_5_s("a process is left", || scene.processes().is_empty());
+    within_a_minute("a process is left", || scene.processes().is_empty());
     // A hook is the administrator's own and outlives runc; this one is let go here.
     let gate = fs::OpenOptions::new()
         .read(true)
@@ -218,6 +229,139 @@ async fn killed_at(id: &'static str, moment: Moment) {
     // Whatever came to life after the kill would show now, and Delete may be repeated.
     scene.shim("delete");
     assert!(!runc_state(id).exists() && scene.processes().is_empty());
+}
+
+/// Where a container's life stands when its shim is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Created,
+    WhileStarting,
+    Running,
+    WithExecs,
+    Paused,
+    Ended,
+    WhileDeleting,
+}
+
+/// A life up to `stage`; what is left hanging is let go by the kill.
+async fn lived_to(scene: &Scene, task: &TaskClient, stage: Stage) {
+    let (id, once) = (scene.id, scene.dir.path().join("once"));
+    let limit = || with_duration(Duration::from_secs(60));
+    let hangs = || within_a_minute("runc hangs", || once.exists());
+    drop(
+        task.create(limit(), &scene.create_request())
+            .await
+            .expect("create"),
+    );
+    if stage == Stage::Created {
+        return;
+    }
+    let start = api::StartRequest {
+        id: id.into(),
+        ..Default::default()
+    };
+    if stage == Stage::WhileStarting {
+        let task = task.clone();
+        drop(tokio::spawn(
+            async move { task.start(limit(), &start).await },
+        ));
+        return hangs();
+    }
+    drop(task.start(limit(), &start).await.expect("start"));
+    if stage == Stage::WithExecs {
+        for terminal in [false, true] {
+            let process = harness::process(&["/bin/sh", "-c", "sleep 1000"], terminal);
+            let exec = api::ExecProcessRequest {
+                id: id.into(),
+                exec_id: format!("terminal-{terminal}"),
+                terminal,
+                spec: MessageField::some(Any {
+                    value: process.to_string().into_bytes(),
+                    ..Any::default()
+                }),
+                ..Default::default()
+            };
+            drop(task.exec(limit(), &exec).await.expect("exec"));
+            let start = api::StartRequest {
+                exec_id: exec.exec_id,
+                ..start.clone()
+            };
+            drop(task.start(limit(), &start).await.expect("start"));
+        }
+    }
+    if stage == Stage::Paused {
+        let pause = api::PauseRequest {
+            id: id.into(),
+            ..Default::default()
+        };
+        drop(task.pause(limit(), &pause).await.expect("pause"));
+    }
+    if matches!(stage, Stage::Ended | Stage::WhileDeleting) {
+        let kill = api::KillRequest {
+            id: id.into(),
+            signal: 9,
+            ..Default::default()
+        };
+        drop(task.kill(limit(), &kill).await.expect("kill"));
+        let wait = api::WaitRequest {
+            id: id.into(),
+            ..Default::default()
+        };
+        drop(task.wait(limit(), &wait).await.expect("wait"));
+    }
+    if stage == Stage::WhileDeleting {
+        let delete = api::DeleteRequest {
+            id: id.into(),
+            ..Default::default()
+        };
+        let task = task.clone();
+        drop(tokio::spawn(
+            async move { task.delete(limit(), &delete).await },
+        ));
+        hangs();
+    }
+}
+
+async fn killed_later(id: &'static str, stage: Stage) {
+    let scene = Scene::new(
+        id,
+        match stage {
+            Stage::WhileStarting => Moment::Of("start"),
+            Stage::WhileDeleting => Moment::Of("delete"),
+            _ => Moment::Never,
+        },
+    );
+    let address = String::from_utf8(scene.shim("start").stdout).expect("an address");
+    let socket = address.strip_prefix("unix://").expect("an address");
+    let task = TaskClient::new(Client::connect(&address).await.expect("a connection"));
+    let connect = api::ConnectRequest {
+        id: id.into(),
+        ..Default::default()
+    };
+    let connected = task
+        .connect(with_duration(Duration::from_secs(60)), &connect)
+        .await;
+    let shim = connected.expect("connect").shim_pid;
+    lived_to(&scene, &task, stage).await;
+    let shim = nix::unistd::Pid::from_raw(i32::try_from(shim).expect("a process"));
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill -9");
+    let cleaned = scene.shim("delete");
+    let answer = api::DeleteResponse::parse_from_bytes(&cleaned.stdout).expect("an answer");
+    assert_eq!(answer.exit_status, 137);
+    assert!(answer.pid > 0 && answer.exited_at.seconds > 0);
+    assert!(cleaned.stderr.is_empty());
+
+    assert!(!runc_state(id).exists(), "{stage:?}: runc knows it still");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
+    let rootfs = scene.bundle.join("rootfs").display().to_string();
+    assert!(!mounts.contains(&rootfs), "{stage:?}: mounted still");
+    assert!(!Path::new(socket).exists(), "{stage:?}: a socket is left");
+    within_a_minute("a process is left", || scene.processes().is_empty());
+    for hierarchy in fs::read_dir("/sys/fs/cgroup").expect("control groups") {
+        let hierarchy = hierarchy.expect("a hierarchy").path();
+        let group = hierarchy.join(cgroup(id).trim_start_matches('/'));
+        assert!(!group.exists(), "{stage:?}: {} is left", group.display());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -236,4 +380,46 @@ async fn killed_while_runc_creates() {
 async fn killed_after_runc_has_created() {
     need_runc!();
     killed_at("killed-after", Moment::After).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_when_the_container_waits_to_be_started() {
+    need_runc!();
+    killed_later("killed-created", Stage::Created).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_runc_starts() {
+    need_runc!();
+    killed_later("killed-starting", Stage::WhileStarting).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_the_container_runs() {
+    need_runc!();
+    killed_later("killed-running", Stage::Running).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_execs_run() {
+    need_runc!();
+    killed_later("killed-execs", Stage::WithExecs).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_the_container_is_paused() {
+    need_runc!();
+    killed_later("killed-paused", Stage::Paused).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_when_the_container_has_ended() {
+    need_runc!();
+    killed_later("killed-ended", Stage::Ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_runc_deletes() {
+    need_runc!();
+    killed_later("killed-deleting", Stage::WhileDeleting).await;
 }

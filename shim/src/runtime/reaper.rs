@@ -4,7 +4,7 @@
 //! A process that ends before anybody could watch it (an init or an exec between runc's fork and the reading of its
 //! pid file) is kept while a [`Window`] is open, and forgotten otherwise.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,23 @@ type OnExit = Box<dyn FnOnce(Exit) + Send>;
 #[derive(Default)]
 struct Book {
     watched: HashMap<Pid, OnExit>,
-    open_windows: usize,
+    /// The open windows, by the number under which each was opened.
+    windows: BTreeSet<u64>,
+    next_window: u64,
     hands_off: usize,
-    strays: HashMap<Pid, Exit>,
+    /// Ends that nobody watched, each with the number of the next window when it was seen.
+    strays: HashMap<Pid, (Exit, u64)>,
+}
+
+impl Book {
+    /// What ended before the oldest window was opened is nobody's. Windows may overlap for ever.
+    fn forget_strays(&mut self) {
+        let Some(oldest) = self.windows.first().copied() else {
+            self.strays.clear();
+            return;
+        };
+        self.strays.retain(|_, (_, seen)| *seen > oldest);
+    }
 }
 
 /// Hands ended children to their watchers.
@@ -42,25 +56,43 @@ impl Reaper {
     /// # Errors
     /// The spawn's own.
     pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, oneshot::Receiver<Exit>)> {
+        self.watch_spawned(|| {
+            let child = command.spawn()?;
+            let pid = Pid::new(child.id()).ok_or(io::ErrorKind::InvalidData)?;
+            Ok((pid, child))
+        })
+    }
+
+    /// As [`Self::spawn`], for what starts a child in a way of its own.
+    ///
+    /// # Errors
+    /// The spawn's own.
+    pub(super) fn watch_spawned<T>(
+        &self,
+        spawn: impl FnOnce() -> io::Result<(Pid, T)>,
+    ) -> io::Result<(T, oneshot::Receiver<Exit>)> {
         let mut book = self.book();
-        let child = command.spawn()?;
+        let (pid, child) = spawn()?;
         let (sender, receiver) = oneshot::channel();
         let on_exit: OnExit = Box::new(move |exit| {
             // Who does not wait for the answer any more does not need it.
             let _unheard = sender.send(exit);
         });
-        if let Some(pid) = Pid::new(child.id()) {
-            book.watched.insert(pid, on_exit);
-        }
+        book.watched.insert(pid, on_exit);
         Ok((child, receiver))
     }
 
     /// From now until the window is dropped, ends of unknown processes are kept.
     #[must_use]
     pub fn window(&self) -> Window {
-        self.book().open_windows += 1;
+        let mut book = self.book();
+        let number = book.next_window;
+        book.next_window += 1;
+        book.windows.insert(number);
+        drop(book);
         Window {
             reaper: self.clone(),
+            number,
         }
     }
 
@@ -92,8 +124,9 @@ impl Reaper {
             if let Some(on_exit) = book.watched.remove(&pid) {
                 return Some((on_exit, exit));
             }
-            if book.open_windows > 0 {
-                book.strays.insert(pid, exit);
+            if !book.windows.is_empty() {
+                let seen = book.next_window;
+                book.strays.insert(pid, (exit, seen));
             }
         }
         None
@@ -170,6 +203,7 @@ impl Drop for HandsOff {
 /// While it lives, no end of a process is forgotten.
 pub struct Window {
     reaper: Reaper,
+    number: u64,
 }
 
 impl Window {
@@ -180,7 +214,7 @@ impl Window {
             let stray = book.strays.remove(&pid);
             // While the number is a child's, the stray was an earlier process of the same number.
             match stray.filter(|_| !is_child(pid)) {
-                Some(exit) => exit,
+                Some((exit, _)) => exit,
                 None => {
                     book.watched.insert(pid, Box::new(on_exit));
                     drop(book);
@@ -211,16 +245,35 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         let mut book = self.reaper.book();
-        book.open_windows -= 1;
-        if book.open_windows == 0 {
-            book.strays.clear();
-        }
+        book.windows.remove(&self.number);
+        book.forget_strays();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_that_overlap_for_ever_keep_only_what_is_younger_than_the_oldest() {
+        let reaper = Reaper::default();
+        let exit = Exit {
+            status: 0,
+            at: SystemTime::now(),
+        };
+        let mut window = reaper.window();
+        for number in 1..1_000 {
+            let next = reaper.window();
+            let pid = Pid::new(number).unwrap();
+            let seen = reaper.book().next_window;
+            reaper.book().strays.insert(pid, (exit, seen));
+            drop(std::mem::replace(&mut window, next));
+            assert!(reaper.book().strays.contains_key(&pid), "{number}");
+            assert!(reaper.book().strays.len() <= 2);
+        }
+        drop(window);
+        assert!(reaper.book().strays.is_empty());
+    }
 
     // `waitpid(-1)` takes every child of the process, so all that forks in this test binary stands in this one test.
     #[test]
@@ -279,7 +332,7 @@ mod tests {
             status: 99,
             at: SystemTime::now(),
         };
-        reaper.book().strays.insert(pid, earlier);
+        reaper.book().strays.insert(pid, (earlier, u64::MAX));
         let (sender, receiver) = std::sync::mpsc::channel();
         again.claim(pid, move |exit| sender.send(exit.status).unwrap());
         let status = loop {
@@ -292,6 +345,6 @@ mod tests {
         assert_eq!(status, 4);
         child.wait().unwrap_err();
         assert!(reaper.book().strays.is_empty());
-        assert_eq!(reaper.book().open_windows, 0);
+        assert!(reaper.book().windows.is_empty());
     }
 }

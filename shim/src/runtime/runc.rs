@@ -189,6 +189,12 @@ impl Calls {
         }
     }
 
+    /// Who waits for runc's end, and for others'.
+    #[must_use]
+    pub(super) fn reaper(&self) -> &Reaper {
+        &self.reaper
+    }
+
     /// How runc is called.
     #[must_use]
     pub(super) fn runc(&self) -> &Runc {

@@ -2,11 +2,12 @@
 //! decision, no effect.
 
 pub mod events;
+mod generic_options;
 mod linux_options;
 mod metrics;
 mod options;
 mod service;
 mod status;
 
-pub use options::{OPTIONS_TYPE, runc_options};
+pub use options::{are_options, runc_options};
 pub use service::{TaskService, services};

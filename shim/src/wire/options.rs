@@ -6,15 +6,13 @@ use containerd_shim_protos::shim::oci::{CheckpointOptions, Options};
 use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 
+use super::generic_options::{self, GENERIC_TYPE};
 use super::linux_options::{self, text_of};
 use crate::error::{Error, Result};
 use crate::task::{AfterCheckpoint, Checkpoint, RuncOptions};
 
 /// runc's options, as `ctr`, docker's runc.v2 runtimes and CRI send them.
-pub const OPTIONS_TYPE: &str = "containerd.runc.v1.Options";
-
-/// What CRI and docker send for a runtime type that they do not know: a path or TOML text of the administrator's.
-const GENERIC_TYPE: &str = "runtimeoptions.v1.Options";
+pub(super) const OPTIONS_TYPE: &str = "containerd.runc.v1.Options";
 
 /// How a checkpoint is written.
 const CHECKPOINT_TYPE: &str = "containerd.runc.v1.CheckpointOptions";
@@ -24,7 +22,14 @@ const CHECKPOINT_TYPE: &str = "containerd.runc.v1.CheckpointOptions";
 const CRIU_PATH: u32 = 8;
 const PARENT_PATH: u32 = 10;
 
-/// Options by type: those of runc are taken, generic ones carry nothing that runc needs and are let pass.
+/// Whether options of this type are for us; containerd also passes on what is meant for others.
+#[must_use]
+pub fn are_options(any: &Any) -> bool {
+    let kind = any.type_url.rsplit('/').next().unwrap_or_default();
+    [OPTIONS_TYPE, linux_options::CREATE_TYPE, GENERIC_TYPE].contains(&kind)
+}
+
+/// Options by type; none, and options without a type, are the defaults.
 ///
 /// # Errors
 /// An unknown type, or bytes that are not of the type they claim.
@@ -41,7 +46,7 @@ pub fn runc_options(any: Option<&Any>) -> Result<RuncOptions> {
             })?
         }
         linux_options::CREATE_TYPE => linux_options::create(&any.value)?,
-        GENERIC_TYPE => return Ok(RuncOptions::default()),
+        GENERIC_TYPE => return generic_options::read(&any.value),
         _ => {
             let allowed = "containerd.runc.v1.Options, containerd.linux.runc.CreateOptions or runtimeoptions.v1.Options";
             return Err(Error::Invalid {
@@ -169,69 +174,6 @@ mod tests {
             );
             assert_eq!(read.root, None);
         }
-    }
-
-    #[test]
-    fn generic_options_are_not_read_as_runc_options() {
-        // Field 3 of the generic type is TOML text; as runc's field 3 it would name the shim's control group.
-        let body = b"\x1a\x0fPolicy=\"strict\"".to_vec();
-        assert_eq!(
-            runc_options(Some(&any(GENERIC_TYPE, body))).unwrap(),
-            RuncOptions::default()
-        );
-        assert_eq!(runc_options(None).unwrap(), RuncOptions::default());
-    }
-
-    #[test]
-    fn fields_of_other_releases_are_taken_by_their_number() {
-        let mut options = Options::default();
-        let unknown = options.special_fields.mut_unknown_fields();
-        unknown.add_length_delimited(8, b"/opt/criu".to_vec());
-        let bytes = options.write_to_bytes().unwrap();
-        let read = runc_options(Some(&any(OPTIONS_TYPE, bytes))).unwrap();
-        assert_eq!(read.criu_path, Some("/opt/criu".into()));
-
-        let mut options = CheckpointOptions {
-            exit: true,
-            open_tcp: true,
-            empty_namespaces: vec!["network".into()],
-            work_path: "/w".into(),
-            cgroups_mode: "soft".into(),
-            ..CheckpointOptions::default()
-        };
-        let unknown = options.special_fields.mut_unknown_fields();
-        unknown.add_length_delimited(10, b"/parent".to_vec());
-        let bytes = options.write_to_bytes().unwrap();
-        let read = checkpoint("/image", Some(&any(CHECKPOINT_TYPE, bytes))).unwrap();
-        let expected = Checkpoint {
-            image: "/image".into(),
-            parent: Some("/parent".into()),
-            work: Some("/w".into()),
-            then: AfterCheckpoint::Exit,
-            open_tcp: true,
-            empty_namespaces: vec!["network".into()],
-            cgroups_mode: Some("soft".into()),
-            ..Checkpoint::default()
-        };
-        assert_eq!(read, expected);
-    }
-
-    #[test]
-    fn a_checkpoint_needs_a_path_its_own_options_and_a_known_mode() {
-        let said = |path: &str, any: Option<&Any>| checkpoint(path, any).unwrap_err().to_string();
-        checkpoint("/image", None).unwrap();
-        assert!(said("", None).contains("path"));
-        assert!(said("image", None).contains("absolute"));
-        assert!(said("/image", Some(&any(OPTIONS_TYPE, Vec::new()))).contains(CHECKPOINT_TYPE));
-        let options = CheckpointOptions {
-            cgroups_mode: "hard".into(),
-            ..CheckpointOptions::default()
-        };
-        let bytes = options.write_to_bytes().unwrap();
-        let mode = any(CHECKPOINT_TYPE, bytes);
-        assert!(
-            said("/image", Some(&mode)).contains("\"hard\" is not allowed: soft, full or strict")
-        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ fn code(error: &Error) -> Code {
             Denied::Busy { .. }
             | Denied::AlreadyStarted(_)
             | Denied::NotStarted(_)
+            | Denied::InitEnded
             | Denied::StillRunning(_)
             | Denied::WrongPace { .. }
             | Denied::Deleting => Code::FAILED_PRECONDITION,
@@ -39,6 +40,7 @@ fn code(error: &Error) -> Code {
         },
         Error::Name(_)
         | Error::Invalid { .. }
+        | Error::Options { .. }
         | Error::Json { .. }
         | Error::RequestJson { .. }
         | Error::Protobuf { .. }

@@ -26,7 +26,7 @@ pub(crate) fn missing() -> Option<&'static str> {
 
 macro_rules! need_runc {
     () => {
-        if let Some(reason) = harness::missing() {
+        if let Some(reason) = crate::harness::missing() {
             println!("SKIP: {reason}");
             return;
         }
@@ -47,7 +47,9 @@ pub(crate) fn bundle(dir: &Path, id: &str, script: &str, terminal: bool) -> Path
     fs::create_dir(bundle.join("rootfs/proc")).expect("a mount point");
     fs::create_dir(bundle.join("rootfs/dev")).expect("a mount point");
     fs::copy(BUSYBOX, bin.join("busybox")).expect("busybox");
-    for applet in ["sh", "cat", "sleep", "seq", "tty", "stty", "true"] {
+    for applet in [
+        "sh", "cat", "head", "sleep", "seq", "tty", "stty", "true", "wc",
+    ] {
         std::os::unix::fs::symlink("busybox", bin.join(applet)).expect("a link");
     }
     let spec = json!({

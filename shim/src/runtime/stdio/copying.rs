@@ -1,41 +1,50 @@
 //! What copies for one process while it lives, and what is asked of it meanwhile.
 
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::copy::{Feed, drain, feed};
+use super::copy::{Delivery, Feed, drain, feed};
 use super::end::End;
 use super::engine::{Hold, Sink};
+use crate::runtime::logger::Running;
 
 /// How long the exit event waits for an engine that does not read its FIFO.
 const DRAIN_WAIT: Duration = Duration::from_secs(5);
+
+/// How long Delete waits for an engine that reads nothing at all.
+const STALL_WAIT: Duration = Duration::from_secs(5);
+
+/// How long it waits for one that reads slowly.
+const SLOW_WAIT: Duration = Duration::from_secs(60);
 
 /// What copies for a process while it lives.
 #[derive(Debug)]
 pub(in crate::runtime) struct Copying {
     hold: Option<Hold>,
-    tasks: Vec<JoinHandle<()>>,
+    drains: Mutex<Vec<JoinHandle<()>>>,
     input: Option<JoinHandle<()>>,
     ended: watch::Sender<bool>,
-    drained: Vec<watch::Receiver<bool>>,
+    delivered: Vec<watch::Receiver<Delivery>>,
     terminal: Option<Arc<End>>,
+    logger: Mutex<Option<Running>>,
 }
 
 impl Copying {
     /// Copies nothing yet.
-    pub(super) fn new(hold: Option<Hold>) -> Self {
+    pub(super) fn new(hold: Option<Hold>, logger: Option<Running>) -> Self {
         let (ended, _) = watch::channel(false);
         Self {
             hold,
-            tasks: Vec::new(),
+            drains: Mutex::default(),
             input: None,
             ended,
-            drained: Vec::new(),
+            delivered: Vec::new(),
             terminal: None,
+            logger: Mutex::new(logger),
         }
     }
 
@@ -51,14 +60,13 @@ impl Copying {
 
     /// Copies output.
     pub(super) fn drain_into(&mut self, from: Arc<End>, sink: Sink) {
-        let (sender, receiver) = watch::channel(false);
-        self.drained.push(receiver);
-        self.tasks.push(tokio::spawn(drain(
-            from,
-            sink,
-            self.ended.subscribe(),
-            sender,
-        )));
+        let (sender, receiver) = watch::channel(Delivery::default());
+        self.delivered.push(receiver);
+        let drained = tokio::spawn(drain(from, sink, self.ended.subscribe(), sender));
+        self.drains
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(drained);
     }
 
     /// The process has ended: what it wrote is to be delivered. The returned future ends when it is, or after 5 s.
@@ -67,18 +75,50 @@ impl Copying {
         if let Some(input) = &self.input {
             input.abort();
         }
-        let drained = self.drained.clone();
+        let delivered = self.delivered.clone();
         async move {
             let all = async {
-                for mut receiver in drained {
-                    // A sender that is gone has drained or never will.
-                    drop(receiver.wait_for(|done| *done).await);
+                for mut receiver in delivered {
+                    // A sender that is gone has delivered or never will.
+                    drop(receiver.wait_for(|delivery| delivery.complete).await);
                 }
             };
             if tokio::time::timeout(DRAIN_WAIT, all).await.is_err() {
                 tracing::warn!("output was not read in time");
             }
         }
+    }
+
+    /// Before the streams are closed: waits for what was not yet read when the end was told, as long as somebody reads, and
+    /// for the end of a logging program.
+    pub(in crate::runtime) async fn finish(&self) {
+        let all = async {
+            for receiver in &self.delivered {
+                let mut receiver = receiver.clone();
+                while !receiver.borrow_and_update().complete {
+                    match tokio::time::timeout(STALL_WAIT, receiver.changed()).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_ended)) => break,
+                        Err(_stalled) => return,
+                    }
+                }
+            }
+        };
+        drop(tokio::time::timeout(SLOW_WAIT, all).await);
+        let logger = self
+            .logger
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(logger) = logger else { return };
+        let drains =
+            std::mem::take(&mut *self.drains.lock().unwrap_or_else(PoisonError::into_inner));
+        for drained in drains {
+            // Closes what the program reads, though a child may still hold the other side.
+            drained.abort();
+            drop(drained.await);
+        }
+        logger.end().await;
     }
 
     /// The engine will write no more input.
@@ -103,7 +143,11 @@ impl Copying {
 
 impl Drop for Copying {
     fn drop(&mut self) {
-        for task in self.tasks.iter().chain(&self.input) {
+        let drains = self
+            .drains
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for task in drains.iter().chain(&self.input) {
             task.abort();
         }
     }

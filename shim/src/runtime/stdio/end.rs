@@ -32,6 +32,12 @@ impl End {
         self.0.get_ref()
     }
 
+    /// The most bytes that may wait in it to be read. A terminal has less than a pipe has by default.
+    pub(super) fn holds_at_most(&self) -> usize {
+        const PIPE_BYTES: usize = 64 * 1024;
+        rustix::pipe::fcntl_getpipe_size(self.fd()).map_or(PIPE_BYTES, |size| size.max(PIPE_BYTES))
+    }
+
     /// Reads what is there now.
     pub(super) fn read_now(&self, chunk: &mut [u8]) -> io::Result<usize> {
         loop {

@@ -19,6 +19,9 @@ use crate::error::{Error, Result, file};
 /// How long Create waits for the engine to open its end of an output FIFO.
 const READER_WAIT: Duration = Duration::from_secs(30);
 
+/// How often it looks.
+const READER_POLL: Duration = Duration::from_millis(10);
+
 /// Where output goes.
 #[derive(Debug)]
 pub(super) enum Sink {
@@ -30,6 +33,8 @@ pub(super) enum Sink {
     File(tokio::fs::File),
     /// What a logging program reads.
     Program(End),
+    /// A terminal's output that nobody wants: it is read all the same, or its writer would wait for ever.
+    Nowhere,
 }
 
 impl Sink {
@@ -42,32 +47,43 @@ impl Sink {
                 value: "binary://".to_owned(),
                 allowed: "a program only if standard output goes to it too",
             }),
-            Place::Fifo(path) => Ok(Some(Self::open_fifo(path).await?)),
-            Place::File(path) => {
-                if let Some(dir) = path.parent() {
-                    std::fs::create_dir_all(dir).map_err(file("create", dir))?;
+            Place::Fifo(path) => {
+                let kind = std::fs::metadata(&path)
+                    .map_err(file("stat", &path))?
+                    .file_type();
+                if kind.is_fifo() {
+                    return Ok(Some(Self::open_fifo(path).await?));
                 }
-                let opened = OpenOptions::new()
-                    .append(true)
-                    .create(true)
-                    .mode(0o644)
-                    .open(&path);
-                Ok(Some(Self::File(tokio::fs::File::from_std(
-                    opened.map_err(file("open", path))?,
-                ))))
+                // Clients give the path of a file, or of `/dev/null`, as well.
+                let mut options = OpenOptions::new();
+                options.append(true);
+                Ok(Some(Self::open_file(path, options).await?))
+            }
+            Place::File(path) => {
+                let mut options = OpenOptions::new();
+                options.append(true).create(true).mode(0o644);
+                Ok(Some(Self::open_file(path, options).await?))
             }
         }
     }
 
+    /// On a thread of its own: the file system of a log may be slow or hang.
+    async fn open_file(path: PathBuf, options: OpenOptions) -> Result<Self> {
+        let opened = tokio::task::spawn_blocking(move || {
+            if let Some(dir) = path.parent() {
+                std::fs::create_dir_all(dir).map_err(file("create", dir))?;
+            }
+            options.open(&path).map_err(file("open", path))
+        });
+        let opened = opened
+            .await
+            .map_err(|_panic| Error::Lost("opening a file"))?;
+        Ok(Self::File(tokio::fs::File::from_std(opened?)))
+    }
+
     /// Waits for the reader: a FIFO that was written and closed before its reader came would never end for it.
     async fn open_fifo(path: PathBuf) -> Result<Self> {
-        check_fifo(&path)?;
-        let write = match open_fifo(&path, OpenOptions::new().write(true)) {
-            Err(error) if error.raw_os_error() == Some(libc_enxio()) => {
-                await_reader(path.clone()).await?
-            }
-            other => other.map_err(file("open", &path))?,
-        };
+        let write = await_reader(path.clone()).await?;
         let keep = open_fifo(&path, OpenOptions::new().read(true)).map_err(file("open", &path))?;
         Ok(Self::Fifo {
             write: End::new(write)?,
@@ -83,6 +99,7 @@ impl Sink {
                 file.write_all(bytes).await?;
                 file.flush().await
             }
+            Self::Nowhere => Ok(()),
         }
     }
 }
@@ -113,23 +130,27 @@ fn open_fifo(path: &Path, options: &mut OpenOptions) -> io::Result<OwnedFd> {
         .map(OwnedFd::from)
 }
 
-/// Opens for writing as soon as somebody reads.
+/// Opens for writing as soon as somebody reads. Nothing tells of a reader that waits for a writer, and a thread that waits
+/// in `open` would be one for each such stream.
 async fn await_reader(path: PathBuf) -> Result<OwnedFd> {
-    let blocking = {
-        let path = path.clone();
-        tokio::task::spawn_blocking(move || OpenOptions::new().write(true).open(path))
-    };
-    let joined = tokio::time::timeout(READER_WAIT, blocking).await;
-    let Ok(joined) = joined else {
-        // Sets the waiting thread free.
-        drop(open_fifo(&path, OpenOptions::new().read(true)));
-        return Err(Error::FifoUnread {
-            path,
-            waited_s: READER_WAIT.as_secs(),
-        });
-    };
-    let opened = joined.map_err(|_panic| Error::Lost("opening a FIFO"))?;
-    opened.map(OwnedFd::from).map_err(file("open", path))
+    let until = tokio::time::Instant::now() + READER_WAIT;
+    loop {
+        match open_fifo(&path, OpenOptions::new().write(true)) {
+            Err(error)
+                if error.raw_os_error() == Some(libc_enxio())
+                    && tokio::time::Instant::now() < until =>
+            {
+                tokio::time::sleep(READER_POLL).await;
+            }
+            Err(error) if error.raw_os_error() == Some(libc_enxio()) => {
+                return Err(Error::FifoUnread {
+                    path,
+                    waited_s: READER_WAIT.as_secs(),
+                });
+            }
+            other => return other.map_err(file("open", path)),
+        }
+    }
 }
 
 /// Where input comes from: the FIFO, and the write end that `CloseIO` closes.

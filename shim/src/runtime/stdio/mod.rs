@@ -20,7 +20,7 @@ pub(super) use self::copying::Copying;
 pub(super) use self::end::End;
 use self::engine::{Sink, Source};
 use self::place::{Place, place};
-use super::logger::Whose;
+use super::logger::{Running, Whose};
 use super::runc::Streams;
 use crate::error::{Result, system};
 use crate::task::{RuncOptions, StdioRequest};
@@ -30,6 +30,7 @@ pub(super) struct Prepared {
     source: Option<Source>,
     out: Option<Sink>,
     err: Option<Sink>,
+    logger: Option<Running>,
 }
 
 impl Prepared {
@@ -40,26 +41,29 @@ impl Prepared {
     pub(super) async fn open(request: &StdioRequest, whose: Whose<'_>) -> Result<Self> {
         let source = Source::open(place("stdin", &request.stdin)?)?;
         let has_stderr = request.terminal == crate::task::Terminal::Pipes;
-        let (out, err) = match place("stdout", &request.stdout)? {
-            // One program takes both streams.
-            Place::Logger(logger) => {
-                let (out, err) = logger.start(whose).await?;
-                (
-                    Some(Sink::Program(out)),
-                    has_stderr.then_some(Sink::Program(err)),
-                )
-            }
-            out => {
-                let out = Sink::open(out).await?;
-                let err = if has_stderr {
-                    Sink::open(place("stderr", &request.stderr)?).await?
-                } else {
-                    None
-                };
-                (out, err)
-            }
+        let out = place("stdout", &request.stdout)?;
+        // One program takes both streams.
+        if let Place::Logger(logger) = out {
+            let (out, err, running) = logger.start(whose).await?;
+            return Ok(Self {
+                source,
+                out: Some(Sink::Program(out)),
+                err: has_stderr.then_some(Sink::Program(err)),
+                logger: Some(running),
+            });
+        }
+        let err = match place("stderr", &request.stderr)? {
+            _ if !has_stderr => Place::Nowhere,
+            // So does a file, unless errors have one of their own.
+            Place::Nowhere if matches!(out, Place::File(_)) => out.clone(),
+            err => err,
         };
-        Ok(Self { source, out, err })
+        Ok(Self {
+            source,
+            out: Sink::open(out).await?,
+            err: Sink::open(err).await?,
+            logger: None,
+        })
     }
 
     /// Makes the pipes of a process without a terminal; the returned streams go to runc.
@@ -67,7 +71,10 @@ impl Prepared {
     /// # Errors
     /// No pipe can be made.
     pub(super) fn pipes(self, options: &RuncOptions) -> Result<(Streams, Copying)> {
-        let mut copying = Copying::new(self.source.as_ref().map(|source| Arc::clone(&source.hold)));
+        let mut copying = Copying::new(
+            self.source.as_ref().map(|source| Arc::clone(&source.hold)),
+            self.logger,
+        );
         let mut streams = Streams::null();
         if let Some(source) = self.source {
             let (read, write) = owned_pipe(options)?;
@@ -92,14 +99,15 @@ impl Prepared {
     /// # Errors
     /// The terminal cannot be polled.
     pub(super) fn terminal(self, master: OwnedFd) -> Result<Copying> {
-        let mut copying = Copying::new(self.source.as_ref().map(|source| Arc::clone(&source.hold)));
+        let mut copying = Copying::new(
+            self.source.as_ref().map(|source| Arc::clone(&source.hold)),
+            self.logger,
+        );
         let master = Arc::new(End::new(master)?);
         if let Some(source) = self.source {
             copying.feed_from(source.read, Feed::Terminal(Arc::clone(&master)));
         }
-        if let Some(sink) = self.out {
-            copying.drain_into(Arc::clone(&master), sink);
-        }
+        copying.drain_into(Arc::clone(&master), self.out.unwrap_or(Sink::Nowhere));
         copying.set_terminal(master);
         Ok(copying)
     }
@@ -129,7 +137,7 @@ mod tests {
         let log = dir.path().join("sub/log");
         let sink = Sink::open(Place::File(log.clone())).await.unwrap().unwrap();
         let (read, write) = io::pipe().unwrap();
-        let mut copying = Copying::new(None);
+        let mut copying = Copying::new(None, None);
         copying.drain_into(Arc::new(End::new(read.into()).unwrap()), sink);
         let many = vec![b'x'; 50_000];
         nix::unistd::write(&write, &many).unwrap();

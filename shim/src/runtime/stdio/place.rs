@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::runtime::logger::Logger;
+use crate::runtime::logger::{Logger, Readiness, decoded};
 
 /// What an engine's stream name means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,22 +16,29 @@ pub(super) enum Place {
 
 /// Reads the name that the engine gave for the stream `key`.
 pub(super) fn place(key: &'static str, name: &str) -> Result<Place> {
-    const ALLOWED: &str = "empty, the path of a FIFO, fifo://PATH, file://PATH or binary://PROGRAM";
+    const ALLOWED: &str = "empty, the path of a FIFO, fifo://PATH, file://PATH, binary://PROGRAM or binary-v2://PROGRAM";
     let denied = || Error::Invalid {
         key,
         value: name.to_owned(),
         allowed: ALLOWED,
     };
     let (scheme, path) = name.split_once("://").unwrap_or(("fifo", name));
-    let path = Path::new(path);
+    let logger = |readiness| {
+        Logger::parse(path, readiness)
+            .map(Place::Logger)
+            .ok_or_else(denied)
+    };
     match scheme {
         "fifo" if name.is_empty() => Ok(Place::Nowhere),
-        _ if !path.is_absolute() => Err(denied()),
-        "fifo" => Ok(Place::Fifo(path.to_owned())),
-        "file" => Ok(Place::File(path.to_owned())),
-        "binary" => Logger::parse(name.strip_prefix("binary://").unwrap_or_default())
-            .map(Place::Logger)
-            .ok_or_else(denied),
+        _ if !Path::new(path).is_absolute() => Err(denied()),
+        "fifo" => Ok(Place::Fifo(path.into())),
+        "file" => {
+            // Clients write it as a URI.
+            let path = path.split(['?', '#']).next().and_then(decoded);
+            Ok(Place::File(path.ok_or_else(denied)?.into()))
+        }
+        "binary" => logger(Readiness::Closed),
+        "binary-v2" => logger(Readiness::Told),
         _ => Err(denied()),
     }
 }
@@ -55,8 +62,13 @@ mod tests {
             place("stdout", "file:///var/log/x").unwrap(),
             Place::File("/var/log/x".into())
         );
+        assert_eq!(
+            place("stdout", "file:///var/log/a%20b?x=1").unwrap(),
+            Place::File("/var/log/a b".into())
+        );
         for bad in [
             "relative",
+            "file:///x%",
             "file://relative",
             "http://x",
             "npipe:///x",

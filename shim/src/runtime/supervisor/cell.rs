@@ -35,6 +35,7 @@ pub(super) struct Cell {
     /// The checkpoint that its start restores it from.
     pub(super) restore: Option<Restore>,
     pub(super) pid_namespace: PidNamespace,
+    pub(super) cgroups_path: Option<String>,
     pub(super) calls: Calls,
     pub(super) state: Mutex<Container>,
     pub(super) live: Mutex<Live>,

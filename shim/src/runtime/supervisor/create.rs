@@ -7,6 +7,7 @@ use super::Supervisor;
 use super::cell::{Cell, Holding, Live, ProcessStreams, lock};
 use crate::error::{Error, Result};
 use crate::runtime::gpu::{self, Readiness};
+use crate::runtime::orphans;
 use crate::runtime::reaper::Window;
 use crate::runtime::runc::{Calls, Runc};
 use crate::runtime::spec::Spec;
@@ -35,6 +36,7 @@ impl Supervisor {
             options: request.options,
             restore: request.restore,
             pid_namespace: spec.pid_namespace(),
+            cgroups_path: spec.cgroups_path().map(str::to_owned),
             calls,
             state: Mutex::new(Container::new()),
             live: Mutex::new(Live {
@@ -142,6 +144,9 @@ impl Supervisor {
     async fn undo_create(&self, cell: &Arc<Cell>) {
         self.disarm(cell).await;
         cell.forget_in_runc().await;
+        if let Err(error) = remove_cgroups(cell).await {
+            tracing::warn!(container = %cell.id, %error, "cannot remove what runc left");
+        }
         if let Err(error) = cell.unmount().await {
             tracing::warn!(container = %cell.id, %error, "cannot unmount");
         }
@@ -150,6 +155,15 @@ impl Supervisor {
         }
         drop(std::mem::take(&mut *lock(&cell.live)));
     }
+}
+
+/// A call of runc that was killed has noted nowhere which control groups it made.
+async fn remove_cgroups(cell: &Cell) -> Result<()> {
+    let Some(path) = cell.cgroups_path.clone() else {
+        return Ok(());
+    };
+    let removed = tokio::task::spawn_blocking(move || orphans::remove_cgroups(&path)).await;
+    removed.map_err(|_panic| Error::Lost("removing control groups"))?
 }
 
 /// A container that is not held must not start.

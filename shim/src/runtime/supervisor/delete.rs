@@ -23,13 +23,16 @@ impl Supervisor {
         if let Phase::Stopped(_) = before.phase {
             // The exit event comes before the delete event.
             cell.settled(target).await;
+            if let Some(copying) = cell.copying(target) {
+                copying.finish().await;
+            }
         }
         // Again, because another may have deleted it and taken its name meanwhile.
         let View { pid, phase } = lock(&cell.state).view(target)?;
         cell.apply(Step::BeginDelete(target.clone()))?;
         match target {
             Target::Init => {
-                let init = self.delete_container(&cell).await?;
+                let init = self.delete_container(&cell, phase).await?;
                 Ok(init.unzip())
             }
             Target::Exec(_) => {
@@ -45,7 +48,11 @@ impl Supervisor {
     }
 
     /// Returns what init was and how it ended, if there was one.
-    async fn delete_container(&self, cell: &Arc<Cell>) -> Result<Option<(Pid, Exit)>> {
+    async fn delete_container(
+        &self,
+        cell: &Arc<Cell>,
+        before: Phase,
+    ) -> Result<Option<(Pid, Exit)>> {
         cell.signals_are_answered().await;
         self.disarm(cell).await;
         let deleted = match cell.calls.runc().state_dir(&cell.id).exists() {
@@ -60,6 +67,9 @@ impl Supervisor {
         if had_init {
             // runc has killed the init of a container that was never started.
             cell.settled(&Target::Init).await;
+            if let (Phase::Created, Some(copying)) = (before, cell.copying(&Target::Init)) {
+                copying.finish().await;
+            }
         }
         let unmounted = cell.unmount().await;
         let released = self.give_back(cell).await;

@@ -28,7 +28,11 @@ impl Cell {
             request,
             Whose {
                 namespace: &self.namespace,
-                id: &self.id,
+                id: match target {
+                    Target::Init => self.id.as_str(),
+                    Target::Exec(exec) => exec.as_str(),
+                },
+                reaper: self.calls.reaper(),
             },
         )
         .await?;

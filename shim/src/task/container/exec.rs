@@ -32,9 +32,7 @@ impl Container {
             Init::Creating | Init::Prepared | Init::Restoring => {
                 Err(Denied::NotStarted(Target::Init))
             }
-            Init::Starting { exit: Some(_), .. } | Init::Stopped { .. } => {
-                Err(Denied::AlreadyExited(Target::Init))
-            }
+            Init::Starting { exit: Some(_), .. } | Init::Stopped { .. } => Err(Denied::InitEnded),
             Init::Deleting(_) | Init::Gone(_) => Err(Denied::Deleting),
         }
     }

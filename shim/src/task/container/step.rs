@@ -104,6 +104,9 @@ pub enum Denied {
     /// It has ended.
     #[error("{0}: process already finished")]
     AlreadyExited(Target),
+    /// The container's init has ended, so nothing can be added.
+    #[error("container's init process is not running")]
+    InitEnded,
     /// Still alive, so it cannot be deleted.
     #[error("{0} is still running")]
     StillRunning(Target),
