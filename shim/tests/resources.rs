@@ -248,6 +248,30 @@ async fn layers_with_mapped_owners_belong_to_whom_the_map_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn layers_are_not_left_mapped_when_their_mount_fails() {
+    need_runc!();
+    let shim = Shim::new("unmapped", "true").await;
+    let layer = shim.layer();
+    let maps = ["uidmap=0:100000:65536", "gidmap=0:200000:65536"];
+    let no_work = ["workdir=/nonexistent/work"];
+    let mut bad = overlay(&shim, &layer, &[&maps[..], &no_work].concat());
+    let (status, text) = code(shim.create(vec![bad.clone()]).await);
+    assert_eq!(status, Code::UNKNOWN, "{text}");
+    assert_eq!(shim.mounts(), [""; 0]);
+    assert!(!shim.bundle().join("rootfs.layers").exists());
+    // Layers that share nothing but the root of all.
+    bad.options = ["lowerdir=/a/b:/c/d"].map(str::to_owned).into();
+    bad.options.extend(maps.map(str::to_owned));
+    let (status, text) = code(shim.create(vec![bad]).await);
+    assert_eq!(status, Code::INVALID_ARGUMENT, "{text}");
+    assert!(
+        text.contains("directories share one that is not /"),
+        "{text}"
+    );
+    shim.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn other_mounts_have_mapped_owners_too() {
     need_runc!();
     let shim = Shim::new("mapped-bind", "sleep 1000").await;

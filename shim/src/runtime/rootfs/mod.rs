@@ -48,11 +48,20 @@ pub fn mount_all(rootfs: &Path, mounts: &[Mount]) -> Result<()> {
 /// A mount that is busy even for a lazy unmount.
 pub fn unmount(rootfs: &Path) -> Result<()> {
     overlay::forget_mapped_layers(rootfs)?;
-    for below in mounts_below(rootfs)? {
-        unmount_once(&below)?;
+    loop {
+        match umount2(rootfs, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) | Err(Errno::EINTR) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
+            // In use, perhaps by mounts below it alone.
+            Err(Errno::EBUSY) => {
+                for below in mounts_below(rootfs)? {
+                    unmount_once(&below)?;
+                }
+                unmount_once(rootfs)?;
+            }
+            Err(errno) => return Err(file("unmount", rootfs)(errno.into())),
+        }
     }
-    while unmount_once(rootfs)? == Found::Mount {}
-    Ok(())
 }
 
 /// What stood at a path that was to be unmounted.
