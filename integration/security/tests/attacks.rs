@@ -368,7 +368,6 @@ attacks! {
     process_storm => told_and_full,
     exit_in_mid_call => told_and_full,
     sigstop_of_the_caller => stopped_often,
-    #[ignore = "an open bug: beside other load a call that signals interrupt now and then gets no answer"]
     ptrace_sibling => traced,
     kill_around => nobody_is_seen,
     wrong_type_byte => all_seen,
@@ -394,7 +393,6 @@ attacks! {
     foreign_handles => not_done,
     restarting_signals => interrupted,
     interrupting_signals => eintr_was_seen,
-    #[ignore = "an open bug: beside other load a call that signals interrupt now and then gets no answer"]
     profiling_signals => interrupted,
     own_listener => listeners_are_refused,
     own_filter => told_and_full,
