@@ -215,6 +215,16 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
+    /// A pod's amount of memory, and a second container that would have it.
+    #[error(
+        "the annotation cgpu.io/memory is for the pod as a whole, and container {holder} has it: write cgpu.io/memory.{holder}, so that {container} starts without a card, or an amount for each of them (cgpu.io/memory.{container})"
+    )]
+    PodAmountTaken {
+        /// Who asks.
+        container: String,
+        /// Who has it.
+        holder: String,
+    },
     /// The container's first process ended before it was held.
     #[error("the container's first process, {pid}, is gone")]
     InitGone {

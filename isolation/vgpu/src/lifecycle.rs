@@ -4,6 +4,8 @@
 //! step is known from the folder alone, so that one routine ([`undo`]) is the way back after a failure, at release, and
 //! in reclaim.
 
+mod pod;
+
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -617,6 +619,14 @@ impl Placed {
     }
 }
 
+/// A hook is gone before its container is there: its engine is who may still bring it.
+fn door_pid(door: DoorKind) -> u32 {
+    match door {
+        DoorKind::Hook => nix::unistd::getppid().as_raw().cast_unsigned(),
+        DoorKind::Shim | DoorKind::Runtime | DoorKind::Run => std::process::id(),
+    }
+}
+
 /// Under the state lock: reclaim, choose cards, write the grant, write the books.
 fn grant(
     config: &Config,
@@ -635,6 +645,9 @@ fn grant(
     let dir = ContainerDir::of(&config.state_dir, key);
     if dir.exists() {
         return Err(Error::Exists { key: key.clone() });
+    }
+    if let Some(place) = &request.pod {
+        pod::make_room(config, &lock, key, place)?;
     }
     let socket = dir.control_socket();
     if socket.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
@@ -685,7 +698,7 @@ fn grant(
         },
         door: Door {
             kind: origin.door,
-            pid: std::process::id(),
+            pid: door_pid(origin.door),
         },
         bundle: origin.bundle.map(absolute).transpose()?,
         created_at_unix_ms: now_unix_ms(),
@@ -697,6 +710,9 @@ fn grant(
             return Err(Error::Exists { key: key.clone() });
         };
         watch.reached(Step::DoorLocked)?;
+        if let Some(place) = &request.pod {
+            pod::note(&dir, place)?;
+        }
         grant.write(&store, dir.path())?;
         watch.reached(Step::GrantWritten)?;
         if grant.backend == cards::Backend::Broker {

@@ -14,7 +14,7 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 18] = [
+const FILES: [&str; 19] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
@@ -31,6 +31,7 @@ const FILES: [&str; 18] = [
     "limits.json.tmp",
     "slice.json",
     "filter.json",
+    "pod.json",
     "grant.json.tmp",
     "grant.json",
 ];
@@ -38,6 +39,11 @@ const FILES: [&str; 18] = [
 impl ContainerDir {
     pub(crate) fn of(state_dir: &Path, key: &ContainerKey) -> Self {
         Self(vgpus_dir(state_dir).join(key.relative_dir()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(folder: &Path) -> Self {
+        Self(folder.to_owned())
     }
 
     pub(crate) fn path(&self) -> &Path {

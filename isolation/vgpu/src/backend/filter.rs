@@ -297,3 +297,6 @@ fn status_field(pid: i32, name: &str) -> io::Result<Option<u64>> {
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .and_then(|value| value.trim().parse().ok()))
 }
+
+#[cfg(test)]
+mod tests;

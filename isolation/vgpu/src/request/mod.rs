@@ -12,12 +12,14 @@
 //!   against an annotation it is a contradiction.
 //! - `cgpu.io/policy = native` without an amount of memory asks to share the cards without isolation; the host's
 //!   `backend.min_strength` says whether that may be had.
+//! - In a pod every container gets the pod's annotations: [`pod`] says which of them are for whom.
 //! - `NVIDIA_VISIBLE_DEVICES` alone asks for nothing. A list in it names the cards; `all`, `void` and nothing do not.
 
 mod cgpu_environment;
 mod isolation;
 mod memory;
 mod native;
+mod pod;
 
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, Wish};
@@ -29,6 +31,7 @@ pub use self::isolation::{managed, mode, on_violation, share_group};
 use self::native::NativeTerms;
 pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
 pub(crate) use self::native::{compute_policy, percent, priority, weight, whole};
+pub use self::pod::{AmountOf, PodPlace};
 use crate::config::{DisableRule, EnvironmentRule};
 use crate::{Config, Error, exposure, spec};
 
@@ -46,6 +49,8 @@ pub struct Request {
     pub isolation: Isolation,
     /// Whose containers alone can be of its share group, where the engine's namespace is many tenants'.
     pub pod_namespace: Option<String>,
+    /// Its place in its pod, if it is in one.
+    pub pod: Option<PodPlace>,
 }
 
 impl Request {
@@ -59,12 +64,18 @@ impl Request {
         if is_sandbox(&annotations) {
             return Ok(None);
         }
-        let native = NativeTerms::read(annotations.iter().copied())?;
+        let terms = pod::terms(&annotations)?;
+        let mut native = NativeTerms::read(terms.annotations.iter().copied())?;
         let variables = spec::environment(spec)?;
         let environment = match native {
-            Some(_) => EnvironmentTerms::read(&variables)?,
-            None => EnvironmentTerms::read_if_asking(&variables)?,
+            Some(_) if terms.ask => EnvironmentTerms::read(&variables)?,
+            Some(_) | None => EnvironmentTerms::read_if_asking(&variables)?,
         };
+        // A pod's defaults, and a container that asks for nothing they could be for.
+        let may_ask = config.request.environment == EnvironmentRule::Request;
+        if !terms.ask && (environment.share.is_none() || !may_ask) {
+            native = None;
+        }
         let Some(mut request) = Self::join(config, native, environment)? else {
             return Ok(None);
         };
@@ -74,6 +85,7 @@ impl Request {
             request.isolation.weakened = exposure::admit(&findings, &config.isolation.allow)?;
         }
         request.pod_namespace = isolation::pod_namespace(&annotations);
+        request.pod = terms.place;
         Ok(Some(request))
     }
 
@@ -158,6 +170,7 @@ fn from_environment(
         },
         isolation: config.isolation.terms(),
         pod_namespace: None,
+        pod: None,
     }))
 }
 
@@ -192,6 +205,7 @@ fn narrowed(
     Ok(Request {
         isolation,
         pod_namespace: None,
+        pod: None,
         wish: Wish {
             amount,
             cards,

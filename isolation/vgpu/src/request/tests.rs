@@ -795,3 +795,124 @@ fn the_environment_narrows_a_request_to_share_to_a_quota() {
         assert!(matches!(request.wish.amount, Amount::Share(_)), "{rule:?}");
     }
 }
+
+/// A container of a pod, as containerd's CRI says it.
+fn in_pod<'a>(container: &'a str, of_pod: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let mut annotations = vec![
+        ("io.kubernetes.cri.container-type", "container"),
+        ("io.kubernetes.cri.sandbox-id", "5a4d"),
+        ("io.kubernetes.cri.container-name", container),
+    ];
+    annotations.extend(of_pod);
+    annotations
+}
+
+const OF_4_GIB: Amount = Amount::TotalBytes(4 << 30);
+
+#[test]
+fn a_pod_s_own_amount_is_every_container_s_to_ask_for_and_says_whose_it_is() {
+    for container in ["app", "sidecar"] {
+        let annotations = in_pod(container, &[("cgpu.io/memory", "4Gi")]);
+        let request = read(&annotations, &[]).unwrap().unwrap();
+        assert_eq!(request.wish.amount, OF_4_GIB);
+        let place = PodPlace {
+            sandbox: "5a4d".to_owned(),
+            container: container.to_owned(),
+            amount: AmountOf::Pod,
+        };
+        assert_eq!(request.pod, Some(place));
+    }
+    assert_eq!(
+        read(&[("cgpu.io/memory", "4Gi")], &[])
+            .unwrap()
+            .unwrap()
+            .pod,
+        None
+    );
+}
+
+#[test]
+fn named_terms_are_their_container_s_alone_and_win_over_the_pod_s() {
+    let of_pod = [
+        ("cgpu.io/memory.app", "4Gi"),
+        ("cgpu.io/memory.loader", "2Gi"),
+        ("cgpu.io/priority", "low"),
+        ("cgpu.io/priority.loader", "high"),
+    ];
+    let asked = |container| read(&in_pod(container, &of_pod), &[]).unwrap();
+    let app = asked("app").unwrap();
+    assert_eq!(app.wish.amount, OF_4_GIB);
+    assert_eq!(app.compute.priority, Priority::Low);
+    assert_eq!(app.pod.unwrap().amount, AmountOf::Container);
+    let loader = asked("loader").unwrap();
+    assert_eq!(loader.wish.amount, Amount::TotalBytes(2 << 30));
+    assert_eq!(loader.compute.priority, Priority::High);
+    assert_eq!(asked("sidecar"), None, "not named");
+    // A name that begins alike is another.
+    assert_eq!(asked("app2"), None);
+}
+
+#[test]
+fn a_pod_s_defaults_ask_for_nothing_by_themselves() {
+    let of_pod = [("cgpu.io/policy", "weighted"), ("cgpu.io/weight", "7")];
+    assert_eq!(read(&in_pod("sidecar", &of_pod), &[]).unwrap(), None);
+    let plugin = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ];
+    let app = read(&in_pod("app", &of_pod), &plugin).unwrap().unwrap();
+    assert_eq!(app.compute.weight, Some(7));
+    assert_eq!(app.pod.unwrap().amount, AmountOf::Container);
+    let mut config = Config::default();
+    config.request.environment = EnvironmentRule::TightenOnly;
+    let ignored = read_with(&config, &in_pod("app", &of_pod), &plugin);
+    assert_eq!(ignored, Ok(None), "environment may not ask here");
+    // What names the container wants something, and says too little.
+    let named = read(&in_pod("app", &[("cgpu.io/weight.app", "7")]), &[]);
+    assert!(named.unwrap_err().contains("cgpu.io/memory"));
+}
+
+#[test]
+fn what_is_unclear_in_a_pod_is_refused() {
+    let refused = |of_pod: &[(&str, &str)]| read(&in_pod("app", of_pod), &[]).unwrap_err();
+    for named in ["cgpu.io/memory.app", "cgpu.io/memory.sidecar"] {
+        let said = refused(&[("cgpu.io/memory", "4Gi"), (named, "2Gi")]);
+        assert!(
+            said.contains("cgpu.io/memory") && said.contains("name all"),
+            "{said}"
+        );
+    }
+    for key in [
+        "cgpu.io/memori.app",
+        "cgpu.io/memory.",
+        "cgpu.io/memory.App",
+        "cgpu.io/memory.a.b",
+        "cgpu.io/.app",
+        "cgpu.io/applied.app",
+    ] {
+        let said = refused(&[(key, "4Gi")]);
+        assert!(
+            said.contains(key) && said.contains("KEY.CONTAINER"),
+            "{said}"
+        );
+    }
+    // Outside of a pod nobody has a name.
+    let said = read(&[("cgpu.io/memory.app", "4Gi")], &[]).unwrap_err();
+    assert!(
+        said.contains("unknown annotation cgpu.io/memory.app"),
+        "{said}"
+    );
+    // Another container's bad value is its own affair.
+    let of_pod = [
+        ("cgpu.io/memory.app", "4Gi"),
+        ("cgpu.io/memory.sidecar", "lots"),
+    ];
+    assert_eq!(
+        read(&in_pod("app", &of_pod), &[])
+            .unwrap()
+            .unwrap()
+            .wish
+            .amount,
+        OF_4_GIB
+    );
+}

@@ -1,0 +1,216 @@
+//! A container whose runtime loads the filter at its start, as crun does with `no_new_privs`: `late.c` plays it. Skips aloud
+//! without root or a C compiler.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, Stdio};
+
+use cards::grant::{self, Door};
+use cards::{CardGrant, ComputeTerms, DoorKind, DriverSpec, GpuUuid, Isolation};
+use serde_json::json;
+
+use super::*;
+
+/// Which filter the played runtime loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loads {
+    Ours,
+    OneThatAllowsEverything,
+    None,
+}
+
+fn a_grant() -> Grant {
+    Grant {
+        version: grant::VERSION,
+        key: ContainerKey::new("test", "c1").unwrap(),
+        driver: DriverSpec::Sim {
+            socket: "/nonexistent".into(),
+        },
+        driver_version: "570.195.03".to_owned(),
+        cards: vec![CardGrant {
+            uuid: GpuUuid::new("GPU-0").unwrap(),
+            minor: 0,
+            quota_bytes: 1 << 30,
+        }],
+        compute: ComputeTerms::default(),
+        backend: cards::Backend::Broker,
+        backend_reason: String::new(),
+        isolation: Isolation {
+            io_uring: IoUring::Allow,
+            ..Isolation::default()
+        },
+        door: Door {
+            kind: DoorKind::Runtime,
+            pid: 0,
+        },
+        bundle: None,
+        created_at_unix_ms: 0,
+    }
+}
+
+impl Loads {
+    /// As `struct sock_filter` lies in memory.
+    fn program(self) -> Vec<u8> {
+        let program = match self {
+            Self::Ours => verdict::filter::program(&host::filter_of(&a_grant()).unwrap()),
+            Self::OneThatAllowsEverything => vec![Insn {
+                code: 6,
+                jt: 0,
+                jf: 0,
+                k: 0x7fff_0000,
+            }],
+            Self::None => Vec::new(),
+        };
+        let bytes = |insn: &Insn| {
+            let [low, high] = insn.code.to_ne_bytes();
+            let [a, b, c, d] = insn.k.to_ne_bytes();
+            [low, high, insn.jt, insn.jf, a, b, c, d]
+        };
+        program.iter().flat_map(bytes).collect()
+    }
+}
+
+struct Scene {
+    folder: tempfile::TempDir,
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Scene {
+    /// `None`, said aloud, where nobody may trace.
+    fn new(loads: Loads) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: not root");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let control = UnixListener::bind(folder.path().join("control.sock")).unwrap();
+        // Ends with the test program.
+        std::thread::spawn(move || {
+            for connection in control.incoming() {
+                let mut connection = connection.unwrap();
+                let mut asked = BufReader::new(&connection);
+                asked.read_line(&mut String::new()).unwrap();
+                writeln!(connection, "{}", json!({"listeners": 1})).unwrap();
+            }
+        });
+        let (late, program) = (folder.path().join("late"), folder.path().join("program"));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/backend/filter/late.c");
+        let mut compiler = Command::new("cc");
+        match compiler.args([source, "-o"]).arg(&late).output() {
+            Ok(compiled) => assert!(compiled.status.success(), "{compiled:?}"),
+            Err(_absent) => {
+                println!("SKIP: no C compiler");
+                return None;
+            }
+        }
+        std::fs::write(&program, loads.program()).unwrap();
+        let mut child = Command::new(late)
+            .arg(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.ends_with("created\n") {
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "{line}");
+        }
+        Some(Self {
+            folder,
+            child,
+            said,
+        })
+    }
+
+    fn init(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    fn dir(&self) -> ContainerDir {
+        ContainerDir::at(self.folder.path())
+    }
+
+    /// Arms it and follows its start; says what came of that, and what the container said.
+    fn started(mut self, started: Started) -> (Result<(), Error>, String) {
+        let (dir, grant) = (self.dir(), a_grant());
+        hold(&dir, &grant, self.init()).unwrap();
+        assert!(is_loaded_at_start(&dir));
+        let watch = watch_start(&dir, &grant, self.init()).unwrap().unwrap();
+        if started == Started::Yes {
+            drop(self.child.stdin.take());
+        }
+        let found = watch.finish(started);
+        let mut said = String::new();
+        self.said.read_to_string(&mut said).unwrap();
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.success(), said.contains("it runs"), "{status}");
+        assert_eq!(
+            is_loaded_at_start(&dir),
+            found.is_err() || started == Started::No
+        );
+        (found, said)
+    }
+}
+
+#[test]
+fn a_filter_that_is_loaded_at_the_start_is_looked_at_before_the_program_runs() {
+    let Some(scene) = Scene::new(Loads::Ours) else {
+        return;
+    };
+    let (found, said) = scene.started(Started::Yes);
+    found.unwrap();
+    assert!(said.contains("it runs"), "{said}");
+}
+
+#[test]
+fn a_program_whose_filter_does_not_hold_never_runs() {
+    for loads in [Loads::OneThatAllowsEverything, Loads::None] {
+        let Some(scene) = Scene::new(loads) else {
+            return;
+        };
+        let (found, said) = scene.started(Started::Yes);
+        assert!(
+            matches!(found, Err(Error::FilterOpen { .. })),
+            "{loads:?}: {found:?}"
+        );
+        assert!(!said.contains("it runs"), "{loads:?}: {said}");
+    }
+}
+
+#[test]
+fn a_container_whose_start_has_failed_is_not_left_to_start_unseen() {
+    let Some(scene) = Scene::new(Loads::Ours) else {
+        return;
+    };
+    let (found, said) = scene.started(Started::No);
+    found.unwrap();
+    assert!(!said.contains("it runs"), "{said}");
+}
+
+#[test]
+fn without_no_new_privs_a_filter_is_there_before_the_start_or_never() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: not root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let dir = ContainerDir::at(folder.path());
+    let found = hold(&dir, &a_grant(), child.id().cast_signed());
+    assert!(
+        matches!(
+            found,
+            Err(Error::FilterOpen {
+                hole: effective::Hole::NoFilter
+            })
+        ),
+        "{found:?}"
+    );
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    // Nobody has held it: nobody may start it.
+    let refused = watch_start(&dir, &a_grant(), 1).unwrap_err();
+    assert!(matches!(refused, Error::NotArmed), "{refused}");
+}
