@@ -32,6 +32,7 @@ pub struct Cri {
     pub(super) handler: &'static str,
     image: Image,
     title: String,
+    version: (u32, u32),
     made: Mutex<BTreeMap<String, Made>>,
     all: Mutex<Vec<String>>,
     node: Node,
@@ -67,6 +68,7 @@ impl Cri {
             handler,
             image,
             title: below,
+            version: engines.containerd_version()?,
             made: Mutex::default(),
             all: Mutex::default(),
             node,
@@ -365,6 +367,12 @@ impl Engine for Cri {
         wait_until("CRI", LIMIT, || {
             Ok(self.crictl.crictl(&self.containerd, &["pods"])?.succeeded())
         })
+    }
+
+    fn reads_on_after_the_end(&self) -> bool {
+        // CRI of 1.6 stops reading at the end of the task, and loses on a busy machine what it has not read by then; under
+        // containerd's own shim as well.
+        self.version >= (1, 7)
     }
 
     fn pods(&mut self) -> Result<&mut Cri> {

@@ -199,6 +199,11 @@ pub trait Engine: Sync {
         None
     }
 
+    /// Whether all that a program has printed arrives when it ends at once.
+    fn reads_on_after_the_end(&self) -> bool {
+        true
+    }
+
     /// What serves pods.
     fn pods(&mut self) -> Result<&mut Cri> {
         Err(Lacks("it has no pods").into())
