@@ -353,6 +353,8 @@ fn what_the_admin_needs_of_the_runtime_is_not_taken_away() {
 fn many_at_once_leave_what_one_leaves() {
     let root = root();
     let root = root.path();
+    // As every host has it. Of folders above it that are not there nobody knows who made them once several runs did.
+    fs::create_dir_all(root.join("var/lib")).unwrap();
     let engines = ["containerd@2.1", "docker@28", "podman", "crio"];
     for round in 0..4 {
         let children: Vec<_> = engines
@@ -388,7 +390,7 @@ fn many_at_once_leave_what_one_leaves() {
             assert!(child.wait().unwrap().success());
         }
         assert!(
-            !root.join("etc").exists() && !root.join("var").exists(),
+            !root.join("etc").exists() && !root.join("var/lib/cgpu").exists(),
             "round {round}"
         );
     }

@@ -261,13 +261,23 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
             "dockerd {version} has no --validate (23.0 and later have)"
         )));
     }
+    // A flag and the file that say the same thing stop dockerd, so its own flags belong to the check.
+    let flags = if subject.root == Path::new("/") {
+        flags_of_the_daemon()
+    } else {
+        Vec::new()
+    };
     let validate = |tree: &Tree| {
         let stage = tempfile::tempdir().context("a folder for the check")?;
         let path = stage.path().join("daemon.json");
         let text = tree.get(plan::DAEMON_JSON).cloned().flatten();
         fs::write(&path, text.as_deref().unwrap_or("{}\n"))?;
         let mut command = with_own_folder(program);
-        command.args(["--validate", "--config-file"]).arg(&path);
+        command
+            .arg("--validate")
+            .args(&flags)
+            .arg("--config-file")
+            .arg(&path);
         let said = engine::run(&mut command)?;
         let shown = path.display().to_string();
         anyhow::Ok(
@@ -284,6 +294,43 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         )),
         Some(problem) => bail!("dockerd refuses the new configuration: {problem}"),
     }
+}
+
+/// The flags of the dockerd of this host that reads the file in its usual place; none where none runs.
+fn flags_of_the_daemon() -> Vec<String> {
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|process| own.is_some() && fs::read_link(process.path().join("ns/mnt")).ok() == own)
+        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
+        .find_map(|line| dockerd_flags(&line))
+        .unwrap_or_default()
+}
+
+/// The flags in a process's command line, if it is a dockerd with the usual file.
+fn dockerd_flags(line: &[u8]) -> Option<Vec<String>> {
+    let text = String::from_utf8(line.to_vec()).ok()?;
+    let mut words = text.trim_end_matches('\0').split('\0');
+    if words.next()?.rsplit('/').next() != Some("dockerd") {
+        return None;
+    }
+    let mut flags = Vec::new();
+    while let Some(word) = words.next() {
+        let file = match word.strip_prefix("--config-file") {
+            Some("") => words.next(),
+            Some(value) => value.strip_prefix('='),
+            None => {
+                flags.push(word.to_owned());
+                continue;
+            }
+        };
+        if file != Some(plan::DAEMON_JSON) {
+            return None;
+        }
+    }
+    Some(flags)
 }
 
 fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
@@ -436,5 +483,25 @@ mod tests {
         let after = json!({"a": {"pause": "other", "deep": {"n": 1, "more": 2}}});
         losses(&before, &after, &mut Vec::new(), &mut lost);
         assert_eq!(lost, ["a.pause", "gone"]);
+    }
+
+    #[test]
+    fn only_a_dockerd_of_the_usual_file_says_with_which_flags_it_is_checked() {
+        let line = |words: &[&str]| format!("{}\0", words.join("\0")).into_bytes();
+        let flags = dockerd_flags(&line(&["/usr/bin/dockerd", "-H", "fd://", "--debug"]));
+        assert_eq!(flags.unwrap(), ["-H", "fd://", "--debug"]);
+        let usual = [
+            "dockerd",
+            "--config-file=/etc/docker/daemon.json",
+            "--debug",
+        ];
+        assert_eq!(dockerd_flags(&line(&usual)).unwrap(), ["--debug"]);
+        for other in [
+            &["dockerd", "--config-file", "/tmp/other.json"][..],
+            &["containerd", "--debug"],
+            &["", "dockerd"],
+        ] {
+            assert_eq!(dockerd_flags(&line(other)), None, "{other:?}");
+        }
     }
 }

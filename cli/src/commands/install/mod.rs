@@ -211,8 +211,9 @@ fn act(
 /// Where nothing is installed nothing of ours stays, the lock included.
 fn tidy(site: &Site, writer: &Writer<'_>, made: &[PathBuf]) -> anyhow::Result<()> {
     let mut journal = Journal::read(&site.state())?;
-    if journal.files.is_empty() {
-        journal.folders.extend(made.iter().cloned());
+    let known = journal.folders.len();
+    transaction::note_folders(&mut journal, made);
+    if journal.files.is_empty() || journal.folders.len() > known {
         transaction::settle(site, writer, journal)?;
     }
     Ok(())

@@ -414,6 +414,13 @@ pub(super) fn lock(site: &Site, writer: &Writer<'_>) -> anyhow::Result<(Lock, Ve
             other => other?,
         }
         if let Some(lock) = Lock::take(&state)? {
+            // Folders that went between the look and the making were made here as well.
+            for folder in writer.folders_made() {
+                if !made.contains(&folder) {
+                    made.push(folder);
+                }
+            }
+            made.sort();
             return Ok((lock, made));
         }
     }
@@ -480,7 +487,7 @@ pub(super) fn apply(
     settle(site, writer, next)
 }
 
-fn note_folders(journal: &mut Journal, folders: &[PathBuf]) {
+pub(super) fn note_folders(journal: &mut Journal, folders: &[PathBuf]) {
     for folder in folders {
         if !journal.folders.contains(folder) {
             journal.folders.push(folder.clone());
