@@ -150,7 +150,7 @@ impl Scene {
         let reaper = world().1.clone();
         let gpu = Arc::new(gpu);
         let (sender, events) = mpsc::unbounded_channel();
-        let supervisor = Supervisor::new(NAMESPACE.into(), reaper, Arc::clone(&gpu) as _, sender);
+        let supervisor = Supervisor::new(NAMESPACE.clone(), reaper, Arc::clone(&gpu) as _, sender);
         Self {
             dir: tempfile::tempdir().expect("a temporary folder"),
             task: TaskService::new(Arc::new(supervisor), Arc::new(Notify::new())),

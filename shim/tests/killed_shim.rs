@@ -98,7 +98,7 @@ impl Scene {
         let mut command = Command::new(SHIM);
         command.args([
             "-namespace",
-            NAMESPACE,
+            &NAMESPACE,
             "-address",
             &containerd,
             "-id",
@@ -199,7 +199,7 @@ async fn killed_at(id: &'static str, moment: Moment) {
         .dir
         .path()
         .join("state/vgpus")
-        .join(NAMESPACE)
+        .join(NAMESPACE.as_str())
         .join(id);
     fs::create_dir_all(&share).expect("a share");
     fs::set_permissions(

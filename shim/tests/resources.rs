@@ -42,7 +42,7 @@ impl Shim {
         let address = dir.path().join("containerd.sock").display().to_string();
         let mut command = Command::new(SHIM);
         command
-            .args(["-namespace", NAMESPACE, "-address", &address])
+            .args(["-namespace", &NAMESPACE, "-address", &address])
             .args(["-publish-binary", "/x", "-id", id, "start"])
             .env_remove("TTRPC_ADDRESS")
             .current_dir(&bundle)

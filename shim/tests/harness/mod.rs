@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use serde_json::json;
 
-pub(crate) const NAMESPACE: &str = "cgpu-shim-test";
+/// Of this process alone: another run of the same test, or what is left of one, has containers of the same names.
+pub(crate) static NAMESPACE: LazyLock<String> =
+    LazyLock::new(|| format!("cgpu-shim-test-{}", std::process::id()));
 const BUSYBOX: &str = "/bin/busybox";
 
 /// Says why a test cannot run here.
@@ -79,5 +82,7 @@ pub(crate) fn process(args: &[&str], terminal: bool) -> serde_json::Value {
 
 /// runc's own directory of the container.
 pub(crate) fn runc_state(id: &str) -> PathBuf {
-    Path::new("/run/containerd/runc").join(NAMESPACE).join(id)
+    Path::new("/run/containerd/runc")
+        .join(NAMESPACE.as_str())
+        .join(id)
 }

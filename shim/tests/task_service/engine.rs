@@ -114,7 +114,7 @@ impl Engine {
     pub(crate) fn start_command(&self, id: &str) -> Command {
         let containerd = self.path("containerd.sock").display().to_string();
         let mut command = Command::new(SHIM);
-        command.args(["-namespace", NAMESPACE, "-address", &containerd]);
+        command.args(["-namespace", &NAMESPACE, "-address", &containerd]);
         command.args(["-publish-binary", "/x", "-id", id, "start"]);
         command
             .env("TTRPC_ADDRESS", self.path("events.sock"))

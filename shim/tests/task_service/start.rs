@@ -73,7 +73,7 @@ async fn parameters_on_standard_input_are_enough_and_are_answered_in_kind() {
     let sockets = engine.path("s");
     let params = BootstrapParams {
         instance_id: id.into(),
-        namespace: NAMESPACE.into(),
+        namespace: NAMESPACE.clone(),
         containerd_grpc_address: engine.path("containerd.sock").display().to_string(),
         containerd_ttrpc_address: engine.path("events.sock").display().to_string(),
         socket_dir: Some(sockets.display().to_string()),

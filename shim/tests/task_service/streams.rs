@@ -10,7 +10,7 @@ use containerd_shim_protos::shim_async::TaskClient;
 use ttrpc::Code;
 
 use crate::engine::*;
-use crate::harness::need_runc;
+use crate::harness::{NAMESPACE, need_runc};
 use crate::refusal::code;
 
 async fn close_stdin(task: &TaskClient, id: &str, exec: &str) {
@@ -106,7 +106,8 @@ async fn a_logging_program_has_all_output_and_has_ended_when_delete_answers() {
         (read("err").as_str(), read("done").as_str()),
         ("bad\n", "done\n")
     );
-    assert_eq!(read("called"), "cgpu-shim-test logged --to x y flag\n");
+    let called = format!("{} logged --to x y flag\n", *NAMESPACE);
+    assert_eq!(read("called"), called);
     assert!(!alive(&folder));
     shutdown(&task, &socket).await;
 }
@@ -127,7 +128,7 @@ async fn an_exec_has_a_logging_program_of_its_own_with_or_without_a_terminal() {
         assert_eq!(run_exec(&task, id, exec, "echo hello", io).await, 0);
         let read = |name| fs::read_to_string(folder.join(name)).expect(name);
         assert_eq!(read("out"), text);
-        assert_eq!(read("called"), format!("cgpu-shim-test {exec} \n"));
+        assert_eq!(read("called"), format!("{} {exec} \n", *NAMESPACE));
         assert!(!alive(&folder));
     }
     // Faults are told before anything runs.
