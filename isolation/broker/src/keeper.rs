@@ -176,7 +176,7 @@ impl Keeper {
             failures: 0,
             start_at: Some(Instant::now()),
             has_served: false,
-            first_listener: FirstListener::of(grant.door.kind),
+            first_listener: FirstListener::of(&grant.door),
             paused_at: None,
             is_ready: false,
         })

@@ -351,7 +351,7 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 pub struct Door {
     /// Which kind of program.
     pub kind: DoorKind,
-    /// Its process, for people who look; the lock says whether it lives.
+    /// Its process, for people who look; the lock says whether it lives. Of a hook, the engine that called it.
     pub pid: u32,
 }
 

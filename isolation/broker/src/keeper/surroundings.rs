@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, CapsHashSet};
-use cards::{DoorKind, Grant};
+use cards::{Door, DoorKind, Grant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::AcceptConn;
@@ -41,24 +41,24 @@ impl Abandonment {
 /// listener is then in the socket, and so with the keeper by its next look, or it will never come.
 #[derive(Debug)]
 pub(super) struct FirstListener {
-    patience: Duration,
+    /// Of a hook; its number may be another process's by now, and is then waited for in vain.
+    engine: Option<u32>,
     door_gone_at: Option<Instant>,
+    all_gone_at: Option<Instant>,
 }
 
 /// An engine that has called its hooks creates the container within a second.
-const HOOKED_ENGINE: Duration = Duration::from_secs(60);
+const ENGINE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// More than the time between two looks.
-const KILLED_DOOR: Duration = Duration::from_secs(2);
+const GONE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl FirstListener {
-    pub(super) fn of(door: DoorKind) -> Self {
+    pub(super) fn of(door: &Door) -> Self {
         Self {
-            patience: match door {
-                DoorKind::Hook => HOOKED_ENGINE,
-                DoorKind::Shim | DoorKind::Runtime | DoorKind::Run => KILLED_DOOR,
-            },
+            engine: (door.kind == DoorKind::Hook).then_some(door.pid),
             door_gone_at: None,
+            all_gone_at: None,
         }
     }
 
@@ -66,10 +66,16 @@ impl FirstListener {
     pub(super) fn is_hopeless(&mut self, dir: &Path, now: Instant) -> bool {
         if !door_is_gone(dir) {
             self.door_gone_at = None;
+            self.all_gone_at = None;
             return false;
         }
-        let gone_at = *self.door_gone_at.get_or_insert(now);
-        now.duration_since(gone_at) >= self.patience
+        let door_gone_at = *self.door_gone_at.get_or_insert(now);
+        let engine = self.engine.map(|pid| format!("/proc/{pid}"));
+        if engine.is_some_and(|process| Path::new(&process).exists()) {
+            self.all_gone_at = None;
+            return now.duration_since(door_gone_at) >= ENGINE_PATIENCE;
+        }
+        now.duration_since(*self.all_gone_at.get_or_insert(now)) >= GONE_PATIENCE
     }
 }
 
@@ -177,24 +183,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_door_that_ended_without_a_listener_is_waited_for_as_long_as_its_kind_may_take() {
+    fn a_door_that_ended_without_a_listener_is_waited_for_as_long_as_its_engine_may_take() {
         let dir = tempfile::tempdir().unwrap();
         let door = File::create(dir.path().join("door.lock")).unwrap();
         sys::lock::exclusive(&door).unwrap();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let (mut killed, mut hook) = (
-            FirstListener::of(DoorKind::Runtime),
-            FirstListener::of(DoorKind::Hook),
-        );
+        let mut engine = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let of = |kind, pid| FirstListener::of(&Door { kind, pid });
+        let mut killed = of(DoorKind::Runtime, engine.id());
+        let mut hook = of(DoorKind::Hook, engine.id());
+        let mut alone = of(DoorKind::Hook, engine.id());
         assert!(!killed.is_hopeless(dir.path(), after(100)));
         // Closed alone it stays held: a process that another test is starting may share the open file.
         std::fs::remove_file(dir.path().join("door.lock")).unwrap();
         assert!(!killed.is_hopeless(dir.path(), after(101)));
-        assert!(!hook.is_hopeless(dir.path(), after(101)));
         assert!(killed.is_hopeless(dir.path(), after(103)));
+        assert!(!hook.is_hopeless(dir.path(), after(101)));
         assert!(!hook.is_hopeless(dir.path(), after(160)));
         assert!(hook.is_hopeless(dir.path(), after(161)));
+        assert!(!alone.is_hopeless(dir.path(), after(101)));
+        engine.kill().unwrap();
+        engine.wait().unwrap();
+        assert!(!alone.is_hopeless(dir.path(), after(110)));
+        assert!(alone.is_hopeless(dir.path(), after(112)));
         drop(door);
     }
 }
