@@ -254,6 +254,8 @@ chosen = ["{}"]
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", self.folder.join("home"))
             .env("TMPDIR", self.folder.join("temporary"))
+            // podman 5 says at each call that control groups of version 1 will go.
+            .env("PODMAN_IGNORE_CGROUPSV1_WARNING", "1")
             .env("CONTAINERS_CONF", self.folder.join("containers.conf"))
             .env("CONTAINERS_STORAGE_CONF", self.folder.join("storage.conf"));
         command
