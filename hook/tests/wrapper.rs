@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -36,6 +36,10 @@ fn play_broker() {
         for connection in control.incoming() {
             let count = taken.lock().unwrap().len();
             let mut connection = connection.unwrap();
+            // A connection that is closed with something unread ends in an error for who has written it.
+            BufReader::new(&connection)
+                .read_line(&mut String::new())
+                .unwrap();
             writeln!(connection, "{}", json!({ "listeners": count })).unwrap();
         }
     });

@@ -543,6 +543,23 @@ fn the_filter_in_force_is_found_to_hold_under_every_kind_of_profile() {
     assert_eq!(found, NOTIFIES, "mmap is the broker's still");
 }
 
+/// The default profiles of docker 20.10, 26 and 28, as they came to runc.
+#[test]
+fn the_filter_in_force_holds_under_docker_s_own_profiles() {
+    let Some(host) = Host::find() else { return };
+    for name in ["docker-20.10", "docker-26.1", "docker-28.5"] {
+        let path = format!("{}/tests/specs/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        let spec: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let profile = spec["linux"]["seccomp"].clone();
+        assert!(profile["syscalls"].as_array().unwrap().len() > 5, "{name}");
+        for privileges in [Privileges::Any, Privileges::NoNew] {
+            let id = format!("{name}-{privileges:?}").to_lowercase();
+            let found = host.judged(&id, Some(profile.clone()), privileges, |_| {});
+            assert_eq!(found, NOTIFIES, "{id}");
+        }
+    }
+}
+
 /// What a runtime could make of our profile: each is let through without a word by runc and libseccomp.
 #[test]
 fn a_filter_that_does_not_hold_is_found_out() {
