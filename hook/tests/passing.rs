@@ -6,11 +6,12 @@ mod played;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
-use self::played::{Host, features, slice, text};
+use self::played::{Host, features, slice};
 
 /// Not a test: see [`played`].
 #[test]
@@ -26,6 +27,17 @@ fn wrapper(host: &Host, words: &[&str]) -> Output {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// All of a file, if it is there.
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn edit_config(host: &Host, from: &str, to: &str) {
+    let config = text(&host.path("cgpu.toml"));
+    assert!(config.contains(from), "{config}");
+    host.configure(&config.replace(from, to));
 }
 
 /// Says how it was called into files of the host: words, environment, open descriptors, its own pid. Not of what the wrapper
@@ -203,7 +215,7 @@ fn what_a_checkpoint_cannot_hold_is_refused() {
     telling(&host);
     let plain = host.bundle("plain", json!({}));
     let asks = host.bundle("asks", slice());
-    let restore = |bundle: &std::path::Path| {
+    let restore = |bundle: &Path| {
         wrapper(
             &host,
             &[
@@ -247,11 +259,11 @@ fn a_runtime_that_is_not_the_administrator_s_alone_is_refused_with_the_reason() 
     assert!(wrapper(&host, &["--version"]).status.success());
 
     let named = runtime.to_str().unwrap().to_owned();
-    host.edit_config(&named, "runc");
+    edit_config(&host, &named, "runc");
     assert!(said(&wrapper(&host, &["--version"])).contains("an absolute path"));
-    host.edit_config("runc = \"runc\"", &format!("runc = \"{WRAPPER}\""));
+    edit_config(&host, "runc = \"runc\"", &format!("runc = \"{WRAPPER}\""));
     assert!(said(&wrapper(&host, &["--version"])).contains("is cgpu-runtime itself"));
-    host.edit_config(WRAPPER, "/no/such/runtime");
+    edit_config(&host, WRAPPER, "/no/such/runtime");
     let refused = wrapper(&host, &["--version"]);
     assert!(
         said(&refused).contains("/no/such/runtime"),
@@ -273,7 +285,7 @@ fn a_runtime_named_crun_is_read_as_crun_reads_its_words() {
     // Go's parser has no such option: the container is not understood, and runs by nobody.
     assert!(said(&wrapper(&host, &["create", &attached, "c1"])).contains("unknown option"));
     let named = host.path("runtime");
-    host.edit_config(named.to_str().unwrap(), crun.to_str().unwrap());
+    edit_config(&host, named.to_str().unwrap(), crun.to_str().unwrap());
     let refused = wrapper(
         &host,
         &["--cgroup-manager=cgroupfs", "create", &attached, "c1"],

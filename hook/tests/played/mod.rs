@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use cards::lock::FileLock;
@@ -90,14 +90,8 @@ impl Host {
         self.dir.path().join(name)
     }
 
-    fn configure(&self, text: &str) {
+    pub(crate) fn configure(&self, text: &str) {
         fs::write(self.path("cgpu.toml"), text).unwrap();
-    }
-
-    pub(crate) fn edit_config(&self, from: &str, to: &str) {
-        let text = fs::read_to_string(self.path("cgpu.toml")).unwrap();
-        assert!(text.contains(from), "{text}");
-        self.configure(&text.replace(from, to));
     }
 
     /// Written by another process: one that this one starts meanwhile would hold it open, and it could not be run.
@@ -168,9 +162,4 @@ pub(crate) const ID: &str = "d194c488155e11a710462b409db425778947bcd3d939c1eb085
 /// A vGPU of 4 GiB.
 pub(crate) fn slice() -> Value {
     json!({"cgpu.io/memory": "4Gi"})
-}
-
-/// All of a file, if it is there.
-pub(crate) fn text(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
 }
