@@ -77,7 +77,6 @@ async fn soak(id: &'static str, execs: usize, may_grow_kib: u64) {
         "after 20 execs:  {} KiB resident, {twenty:?}",
         twenty.rss_kib
     );
-    // The promise is for a release build, whose code is smaller; what is private is data.
     assert!(twenty.private_kib <= 5 * 1024, "{twenty:?}");
     run(20, 100).await;
     settled("idle after warming up").await;
