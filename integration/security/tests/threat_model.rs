@@ -64,7 +64,7 @@ fn functions(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
 #[test]
 fn every_named_test_exists() -> Result<()> {
     let mut found = BTreeSet::new();
-    for part in ["integration", "isolation", "cli"] {
+    for part in ["integration", "isolation", "cli", "hook", "shim"] {
         functions(&repository().join(part), &mut found)?;
     }
     for row in rows()? {
