@@ -130,7 +130,7 @@ pub const ROWS: &[Row] = {
         row(Podman, Host, HostRunc, Hook),
         row(Podman, Trixie, HostRunc, Wrapper),
         row(Podman, Trixie, NewerRunc, Hook),
-        row(Podman, Host, HostCrun, Wrapper),
+        row(Podman, Trixie, NewerCrun, Wrapper),
     ]
 };
 

@@ -1,8 +1,11 @@
 //! The cells as docs/engines.md.
 
+use std::path::Path;
+
 use integration::matrix::{Family, LEAVES_NOTHING, ROWS, Row, checks, checks_of};
 
 use super::record::{Outcome, Record};
+use crate::machine;
 
 const HEAD: &str = "\
 # Engines
@@ -24,9 +27,29 @@ const FAMILIES: [Family; 5] = [
     Family::Podman,
 ];
 
+/// What is in no row, and why.
+const LEFT_OUT: &str = "\
+\n## Not asked
+
+- Control groups driven by systemd: every row has the `cgroupfs` driver.
+- CRI-O, and Kubernetes with a kubelet: crictl plays the kubelet's part.
+- containerd 2.2 and later, which are in no release of Debian yet; its way to start a shim is a test of the shim's own.
+- Restart policies and probes of pods: they are the kubelet's.
+- A real card: every quota here is one of a simulated card.
+";
+
 /// The whole file.
 pub(super) fn of(records: &[Record]) -> String {
     let mut text = HEAD.to_owned();
+    text.push_str(&format!(
+        "\nLast run: {}, control groups of version {}.\n",
+        machine::describe(),
+        if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            "2"
+        } else {
+            "1"
+        },
+    ));
     for family in FAMILIES {
         text.push_str(&table(family, records));
     }
@@ -37,6 +60,7 @@ pub(super) fn of(records: &[Record]) -> String {
     text.push_str(&format!(
         "- **{LEAVES_NOTHING}**: no process, mount, control group, shim socket, runc state or grant of the row is left at its end\n"
     ));
+    text.push_str(LEFT_OUT);
     text
 }
 
