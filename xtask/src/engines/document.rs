@@ -13,7 +13,7 @@ const HEAD: &str = "\
 Written by `cargo xtask engines`, which starts every engine privately from distribution packages, asks the checks below of each,
 and leaves nothing on the machine. Edit the checks, not this file.
 
-`ok`: it held. `-`: the engine's client has no word for it, or this machine cannot do it; the notes say which. `FAILED`: it did not hold.
+`ok`: it held. `-`: the engine's client has no word for it, or this machine cannot do it; the notes say which. `FAILED`: it did not hold. Blank: not asked yet.
 Doors: *shim by type* is `io.containerd.cgpu.v2`; *shim by configuration* is `runtime_path` of a CRI handler or `runtimeType` in docker's
 `daemon.json`; *wrapper* is `cgpu-runtime` in the place of runc, below containerd's own shim;
 *hook* is `cgpu-hook` at podman's `precreate`.
