@@ -1,6 +1,7 @@
 //! What copies for one process while it lives, and what is asked of it meanwhile.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,10 @@ const DRAIN_WAIT: Duration = Duration::from_secs(5);
 /// How long Delete waits for an engine that reads nothing at all.
 const STALL_WAIT: Duration = Duration::from_secs(5);
 
+/// How long it waits for bytes that stay in a FIFO, and how often it looks: nothing tells of it.
+const TAKEN_WAIT: Duration = Duration::from_secs(1);
+const TAKEN_POLL: Duration = Duration::from_millis(2);
+
 /// How long it waits for one that reads slowly.
 const SLOW_WAIT: Duration = Duration::from_secs(60);
 
@@ -31,6 +36,7 @@ pub(in crate::runtime) struct Copying {
     delivered: Vec<watch::Receiver<Delivery>>,
     terminal: Option<Arc<End>>,
     logger: Mutex<Option<Running>>,
+    fifos: Vec<Arc<OwnedFd>>,
 }
 
 impl Copying {
@@ -45,6 +51,7 @@ impl Copying {
             delivered: Vec::new(),
             terminal: None,
             logger: Mutex::new(logger),
+            fifos: Vec::new(),
         }
     }
 
@@ -62,6 +69,7 @@ impl Copying {
     pub(super) fn drain_into(&mut self, from: Arc<End>, sink: Sink) {
         let (sender, receiver) = watch::channel(Delivery::default());
         self.delivered.push(receiver);
+        self.fifos.extend(sink.kept());
         let drained = tokio::spawn(drain(from, sink, self.ended.subscribe(), sender));
         self.drains
             .get_mut()
@@ -103,6 +111,7 @@ impl Copying {
                     }
                 }
             }
+            self.taken().await;
         };
         drop(tokio::time::timeout(SLOW_WAIT, all).await);
         let logger = self
@@ -119,6 +128,24 @@ impl Copying {
             drop(drained.await);
         }
         logger.end().await;
+    }
+
+    /// Waits until readers have taken what is in their FIFOs: containerd's client closes them at Delete's answer. One that
+    /// takes nothing for [`TAKEN_WAIT`] is not waited for.
+    async fn taken(&self) {
+        let left = || -> u64 {
+            let unread = |fifo: &Arc<OwnedFd>| rustix::io::ioctl_fionread(fifo).unwrap_or(0);
+            self.fifos.iter().map(unread).sum()
+        };
+        let (mut before, mut since) = (left(), tokio::time::Instant::now());
+        while before > 0 && since.elapsed() < TAKEN_WAIT {
+            tokio::time::sleep(TAKEN_POLL).await;
+            let now = left();
+            if now < before {
+                since = tokio::time::Instant::now();
+            }
+            before = now;
+        }
     }
 
     /// The engine will write no more input.

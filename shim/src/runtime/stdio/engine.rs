@@ -28,7 +28,7 @@ pub(super) enum Sink {
     /// The write end, and the read end that keeps it alive while the engine restarts.
     Fifo {
         write: End,
-        _keep: OwnedFd,
+        keep: Arc<OwnedFd>,
     },
     File(tokio::fs::File),
     /// What a logging program reads.
@@ -87,8 +87,16 @@ impl Sink {
         let keep = open_fifo(&path, OpenOptions::new().read(true)).map_err(file("open", &path))?;
         Ok(Self::Fifo {
             write: End::new(write)?,
-            _keep: keep,
+            keep: Arc::new(keep),
         })
+    }
+
+    /// A FIFO's read end, by which is seen what its reader has not taken yet.
+    pub(super) fn kept(&self) -> Option<Arc<OwnedFd>> {
+        match self {
+            Self::Fifo { keep, .. } => Some(Arc::clone(keep)),
+            Self::File(_) | Self::Program(_) | Self::Nowhere => None,
+        }
     }
 
     /// Delivers the bytes.
