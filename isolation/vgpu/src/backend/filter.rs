@@ -39,8 +39,10 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// were not enough now and then where thirty processes waited for two CPUs.
 const LISTENER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two questions to the broker, which cannot tell of a listener by itself.
-const LISTENER_TICK: Duration = Duration::from_millis(1);
+/// Between the first two questions to the broker, which cannot tell of a listener by itself. Each pause is twice the one before, up to
+/// [`LONGEST_PAUSE`]: many doors that ask at once must not take the time in which their brokers would answer.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
 /// What is noted of a container's filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +107,7 @@ fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Insn>]) -> Result<()
 /// The runtime has sent the listener; the broker takes it in its own time.
 fn await_listener(control: &Path) -> Result<(), Error> {
     let deadline = Instant::now() + LISTENER_PATIENCE;
+    let mut pause = FIRST_PAUSE;
     loop {
         let status = control::status(control);
         let listeners = status.and_then(|status| status.get("listeners")?.as_u64());
@@ -114,7 +117,8 @@ fn await_listener(control: &Path) -> Result<(), Error> {
         if Instant::now() >= deadline {
             return Err(Error::NoListener);
         }
-        std::thread::sleep(LISTENER_TICK);
+        std::thread::sleep(pause);
+        pause = LONGEST_PAUSE.min(pause * 2);
     }
 }
 
