@@ -31,6 +31,7 @@ pub mod keeper;
 pub mod link;
 pub mod managed;
 pub mod order;
+mod parting;
 pub mod peers;
 pub mod reaper;
 pub mod replay;

@@ -23,6 +23,7 @@ use crate::files::OpenFile;
 use crate::holders::{Look, without_holder};
 use crate::link::Stored;
 use crate::managed::Occasion;
+use crate::parting;
 use crate::state::Op;
 
 /// Looking is not repeated within this time of the last look, unless a process has exited since.
@@ -168,9 +169,12 @@ impl Reaper {
     }
 }
 
-/// Order matters: the duplicates close and the driver lets the memory go before the ledger says that there is room. The last
+/// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is room. The last
 /// duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
 fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
+    if let Some(file) = &file {
+        parting::free_all(container, file);
+    }
     let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
     if let Err(error) = container.keeper.release(vec![Stored::File(id, kind)]) {
         tracing::error!(error = %error, "the keeper was not told of a closed file");

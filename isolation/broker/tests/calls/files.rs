@@ -14,6 +14,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("files::close_releases", close_releases),
     ("files::exit_releases", exit_releases),
     (
+        "files::what_a_closed_file_held_is_freed_though_another_has_it_open",
+        what_a_closed_file_held_is_freed,
+    ),
+    (
         "files::a_duplicate_is_the_same_file",
         a_duplicate_is_the_same_file,
     ),
@@ -76,6 +80,42 @@ fn close_releases() {
     });
     stage.assert_exact(0);
     assert_eq!(stage.fake.closed.load(Ordering::SeqCst), 1);
+}
+
+/// A real driver would keep it for whoever else has the file open, and nobody would be charged for it.
+fn what_a_closed_file_held_is_freed() {
+    const FREE: u32 = 0xc010_4629;
+    const UVM_INITIALIZE: u32 = 0x3000_0001;
+    const UVM_UNREGISTER_GPU: u32 = 38;
+    for is_bound in [true, false] {
+        let stage = Stage::new(4 * MIB);
+        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&stage);
+        assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
+        let uvm = tenant.open(&stage.path("nvidia-uvm"));
+        // A file is known from its first call on, whatever becomes of that.
+        let _known = tenant.call(uvm, UVM_INITIALIZE, &[0; 16], &[]);
+        let before = stage.fake.seen().len();
+        tenant.close(uvm);
+        tenant.close(fd);
+        beat_until(&stage, "both files are given up", || {
+            stage.fake.closed.load(Ordering::SeqCst) == 2
+        });
+        stage.assert_exact(0);
+        let seen = stage.fake.seen();
+        let mut freed: Vec<_> = seen[before..]
+            .iter()
+            .map(|call| (call.cmd, call.segments[0].clone()))
+            .collect();
+        freed.sort_unstable();
+        let mut whole_client = vec![0; 16];
+        put_u32(&mut whole_client, 0, client);
+        put_u32(&mut whole_client, 8, client);
+        let mut card = stage.container.account.slots()[0].uuid_bytes.to_vec();
+        card.resize(20, 0);
+        let expected = [(UVM_UNREGISTER_GPU, card), (FREE, whole_client)];
+        assert_eq!(freed, if is_bound { &expected[..] } else { &[] });
+    }
 }
 
 fn exit_releases() {

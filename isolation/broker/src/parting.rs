@@ -1,0 +1,92 @@
+//! What a driver file holds, given back before the file is given up.
+//!
+//! A real driver frees what a file holds when *nobody* has the file open any more: nobody of another container either, to whom a
+//! tenant may have handed it. Holders are looked for in the broker's own container alone ([`crate::holders`]), so what the ledger is about
+//! to give back is freed first, by the calls with which a program would end: every root client of a control file, and in a UVM
+//! address space every card, whose pages are moved to the host and whose mappings end with the memory that they hold.
+//!
+//! Not reached: what was exported *into* a file, for which the driver has no call, and everything in compat mode, where a client obeys
+//! its own process alone.
+//!
+//! Sources: `Nv04Free` takes a client's own handle as the object (rmapi/deprecated); `uvm_va_space_unregister_gpu` takes the address
+//! space's own mm, or the caller's, so that any process may ask it.
+
+use std::os::fd::AsFd;
+
+use driver::{Binding, Call, Caller, FileKind, FileRef, Segment, Ticket};
+use nvabi::bytes::{put, put_u32};
+use nvabi::layout::nvos00;
+use nvabi::{escape, uvm};
+
+use crate::container::Container;
+use crate::files::OpenFile;
+
+/// Has the driver free what a file holds that its container has closed. What cannot be freed ends with the file, as far as nobody
+/// else has it open.
+pub(crate) fn free_all(container: &Container, file: &OpenFile) {
+    if container.driver.binding() != Binding::Executor {
+        return;
+    }
+    let release = container.release;
+    match file.kind {
+        FileKind::Ctl => {
+            for (client, process) in clients_of(container, file) {
+                let mut arg = zeroed(escape::NV_ESC_RM_FREE.size.of(release));
+                put_u32(&mut arg, nvos00::H_ROOT, client);
+                put_u32(&mut arg, nvos00::H_OLD, client);
+                let cmd = escape::NV_ESC_RM_FREE.cmd(release);
+                call(container, file, process, (cmd, arg));
+            }
+        }
+        FileKind::Uvm => {
+            for card in container.account.slots() {
+                // The struct begins with the card's UUID.
+                let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));
+                put(&mut arg, 0, &card.uuid_bytes);
+                call(container, file, 0, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
+            }
+        }
+        FileKind::Card { .. } | FileKind::UvmTools => {}
+    }
+}
+
+fn zeroed(bytes: u32) -> Vec<u8> {
+    vec![0; usize::try_from(bytes).unwrap_or_default()]
+}
+
+/// Root clients that were made by a file, each with the process that made it.
+fn clients_of(container: &Container, file: &OpenFile) -> Vec<(u32, i32)> {
+    let state = container.journal.change();
+    let clients = state.ledger.clients();
+    clients
+        .filter(|(_, of, _)| of.0 == file.id.0)
+        .map(|(client, _, process)| (client.0, process.0))
+        .collect()
+}
+
+fn call(container: &Container, file: &OpenFile, process: i32, (cmd, arg): (u32, Vec<u8>)) {
+    let mut call = Call {
+        cmd,
+        segments: vec![Segment {
+            address: 0,
+            link: None,
+            bytes: arg,
+        }],
+        fds: Vec::new(),
+    };
+    let target = FileRef {
+        id: file.id,
+        kind: file.kind,
+        fd: file.fd.as_fd(),
+    };
+    let caller = Caller {
+        tgid: process,
+        tid: process,
+    };
+    let done = container
+        .driver
+        .execute(target, caller, Ticket::UNREMEMBERED, &mut call);
+    if let Err(error) = done {
+        tracing::warn!(cmd, %error, "what a closed file held was not freed");
+    }
+}
