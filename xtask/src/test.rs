@@ -1,7 +1,7 @@
 //! `cargo xtask test`: format, lints, and every test of the workspace.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -55,6 +55,45 @@ impl Counts {
             failed: number("failed")?,
             ignored: number("ignored")?,
         })
+    }
+}
+
+/// What the runner says, line by line. What passing tests have printed is read for their skips, and not shown.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Between `successes:` and the next heading.
+    of_passing: bool,
+    /// Whose output it is.
+    test: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Read {
+    is_shown: bool,
+    /// With the name of the test that skipped.
+    skip: Option<String>,
+}
+
+impl Reader {
+    fn read(&mut self, line: &str) -> Read {
+        if line == "successes:" {
+            self.of_passing = true;
+        } else if line == "failures:" || line.starts_with("test result: ") {
+            *self = Self::default();
+        } else if let Some(test) = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
+            self.test = Some(test.to_owned());
+        }
+        let skip = line.strip_prefix("SKIP: ").map(|reason| match &self.test {
+            Some(test) if !reason.contains(test.as_str()) => format!("SKIP: {test}: {reason}"),
+            _ => line.to_owned(),
+        });
+        Read {
+            is_shown: !self.of_passing,
+            skip,
+        }
     }
 }
 
@@ -176,7 +215,7 @@ fn tests(
     }
     command
         // Two at a time: each starts daemons of its own.
-        .args(["--", "--test-threads=2"])
+        .args(["--", "--test-threads=2", "--show-output"])
         .env("CGPU_SKIPS", skips)
         .env("RUST_BACKTRACE", "0");
     let mut child = command
@@ -186,9 +225,16 @@ fn tests(
         .with_context(|| format!("starting `{}`", line(command)))?;
     let out = child.stdout.take().context("standard output is a pipe")?;
     let mut seen = Counts::default();
+    let mut reader = Reader::default();
     for said in BufReader::new(out).lines() {
         let said = said?;
-        println!("{said}");
+        let read = reader.read(&said);
+        if read.is_shown {
+            println!("{said}");
+        }
+        if let Some(skip) = read.skip {
+            writeln!(OpenOptions::new().append(true).open(skips)?, "{skip}")?;
+        }
         if let Some(one) = Counts::of_line(&said) {
             seen.add(one);
         }
@@ -209,6 +255,46 @@ fn tests(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn skips_of_passing_tests_are_counted_and_their_output_is_not_shown() {
+        let said = [
+            ("test one ... ok", true, None),
+            ("SKIP: not root", true, Some("SKIP: not root")),
+            ("successes:", false, None),
+            ("---- part::one stdout ----", false, None),
+            ("  a note", false, None),
+            (
+                "SKIP: no loop devices",
+                false,
+                Some("SKIP: part::one: no loop devices"),
+            ),
+            ("---- two stdout ----", false, None),
+            (
+                "SKIP: two: needs root",
+                false,
+                Some("SKIP: two: needs root"),
+            ),
+            ("failures:", true, None),
+            ("---- three stdout ----", true, None),
+            (
+                "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured",
+                true,
+                None,
+            ),
+            ("successes:", false, None),
+            (
+                "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured",
+                true,
+                None,
+            ),
+        ];
+        let mut reader = Reader::default();
+        for (line, is_shown, skip) in said {
+            let skip = skip.map(str::to_owned);
+            assert_eq!(reader.read(line), Read { is_shown, skip }, "{line}");
+        }
+    }
 
     #[test]
     fn counts_are_read_from_the_runners_line() {

@@ -69,10 +69,11 @@ fn main() -> ExitCode {
         println!("SKIP: {reason}");
         return ExitCode::SUCCESS;
     }
-    let mut failed = 0;
+    let (mut passed, mut failed) = (0, 0);
     for (name, test) in tests.into_iter().filter(|(name, _)| is_wanted(name)) {
         let start = Instant::now();
         let result = if catch_unwind(test).is_ok() {
+            passed += 1;
             "ok"
         } else {
             failed += 1;
@@ -83,6 +84,8 @@ fn main() -> ExitCode {
             start.elapsed().as_millis()
         );
     }
-    println!("{failed} failed");
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    // As libtest says it, for whoever counts.
+    println!("test result: {result}. {passed} passed; {failed} failed; 0 ignored");
     ExitCode::from(u8::from(failed > 0))
 }
