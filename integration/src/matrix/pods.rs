@@ -62,11 +62,11 @@ pub(super) fn requests_of_containers(engine: &mut dyn Engine) -> Result<()> {
     let pod = cri.pod("two", &[])?;
     ensure!(holders(cri)?.is_empty(), "the sandbox holds a card");
     let small = pod.run(&PodContainer {
-        annotations: &["cgpu.io/memory=2Gi"],
+        annotations: &["cgpu.io/memory.small=2Gi"],
         ..container("small", SLEEP)
     })?;
     let large = pod.run(&PodContainer {
-        annotations: &["cgpu.io/memory=8Gi"],
+        annotations: &["cgpu.io/memory.large=8Gi"],
         ..container("large", SLEEP)
     })?;
     ensure!(totals(cri, &small)? == [2 * GIB], "the small one");
@@ -190,7 +190,12 @@ pub(super) fn shared_processes(engine: &mut dyn Engine) -> Result<()> {
 
 pub(super) fn stop_and_remove(engine: &mut dyn Engine) -> Result<()> {
     let cri = engine.pods()?;
-    let pod = cri.pod("stop", &["cgpu.io/memory=4Gi"])?;
+    let terms = [
+        "cgpu.io/memory.one=4Gi",
+        "cgpu.io/memory.two=4Gi",
+        "cgpu.io/memory.three=4Gi",
+    ];
+    let pod = cri.pod("stop", &terms)?;
     for name in ["one", "two", "three"] {
         pod.run(&container(name, SLEEP))?;
     }
@@ -217,7 +222,8 @@ pub(super) fn engine_restart(engine: &mut dyn Engine) -> Result<()> {
     let cri = engine.pods()?;
     ensure!(totals(cri, &held)? == [4 * GIB], "its total");
     for id in [&held, &plain] {
-        cri.exec_in(id, &["touch", "/tmp/end"])?.success()?;
+        // The container may end, and take it along, before it has ended itself.
+        let _ended = cri.exec_in(id, &["touch", "/tmp/end"])?;
         let (code, reason) = cri.end(id)?;
         ensure!(code == 6, "ended with {code}, {reason}");
     }
