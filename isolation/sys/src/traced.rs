@@ -188,9 +188,9 @@ impl Drop for Traced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{BufRead, BufReader, Read};
     use std::os::unix::process::CommandExt;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, ChildStdout, Command, Stdio};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -236,17 +236,27 @@ mod tests {
         }
     }
 
+    /// A shell that does this at the end of its standard input. It runs: spawning is over before the kernel tells tracers of its exec.
+    fn shell_that_reads(then: &str) -> (Child, BufReader<ChildStdout>) {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("echo here; read go; {then}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "here\n");
+        (child, said)
+    }
+
     #[test]
     fn a_program_is_stopped_before_its_first_step() {
         if !is_root() {
             return;
         }
-        let mut child = Command::new("sh")
-            .args(["-c", "read go; kill -CHLD $$; exec echo there"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let (mut child, mut said) = shell_that_reads("kill -CHLD $$; exec echo there");
         let traced = Traced::seize(child.id().cast_signed()).unwrap();
         drop(child.stdin.take());
         traced.run_to_exec(PATIENCE).unwrap();
@@ -254,14 +264,9 @@ mod tests {
         assert_eq!(name.trim(), "echo");
         assert_eq!(traced.filters().unwrap(), Vec::<Vec<Instruction>>::new());
         drop(traced);
-        let mut said = String::new();
-        child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
-        assert_eq!(said, "there\n");
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "there\n");
         assert!(child.wait().unwrap().success());
     }
 
@@ -270,11 +275,7 @@ mod tests {
         if !is_root() {
             return;
         }
-        let mut child = Command::new("sh")
-            .args(["-c", "read go; exit 3"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let (mut child, _said) = shell_that_reads("exit 3");
         let traced = Traced::seize(child.id().cast_signed()).unwrap();
         drop(child.stdin.take());
         let gone = traced.run_to_exec(PATIENCE).unwrap_err();
