@@ -37,8 +37,9 @@ const LOG_TAIL_BYTES: u64 = 4096;
 /// How long a killed process may take to be gone; the kernel needs microseconds unless it hangs in a driver.
 const KILL_TIMEOUT_MS: u16 = 10_000;
 
-/// How long a broker that has lost its keeper may take to name itself.
-const SUCCESSION: Duration = Duration::from_secs(2);
+/// How long a broker that has lost its keeper may take to name itself, and a keeper whose door was killed before it could
+/// note it, to end by itself: that takes it two seconds. containerd gives a `delete` five.
+const SUCCESSION: Duration = Duration::from_secs(4);
 
 /// A new broker starts in milliseconds; its keeper gives up on one that does not after ten seconds.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(15);

@@ -50,8 +50,8 @@ pub(super) struct FirstListener {
 /// An engine that has called its hooks creates the container within a second.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// More than the time between two looks.
-const GONE_PATIENCE: Duration = Duration::from_secs(2);
+/// More than the time between two looks, and less than `vgpu` waits for a broker that nobody can name to end by itself.
+const GONE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl FirstListener {
     pub(super) fn of(door: &Door) -> Self {
