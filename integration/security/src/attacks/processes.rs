@@ -145,6 +145,9 @@ fn count_allocations(counters: &'static [std::sync::atomic::AtomicU64; 512], mos
     child::hold()
 }
 
+/// As many stops hit calls at many moments.
+const STOPS: u32 = 100;
+
 /// The caller is stopped and continued, over and over, wherever it is.
 pub(super) fn sigstop_of_the_caller(stage: &mut Stage) -> Result<Value> {
     let counters = kernel::shared_counters()?;
@@ -157,7 +160,8 @@ pub(super) fn sigstop_of_the_caller(stage: &mut Stage) -> Result<Value> {
     }
     let until = Instant::now() + Duration::from_millis(600);
     let mut stops = 0;
-    while Instant::now() < until && ready.load(Ordering::SeqCst) == 1 {
+    // On a machine that is slow a while brings few.
+    while (Instant::now() < until || stops < STOPS) && ready.load(Ordering::SeqCst) == 1 {
         kill(caller, Signal::SIGSTOP)?;
         waitpid(caller, Some(WaitPidFlag::WUNTRACED))?;
         kill(caller, Signal::SIGCONT)?;
