@@ -176,8 +176,10 @@ impl Calls {
         interrupted: Interrupted,
     ) -> Result<Vec<u8>, Errno> {
         let outside = Errno::EFAULT;
+        // Once: a loop over EINTR makes the same call again. One that is written anew is another call to the broker, if the kernel
+        // has dropped the first one's answer for a signal (`broker::replay`).
+        self.pages.write(ARGUMENT_AT, argument).ok_or(outside)?;
         loop {
-            self.pages.write(ARGUMENT_AT, argument).ok_or(outside)?;
             match self.pages.ioctl(number, cmd, ARGUMENT_AT) {
                 Ok(_value) => {
                     return self.pages.read(ARGUMENT_AT, argument.len()).ok_or(outside);
