@@ -222,7 +222,12 @@ mod tests {
         )
         .unwrap();
         let pid = i32::try_from(daemon.pid().unwrap()).unwrap();
-        assert!(marks.processes().iter().any(|(found, _)| *found == pid));
+        // In the middle of an execve, of which it makes two, a process has neither command line nor environment.
+        daemon
+            .wait_ready(Duration::from_secs(60), || {
+                Ok(marks.processes().iter().any(|(found, _)| *found == pid))
+            })
+            .unwrap();
         daemon.stop(Duration::from_secs(5)).unwrap();
         assert_eq!(marks.report(), Vec::<String>::new());
     }
