@@ -115,6 +115,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             .at_most(2.0),
         );
     }
+    let shared = sharing(&mut findings, &mut stage, until_ns)?;
     findings.plots.push(Plot {
         file: "e4-gangs",
         title: "E4: progress of a gang with half of each card, neighbours busy".to_owned(),
@@ -123,7 +124,75 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         series: vec![
             Series::new("fixed 50 % by cgpu", ours),
             Series::new("native, slices of 2 ms", native),
+            Series::new("30 % of what caps leave, by cgpu", shared),
         ],
     });
     stage.into_findings(findings)
+}
+
+/// The caps beside a gang that shares what they leave: every card has another, and the gang's part follows from the largest.
+const CAPS: [u32; 2] = [20, 40];
+/// The gang's part of the cards where least is left: half, beside one other that shares.
+const SHARED_PERCENT: f64 = 30.0;
+
+/// Gangs of 2, 4 and 8 cards that share what caps leave, with one other on each card, all always busy. The progress of each.
+fn sharing(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<Vec<(f64, f64)>> {
+    let all_reduce_ns = 500 * US;
+    let mut points = Vec::new();
+    for cards in [2_usize, 4, 8] {
+        let mut scene = scene(43, until_ns, cards, all_reduce_ns);
+        scene.tenants[0].terms = preemptive();
+        for card in 0..cards {
+            for terms in [fixed(CAPS[card % CAPS.len()]), preemptive()] {
+                let mut neighbour = Tenant::new(terms, BUSY);
+                neighbour.cards = vec![card];
+                neighbour.joins_ns = card as u64 * 1_370 * US;
+                scene.tenants.push(neighbour);
+            }
+        }
+        let (progress, record) = progress(stage, &scene, Steering::Governed, all_reduce_ns)?;
+        points.push((cards as f64, progress));
+        findings.rows.push(
+            Row::new(
+                format!("{cards} cards, a gang with {SHARED_PERCENT} % of what caps leave, neighbours busy: progress"),
+                "%",
+                progress,
+            )
+            .at_least(SHARED_PERCENT * 0.97),
+        );
+        let neighbours = || scene.tenants.iter().enumerate().skip(1);
+        let shares = neighbours().map(|(index, tenant)| {
+            let left = 100.0 - f64::from(CAPS[tenant.cards[0] % CAPS.len()]);
+            let part = tenant.terms.percent.map_or(left / 2.0, f64::from);
+            (
+                tenant.terms,
+                record.share(index, SETTLED_NS, until_ns) / part,
+            )
+        });
+        let (caps, sharing): (Vec<_>, Vec<_>) =
+            shares.partition(|(terms, _)| terms.percent.is_some());
+        let error = |share: f64| (share - 1.0).abs() * 100.0;
+        findings.rows.push(
+            Row::new(
+                format!("{cards} cards: the worst error of the caps beside it, relative"),
+                "%",
+                caps.iter()
+                    .map(|(_, share)| error(*share))
+                    .fold(0.0, f64::max),
+            )
+            .at_most(2.0),
+        );
+        findings.rows.push(
+            Row::new(
+                format!("{cards} cards: the least that one who shares with it gets of its part"),
+                "%",
+                sharing
+                    .iter()
+                    .map(|(_, share)| share * 100.0)
+                    .fold(f64::MAX, f64::min),
+            )
+            .at_least(97.0),
+        );
+    }
+    Ok(points)
 }

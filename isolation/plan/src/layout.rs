@@ -125,25 +125,34 @@ impl Layout {
             .and_then(|at| self.shares.get(at))
     }
 
-    /// Whether a container may use the time of another's segment: its owner is idle and lends it, and this one is the first
-    /// after the owner, in the order of the wheel, that lends and is not idle.
+    /// Whether a container may use the time of another's segment: its owners are idle and lend it, and this one is of the first
+    /// after them, in the order of the wheel, that lend and are not idle.
     pub fn borrows(&self, key: &str, at_ns: u64, idle: impl Fn(&str) -> bool) -> bool {
-        let mut lenders = self
-            .shares
-            .iter()
-            .filter(|share| share.lends)
-            .filter_map(|share| Some((share.gate.segments().first()?.offset_ns, share)))
-            .collect::<Vec<_>>();
+        // Those whose gates turn together are one: idle when all of them are.
+        let mut lenders: Vec<(u64, Vec<&Share>)> = Vec::new();
+        for share in self.shares.iter().filter(|share| share.lends) {
+            let Some(first) = share.gate.segments().first() else {
+                continue;
+            };
+            let alike = |(_, others): &&mut (u64, Vec<&Share>)| {
+                others.first().is_some_and(|other| other.gate == share.gate)
+            };
+            match lenders.iter_mut().find(alike) {
+                Some((_, others)) => others.push(share),
+                None => lenders.push((first.offset_ns, vec![share])),
+            }
+        }
         lenders.sort_by_key(|(offset_ns, _)| *offset_ns);
-        let Some(owner) = lenders
-            .iter()
-            .position(|(_, share)| share.gate.is_open(self.window_ns, at_ns))
-        else {
+        let all_idle = |shares: &[&Share]| shares.iter().all(|share| idle(&share.key));
+        let Some(owner) = lenders.iter().position(|(_, shares)| {
+            let first = shares.first();
+            first.is_some_and(|share| share.gate.is_open(self.window_ns, at_ns))
+        }) else {
             return false;
         };
         if !lenders
             .get(owner)
-            .is_some_and(|(_, share)| idle(&share.key))
+            .is_some_and(|(_, shares)| all_idle(shares))
         {
             return false;
         }
@@ -152,8 +161,12 @@ impl Layout {
             .cycle()
             .skip(owner + 1)
             .take(lenders.len().saturating_sub(1))
-            .find(|(_, share)| !idle(&share.key))
-            .is_some_and(|(_, share)| share.key == key)
+            .find(|(_, shares)| !all_idle(shares))
+            .is_some_and(|(_, shares)| {
+                shares
+                    .iter()
+                    .any(|share| share.key == key && !idle(&share.key))
+            })
     }
 }
 
@@ -189,7 +202,8 @@ pub fn layout(rules: &CardRules, costs: &Costs, tenants: &[Tenant]) -> Layout {
                 place_ppm: arcs
                     .first()
                     .filter(|_| member.tenant.terms.policy == Policy::FairShare)
-                    .map(|_| places::start_of(arcs)),
+                    .map(|_| places::start_of(arcs))
+                    .filter(|place| places::on_grid(*place, rules)),
                 gate,
                 bent,
             }

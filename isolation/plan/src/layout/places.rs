@@ -6,7 +6,7 @@ use crate::rules::CardRules;
 use crate::terms::Policy;
 
 use super::Tenant;
-use super::plan::{Member, Part, Plan, is_gang};
+use super::plan::{Member, Part, Plan, has_turns, is_gang, shares_apart};
 
 /// Places, by member.
 pub(super) struct Placed {
@@ -19,49 +19,88 @@ pub(super) struct Placed {
 /// Where the gang `key` should begin on all its cards, parts of a window: its broker alone can read them all, publishes this in
 /// all its slots, and every other broker takes it from there. `cards` are its cards, with all tenants of each, itself included.
 ///
-/// The place that it has is kept while it is free on all of them; else it is the first that is, else `None`: each card then
-/// finds room for it on its own, and its parts run at different times.
+/// The place that it has is kept while nobody of a higher rank has published any of it; else it is the first that is free on all of
+/// them; else `None`: each card then finds room for it on its own, and its parts run at different times.
+///
+/// A gang that shares what others leave is given a place where one of its cards has segments anyway, and then on all of them.
 #[must_use]
 pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
-    // What is free beside those that keep their places, and how much it needs there.
+    if !is_of_the_wheel(cards, key) {
+        return None;
+    }
     let mut rooms = Vec::new();
     let mut wishes = Vec::new();
     let mut kept = None;
     for (rules, tenants) in cards {
-        let plan = Plan::of(rules, tenants);
-        let Some(member) = plan
+        // As it will be with a place: what a gang that shares needs of the card, it needs for itself.
+        let mut tenants = tenants.to_vec();
+        for tenant in &mut tenants {
+            if tenant.key == key {
+                kept = kept.or(tenant.place_ppm);
+                tenant.place_ppm = tenant.place_ppm.or(Some(0));
+            }
+        }
+        let plan = Plan::of(rules, &tenants);
+        let Some(at) = plan
             .members
             .iter()
-            .find(|member| member.tenant.key == key && member.part == Part::Own)
+            .position(|member| member.tenant.key == key && member.part == Part::Own)
         else {
             continue;
         };
-        let mut circle = Circle::new();
-        for (other, place) in plan.keeping() {
-            if other.tenant.key != key {
-                // A place that is taken twice is the earlier one's; the later one will move.
-                circle.take_at(place, other.length_ppm);
+        let (mut before, mut all) = (Circle::new(), Circle::new());
+        for (rank, other, place) in plan.keeping(rules) {
+            if rank == at {
+                continue;
+            }
+            // A place that is taken twice is the earlier one's; the later one will move.
+            let _taken = all.take_at(place, other.length_ppm);
+            if rank < at || !is_gang(other.tenant) {
+                let _taken = before.take_at(place, other.length_ppm);
             }
         }
+        let Some(member) = plan.members.get(at) else {
+            continue;
+        };
         if member.tenant.terms.policy == Policy::FairShare {
             wishes.extend((0..rules.max_tenants).map(|index| grid_ppm(index, rules)));
         } else {
             wishes.push(0);
-            wishes.extend(circle.room_starts());
+            wishes.extend(all.room_starts());
         }
-        kept = kept.or(member.tenant.place_ppm);
-        rooms.push(Room {
+        let room = |circle| Room {
             circle,
             length_ppm: member.length_ppm,
             policy: member.tenant.terms.policy,
             rules,
-        });
+        };
+        rooms.push((room(before), room(all)));
     }
-    let fits = |place: &u32| rooms.iter().all(|room| room.has(*place));
-    kept.filter(fits).or_else(|| {
+    let stays = |place: &u32| rooms.iter().all(|(before, _)| before.has(*place));
+    let fits = |place: &u32| rooms.iter().all(|(_, all)| all.has(*place));
+    kept.filter(stays).or_else(|| {
         wishes.sort_unstable();
         wishes.into_iter().find(fits)
     })
+}
+
+/// Whether one of the gang's cards has segments, and none would get some only for it that has a container which is never gated.
+fn is_of_the_wheel(cards: &[(&CardRules, &[Tenant])], key: &str) -> bool {
+    let shares = |(_, tenants): &(&CardRules, &[Tenant])| {
+        let own = tenants.iter().find(|tenant| tenant.key == key);
+        own.is_some_and(shares_apart)
+    };
+    if !cards.iter().any(shares) {
+        return true;
+    }
+    let turns = |rules: &CardRules, tenants: &[Tenant]| {
+        has_turns(rules, &tenants.iter().collect::<Vec<_>>())
+    };
+    let native = |tenant: &Tenant| tenant.terms.policy == Policy::Native;
+    cards.iter().any(|(rules, tenants)| turns(rules, tenants))
+        && cards
+            .iter()
+            .all(|(rules, tenants)| turns(rules, tenants) || !tenants.iter().any(native))
 }
 
 /// What a gang finds on one of its cards.
@@ -80,16 +119,17 @@ impl Room<'_> {
 }
 
 impl<'t> Plan<'t> {
-    /// Those with a published place of their own, in the order of placement.
-    fn keeping(&self) -> impl Iterator<Item = (&Member<'t>, u32)> {
+    /// Those with a published place of their own, with their ranks, in the order of placement.
+    fn keeping(&self, rules: &CardRules) -> impl Iterator<Item = (usize, &Member<'t>, u32)> {
         self.members
             .iter()
-            .filter(|member| member.part == Part::Own && keeps_place(member.tenant))
-            .filter_map(|member| Some((member, member.tenant.place_ppm?)))
+            .enumerate()
+            .filter(|(_, member)| member.part == Part::Own)
+            .filter_map(|(rank, member)| Some((rank, member, kept_place(member.tenant, rules)?)))
     }
 
-    /// Everyone's place: first those that have one, by rank; then gangs; then fair-share on its grid; then the others in the
-    /// order in which they came; the common segment last, where the wheel has room left.
+    /// Everyone's place: first those that have one, fair-share before gangs, by rank; then gangs; then fair-share on its grid; then
+    /// the others in the order in which they came; the common segment last, where the wheel has room left.
     pub(super) fn place(&self, rules: &CardRules) -> Placed {
         let mut circle = Circle::new();
         let mut own = vec![Vec::new(); self.members.len()];
@@ -106,14 +146,15 @@ impl<'t> Plan<'t> {
                     }
                 }
             };
-        pass(&mut circle, &mut own, &|circle, member| {
-            let place = member.tenant.place_ppm?;
-            let fair = member.tenant.terms.policy == Policy::FairShare;
-            if !keeps_place(member.tenant) || (fair && !on_grid(place, rules)) {
-                return None;
-            }
-            circle.take_at(place, member.length_ppm)
-        });
+        // A gang's part may grow where it stands; fair-share's never does.
+        for gangs in [false, true] {
+            pass(&mut circle, &mut own, &|circle, member| {
+                let place = kept_place(member.tenant, rules)?;
+                (is_gang(member.tenant) == gangs)
+                    .then(|| circle.take_at(place, member.length_ppm))
+                    .flatten()
+            });
+        }
         pass(&mut circle, &mut own, &|circle, member| {
             is_gang(member.tenant).then(|| circle.place(member.length_ppm))
         });
@@ -145,8 +186,13 @@ impl<'t> Plan<'t> {
     }
 }
 
-fn keeps_place(tenant: &Tenant) -> bool {
-    is_gang(tenant) || tenant.terms.policy == Policy::FairShare
+/// The place that it has published, if it is one that it can keep.
+fn kept_place(tenant: &Tenant, rules: &CardRules) -> Option<u32> {
+    let fair = tenant.terms.policy == Policy::FairShare;
+    tenant
+        .place_ppm
+        .filter(|_| fair || is_gang(tenant))
+        .filter(|place| !fair || on_grid(*place, rules))
 }
 
 /// Where fair-share's segment of this number begins.
@@ -155,7 +201,7 @@ fn grid_ppm(index: u32, rules: &CardRules) -> u32 {
     u32::try_from(at).unwrap_or(WHOLE_PPM)
 }
 
-fn on_grid(place_ppm: u32, rules: &CardRules) -> bool {
+pub(super) fn on_grid(place_ppm: u32, rules: &CardRules) -> bool {
     (0..rules.max_tenants).any(|index| grid_ppm(index, rules) == place_ppm)
 }
 

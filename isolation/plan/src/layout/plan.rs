@@ -157,14 +157,14 @@ impl<'t> Plan<'t> {
             })
             .collect::<Vec<_>>();
         let mut shared_ppm = portions::divide(WHOLE_PPM - reserved_ppm, &shared).into_iter();
-        let strict = |tenant: &Tenant| {
-            rules.idle == Idle::Waste
-                && matches!(tenant.terms.policy, Policy::Preemptive | Policy::Weighted)
-        };
-        let wheel = !owned.is_empty()
-            || sorted
-                .iter()
-                .any(|tenant| present(tenant) && strict(tenant));
+        let strict = |tenant: &Tenant| wastes(rules, tenant);
+        let turns = has_turns(rules, sorted);
+        // One that shares with others, and whose broker has found a place for it on all its cards.
+        let apart =
+            |tenant: &Tenant| present(tenant) && shares_apart(tenant) && tenant.place_ppm.is_some();
+        let sharing = sorted.iter().filter(|tenant| present(tenant)).count();
+        let any_apart = sorted.iter().any(|tenant| apart(tenant)) && (turns || sharing > 1);
+        let wheel = turns || any_apart;
         let room = WHOLE_PPM > reserved_ppm;
         let members = sorted
             .iter()
@@ -181,13 +181,14 @@ impl<'t> Plan<'t> {
                     () if !wheel => Part::Open,
                     () if tenant.groups == 0 && strict(tenant) => Part::Waiting,
                     () if strict(tenant) => Part::Own,
+                    () if room && apart(tenant) => Part::Own,
                     () if room => Part::Pool,
                     () => Part::Waiting,
                 };
+                let exact = tenant.terms.owns_segment() || strict(tenant);
                 let promise = match part {
                     _ if tenant.terms.policy == Policy::Native => Promise::Nothing,
-                    Part::Own => Promise::Exactly,
-                    _ if strict(tenant) => Promise::Exactly,
+                    _ if exact => Promise::Exactly,
                     _ => Promise::AtLeast,
                 };
                 Member {
@@ -197,7 +198,8 @@ impl<'t> Plan<'t> {
                     entitlement_ppm: segment_ppm,
                     segment_ppm,
                     length_ppm: segment_ppm,
-                    lends: false,
+                    // In one segment or in two: what one of those who share has no use for is the others'.
+                    lends: any_apart && tenant.groups > 0 && promise == Promise::AtLeast,
                 }
             })
             .collect();
@@ -326,6 +328,29 @@ fn weights<'a, 't: 'a>(tenants: impl Iterator<Item = &'a &'t Tenant>) -> Vec<Cla
             weight: weight(&tenant.terms),
         })
         .collect()
+}
+
+/// Whether the card has segments whatever gangs there are: those of fixed, of fair-share, of whoever is not to lend, and of all beside
+/// high priority.
+pub(super) fn has_turns(rules: &CardRules, tenants: &[&Tenant]) -> bool {
+    tenants
+        .iter()
+        .any(|tenant| tenant.terms.owns_segment() || (tenant.groups > 0 && wastes(rules, tenant)))
+}
+
+/// Whether it has a segment for itself, and nobody else has the use of it.
+fn wastes(rules: &CardRules, tenant: &Tenant) -> bool {
+    rules.idle == Idle::Waste
+        && matches!(tenant.terms.policy, Policy::Preemptive | Policy::Weighted)
+}
+
+/// Whether it is a gang of those that share a segment: it can have its part of that at a time of its own.
+pub(super) fn shares_apart(tenant: &Tenant) -> bool {
+    is_gang(tenant)
+        && matches!(
+            tenant.terms.policy,
+            Policy::Preemptive | Policy::Weighted | Policy::Soft
+        )
 }
 
 pub(super) fn is_gang(tenant: &Tenant) -> bool {

@@ -63,7 +63,13 @@ impl Plan<'_> {
     }
 
     fn shares_slices(&self, member: &Member<'_>) -> bool {
-        !self.online && matches!(member.part, Part::Open | Part::Pool)
+        !self.online
+            && match member.part {
+                Part::Open | Part::Pool => true,
+                // A gang apart: where one of them uses the other's segment, both may run at once until it is given back.
+                Part::Own => member.lends,
+                Part::Waiting => false,
+            }
     }
 
     /// A member's slice per group, and whether a bound bent it.
@@ -78,7 +84,7 @@ impl Plan<'_> {
         if member.promise == Promise::UpTo {
             return (slice::quantise_us(self.online_us()), false);
         }
-        if self.online || member.part == Part::Own || member.part == Part::Waiting {
+        if !self.shares_slices(member) {
             let slice_us = match (groups, self.online) {
                 (_, true) => offline_us(groups, rules),
                 (1, _) => slice::SEGMENT_US,

@@ -155,3 +155,268 @@ proptest! {
         }
     }
 }
+
+/// The segments of a share, as spans of a window in parts that do not reach over its end.
+fn spans(window_ns: u64, gate: &Gate) -> Vec<(u64, u64)> {
+    gate.segments()
+        .iter()
+        .flat_map(|segment| {
+            let end = segment.offset_ns + segment.length_ns;
+            [
+                (segment.offset_ns, end.min(window_ns)),
+                (0, end.saturating_sub(window_ns)),
+            ]
+        })
+        .filter(|(from, to)| from < to)
+        .collect()
+}
+
+#[test]
+fn a_gang_that_shares_what_caps_leave_runs_at_the_same_time_on_all_its_cards() {
+    let rules = CardRules::default();
+    let mut cards = vec![
+        vec![
+            fixed_for("a", 20),
+            gang("g", 2, weighted(1), 3),
+            tenant("b", weighted(1)),
+        ],
+        vec![
+            fixed_for("c", 40),
+            gang("g", 2, weighted(1), 3),
+            tenant("d", weighted(3)),
+        ],
+    ];
+    settle(&rules, &mut cards);
+    assert_eq!(
+        begins(&rules, &cards[0], "g"),
+        begins(&rules, &cards[1], "g")
+    );
+    // Its part is what it would have by slices, and is not open to the others.
+    for (card, part, beside) in [(0, 400_000, "b"), (1, 150_000, "d")] {
+        let layout = layout(&rules, &rules.costs, &cards[card]);
+        let own = layout.share("g").unwrap();
+        assert_eq!(own.entitlement_ppm, part);
+        assert_eq!(own.promise, plan::Promise::AtLeast);
+        let open_ns = own.gate.open_ns(layout.window_ns);
+        assert!(open_ns.abs_diff(layout.window_ns / 1000 * u64::from(part) / 1000) < 2_000_000);
+        let other = layout.share(beside).unwrap();
+        assert!(own.lends && other.lends && own.gate != other.gate);
+        // What one has no use for is the other's.
+        let (at_own, at_other) = (
+            own.gate.segments()[0].offset_ns,
+            other.gate.segments()[0].offset_ns,
+        );
+        assert!(layout.borrows(beside, at_own, |key| key == "g"));
+        assert!(!layout.borrows(beside, at_own, |_| false));
+        assert!(layout.borrows("g", at_other, |key| key == beside));
+        assert!(!layout.borrows("g", at_other, |_| false));
+    }
+}
+
+fn fixed_for(key: &str, percent: u32) -> Tenant {
+    tenant(key, fixed(percent))
+}
+
+#[test]
+fn a_gang_of_a_card_with_caps_has_its_time_on_its_other_cards_as_well() {
+    let rules = CardRules::default();
+    let shares = weighted(1);
+    let mut cards = vec![
+        vec![
+            fixed_for("a", 30),
+            gang("g", 3, shares, 3),
+            tenant("b", shares),
+        ],
+        vec![gang("g", 3, shares, 3), tenant("c", shares)],
+        // Alone it needs no turn.
+        vec![gang("g", 3, shares, 3)],
+    ];
+    settle(&rules, &mut cards);
+    assert!(begins(&rules, &cards[0], "g").is_some());
+    assert_eq!(
+        begins(&rules, &cards[0], "g"),
+        begins(&rules, &cards[1], "g")
+    );
+    assert_eq!(begins(&rules, &cards[2], "g"), None);
+    // Without caps anywhere the hardware's round divides; a container that is never gated keeps it that way.
+    for card in [0, 1] {
+        let mut cards = cards.clone();
+        cards[0].retain(|tenant| tenant.key != "a" || card == 1);
+        if card == 1 {
+            cards[1].push(tenant("n", of(Policy::Native)));
+        }
+        settle(&rules, &mut cards);
+        assert_eq!(begins(&rules, &cards[1], "g"), None);
+        let layout = layout(&rules, &rules.costs, &cards[1]);
+        assert!(layout.shares.iter().all(|share| share.gate == Gate::Open));
+    }
+}
+
+#[test]
+fn those_who_share_with_a_gang_are_one_when_they_lend() {
+    let rules = CardRules::default();
+    let mut cards = vec![vec![
+        fixed_for("a", 20),
+        gang("g", 2, weighted(1), 3),
+        tenant("b", weighted(1)),
+        tenant("c", weighted(1)),
+        Tenant {
+            groups: 0,
+            ..tenant("absent", weighted(1))
+        },
+    ]];
+    settle(&rules, &mut cards);
+    let layout = layout(&rules, &rules.costs, &cards[0]);
+    let at = |key: &str| layout.share(key).unwrap().gate.segments()[0].offset_ns;
+    assert!(
+        !layout.borrows("g", at("b"), |key| key == "b"),
+        "c works there"
+    );
+    assert!(layout.borrows("g", at("b"), |key| key == "b" || key == "c"));
+    assert!(layout.borrows("b", at("g"), |key| key == "g"));
+    assert!(layout.borrows("c", at("g"), |key| key == "g"));
+    assert!(
+        !layout.borrows("c", at("g"), |key| key == "g" || key == "c"),
+        "it does not work itself"
+    );
+    assert!(!layout.borrows("absent", at("g"), |key| key == "g"));
+    assert!(
+        !layout.borrows("a", at("g"), |key| key == "g"),
+        "a cap is a cap"
+    );
+}
+
+/// Where every gang would be in phase if the one called `key` had that place.
+fn is_possible(rules: &CardRules, cards: &[Vec<Tenant>], key: &str, place: u32) -> bool {
+    let phases = |cards: &[Vec<Tenant>]| -> Vec<Option<Gate>> {
+        let others = |tenant: &&Tenant| tenant.gang.is_some() && tenant.key != key;
+        let gates = |card: &Vec<Tenant>| {
+            let layout = layout(rules, &rules.costs, card);
+            card.iter()
+                .filter(others)
+                .map(|tenant| Some(layout.share(&tenant.key)?.gate.clone()))
+                .collect::<Vec<_>>()
+        };
+        cards.iter().flat_map(gates).collect()
+    };
+    let before = phases(cards);
+    let mut cards = cards.to_vec();
+    for tenant in cards
+        .iter_mut()
+        .flatten()
+        .filter(|tenant| tenant.key == key)
+    {
+        tenant.place_ppm = Some(place);
+    }
+    let is_there = |card: &&Vec<Tenant>| {
+        let layout = layout(rules, &rules.costs, card);
+        let share = layout.share(key);
+        share.is_none_or(|share| match share.gate.segments() {
+            [] => true,
+            [one] => one.offset_ns == 250 * u64::from(place),
+            _ => false,
+        })
+    };
+    cards.iter().all(|card| is_there(&card)) && phases(&cards) == before
+}
+
+proptest! {
+    #[test]
+    fn gangs_that_share_are_in_phase_wherever_there_is_room(
+        gangs in proptest::collection::vec((0..4_u32, 1..=30_u32, proptest::sample::subsequence((0..5_usize).collect::<Vec<_>>(), 2..=4), 0..9_u64, 0..3_u32), 1..8),
+        singles in proptest::collection::vec((0..4_u32, 1..=30_u32, 0..5_usize, 0..9_u64, 0..3_u32), 0..16),
+    ) {
+        let rules = CardRules { max_tenants: 20, ..CardRules::default() };
+        let mut cards: Vec<Vec<Tenant>> = vec![Vec::new(); 5];
+        let terms_of = |kind: u32, number: u32| match kind {
+            0 => fixed(number),
+            1 => of(Policy::Preemptive),
+            2 => crate::any::soft(None, number),
+            _ => of(Policy::FairShare),
+        };
+        let admits = |card: &[Tenant], terms: &plan::Terms| {
+            let live = card.iter().map(|tenant: &Tenant| tenant.terms).collect::<Vec<_>>();
+            plan::admit(&rules, &live, terms, true).is_ok()
+        };
+        for (number, (kind, weight, on, join_ns, groups)) in gangs.into_iter().enumerate() {
+            let terms = terms_of(kind, weight);
+            if on.iter().all(|card| admits(&cards[*card], &terms)) {
+                let size = u32::try_from(on.len()).unwrap();
+                for card in on {
+                    cards[card].push(Tenant { groups, ..gang(&format!("g{number}"), size, terms, join_ns) });
+                }
+            }
+        }
+        for (number, (kind, weight, card, join_ns, groups)) in singles.into_iter().enumerate() {
+            let terms = terms_of(kind, weight);
+            if admits(&cards[card], &terms) {
+                cards[card].push(Tenant { join_ns, groups, ..tenant(&format!("s{number}"), terms) });
+            }
+        }
+        let rounds = settle_all(&rules, &mut cards);
+        prop_assert!(rounds <= 20, "{rounds}");
+        let keys = cards.iter().flatten().filter(|tenant| tenant.gang.is_some()).map(|tenant| tenant.key.clone())
+            .collect::<std::collections::BTreeSet<_>>();
+        for key in keys {
+            let own = cards.iter().filter_map(|card| Some((card, card.iter().find(|tenant| tenant.key == key)?))).collect::<Vec<_>>();
+            let phases = own.iter().filter_map(|(card, _)| begins(&rules, card, &key)).collect::<Vec<_>>();
+            match own[0].1.place_ppm {
+                Some(place) => for (window_ns, offset_ns) in phases {
+                    prop_assert_eq!(offset_ns, window_ns * u64::from(place) / 1_000_000);
+                },
+                None => {
+                    let shares = own[0].1.terms.policy != Policy::FairShare && own[0].1.groups > 0;
+                    let wheel = own.iter().any(|(card, _)| card.iter().any(|tenant| tenant.terms.owns_segment()));
+                    for place in (0..1_000_000).step_by(12_500).filter(|_| shares && wheel) {
+                        prop_assert!(!is_possible(&rules, &cards, &key, place), "{key} could be at {place} in {cards:#?}");
+                    }
+                }
+            }
+        }
+        for card in &cards {
+            let layout = layout(&rules, &rules.costs, card);
+            let mut all = Vec::new();
+            let mut known: Vec<Gate> = Vec::new();
+            for share in &layout.shares {
+                let one = card.iter().find(|tenant| tenant.key == share.key).unwrap();
+                if one.groups > 0 {
+                    prop_assert!(share.gate.open_ns(layout.window_ns) >= 2_000_000, "{share:?} starves");
+                }
+                if !share.gate.is_gated() || (share.promise == plan::Promise::AtLeast && known.contains(&share.gate)) {
+                    continue;
+                }
+                known.push(share.gate.clone());
+                all.extend(spans(layout.window_ns, &share.gate));
+            }
+            all.sort_unstable();
+            for pair in all.windows(2) {
+                prop_assert!(pair[0].1 <= pair[1].0, "{pair:?} in {layout:#?}");
+            }
+            let sum: u32 = layout.shares.iter().map(|share| share.entitlement_ppm).sum();
+            let sharing = card.iter().any(|tenant| tenant.groups > 0 && !tenant.terms.owns_segment());
+            if sharing {
+                prop_assert_eq!(sum, 1_000_000);
+            }
+        }
+    }
+}
+
+/// As [`settle`], with the places of fair shares as their brokers publish them.
+fn settle_all(rules: &CardRules, cards: &mut [Vec<Tenant>]) -> usize {
+    for round in 0..100 {
+        let gangs = settle(rules, cards);
+        let mut changed = gangs > 0;
+        for card in cards.iter_mut() {
+            let layout = layout(rules, &rules.costs, card);
+            for tenant in card.iter_mut().filter(|tenant| tenant.gang.is_none()) {
+                let place = layout.share(&tenant.key).and_then(|share| share.place_ppm);
+                changed |= tenant.place_ppm != place;
+                tenant.place_ppm = place;
+            }
+        }
+        if !changed {
+            return round;
+        }
+    }
+    panic!("places never settle");
+}
