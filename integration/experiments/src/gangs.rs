@@ -19,6 +19,7 @@ fn scene(seed: u64, until_ns: u64, cards: usize, all_reduce_ns: u64) -> Scene {
         Load::Gang {
             step_ns: STEP_NS,
             all_reduce_ns,
+            rest_ns: 0,
         },
     );
     gang.cards = (0..cards).collect();
@@ -194,5 +195,44 @@ fn sharing(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<
             .at_least(97.0),
         );
     }
+    lending(findings, stage, until_ns)?;
     Ok(points)
+}
+
+/// What those who share with a gang get while it does nothing.
+fn lending(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<()> {
+    let mut scene = scene(44, until_ns, 2, 500 * US);
+    scene.tenants[0].terms = preemptive();
+    scene.tenants[0].load = Load::Gang {
+        step_ns: STEP_NS,
+        all_reduce_ns: 500 * US,
+        rest_ns: S,
+    };
+    for card in 0..2 {
+        for terms in [fixed(CAPS[card]), preemptive()] {
+            let mut neighbour = Tenant::new(terms, BUSY);
+            neighbour.cards = vec![card];
+            scene.tenants.push(neighbour);
+        }
+    }
+    let record = stage.play(&scene, Steering::Governed)?;
+    let least = scene
+        .tenants
+        .iter()
+        .enumerate()
+        .skip(1)
+        .filter(|(_, tenant)| tenant.terms.percent.is_none())
+        .map(|(index, tenant)| {
+            let left = 100.0 - f64::from(CAPS[tenant.cards[0]]);
+            record.share(index, SETTLED_NS, until_ns) / left * 100.0
+        });
+    findings.rows.push(
+        Row::new(
+            "beside a gang with 1 % of work: the least that one who shares with it gets of what caps leave",
+            "%",
+            least.fold(f64::MAX, f64::min),
+        )
+        .at_least(95.0),
+    );
+    Ok(())
 }

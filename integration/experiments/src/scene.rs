@@ -60,6 +60,8 @@ pub enum Load {
         step_ns: u64,
         /// Kernels that run at the same time on all cards or not at all; 0: a barrier alone.
         all_reduce_ns: u64,
+        /// From the end of a step to the next one: nothing to do.
+        rest_ns: u64,
     },
 }
 

@@ -293,12 +293,13 @@ impl<'s> Play<'s> {
             Load::Gang {
                 step_ns,
                 all_reduce_ns,
+                rest_ns,
             } => {
                 return self.world.add_gang(Gang {
                     cards: tenant.cards.clone(),
                     compute: Kernel::of(step_ns),
                     reduce_ns: all_reduce_ns,
-                    barrier_ns: 0,
+                    barrier_ns: rest_ns,
                     mode,
                     slice_ns,
                 });
