@@ -314,12 +314,7 @@ impl Card {
             Err(LeverError::Lost(_)) => self.counts.lost += 1,
             _ => self.time(lever, took_ns, now_ns, fail),
         }
-        let moved = match answer {
-            Ok(_) => Moved::Yes,
-            Err(LeverError::Gone) => Moved::Gone,
-            Err(LeverError::Status(_)) => Moved::Refused,
-            Err(LeverError::Lost(_)) => Moved::Lost,
-        };
+        let moved = Moved::by(answer);
         self.doors.moved(lever, moved);
         match moved {
             Moved::Yes => (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS),

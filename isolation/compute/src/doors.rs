@@ -1,6 +1,6 @@
 //! Which of a container's channels are closed, as far as is known: what has to be called to make them all open, or all closed.
 
-use crate::lever::{Channel, Engine, Lever, Objects};
+use crate::lever::{Channel, Engine, Lever, LeverError, Objects};
 
 /// The most channels that one FIFO_DISABLE_CHANNELS takes.
 pub(crate) const BATCH: usize = 64;
@@ -70,6 +70,18 @@ pub(crate) enum Moved {
     Lost,
     /// One of those that were named does not exist.
     Gone,
+}
+
+impl Moved {
+    /// What an answer says of the doors that the call was about.
+    pub(crate) fn by(answer: &Result<Option<u64>, LeverError>) -> Self {
+        match answer {
+            Ok(_) => Self::Yes,
+            Err(LeverError::Gone) => Self::Gone,
+            Err(LeverError::Status(_)) => Self::Refused,
+            Err(LeverError::Lost(_)) => Self::Lost,
+        }
+    }
 }
 
 /// The doors of one card.

@@ -25,7 +25,7 @@ mod meter;
 #[cfg(test)]
 mod model;
 mod peers;
-mod probe;
+pub mod probe;
 pub mod reason;
 mod roll;
 mod settings;
@@ -38,6 +38,7 @@ pub use governor::{Fail, Governor, Setup};
 pub use lever::{Channel, Engine, Group, Lever, LeverError, Objects};
 pub use memory::{MemoryCard, MemoryTable};
 pub use plan::Tier;
+pub use probe::{Found, try_levers};
 pub use reason::Reason;
 pub use status::{Counts, Gate, Latency, Status};
 pub use table::{Changes, FileTable, Owner, Seen, Table, TableError};

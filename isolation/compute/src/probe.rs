@@ -9,8 +9,59 @@
 
 use plan::Tier;
 
-use crate::doors::{Doors, Hinge, Toward};
-use crate::lever::{Group, Lever, LeverError};
+use crate::doors::{Doors, Hinge, Moved, Toward};
+use crate::lever::{Group, Lever, LeverError, Objects};
+use crate::reason::Reason;
+
+/// What a driver was found to let be held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Which levers work.
+    pub tier: Tier,
+    /// Why not all of them.
+    pub reason: Option<Reason>,
+}
+
+/// No driver is asked more than that: each question is put once, to the gate's two levers.
+const QUESTIONS_MAX: usize = 16;
+
+/// Puts all the questions to one group that nobody else uses, on the card of number 0, as a governor puts them to its container's.
+///
+/// # Errors
+/// The first call that did not reach the driver, or whose object it does not know: then nothing was found out.
+pub fn try_levers(
+    group: &Group,
+    pull: &mut dyn FnMut(&Lever) -> Result<Option<u64>, LeverError>,
+) -> Result<Found, LeverError> {
+    let objects = Objects {
+        generation: 1,
+        groups: vec![group.clone()],
+    };
+    let (mut probe, mut doors) = (Probe::new(), Doors::default());
+    for _question in 0..QUESTIONS_MAX {
+        doors.follow(&objects, probe.learnt().hinge);
+        if probe.is_done() {
+            break;
+        }
+        let Some(lever) = probe.pull(0, group, plan::slice::DEFAULT_US, &mut doors) else {
+            break;
+        };
+        let answer = pull(&lever);
+        doors.moved(&lever, Moved::by(&answer));
+        if let Err(error @ (LeverError::Lost(_) | LeverError::Gone)) = answer {
+            return Err(error);
+        }
+        probe.answered(&answer);
+    }
+    if !probe.is_done() || doors.any_closed() {
+        return Err(LeverError::Lost("the questions have no end".to_owned()));
+    }
+    let learnt = probe.learnt();
+    Ok(Found {
+        tier: learnt.tier(),
+        reason: learnt.reason(),
+    })
+}
 
 /// What has been learnt of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +72,32 @@ pub(crate) struct Learnt {
     pub(crate) hinge: Hinge,
     /// The last lever of the gate that was refused, and the status.
     pub(crate) gate_refused: Option<(&'static str, u32)>,
+}
+
+impl Learnt {
+    /// Which levers work.
+    pub(crate) fn tier(&self) -> Tier {
+        match (self.hinge, self.slices_refused) {
+            (Hinge::Channels, _) => Tier::Gate,
+            (Hinge::Groups, _) => Tier::Schedule,
+            (Hinge::None, None) => Tier::Slices,
+            (Hinge::None, Some(_)) => Tier::Freezer,
+        }
+    }
+
+    /// Which one was refused, if any was.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        let refused = |lever: &str, status| Reason::Refused {
+            lever: lever.to_owned(),
+            status,
+        };
+        let gate = self.gate_refused;
+        gate.map(|(lever, status)| refused(lever, status))
+            .or_else(|| {
+                self.slices_refused
+                    .map(|status| refused("SET_TIMESLICE", status))
+            })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

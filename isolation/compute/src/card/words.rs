@@ -5,7 +5,6 @@ use plan::{Priority, Tier};
 use super::Card;
 use crate::CLOSED_MAX_NS;
 use crate::cycle::Phase;
-use crate::doors::Hinge;
 use crate::reason::Reason;
 use crate::status::{Gate, Status};
 
@@ -33,18 +32,7 @@ impl Card {
         });
         let reason = resting
             .map(|until_ns| Reason::Slow { until_ns })
-            .or_else(|| {
-                learnt.gate_refused.map(|(lever, status)| Reason::Refused {
-                    lever: lever.to_owned(),
-                    status,
-                })
-            })
-            .or_else(|| {
-                learnt.slices_refused.map(|status| Reason::Refused {
-                    lever: "SET_TIMESLICE".to_owned(),
-                    status,
-                })
-            });
+            .or_else(|| learnt.reason());
         let needs_slices = Tier::needed(&self.terms) == Tier::Slices;
         let holds = tier.is_none_or(|tier| tier >= Tier::needed(&self.terms))
             && !(needs_slices && learnt.slices_refused.is_some());
@@ -67,12 +55,6 @@ impl Card {
     }
 
     pub(super) fn tier(&self) -> Tier {
-        let learnt = self.probe.learnt();
-        match (learnt.hinge, learnt.slices_refused) {
-            (Hinge::Channels, _) => Tier::Gate,
-            (Hinge::Groups, _) => Tier::Schedule,
-            (Hinge::None, None) => Tier::Slices,
-            (Hinge::None, Some(_)) => Tier::Freezer,
-        }
+        self.probe.learnt().tier()
     }
 }
