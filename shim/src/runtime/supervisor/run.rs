@@ -7,7 +7,7 @@ use super::cell::{Cell, Holding, ProcessStreams, lock};
 use super::create::kill_unheld;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::{self, StartWatch, Started};
-use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target};
+use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target, Terminal};
 
 impl Supervisor {
     /// Starts init or an exec.
@@ -101,17 +101,20 @@ impl Supervisor {
     /// The state does not allow it, the process is not JSON, or the share of a card is gone.
     pub async fn exec(&self, id: &ContainerId, mut request: Exec) -> Result<()> {
         let cell = self.cell(id)?;
-        let shares = matches!(lock(&cell.live).share, Holding::Share(_));
-        if shares {
-            let what = "the exec's process";
-            let mut process: serde_json::Value = serde_json::from_slice(&request.process_json)
-                .map_err(|source| Error::RequestJson { what, source })?;
+        let what = "the exec's process";
+        let mut process: serde_json::Value = serde_json::from_slice(&request.process_json)
+            .map_err(|source| Error::RequestJson { what, source })?;
+        let mut edited = agree_on_terminal(&mut process, request.stdio.terminal);
+        if matches!(lock(&cell.live).share, Holding::Share(_)) {
             let (namespace, id) = (self.namespace.clone(), id.clone());
             process = gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
                 gpu.edit_exec(&namespace, &id, &mut process)?;
                 Ok(process)
             })
             .await?;
+            edited = true;
+        }
+        if edited {
             request.process_json = serde_json::to_vec(&process)
                 .map_err(|source| Error::RequestJson { what, source })?;
         }
@@ -121,5 +124,45 @@ impl Supervisor {
         lock(&cell.live).streams.insert(target, streams);
         cell.perform(effects);
         Ok(())
+    }
+}
+
+/// What the engine asked of the streams holds, as with containerd's own shim, whatever the process says: runc refuses a process
+/// and a console socket that disagree. Whether anything had to be changed.
+fn agree_on_terminal(process: &mut serde_json::Value, asked: Terminal) -> bool {
+    let asked = asked == Terminal::Pty;
+    let Some(process) = process.as_object_mut() else {
+        return false;
+    };
+    let said = process.get("terminal").and_then(serde_json::Value::as_bool);
+    if said.unwrap_or_default() == asked {
+        return false;
+    }
+    process.insert("terminal".to_owned(), asked.into());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exec_has_a_terminal_when_its_streams_are_one() {
+        for (said, asked, expected) in [
+            (r#"{"args":["a"]}"#, Terminal::Pipes, None),
+            (r#"{"terminal":true}"#, Terminal::Pty, None),
+            (r#"{"terminal":false}"#, Terminal::Pty, Some(true)),
+            (r#"{"args":["a"]}"#, Terminal::Pty, Some(true)),
+            (r#"{"terminal":true}"#, Terminal::Pipes, Some(false)),
+        ] {
+            let mut process = serde_json::from_str(said).unwrap();
+            let before: serde_json::Value = serde_json::from_str(said).unwrap();
+            let edited = agree_on_terminal(&mut process, asked);
+            assert_eq!(edited, expected.is_some(), "{said} {asked:?}");
+            match expected {
+                Some(expected) => assert_eq!(process["terminal"], expected, "{said}"),
+                None => assert_eq!(process, before),
+            }
+        }
     }
 }
