@@ -36,7 +36,7 @@ pub use throttle::Throttle;
 use crate::container::Container;
 use crate::counters::Counter;
 use hung::Hung;
-use reconcile::Reconciler;
+use reconcile::{Reconciler, Standing};
 use refusals::Refusals;
 
 /// The threads look at least so often.
@@ -104,7 +104,11 @@ pub struct IncidentCounts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watching {
     /// Whether the driver says what it counts for this container; without that there is nothing to compare the ledger with.
+    /// `None`: it has not been asked yet.
     pub sums: Option<bool>,
+    /// Why it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums_reason: Option<String>,
     /// Where incidents come from.
     pub incidents: String,
 }
@@ -143,8 +147,14 @@ impl Health {
     /// For the status.
     #[must_use]
     pub fn watching(&self, container: &Container) -> Watching {
+        let (sums, sums_reason) = match self.reconciler.standing() {
+            Standing::Unasked => (None, None),
+            Standing::Compared => (Some(true), None),
+            Standing::Uncompared(why) => (Some(false), Some(why)),
+        };
         Watching {
-            sums: self.reconciler.is_supported(),
+            sums,
+            sums_reason,
             incidents: incidents::source(container).to_string(),
         }
     }
@@ -217,19 +227,34 @@ impl Health {
     pub fn reconcile_now(&self, container: &Container) -> Result<Comparison, String> {
         self.compare(container);
         std::thread::sleep(Duration::from_millis(20));
-        let unsaid = || "the driver does not say what it counts for a container".to_owned();
-        self.compare(container).ok_or_else(unsaid)
+        let comparison = self.compare(container);
+        match (comparison, self.reconciler.standing()) {
+            (_, Standing::Uncompared(why)) => Err(why),
+            (Some(comparison), _) => Ok(comparison),
+            (None, _) => Err(UNSAID.to_owned()),
+        }
     }
 
     fn compare(&self, container: &Container) -> Option<Comparison> {
-        let comparison = match self.reconciler.compare(container) {
-            Ok(comparison) => comparison?,
-            Err(error) => {
-                self.refused(container, "reconcile", &error);
-                return None;
+        let (comparison, standing) = match self.reconciler.compare(container) {
+            Ok(Some(comparison)) => {
+                let unseen = self.reconciler.unseen();
+                let standing = unseen.map_or(Standing::Compared, |uuid| {
+                    Standing::Uncompared(format!(
+                        "it counts nothing for this container on card {uuid}, where the ledger has memory"
+                    ))
+                });
+                (Some(comparison), standing)
             }
+            Ok(None) => (None, Standing::Uncompared(UNSAID.to_owned())),
+            Err(error) => (None, Standing::Uncompared(told(&error))),
         };
-        container.counters.count(Counter::Reconciled);
+        if standing == Standing::Compared {
+            container.counters.count(Counter::Reconciled);
+        }
+        self.say_whether_compared(container, standing);
+        // Where one card is not counted, another may be, and counted for too much.
+        let comparison = comparison?;
         if comparison.violations.is_empty() {
             return Some(comparison);
         }
@@ -244,6 +269,29 @@ impl Health {
         }
         self.punish(container);
         Some(comparison)
+    }
+
+    /// A container whose ledger is compared with nothing must not be taken for one whose ledger is: it is told once, and once
+    /// more when it is over. That a driver never says anything is its nature, and stands in the status alone.
+    fn say_whether_compared(&self, container: &Container, standing: Standing) {
+        let Some(before) = self.reconciler.stands(standing.clone()) else {
+            return;
+        };
+        match (before, standing) {
+            (_, Standing::Uncompared(why)) if why == UNSAID => {
+                tracing::info!(container = container.name, "not reconciled: {why}");
+            }
+            (_, Standing::Uncompared(why)) => {
+                let text = format!("the ledger is not compared with the driver's sums: {why}");
+                self.tell(container, EventKind::NotReconciled, text);
+            }
+            (Standing::Uncompared(why), Standing::Compared) => {
+                let text =
+                    format!("the ledger is compared with the driver's sums again; before: {why}");
+                self.tell(container, EventKind::Reconciled, text);
+            }
+            (_, Standing::Compared | Standing::Unasked) => {}
+        }
     }
 
     /// Memory was found that is beyond the quota and that no call was let have: it is counted and told, and what the grant
@@ -282,6 +330,15 @@ impl Health {
             tracing::error!(uuid, error = %error, "the card's health could not be written");
         }
     }
+}
+
+/// Why nothing is compared where a driver has no sums by container.
+const UNSAID: &str = "the driver does not say what it counts for a container";
+
+/// An error with its causes, which say what the system said.
+fn told(error: &driver::Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Starts the threads; what the driver already knows of when the container begins is not this container's.

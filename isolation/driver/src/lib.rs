@@ -73,6 +73,15 @@ pub enum Binding {
     None,
 }
 
+/// A card of the container, as it is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskedCard<'a> {
+    /// `GPU-…`
+    pub uuid: &'a str,
+    /// N of `/dev/nvidia<N>`
+    pub minor: u32,
+}
+
 /// What a driver itself counts for this container on one card.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct CardSum {
@@ -80,6 +89,8 @@ pub struct CardSum {
     pub uuid: String,
     /// Bytes of memory objects (classes 0x40, 0x82, 0x83), each physical allocation once; no context memory, no page tables.
     pub memory_bytes: u64,
+    /// Bytes of the further handles of such objects, and of handles of what another container has allocated; each handle anew.
+    pub further_bytes: u64,
 }
 
 /// How long a card's compute engine has worked for this container.
@@ -182,6 +193,9 @@ pub enum Error {
         /// What was wrong.
         what: String,
     },
+    /// The driver's sums could not be had.
+    #[error(transparent)]
+    Sums(#[from] executor::SumsError),
     /// A call that this driver cannot carry out on the tenant's behalf.
     #[error("{0} cannot be executed outside the calling process")]
     Unsupported(&'static str),
@@ -196,7 +210,8 @@ impl Error {
             | Self::Malformed { .. }
             | Self::Refused { .. }
             | Self::Executor { .. }
-            | Self::ExecutorAnswer { .. } => 5, // EIO
+            | Self::ExecutorAnswer { .. }
+            | Self::Sums(_) => 5, // EIO
             Self::Unsupported(_) => 25, // ENOTTY
         }
     }
@@ -274,11 +289,13 @@ pub trait Driver: Send + Sync {
         None
     }
 
-    /// What the driver itself counts for this container, for the ledger to be compared with; `None` where it cannot say.
+    /// What the driver itself counts for this container on its cards, for the ledger to be compared with; `None` where it cannot
+    /// say.
     ///
     /// # Errors
-    /// As [`Driver::execute`].
-    fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
+    /// As [`Driver::execute`], and [`Error::Sums`].
+    fn sums(&self, cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+        let _nothing_known_of = cards;
         Ok(None)
     }
 

@@ -15,8 +15,8 @@ use crate::wire::{
     self, Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Replaces, Request, WireFd,
 };
 use crate::{
-    Binding, Call, Caller, CardIdentity, CardSum, CardTime, Driver, Error, Executed, FdSlot,
-    FileId, FileKind, FileRef, ImplicitBytes, Incident, NewFile, Ticket,
+    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, CardTime, Driver, Error, Executed,
+    FdSlot, FileId, FileKind, FileRef, ImplicitBytes, Incident, NewFile, Ticket,
 };
 
 /// A session of a simulator.
@@ -326,7 +326,7 @@ impl Driver for SimDriver {
         Binding::None
     }
 
-    fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
+    fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         match self.ask(&Request::Sums)?.0 {
             Answer::Sums(sums) => Ok(Some(sums)),
             other => Err(self.unexpected(other)),

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Raised when a message changes its shape.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
 pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;

@@ -4,21 +4,28 @@
 //! against a source tree, so that a new driver version is compared by the same list that the decoder is built from.
 
 use crate::layout::{
-    api_version, card_info, channel_group_params, channel_params, debugger_params, device_params,
-    disable_channels, event_params, export_info, export_object, export_objects, import_object,
-    import_objects, memory_params, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47,
-    nvos54, nvos55, nvos57, nvos64, preempt, preemption_mode, schedule, share_policy, timeslice,
+    api_version, attached_ids, card_info, channel_group_params, channel_params, debugger_params,
+    device_params, disable_channels, event_params, export_info, export_object, export_objects,
+    id_info, import_object, import_objects, memory_params, nvos00, nvos02, nvos21, nvos32, nvos33,
+    nvos34, nvos46, nvos47, nvos54, nvos55, nvos57, nvos64, pid_info, pid_memory, preempt,
+    preemption_mode, schedule, share_policy, timeslice, uuid_of_id,
 };
 use crate::{PerRelease, class, control, escape, status, uvm};
 
 /// Offsets here are far below 2^32; a constant that is not fails to compile.
 const fn all(offset: usize) -> PerRelease {
-    assert!(offset < 0x10000);
+    PerRelease::all(narrow(offset))
+}
+
+const fn narrow(number: usize) -> u32 {
+    assert!(number < 0x10000);
     #[expect(
         clippy::cast_possible_truncation,
         reason = "checked in the line above, when the constant is evaluated"
     )]
-    PerRelease::all(offset as u32)
+    {
+        number as u32
+    }
 }
 
 /// `(struct, field, offset in bytes)` of every field that is read or written.
@@ -154,6 +161,7 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS", "sharePolicy.type", all(share_policy::TYPE)),
     ("NV0080_ALLOC_PARAMETERS", "hClientShare", all(device_params::H_CLIENT_SHARE)),
     ("NV0080_ALLOC_PARAMETERS", "hTargetClient", all(device_params::H_TARGET_CLIENT)),
+    ("NV0080_ALLOC_PARAMETERS", "vaMode", all(device_params::VA_MODE)),
     ("NV0005_ALLOC_PARAMETERS", "hParentClient", all(event_params::H_PARENT_CLIENT)),
     ("NV83DE_ALLOC_PARAMETERS", "hAppClient", all(debugger_params::H_APP_CLIENT)),
     ("NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS", "object.type", all(export_object::TYPE)),
@@ -181,6 +189,21 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NVA06C_CTRL_PREEMPT_PARAMS", "bWait", all(preempt::WAIT)),
     ("NVA06C_CTRL_PREEMPT_PARAMS", "bManualTimeout", all(preempt::MANUAL_TIMEOUT)),
     ("NVA06C_CTRL_PREEMPT_PARAMS", "timeoutUs", all(preempt::TIMEOUT_US)),
+    ("NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS", "gpuIds", all(attached_ids::IDS)),
+    ("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "gpuId", all(id_info::GPU_ID)),
+    ("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "deviceInstance", all(id_info::DEVICE_INSTANCE)),
+    ("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "subDeviceInstance", all(id_info::SUBDEVICE_INSTANCE)),
+    ("NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS", "gpuId", all(uuid_of_id::GPU_ID)),
+    ("NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS", "gpuUuid", all(uuid_of_id::UUID)),
+    ("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoListCount", all(pid_info::COUNT)),
+    ("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoList", all(pid_info::LIST)),
+    ("NV2080_CTRL_GPU_PID_INFO", "pid", all(pid_memory::PID)),
+    ("NV2080_CTRL_GPU_PID_INFO", "index", all(pid_memory::INDEX)),
+    ("NV2080_CTRL_GPU_PID_INFO", "result", all(pid_memory::RESULT)),
+    ("NV2080_CTRL_GPU_PID_INFO", "data", all(pid_memory::DATA)),
+    ("NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA", "memPrivate", all(pid_memory::PRIVATE - pid_memory::DATA)),
+    ("NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA", "memSharedOwned", all(pid_memory::SHARED_OWNED - pid_memory::DATA)),
+    ("NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA", "memSharedDuped", all(pid_memory::SHARED_DUPED - pid_memory::DATA)),
     ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "bDisable", all(disable_channels::DISABLE)),
     ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "numChannels", all(disable_channels::COUNT)),
     ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "bOnlyDisableScheduling", all(disable_channels::ONLY_SCHEDULING)),
@@ -196,7 +219,7 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("UVM_MIGRATE_PARAMS", "length", all(uvm::MIGRATE_LENGTH)),
 ];
 
-/// `(struct, bytes)` of the escapes' structs; 0: the release does not have it.
+/// `(struct, bytes)` of the escapes' structs, and of the elements of lists; 0: the release does not have it.
 #[rustfmt::skip] // one struct a line
 pub const ESCAPE_STRUCTS: &[(&str, PerRelease)] = &[
     ("nv_ioctl_nvos02_parameters_with_fd", escape::NV_ESC_RM_ALLOC_MEMORY.size),
@@ -224,6 +247,7 @@ pub const ESCAPE_STRUCTS: &[(&str, PerRelease)] = &[
     ("nv_ioctl_export_to_dma_buf_fd_t", escape::NV_ESC_EXPORT_TO_DMABUF_FD.size),
     ("nv_ioctl_wait_open_complete_t", escape::NV_ESC_WAIT_OPEN_COMPLETE.size),
     ("nv_ioctl_card_info_t", all(card_info::BYTES)),
+    ("NV2080_CTRL_GPU_PID_INFO", all(pid_memory::BYTES)),
 ];
 
 /// `(class, struct)`: the allocation parameters whose size [`class::row_of`] gives exactly.
@@ -283,6 +307,12 @@ pub const CONSTANTS: &[(&str, u32)] = &[
     ("NV2080_CTRL_FB_INFO_INDEX_USABLE_RAM_SIZE", control::fb_info::USABLE_RAM_SIZE),
     ("NV2080_CTRL_FB_INFO_INDEX_PROTECTED_MEM_SIZE_TOTAL_KB", control::fb_info::PROTECTED_MEM_SIZE_TOTAL_KB),
     ("NV2080_CTRL_FB_INFO_INDEX_PROTECTED_MEM_SIZE_FREE_KB", control::fb_info::PROTECTED_MEM_SIZE_FREE_KB),
+    ("NV0000_CTRL_GPU_MAX_ATTACHED_GPUS", narrow(attached_ids::MOST)),
+    ("NV0000_CTRL_GPU_INVALID_ID", attached_ids::NONE),
+    ("NV0000_GPU_MAX_GID_LENGTH", narrow(uuid_of_id::UUID_BYTES)),
+    ("NV2080_CTRL_GPU_GET_PID_INFO_MAX_COUNT", pid_info::MOST),
+    ("NV2080_CTRL_GPU_PID_INFO_INDEX_VIDEO_MEMORY_USAGE", pid_memory::INDEX_VIDEO_MEMORY),
+    ("NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES", device_params::VA_MODE_MULTIPLE),
     ("NV_OK", status::NV_OK),
     ("NV_ERR_GPU_IS_LOST", status::NV_ERR_GPU_IS_LOST),
     ("NV_ERR_INSUFFICIENT_RESOURCES", status::NV_ERR_INSUFFICIENT_RESOURCES),

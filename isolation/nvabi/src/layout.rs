@@ -250,6 +250,10 @@ pub mod device_params {
     pub const H_CLIENT_SHARE: usize = 4;
     /// `hTargetClient`
     pub const H_TARGET_CLIENT: usize = 8;
+    /// `vaMode`
+    pub const VA_MODE: usize = 48;
+    /// `NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES`: address spaces are objects of their own
+    pub const VA_MODE_MULTIPLE: u32 = 2;
 }
 
 /// `NV0005_ALLOC_PARAMETERS`: an event.
@@ -490,4 +494,66 @@ pub mod api_version {
     pub const REPLY: usize = 4;
     /// `versionString`, 64 bytes
     pub const VERSION: usize = 8;
+}
+
+/// `NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS`: the cards that the driver has initialised.
+pub mod attached_ids {
+    /// `gpuIds`
+    pub const IDS: usize = 0;
+    /// `NV0000_CTRL_GPU_MAX_ATTACHED_GPUS`
+    pub const MOST: usize = 32;
+    /// `NV0000_CTRL_GPU_INVALID_ID`: the list ends here
+    pub const NONE: u32 = 0xffff_ffff;
+}
+
+/// `NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS`
+pub mod id_info {
+    /// `gpuId`
+    pub const GPU_ID: usize = 0;
+    /// `deviceInstance`
+    pub const DEVICE_INSTANCE: usize = 8;
+    /// `subDeviceInstance`
+    pub const SUBDEVICE_INSTANCE: usize = 12;
+}
+
+/// `NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS`; without flags the answer is `GPU-…` and a zero.
+pub mod uuid_of_id {
+    /// `gpuId`
+    pub const GPU_ID: usize = 0;
+    /// `gpuUuid`
+    pub const UUID: usize = 8;
+    /// `NV0000_GPU_MAX_GID_LENGTH`
+    pub const UUID_BYTES: usize = 256;
+}
+
+/// `NV2080_CTRL_GPU_GET_PID_INFO_PARAMS`: what RM counts for processes.
+pub mod pid_info {
+    /// `pidInfoListCount`
+    pub const COUNT: usize = 0;
+    /// `pidInfoList`
+    pub const LIST: usize = 8;
+    /// `NV2080_CTRL_GPU_GET_PID_INFO_MAX_COUNT`
+    pub const MOST: u32 = 200;
+}
+
+/// `NV2080_CTRL_GPU_PID_INFO`: one entry of [`pid_info::LIST`], with its `data` as video memory.
+pub mod pid_memory {
+    /// Bytes of an entry.
+    pub const BYTES: usize = 72;
+    /// `pid`
+    pub const PID: usize = 0;
+    /// `index`
+    pub const INDEX: usize = 4;
+    /// `NV2080_CTRL_GPU_PID_INFO_INDEX_VIDEO_MEMORY_USAGE`
+    pub const INDEX_VIDEO_MEMORY: u32 = 0;
+    /// `result`, a status
+    pub const RESULT: usize = 8;
+    /// `data`
+    pub const DATA: usize = 16;
+    /// `data.vidMemUsage.memPrivate`: memory that has one handle, bytes
+    pub const PRIVATE: usize = DATA;
+    /// `data.vidMemUsage.memSharedOwned`: memory that has several, under that of them which owns it, bytes
+    pub const SHARED_OWNED: usize = DATA + 8;
+    /// `data.vidMemUsage.memSharedDuped`: the other handles, each anew, bytes
+    pub const SHARED_DUPED: usize = DATA + 16;
 }

@@ -37,6 +37,10 @@ pub struct Event {
 pub enum EventKind {
     /// The driver counts more than the ledger.
     Violation,
+    /// The ledger cannot be compared with what the driver counts.
+    NotReconciled,
+    /// It can again.
+    Reconciled,
     /// The driver reported an Xid.
     Xid,
     /// A card is lost.
@@ -59,6 +63,8 @@ impl EventKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Violation => "violation",
+            Self::NotReconciled => "not_reconciled",
+            Self::Reconciled => "reconciled",
             Self::Xid => "xid",
             Self::CardLost => "card_lost",
             Self::HungCall => "hung_call",

@@ -7,11 +7,20 @@
 //!
 //! - nothing has changed since the last comparison, and the driver counts more than the ledger;
 //! - something has, and the driver counts more than the whole quota and all that was ever held meanwhile.
+//!
+//! A driver that counts less is no violation: it rounds as the ledger does or less, and memory that only a map or an export keeps
+//! is the ledger's alone. One that counts *nothing* where the ledger has handles of memory does not count for this container at
+//! all (it was asked about a process that it knows by another number, say), and then nothing is compared, which is told.
+//!
+//! ```text
+//! Unasked ──▶ Compared ◀──▶ Uncompared(why): told when it comes, when the reason changes, and when it goes
+//! ```
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use driver::AskedCard;
 use ledger::{CardSlot, Purpose};
 use serde::{Deserialize, Serialize};
 
@@ -51,15 +60,29 @@ pub struct Comparison {
     pub is_news: bool,
 }
 
+/// Whether there is anything to compare the ledger with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The driver has not been asked yet.
+    #[default]
+    Unasked,
+    /// It says what it counts.
+    Compared,
+    /// It does not, or what it says is of something else: why.
+    Uncompared(String),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Reconciler(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    is_supported: Option<bool>,
+    standing: Standing,
     last: Option<Look>,
     told: Vec<u64>,
     drift: Vec<Drift>,
+    /// A card's UUID.
+    unseen: Option<String>,
 }
 
 /// The ledger at one moment.
@@ -130,6 +153,8 @@ struct Look {
     before: Moment,
     after: Moment,
     driver_bytes: Vec<u64>,
+    /// Cards on which the driver counts anything, further handles included.
+    counts: Vec<bool>,
 }
 
 impl Look {
@@ -151,6 +176,19 @@ impl Look {
                 driver.saturating_sub(most)
             })
             .collect()
+    }
+
+    /// The first card on which the ledger has handles of memory and the driver counts nothing, now and the last time, with no call
+    /// in between.
+    fn unseen_since(&self, last: &Self) -> Option<usize> {
+        let unseen = |look: &Self, card: usize| {
+            let held = look.after.cards.get(card);
+            look.is_at_rest()
+                && held.is_some_and(|held| held.memory_bytes > 0)
+                && look.counts.get(card) == Some(&false)
+        };
+        let is_still = last.after == self.before;
+        (0..self.counts.len()).find(|card| is_still && unseen(last, *card) && unseen(self, *card))
     }
 
     /// What stands since the last comparison.
@@ -186,8 +224,20 @@ impl Reconciler {
         self.lock().drift.clone()
     }
 
-    pub(super) fn is_supported(&self) -> Option<bool> {
-        self.lock().is_supported
+    pub(super) fn standing(&self) -> Standing {
+        self.lock().standing.clone()
+    }
+
+    /// Notes whether there is anything to compare with; what was noted before, if that was something else.
+    pub(super) fn stands(&self, standing: Standing) -> Option<Standing> {
+        let mut inner = self.lock();
+        let before = std::mem::replace(&mut inner.standing, standing);
+        (before != inner.standing).then_some(before)
+    }
+
+    /// The card for which the driver counts nothing although there is something to count.
+    pub(super) fn unseen(&self) -> Option<String> {
+        self.lock().unseen.clone()
     }
 
     /// Compares once; `None` where the driver does not say.
@@ -197,20 +247,28 @@ impl Reconciler {
     ) -> Result<Option<Comparison>, driver::Error> {
         let slots = container.account.slots();
         let moment = || Moment::of(&container.journal.change(), slots.len());
+        let asked: Vec<AskedCard<'_>> = slots
+            .iter()
+            .map(|slot| AskedCard {
+                uuid: &slot.uuid,
+                minor: slot.minor,
+            })
+            .collect();
         let before = moment();
-        let sums = container.driver.sums()?;
+        let sums = container.driver.sums(&asked)?;
         let after = moment();
-        let mut inner = self.lock();
-        inner.is_supported = Some(sums.is_some());
         let Some(sums) = sums else {
             return Ok(None);
         };
-        let bytes_of = |uuid: &str| {
+        let mut inner = self.lock();
+        let of_card = |uuid: &str| {
             let sum = sums.iter().find(|sum| sum.uuid == uuid);
-            sum.map_or(0, |sum| sum.memory_bytes)
+            sum.map_or((0, 0), |sum| (sum.memory_bytes, sum.further_bytes))
         };
+        let counted: Vec<(u64, u64)> = slots.iter().map(|slot| of_card(&slot.uuid)).collect();
         let look = Look {
-            driver_bytes: slots.iter().map(|slot| bytes_of(&slot.uuid)).collect(),
+            driver_bytes: counted.iter().map(|(memory, _)| *memory).collect(),
+            counts: counted.iter().map(|both| *both != (0, 0)).collect(),
             before,
             after,
         };
@@ -229,6 +287,13 @@ impl Reconciler {
         }
         let stands = inner.last.as_ref().map(|last| look.confirms(last));
         let stands = stands.unwrap_or_default();
+        let unseen = inner.last.as_ref().and_then(|last| look.unseen_since(last));
+        // It stays until the driver counts something: a ledger without memory has nothing to see.
+        if let Some(slot) = unseen.and_then(|card| slots.get(card)) {
+            inner.unseen = Some(slot.uuid.clone());
+        } else if look.counts.contains(&true) {
+            inner.unseen = None;
+        }
         inner.last = Some(look);
         let violations: Vec<Drift> = drift
             .iter()
@@ -274,6 +339,7 @@ mod tests {
             before: before.clone(),
             after: after.clone(),
             driver_bytes: vec![driver],
+            counts: vec![driver > 0],
         }
     }
 
@@ -316,6 +382,28 @@ mod tests {
         let (early, late) = (moment(5, 40, 0), moment(9, 50, 0));
         let (early, late) = (look(&early, 120, &early), look(&late, 120, &late));
         assert_eq!(stands(&early, &late), 20);
+    }
+
+    #[test]
+    fn a_driver_that_counts_nothing_of_what_there_is_counts_for_somebody_else() {
+        let held = moment(5, 40, 0);
+        let nothing = look(&held, 0, &held);
+        assert_eq!(nothing.unseen_since(&nothing), Some(0));
+        // One look alone, a busy container, and one that has nothing.
+        let some = look(&held, 1, &held);
+        assert_eq!(nothing.unseen_since(&some), None);
+        assert_eq!(some.unseen_since(&nothing), None);
+        let busy = look(&held, 0, &moment(6, 40, 0));
+        assert_eq!(busy.unseen_since(&busy), None);
+        let other = moment(7, 40, 0);
+        assert_eq!(look(&other, 0, &other).unseen_since(&nothing), None);
+        let empty = moment(5, 0, 0);
+        let empty = look(&empty, 0, &empty);
+        assert_eq!(empty.unseen_since(&empty), None);
+        // All of it has been allocated elsewhere: further handles are something.
+        let mut imported = look(&held, 0, &held);
+        imported.counts = vec![true];
+        assert_eq!(imported.unseen_since(&imported), None);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use driver::{
-    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId, FileKind,
-    FileRef, ImplicitBytes, Incident, Ticket,
+    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId,
+    FileKind, FileRef, ImplicitBytes, Incident, Ticket,
 };
 use nix::sys::stat::fstat;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
@@ -454,11 +454,12 @@ impl Driver for Handle {
         Ok(Executed::default())
     }
 
-    fn sums(&self) -> Result<Option<Vec<CardSum>>, Error> {
+    fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         let leaked = self.0.leaked_bytes.load(Ordering::SeqCst);
         Ok(Some(vec![CardSum {
             uuid: UUID.to_owned(),
             memory_bytes: self.0.held_bytes() + leaked,
+            further_bytes: 0,
         }]))
     }
 

@@ -110,7 +110,7 @@ fn serve(handle: &Handle, lanes: &Lanes, connection: &OwnedFd) -> io::Result<()>
                 handle.closed(file).unwrap();
                 Answer::Ok
             }
-            Request::Sums => Answer::Sums(handle.sums().unwrap().unwrap()),
+            Request::Sums => Answer::Sums(handle.sums(&[]).unwrap().unwrap()),
             Request::EngineTimes => {
                 Answer::EngineTimes(handle.engine_times().unwrap().unwrap_or_default())
             }

@@ -10,17 +10,20 @@
 //! A connection carries one call at a time, so there are as many as calls under way.
 
 mod launch;
+mod sums;
 pub mod wire;
 
 pub use launch::{
     PROGRAM, SOCKET_NAME, SpawnError, Started, beside_this_program, spawn, spawn_with,
 };
+pub use sums::SumsError;
 
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::layout::{nvos21, nvos54, nvos64};
@@ -28,9 +31,10 @@ use nvabi::{Release, class, control, escape, status};
 
 use crate::kernel::{Facts, KernelDriver, OpenError, put_numbers_back};
 use crate::{
-    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FdSlot, FileId, FileKind,
-    FileRef, ImplicitBytes, Segment, Ticket, descriptors, pointers,
+    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot,
+    FileId, FileKind, FileRef, ImplicitBytes, Segment, Ticket, descriptors, pointers,
 };
+use sums::Asker;
 use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
 
 /// Why a driver for a container could not be had.
@@ -73,6 +77,7 @@ pub struct ExecutorDriver {
     idle: Mutex<Vec<Connection>>,
     /// Files that the executor has from us.
     held: Mutex<HashSet<FileId>>,
+    asker: Asker,
 }
 
 #[derive(Debug)]
@@ -94,6 +99,7 @@ impl ExecutorDriver {
             pid: 0,
             idle: Mutex::default(),
             held: Mutex::default(),
+            asker: Asker::default(),
         };
         let (connection, pid) = driver.open()?;
         driver.pid = pid;
@@ -101,14 +107,24 @@ impl ExecutorDriver {
         Ok(driver)
     }
 
-    /// The files that the executor holds. A broker that took over another's work closes those that it does not know
+    /// Asks for sums by the nodes of another folder than `/dev`, and waits for each answer no longer than `patience`.
+    #[must_use]
+    pub fn asking_by(mut self, nodes: PathBuf, patience: Duration) -> Self {
+        self.asker = Asker::new(nodes, patience);
+        self
+    }
+
+    /// The files of the tenant that the executor holds. A broker that took over another's work closes those that it does not know
     /// ([`Driver::closed`]): each keeps the tenant's file open.
     ///
     /// # Errors
     /// As [`Driver::execute`].
     pub fn held(&self) -> Result<Vec<FileId>, Error> {
         match self.ask(&Request::Held)? {
-            Answer::Held(files) => Ok(files),
+            Answer::Held(mut files) => {
+                files.retain(|file| !Asker::owns(*file));
+                Ok(files)
+            }
             other => Err(self.unexpected(&other)),
         }
     }
@@ -151,7 +167,8 @@ impl ExecutorDriver {
     fn simple(&self, connection: &mut Connection, request: &Request) -> Result<Answer, Error> {
         connection.out.clear();
         self.encode(request, &mut connection.out)?;
-        self.exchange(connection, &[]).map(|(answer, _)| answer)
+        self.exchange(connection, &[], None)
+            .map(|(answer, _)| answer)
     }
 
     fn encode(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), Error> {
@@ -162,17 +179,20 @@ impl ExecutorDriver {
         Ok(())
     }
 
-    /// Sends what stands in `out`; the answer, and where the blocks' bytes begin and end in `buffer`.
+    /// Sends what stands in `out`; the answer, and where the blocks' bytes begin and end in `buffer`. `None`: it is waited for
+    /// as long as it takes.
     fn exchange(
         &self,
         connection: &mut Connection,
         fds: &[BorrowedFd<'_>],
+        patience: Option<Duration>,
     ) -> Result<(Answer, (usize, usize)), Error> {
         if connection.out.len() > MAX_MESSAGE_BYTES {
             return Err(Error::Unsupported("a call as long as this"));
         }
         sys::fd_passing::send(connection.socket.as_fd(), &connection.out, fds)
             .map_err(|source| self.failed("send", source))?;
+        self.wait_for(connection, patience)?;
         let (length, _none) =
             sys::fd_passing::receive(connection.socket.as_fd(), &mut connection.buffer)
                 .map_err(|source| self.failed("receive", source))?;
@@ -188,6 +208,20 @@ impl ExecutorDriver {
     /// The call without what is the tenant's own: executed, and its answer in the segments.
     fn carry(&self, file: FileRef<'_>, ticket: Ticket, call: &mut Call) -> Result<i32, Error> {
         let mut connection = self.take()?;
+        let ret = self.carry_on(&mut connection, file, ticket, call, None)?;
+        self.put_back(connection);
+        Ok(ret)
+    }
+
+    /// As [`Self::carry`], by a connection that is the caller's.
+    fn carry_on(
+        &self,
+        connection: &mut Connection,
+        file: FileRef<'_>,
+        ticket: Ticket,
+        call: &mut Call,
+        patience: Option<Duration>,
+    ) -> Result<i32, Error> {
         // Once more where the executor turns out not to have a file: it is then sent.
         for _attempt in 0..=1 + call.fds.len() {
             let (head, fds) = self.head(file, ticket, call);
@@ -196,7 +230,7 @@ impl ExecutorDriver {
             for segment in &call.segments {
                 connection.out.extend_from_slice(&segment.bytes);
             }
-            let (answer, (from, to)) = self.exchange(&mut connection, &fds)?;
+            let (answer, (from, to)) = self.exchange(connection, &fds, patience)?;
             match answer {
                 Answer::Done { ret } => {
                     let mut bytes = connection.buffer.get(from..to).unwrap_or_default();
@@ -209,7 +243,6 @@ impl ExecutorDriver {
                         segment.bytes.copy_from_slice(own);
                         bytes = rest;
                     }
-                    self.put_back(connection);
                     return Ok(ret);
                 }
                 Answer::NotHeld { file } => {
@@ -359,6 +392,10 @@ impl Driver for ExecutorDriver {
 
     fn process(&self) -> Option<i32> {
         Some(self.pid)
+    }
+
+    fn sums(&self, cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+        self.asker.ask(self, cards).map(Some)
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {

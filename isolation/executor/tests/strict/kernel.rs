@@ -19,8 +19,9 @@ use driver::{
     Call, Caller, Driver, Error, Executed, FdSlot, FileId, FileKind, FileRef, Segment, Ticket,
 };
 use nvabi::Release;
-use nvabi::bytes::{u32_at, u64_at};
-use nvabi::layout::nvos54;
+use nvabi::bytes::{put_u32, u32_at, u64_at};
+use nvabi::layout::{device_params, nvos21, nvos54};
+use nvabi::{class, control, status};
 use sys::pidfd::PidFd;
 use sys::seccomp::{Listener, Notification, Wait};
 use verdict::{Op, blocks};
@@ -106,6 +107,9 @@ impl CallingThread {
     }
 }
 
+/// Changes an answer of the driver: the struct, and the parameters behind it.
+type Play = Box<dyn Fn(&mut [u8], &mut [u8]) + Send>;
+
 struct Shared {
     listener: Listener,
     /// Who makes the ioctls.
@@ -118,6 +122,10 @@ struct Shared {
     seen: Mutex<Vec<(u32, Vec<Vec<u8>>)>>,
     held_back: Mutex<HeldBack>,
     changed: Condvar,
+    /// What becomes of the answer to GPU_GET_PID_INFO.
+    sums: Mutex<Option<Play>>,
+    /// A device is for whoever has the card's node open.
+    asks_for_nodes: AtomicBool,
 }
 
 /// A command whose calls wait here.
@@ -192,6 +200,21 @@ impl Kernel {
         })
     }
 
+    /// Changes what is said of the sums of processes; the cards' own sums are in the parameters.
+    pub(crate) fn play_sums(&self, play: impl Fn(&mut [u8], &mut [u8]) + Send + 'static) {
+        *self.shared.sums.lock().unwrap() = Some(Box::new(play));
+    }
+
+    /// From now on a device is refused to a process that does not have the card's node open, as RM does (`osIsGpuAccessible`).
+    pub(crate) fn ask_for_nodes(&self) {
+        self.shared.asks_for_nodes.store(true, Memory::SeqCst);
+    }
+
+    /// The driver's files that whoever makes the ioctls has open.
+    pub(crate) fn open_files(&self) -> Vec<FileKind> {
+        self.shared.open_files()
+    }
+
     /// Lets calls of a command wait in the driver.
     pub(crate) fn hold_back(&self, cmd: u32) {
         self.shared.held_back.lock().unwrap().cmd = Some(cmd);
@@ -231,11 +254,13 @@ impl Shared {
             pid,
             has_ended: AtomicBool::new(false),
             nodes: Nodes::below(&sim_socket.with_file_name("dev")).unwrap(),
-            sim: SimDriver::connect(sim_socket, "strict/executor").unwrap(),
+            sim: SimDriver::connect(sim_socket, &format!("strict/{pid}")).unwrap(),
             files: Mutex::default(),
             seen: Mutex::default(),
             held_back: Mutex::default(),
             changed: Condvar::new(),
+            sums: Mutex::default(),
+            asks_for_nodes: AtomicBool::new(false),
         });
         for _ in 0..THREADS {
             let shared = Arc::clone(&shared);
@@ -303,15 +328,55 @@ impl Shared {
             tgid: self.pid,
             tid: call.tid,
         };
+        if self.is_refused_device(cmd, &request) {
+            let denied = status::NV_ERR_INSUFFICIENT_PERMISSIONS;
+            put_u32(&mut request.segments[0].bytes, nvos21::STATUS, denied);
+            fetch::write_back(self.pid, &before, &request.segments).map_err(|_error| EFAULT)?;
+            return Ok(0);
+        }
         let done = self
             .sim
             .execute(file, caller, Ticket::UNREMEMBERED, &mut request)
             .unwrap();
+        self.play(cmd, &mut request);
         fetch::write_back(self.pid, &before, &request.segments).map_err(|_error| EFAULT)?;
         if done.ret < 0 {
             Err(-done.ret)
         } else {
             Ok(done.ret)
+        }
+    }
+
+    fn is_refused_device(&self, cmd: u32, request: &Call) -> bool {
+        let first = &request.segments[0].bytes;
+        if !self.asks_for_nodes.load(Memory::SeqCst)
+            || cmd != crate::rm::ALLOC
+            || u32_at(first, nvos21::H_CLASS) != Some(class::NV01_DEVICE_0)
+        {
+            return false;
+        }
+        let minor = u32_at(&request.segments[1].bytes, device_params::DEVICE_ID).unwrap();
+        !self.open_files().contains(&FileKind::Card { minor })
+    }
+
+    fn open_files(&self) -> Vec<FileKind> {
+        let numbers = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).unwrap();
+        numbers
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter_map(|number| Some(self.file(number).ok()??.1))
+            .collect()
+    }
+
+    fn play(&self, cmd: u32, request: &mut Call) {
+        let [first, params, ..] = request.segments.as_mut_slice() else {
+            return;
+        };
+        let asked = u32_at(&first.bytes, nvos54::CMD);
+        if cmd == crate::rm::CONTROL
+            && asked == Some(control::NV2080_CTRL_CMD_GPU_GET_PID_INFO)
+            && let Some(play) = self.sums.lock().unwrap().as_ref()
+        {
+            play(&mut first.bytes, &mut params.bytes);
         }
     }
 

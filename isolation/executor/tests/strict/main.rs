@@ -22,6 +22,7 @@ mod launch;
 mod rm;
 mod share;
 mod stage;
+mod sums;
 #[path = "../../../broker/tests/calls/tenant.rs"]
 mod tenant;
 
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::from(result.is_err() && role == stage::CLIENT));
     }
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let tests: Vec<Test> = [alone::TESTS, behind::TESTS, share::TESTS].concat();
+    let tests: Vec<Test> = [alone::TESTS, behind::TESTS, share::TESTS, sums::TESTS].concat();
     let is_wanted = |name: &str| {
         let mut parts = wanted
             .iter()

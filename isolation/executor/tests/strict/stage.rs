@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use broker::account::{Slot, uuid_bytes};
 use broker::container::Container;
+use broker::health::{Health, Plan};
 use broker::reaper::Reaper;
 use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
@@ -16,8 +18,8 @@ use driver::executor::ExecutorDriver;
 use driver::kernel::Facts;
 use driver::nodes::Nodes;
 use driver::{
-    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
-    ImplicitBytes, Ticket,
+    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId,
+    FileKind, FileRef, ImplicitBytes, Ticket,
 };
 use ledger::CardSlot;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
@@ -36,6 +38,8 @@ pub(crate) const CLIENT: &str = "client";
 const NODES: &str = "CGPU_TEST_NODES";
 
 pub(crate) const MIB: u64 = 1 << 20;
+/// More than any answer takes that comes at all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\n";
 
 /// A struct and its blocks.
@@ -48,6 +52,14 @@ pub(crate) enum Mode {
     Strict,
     /// The broker's own process.
     Compat,
+}
+
+/// What some stages have.
+#[derive(Default)]
+struct Extras {
+    plan: Plan,
+    patience: Option<Duration>,
+    wishes: Option<ComputeTerms>,
 }
 
 enum Way {
@@ -81,15 +93,29 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(quota_bytes: u64, binding: Binding) -> Self {
-        Self::built(quota_bytes, binding, Mode::Strict, None)
+        Self::built(quota_bytes, binding, Mode::Strict, Extras::default())
+    }
+
+    /// With a watch, and with less patience for the driver's sums than usual.
+    pub(crate) fn watched(plan: Plan, patience: Duration) -> Self {
+        let extras = Extras {
+            plan,
+            patience: Some(patience),
+            wishes: None,
+        };
+        Self::built(64 * MIB, Binding::Executor, Mode::Strict, extras)
     }
 
     /// With a share of the card's time.
     pub(crate) fn sharing(mode: Mode, wishes: ComputeTerms) -> Self {
-        Self::built(64 * MIB, Binding::None, mode, Some(wishes))
+        let extras = Extras {
+            wishes: Some(wishes),
+            ..Extras::default()
+        };
+        Self::built(64 * MIB, Binding::None, mode, extras)
     }
 
-    fn built(quota_bytes: u64, binding: Binding, mode: Mode, wishes: Option<ComputeTerms>) -> Self {
+    fn built(quota_bytes: u64, binding: Binding, mode: Mode, extras: Extras) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let profile = sim::Profile::parse(&folder.path().join("p"), PROFILE).unwrap();
@@ -101,7 +127,11 @@ impl Stage {
             Mode::Strict => {
                 let socket = folder.path().join("executor.sock");
                 let kernel = Kernel::start(&socket, &sim_socket);
-                let executor = ExecutorDriver::connect(&socket, facts).unwrap();
+                let nodes = sim_socket.with_file_name("dev");
+                let patience = extras.patience.unwrap_or(PATIENCE);
+                let executor = ExecutorDriver::connect(&socket, facts)
+                    .unwrap()
+                    .asking_by(nodes, patience);
                 (kernel, Way::Strict(Arc::new(executor)))
             }
             Mode::Compat => {
@@ -136,7 +166,8 @@ impl Stage {
             vec![slot],
         );
         let mut container = container.unwrap();
-        if let Some(wishes) = wishes {
+        container.health = Health::new(extras.plan);
+        if let Some(wishes) = extras.wishes {
             let state_dir = Some(folder.path().to_owned());
             container.share = Share::new(Sources::new(state_dir, wishes, cards));
         }
@@ -161,6 +192,18 @@ impl Stage {
 
     pub(crate) fn nodes(&self) -> PathBuf {
         SimulatedInventory::socket_path(self.folder.path()).with_file_name("dev")
+    }
+
+    /// Another container's executor on the same cards.
+    pub(crate) fn another(&self) -> (Kernel, ExecutorDriver) {
+        let socket = self.folder.path().join("another.sock");
+        let kernel = Kernel::start(
+            &socket,
+            &SimulatedInventory::socket_path(self.folder.path()),
+        );
+        let facts = facts(Nodes::below(&self.nodes()).unwrap());
+        let executor = ExecutorDriver::connect(&socket, facts).unwrap();
+        (kernel, executor.asking_by(self.nodes(), PATIENCE))
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -315,6 +358,13 @@ impl Driver for Front {
         match &self.way {
             Way::Strict(executor) => executor.process(),
             Way::Compat(..) => None,
+        }
+    }
+
+    fn sums(&self, cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+        match &self.way {
+            Way::Strict(executor) => executor.sums(cards),
+            Way::Compat(..) => Ok(None),
         }
     }
 

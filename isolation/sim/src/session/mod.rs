@@ -277,12 +277,9 @@ impl Session {
 
     /// Bytes by card of the memory objects that the session has allocated and still has a handle of, each allocation once:
     /// what RM sums by process (GET_PID_INFO: classes 0x40, 0x82, 0x83). Memory that only a map or an export keeps is
-    /// in no process's sum, and what another session has allocated is in that one's.
+    /// in no process's sum, and what another session has allocated is in that one's: here it is a further handle's.
     pub(crate) fn sums(&self) -> Vec<CardSum> {
-        let mut by_card: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut add = |card: &SimCard, bytes: u64| {
-            *by_card.entry(card.index).or_default() += bytes;
-        };
+        let mut by_card: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         let mut seen = HashSet::new();
         for object in locked(&self.state)
             .clients
@@ -292,25 +289,31 @@ impl Session {
             let Ok(memory) = object.memory() else {
                 continue;
             };
-            let own = memory
-                .charge
-                .as_ref()
-                .filter(|charge| charge.session() == &*self.name);
-            if let Some(charge) = own
-                && seen.insert(Arc::as_ptr(memory))
-            {
-                add(charge.card(), memory.bytes);
+            let Some(charge) = &memory.charge else {
+                continue;
+            };
+            let is_own = charge.session() == &*self.name;
+            let sum = by_card.entry(charge.card().index).or_default();
+            if is_own && seen.insert(Arc::as_ptr(memory)) {
+                sum.0 += memory.bytes;
+            } else {
+                sum.1 += memory.bytes;
             }
         }
         for (card, charge) in &locked(&self.faults).leaks {
-            add(card, charge.bytes());
+            by_card.entry(card.index).or_default().0 += charge.bytes();
         }
         self.hardware
             .cards
             .iter()
-            .map(|card| CardSum {
-                uuid: card.uuid(),
-                memory_bytes: by_card.get(&card.index).copied().unwrap_or(0),
+            .map(|card| {
+                let (memory_bytes, further_bytes) =
+                    by_card.get(&card.index).copied().unwrap_or_default();
+                CardSum {
+                    uuid: card.uuid(),
+                    memory_bytes,
+                    further_bytes,
+                }
             })
             .collect()
     }

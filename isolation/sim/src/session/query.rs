@@ -2,7 +2,7 @@
 
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::control::{self as ctl, fb_info};
-use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_OK};
 
 use super::control::{Params, UNSUPPORTED, accepted};
 use super::objects::Object;
@@ -424,13 +424,13 @@ fn put_pids(card: &SimCard, block: &mut [u8]) -> Result<(), Refusal> {
 }
 
 /// `{count 0, {pid 0, index 4, result 8, data 16:48, computeInstanceId 64, gpuInstanceId 68}[200] 8}`; index 0: memory,
-/// whose first field is what the process alone holds.
+/// whose first field is what the process alone holds. Of a process that nobody knows RM says that it holds nothing.
 fn put_pid_info(card: &SimCard, block: &mut [u8]) -> Result<(), Refusal> {
     const ENTRY_BYTES: usize = 72;
     const ENTRIES: u32 = 200;
     const INDEX_MEMORY: u32 = 0;
     let count = u32_at(block, 0)
-        .filter(|count| *count <= ENTRIES)
+        .filter(|count| (1..=ENTRIES).contains(count))
         .ok_or(INVALID)?;
     let processes = card.processes();
     let entries = block
@@ -449,15 +449,7 @@ fn put_pid_info(card: &SimCard, block: &mut [u8]) -> Result<(), Refusal> {
             data.fill(0);
         }
         put_u64(entry, 16, found.map_or(0, |process| process.bytes));
-        put_u32(
-            entry,
-            8,
-            if found.is_some() {
-                0
-            } else {
-                NV_ERR_OBJECT_NOT_FOUND
-            },
-        );
+        put_u32(entry, 8, NV_OK);
         put_u64(entry, 64, u64::MAX);
     }
     Ok(())

@@ -1,0 +1,445 @@
+//! The ledger against the driver's own sums by process, which the executor asks for about itself.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use broker::health::{Event, EventKind, Plan, Watching};
+use cards::OnViolation;
+use driver::executor::ExecutorDriver;
+use driver::{
+    AskedCard, Binding, Call, Caller, CardSum, Driver, FileId, FileKind, FileRef, Link, Segment,
+    Ticket,
+};
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::layout::{nvos21, nvos54, pid_info, pid_memory};
+use nvabi::{control, status};
+
+use crate::stage::{Confined, MIB, PATIENCE, Stage};
+use crate::{Test, rm, until};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "sums::the_driver_counts_what_the_ledger_has",
+        the_driver_counts_what_the_ledger_has,
+    ),
+    (
+        "sums::the_asker_has_the_cards_node_open_while_it_asks",
+        the_asker_has_the_cards_node_open_while_it_asks,
+    ),
+    (
+        "sums::two_executors_on_one_card_are_counted_apart",
+        two_executors_on_one_card_are_counted_apart,
+    ),
+    (
+        "sums::memory_with_several_handles_is_counted_once",
+        memory_with_several_handles_is_counted_once,
+    ),
+    (
+        "sums::a_driver_that_counts_more_is_told",
+        a_driver_that_counts_more_is_told,
+    ),
+    ("sums::and_kills_where_it_shall", and_kills_where_it_shall),
+    (
+        "sums::a_refusal_is_told_once_and_so_is_its_end",
+        a_refusal_is_told_once_and_so_is_its_end,
+    ),
+    (
+        "sums::a_driver_that_knows_the_process_by_another_number_is_told",
+        a_driver_that_knows_the_process_by_another_number_is_told,
+    ),
+    (
+        "sums::an_answer_that_does_not_come_holds_up_nothing",
+        an_answer_that_does_not_come_holds_up_nothing,
+    ),
+    (
+        "sums::a_node_that_is_another_file_is_not_asked_by",
+        a_node_that_is_another_file_is_not_asked_by,
+    ),
+];
+
+const PID_INFO: u32 = control::NV2080_CTRL_CMD_GPU_GET_PID_INFO;
+
+/// A tenant with a device and some memory.
+struct Holding {
+    tenant: Confined,
+    fd: i32,
+    client: u32,
+    device: u32,
+}
+
+fn holding(stage: &Stage, bytes: u64) -> Holding {
+    let tenant = stage.tenant();
+    let fd = tenant.0.open(&stage.nodes().join("nvidiactl"));
+    let client = tenant.0.client(fd);
+    let device = tenant.0.device(fd, client);
+    let called = tenant.0.memory(fd, client, device, 7, bytes);
+    assert_eq!(called.status(), rm::OK);
+    Holding {
+        tenant,
+        fd,
+        client,
+        device,
+    }
+}
+
+fn stage() -> Stage {
+    Stage::watched(Plan::default(), PATIENCE)
+}
+
+fn sums(driver: &ExecutorDriver, stage: &Stage) -> Result<Vec<CardSum>, driver::Error> {
+    let cards = stage.kernel.sim().cards().to_vec();
+    let asked: Vec<AskedCard<'_>> = cards
+        .iter()
+        .map(|card| AskedCard {
+            uuid: &card.uuid,
+            minor: card.minor,
+        })
+        .collect();
+    driver.sums(&asked).map(Option::unwrap)
+}
+
+fn counted(driver: &ExecutorDriver, stage: &Stage) -> (u64, u64) {
+    let sums = sums(driver, stage).unwrap();
+    assert_eq!(sums.len(), 1);
+    (sums[0].memory_bytes, sums[0].further_bytes)
+}
+
+fn reconcile(stage: &Stage) {
+    stage.container.health.reconcile(&stage.container);
+}
+
+fn events(stage: &Stage) -> Vec<Event> {
+    stage.container.health.events.last()
+}
+
+fn kinds(stage: &Stage) -> Vec<EventKind> {
+    events(stage).iter().map(|event| event.kind).collect()
+}
+
+fn watching(stage: &Stage) -> Watching {
+    stage.container.health.watching(&stage.container)
+}
+
+/// Entry 0 of the answer.
+fn entry(params: &mut [u8]) -> &mut [u8] {
+    &mut params[pid_info::LIST..]
+}
+
+fn add_private(params: &mut [u8], bytes: u64) {
+    let entry = entry(params);
+    let held = u64_at(entry, pid_memory::PRIVATE).unwrap();
+    put_u64(entry, pid_memory::PRIVATE, held + bytes);
+}
+
+fn the_driver_counts_what_the_ledger_has() {
+    let stage = stage();
+    assert_eq!(counted(stage.executor(), &stage), (0, 0));
+    let holding = holding(&stage, 6 * MIB);
+    assert_eq!(counted(stage.executor(), &stage), (6 * MIB, 0));
+    let health = &stage.container.health;
+    let comparison = health.reconcile_now(&stage.container).unwrap();
+    let [drift] = comparison.drift.as_slice() else {
+        panic!("{comparison:?}");
+    };
+    assert_eq!((drift.driver_bytes, drift.ledger_bytes), (6 * MIB, 6 * MIB));
+    assert_eq!((comparison.violations, kinds(&stage)), (vec![], vec![]));
+    assert_eq!(watching(&stage).sums, Some(true));
+    // About the executor itself, by the number that it has for itself.
+    let asked = stage.kernel.controls(PID_INFO);
+    let pids: Vec<Option<u32>> = asked
+        .iter()
+        .map(|blocks| u32_at(&blocks[1], pid_info::LIST + pid_memory::PID))
+        .collect();
+    let executor = u32::try_from(stage.executor().process().unwrap()).unwrap();
+    assert!(pids.len() >= 4 && pids.iter().all(|pid| *pid == Some(executor)));
+    assert_eq!(u32_at(&asked[0][0], nvos54::PARAMS_SIZE), Some(14408));
+    let Holding {
+        tenant,
+        fd,
+        client,
+        device,
+    } = holding;
+    assert_eq!(tenant.0.free(fd, client, device, 7), rm::OK);
+    assert_eq!(counted(stage.executor(), &stage), (0, 0));
+    stage.assert_exact(0);
+}
+
+fn the_asker_has_the_cards_node_open_while_it_asks() {
+    let stage = stage();
+    let _holding = holding(&stage, MIB);
+    // Only the tenant's control file is open with the executor.
+    assert_eq!(stage.kernel.open_files(), [FileKind::Ctl]);
+    stage.kernel.ask_for_nodes();
+    for _ in 0..3 {
+        assert_eq!(counted(stage.executor(), &stage), (MIB, 0));
+    }
+    assert_eq!(
+        stage.kernel.open_files(),
+        [FileKind::Ctl],
+        "and not after it"
+    );
+    assert_eq!(stage.executor().held().unwrap().len(), 1);
+    stage.assert_exact(MIB);
+}
+
+/// Calls of another container, made by its executor.
+fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) -> std::fs::File {
+    let file = std::fs::File::open(stage.nodes().join("nvidiactl")).unwrap();
+    let make = |arg: Vec<u8>, params: &[u8]| {
+        let first = Segment {
+            address: 0,
+            link: None,
+            bytes: arg,
+        };
+        let second = (!params.is_empty()).then(|| Segment {
+            address: 0,
+            link: Some(Link {
+                segment: 0,
+                pointer_at: u32::try_from(nvos21::P_PARAMS).unwrap(),
+            }),
+            bytes: params.to_vec(),
+        });
+        let mut call = Call {
+            cmd: rm::ALLOC,
+            segments: std::iter::once(first).chain(second).collect(),
+            fds: Vec::new(),
+        };
+        let target = FileRef {
+            id: FileId(1),
+            kind: FileKind::Ctl,
+            fd: file.as_fd(),
+        };
+        let caller = Caller { tgid: 1, tid: 1 };
+        let ticket = Ticket::UNREMEMBERED;
+        assert_eq!(
+            driver
+                .execute(target, caller, ticket, &mut call)
+                .unwrap()
+                .ret,
+            0
+        );
+        let answer = &call.segments[0].bytes;
+        assert_eq!(rm::status(answer), rm::OK);
+        rm::new_handle(answer)
+    };
+    let root = make(rm::alloc(0, 0, 0, rm::ROOT, 0), &[]);
+    let device = make(rm::alloc(root, root, 5, rm::DEVICE, 0), &[0; 56]);
+    make(
+        rm::alloc(root, device, 6, rm::VIDMEM, 0),
+        &rm::memory_params(bytes),
+    );
+    file
+}
+
+fn two_executors_on_one_card_are_counted_apart() {
+    let stage = stage();
+    let _holding = holding(&stage, 6 * MIB);
+    let (other_kernel, other) = stage.another();
+    let _file = allocate_by(&other, &stage, 10 * MIB);
+    assert_ne!(other.process(), stage.executor().process());
+    assert_eq!(stage.kernel.held_bytes(), 16 * MIB, "one card");
+    assert_eq!(counted(stage.executor(), &stage), (6 * MIB, 0));
+    assert_eq!(counted(&other, &stage), (10 * MIB, 0));
+    assert_eq!(other_kernel.controls(PID_INFO).len(), 1);
+    reconcile(&stage);
+    reconcile(&stage);
+    assert_eq!(kinds(&stage), []);
+}
+
+fn memory_with_several_handles_is_counted_once() {
+    let stage = stage();
+    let _holding = holding(&stage, 4 * MIB);
+    // As RM says it of memory that UVM has mapped, and of a second handle in the same process.
+    stage.kernel.play_sums(|_, params| {
+        let entry = entry(params);
+        let held = u64_at(entry, pid_memory::PRIVATE).unwrap();
+        put_u64(entry, pid_memory::PRIVATE, 0);
+        put_u64(entry, pid_memory::SHARED_OWNED, held);
+        put_u64(entry, pid_memory::SHARED_DUPED, held);
+    });
+    assert_eq!(counted(stage.executor(), &stage), (4 * MIB, 4 * MIB));
+    let health = &stage.container.health;
+    let comparison = health.reconcile_now(&stage.container).unwrap();
+    assert_eq!(comparison.violations, []);
+    assert_eq!(comparison.drift[0].driver_bytes, 4 * MIB);
+}
+
+fn a_driver_that_counts_more_is_told() {
+    let stage = stage();
+    let _holding = holding(&stage, 4 * MIB);
+    reconcile(&stage);
+    stage
+        .kernel
+        .play_sums(|_, params| add_private(params, 2 * MIB));
+    until("the difference to stand", || {
+        reconcile(&stage);
+        !kinds(&stage).is_empty()
+    });
+    reconcile(&stage);
+    assert_eq!(kinds(&stage), [EventKind::Violation], "told once");
+    let text = events(&stage).remove(0).text;
+    assert!(text.contains(&(6 * MIB).to_string()), "{text}");
+    assert!(text.contains(&stage.kernel.sim().cards()[0].uuid), "{text}");
+    let status = stage.container.health.status(&stage.container);
+    assert!(status.violations >= 1);
+    assert_eq!(status.drift[0].driver_bytes, 6 * MIB);
+    assert_eq!(status.drift[0].ledger_bytes, 4 * MIB);
+}
+
+fn and_kills_where_it_shall() {
+    let plan = Plan {
+        on_violation: OnViolation::Kill,
+        ..Plan::default()
+    };
+    let stage = Stage::watched(plan, PATIENCE);
+    let mut holding = holding(&stage, 4 * MIB);
+    stage.kernel.play_sums(|_, params| add_private(params, MIB));
+    // In threads of their own: who has killed gives CAP_KILL up, and this one ends the executor.
+    until("the violation to be told", || {
+        std::thread::scope(|scope| scope.spawn(|| reconcile(&stage)).join().unwrap());
+        !kinds(&stage).is_empty()
+    });
+    let ended = holding.tenant.1.0.wait().unwrap();
+    let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
+    assert_eq!(signal, Some(nix::sys::signal::Signal::SIGKILL as i32));
+    // The executor is no process of the tenant's.
+    assert!(stage.executor().held().is_ok());
+    until("the memory is given back", || {
+        stage.beat();
+        stage.used_bytes() == 0
+    });
+}
+
+fn a_refusal_is_told_once_and_so_is_its_end() {
+    const INVALID_PARAM_STRUCT: u32 = 0x3a;
+    let stage = stage();
+    let holding = holding(&stage, MIB);
+    assert_eq!(watching(&stage).sums, None);
+    // What a driver answers whose parameters have another size.
+    stage.kernel.play_sums(|arg, _| {
+        put_u32(arg, nvos54::STATUS, INVALID_PARAM_STRUCT);
+    });
+    for _ in 0..3 {
+        reconcile(&stage);
+    }
+    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
+    let told = watching(&stage);
+    assert_eq!(told.sums, Some(false));
+    let reason = told.sums_reason.unwrap();
+    assert!(
+        reason.contains("GPU_GET_PID_INFO") && reason.contains("0x3a"),
+        "{reason}"
+    );
+    let problem = stage.container.health.reconcile_now(&stage.container);
+    assert_eq!(problem, Err(reason));
+    // A refusal of another kind: of the one process, in the list.
+    stage.kernel.play_sums(|_, params| {
+        let denied = status::NV_ERR_INSUFFICIENT_PERMISSIONS;
+        put_u32(entry(params), pid_memory::RESULT, denied);
+    });
+    reconcile(&stage);
+    reconcile(&stage);
+    assert_eq!(kinds(&stage), [EventKind::NotReconciled; 2]);
+    // The tenant has felt nothing of it, and nothing of the asker's is left.
+    let called = holding
+        .tenant
+        .0
+        .memory(holding.fd, holding.client, holding.device, 8, MIB);
+    assert_eq!(called.status(), rm::OK);
+    stage.assert_exact(2 * MIB);
+    assert_eq!(stage.kernel.open_files(), [FileKind::Ctl]);
+    let counted = stage.container.health.status(&stage.container).reconciled;
+    assert_eq!(counted, 0);
+    stage.kernel.play_sums(|_, _| {});
+    reconcile(&stage);
+    assert_eq!(kinds(&stage).last(), Some(&EventKind::Reconciled));
+    assert_eq!(watching(&stage).sums, Some(true));
+    assert_eq!(watching(&stage).sums_reason, None);
+}
+
+fn a_driver_that_knows_the_process_by_another_number_is_told() {
+    let stage = stage();
+    let holding = holding(&stage, MIB);
+    let nothing = |_: &mut [u8], params: &mut [u8]| {
+        put_u64(entry(params), pid_memory::PRIVATE, 0);
+    };
+    stage.kernel.play_sums(nothing);
+    until("it to be told", || {
+        reconcile(&stage);
+        !kinds(&stage).is_empty()
+    });
+    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
+    assert_eq!(watching(&stage).sums, Some(false));
+    // Without memory there is nothing to see, and it is not taken for better.
+    let Holding {
+        tenant,
+        fd,
+        client,
+        device,
+    } = holding;
+    assert_eq!(tenant.0.free(fd, client, device, 7), rm::OK);
+    reconcile(&stage);
+    reconcile(&stage);
+    assert_eq!(watching(&stage).sums, Some(false));
+    assert_eq!(tenant.0.memory(fd, client, device, 9, MIB).status(), rm::OK);
+    stage.kernel.play_sums(|_, _| {});
+    reconcile(&stage);
+    assert_eq!(
+        kinds(&stage),
+        [EventKind::NotReconciled, EventKind::Reconciled]
+    );
+}
+
+fn an_answer_that_does_not_come_holds_up_nothing() {
+    let stage = Stage::watched(Plan::default(), Duration::from_secs(1));
+    let holding = holding(&stage, MIB);
+    stage.kernel.hold_back(rm::CONTROL);
+    reconcile(&stage);
+    stage.kernel.wait_for_held(1);
+    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
+    let reason = watching(&stage).sums_reason.unwrap();
+    assert!(reason.contains("1000 ms"), "{reason}");
+    // It is asked no more, and everybody else is served.
+    let asked = stage.kernel.count(rm::CONTROL);
+    for _ in 0..5 {
+        reconcile(&stage);
+    }
+    assert_eq!(stage.kernel.count(rm::CONTROL), asked);
+    let Holding {
+        tenant,
+        fd,
+        client,
+        device,
+    } = holding;
+    assert_eq!(tenant.0.memory(fd, client, device, 8, MIB).status(), rm::OK);
+    stage.assert_exact(2 * MIB);
+    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
+    stage.kernel.let_go();
+    until("it is compared again", || {
+        reconcile(&stage);
+        watching(&stage).sums == Some(true)
+    });
+    assert_eq!(kinds(&stage).last(), Some(&EventKind::Reconciled));
+    until("the file of the call that hung is gone too", || {
+        let sums = sums(stage.executor(), &stage);
+        sums.is_ok_and(|sums| sums[0].memory_bytes == 2 * MIB)
+            && stage.kernel.open_files() == [FileKind::Ctl]
+    });
+}
+
+fn a_node_that_is_another_file_is_not_asked_by() {
+    let stage = stage();
+    let folder = tempfile::tempdir().unwrap();
+    let connect = || {
+        let nodes = driver::nodes::Nodes::below(&stage.nodes()).unwrap();
+        let driver = ExecutorDriver::connect(&stage.socket(), crate::alone::facts(nodes)).unwrap();
+        driver.asking_by(folder.path().to_owned(), PATIENCE)
+    };
+    let absent = sums(&connect(), &stage).unwrap_err();
+    assert!(absent.to_string().contains("nvidiactl"), "{absent}");
+    std::fs::write(folder.path().join("nvidiactl"), "").unwrap();
+    let other = sums(&connect(), &stage).unwrap_err();
+    assert!(other.to_string().contains("is not the driver's"), "{other}");
+    assert_eq!(stage.kernel.count(rm::ALLOC), 0);
+    assert_eq!(stage.container.driver.binding(), Binding::Executor);
+}
