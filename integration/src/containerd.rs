@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::command::{LIMIT, Outcome, capture};
+use crate::crictl::PodServer;
 use crate::daemon::Daemon;
 use crate::image::Image;
 use crate::node::Node;
@@ -45,7 +46,7 @@ impl Containerd {
     fn start_with(node: &Node, engines: &Engines, pods: Option<PodsSetup>) -> Result<Self> {
         let folder = node
             .root()
-            .join(format!("containerd-{}", engines.suite.name()));
+            .join(format!("containerd-{}", engines.origin.name()));
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let config = folder.join("config.toml");
         fs::write(
@@ -232,6 +233,32 @@ impl Containerd {
         }
         self.daemon.stop(Duration::from_secs(20))?;
         Ok(left)
+    }
+}
+
+impl PodServer for Containerd {
+    fn socket(&self) -> PathBuf {
+        Self::socket(self)
+    }
+
+    fn beside(&self, program: &Path) -> Result<Command> {
+        Self::beside(self, program)
+    }
+
+    fn pid(&self) -> Option<u32> {
+        Self::pid(self)
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        Self::kill(self)
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        Self::restart(self)
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        Self::stop(self).map(drop)
     }
 }
 

@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::command::{LIMIT, Outcome, capture};
-use crate::containerd::Containerd;
 use crate::go::GoProgram;
 use crate::node::Node;
 
 const PROGRAM: GoProgram = GoProgram {
     name: "crictl",
-    package: "sigs.k8s.io/cri-tools/cmd/crictl",
+    packages: &["sigs.k8s.io/cri-tools/cmd/crictl"],
+    tags: "",
     module: include_str!("../crictl/go.mod"),
     sums: include_str!("../crictl/go.sum"),
 };
@@ -70,7 +70,40 @@ impl Processes {
     }
 }
 
-/// crictl on a node's containerd.
+/// What serves pods at a socket of its own.
+pub trait PodServer: std::fmt::Debug + Send + Sync {
+    /// The socket that clients speak to.
+    fn socket(&self) -> PathBuf;
+
+    /// A program in the same network as the daemon.
+    ///
+    /// # Errors
+    /// The network is gone.
+    fn beside(&self, program: &Path) -> Result<Command>;
+
+    /// The daemon's process id, while it runs.
+    fn pid(&self) -> Option<u32>;
+
+    /// SIGKILL, as a crash would be. Containers stay.
+    ///
+    /// # Errors
+    /// There is no such process any more.
+    fn kill(&mut self) -> Result<()>;
+
+    /// Starts it again after [`PodServer::kill`], with the same state.
+    ///
+    /// # Errors
+    /// It does not start.
+    fn restart(&mut self) -> Result<()>;
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// It does not end.
+    fn stop(&mut self) -> Result<()>;
+}
+
+/// crictl on a node's containerd or CRI-O.
 #[derive(Debug)]
 pub struct Crictl {
     program: PathBuf,
@@ -118,10 +151,10 @@ impl Crictl {
         })
     }
 
-    /// A `crictl` command, not yet run. It runs in the network of the node's containerd, where exec is streamed.
-    pub fn command(&self, containerd: &Containerd, args: &[&str]) -> Result<Command> {
-        let endpoint = format!("unix://{}", containerd.socket().display());
-        let mut command = containerd.beside(&self.program)?;
+    /// A `crictl` command, not yet run. It runs in the network of the node's engine, where exec is streamed.
+    pub fn command(&self, server: &dyn PodServer, args: &[&str]) -> Result<Command> {
+        let endpoint = format!("unix://{}", server.socket().display());
+        let mut command = server.beside(&self.program)?;
         command
             .args(["--runtime-endpoint", &endpoint])
             .args(["--image-endpoint", &endpoint])
@@ -134,8 +167,8 @@ impl Crictl {
     }
 
     /// Runs `crictl` to its end.
-    pub fn crictl(&self, containerd: &Containerd, args: &[&str]) -> Result<Outcome> {
-        capture(&mut self.command(containerd, args)?, LIMIT)
+    pub fn crictl(&self, server: &dyn PodServer, args: &[&str]) -> Result<Outcome> {
+        capture(&mut self.command(server, args)?, LIMIT)
     }
 
     /// The description of a pod as its containers name it later.
@@ -166,10 +199,10 @@ impl Crictl {
     }
 
     /// Starts a pod's sandbox under a runtime handler: its identity.
-    pub fn run_pod(&self, containerd: &Containerd, pod: &Path, handler: &str) -> Result<String> {
+    pub fn run_pod(&self, server: &dyn PodServer, pod: &Path, handler: &str) -> Result<String> {
         let pod = pod.to_string_lossy();
         let said = self
-            .crictl(containerd, &["runp", "--runtime", handler, &pod])?
+            .crictl(server, &["runp", "--runtime", handler, &pod])?
             .success()?;
         Ok(said.stdout.trim().to_owned())
     }
@@ -177,7 +210,7 @@ impl Crictl {
     /// Creates and starts a container in a pod: its identity.
     pub fn run_container(
         &self,
-        containerd: &Containerd,
+        server: &dyn PodServer,
         sandbox: &str,
         pod: &Path,
         image: &str,
@@ -214,26 +247,26 @@ impl Crictl {
         fs::write(&path, serde_json::to_vec_pretty(&description)?)?;
         let (pod, path) = (pod.to_string_lossy(), path.to_string_lossy());
         let created = self
-            .crictl(containerd, &["create", "--no-pull", sandbox, &path, &pod])?
+            .crictl(server, &["create", "--no-pull", sandbox, &path, &pod])?
             .success()?;
         let id = created.stdout.trim().to_owned();
-        self.crictl(containerd, &["start", &id])?.success()?;
+        self.crictl(server, &["start", &id])?.success()?;
         Ok(id)
     }
 
     /// What the engine tells of a container.
-    pub fn inspect(&self, containerd: &Containerd, id: &str) -> Result<Value> {
-        self.crictl(containerd, &["inspect", "-o", "json", id])?
+    pub fn inspect(&self, server: &dyn PodServer, id: &str) -> Result<Value> {
+        self.crictl(server, &["inspect", "-o", "json", id])?
             .success()?
             .json()
     }
 
     /// Stops and removes every pod.
-    pub fn remove_all(&self, containerd: &Containerd) -> Result<()> {
-        let listed = self.crictl(containerd, &["pods", "-q"])?.success()?;
+    pub fn remove_all(&self, server: &dyn PodServer) -> Result<()> {
+        let listed = self.crictl(server, &["pods", "-q"])?.success()?;
         for pod in listed.stdout.lines() {
-            self.crictl(containerd, &["stopp", pod])?.success()?;
-            self.crictl(containerd, &["rmp", "-f", pod])?.success()?;
+            self.crictl(server, &["stopp", pod])?.success()?;
+            self.crictl(server, &["rmp", "-f", pod])?.success()?;
         }
         Ok(())
     }

@@ -48,7 +48,9 @@ impl Docker {
         live_restore: LiveRestore,
     ) -> Result<Self> {
         let engines = containerd.engines();
-        let folder = node.root().join(format!("docker-{}", engines.suite.name()));
+        let folder = node
+            .root()
+            .join(format!("docker-{}", engines.origin.name()));
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let mut runtimes = json!({});
         if let Ok(command) = node.command("cgpu-runtime") {

@@ -10,13 +10,15 @@ use anyhow::{Context, Result};
 use crate::cache;
 use crate::command::{capture, find, progress};
 
-/// A program, its release, and the hash of every module of its build, so that no checksum database is asked.
+/// Programs of one module, its release, and the hash of every module of the build, so that no checksum database is asked.
 #[derive(Debug, Clone, Copy)]
 pub struct GoProgram {
-    /// What it is called.
+    /// What it is called; the one program, if there is but one.
     pub name: &'static str,
-    /// The package that it is built from.
-    pub package: &'static str,
+    /// The packages that it is built from. Each gives a program with the last part of its name.
+    pub packages: &'static [&'static str],
+    /// What is left out of the build or put into it, with commas between.
+    pub tags: &'static str,
     /// The text of `go.mod`, which names the release.
     pub module: &'static str,
     /// The text of `go.sum`.
@@ -24,26 +26,31 @@ pub struct GoProgram {
 }
 
 impl GoProgram {
-    /// Builds it once. An error is a reason to skip aloud: no Go, or no module proxy.
+    /// Builds the one program, once. An error is a reason to skip aloud.
     ///
     /// # Errors
-    /// There is no Go toolchain, or it cannot build the program.
+    /// As [`GoProgram::fetch_all`].
     pub fn fetch(&self) -> Result<PathBuf> {
+        Ok(self.fetch_all()?.join(self.name))
+    }
+
+    /// Builds all of it once: the folder with the programs. An error is a reason to skip aloud: no Go, or no module proxy.
+    ///
+    /// # Errors
+    /// There is no Go toolchain, or it cannot build the programs.
+    pub fn fetch_all(&self) -> Result<PathBuf> {
         let folder = cache::folder().join(self.name);
         let _lock = cache::lock(self.name)?;
         cache::once(&folder, self.module, |at| {
             let go = find("go")
                 .with_context(|| format!("no Go toolchain to build {} with", self.name))?;
-            progress(&format!(
-                "building {} (go build, a minute or two)",
-                self.name
-            ));
+            progress(&format!("building {} (go build, some minutes)", self.name));
             fs::write(at.join("go.mod"), self.module)?;
             fs::write(at.join("go.sum"), self.sums)?;
             capture(
                 Command::new(go)
-                    .args(["build", "-o", self.name])
-                    .arg(self.package)
+                    .args(["build", "-trimpath", "-o", "./", "-tags", self.tags])
+                    .args(self.packages)
                     .env("CGO_ENABLED", "0")
                     .env("GOFLAGS", "-mod=mod -buildvcs=false")
                     .env("GOTOOLCHAIN", "local")
@@ -53,6 +60,6 @@ impl GoProgram {
             .success()?;
             Ok(())
         })?;
-        Ok(folder.join(self.name))
+        Ok(folder)
     }
 }

@@ -13,7 +13,8 @@ use crate::image::Image;
 
 const PROGRAM: GoProgram = GoProgram {
     name: "nerdctl",
-    package: "github.com/containerd/nerdctl/v2/cmd/nerdctl",
+    packages: &["github.com/containerd/nerdctl/v2/cmd/nerdctl"],
+    tags: "",
     module: include_str!("../nerdctl/go.mod"),
     sums: include_str!("../nerdctl/go.sum"),
 };

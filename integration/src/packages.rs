@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::cache;
 use crate::command::{Outcome, capture, progress};
 use crate::oci::OciRuntime;
+use crate::origin::Origin;
 
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
 const DEBIAN_KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -208,11 +209,11 @@ pub fn ensure_installed(needed: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// The engines of one suite, unpacked.
+/// The engines of one origin, unpacked or built.
 #[derive(Debug, Clone)]
 pub struct Engines {
-    /// Which releases they are from.
-    pub suite: Suite,
+    /// Where they are from.
+    pub origin: Origin,
     root: PathBuf,
     runc_root: PathBuf,
     oci: PathBuf,
@@ -220,21 +221,30 @@ pub struct Engines {
 
 impl Engines {
     /// Fetches containerd, docker, and the host release's runc. An error here is a reason to skip aloud.
-    pub fn fetch(suite: Suite) -> Result<Self> {
-        Self::fetch_with(suite, OciRuntime::HostRunc)
+    pub fn fetch(origin: impl Into<Origin>) -> Result<Self> {
+        Self::fetch_with(origin, OciRuntime::HostRunc)
     }
 
     /// The same, with containers made by another OCI runtime.
-    pub fn fetch_with(suite: Suite, oci: OciRuntime) -> Result<Self> {
-        let packages: &[&str] = match suite {
-            Suite::Host => &["containerd", "docker.io", "tini"],
-            Suite::Trixie | Suite::Newer => &["containerd", "docker.io", "docker-cli", "tini"],
+    pub fn fetch_with(origin: impl Into<Origin>, oci: OciRuntime) -> Result<Self> {
+        let origin = origin.into();
+        let root = match origin {
+            Origin::Packages(suite) => unpacked(
+                suite,
+                &format!("engines/{}", suite.name()),
+                match suite {
+                    Suite::Host => &["containerd", "docker.io", "tini"],
+                    Suite::Trixie | Suite::Newer => {
+                        &["containerd", "docker.io", "docker-cli", "tini"]
+                    }
+                },
+            )?,
+            Origin::Modules(module) => module.fetch()?,
         };
-        let root = unpacked(suite, &format!("engines/{}", suite.name()), packages)?;
         let oci = oci.fetch()?;
         let runc_root = unpacked(Suite::Host, "engines/runc", &["runc"])?;
         let engines = Self {
-            suite,
+            origin,
             root,
             runc_root,
             oci,
@@ -261,7 +271,10 @@ impl Engines {
     /// The folders of the engines' programs, for `PATH`: the OCI runtime's before the host release's runc.
     pub fn folders(&self) -> Vec<PathBuf> {
         let of = |root: &PathBuf| ["usr/bin", "usr/sbin"].map(|folder| root.join(folder));
-        let mut folders = of(&self.root).to_vec();
+        let mut folders = match self.origin {
+            Origin::Packages(_) => of(&self.root).to_vec(),
+            Origin::Modules(_) => vec![self.root.clone()],
+        };
         folders.extend(self.oci.parent().map(Path::to_path_buf));
         folders.extend(of(&self.runc_root));
         folders

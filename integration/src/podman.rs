@@ -87,6 +87,12 @@ impl Release {
         Ok(release)
     }
 
+    /// conmon, which holds each container.
+    #[must_use]
+    pub fn conmon(&self) -> &Path {
+        &self.conmon
+    }
+
     /// podman's major and minor version.
     ///
     /// # Errors
@@ -261,6 +267,12 @@ chosen = ["{}"]
         command
     }
 
+    /// Where it keeps images and layers, and where what is of no use after a restart of the machine.
+    #[must_use]
+    pub fn storage(&self) -> (PathBuf, PathBuf) {
+        (self.folder.join("data"), self.folder.join("run"))
+    }
+
     /// Runs `podman` to its end.
     ///
     /// # Errors
@@ -323,8 +335,8 @@ impl Drop for Podman {
     }
 }
 
-/// podman keeps its own environment from its runtime.
-fn wrapper(node: &Node, folder: &Path) -> Result<PathBuf> {
+/// `cgpu-runtime` with the node's configuration, for engines that keep their own environment from their runtime.
+pub(crate) fn wrapper(node: &Node, folder: &Path) -> Result<PathBuf> {
     let program = node.command("cgpu-runtime")?;
     let script = folder.join("cgpu-runtime");
     fs::write(

@@ -108,6 +108,16 @@ impl PodsSetup {
         })
     }
 
+    /// The folder of the CNI plugins.
+    pub fn plugins(&self) -> &Path {
+        &self.plugins
+    }
+
+    /// The folder with the description of the pods' network.
+    pub fn networks(&self) -> &Path {
+        &self.networks
+    }
+
     /// The part of containerd's configuration that is about pods. A table of runtimes takes the place of the default one, which
     /// has `runc`, and without that CRI does not load (1.6).
     pub fn configuration(&self, major: u32) -> String {

@@ -13,7 +13,7 @@ const LONG: &[&str] = &[matrix::FIFTY, "health check"];
 fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
     Row {
         family,
-        suite,
+        origin: suite.into(),
         oci,
         door,
     }

@@ -45,7 +45,7 @@ const fn check(
 /// Every check that is asked of an engine of this family, in the order of the tables.
 pub fn checks_of(family: Family) -> impl Iterator<Item = &'static Check> {
     let pods: &[Check] = match family {
-        Family::Cri => POD_CHECKS,
+        Family::Cri | Family::CriO => POD_CHECKS,
         Family::Containerd | Family::Nerdctl | Family::Docker | Family::Podman => &[],
     };
     CHECKS.iter().chain(pods)
@@ -518,11 +518,21 @@ fn plain_beside(engine: &mut dyn Engine) -> Result<()> {
     Ok(())
 }
 
-/// Two containers that end with a code of their own when a file appears.
+/// Ends with 6 when [`TELL_TO_END`] has been run beside it and its process is gone. Gone is reaped: the exec's own end has been
+/// seen by then, and the container's, which would kill it, cannot take its place.
+pub(super) const UNTIL_TOLD_TO_END: &str = "until pid=$(cat /tmp/told 2>/dev/null) && ! kill -0 $pid 2>/dev/null; do sleep 0.1; done; exit 6";
+/// What an exec does to end [`UNTIL_TOLD_TO_END`]; the exec ends with 0. The file appears with what stands in it.
+pub(super) const TELL_TO_END: &[&str] = &[
+    "sh",
+    "-c",
+    "echo $$ >/tmp/telling && mv /tmp/telling /tmp/told",
+];
+
+/// Two containers that end with a code of their own when they are told to.
 fn start_pair(engine: &dyn Engine) -> Result<()> {
-    let script = "until [ -e /tmp/end ]; do sleep 0.1; done; exit 6";
-    engine.start(&Container::new("plain", &["sh", "-c", script]))?;
-    engine.start(&Container::new("held", &["sh", "-c", script]).gib(4))
+    let program = ["sh", "-c", UNTIL_TOLD_TO_END];
+    engine.start(&Container::new("plain", &program))?;
+    engine.start(&Container::new("held", &program).gib(4))
 }
 
 /// They run on under the new daemon, take an exec, hold their quota, and end with their own code.
@@ -535,8 +545,7 @@ fn check_pair(engine: &dyn Engine) -> Result<()> {
     let over = engine.exec("held", &["cgpu-burn", "alloc", "5Gi"])?;
     ensure!(over.code == Some(NO_MEMORY), "{over:?}");
     for name in ["plain", "held"] {
-        // The container may end, and take it along, before it has ended itself.
-        let _ended = engine.exec(name, &["touch", "/tmp/end"])?;
+        engine.exec(name, TELL_TO_END)?.success()?;
         let code = engine.end_of(name)?;
         ensure!(code == 6, "{name} ended with {code} instead of 6");
         engine.remove(name)?;

@@ -1,4 +1,4 @@
-//! containerd's CRI by crictl: every container in a pod of its own, as most pods are.
+//! CRI of containerd or CRI-O by crictl: every container in a pod of its own, as most pods are.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,12 @@ use serde_json::Value;
 
 use crate::command::{LIMIT, Outcome, in_terminal, wait_until};
 use crate::containerd::Containerd;
-use crate::crictl::{Crictl, NAMESPACE, PodContainer, Processes};
+use crate::crictl::{Crictl, NAMESPACE, PodContainer, PodServer, Processes};
+use crate::crio::{self, Crio};
 use crate::image::{self, Image};
 use crate::node::Node;
 use crate::packages::Engines;
+use crate::podman::Release;
 use crate::pods::PodsSetup;
 use crate::programs::Programs;
 use crate::rig::TWO_CARDS;
@@ -22,17 +24,19 @@ use super::engine::{Ask, Container, Engine, Lacks, Restarts, Usage, told_code};
 /// Where shims keep runc's state of everything that CRI makes.
 const RUNC_STATE: &str = "/run/containerd/runc";
 
-/// One containerd that serves pods.
+/// One engine that serves pods.
 #[derive(Debug)]
 pub struct Cri {
     /// crictl.
     pub(super) crictl: Crictl,
     /// The engine.
-    pub(super) containerd: Containerd,
+    pub(super) server: Box<dyn PodServer>,
+    /// Where its OCI runtime keeps the state of containers, a folder each.
+    runtime_state: PathBuf,
     pub(super) handler: &'static str,
     image: Image,
     title: String,
-    version: (u32, u32),
+    reads_on: bool,
     made: Mutex<BTreeMap<String, Made>>,
     all: Mutex<Vec<String>>,
     node: Node,
@@ -64,27 +68,62 @@ impl Cri {
         }
         let cri = Self {
             crictl,
-            containerd,
+            server: Box::new(containerd),
+            runtime_state: Path::new(RUNC_STATE).join(NAMESPACE),
             handler,
             image,
             title: below,
-            version: engines.containerd_version()?,
+            // CRI of 1.6 stops reading at the end of the task, and loses on a busy machine what it has not read by then; under
+            // containerd's own shim as well.
+            reads_on: engines.containerd_version()? >= (1, 7),
             made: Mutex::default(),
             all: Mutex::default(),
             node,
         };
-        // It hears of imported images by events.
-        wait_until("the images", LIMIT, || {
-            let said = cri.told(&["images", "-o", "json"])?;
-            Ok([&pause, &cri.image]
-                .iter()
-                .all(|image| said.contains(&image.name)))
-        })?;
+        cri.has_images(&pause)?;
         Ok(cri)
     }
 
+    /// Starts CRI-O, whose pods are under our wrapper.
+    pub(super) fn start_crio(
+        programs: &Programs,
+        engines: &Engines,
+        release: &Release,
+        title: String,
+    ) -> Result<Self> {
+        let node = Node::simulated(programs, engines, TWO_CARDS)?;
+        let setup = PodsSetup::new(&node, engines)?;
+        let (pause, image) = (setup.pause.clone(), image::busybox(Some(programs))?);
+        let crictl = Crictl::new(&node)?;
+        let crio = Crio::start(&node, engines, release, setup, &image)?;
+        let cri = Self {
+            crictl,
+            runtime_state: crio.runtime_state(),
+            server: Box::new(crio),
+            handler: crio::HANDLER,
+            image,
+            title,
+            reads_on: true,
+            made: Mutex::default(),
+            all: Mutex::default(),
+            node,
+        };
+        cri.has_images(&pause)?;
+        Ok(cri)
+    }
+
+    /// containerd's CRI hears of imported images by events.
+    fn has_images(&self, pause: &Image) -> Result<()> {
+        wait_until("the images", LIMIT, || {
+            let said = self.told(&["images", "-o", "json"])?;
+            Ok([pause, &self.image]
+                .iter()
+                .all(|image| said.contains(&image.name)))
+        })
+    }
+
     pub(super) fn told(&self, args: &[&str]) -> Result<String> {
-        let said = self.crictl.crictl(&self.containerd, args)?.success()?;
+        let said = self.crictl.crictl(self.server.as_ref(), args)?.success()?;
         Ok(said.stdout.trim().to_owned())
     }
 
@@ -103,7 +142,7 @@ impl Cri {
         let description = self.crictl.pod(name, annotations, processes)?;
         let sandbox = self
             .crictl
-            .run_pod(&self.containerd, &description, self.handler)?;
+            .run_pod(self.server.as_ref(), &description, self.handler)?;
         self.remember(&sandbox);
         Ok(Pod {
             cri: self,
@@ -128,7 +167,7 @@ impl Cri {
 
     /// What the engine tells of the state of a container.
     pub(super) fn status(&self, id: &str) -> Result<Value> {
-        Ok(self.crictl.inspect(&self.containerd, id)?["status"].take())
+        Ok(self.crictl.inspect(self.server.as_ref(), id)?["status"].take())
     }
 
     /// Waits for the end of a container: its exit code and the reason that is told.
@@ -148,7 +187,7 @@ impl Cri {
     pub(super) fn exec_in(&self, id: &str, program: &[&str]) -> Result<Outcome> {
         let mut args = vec!["exec", id];
         args.extend(program);
-        let said = self.crictl.crictl(&self.containerd, &args)?;
+        let said = self.crictl.crictl(self.server.as_ref(), &args)?;
         Ok(told_code(said))
     }
 
@@ -156,7 +195,7 @@ impl Cri {
     pub(super) fn exec_sync(&self, id: &str, program: &[&str]) -> Result<Outcome> {
         let mut args = vec!["exec", "-s", id];
         args.extend(program);
-        let said = self.crictl.crictl(&self.containerd, &args)?;
+        let said = self.crictl.crictl(self.server.as_ref(), &args)?;
         Ok(told_code(said))
     }
 
@@ -203,7 +242,7 @@ impl Pod<'_> {
     /// Starts a container in it: its identity.
     pub(super) fn run(&self, container: &PodContainer<'_>) -> Result<String> {
         let id = self.cri.crictl.run_container(
-            &self.cri.containerd,
+            self.cri.server.as_ref(),
             &self.sandbox,
             &self.description,
             &self.cri.image.name,
@@ -261,7 +300,7 @@ impl Engine for Cri {
     }
 
     fn daemons(&self) -> Vec<u32> {
-        self.containerd.pid().into_iter().collect()
+        self.server.pid().into_iter().collect()
     }
 
     fn once(&self, container: &Container<'_>) -> Result<Outcome> {
@@ -302,7 +341,7 @@ impl Engine for Cri {
         let id = self.made(name)?.container;
         let mut args = vec!["exec", "-i", "-t", &id];
         args.extend(program);
-        let mut command = self.crictl.command(&self.containerd, &args)?;
+        let mut command = self.crictl.command(self.server.as_ref(), &args)?;
         Ok(told_code(in_terminal(&mut command, 123, 45, LIMIT)?))
     }
 
@@ -358,21 +397,22 @@ impl Engine for Cri {
     fn remove_all(&self) -> Result<()> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.clear();
-        self.crictl.remove_all(&self.containerd)
+        self.crictl.remove_all(self.server.as_ref())
     }
 
     fn crash_and_restart(&mut self) -> Result<()> {
-        self.containerd.kill()?;
-        self.containerd.restart()?;
+        self.server.kill()?;
+        self.server.restart()?;
         wait_until("CRI", LIMIT, || {
-            Ok(self.crictl.crictl(&self.containerd, &["pods"])?.succeeded())
+            Ok(self
+                .crictl
+                .crictl(self.server.as_ref(), &["pods"])?
+                .succeeded())
         })
     }
 
     fn reads_on_after_the_end(&self) -> bool {
-        // CRI of 1.6 stops reading at the end of the task, and loses on a busy machine what it has not read by then; under
-        // containerd's own shim as well.
-        self.version >= (1, 7)
+        self.reads_on
     }
 
     fn pods(&mut self) -> Result<&mut Cri> {
@@ -381,17 +421,18 @@ impl Engine for Cri {
 
     fn finish(self: Box<Self>) -> Result<()> {
         let Self {
-            mut containerd,
+            mut server,
+            runtime_state,
             all,
             node,
             ..
         } = *self;
-        containerd.stop()?;
-        drop(containerd);
+        server.stop()?;
+        drop(server);
         let all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
         let left: Vec<String> = all
             .iter()
-            .map(|id| Path::new(RUNC_STATE).join(NAMESPACE).join(id))
+            .map(|id| runtime_state.join(id))
             .filter(|path| path.exists())
             .map(|path| path.display().to_string())
             .collect();

@@ -28,7 +28,7 @@ use crate::programs::Programs;
 
 pub use checks::{Check, FIFTY, checks, checks_of};
 pub use engine::{Ask, Container, Engine, Lacks, Restarts, Usage};
-pub use rows::{Door, Family, ROWS, Row};
+pub use rows::{Absent, Door, Family, ROWS, Row};
 
 /// What became of one check on one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,10 +95,10 @@ pub fn run_with(
     };
     let mut engine = match row.open(programs)? {
         Ok(engine) => engine,
-        Err(reason) => {
+        Err(absent) => {
             for check in checks_of(row.family).filter(|check| wanted(check)) {
-                let verdict = Verdict::Skipped(reason.clone());
-                cell(&row.title(), check.name, verdict, Duration::ZERO);
+                let verdict = Verdict::Skipped(absent.reason.clone());
+                cell(&absent.title, check.name, verdict, Duration::ZERO);
             }
             return Ok(cells);
         }

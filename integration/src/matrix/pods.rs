@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::crictl::{PodContainer, Processes};
 
+use super::checks::{TELL_TO_END, UNTIL_TOLD_TO_END};
 use super::cri::Cri;
 use super::engine::Engine;
 
@@ -208,25 +209,24 @@ pub(super) fn stop_and_remove(engine: &mut dyn Engine) -> Result<()> {
 }
 
 pub(super) fn engine_restart(engine: &mut dyn Engine) -> Result<()> {
-    let script = "until [ -e /tmp/end ]; do sleep 0.1; done; exit 6";
+    let program = ["sh", "-c", UNTIL_TOLD_TO_END];
     let (held, plain) = {
         let cri = engine.pods()?;
         let pod = cri.pod("restart", &[])?;
         let held = pod.run(&PodContainer {
             annotations: &["cgpu.io/memory=4Gi"],
-            ..container("held", &["sh", "-c", script])
+            ..container("held", &program)
         })?;
-        (held, pod.run(&container("plain", &["sh", "-c", script]))?)
+        (held, pod.run(&container("plain", &program))?)
     };
     engine.crash_and_restart()?;
     let cri = engine.pods()?;
     ensure!(totals(cri, &held)? == [4 * GIB], "its total");
     for id in [&held, &plain] {
-        // The container may end, and take it along, before it has ended itself.
-        let _ended = cri.exec_in(id, &["touch", "/tmp/end"])?;
+        cri.exec_in(id, TELL_TO_END)?.success()?;
         let (code, reason) = cri.end(id)?;
         ensure!(code == 6, "ended with {code}, {reason}");
     }
-    cri.crictl.remove_all(&cri.containerd)?;
+    cri.crictl.remove_all(cri.server.as_ref())?;
     ensure_free(cri)
 }

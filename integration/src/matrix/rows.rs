@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::containerd::{CGPU, RUNC};
 use crate::oci::OciRuntime;
+use crate::origin::{ContainerdModule, Origin};
 use crate::packages::{Engines, Suite};
 use crate::podman;
 use crate::pods;
@@ -25,6 +26,8 @@ pub enum Family {
     Nerdctl,
     /// containerd's CRI by `crictl`.
     Cri,
+    /// CRI-O by `crictl`.
+    CriO,
     /// dockerd by `docker`.
     Docker,
     /// podman, which has no daemon.
@@ -38,10 +41,31 @@ impl Family {
             Self::Containerd => "containerd (ctr)",
             Self::Nerdctl => "nerdctl",
             Self::Cri => "CRI (containerd, crictl)",
+            Self::CriO => "CRI-O (crictl)",
             Self::Docker => "docker",
             Self::Podman => "podman",
         }
     }
+
+    /// The program that serves, or is, the engine.
+    fn engine(self) -> &'static str {
+        match self {
+            Self::Containerd | Self::Cri => "containerd",
+            Self::CriO => "CRI-O",
+            Self::Nerdctl => "nerdctl",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+}
+
+/// Why a row's engine is not to be had here.
+#[derive(Debug)]
+pub struct Absent {
+    /// The engine, as far as it is known.
+    pub title: String,
+    /// What stands in the way.
+    pub reason: String,
 }
 
 /// How the engine comes to cgpu.
@@ -74,8 +98,8 @@ impl Door {
 pub struct Row {
     /// What the user types into.
     pub family: Family,
-    /// Which releases the engine is from.
-    pub suite: Suite,
+    /// Where the engine is from.
+    pub origin: Origin,
     /// Who creates the containers.
     pub oci: OciRuntime,
     /// How it comes to cgpu.
@@ -83,9 +107,17 @@ pub struct Row {
 }
 
 const fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
+    from(family, Origin::Packages(suite), oci, door)
+}
+
+const fn built(family: Family, module: ContainerdModule, oci: OciRuntime, door: Door) -> Row {
+    from(family, Origin::Modules(module), oci, door)
+}
+
+const fn from(family: Family, origin: Origin, oci: OciRuntime, door: Door) -> Row {
     Row {
         family,
-        suite,
+        origin,
         oci,
         door,
     }
@@ -93,8 +125,9 @@ const fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
 
 /// Every row. On Debian 12 the host release has containerd 1.6, docker 20.10, runc 1.1.5 and crun 1.8.
 pub const ROWS: &[Row] = {
+    use ContainerdModule::{V2_2, V2_3, V2_4};
     use Door::{ConfiguredShim, Hook, Shim, Wrapper};
-    use Family::{Containerd, Cri, Docker, Nerdctl, Podman};
+    use Family::{Containerd, Cri, CriO, Docker, Nerdctl, Podman};
     use OciRuntime::{HostCrun, HostRunc, NewerCrun, NewerRunc};
     use Suite::{Host, Newer, Trixie};
     &[
@@ -104,9 +137,14 @@ pub const ROWS: &[Row] = {
         row(Containerd, Newer, NewerRunc, Shim),
         row(Containerd, Host, HostCrun, Shim),
         row(Containerd, Newer, NewerCrun, Shim),
+        built(Containerd, V2_2, NewerRunc, Shim),
+        built(Containerd, V2_3, HostRunc, Shim),
+        built(Containerd, V2_3, NewerRunc, Shim),
+        built(Containerd, V2_4, NewerRunc, Shim),
         row(Containerd, Host, HostRunc, Wrapper),
         row(Containerd, Trixie, HostRunc, Wrapper),
         row(Containerd, Newer, NewerRunc, Wrapper),
+        built(Containerd, V2_4, NewerRunc, Wrapper),
         row(Docker, Host, HostRunc, Wrapper),
         row(Docker, Trixie, HostRunc, Wrapper),
         row(Docker, Newer, NewerRunc, Wrapper),
@@ -120,12 +158,18 @@ pub const ROWS: &[Row] = {
         row(Cri, Host, HostRunc, ConfiguredShim),
         row(Cri, Trixie, HostRunc, ConfiguredShim),
         row(Cri, Newer, NewerRunc, ConfiguredShim),
+        built(Cri, V2_2, NewerRunc, ConfiguredShim),
+        built(Cri, V2_3, NewerRunc, ConfiguredShim),
+        built(Cri, V2_4, NewerRunc, ConfiguredShim),
         row(Cri, Host, HostRunc, Shim),
         row(Cri, Trixie, HostRunc, Shim),
         row(Cri, Newer, HostRunc, Shim),
+        built(Cri, V2_4, NewerRunc, Shim),
         row(Cri, Host, HostRunc, Wrapper),
         row(Cri, Trixie, HostRunc, Wrapper),
         row(Cri, Newer, HostRunc, Wrapper),
+        row(CriO, Host, HostRunc, Wrapper),
+        row(CriO, Host, NewerRunc, Wrapper),
         row(Podman, Host, HostRunc, Wrapper),
         row(Podman, Host, HostRunc, Hook),
         row(Podman, Trixie, HostRunc, Wrapper),
@@ -137,56 +181,25 @@ pub const ROWS: &[Row] = {
 impl Row {
     /// Whether fifty containers are started on it: one row of each kind, or the whole takes hours.
     pub fn bears_load(&self) -> bool {
+        use Door::{ConfiguredShim, Shim, Wrapper};
+        use OciRuntime::{HostRunc, NewerRunc};
+        use Suite::{Host, Newer};
         let kinds = [
-            row(
-                Family::Containerd,
-                Suite::Host,
-                OciRuntime::HostRunc,
-                Door::Shim,
-            ),
-            row(
-                Family::Containerd,
-                Suite::Newer,
-                OciRuntime::NewerRunc,
-                Door::Shim,
-            ),
-            row(
-                Family::Docker,
-                Suite::Host,
-                OciRuntime::HostRunc,
-                Door::Wrapper,
-            ),
-            row(
-                Family::Docker,
-                Suite::Newer,
-                OciRuntime::NewerRunc,
-                Door::Shim,
-            ),
-            row(
-                Family::Nerdctl,
-                Suite::Newer,
-                OciRuntime::NewerRunc,
-                Door::Shim,
-            ),
-            row(
-                Family::Cri,
-                Suite::Newer,
-                OciRuntime::NewerRunc,
-                Door::ConfiguredShim,
-            ),
-            row(
-                Family::Podman,
-                Suite::Host,
-                OciRuntime::HostRunc,
-                Door::Wrapper,
-            ),
+            row(Family::Containerd, Host, HostRunc, Shim),
+            row(Family::Containerd, Newer, NewerRunc, Shim),
+            built(Family::Containerd, ContainerdModule::V2_4, NewerRunc, Shim),
+            row(Family::Docker, Host, HostRunc, Wrapper),
+            row(Family::Docker, Newer, NewerRunc, Shim),
+            row(Family::Nerdctl, Newer, NewerRunc, Shim),
+            row(Family::Cri, Newer, NewerRunc, ConfiguredShim),
+            row(Family::Podman, Host, HostRunc, Wrapper),
         ];
         kinds.contains(self)
     }
 
-    /// The row in words, where its engine cannot say its version.
+    /// The engine in words, where it cannot be had and so cannot say its version.
     pub fn title(&self) -> String {
-        format!("{} of {}", self.family.name(), self.suite.name())
+        format!("{} {}", self.family.engine(), self.origin.words())
     }
 
     /// The row for a command line: `docker/newer/shim by type/NewerRunc`.
@@ -194,7 +207,7 @@ impl Row {
         format!(
             "{}/{}/{}/{:?}",
             self.family.name(),
-            self.suite.name(),
+            self.origin.name(),
             self.door.name(),
             self.oci
         )
@@ -204,32 +217,44 @@ impl Row {
     ///
     /// # Errors
     /// It could be fetched but does not start.
-    pub fn open(&self, programs: &Programs) -> Result<Result<Box<dyn Engine>, String>> {
+    pub fn open(&self, programs: &Programs) -> Result<Result<Box<dyn Engine>, Absent>> {
+        let absent = |reason: String| Absent {
+            title: self.title(),
+            reason,
+        };
         if let Some(reason) = crate::skip::lacks_root() {
-            return Ok(Err(reason.to_owned()));
+            return Ok(Err(absent(reason.to_owned())));
         }
-        let engines = match Engines::fetch_with(self.suite, self.oci) {
+        let engines = match Engines::fetch_with(self.origin, self.oci) {
             Ok(engines) => engines,
-            Err(error) => return Ok(Err(format!("{error:#}"))),
+            Err(error) => return Ok(Err(absent(format!("{error:#}")))),
         };
         let client = match self.family {
             Family::Nerdctl => crate::nerdctl::program().map(drop),
             Family::Cri => crate::crictl::program().map(drop),
-            Family::Podman => podman::Release::fetch(self.suite).map(drop),
+            Family::Podman => podman::Release::fetch(self.origin.suite()).map(drop),
+            // podman puts its images where they are found.
+            Family::CriO => crate::crictl::program()
+                .and_then(|_| crate::crio::program())
+                .and_then(|_| podman::Release::fetch(self.origin.suite()))
+                .map(drop),
             Family::Containerd | Family::Docker => Ok(()),
         };
         if let Err(error) = client {
-            return Ok(Err(format!("{error:#}")));
+            return Ok(Err(absent(format!("{error:#}"))));
         }
         let (major, minor) = engines.containerd_version()?;
+        let below = format!("containerd {major}.{minor}, {}", self.oci.title()?);
         if (self.family, self.door) == (Family::Cri, Door::ConfiguredShim)
             && (major, minor) < (1, 7)
         {
-            return Ok(Err(format!(
-                "containerd {major}.{minor} does not look at runtime_path and starts its own shim: name the type or the wrapper"
-            )));
+            return Ok(Err(Absent {
+                title: below,
+                reason: format!(
+                    "containerd {major}.{minor} does not look at runtime_path and starts its own shim: name the type or the wrapper"
+                ),
+            }));
         }
-        let below = format!("containerd {major}.{minor}, {}", self.oci.title()?);
         let engine: Box<dyn Engine> = match self.family {
             Family::Containerd => Box::new(Ctr::start(programs, &engines, self.shim(), below)?),
             Family::Docker => {
@@ -251,6 +276,12 @@ impl Row {
                 };
                 Box::new(Cri::start(programs, &engines, handler, below)?)
             }
+            Family::CriO => {
+                let (major, minor) = crate::crio::release()?;
+                let title = format!("CRI-O {major}.{minor}, {}", self.oci.title()?);
+                let release = podman::Release::fetch(self.origin.suite())?;
+                Box::new(Cri::start_crio(programs, &engines, &release, title)?)
+            }
             Family::Podman => {
                 let door = match self.door {
                     Door::Hook => podman::Door::Precreate,
@@ -262,7 +293,7 @@ impl Row {
                     OciRuntime::HostCrun | OciRuntime::NewerCrun => podman::Cgroups::Unified,
                 };
                 let title = self.oci.title()?;
-                let release = podman::Release::fetch(self.suite)?;
+                let release = podman::Release::fetch(self.origin.suite())?;
                 Box::new(PodmanRow::start(
                     programs, &engines, &release, door, groups, title,
                 )?)

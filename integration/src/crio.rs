@@ -1,0 +1,235 @@
+//! A private CRI-O, by Go's own client from its module proxy: own storage, state, socket, network and configuration.
+//!
+//! Images come into its storage by podman, which has the same one.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::command::{LIMIT, capture};
+use crate::crictl::{self, PodServer};
+use crate::daemon::Daemon;
+use crate::go::GoProgram;
+use crate::image::Image;
+use crate::node::Node;
+use crate::packages::{Engines, version};
+use crate::podman::{self, Podman, Release};
+use crate::pods::PodsSetup;
+
+const PROGRAM: GoProgram = GoProgram {
+    name: "crio",
+    packages: &["github.com/cri-o/cri-o/cmd/crio"],
+    // Without cgo there is neither libseccomp nor gpgme: profiles are written and judged by the OCI runtime, and no image has a signature.
+    tags: "containers_image_openpgp,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper",
+    module: include_str!("../crio/go.mod"),
+    sums: include_str!("../crio/go.sum"),
+};
+
+/// Its helper for namespaces.
+const PINNS: &str = include_str!("../crio/pinns");
+
+/// The handler that leads to `cgpu-runtime`.
+pub const HANDLER: &str = "cgpu";
+
+/// Builds CRI-O once. An error is a reason to skip aloud.
+///
+/// # Errors
+/// As [`GoProgram::fetch`].
+pub fn program() -> Result<PathBuf> {
+    PROGRAM.fetch()
+}
+
+/// Its major and minor version.
+///
+/// # Errors
+/// As [`program`], or it does not start.
+pub fn release() -> Result<(u32, u32)> {
+    version(&program()?)
+}
+
+/// A running CRI-O of one node. Declare it after its node.
+#[derive(Debug)]
+pub struct Crio {
+    daemon: Daemon,
+    folder: PathBuf,
+    config: PathBuf,
+    setup: PodsSetup,
+}
+
+impl Crio {
+    /// Starts it on the node, with an image beside its sandboxes' own, and waits until it answers.
+    ///
+    /// # Errors
+    /// A file cannot be written, an image is refused, or it does not start.
+    pub fn start(
+        node: &Node,
+        engines: &Engines,
+        release: &Release,
+        setup: PodsSetup,
+        image: &Image,
+    ) -> Result<Self> {
+        let folder = node.root().join("crio");
+        for part in ["", "exits", "attach", "hooks", "none"] {
+            fs::create_dir_all(folder.join(part))
+                .with_context(|| format!("creating {}", folder.display()))?;
+        }
+        let pinns = folder.join("pinns");
+        fs::write(&pinns, PINNS)?;
+        fs::set_permissions(&pinns, fs::Permissions::from_mode(0o755))?;
+        fs::write(
+            folder.join("policy.json"),
+            r#"{"default": [{"type": "insecureAcceptAnything"}]}"#,
+        )?;
+        fs::write(
+            folder.join("registries.conf"),
+            "unqualified-search-registries = []\n",
+        )?;
+        let images = Podman::start(
+            node,
+            release,
+            podman::Door::Wrapper,
+            &engines.runc()?,
+            podman::Cgroups::Host,
+        )?;
+        for image in [&setup.pause, image] {
+            images.load(image)?;
+        }
+        let wrapper = podman::wrapper(node, &folder)?;
+        fs::write(
+            folder.join("crio.conf"),
+            configuration(&folder, &images, release, &wrapper, &setup),
+        )?;
+        let daemon = daemon(&folder, &node.config(), &setup)?;
+        Ok(Self {
+            daemon,
+            folder,
+            config: node.config(),
+            setup,
+        })
+    }
+
+    /// Where its OCI runtime keeps the state of containers, a folder each.
+    pub fn runtime_state(&self) -> PathBuf {
+        self.folder.join("runtime")
+    }
+}
+
+impl PodServer for Crio {
+    fn socket(&self) -> PathBuf {
+        self.folder.join("crio.sock")
+    }
+
+    fn beside(&self, program: &Path) -> Result<Command> {
+        self.setup.network.command(program)
+    }
+
+    fn pid(&self) -> Option<u32> {
+        self.daemon.pid()
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        self.daemon.kill()
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.daemon = daemon(&self.folder, &self.config, &self.setup)?;
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.daemon.stop(Duration::from_secs(20)).map(drop)
+    }
+}
+
+fn daemon(folder: &Path, config: &Path, setup: &PodsSetup) -> Result<Daemon> {
+    let mut command = setup.network.command(&program()?)?;
+    command
+        .arg("--config")
+        .arg(folder.join("crio.conf"))
+        // Drop-ins of the machine's own are not read.
+        .arg("--config-dir")
+        .arg(folder.join("none"))
+        .env("CGPU_CONFIG", config)
+        .env("CONTAINERS_REGISTRIES_CONF", folder.join("registries.conf"))
+        .env("TMPDIR", folder);
+    let mut daemon = Daemon::start("crio", &command, &folder.join("log"))?;
+    let socket = folder.join("crio.sock");
+    let crictl = crictl::program()?;
+    let at = folder.join("crictl.yaml");
+    fs::write(&at, "")?;
+    daemon.wait_ready(Duration::from_secs(60), || {
+        if !socket.exists() {
+            return Ok(false);
+        }
+        let mut ask = Command::new(&crictl);
+        ask.arg("--runtime-endpoint")
+            .arg(format!("unix://{}", socket.display()))
+            .arg("--config")
+            .arg(&at)
+            .arg("version");
+        Ok(capture(&mut ask, LIMIT)?.succeeded())
+    })?;
+    Ok(daemon)
+}
+
+/// Everything that would reach outside the folder is named or switched off.
+fn configuration(
+    folder: &Path,
+    images: &Podman,
+    release: &Release,
+    wrapper: &Path,
+    setup: &PodsSetup,
+) -> String {
+    let at = folder.display();
+    let (data, run) = images.storage();
+    format!(
+        r#"[crio]
+root = "{data}"
+runroot = "{run}"
+storage_driver = "vfs"
+log_dir = "{at}/logs"
+version_file = "{at}/version"
+clean_shutdown_file = "{at}/clean"
+internal_repair = false
+[crio.api]
+listen = "{at}/crio.sock"
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+apparmor_profile = ""
+container_exits_dir = "{at}/exits"
+container_attach_socket_dir = "{at}/attach"
+namespaces_dir = "{at}/namespaces"
+pinns_path = "{at}/pinns"
+hooks_dir = ["{at}/hooks"]
+cdi_spec_dirs = []
+irqbalance_config_file = ""
+enable_criu_support = false
+disable_hostport_mapping = true
+default_runtime = "{HANDLER}"
+[crio.runtime.runtimes.{HANDLER}]
+runtime_path = "{wrapper}"
+runtime_type = "oci"
+runtime_root = "{at}/runtime"
+monitor_path = "{conmon}"
+monitor_cgroup = "pod"
+[crio.image]
+pause_image = "{pause}"
+signature_policy = "{at}/policy.json"
+signature_policy_dir = "{at}/policies"
+[crio.network]
+network_dir = "{networks}"
+plugin_dirs = ["{plugins}"]
+"#,
+        data = data.display(),
+        run = run.display(),
+        wrapper = wrapper.display(),
+        conmon = release.conmon().display(),
+        pause = setup.pause.name,
+        networks = setup.networks().display(),
+        plugins = setup.plugins().display(),
+    )
+}
