@@ -15,6 +15,7 @@ mod governor;
 pub mod levers;
 pub mod objects;
 mod preempts;
+mod probe;
 mod record;
 mod slots;
 mod status;
@@ -34,6 +35,7 @@ use crate::container::Container;
 use gates::Gates;
 use governor::{Mailbox, Tell};
 use preempts::Preempts;
+pub use probe::ProbeError;
 pub use record::{NotStrict, TooLow};
 pub use status::ComputeStatus;
 use status::Shown;
@@ -85,6 +87,15 @@ pub enum Error {
     NotStrict(#[from] NotStrict),
 }
 
+/// When a broker begins to hold a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beginning {
+    /// Before the container starts: there is time to find out what the card's levers can hold.
+    First,
+    /// After another broker, while the container runs.
+    TakenOver,
+}
+
 /// Whether terms leave everything to the driver.
 #[must_use]
 pub fn is_native(terms: &Terms) -> bool {
@@ -114,11 +125,13 @@ impl Share {
     ///
     /// # Errors
     /// [`Error`]; nothing holds it then.
-    pub fn start(&self, container: &Arc<Container>) -> Result<(), Error> {
+    pub fn start(&self, container: &Arc<Container>, beginning: Beginning) -> Result<(), Error> {
         self.read_terms(container);
         if self.sources.wishes.mode == ComputeMode::Strict {
-            for (card, on) in self.lock().cards.iter().enumerate() {
-                record::check(container, card, &on.terms)?;
+            // Not with the state at hand: what is not known yet takes calls of the driver.
+            let cards = self.lock().cards.clone();
+            for (card, on) in cards.iter().enumerate() {
+                record::check(container, card, &on.terms, beginning)?;
             }
         }
         self.govern(container).map_err(Error::Start)

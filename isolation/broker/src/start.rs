@@ -187,7 +187,8 @@ impl Standby {
             .map_err(|source| Error::Keeper("greeting", source))?;
         let terms = Terms::of(&grant.isolation, dir, driver.binding());
         let cards = grant.cards.iter().map(|card| card.uuid.clone()).collect();
-        let share = Share::new(Sources::new(plan.state_dir.clone(), grant.compute, cards));
+        let sources = Sources::new(plan.state_dir.clone(), grant.compute, cards);
+        let share = Share::new(sources.with_nodes(nodes_of(&grant.driver)));
         Ok(Self {
             dir: dir.to_owned(),
             name,
@@ -297,7 +298,11 @@ impl Standby {
             source,
         })?;
         let container = &broker.container;
-        match container.share.start(container) {
+        let beginning = match handed.replaced {
+            0 => share::Beginning::First,
+            _ => share::Beginning::TakenOver,
+        };
+        match container.share.start(container, beginning) {
             Ok(()) => {}
             // A container that runs must not wait for its calls as well; the share is tried again.
             Err(error) if handed.replaced > 0 => {
@@ -646,6 +651,14 @@ fn driver_of(dir: &Path, grant: &Grant, name: &str) -> Result<Box<dyn Driver>, E
         DriverSpec::Kernel => kernel_for(binding_of(grant), dir, KERNEL_IMPLICIT)?,
         DriverSpec::Sim { socket } => Box::new(SimDriver::connect(socket, name)?),
     })
+}
+
+/// Where the driver's nodes are.
+fn nodes_of(driver: &DriverSpec) -> PathBuf {
+    match driver {
+        DriverSpec::Kernel => PathBuf::from("/dev"),
+        DriverSpec::Sim { socket } => socket.with_file_name("dev"),
+    }
 }
 
 /// In whose process the kernel's driver is called.

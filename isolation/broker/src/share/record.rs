@@ -1,19 +1,21 @@
 //! What was found out of a card's driver: `cards/<uuid>/tier.json`.
 //!
-//! A lever can be tried on a channel group only, and a container that is about to start has none. So each governor writes down what it
-//! found, and a container whose terms *must* be held (`mode = "strict"`) starts only where its like were found to be: where nothing was found
-//! out yet of this card and this version of the driver, it does not.
+//! Each governor writes down what it found on its container's first channel group. A container whose terms *must* be held
+//! (`mode = "strict"`) starts only where that is enough. Where nothing is known yet of this card and this version of the driver, its broker
+//! tries the levers itself before it says that it is ready (`probe`); what it cannot find out is not held.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use compute::{Status, Tier};
 use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
-use crate::share::is_native;
+use crate::share::probe::{self, ProbeError, Turn};
+use crate::share::{Beginning, is_native};
 
 const FILE_NAME: &str = "tier.json";
 const VERSION: u32 = 1;
@@ -29,18 +31,35 @@ struct Record {
 }
 
 /// A share that nobody knows to be held as the grant wants it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotStrict {
     /// It is known not to be.
     #[error(transparent)]
     TooLow(TooLow),
-    /// Nothing is known of this driver on this card.
+    /// It could not be found out.
     #[error(
-        "[compute] mode = \"strict\": policy {policy} needs tier {}, and which tier driver {driver_version} has on card {uuid} was not found out yet: \
-         let one container with a share of that card make a CUDA context under mode = \"best-effort\" first",
+        "[compute] mode = \"strict\": policy {policy} needs tier {}, and which tier driver {driver_version} has on card {uuid} could not be found out",
         needed.name()
     )]
     Unknown {
+        /// Of which card.
+        uuid: String,
+        /// Of which driver.
+        driver_version: String,
+        /// Which policy is wanted.
+        policy: &'static str,
+        /// What it needs.
+        needed: Tier,
+        /// Why.
+        #[source]
+        source: Box<ProbeError>,
+    },
+    /// Nothing is known, and a container that runs does not wait for it.
+    #[error(
+        "[compute] mode = \"strict\": policy {policy} needs tier {}, and nothing is known of driver {driver_version} on card {uuid} any more",
+        needed.name()
+    )]
+    Forgotten {
         /// Of which card.
         uuid: String,
         /// Of which driver.
@@ -83,21 +102,40 @@ fn read(container: &Container, card: usize) -> Option<Record> {
     (record.version == VERSION && of_this_driver).then_some(record)
 }
 
-/// Whether terms that must be held may begin on a card.
-pub(super) fn check(container: &Container, card: usize, terms: &Terms) -> Result<(), NotStrict> {
+/// Whether terms that must be held may begin on a card. Before a container starts, what is not known is found out.
+pub(super) fn check(
+    container: &Arc<Container>,
+    card: usize,
+    terms: &Terms,
+    beginning: Beginning,
+) -> Result<(), NotStrict> {
     if is_native(terms) {
         return Ok(());
     }
     let slot = container.account.slots().get(card);
     let uuid = slot.map(|slot| slot.uuid.clone()).unwrap_or_default();
+    let driver_version = container.driver.version().to_owned();
+    let policy = terms.policy.name();
     let needed = Tier::needed(terms);
-    let Some(record) = read(container, card) else {
-        return Err(NotStrict::Unknown {
-            uuid,
-            driver_version: container.driver.version().to_owned(),
-            policy: terms.policy.name(),
-            needed,
-        });
+    let record = match (read(container, card), beginning) {
+        (Some(record), _) => record,
+        (None, Beginning::TakenOver) => {
+            return Err(NotStrict::Forgotten {
+                uuid,
+                driver_version,
+                policy,
+                needed,
+            });
+        }
+        (None, Beginning::First) => {
+            find_out(container, card).map_err(|source| NotStrict::Unknown {
+                uuid: uuid.clone(),
+                driver_version,
+                policy,
+                needed,
+                source: Box::new(source),
+            })?
+        }
     };
     if record.tier >= needed {
         return Ok(());
@@ -115,6 +153,31 @@ pub(super) fn check(container: &Container, card: usize, terms: &Terms) -> Result
     }))
 }
 
+/// Tries the card's levers and writes down what was found; one start at a time, and whoever comes second takes what the first has found.
+fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeError> {
+    let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
+    let _turn = Turn::take(path.parent().unwrap_or(&path))?;
+    if let Some(record) = read(container, card) {
+        return Ok(record);
+    }
+    let found = probe::find_out(container, card)?;
+    let record = Record {
+        version: VERSION,
+        driver_version: container.driver.version().to_owned(),
+        tier: found.tier,
+        reason: found.reason.as_ref().map(ToString::to_string),
+    };
+    tracing::info!(
+        card,
+        driver = record.driver_version,
+        tier = record.tier.name(),
+        reason = record.reason,
+        "the card's levers were tried"
+    );
+    write_down(&path, &record);
+    Ok(record)
+}
+
 /// Writes down what a governor has found. A gate that rests for its slowness says nothing of the driver.
 pub(super) fn note(container: &Container, card: usize, status: &Status) {
     let is_slow = matches!(status.reason, Some(compute::Reason::Slow { .. }));
@@ -130,9 +193,13 @@ pub(super) fn note(container: &Container, card: usize, status: &Status) {
     if read(container, card).as_ref() == Some(&record) {
         return;
     }
-    if let Some(path) = path_of(container, card)
-        && let Err(error) = write(&path, &record)
-    {
+    if let Some(path) = path_of(container, card) {
+        write_down(&path, &record);
+    }
+}
+
+fn write_down(path: &std::path::Path, record: &Record) {
+    if let Err(error) = write(path, record) {
         tracing::warn!(path = %path.display(), %error, "a card's tier is not written down");
     }
 }

@@ -24,6 +24,8 @@ pub struct Sources {
     pub wishes: ComputeTerms,
     /// The cards of the grant.
     pub cards: Vec<GpuUuid>,
+    /// Where the driver's nodes are.
+    pub nodes: PathBuf,
     /// When the rules' files were written that were read last.
     read: Mutex<Vec<Option<SystemTime>>>,
 }
@@ -65,8 +67,16 @@ impl Sources {
             state_dir,
             wishes,
             cards,
+            nodes: PathBuf::from("/dev"),
             read: Mutex::default(),
         }
+    }
+
+    /// With the driver's nodes in another folder than `/dev`.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: PathBuf) -> Self {
+        self.nodes = nodes;
+        self
     }
 
     /// Whether a card's rules were written since they were read.

@@ -70,6 +70,8 @@ pub(crate) struct Fake {
     pub(crate) slow_micros: AtomicU64,
     /// Whether it plays an executor of a real driver.
     pub(crate) is_bound: AtomicBool,
+    /// Controls and classes that it refuses, with their statuses.
+    pub(crate) refused: Mutex<HashMap<u32, u32>>,
     turn: AtomicU64,
     cards: Vec<CardIdentity>,
 }
@@ -422,8 +424,15 @@ impl Driver for Handle {
         state.waiting -= 1;
         drop(state);
         fake.spend_time();
+        let asked = match call.cmd & 0xff {
+            0x2b => class,
+            0x2a => u32_at(&first, nvos54::CMD),
+            _ => None,
+        };
+        let refused = asked.and_then(|asked| fake.refused.lock().unwrap().get(&asked).copied());
         let mut state = fake.lock();
         let status = match call.cmd & 0xff {
+            _ if refused.is_some() => refused.unwrap(),
             0x2b => fake.alloc(&mut state, file.id, call),
             0x29 => fake.free(&mut state, &first),
             0x2a => answer_control(&mut state, file.id, call),

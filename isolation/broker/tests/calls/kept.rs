@@ -55,6 +55,18 @@ impl Kept {
         Self::started(1 << 30, &[], compute, prepare)
     }
 
+    /// The same; `prepare` is given the driver as well.
+    pub(crate) fn sharing_with(
+        compute: &Value,
+        prepare: impl FnOnce(&Path, &Fake),
+    ) -> Result<Self, (String, String)> {
+        let fake = Fake::new();
+        let driver = Arc::clone(&fake);
+        Self::behind(fake, 1 << 30, &[], compute, |folder| {
+            prepare(folder, &driver);
+        })
+    }
+
     /// Or what it said instead of being ready, and its log.
     fn started(
         quota_bytes: u64,
@@ -62,7 +74,16 @@ impl Kept {
         compute: &Value,
         prepare: impl FnOnce(&Path),
     ) -> Result<Self, (String, String)> {
-        let fake = Fake::new();
+        Self::behind(Fake::new(), quota_bytes, environment, compute, prepare)
+    }
+
+    fn behind(
+        fake: Arc<Fake>,
+        quota_bytes: u64,
+        environment: &[(&str, &str)],
+        compute: &Value,
+        prepare: impl FnOnce(&Path),
+    ) -> Result<Self, (String, String)> {
         let folder = tempfile::tempdir().unwrap();
         let nodes = folder.path().join("sim/dev");
         std::fs::create_dir_all(&nodes).unwrap();

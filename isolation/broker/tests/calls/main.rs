@@ -23,6 +23,7 @@ mod rm;
 mod share;
 mod signals;
 mod stage;
+mod strict;
 mod tenant;
 
 use std::panic::catch_unwind;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         signals::TESTS,
         replace::TESTS,
         share::TESTS,
+        strict::TESTS,
         neighbours::TESTS,
     ]
     .concat();

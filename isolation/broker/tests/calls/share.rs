@@ -56,7 +56,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("share::a_killed_broker_leaves_no_gate_closed", killed),
     ("share::an_upgrade_leaves_no_gate_closed", upgraded),
     ("share::a_waiting_call_outlives_its_broker", held_over_kills),
-    ("share::strict_terms_start_where_they_can_be_held", strict),
     ("share::the_cards_rules_are_followed", followed),
 ];
 
@@ -718,57 +717,7 @@ fn held_over_kills() {
     }
 }
 
-fn strict() {
-    let mut wishes = wishes();
-    wishes["mode"] = json!("strict");
-    let record = |tier: &'static str, version: &'static str| {
-        move |state_dir: &std::path::Path| {
-            let card = state_dir.join("cards").join(UUID);
-            std::fs::create_dir_all(&card).unwrap();
-            let record = json!({"version": 1, "driver_version": version, "tier": tier, "reason": "it is slow"});
-            std::fs::write(card.join("tier.json"), record.to_string()).unwrap();
-        }
-    };
-    let Err((said, log)) = Kept::sharing(&wishes, record("slices", "570.195.03")) else {
-        panic!("it must not start");
-    };
-    assert_eq!(said, "");
-    assert!(
-        log.contains("needs tier 2") && log.contains("has tier 1: it is slow"),
-        "{log}"
-    );
-    // What was found out of another version of the driver says nothing of this one; nor does nothing.
-    let unknown = [
-        Kept::sharing(&wishes, record("gate", "535.261.03")),
-        Kept::sharing(&wishes, |_| {}),
-    ];
-    for started in unknown {
-        let Err((_, log)) = started else {
-            panic!("it must not start");
-        };
-        assert!(
-            log.contains("[compute] mode = \"strict\": policy fixed needs tier 2")
-                && log.contains("was not found out yet"),
-            "{log}"
-        );
-    }
-    let kept = Kept::sharing(&wishes, record("gate", "570.195.03"));
-    drop(kept.map_err(|(said, log)| panic!("{said}: {log}")));
-    // Nothing is promised to one without terms, and a container that shares finds out for those that come later.
-    let mut native = native();
-    native["mode"] = json!("strict");
-    drop(Kept::sharing(&native, |_| {}).map_err(|(said, log)| panic!("{said}: {log}")));
-    wishes["mode"] = json!("best-effort");
-    let kept = Kept::sharing(&wishes, |_| {}).unwrap_or_else(|(_, log)| panic!("{log}"));
-    let _computing = computing_behind(&kept);
-    let found = kept.state_dir().join("cards").join(UUID).join("tier.json");
-    until("it is written down", || {
-        let text = std::fs::read_to_string(&found).unwrap_or_default();
-        text.contains("\"gate\"") && text.contains("570.195.03")
-    });
-}
-
-fn native() -> Value {
+pub(crate) fn native() -> Value {
     json!({"policy": null, "percent": null, "weight": null, "priority": "normal"})
 }
 

@@ -1,7 +1,7 @@
 //! The levers of a share, pulled as a broker pulls them, on their way to the driver: through the executor, and in the broker's own
 //! process.
 
-use broker::share::levers;
+use broker::share::{Beginning, levers};
 use cards::ComputeTerms;
 use compute::{Channel, Lever, LeverError};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
@@ -23,6 +23,8 @@ pub(crate) const TESTS: &[Test] = &[
         strict_gate,
     ),
     ("a_governor_turns_the_gate_from_the_broker", compat_gate),
+    ("strict_terms_are_tried_through_the_executor", strict_tried),
+    ("strict_terms_are_tried_from_the_broker", compat_tried),
 ];
 
 const SUBDEVICE: u32 = 0x2080;
@@ -92,6 +94,39 @@ fn third() -> ComputeTerms {
         percent: Some(30),
         ..ComputeTerms::default()
     }
+}
+
+fn strict_tried() {
+    tried(Mode::Strict);
+}
+
+fn compat_tried() {
+    tried(Mode::Compat);
+}
+
+/// What the card's levers hold is found out before the container has a channel, and nothing is left of that.
+fn tried(mode: Mode) {
+    let wishes = ComputeTerms {
+        mode: cards::ComputeMode::Strict,
+        ..third()
+    };
+    let stage = Stage::sharing(mode, wishes);
+    let before = stage.kernel.held_bytes();
+    let share = &stage.container.share;
+    share.start(&stage.container, Beginning::First).unwrap();
+    let uuid = &stage.container.account.slots()[0].uuid;
+    let card = stage.state_dir().join("cards").join(uuid);
+    let text = std::fs::read(card.join("tier.json")).unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(
+        found,
+        json!({"version": 1, "driver_version": "570.195.03", "tier": "gate", "reason": null})
+    );
+    until("the trial's client goes", || {
+        stage.kernel.held_bytes() == before
+    });
+    stage.assert_exact(before);
+    share.stop();
 }
 
 fn strict() {
@@ -208,7 +243,11 @@ fn compat_gate() {
 /// From the first group on, and open in the end.
 fn turned(mode: Mode) {
     let stage = Stage::sharing(mode, third());
-    stage.container.share.start(&stage.container).unwrap();
+    stage
+        .container
+        .share
+        .start(&stage.container, Beginning::First)
+        .unwrap();
     let tenant = Computing::on(&stage);
     assert_eq!(tenant.set_running(), rm::OK);
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;

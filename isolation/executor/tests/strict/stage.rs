@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -169,7 +169,9 @@ impl Stage {
         container.health = Health::new(extras.plan);
         if let Some(wishes) = extras.wishes {
             let state_dir = Some(folder.path().to_owned());
-            container.share = Share::new(Sources::new(state_dir, wishes, cards));
+            let sources = Sources::new(state_dir, wishes, cards);
+            let nodes = sim_socket.with_file_name("dev");
+            container.share = Share::new(sources.with_nodes(nodes));
         }
         let container = Arc::new(container);
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
@@ -192,6 +194,10 @@ impl Stage {
 
     pub(crate) fn nodes(&self) -> PathBuf {
         SimulatedInventory::socket_path(self.folder.path()).with_file_name("dev")
+    }
+
+    pub(crate) fn state_dir(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Another container's executor on the same cards.
