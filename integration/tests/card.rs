@@ -22,7 +22,8 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
     // A host of its own: state and configuration of whoever runs the tests stay out of it.
     let config = folder.path().join("cgpu.toml");
     let state = folder.path().join("state");
-    std::fs::write(&config, format!("state_dir = {:?}\n", state)).unwrap();
+    let text = format!("state_dir = {state:?}\n\n[isolation]\nreconcile_ms = 200\n");
+    std::fs::write(&config, text).unwrap();
     let output = Command::new(bundle.door())
         .args(["run", "--out"])
         .arg(&out)
@@ -69,6 +70,11 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
         "NV_ERR_NO_MEMORY (0x51)"
     );
     assert_eq!(finding("slice", "quota less what could be had"), 0);
+    let sums = finding("sums", "the driver's sum and the ledger's");
+    for figure in ["driver_counted_bytes", "ledger_counted_bytes"] {
+        assert_eq!(sums[figure], 96 << 20, "{sums:#}");
+    }
+    assert_eq!(sums["reconciled"]["by_driver"], true, "{sums:#}");
     assert_eq!(
         finding("files", "another process by a duplicate"),
         "NV_OK (0x0)"

@@ -38,6 +38,8 @@ pub struct ContainerMetrics {
     pub replaced: u64,
     /// What went wrong.
     pub health: Health,
+    /// Whether its ledger is compared with what the driver counts; absent where no broker has said.
+    pub is_reconciled: Option<bool>,
 }
 
 /// One slice.
@@ -125,6 +127,14 @@ struct Status {
     calls: Calls,
     broker: Broker,
     health: Health,
+    watching: Watching,
+}
+
+/// Where a broker looks.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Watching {
+    sums: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -236,6 +246,7 @@ fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
         ],
         replaced: status.broker.replaced,
         health: status.health,
+        is_reconciled: status.watching.sums,
     }
 }
 

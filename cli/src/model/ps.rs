@@ -71,6 +71,17 @@ pub struct PsVgpu {
     pub health: Option<String>,
     /// The same as figures.
     pub incidents: Option<PsIncidents>,
+    /// Whether the broker compares its ledger with what the driver counts; absent where it has not said so yet.
+    pub reconciled: Option<PsReconciled>,
+}
+
+/// Whether a ledger is compared with the driver's own sums.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PsReconciled {
+    /// It is.
+    pub by_driver: bool,
+    /// Why it is not.
+    pub reason: Option<String>,
 }
 
 /// What went wrong around a container since it began.
@@ -120,6 +131,15 @@ impl PsIncidents {
         } else {
             parts.join(", ")
         }
+    }
+}
+
+/// What went wrong, and that nothing vouches for the figures but the ledger itself.
+fn health_text(incidents: PsIncidents, reconciled: Option<&PsReconciled>) -> String {
+    let text = incidents.text();
+    match reconciled {
+        Some(reconciled) if !reconciled.by_driver => format!("{text}, not reconciled"),
+        Some(_) | None => text,
     }
 }
 
@@ -250,6 +270,15 @@ struct BrokerStatus {
     calls: PsCalls,
     #[serde(default)]
     health: Health,
+    #[serde(default)]
+    watching: Watching,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Watching {
+    sums: Option<bool>,
+    sums_reason: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -351,9 +380,16 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
     let incidents = status
         .as_ref()
         .map(|status| PsIncidents::from(&status.health));
+    let reconciled = status.as_ref().and_then(|status| {
+        Some(PsReconciled {
+            by_driver: status.watching.sums?,
+            reason: status.watching.sums_reason.clone(),
+        })
+    });
     PsVgpu {
-        health: incidents.map(PsIncidents::text),
+        health: incidents.map(|incidents| health_text(incidents, reconciled.as_ref())),
         incidents,
+        reconciled,
         namespace: grant.key.namespace().to_owned(),
         container: grant.key.id().to_owned(),
         door: grant.door.kind,
@@ -419,6 +455,7 @@ mod tests {
             "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
             "listeners": 1, "something_newer": true,
             "health": {"hung_calls": 1, "violations": 0, "incidents": {"xid": 2, "card_lost": 0, "hung_call": 3}},
+            "watching": {"sums": false, "sums_reason": "the driver has not answered within 10000 ms", "incidents": "kernel log"},
         })
     }
 

@@ -230,6 +230,7 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
 
 fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     let (up, hung) = (Gauges::default(), Gauges::default());
+    let compared = Gauges::default();
     let modes = Gauges::<OfKind>::default();
     let (quota, used, peak) = (Gauges::default(), Gauges::default(), Gauges::default());
     let (driver_counts, ledger_has) = (Gauges::default(), Gauges::default());
@@ -256,6 +257,11 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         up.get_or_create(&labels).set(u64::from(one.is_up));
         modes.get_or_create(&kind(one.mode)).set(1);
         hung.get_or_create(&labels).set(one.health.hung_calls);
+        if let Some(is_reconciled) = one.is_reconciled {
+            compared
+                .get_or_create(&labels)
+                .set(u64::from(is_reconciled));
+        }
         replaced.get_or_create(&labels).inc_by(one.replaced);
         reconciled
             .get_or_create(&labels)
@@ -333,6 +339,11 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         reconciled,
     );
     registry.register(
+        "reconciled",
+        "Whether the driver says what it counts for the container",
+        compared,
+    );
+    registry.register(
         "violations",
         "Comparisons in which the driver counted more",
         violations,
@@ -408,6 +419,7 @@ mod tests {
                     },
                     ..Health::default()
                 },
+                is_reconciled: Some(false),
             }],
             cards: vec![CardMetrics {
                 uuid: "GPU-1".to_owned(),
@@ -426,6 +438,7 @@ mod tests {
             "cgpu_calls_total{namespace=\"default\",container=\"c\\\"1\",kind=\"total\"} 9",
             "cgpu_incidents_total{namespace=\"default\",container=\"c\\\"1\",kind=\"xid\"} 3",
             "cgpu_isolation_mode{namespace=\"default\",container=\"c\\\"1\",kind=\"sim\"} 1",
+            "cgpu_reconciled{namespace=\"default\",container=\"c\\\"1\"} 0",
             "cgpu_violations_total{namespace=\"default\",container=\"c\\\"1\"} 1",
             "cgpu_driver_counted_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 7",
             "cgpu_card_granted_bytes{uuid=\"GPU-1\",minor=\"0\"} 4096",

@@ -91,6 +91,13 @@ pub(crate) const PROBES: &[Probe] = &[
         what: "totals, free memory and the quota inside `cgpu run`, in both modes",
     },
     Probe {
+        name: "sums",
+        place: Place::Host,
+        limit_s: 120,
+        questions: &["abi-5"],
+        what: "what the driver counts for 96 MiB in a slice, beside what the ledger has, in both modes",
+    },
+    Probe {
         name: "nvidia-smi",
         place: Place::Host,
         limit_s: 40,

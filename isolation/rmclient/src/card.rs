@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nvabi::layout::{card_info, device_params};
+use nvabi::layout::{card_info, device_params, pid_info, pid_memory};
 use nvabi::{bytes, class, control, escape};
 use sys::ioctl::Block;
 
@@ -151,19 +151,13 @@ mod gid_info {
     pub(super) const FORMAT_BINARY: u32 = 2;
 }
 
-/// `NV2080_CTRL_GPU_GET_PIDS_PARAMS` and `NV2080_CTRL_GPU_GET_PID_INFO_PARAMS` (`ctrl2080gpu.h`).
+/// `NV2080_CTRL_GPU_GET_PIDS_PARAMS` (`ctrl2080gpu.h`), and how many processes one GET_PID_INFO asks about.
 mod pids {
     pub(super) const ID: usize = 4;
     pub(super) const COUNT: usize = 8;
     pub(super) const TABLE: usize = 12;
     pub(super) const TABLE_ENTRIES: usize = 950;
-    pub(super) const INFO_COUNT: usize = 0;
-    pub(super) const INFO_LIST: usize = 8;
-    pub(super) const INFO_BYTES: usize = 72;
     pub(super) const INFO_ENTRIES: usize = 200;
-    pub(super) const INFO_RESULT: usize = 8;
-    /// `data.vidMemUsage.memPrivate`
-    pub(super) const INFO_PRIVATE: usize = 16;
 }
 
 /// `gpuNameString` of `NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS`.
@@ -307,22 +301,26 @@ impl<'client> Card<'client> {
     }
 
     fn process_memory(&self, pids: &[u32]) -> Result<Vec<ProcessMemory>, Error> {
-        let row = |index: usize| pids::INFO_LIST + pids::INFO_BYTES * index;
+        let row = |index: usize| pid_info::LIST + pid_memory::BYTES * index;
         let params = self.query(control::NV2080_CTRL_CMD_GPU_GET_PID_INFO, |params| {
             bytes::put_u32(
                 params,
-                pids::INFO_COUNT,
+                pid_info::COUNT,
                 u32::try_from(pids.len()).unwrap_or(0),
             );
-            // `index` stays 0: NV2080_CTRL_GPU_PID_INFO_INDEX_VIDEO_MEMORY_USAGE.
             for (index, pid) in pids.iter().enumerate() {
-                bytes::put_u32(params, row(index), *pid);
+                let entry = row(index);
+                bytes::put_u32(params, entry + pid_memory::PID, *pid);
+                let memory = pid_memory::INDEX_VIDEO_MEMORY;
+                bytes::put_u32(params, entry + pid_memory::INDEX, memory);
             }
         })?;
+        // What has several handles, UVM's among them, is no longer private, and counted with the handle that owns it.
         let used = |index: usize| {
-            let result = bytes::u32_at(&params, row(index) + pids::INFO_RESULT)?;
-            let bytes = bytes::u64_at(&params, row(index) + pids::INFO_PRIVATE)?;
-            (result == nvabi::status::NV_OK).then_some(bytes)
+            let at = |field: usize| bytes::u64_at(&params, row(index) + field);
+            let result = bytes::u32_at(&params, row(index) + pid_memory::RESULT)?;
+            let used = at(pid_memory::PRIVATE)?.checked_add(at(pid_memory::SHARED_OWNED)?)?;
+            (result == nvabi::status::NV_OK).then_some(used)
         };
         Ok(pids
             .iter()

@@ -12,6 +12,7 @@ mod levers;
 mod memory;
 mod shares;
 mod slice;
+mod sums;
 mod torch;
 mod userd;
 mod world;
@@ -80,6 +81,7 @@ pub(crate) fn run_here(name: &str, dev: PathBuf) -> anyhow::Result<ExitCode> {
         "userd" => userd::probe(&bench)?,
         "foreign-channels" => foreign::probe(&bench)?,
         "slice" => slice::probe(&bundle()?)?,
+        "sums" => sums::probe(&bundle()?)?,
         "nvidia-smi" => slice::vendor_tool(&bundle()?)?,
         "latency" => latency::probe(&bundle()?)?,
         "shares" => shares::probe(&bundle()?)?,

@@ -81,8 +81,8 @@ struct Inner {
     last: Option<Look>,
     told: Vec<u64>,
     drift: Vec<Drift>,
-    /// A card's UUID.
-    unseen: Option<String>,
+    /// A card for which the driver counts nothing, and its UUID.
+    unseen: Option<(usize, String)>,
 }
 
 /// The ledger at one moment.
@@ -183,7 +183,9 @@ impl Look {
     fn unseen_since(&self, last: &Self) -> Option<usize> {
         let unseen = |look: &Self, card: usize| {
             let held = look.after.cards.get(card);
+            // A call under way may have freed it already.
             look.is_at_rest()
+                && look.after.under_way.is_empty()
                 && held.is_some_and(|held| held.memory_bytes > 0)
                 && look.counts.get(card) == Some(&false)
         };
@@ -237,7 +239,8 @@ impl Reconciler {
 
     /// The card for which the driver counts nothing although there is something to count.
     pub(super) fn unseen(&self) -> Option<String> {
-        self.lock().unseen.clone()
+        let inner = self.lock();
+        inner.unseen.as_ref().map(|(_, uuid)| uuid.clone())
     }
 
     /// Compares once; `None` where the driver does not say.
@@ -288,10 +291,11 @@ impl Reconciler {
         let stands = inner.last.as_ref().map(|last| look.confirms(last));
         let stands = stands.unwrap_or_default();
         let unseen = inner.last.as_ref().and_then(|last| look.unseen_since(last));
-        // It stays until the driver counts something: a ledger without memory has nothing to see.
-        if let Some(slot) = unseen.and_then(|card| slots.get(card)) {
-            inner.unseen = Some(slot.uuid.clone());
-        } else if look.counts.contains(&true) {
+        // It stays until the driver counts something there: a ledger without memory has nothing to see.
+        let sees = |card: usize| look.counts.get(card) == Some(&true);
+        if let Some(card) = unseen {
+            inner.unseen = slots.get(card).map(|slot| (card, slot.uuid.clone()));
+        } else if inner.unseen.as_ref().is_some_and(|(card, _)| sees(*card)) {
             inner.unseen = None;
         }
         inner.last = Some(look);
@@ -395,6 +399,10 @@ mod tests {
         assert_eq!(some.unseen_since(&nothing), None);
         let busy = look(&held, 0, &moment(6, 40, 0));
         assert_eq!(busy.unseen_since(&busy), None);
+        let mut freeing = moment(5, 40, 0);
+        freeing.under_way = vec![3];
+        let freeing = look(&freeing, 0, &freeing);
+        assert_eq!(freeing.unseen_since(&freeing), None);
         let other = moment(7, 40, 0);
         assert_eq!(look(&other, 0, &other).unseen_since(&nothing), None);
         let empty = moment(5, 0, 0);
