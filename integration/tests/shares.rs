@@ -2,6 +2,9 @@
 //! three containers. What each has got is the simulated card's own account, never what a tenant or a broker says.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -154,10 +157,134 @@ fn a_tenant_cannot_take_more_than_its_share() -> Result<()> {
     rig.finish()
 }
 
+/// How often a broker is killed, where the machine starts the next one soon enough: the loads end some time.
+const KILLS: usize = 12;
+const KILLING: Duration = Duration::from_secs(8);
+/// And at least.
+const KILLS_LEAST: usize = 3;
+/// And how long after the last time.
+const BETWEEN_KILLS_MS: [u64; 5] = [290, 610, 370, 530, 430];
+/// A successor gives back what its container had too much, up to that time of its share (`compute::balance`).
+const GIVEN_BACK: f64 = 0.3;
+
+#[test]
+fn a_share_is_kept_while_its_brokers_are_killed() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = match rig::start_with(Suite::Host, CARDS)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!("a_share_is_kept_while_its_brokers_are_killed", "{reason}"),
+    };
+    let promised = BTreeMap::from([("a", 0.3), ("b", 0.1), ("c", 0.2)]);
+    for (id, part) in &promised {
+        let compute = format!("cgpu.io/compute={:.0}%", part * 100.0);
+        rig.hold(id, &["cgpu.io/memory=2Gi", &compute])?.success()?;
+    }
+    let mut away = Vec::new();
+    let killed = shares_while(&rig, [&GREEDY; 3], || {
+        away = kill_brokers(&rig, "a", promised["a"])?;
+        Ok(())
+    })?;
+    println!(
+        "30 % whose broker is killed {} times, 10 %, 20 %: {killed:?}, {away:?}",
+        away.len()
+    );
+    let part_of = |each: fn(&Away) -> f64| away.iter().map(each).sum::<f64>() / killed.over_s;
+    // What a successor lets go it has had, however long a busy machine took to start that; what the last one gives back may not
+    // be given back yet.
+    let kept = promised["a"] * GIVEN_BACK / killed.over_s;
+    let most = promised["a"] * (1.0 + CAP_ERROR) + part_of(|away| away.let_go_s) + kept;
+    let least = promised["a"] * (1.0 - CAP_ERROR) - kept;
+    let had = killed.of("a");
+    ensure!(
+        (least - killed.noise..=most + killed.noise).contains(&had),
+        "a had {had:.3}, and {least:.3} to {most:.3} was allowed: {killed:?}, {away:?}"
+    );
+    // While nobody closes its gate it may have all of its neighbours' segments.
+    for id in ["b", "c"] {
+        let (part, had) = (promised[id], killed.of(id));
+        let least = part * (1.0 - CAP_ERROR) - part * part_of(|away| away.seconds);
+        ensure!(
+            (least - killed.noise..=part * (1.0 + CAP_ERROR) + killed.noise).contains(&had),
+            "{id} had {had:.3} of {part}, and {least:.3} at least was allowed: {killed:?}, {away:?}"
+        );
+    }
+    for id in CONTAINERS {
+        rig.containerd.remove(id)?;
+    }
+    rig.finish()
+}
+
+/// From a broker's end to its successor.
+#[derive(Debug)]
+struct Away {
+    seconds: f64,
+    /// What the container has had beyond its share meanwhile, and beyond what is given back.
+    let_go_s: f64,
+}
+
+/// Kills the broker of a container over and over, each time while its gate is open: it stays open until the next one has come.
+fn kill_brokers(rig: &Rig, id: &str, promised: f64) -> Result<Vec<Away>> {
+    let mut all = Vec::new();
+    let served = |status: Option<Value>| {
+        let broker = status?["broker"].clone();
+        Some((broker["pid"].as_i64()?, broker["replaced"].as_u64()?))
+    };
+    let began = Instant::now();
+    for kill in 0..KILLS {
+        if began.elapsed() >= KILLING {
+            break;
+        }
+        // Between kills its share is to be made even: that takes time, and has no event.
+        std::thread::sleep(Duration::from_millis(
+            BETWEEN_KILLS_MS[kill % BETWEEN_KILLS_MS.len()],
+        ));
+        let mut serving = None;
+        wait_until("an open gate", LIMIT, || {
+            let status = status_of(rig, id);
+            let gate = status
+                .as_ref()
+                .map(|status| &status["cards"][0]["compute"]["gate"]);
+            let is_open = gate.is_some_and(|gate| gate["state"] == "open");
+            serving = served(status).filter(|_| is_open);
+            Ok(serving.is_some())
+        })?;
+        let (pid, replaced) = serving.context("no broker serves")?;
+        let before = engine_ns(rig)?;
+        capture(Command::new("kill").args(["-9", &pid.to_string()]), LIMIT)?.success()?;
+        wait_until("the next broker", LIMIT, || {
+            Ok(served(status_of(rig, id)).is_some_and(|(_, later)| later > replaced))
+        })?;
+        let after = engine_ns(rig)?;
+        let seconds = (after.at_ns - before.at_ns) as f64 / 1e9;
+        let used_s = (after.of(id) - before.of(id)) as f64 / 1e9;
+        let ahead_s = used_s - promised * seconds;
+        all.push(Away {
+            seconds,
+            let_go_s: (ahead_s - promised * GIVEN_BACK).max(0.0),
+        });
+    }
+    ensure!(all.len() >= KILLS_LEAST, "too slow a machine: {all:?}");
+    Ok(all)
+}
+
+/// What the keeper or broker of a container says, if one answers.
+fn status_of(rig: &Rig, id: &str) -> Option<Value> {
+    let state = rig.node.state_dir();
+    let folder = state.join("vgpus").join(rig.node.namespace()).join(id);
+    let mut stream = UnixStream::connect(folder.join("control.sock")).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    stream.write_all(b"{\"op\":\"status\"}\n").ok()?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
 /// What the containers have had of the card, and how late things were meanwhile.
 #[derive(Debug)]
 struct Shares {
     of: BTreeMap<String, f64>,
+    /// How long that was.
+    over_s: f64,
     /// Part of a window that a late edge at each of its ends makes.
     noise: f64,
 }
@@ -189,6 +316,15 @@ fn set(rig: &Rig, id: &str, terms: &[&str]) -> Result<()> {
 
 /// Runs a load in each container and says what part of the card each has had.
 fn shares(rig: &Rig, loads: [&[&str]; 3]) -> Result<Shares> {
+    shares_while(rig, loads, || Ok(()))
+}
+
+/// The same, of a time in which something else happens as well.
+fn shares_while(
+    rig: &Rig,
+    loads: [&[&str]; 3],
+    happening: impl FnOnce() -> Result<()>,
+) -> Result<Shares> {
     std::thread::scope(|scope| {
         let running: Vec<_> = CONTAINERS
             .iter()
@@ -205,7 +341,10 @@ fn shares(rig: &Rig, loads: [&[&str]; 3]) -> Result<Shares> {
         // Shares are over time: there is no event to wait for.
         std::thread::sleep(SETTLE);
         let from = engine_ns(rig)?;
-        let late = lateness(MEASURED)?;
+        let watching = scope.spawn(|| lateness(MEASURED));
+        happening()?;
+        let late = watching.join();
+        let late = late.map_err(|_panic| anyhow::anyhow!("a thread of the test panicked"))??;
         let until = engine_ns(rig)?;
         for (id, load) in CONTAINERS.iter().zip(running) {
             match load.join() {
@@ -220,6 +359,7 @@ fn shares(rig: &Rig, loads: [&[&str]; 3]) -> Result<Shares> {
                 .iter()
                 .map(|id| ((*id).to_owned(), part(id)))
                 .collect(),
+            over_s: whole / 1e9,
             noise: (2.0 * late.as_secs_f64() / WINDOW.as_secs_f64()).min(NOISE_MAX),
         })
     })
