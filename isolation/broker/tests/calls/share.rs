@@ -55,6 +55,10 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("share::a_killed_broker_leaves_no_gate_closed", killed),
     ("share::an_upgrade_leaves_no_gate_closed", upgraded),
+    (
+        "share::without_keeper_and_broker_every_call_fails_and_nobody_turns_the_gate",
+        orphaned,
+    ),
     ("share::a_waiting_call_outlives_its_broker", held_over_kills),
     ("share::the_cards_rules_are_followed", followed),
 ];
@@ -677,6 +681,34 @@ fn killed() {
     kept.signal(kept.keeper_pid(), Signal::SIGTERM);
     until("the gate is open", || !is_closed());
     until("the slot is gone", || !kept.slot().exists());
+}
+
+fn orphaned() {
+    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let (tenant, _process) = computing_behind(&kept);
+    until("it is closed", || {
+        kept.fake.is_stopped(tenant.client, tenant.channel)
+    });
+    let broker = kept.broker_pid().unwrap();
+    // Stopped, so that neither does anything about the other's end.
+    kept.signal(broker, Signal::SIGSTOP);
+    kept.signal(kept.keeper_pid(), Signal::SIGKILL);
+    kept.signal(broker, Signal::SIGKILL);
+    let call = || {
+        let arg = rm::alloc(tenant.client, tenant.client, 0, rm::DEVICE, 0);
+        tenant.tenant.call(tenant.fd, rm::ALLOC, &arg, &[]).ret
+    };
+    until("nobody listens to its filter", || {
+        call() == Err(nix::errno::Errno::ENOSYS as i32)
+    });
+    let slot = std::fs::File::open(kept.slot()).unwrap();
+    until("its slot has no owner", || {
+        !sys::lock::is_held(&slot).unwrap()
+    });
+    let before = switches(&kept);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(switches(&kept), before);
+    assert_eq!(call(), Err(nix::errno::Errno::ENOSYS as i32));
 }
 
 fn upgraded() {
