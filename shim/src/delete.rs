@@ -51,14 +51,17 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
 }
 
 fn force(namespace: &str, id: &ContainerId, bundle: &Path) -> Result<()> {
-    let runc = Runc::saved(bundle, namespace)?;
-    orphans::end_all(&runc, id)?;
+    let saved = Runc::saved(bundle, namespace)?;
+    let runc = saved.runc;
+    orphans::end_all(&runc, id, saved.caller.as_ref())?;
     if runc.state_dir(id).exists() {
         delete_by_force(&runc, id, bundle)?;
     }
     // runc removes the groups of a container that it has noted; of one that it was just making it knows none.
     match Spec::read(bundle) {
-        Ok(spec) => spec.cgroups_path().map_or(Ok(()), orphans::remove_cgroups),
+        Ok(spec) => spec
+            .cgroups_path()
+            .map_or(Ok(()), |path| orphans::remove_cgroups(&runc, id, path)),
         // containerd has removed the bundle already, or never wrote it.
         Err(_unreadable) => Ok(()),
     }

@@ -1,6 +1,8 @@
 //! A served shim that is killed at each moment of Create and of the life after, and what `delete` then leaves: nothing.
 
 mod harness;
+#[path = "harness/held_program.rs"]
+mod held_program;
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,6 +19,9 @@ use protobuf::{Message, MessageField};
 use ttrpc::context::with_duration;
 
 use harness::{NAMESPACE, cgroup, need_runc, runc_state};
+use held_program::{HeldProgram, Hold};
+use shim::runtime::{Runc, orphans};
+use shim::task::{ContainerId, RuncOptions};
 
 const SHIM: &str = env!("CARGO_BIN_EXE_containerd-shim-cgpu-v2");
 
@@ -114,9 +119,9 @@ impl Scene {
         output
     }
 
-    fn create_request(&self) -> api::CreateTaskRequest {
+    fn create_request(&self, runc: &Path) -> api::CreateTaskRequest {
         let options = Options {
-            binary_name: self.dir.path().join("runc").display().to_string(),
+            binary_name: runc.display().to_string(),
             ..Options::default()
         };
         let mount = containerd_shim_protos::types::mount::Mount {
@@ -178,7 +183,7 @@ async fn killed_at(id: &'static str, moment: Moment) {
         .await
         .expect("connect")
         .shim_pid;
-    let request = scene.create_request();
+    let request = scene.create_request(&scene.dir.path().join("runc"));
     let creating = tokio::spawn(async move { task.create(limit(), &request).await });
     let reached = scene.dir.path().join("reached");
     let read = move || File::open(reached).and_then(|mut fifo| fifo.read(&mut [0]));
@@ -231,6 +236,75 @@ async fn killed_at(id: &'static str, moment: Moment) {
     assert!(!runc_state(id).exists() && scene.processes().is_empty());
 }
 
+/// Killed while what it had forked is not runc yet, and says by no command line that it will be.
+async fn killed_within_exec(id: &'static str, hold: Hold) {
+    if let Some(reason) = held_program::missing() {
+        println!("SKIP: {reason}");
+        return;
+    }
+    let scene = Scene::new(id, Moment::Never);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let runc = std::env::split_paths(&path)
+        .map(|dir| dir.join("runc"))
+        .find(|runc| runc.is_file());
+    let folder = scene.dir.path().join("held");
+    fs::create_dir(&folder).expect("a folder");
+    let held = HeldProgram::serve(&folder, &runc.expect("runc"), hold);
+    let address = String::from_utf8(scene.shim("start").stdout).expect("an address");
+    let task = TaskClient::new(Client::connect(&address).await.expect("a connection"));
+    let limit = || with_duration(Duration::from_secs(60));
+    let connect = api::ConnectRequest {
+        id: id.into(),
+        ..Default::default()
+    };
+    let connected = task.connect(limit(), &connect).await;
+    let shim = i32::try_from(connected.expect("connect").shim_pid).expect("a process");
+    let request = scene.create_request(&held.path());
+    let creating = tokio::spawn(async move { task.create(limit(), &request).await });
+    let held = tokio::task::spawn_blocking(move || {
+        held.wait_held();
+        held
+    });
+    let held = held.await.expect("no panic");
+    let forked = of_group(shim);
+    assert_eq!(forked.len(), 2, "the shim and its child: {forked:?}");
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(shim),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .expect("kill -9");
+    let line = format!("/proc/{shim}/cmdline");
+    within_a_minute("the shim is there still", || {
+        fs::read(&line).is_ok_and(|line| line.is_empty()) || !Path::new(&line).exists()
+    });
+    // Until then its child may have all of its files open: nobody has seen yet that it has ended.
+    scene.shim("delete");
+    creating
+        .await
+        .expect("no panic")
+        .expect_err("nobody answers any more");
+    let left: Vec<i32> = of_group(shim)
+        .into_iter()
+        .filter(|pid| *pid != shim)
+        .collect();
+    assert!(left.is_empty(), "{hold:?}: {left:?} would become runc");
+    drop(held);
+    assert!(!runc_state(id).exists(), "{hold:?}: runc knows it");
+}
+
+/// The processes of a group that have not ended.
+fn of_group(group: i32) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let member = |entry: fs::DirEntry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let (state, its) = (fields.next()?, fields.nth(1)?);
+        (state != "Z" && its == group.to_string()).then_some(pid)
+    };
+    entries.filter_map(member).collect()
+}
+
 /// Where a container's life stands when its shim is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -249,9 +323,12 @@ async fn lived_to(scene: &Scene, task: &TaskClient, stage: Stage) {
     let limit = || with_duration(Duration::from_secs(60));
     let hangs = || within_a_minute("runc hangs", || once.exists());
     drop(
-        task.create(limit(), &scene.create_request())
-            .await
-            .expect("create"),
+        task.create(
+            limit(),
+            &scene.create_request(&scene.dir.path().join("runc")),
+        )
+        .await
+        .expect("create"),
     );
     if stage == Stage::Created {
         return;
@@ -371,6 +448,18 @@ async fn killed_before_runc_has_made_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_its_child_has_the_shim_s_command_line() {
+    need_runc!();
+    killed_within_exec("killed-forked", Hold::BeforeTheNewMemory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn killed_while_its_child_has_no_command_line() {
+    need_runc!();
+    killed_within_exec("killed-in-exec", Hold::BeforeTheArguments).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_while_runc_creates() {
     need_runc!();
     killed_at("killed-within", Moment::Within).await;
@@ -422,4 +511,30 @@ async fn killed_when_the_container_has_ended() {
 async fn killed_while_runc_deletes() {
     need_runc!();
     killed_later("killed-deleting", Stage::WhileDeleting).await;
+}
+
+#[test]
+fn a_group_goes_with_a_child_of_runc_that_is_not_init_yet() {
+    need_runc!();
+    let id = "killed-child";
+    let roots = ["pids", "unified", ""].map(|name| Path::new("/sys/fs/cgroup").join(name));
+    let root = roots.iter().find(|root| root.join("cgroup.procs").exists());
+    let group = root
+        .expect("control groups")
+        .join(cgroup(id).trim_start_matches('/'));
+    fs::create_dir_all(&group).expect("a group");
+    let runc = Runc::new(&NAMESPACE, &RuncOptions::default(), None);
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", "read x", "--root"])
+        .arg(Path::new("/run/containerd/runc").join(NAMESPACE.as_str()))
+        .args(["create", id])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("a member");
+    let removed =
+        orphans::remove_cgroups(&runc, &ContainerId::new(id).expect("a name"), &cgroup(id));
+    removed.expect("the group goes");
+    assert!(!group.exists());
+    assert!(!child.wait().expect("its end").success());
 }

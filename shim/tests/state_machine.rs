@@ -180,6 +180,34 @@ fn two_starts_at_a_time_are_one_start_and_one_refusal() {
 }
 
 #[test]
+fn an_exec_is_runc_s_to_refuse_while_another_s_start_outlasts_init() {
+    let mut container = running();
+    let first = Target::Exec(exec(1));
+    container.apply(Step::AddExec(exec(1))).unwrap();
+    container.apply(Step::BeginStart(first.clone())).unwrap();
+    container
+        .apply(Step::Exited(Target::Init, exit(137)))
+        .unwrap();
+    container.apply(Step::AddExec(exec(2))).unwrap();
+    container
+        .apply(Step::BeginStart(Target::Exec(exec(2))))
+        .unwrap();
+    for number in [1, 2] {
+        container
+            .apply(Step::StartFailed(Target::Exec(exec(number))))
+            .unwrap();
+    }
+    assert_eq!(
+        container.apply(Step::AddExec(exec(3))),
+        Err(Denied::InitEnded)
+    );
+    assert_eq!(
+        container.apply(Step::BeginStart(first)),
+        Err(Denied::InitEnded)
+    );
+}
+
+#[test]
 fn the_end_of_a_created_container_during_its_deletion_is_told() {
     let mut container = Container::new();
     container.apply(Step::Created(pid(10))).unwrap();

@@ -2,6 +2,7 @@
 //! [`Supervisor`] joins these to the state machine of [`crate::task`]; nothing here knows protobuf but the publisher,
 //! which passes sealed envelopes on.
 
+mod caller;
 mod cgroup;
 mod console;
 mod criu;
@@ -17,6 +18,7 @@ mod spec;
 mod stdio;
 mod supervisor;
 
+pub use caller::Caller;
 pub use cgroup::{
     Blkio, BlkioV1, Cgroup, CpuV1, HugetlbV1, HugetlbV2, IoV2, MemoryV1, MemoryV2, Pids, Pressure,
     Pressures, Rdma, RdmaDevice, Stats, StatsV1, StatsV2,

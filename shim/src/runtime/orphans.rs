@@ -1,5 +1,5 @@
 //! Calls of runc that outlived their shim: a shim that is killed during `runc create` leaves it running, and it would
-//! make the container after everybody has gone home.
+//! make the container after everybody has gone home. So would what the shim had forked to become such a call ([`Caller`]).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::caller::{Caller, Group};
 use super::runc::Runc;
 use crate::error::{Error, Result, file, system};
 use crate::task::ContainerId;
@@ -20,11 +21,35 @@ const GONE_WAIT: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// Kills every call of runc on this container and waits until it is gone.
+/// Kills every call of runc on this container and waits until it is gone; of a shim that has ended, also all that it had forked and
+/// that was no call yet.
 ///
 /// # Errors
-/// `/proc` cannot be read, or a call does not end.
-pub fn end_all(runc: &Runc, id: &ContainerId) -> Result<()> {
+/// `/proc` cannot be read, or the calls do not end.
+pub fn end_all(runc: &Runc, id: &ContainerId, caller: Option<&Caller>) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(GONE_WAIT.tv_sec.unsigned_abs());
+    let group = match caller {
+        Some(caller) => caller.orphaned_group()?,
+        None => None,
+    };
+    // What a call had started before it was killed may have come to stand where had been looked already.
+    while end_found(runc, id, group.as_ref())? == Found::Some {
+        if Instant::now() > until {
+            return Err(Error::Lost("the end of calls of runc that start others"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one look found anything.
+#[derive(PartialEq, Eq)]
+enum Found {
+    Some,
+    Nothing,
+}
+
+fn end_found(runc: &Runc, id: &ContainerId, group: Option<&Group<'_>>) -> Result<Found> {
+    let mut found = Found::Nothing;
     for entry in fs::read_dir("/proc")
         .map_err(file("read", "/proc"))?
         .flatten()
@@ -41,11 +66,13 @@ pub fn end_all(runc: &Runc, id: &ContainerId) -> Result<()> {
             continue;
         };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if is_call(&line, runc, id) {
+        let raw = pid.as_raw_nonzero().get();
+        if is_call(&line, runc, id) || group.is_some_and(|group| group.has_unborn(raw, &line)) {
             end(&process)?;
+            found = Found::Some;
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Removes the container's control groups, and ends what runc had begun in them: a call of runc that was killed has made them and
@@ -54,7 +81,7 @@ pub fn end_all(runc: &Runc, id: &ContainerId) -> Result<()> {
 ///
 /// # Errors
 /// A group that is still in use after [`GONE_WAIT`].
-pub fn remove_cgroups(path: &str) -> Result<()> {
+pub fn remove_cgroups(runc: &Runc, id: &ContainerId, path: &str) -> Result<()> {
     let plain = Path::new(path).strip_prefix("/").ok().filter(|path| {
         path.components()
             .all(|part| matches!(part, Component::Normal(_)))
@@ -72,13 +99,13 @@ pub fn remove_cgroups(path: &str) -> Result<()> {
     for hierarchy in hierarchies.chain([root.to_path_buf()]) {
         let group = hierarchy.join(path);
         if group.join("cgroup.procs").exists() {
-            remove_cgroup(&group)?;
+            remove_cgroup(runc, id, &group)?;
         }
     }
     Ok(())
 }
 
-fn remove_cgroup(group: &Path) -> Result<()> {
+fn remove_cgroup(runc: &Runc, id: &ContainerId, group: &Path) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(GONE_WAIT.tv_sec.unsigned_abs());
     loop {
         match fs::remove_dir(group) {
@@ -86,7 +113,7 @@ fn remove_cgroup(group: &Path) -> Result<()> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             // In use by what that call had started; the kernel lets go of it a moment after its end.
             Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < until => {
-                if !end_inits(group)? {
+                if !end_inits(runc, id, group)? {
                     return Ok(());
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -98,7 +125,7 @@ fn remove_cgroup(group: &Path) -> Result<()> {
 
 /// Kills what runc had started and not yet made the container's program; `false` if the group holds anything else: it is
 /// then a container's that lives, under another engine with the same names.
-fn end_inits(group: &Path) -> Result<bool> {
+fn end_inits(runc: &Runc, id: &ContainerId, group: &Path) -> Result<bool> {
     let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     for pid in inside
         .lines()
@@ -108,11 +135,13 @@ fn end_inits(group: &Path) -> Result<bool> {
             continue;
         };
         let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-        // A process that has ended has none.
+        // One that has ended has none, and one within exec has none yet: as long as it is there, it is looked at again.
         if line.is_empty() {
             continue;
         }
-        if line.split(|byte| *byte == 0).nth(1) != Some(b"init") {
+        // runc may start its init within the group: until it is that, it looks like the call.
+        let is_init = line.split(|byte| *byte == 0).nth(1) == Some(b"init");
+        if !is_init && !is_call(&line, runc, id) {
             return Ok(false);
         }
         end(&process)?;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::caller::Caller;
 use super::reaper::Reaper;
 use crate::error::{Error, Result, file};
 use crate::task::{ContainerId, ExecId, Pid, RuncOptions};
@@ -53,6 +54,17 @@ impl Streams {
 /// The saved form's name in the bundle.
 const SAVED: &str = "cgpu-runc.json";
 
+/// What a later process needs to know of a container's calls of runc.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// How runc is called.
+    #[serde(flatten)]
+    pub runc: Runc,
+    /// By which shim; `None` where no one can tell.
+    #[serde(default)]
+    pub caller: Option<Caller>,
+}
+
 impl Runc {
     /// Takes the options; `cgroups_path` is the spec's, whose form tells that systemd is meant.
     #[must_use]
@@ -76,13 +88,17 @@ impl Runc {
         }
     }
 
-    /// Saves how runc is called.
+    /// Saves how runc is called, and that this process calls it. Before the first call.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, bundle: &Path) -> Result<()> {
         let path = bundle.join(SAVED);
-        let text = serde_json::to_vec(self).map_err(|source| Error::Json {
+        let saved = Saved {
+            runc: self.clone(),
+            caller: Caller::this()?,
+        };
+        let text = serde_json::to_vec(&saved).map_err(|source| Error::Json {
             path: path.clone(),
             source,
         })?;
@@ -93,15 +109,16 @@ impl Runc {
     ///
     /// # Errors
     /// The file is there and cannot be read or is not ours.
-    pub fn saved(bundle: &Path, namespace: &str) -> Result<Self> {
+    pub fn saved(bundle: &Path, namespace: &str) -> Result<Saved> {
         let path = bundle.join(SAVED);
         match fs::read(&path) {
             Ok(text) => {
                 serde_json::from_slice(&text).map_err(|source| Error::Json { path, source })
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Ok(Self::new(namespace, &RuncOptions::default(), None))
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Saved {
+                runc: Self::new(namespace, &RuncOptions::default(), None),
+                caller: None,
+            }),
             Err(error) => Err(file("read", path)(error)),
         }
     }
@@ -486,7 +503,8 @@ mod tests {
     fn what_is_saved_is_read_back_and_absence_means_defaults() {
         let dir = tempfile::tempdir().unwrap();
         let defaults = Runc::saved(dir.path(), "ns").unwrap();
-        assert_eq!(defaults.root, Path::new("/run/containerd/runc/ns"));
+        assert_eq!(defaults.runc.root, Path::new("/run/containerd/runc/ns"));
+        assert_eq!(defaults.caller, None);
         let options = RuncOptions {
             binary_name: Some("crun".into()),
             root: Some("/r".into()),
@@ -494,7 +512,13 @@ mod tests {
         };
         let runc = Runc::new("ns", &options, None);
         runc.save(dir.path()).unwrap();
-        assert_eq!(Runc::saved(dir.path(), "ns").unwrap(), runc);
+        let caller = Caller::this().unwrap();
+        let saved = Runc::saved(dir.path(), "ns").unwrap();
+        assert_eq!((&saved.runc, &saved.caller), (&runc, &caller));
+        // As a shim wrote it that did not name itself.
+        fs::write(dir.path().join(SAVED), serde_json::to_vec(&runc).unwrap()).unwrap();
+        let saved = Runc::saved(dir.path(), "ns").unwrap();
+        assert_eq!((saved.runc, saved.caller), (runc, None));
         fs::write(dir.path().join(SAVED), "{").unwrap();
         Runc::saved(dir.path(), "ns").unwrap_err();
     }

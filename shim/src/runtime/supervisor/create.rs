@@ -162,7 +162,9 @@ async fn remove_cgroups(cell: &Cell) -> Result<()> {
     let Some(path) = cell.cgroups_path.clone() else {
         return Ok(());
     };
-    let removed = tokio::task::spawn_blocking(move || orphans::remove_cgroups(&path)).await;
+    let (runc, id) = (cell.calls.runc().clone(), cell.id.clone());
+    let removed =
+        tokio::task::spawn_blocking(move || orphans::remove_cgroups(&runc, &id, &path)).await;
     removed.map_err(|_panic| Error::Lost("removing control groups"))?
 }
 

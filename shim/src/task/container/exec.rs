@@ -23,9 +23,12 @@ impl Container {
         Ok(vec![Effect::Publish(Happened::ExecAdded(id))])
     }
 
-    /// runc too can exec in a created container; a paused one it refuses itself, saying so.
+    /// runc too can exec in a created container; a paused one it refuses itself, saying so. As long as runc is asked for another
+    /// exec, nobody has heard of init's end yet, and containerd's own shim asks it for one more: the refusal is runc's too.
     pub(super) fn may_exec(&self) -> Result<(), Denied> {
+        let asked = || self.execs.values().any(|exec| *exec == ExecState::Starting);
         match self.init {
+            Init::Stopped { .. } if asked() => Ok(()),
             Init::Created { .. } | Init::Starting { exit: None, .. } | Init::Running { .. } => {
                 Ok(())
             }

@@ -1,0 +1,221 @@
+//! Who calls runc: a shim, as the process that cleans up after it can know it.
+//!
+//! A call of runc says by its command line on which container it is, but not at once: between fork and exec it has the
+//! shim's, and within exec none (the kernel replaces a program's memory before it has put the arguments there). From its first
+//! moment on it is of the shim's process group, which the shim leads, and no group's number is given to another
+//! process while a process is of it.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, file};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A shim that leads its process group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    pid: i32,
+    /// In clock ticks since boot: tells it from a later process of the same number.
+    start_ticks: u64,
+    /// The kernel's number of the boot that is meant.
+    boot: String,
+    /// As in `/proc/PID/cmdline`.
+    command_line: Vec<u8>,
+}
+
+impl Caller {
+    /// This process; `None` if it does not lead its group, as when a person runs the program.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn this() -> Result<Option<Self>> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let path = format!("/proc/{pid}/stat");
+        let process = Process::read(pid).map_err(file("read", path))?;
+        if process.group != pid {
+            return Ok(None);
+        }
+        let line = "/proc/self/cmdline";
+        Ok(Some(Self {
+            pid,
+            start_ticks: process.start_ticks,
+            boot: fs::read_to_string(BOOT_ID).map_err(file("read", BOOT_ID))?,
+            command_line: fs::read(line).map_err(file("read", line))?,
+        }))
+    }
+
+    /// Its process group, if it has ended. What is of it then was started by the shim, or by a process that was: no others can
+    /// enter it, and the shim starts no more.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub(super) fn orphaned_group(&self) -> Result<Option<Group<'_>>> {
+        let boot = fs::read_to_string(BOOT_ID).map_err(file("read", BOOT_ID))?;
+        if boot != self.boot {
+            return Ok(None);
+        }
+        let group = Some(Group { caller: self });
+        let process = match Process::read(self.pid) {
+            Ok(process) => process,
+            Err(error) if is_gone(&error) => return Ok(group),
+            Err(error) => return Err(file("read", format!("/proc/{}/stat", self.pid))(error)),
+        };
+        // The number was given anew, so that the group had become empty.
+        if process.start_ticks != self.start_ticks {
+            return Ok(None);
+        }
+        // Its memory goes before its files, by which the engine sees that it has ended.
+        let lives =
+            fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|line| !line.is_empty());
+        Ok(group.filter(|_| !lives))
+    }
+}
+
+/// The process group of a shim that has ended.
+pub(super) struct Group<'a> {
+    caller: &'a Caller,
+}
+
+impl Group<'_> {
+    /// Whether this process is of the group and not yet the program that it was to become. `line` is its command line.
+    pub(super) fn has_unborn(&self, pid: i32, line: &[u8]) -> bool {
+        let unborn = line.is_empty() || line == self.caller.command_line;
+        // One that has just ended is as good as gone.
+        unborn
+            && Process::read(pid)
+                .is_ok_and(|process| process.group == self.caller.pid && !process.has_ended())
+    }
+}
+
+/// What `/proc/PID/stat` says.
+struct Process {
+    state: char,
+    group: i32,
+    start_ticks: u64,
+}
+
+impl Process {
+    fn read(pid: i32) -> io::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Self::parse(&text).ok_or_else(|| ErrorKind::InvalidData.into())
+    }
+
+    /// The program's name, in parentheses, can hold anything; the fields are counted behind it, the first there being the third.
+    fn parse(stat: &str) -> Option<Self> {
+        let (_, fields) = stat.rsplit_once(") ")?;
+        let mut fields = fields.split(' ');
+        Some(Self {
+            state: fields.next()?.chars().next()?,
+            group: fields.nth(1)?.parse().ok()?,
+            start_ticks: fields.nth(22 - 6)?.parse().ok()?,
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// A process that ends while it is looked at is not found, or is found no more.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_past_a_name_with_parentheses() {
+        let stat = "77 (a) b ) c) S 1 70 60 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9";
+        let process = Process::parse(stat).unwrap();
+        assert_eq!(
+            (process.state, process.group, process.start_ticks),
+            ('S', 70, 123_456)
+        );
+        assert!(Process::parse("77 (a S 1 70").is_none());
+        assert!(Process::parse("77 (a) S 1 70").is_none());
+    }
+
+    /// A leader of a group, as a shim is.
+    fn leader() -> (Child, Caller) {
+        let child = Command::new("/bin/cat")
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let command_line = loop {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+            if line.starts_with(b"/bin/cat") {
+                break line;
+            }
+        };
+        let caller = Caller {
+            pid,
+            start_ticks: Process::read(pid).unwrap().start_ticks,
+            boot: fs::read_to_string(BOOT_ID).unwrap(),
+            command_line,
+        };
+        (child, caller)
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_group_is_orphaned_by_its_shim_s_end_alone() {
+        let (child, caller) = leader();
+        assert!(caller.orphaned_group().unwrap().is_none(), "it lives");
+        let later = Caller {
+            start_ticks: caller.start_ticks - 1,
+            ..caller.clone()
+        };
+        let before = Caller {
+            boot: "another".to_owned(),
+            ..caller.clone()
+        };
+        for other in [&later, &before] {
+            assert!(
+                other.orphaned_group().unwrap().is_none(),
+                "another's number"
+            );
+        }
+        end(child);
+        assert!(caller.orphaned_group().unwrap().is_some());
+        assert!(before.orphaned_group().unwrap().is_none());
+    }
+
+    #[test]
+    fn the_unborn_of_a_group_are_its_own_and_none_that_runs() {
+        let (first, caller) = leader();
+        let (other, _) = leader();
+        let mut same = Command::new("/bin/cat")
+            .stdin(Stdio::piped())
+            .process_group(caller.pid)
+            .spawn()
+            .unwrap();
+        let group = Group { caller: &caller };
+        let line = caller.command_line.as_slice();
+        let pid = same.id().cast_signed();
+        assert!(group.has_unborn(pid, line) && group.has_unborn(pid, b""));
+        assert!(!group.has_unborn(pid, b"runc\0--root\0/r\0state\0a\0"));
+        assert!(!group.has_unborn(other.id().cast_signed(), line));
+        same.kill().unwrap();
+        // It is not waited for, so its number stays.
+        while !Process::read(pid).unwrap().has_ended() {}
+        assert!(!group.has_unborn(pid, b""));
+        same.wait().unwrap();
+        end(other);
+        end(first);
+    }
+}
