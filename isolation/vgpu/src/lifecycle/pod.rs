@@ -5,6 +5,7 @@
 //! one of each name, for its logs) would keep an init container's share from those that it has prepared everything for.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use cards::ContainerKey;
 use cards::lock::{FileLock, StateLock};
@@ -68,11 +69,12 @@ pub(super) fn make_room(
         if other == *key {
             continue;
         }
-        if has_ended(&dir)? {
+        let takes_from = place.amount == AmountOf::Pod && note.has_pod_amount;
+        if has_ended(&dir)? || (takes_from && ends_soon(&dir)?) {
             end(config, &dir)?;
             undo(config, &other, &dir, lock)?;
             tracing::info!(key = %other, "given back: it has ended, and another of its pod starts");
-        } else if place.amount == AmountOf::Pod && note.has_pod_amount {
+        } else if takes_from {
             return Err(Error::PodAmountTaken {
                 container: place.container.clone(),
                 holder: note.container,
@@ -82,12 +84,31 @@ pub(super) fn make_room(
     Ok(())
 }
 
-/// Whether no door holds it and no process has its filter any more: what the broker itself would end for, a moment later.
+/// Whether no door holds it and no process has its filter any more: what the broker itself ends for, a moment later. It may have
+/// ended since the stale ones were reclaimed.
 fn has_ended(dir: &ContainerDir) -> Result<bool, Error> {
     if FileLock::is_held(&dir.door_lock())? {
         return Ok(false);
     }
-    Ok(dir.has_broker()? && listeners(&dir.control_socket()) == Some(0))
+    if !dir.has_broker()? {
+        return Ok(!dir.is_live()?);
+    }
+    Ok(listeners(&dir.control_socket()) == Some(0))
+}
+
+/// An engine may start the next container before the broker of the one that has ended has heard of its end. Asked only where the
+/// answer is a refusal otherwise.
+fn ends_soon(dir: &ContainerDir) -> Result<bool, Error> {
+    const LIMIT: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(20);
+    let until = Instant::now() + LIMIT;
+    while Instant::now() < until {
+        std::thread::sleep(PAUSE);
+        if has_ended(dir)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn listeners(control: &Path) -> Option<u64> {
