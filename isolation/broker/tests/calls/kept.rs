@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use driver::FileKind;
 use nix::sys::signal::{Signal, kill};
@@ -197,7 +197,7 @@ impl Kept {
 
     pub(crate) fn ask(&self, request: &Value) -> std::io::Result<Value> {
         let mut stream = UnixStream::connect(self.dir.join("control.sock"))?;
-        stream.set_read_timeout(Some(Duration::from_secs(15)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.write_all(format!("{request}\n").as_bytes())?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
@@ -217,11 +217,39 @@ impl Kept {
         self.status()["cards"][0]["used_bytes"].as_u64().unwrap()
     }
 
-    /// Descriptors of a process that are no descriptors of it alone: sockets and files of the container.
-    pub(crate) fn descriptors_of(&self, pid: i32) -> usize {
-        std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .unwrap()
-            .count()
+    /// What the keeper holds open, when it has taken all that its broker gave it: a message needs no answer, but all are read
+    /// before the next broker is started.
+    pub(crate) fn settled_descriptors(&self) -> Vec<String> {
+        let broker = self.broker_pid().unwrap();
+        self.signal(broker, Signal::SIGKILL);
+        assert_ne!(self.status()["broker"]["pid"], broker);
+        self.descriptors()
+    }
+
+    /// What the keeper holds open now.
+    pub(crate) fn descriptors(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.keeper_pid())).unwrap();
+        let what = |entry: std::fs::DirEntry| {
+            let target = std::fs::read_link(entry.path()).unwrap_or_default();
+            format!("{} {}", entry.file_name().display(), target.display())
+        };
+        entries.flatten().map(what).collect()
+    }
+
+    /// Waits until the keeper holds as many as it then did.
+    pub(crate) fn until_as_many(&self, as_then: &[String]) {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let now = self.descriptors();
+            if now.len() == as_then.len() {
+                return;
+            }
+            assert!(
+                Instant::now() < until,
+                "the keeper has {now:#?}, and had {as_then:#?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::agent::{Ask, Reply, Storm, StormReport};
 use crate::rm;
 
 /// No answer within this time is a hang.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The parameters' place in a tenant's scratch pages.
 const PARAMS: u64 = 4096;
 
