@@ -51,7 +51,7 @@ impl Containerd {
         let config = folder.join("config.toml");
         fs::write(
             &config,
-            configuration(&folder, engines.containerd_version()?.0, pods.as_ref()),
+            configuration(&folder, engines.containerd_version()?, pods.as_ref()),
         )?;
         let path = node.search_path(engines)?;
         let daemon = daemon(engines, &folder, &path, &node.config(), pods.as_ref())?;
@@ -307,9 +307,10 @@ fn daemon(
 }
 
 /// Everything that would reach outside the folder is named or switched off.
-fn configuration(folder: &Path, major: u32, pods: Option<&PodsSetup>) -> String {
+fn configuration(folder: &Path, version: (u32, u32), pods: Option<&PodsSetup>) -> String {
     let at = folder.display();
-    let cri = pods.map_or_else(String::new, |pods| pods.configuration(major));
+    let cri = pods.map_or_else(String::new, |pods| pods.configuration(version));
+    let major = version.0;
     let (version, extra) = if major >= 2 && pods.is_some() {
         (
             3,

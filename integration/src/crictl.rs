@@ -183,6 +183,12 @@ impl Crictl {
             "hostname": name,
             "log_directory": self.logs(name),
             "annotations": annotations,
+            // As a kubelet labels them; CRI-O tells the runtime a container's name in no other way.
+            "labels": {
+                "io.kubernetes.pod.name": name,
+                "io.kubernetes.pod.namespace": self.namespace,
+                "io.kubernetes.pod.uid": name,
+            },
             "dns_config": {},
             "linux": {
                 "cgroup_parent": format!("/{}", self.namespace),
@@ -230,6 +236,7 @@ impl Crictl {
             "command": container.program,
             "envs": environment,
             "annotations": annotations,
+            "labels": {"io.kubernetes.container.name": container.name},
             "log_path": format!("{}.log", container.name),
             "linux": {"security_context": {
                 "namespace_options": {"pid": container.processes.mode()},
@@ -261,8 +268,22 @@ impl Crictl {
             .json()
     }
 
+    /// Kills every container, or those of one pod. CRI-O gives a program that does not mind SIGTERM all the time that its caller has.
+    pub fn kill_all(&self, server: &dyn PodServer, pod: Option<&str>) -> Result<()> {
+        let mut list = vec!["ps", "-q"];
+        list.extend(pod.iter().flat_map(|pod| ["--pod", pod]));
+        let listed = self.crictl(server, &list)?.success()?.stdout;
+        let mut stop = vec!["stop", "--timeout", "0"];
+        stop.extend(listed.lines());
+        if !listed.trim().is_empty() {
+            self.crictl(server, &stop)?.success()?;
+        }
+        Ok(())
+    }
+
     /// Stops and removes every pod.
     pub fn remove_all(&self, server: &dyn PodServer) -> Result<()> {
+        self.kill_all(server, None)?;
         let listed = self.crictl(server, &["pods", "-q"])?.success()?;
         for pod in listed.stdout.lines() {
             self.crictl(server, &["stopp", pod])?.success()?;

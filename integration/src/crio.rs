@@ -57,6 +57,8 @@ pub struct Crio {
     daemon: Daemon,
     folder: PathBuf,
     config: PathBuf,
+    /// The control group of all pods.
+    group: String,
     setup: PodsSetup,
 }
 
@@ -108,6 +110,7 @@ impl Crio {
             daemon,
             folder,
             config: node.config(),
+            group: node.namespace().to_owned(),
             setup,
         })
     }
@@ -141,7 +144,22 @@ impl PodServer for Crio {
     }
 
     fn stop(&mut self) -> Result<()> {
-        self.daemon.stop(Duration::from_secs(20)).map(drop)
+        self.daemon.stop(Duration::from_secs(60))?;
+        // conmon's groups are left to the kubelet, which removes a pod's group with all below it. One in which a process still lives
+        // stays, and is the node's to report.
+        for hierarchy in fs::read_dir("/sys/fs/cgroup")?.flatten() {
+            let pods = fs::read_dir(hierarchy.path().join(&self.group));
+            for group in pods.into_iter().flatten().flatten() {
+                if group
+                    .file_name()
+                    .as_encoded_bytes()
+                    .starts_with(b"crio-conmon-")
+                {
+                    drop(fs::remove_dir(group.path()));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

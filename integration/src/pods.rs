@@ -120,7 +120,7 @@ impl PodsSetup {
 
     /// The part of containerd's configuration that is about pods. A table of runtimes takes the place of the default one, which
     /// has `runc`, and without that CRI does not load (1.6).
-    pub fn configuration(&self, major: u32) -> String {
+    pub fn configuration(&self, (major, minor): (u32, u32)) -> String {
         let annotations = r#"pod_annotations = ["cgpu.io/*"]
   container_annotations = ["cgpu.io/*"]"#;
         let (runtime, sandbox) = if major >= 2 {
@@ -134,6 +134,12 @@ impl PodsSetup {
         } else {
             ("io.containerd.grpc.v1.cri", String::new())
         };
+        // 2.4 does not read bin_dir any more, 2.0 does not know the other.
+        let plugins = if (major, minor) >= (2, 4) {
+            format!("bin_dirs = [\"{}\"]", self.plugins.display())
+        } else {
+            format!("bin_dir = \"{}\"", self.plugins.display())
+        };
         let sandbox_key = if major >= 2 {
             String::new()
         } else {
@@ -146,7 +152,7 @@ impl PodsSetup {
   restrict_oom_score_adj = true
   disable_apparmor = true
 [plugins.'{runtime}'.cni]
-  bin_dir = "{plugins}"
+  {plugins}
   conf_dir = "{networks}"
 [plugins.'{runtime}'.containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
@@ -165,7 +171,6 @@ impl PodsSetup {
 [plugins.'{runtime}'.containerd.runtimes.{BY_WRAPPER}.options]
   BinaryName = "{wrapper}"
 "#,
-            plugins = self.plugins.display(),
             networks = self.networks.display(),
             shim = self.shim.display(),
             wrapper = self.wrapper.display(),

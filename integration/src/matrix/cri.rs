@@ -37,6 +37,8 @@ pub struct Cri {
     image: Image,
     title: String,
     reads_on: bool,
+    /// Whether the sandbox of a pod that shares its processes is one of which the kernel kills last.
+    spares_sandboxes: bool,
     made: Mutex<BTreeMap<String, Made>>,
     all: Mutex<Vec<String>>,
     node: Node,
@@ -76,6 +78,8 @@ impl Cri {
             // CRI of 1.6 stops reading at the end of the task, and loses on a busy machine what it has not read by then; under
             // containerd's own shim as well.
             reads_on: engines.containerd_version()? >= (1, 7),
+            // It is told not to.
+            spares_sandboxes: false,
             made: Mutex::default(),
             all: Mutex::default(),
             node,
@@ -104,6 +108,7 @@ impl Cri {
             image,
             title,
             reads_on: true,
+            spares_sandboxes: true,
             made: Mutex::default(),
             all: Mutex::default(),
             node,
@@ -139,6 +144,10 @@ impl Cri {
         annotations: &[&str],
         processes: Processes,
     ) -> Result<Pod<'_>> {
+        if self.spares_sandboxes && processes == Processes::OfThePod && !may_lower_oom_score()? {
+            let reason = "CRI-O lowers the OOM score of such a sandbox, for which this machine lacks CAP_SYS_RESOURCE";
+            return Err(Lacks(reason).into());
+        }
         let description = self.crictl.pod(name, annotations, processes)?;
         let sandbox = self
             .crictl
@@ -229,6 +238,17 @@ impl Cri {
     }
 }
 
+/// Whether this process has CAP_SYS_RESOURCE.
+fn may_lower_oom_score() -> Result<bool> {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .context("no CapEff in /proc/self/status")?;
+    Ok(u64::from_str_radix(effective.trim(), 16)? >> CAP_SYS_RESOURCE & 1 == 1)
+}
+
 /// A sandbox, to start containers in.
 pub(super) struct Pod<'a> {
     cri: &'a Cri,
@@ -266,8 +286,15 @@ impl Pod<'_> {
         )
     }
 
-    /// Stops and removes it.
+    /// Kills its containers and removes it.
     pub(super) fn remove(self) -> Result<()> {
+        let Cri { crictl, server, .. } = self.cri;
+        crictl.kill_all(server.as_ref(), Some(&self.sandbox))?;
+        self.stop_and_remove()
+    }
+
+    /// Stops it, with whatever runs in it, and removes it.
+    pub(super) fn stop_and_remove(self) -> Result<()> {
         self.cri.told(&["stopp", &self.sandbox])?;
         self.cri.told(&["rmp", &self.sandbox])?;
         Ok(())
@@ -387,6 +414,7 @@ impl Engine for Cri {
 
     fn remove(&self, name: &str) -> Result<()> {
         let sandbox = self.made(name)?.sandbox;
+        self.crictl.kill_all(self.server.as_ref(), Some(&sandbox))?;
         self.told(&["stopp", &sandbox])?;
         self.told(&["rmp", &sandbox])?;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

@@ -201,7 +201,7 @@ pub(super) fn stop_and_remove(engine: &mut dyn Engine) -> Result<()> {
         pod.run(&container(name, SLEEP))?;
     }
     ensure!(holders(cri)?.len() == 3, "three vGPUs");
-    pod.remove()?;
+    pod.stop_and_remove()?;
     ensure_free(cri)?;
     let listed = cri.told(&["ps", "-a", "-q"])?;
     ensure!(listed.is_empty(), "left: {listed}");
