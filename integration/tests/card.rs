@@ -22,8 +22,7 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
     // A host of its own: state and configuration of whoever runs the tests stay out of it.
     let config = folder.path().join("cgpu.toml");
     let state = folder.path().join("state");
-    let text = format!("state_dir = {state:?}\n\n[isolation]\nreconcile_ms = 200\n");
-    std::fs::write(&config, text).unwrap();
+    std::fs::write(&config, format!("state_dir = {:?}\n", state)).unwrap();
     let output = Command::new(bundle.door())
         .args(["run", "--out"])
         .arg(&out)

@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::world::World;
 use super::{End, found};
 use crate::bundle::Bundle;
 
@@ -24,18 +25,22 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
     } else {
         &[&["--mode", "strict"], &["--mode", "compat"]]
     };
+    let world = World::without_kernels(bundle)?;
     for mode in modes {
         let name = mode.get(1).unwrap_or(&"simulated");
-        let mut command = bundle.run(QUOTA, mode);
+        let mut command = world.cgpu();
         command
+            .args(["run", "--memory", QUOTA])
+            .args(*mode)
+            .arg("--")
             .arg(bundle.program("cgpu-burn"))
             .args(["hold", HELD])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let mut run = command.spawn().context("start cgpu run")?;
-        let seen = look(bundle, &mut run);
-        end(bundle, &mut run)?;
+        let seen = look(&world, &mut run);
+        end(&world, &mut run)?;
         found(
             format!("the driver's sum and the ledger's for {HELD} in a slice, {name}"),
             seen,
@@ -45,12 +50,12 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
 }
 
 /// What `cgpu ps` and `cgpu metrics` say, once the broker has compared with the memory held, or said why it does not.
-fn look(bundle: &Bundle, run: &mut Child) -> Value {
+fn look(world: &World<'_>, run: &mut Child) -> Value {
     let container = run.id().to_string();
     let began = Instant::now();
     loop {
-        let ps = ps(bundle, &container);
-        let counted = |figure: &str| metric(bundle, figure, &container);
+        let ps = ps(world, &container);
+        let counted = |figure: &str| metric(world, figure, &container);
         let (driver, ledger) = (
             counted("cgpu_driver_counted_bytes"),
             counted("cgpu_ledger_counted_bytes"),
@@ -75,8 +80,8 @@ fn look(bundle: &Bundle, run: &mut Child) -> Value {
     }
 }
 
-fn ps(bundle: &Bundle, container: &str) -> Value {
-    let output = bundle.cgpu().args(["ps", "--json"]).output();
+fn ps(world: &World<'_>, container: &str) -> Value {
+    let output = world.cgpu().args(["ps", "--json"]).output();
     output
         .ok()
         .and_then(|output| serde_json::from_slice::<Value>(&output.stdout).ok())
@@ -89,8 +94,8 @@ fn ps(bundle: &Bundle, container: &str) -> Value {
         .unwrap_or(Value::Null)
 }
 
-fn metric(bundle: &Bundle, figure: &str, container: &str) -> Option<u64> {
-    let output = bundle.cgpu().arg("metrics").output().ok()?;
+fn metric(world: &World<'_>, figure: &str, container: &str) -> Option<u64> {
+    let output = world.cgpu().arg("metrics").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let label = format!("container=\"{container}\"");
     text.lines()
@@ -102,8 +107,8 @@ fn metric(bundle: &Bundle, figure: &str, container: &str) -> Option<u64> {
 }
 
 /// Ends the program in the slice, and with it `cgpu run`.
-fn end(bundle: &Bundle, run: &mut Child) -> anyhow::Result<()> {
-    let processes = ps(bundle, &run.id().to_string());
+fn end(world: &World<'_>, run: &mut Child) -> anyhow::Result<()> {
+    let processes = ps(world, &run.id().to_string());
     let pids = processes.get("processes").and_then(Value::as_array);
     for process in pids.into_iter().flatten() {
         let pid = process.get("pid").and_then(Value::as_i64);

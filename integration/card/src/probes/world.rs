@@ -54,18 +54,9 @@ pub(super) struct Tenant {
 impl<'b> World<'b> {
     /// Opens it; the error's text says what it lacks.
     pub(super) fn open(bundle: &'b Bundle) -> anyhow::Result<Result<Self, String>> {
-        let folder = tempfile::tempdir().context("make a folder")?;
-        let mut world = Self {
-            bundle,
-            folder,
-            sim: None,
-            python: None,
-            kernel_ns: None,
-            block_us: None,
-        };
-        match bundle.profile() {
-            Some(profile) => world.simulate(profile.to_owned())?,
-            None => match torch::python() {
+        let mut world = Self::without_kernels(bundle)?;
+        if bundle.profile().is_none() {
+            match torch::python() {
                 Ok(python) => {
                     std::fs::write(world.script(), SCRIPT).context("write the script")?;
                     world.python = Some(python);
@@ -75,9 +66,26 @@ impl<'b> World<'b> {
                         "needs kernels: {why}; where it has, `cgpu-card run --only` this probe"
                     )));
                 }
-            },
+            }
         }
         Ok(Ok(world))
+    }
+
+    /// A card for programs that bring no kernels to it: nothing is lacking for these.
+    pub(super) fn without_kernels(bundle: &'b Bundle) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("make a folder")?;
+        let mut world = Self {
+            bundle,
+            folder,
+            sim: None,
+            python: None,
+            kernel_ns: None,
+            block_us: None,
+        };
+        if let Some(profile) = bundle.profile() {
+            world.simulate(profile.to_owned())?;
+        }
+        Ok(world)
     }
 
     pub(super) fn is_simulated(&self) -> bool {
@@ -186,7 +194,9 @@ impl<'b> World<'b> {
         std::fs::write(&profile, text).context("write a profile")?;
         let state = self.folder.path().join("state");
         std::fs::create_dir(&state).context("make a state folder")?;
-        let config = format!("state_dir = {state:?}\n\n[driver]\nkind = \"sim\"\n");
+        let config = format!(
+            "state_dir = {state:?}\n\n[driver]\nkind = \"sim\"\n\n[isolation]\nreconcile_ms = 500\n"
+        );
         std::fs::write(self.config(), config).context("write a configuration")?;
         let sim = Command::new(self.bundle.program("cgpu-sim"))
             .arg("--state-dir")

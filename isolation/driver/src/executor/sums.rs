@@ -3,7 +3,7 @@
 //! RM counts a memory object for the process that made the root client that it lies below (`RmClient.ProcID` and `pOsPidInfo`,
 //! rmapi/client.c), which in strict mode is the executor, whoever asked. The control is open to every client
 //! (`RMCTRL_FLAGS_NON_PRIVILEGED`), but where the card is divided into instances. The number that it takes is compared with
-//! the host's own up to 550, and with the one in the asking thread's namespace from 570 on
+//! the host's own before 565, and with the one in the asking thread's namespace from then on
 //! (`gpuFindClientInfoWithPidIterator`): a process that asks about itself is right by both where the two are the same, and a
 //! number that is wrong is answered with nothing at all, not with an error.
 //!
