@@ -157,6 +157,66 @@ fn a_tenant_cannot_take_more_than_its_share() -> Result<()> {
     rig.finish()
 }
 
+#[test]
+fn under_strict_the_first_containers_of_a_fresh_node_are_held() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = match rig::start_with(Suite::Host, CARDS)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(
+            "under_strict_the_first_containers_of_a_fresh_node_are_held",
+            "{reason}"
+        ),
+    };
+    rig.node
+        .edit_config(|text| text + "\n[compute]\nmode = \"strict\"\n")?;
+    let third = ["cgpu.io/memory=2Gi", "cgpu.io/compute=30%"];
+    // All at once: whoever is first finds out what the card holds.
+    std::thread::scope(|scope| -> Result<()> {
+        let starting: Vec<_> = CONTAINERS
+            .iter()
+            .map(|id| scope.spawn(|| rig.hold(id, &third)?.success()))
+            .collect();
+        for start in starting {
+            match start.join() {
+                Ok(started) => started?,
+                Err(_) => bail!("a thread of the test panicked"),
+            };
+        }
+        Ok(())
+    })?;
+    let cards = std::fs::read_dir(rig.node.state_dir().join("cards"))?;
+    let known: Vec<_> = cards
+        .map(|card| Ok(card?.path().join("tier.json")))
+        .collect::<Result<_>>()?;
+    let known = known.iter().find(|file| file.exists());
+    let known = known.context("nobody has written down what the card holds")?;
+    let read = || -> Result<Value> { Ok(serde_json::from_slice(&std::fs::read(known)?)?) };
+    let found = read()?;
+    ensure!(found["tier"] == "gate", "{found}");
+    for id in CONTAINERS {
+        rig.containerd.remove(id)?;
+    }
+
+    // What another driver held says nothing; what this one does not hold is refused.
+    let mut of_another = found.clone();
+    of_another["driver_version"] = "1.2.3".into();
+    of_another["tier"] = "slices".into();
+    std::fs::write(known, of_another.to_string())?;
+    rig.hold("a", &third)?.success()?;
+    ensure!(read()? == found, "{}", read()?);
+    rig.containerd.remove("a")?;
+    let mut too_little = found;
+    too_little["tier"] = "slices".into();
+    std::fs::write(known, too_little.to_string())?;
+    let said = rig.hold("a", &third)?.failure()?;
+    rig.containerd.remove("a")?;
+    ensure!(
+        said.contains("needs tier 2") && said.contains("has tier 1"),
+        "{said}"
+    );
+    rig.finish()
+}
+
 /// How often a broker is killed, where the machine starts the next one soon enough: the loads end some time.
 const KILLS: usize = 12;
 const KILLING: Duration = Duration::from_secs(8);
