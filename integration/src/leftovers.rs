@@ -87,10 +87,12 @@ impl Marks {
 
     /// Shim sockets that came since the node began and that nobody listens on: what a killed shim leaves.
     pub fn dead_sockets(&self) -> Vec<PathBuf> {
-        let listening = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        shim_sockets()
+        // In this order: a socket that another node makes in between is none of the found ones, and is not taken for dead.
+        let found = shim_sockets();
+        let bound = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        found
             .difference(&self.sockets_before)
-            .filter(|path| !listening.contains(&*path.to_string_lossy()))
+            .filter(|path| !bound.contains(&*path.to_string_lossy()) && path.exists())
             .cloned()
             .collect()
     }

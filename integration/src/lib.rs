@@ -9,6 +9,7 @@
 //!
 //! ```text
 //!   packages ─► cache/engines/{host,newer}     programs ─► bin/, bin/static
+//!   go ─► cache/{nerdctl,crictl,crio,containerd-2.N} │
 //!                      │                            │
 //!                      ▼                            ▼
 //!   Node (cgpu-sim, cgpu.toml) ─► Containerd ─► Docker, Nerdctl      image ─► *.tar

@@ -60,9 +60,22 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     );
     let records = record::merged(&cells)?;
     let path = repository().join("docs/engines.md");
-    fs::write(&path, document::of(&records))
-        .with_context(|| format!("writing {}", path.display()))?;
-    println!("wrote {}", path.display());
+    let unknown = ROWS.iter().filter(|row| {
+        let key = row.key();
+        !records.iter().any(|record| record.row == key)
+    });
+    match unknown.count() {
+        0 => {
+            fs::write(&path, document::of(&records))
+                .with_context(|| format!("writing {}", path.display()))?;
+            println!("wrote {}", path.display());
+        }
+        // The committed table has them: what one row of a new checkout gives must not take their place.
+        rows => println!(
+            "left {} as it is: {rows} rows have no result in the target folder yet",
+            path.display()
+        ),
+    }
     Ok(if failed == 0 {
         ExitCode::SUCCESS
     } else {
