@@ -5,6 +5,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -358,6 +360,89 @@ fn a_running_slice_has_another_share_at_once_in_every_view() {
     second.end();
     let (done, _, error) = cgpu(&["set", &gone, "--compute", "50"]);
     assert!(!done && error.contains("no container"), "{error}");
+}
+
+/// `cgpu events --follow`, event by event; ended with this.
+struct Followed {
+    run: std::process::Child,
+    events: mpsc::Receiver<Value>,
+}
+
+impl Followed {
+    fn start(host: &Host) -> Self {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_cgpu"))
+            .args(["events", "--follow", "--json"])
+            .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(run.stdout.take().unwrap());
+        let (tell, events) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                // Nobody listens once the test has ended.
+                let _unheard = tell.send(event);
+            }
+        });
+        Self { run, events }
+    }
+
+    /// The next event's container, kind and text.
+    fn next(&self) -> [String; 3] {
+        let patience = Duration::from_secs(60);
+        let event = self.events.recv_timeout(patience).unwrap();
+        ["container", "kind", "text"]
+            .map(|field| event[field].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.run.kill().unwrap();
+        self.run.wait().unwrap();
+    }
+}
+
+#[test]
+fn what_happens_to_any_container_is_followed_as_it_happens() {
+    let Some(host) = Host::find("what_happens_to_any_container_is_followed_as_it_happens") else {
+        return;
+    };
+    let _sim = Sim::start(&host);
+    let one = ["--memory", "1Gi", "--cards", "0,"];
+    let set = |container: &str, memory: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_cgpu"))
+            .args(["set", container, "--memory", memory])
+            .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let told = |followed: &Followed, container: &str, quota_bytes: u64| {
+        let [of, kind, text] = followed.next();
+        assert_eq!((&*of, &*kind), (container, "quota_changed"), "{text}");
+        assert!(text.contains(&format!("-> {quota_bytes} bytes")), "{text}");
+    };
+    let mut first = Asked::start(&host, &one);
+    first.share();
+    let first_name = first.name();
+    set(&first_name, "2Gi");
+    // What stands there already comes first.
+    let followed = Followed::start(&host);
+    told(&followed, &first_name, 2 * GIB);
+    let mut second = Asked::start(&host, &one);
+    second.share();
+    let second_name = second.name();
+    set(&second_name, "3Gi");
+    told(&followed, &second_name, 3 * GIB);
+    set(&first_name, "4Gi");
+    told(&followed, &first_name, 4 * GIB);
+    // One that ends is missed by nobody.
+    first.end();
+    set(&second_name, "1Gi");
+    told(&followed, &second_name, GIB);
+    second.end();
 }
 
 #[test]
