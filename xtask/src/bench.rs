@@ -4,8 +4,10 @@
 
 mod compute;
 mod isolation;
+mod shim;
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +15,7 @@ use clap::ValueEnum;
 use experiments::report::Effort;
 use integration::cache::repository;
 use integration::command::{progress, succeed};
-use integration::containerd::{CGPU, RUNC};
+use integration::containerd::CGPU;
 use integration::image;
 use integration::packages::{Engines, Suite};
 use integration::programs::{Profile, Programs, target_folder};
@@ -32,6 +34,9 @@ pub(crate) struct Options {
     /// Fewer repetitions: to see that it works, not for numbers.
     #[arg(long)]
     quick: bool,
+    /// A folder of programs to measure (as `target/cgpu-programs/release`), built before; else they are built.
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
 }
 
 /// What can be measured by itself.
@@ -41,9 +46,9 @@ enum Part {
     Notified,
     /// Allocations, a flood's neighbour, a resize, a broker's replacement.
     Isolation,
-    /// Container starts with a vGPU, without one, and without cgpu.
+    /// Container starts with a vGPU, without one, and without cgpu; many at once.
     Starts,
-    /// Memory of shim and broker.
+    /// Memory of shim and broker, and the shim's size.
     Memory,
     /// Shares of a card's time, in virtual time; needs neither root nor engines.
     Compute,
@@ -94,18 +99,19 @@ fn on_engines(options: &Options, parts: &[Part]) -> Result<bool> {
         bail!("the bench {reason}: it starts a containerd");
     }
     let machine = machine::describe();
+    let programs = match &options.programs {
+        Some(folder) => Programs::at(folder)?,
+        None => Programs::build(Profile::Release)?,
+    };
     let mut bench = Bench {
-        rig: Rig::start(
-            &Programs::build(Profile::Release)?,
-            &Engines::fetch(Suite::Host)?,
-        )?,
+        rig: Rig::start(&programs, &Engines::fetch(Suite::Host)?)?,
         machine: machine.clone(),
         measured: Vec::new(),
     };
-    let (calls, starts, blocks, turns) = if options.quick {
-        (2_000, 5, 20, 3)
+    let (calls, starts, many, blocks, turns) = if options.quick {
+        (2_000, 5, 10, 20, 3)
     } else {
-        (50_000, 120, 300, 15)
+        (50_000, 120, 50, 300, 15)
     };
     for part in parts {
         match part {
@@ -120,8 +126,14 @@ fn on_engines(options: &Options, parts: &[Part]) -> Result<bool> {
                 bench.resize(turns * 4)?;
                 bench.replacement(turns * 2)?;
             }
-            Part::Starts => bench.starts(starts)?,
-            Part::Memory => bench.memory()?,
+            Part::Starts => {
+                bench.starts(starts)?;
+                bench.many_at_once(many)?;
+            }
+            Part::Memory => {
+                bench.memory()?;
+                bench.size(&programs)?;
+            }
             Part::Compute => {}
         }
     }
@@ -291,76 +303,6 @@ impl Bench {
             p99,
             Some(0.1),
         );
-        Ok(())
-    }
-
-    fn starts(&mut self, rounds: usize) -> Result<()> {
-        progress("container starts");
-        let kinds: [&[&str]; 3] = [&VGPU, &["--runtime", CGPU], &["--runtime", RUNC]];
-        let mut times = [Vec::new(), Vec::new(), Vec::new()];
-        for round in 0..=rounds {
-            for (kind, (options, times)) in kinds.iter().zip(&mut times).enumerate() {
-                let id = format!("start-{kind}-{round}");
-                let said = self
-                    .rig
-                    .containerd
-                    .run_detached(&self.rig.image, &id, options, &["sleep", "1000"])?
-                    .success()?;
-                self.rig.containerd.remove(&id)?;
-                // The first of each kind warms the caches.
-                if round > 0 {
-                    times.push(said.took.as_secs_f64() * 1000.0);
-                }
-            }
-        }
-        let [vgpu, plain, runc] = times;
-        let more = sorted(pairs(&vgpu, &plain, |vgpu, plain| vgpu - plain));
-        let (median, p99) = (quantile(&more, 0.5), quantile(&more, 0.99));
-        self.add(
-            "container start with a vGPU, more than without",
-            "ms",
-            median,
-            p99,
-            Some(10.0),
-        );
-        let ratio = sorted(pairs(&plain, &runc, |plain, runc| plain / runc));
-        let (median, p99) = (quantile(&ratio, 0.5), quantile(&ratio, 0.99));
-        self.add(
-            "container start without a vGPU, to containerd-shim-runc-v2",
-            "×",
-            median,
-            p99,
-            Some(1.0),
-        );
-        Ok(())
-    }
-
-    fn memory(&mut self) -> Result<()> {
-        progress("memory of shim and broker");
-        let ids: Vec<String> = (0..5).map(|number| format!("memory-{number}")).collect();
-        for id in &ids {
-            self.rig.hold(id, &["cgpu.io/memory=1Gi"])?.success()?;
-            self.rig
-                .containerd
-                .exec(id, &["cgpu-burn", "alloc", "512Mi"])?
-                .success()?;
-        }
-        for (name, program, target) in [
-            ("shim, private memory", "containerd-shim-cgpu-v2", 5.0),
-            ("broker, private memory", "cgpu-broker", 3.0),
-        ] {
-            let all = sorted(self.private_mb(program)?);
-            self.add(
-                name,
-                "MB",
-                quantile(&all, 0.5),
-                quantile(&all, 0.99),
-                Some(target),
-            );
-        }
-        for id in &ids {
-            self.rig.containerd.remove(id)?;
-        }
         Ok(())
     }
 

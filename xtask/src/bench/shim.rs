@@ -1,0 +1,262 @@
+//! The shim beside containerd's own: starts, many at once, memory, size.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use integration::command::progress;
+use integration::containerd::{CGPU, RUNC};
+use integration::programs::Programs;
+
+use super::{Bench, VGPU, pairs, quantile, sorted};
+
+const SHIM: &str = "containerd-shim-cgpu-v2";
+const RUNC_SHIM: &str = "containerd-shim-runc-v2";
+
+/// `run --rm` takes both shims through all of a container's life.
+const LIVES: usize = 30;
+
+/// How many containers start at once.
+const AT_ONCE: usize = 10;
+
+/// What a shim has at work goes to sleep within a second; Go collects its garbage now and then.
+const IDLE: Duration = Duration::from_secs(3);
+
+impl Bench {
+    /// Detached starts of all three kinds and whole lives of two, turn by turn.
+    pub(super) fn starts(&mut self, rounds: usize) -> Result<()> {
+        progress("container starts");
+        let kinds: [&[&str]; 3] = [&VGPU, &["--runtime", CGPU], &["--runtime", RUNC]];
+        let mut times = [Vec::new(), Vec::new(), Vec::new()];
+        for round in 0..=rounds {
+            for (kind, (options, times)) in kinds.iter().zip(&mut times).enumerate() {
+                let id = format!("start-{kind}-{round}");
+                let said = self
+                    .rig
+                    .containerd
+                    .run_detached(&self.rig.image, &id, options, &["sleep", "1000"])?
+                    .success()?;
+                self.rig.containerd.remove(&id)?;
+                // The first of each kind warms the caches.
+                if round > 0 {
+                    times.push(said.took.as_secs_f64() * 1000.0);
+                }
+            }
+        }
+        let [vgpu, plain, runc] = times;
+        let more = sorted(pairs(&vgpu, &plain, |vgpu, plain| vgpu - plain));
+        let (median, p99) = (quantile(&more, 0.5), quantile(&more, 0.99));
+        self.add(
+            "container start with a vGPU, more than without",
+            "ms",
+            median,
+            p99,
+            Some(10.0),
+        );
+        self.add_ratio(
+            "container start without a vGPU, to containerd-shim-runc-v2",
+            &plain,
+            &runc,
+        );
+
+        let mut lives = [Vec::new(), Vec::new()];
+        for round in 0..=rounds.min(LIVES) {
+            for (kind, (runtime, times)) in [CGPU, RUNC].iter().zip(&mut lives).enumerate() {
+                let id = format!("life-{kind}-{round}");
+                let said = self
+                    .rig
+                    .containerd
+                    .run_once(&self.rig.image, &id, &["--runtime", runtime], &["true"])?
+                    .success()?;
+                if round > 0 {
+                    times.push(said.took.as_secs_f64() * 1000.0);
+                }
+            }
+        }
+        let [plain, runc] = lives;
+        self.add_ratio(
+            "container from start to removal (run --rm), to containerd-shim-runc-v2",
+            &plain,
+            &runc,
+        );
+        Ok(())
+    }
+
+    fn add_ratio(&mut self, name: &'static str, ours: &[f64], theirs: &[f64]) {
+        let ratio = sorted(pairs(ours, theirs, |ours, theirs| ours / theirs));
+        let (median, p99) = (quantile(&ratio, 0.5), quantile(&ratio, 0.99));
+        self.add(name, "×", median, p99, Some(1.0));
+    }
+
+    /// Containers that start [`AT_ONCE`] at a time, every other one with a vGPU, and go in the same way; what is left then.
+    pub(super) fn many_at_once(&mut self, containers: usize) -> Result<()> {
+        progress("many containers at once");
+        // What containerd opens once and keeps.
+        self.rig.hold("many-first", &[])?.success()?;
+        self.rig.containerd.remove("many-first")?;
+        let daemon = self.rig.containerd.pid().context("a running containerd")?;
+        let files = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{daemon}/fd"))?.count()) };
+        let before = files()?;
+
+        let ids: Vec<String> = (0..containers).map(|one| format!("many-{one}")).collect();
+        let rig = &self.rig;
+        let started = at_once(&ids, |number, id| {
+            let annotations: &[&str] = match number % 2 {
+                0 => &[],
+                _ => &["cgpu.io/memory=512Mi"],
+            };
+            let said = rig.hold(id, annotations)?.success()?;
+            Ok(said.took.as_secs_f64() * 1000.0)
+        });
+        let removed = at_once(&ids, |_, id| rig.containerd.remove(id));
+        let mut failures = Vec::new();
+        let times = sorted(kept(started, &mut failures));
+        let _removed: Vec<()> = kept(removed, &mut failures);
+        let left = rig
+            .node
+            .settled(|line| line.contains("containerd --config"));
+        // It closes what it had of a shim after it has said that the container is gone.
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut more = files()?.saturating_sub(before);
+        while more > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(100));
+            more = files()?.saturating_sub(before);
+        }
+        for trouble in failures.iter().chain(&left) {
+            progress(trouble);
+        }
+        let (median, p99) = (quantile(&times, 0.5), quantile(&times, 0.99));
+        self.add(
+            "container start, 10 at a time, every other one with a vGPU",
+            "ms",
+            median,
+            p99,
+            None,
+        );
+        for (name, count) in [
+            ("many containers, 10 at a time: failures", failures.len()),
+            (
+                "many containers, 10 at a time: processes, mounts, groups, sockets, state left",
+                left.len(),
+            ),
+            (
+                "many containers, 10 at a time: descriptors of containerd, more than before",
+                more,
+            ),
+        ] {
+            let count = f64::from(u32::try_from(count)?);
+            self.add(name, "", count, count, Some(0.0));
+        }
+        Ok(())
+    }
+
+    /// Five containers with a vGPU and five of containerd's own shim, each after twenty execs.
+    pub(super) fn memory(&mut self) -> Result<()> {
+        progress("memory of shim and broker");
+        let ids = |kind: &str| -> Vec<String> {
+            (0..5)
+                .map(|number| format!("memory-{kind}-{number}"))
+                .collect()
+        };
+        let (ours, theirs) = (ids("cgpu"), ids("runc"));
+        let containerd = &self.rig.containerd;
+        for (id, other) in ours.iter().zip(&theirs) {
+            self.rig.hold(id, &["cgpu.io/memory=1Gi"])?.success()?;
+            let runtime = ["--runtime", RUNC];
+            containerd
+                .run_detached(&self.rig.image, other, &runtime, &["sleep", "100000"])?
+                .success()?;
+            containerd
+                .exec(id, &["cgpu-burn", "alloc", "512Mi"])?
+                .success()?;
+            for _ in 0..20 {
+                for id in [id, other] {
+                    containerd.exec(id, &["true"])?.success()?;
+                }
+            }
+        }
+        std::thread::sleep(IDLE);
+        let all = |program| -> Result<Vec<f64>> { Ok(sorted(self.private_mb(program)?)) };
+        let (shim, broker) = (all(SHIM)?, all("cgpu-broker")?);
+        let runc = all(RUNC_SHIM)?;
+        for (name, values, target) in [
+            ("shim, private memory after 20 execs", &shim, Some(5.0)),
+            ("containerd-shim-runc-v2, the same", &runc, None),
+            ("broker, private memory", &broker, Some(3.0)),
+        ] {
+            self.add(
+                name,
+                "MB",
+                quantile(values, 0.5),
+                quantile(values, 0.99),
+                target,
+            );
+        }
+        let ratio = sorted(pairs(&shim, &runc, |ours, theirs| ours / theirs));
+        self.add(
+            "shim, private memory, to containerd-shim-runc-v2",
+            "×",
+            quantile(&ratio, 0.5),
+            quantile(&ratio, 0.99),
+            Some(0.6),
+        );
+        for id in ours.iter().chain(&theirs) {
+            self.rig.containerd.remove(id)?;
+        }
+        Ok(())
+    }
+
+    /// The program's file, as it is shipped: stripped.
+    pub(super) fn size(&mut self, programs: &Programs) -> Result<()> {
+        let path = programs.program(SHIM)?;
+        let bytes = u32::try_from(fs::metadata(&path)?.len())
+            .with_context(|| format!("the size of {}", path.display()))?;
+        let megabytes = f64::from(bytes) / 1e6;
+        self.add(
+            "shim, size of the program",
+            "MB",
+            megabytes,
+            megabytes,
+            Some(8.0),
+        );
+        Ok(())
+    }
+}
+
+/// Does the same with all, [`AT_ONCE`] at a time.
+fn at_once<T: Send>(
+    ids: &[String],
+    work: impl Fn(usize, &str) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let numbered: Vec<(usize, &String)> = ids.iter().enumerate().collect();
+    let batch = |batch: &[(usize, &String)]| -> Vec<Result<T>> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = batch
+                .iter()
+                .map(|(number, id)| {
+                    let work = &work;
+                    scope
+                        .spawn(move || work(*number, id).with_context(|| format!("container {id}")))
+                })
+                .collect();
+            let joined = threads.into_iter().map(|thread| match thread.join() {
+                Ok(done) => done,
+                Err(_panic) => bail!("a thread panicked"),
+            });
+            joined.collect()
+        })
+    };
+    numbered.chunks(AT_ONCE).flat_map(batch).collect()
+}
+
+/// What went well; the rest becomes text.
+fn kept<T>(all: Vec<Result<T>>, failures: &mut Vec<String>) -> Vec<T> {
+    let mut kept = Vec::new();
+    for one in all {
+        match one {
+            Ok(one) => kept.push(one),
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    kept
+}
