@@ -42,8 +42,6 @@ pub enum Subcommand {
         id: String,
         /// Its bundle; absent: the current folder.
         bundle: Option<PathBuf>,
-        /// When the runtime's process ends.
-        ends: Ends,
         /// How far it takes the container.
         step: Step,
         /// `--preserve-fds`
@@ -91,15 +89,6 @@ pub enum Deleted {
     One(String),
     /// Those that crun's regular expression fits.
     ByPattern,
-}
-
-/// When the runtime's process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ends {
-    /// Once the container is created: `create`, `run --detach`.
-    AfterCreate,
-    /// With the container, which is gone then: `run`.
-    WithContainer,
 }
 
 /// How far the container is taken.
@@ -269,15 +258,9 @@ fn create(name: &str, scanned: &Scanned<'_>) -> Result<Subcommand, ParseError> {
             subcommand: name.to_owned(),
         });
     }
-    let detached = name == "create" || scanned.has(&["detach", "d"]);
     Ok(Subcommand::Create {
         id: scanned.container(name)?,
         bundle: scanned.value(&["bundle", "b"]).map(PathBuf::from),
-        ends: if detached {
-            Ends::AfterCreate
-        } else {
-            Ends::WithContainer
-        },
         step: if name == "create" {
             Step::Create
         } else {

@@ -73,7 +73,6 @@ impl Runtime {
             Subcommand::Create {
                 id,
                 bundle,
-                ends: _,
                 step,
                 preserved_fds,
             } => {

@@ -16,17 +16,15 @@ fn create(id: &str, bundle: Option<&str>) -> Subcommand {
     Subcommand::Create {
         id: id.to_owned(),
         bundle: bundle.map(PathBuf::from),
-        ends: Ends::AfterCreate,
         step: Step::Create,
         preserved_fds: 0,
     }
 }
 
-fn run(id: &str, bundle: Option<&str>, ends: Ends) -> Subcommand {
+fn run(id: &str, bundle: Option<&str>) -> Subcommand {
     Subcommand::Create {
         id: id.to_owned(),
         bundle: bundle.map(PathBuf::from),
-        ends,
         step: Step::CreateAndStart,
         preserved_fds: 0,
     }
@@ -86,17 +84,14 @@ fn what_engines_send_is_understood() {
         parsed("delete --force abc").unwrap().subcommand,
         delete("abc")
     );
-    assert_eq!(
-        parsed("run abc").unwrap().subcommand,
-        run("abc", None, Ends::WithContainer)
-    );
+    assert_eq!(parsed("run abc").unwrap().subcommand, run("abc", None));
     assert_eq!(
         parsed("run -d -b . abc").unwrap().subcommand,
-        run("abc", Some("."), Ends::AfterCreate)
+        run("abc", Some("."))
     );
     assert_eq!(
         parsed("run --detach=false abc").unwrap().subcommand,
-        run("abc", None, Ends::WithContainer)
+        run("abc", None)
     );
     assert_eq!(
         parsed("create -- -abc").unwrap().subcommand,
@@ -173,7 +168,7 @@ fn crun_s_spellings_are_understood() {
     ] {
         assert_eq!(
             by_crun(line).unwrap().subcommand,
-            run("abc", Some("/b"), Ends::AfterCreate),
+            run("abc", Some("/b")),
             "{line}"
         );
     }
