@@ -29,6 +29,8 @@ pub struct Facts {
     pub wait_killable: bool,
     /// `pidfd_getfd`
     pub pidfd_getfd: Result<(), String>,
+    /// Whether the filters of another process can be read: doors do, before a container's program starts.
+    pub filters: Result<(), FiltersUnread>,
     /// Control groups.
     pub cgroup: Cgroup,
     /// The OCI runtime.
@@ -57,6 +59,17 @@ pub struct Facts {
     pub state_dir_usable: Result<(), String>,
     /// Containers whose door and broker have ended, or why they cannot be listed.
     pub stale: Result<Vec<String>, String>,
+}
+
+/// Why the filters of a process cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FiltersUnread {
+    /// The process cannot be traced.
+    NoTrace(String),
+    /// The kernel does not give out the filters of a traced process.
+    NoFilters(String),
+    /// There was no process to try it with.
+    NotTried(String),
 }
 
 /// How the host's control groups are mounted.
@@ -213,9 +226,10 @@ pub fn assess(facts: &Facts) -> Doctor {
 }
 
 /// Checks of what only a broker needs; that of the driver is about its layouts where the driver itself is there.
-const BROKER_S: [&str; 4] = [
+const BROKER_S: [&str; 5] = [
     "seccomp user notification",
     "pidfd_getfd",
+    "look at the filter in force",
     "broker",
     "driver",
 ];
@@ -272,6 +286,7 @@ fn kernel(facts: &Facts) -> Vec<Check> {
                 "run Linux 5.6 or later, as root, without a seccomp profile that forbids it",
             ),
         },
+        filters(&facts.filters),
         match facts.cgroup {
             Cgroup::V2 => Check::ok("cgroups", "version 2"),
             Cgroup::V1 => Check::ok("cgroups", "version 1, alone or beside version 2"),
@@ -282,6 +297,28 @@ fn kernel(facts: &Facts) -> Vec<Check> {
             ),
         },
     ]
+}
+
+fn filters(read: &Result<(), FiltersUnread>) -> Check {
+    const NAME: &str = "look at the filter in force";
+    match read {
+        Ok(()) => Check::ok(NAME, "possible (ptrace)"),
+        Err(FiltersUnread::NoTrace(why)) => Check::missing(
+            NAME,
+            format!("processes cannot be traced: {why}"),
+            "run this as root with CAP_SYS_PTRACE, set kernel.yama.ptrace_scope below 3 (which takes a restart of the host), and forbid ptrace by no seccomp profile",
+        ),
+        Err(FiltersUnread::NoFilters(why)) => Check::missing(
+            NAME,
+            format!("the kernel does not give out the filters of a process: {why}"),
+            "run a kernel with CONFIG_CHECKPOINT_RESTORE, and this as root under no seccomp profile itself",
+        ),
+        Err(FiltersUnread::NotTried(why)) => Check::note(
+            NAME,
+            format!("not tried: {why}"),
+            "a container whose filter cannot be looked at does not start, and says why",
+        ),
+    }
 }
 
 fn programs(facts: &Facts) -> Vec<Check> {
@@ -526,6 +563,7 @@ mod tests {
             seccomp_notify: Ok(()),
             wait_killable: true,
             pidfd_getfd: Ok(()),
+            filters: Ok(()),
             cgroup: Cgroup::V2,
             runc: Ok(Runc {
                 path: PathBuf::from("/usr/bin/runc"),
@@ -614,7 +652,13 @@ mod tests {
 
     #[test]
     fn each_missing_thing_stops_a_start_and_says_how_to_get_it() {
-        let damages: [(&str, Damage); 12] = [
+        let damages: [(&str, Damage); 14] = [
+            ("look at the filter in force", |f| {
+                f.filters = Err(FiltersUnread::NoTrace("why".into()))
+            }),
+            ("look at the filter in force", |f| {
+                f.filters = Err(FiltersUnread::NoFilters("why".into()))
+            }),
             ("user libraries", |f| f.libraries = Some(Err("why".into()))),
             ("seccomp user notification", |f| {
                 f.seccomp_notify = Err("why".into())
@@ -655,13 +699,14 @@ mod tests {
         facts.wait_killable = false;
         facts.cgroup = Cgroup::None;
         facts.stale = Ok(vec!["default/c1".to_owned()]);
+        facts.filters = Err(FiltersUnread::NotTried("why".into()));
         let document = assess(&facts);
         assert!(document.can_start);
         let notes = document
             .checks
             .iter()
             .filter(|check| check.level == Level::Note);
-        assert_eq!(notes.count(), 3);
+        assert_eq!(notes.count(), 4);
     }
 
     #[test]

@@ -3,20 +3,25 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use cards::SimulatedInventory;
 use nix::unistd::{AccessFlags, access, geteuid};
 use serde_json::Value;
 use sys::pidfd::PidFd;
+use sys::traced::Traced;
 use vgpu::config::{DEFAULT_PATH, PATH_VARIABLE};
 use vgpu::{Config, chain};
 
-use crate::model::doctor::{Cgroup, Facts, Runc};
+use crate::model::doctor::{Cgroup, Facts, FiltersUnread, Runc};
 use crate::model::host_driver::{HostDriver, kernel_version};
 use crate::model::ps::{self, State};
 
 /// Whether heterogeneous memory management is off; `Y` or `N`.
 const UVM_DISABLE_HMM: &str = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm";
+
+/// A process is stopped in microseconds unless the host is very busy.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
     let defaults = Config::default();
@@ -49,6 +54,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         seccomp_notify: sys::seccomp::supported().map_err(|error| error.to_string()),
         wait_killable: knows_wait_killable(),
         pidfd_getfd: pidfd_getfd().map_err(|error| error.to_string()),
+        filters: filters(),
         cgroup: cgroup(),
         runc: runc(config),
         broker: broker(config),
@@ -108,6 +114,32 @@ fn pidfd_getfd() -> io::Result<()> {
         .duplicate(1)
         .or_else(|_closed| process.duplicate(2))?;
     Ok(())
+}
+
+/// Tries on a process of its own what a door does with a container's first one.
+fn filters() -> Result<(), FiltersUnread> {
+    let mut child = Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| FiltersUnread::NotTried(format!("cat: {error}")))?;
+    let read = || {
+        let traced = Traced::seize(child.id().cast_signed())
+            .and_then(|traced| traced.stop(STOP_PATIENCE).map(|()| traced))
+            .map_err(|error| FiltersUnread::NoTrace(error.to_string()))?;
+        let filters = traced.filters();
+        filters
+            .map(drop)
+            .map_err(|error| FiltersUnread::NoFilters(error.to_string()))
+    };
+    let read = read();
+    // It ends with its input.
+    drop(child.stdin.take());
+    match child.wait() {
+        Ok(_ended) => read,
+        Err(error) => Err(FiltersUnread::NotTried(format!("cat: {error}"))),
+    }
 }
 
 fn cgroup() -> Cgroup {
@@ -190,4 +222,22 @@ fn stale(config: &Config) -> Result<Vec<String>, String> {
         .filter(|vgpu| vgpu.state == State::Stale)
         .map(|vgpu| format!("{}/{}", vgpu.namespace, vgpu.container))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_can_be_looked_at_where_a_process_can_be_traced() {
+        let read = filters();
+        if geteuid().is_root() {
+            assert_eq!(read, Ok(()));
+        } else {
+            assert!(
+                matches!(read, Err(FiltersUnread::NoFilters(_))),
+                "only root may: {read:?}"
+            );
+        }
+    }
 }

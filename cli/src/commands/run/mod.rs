@@ -23,14 +23,15 @@ pub(super) use inside::run as inside;
 pub(super) use own_sim::with_parent;
 
 use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, bail};
 use cards::{Backend, ContainerKey, DriverSpec, Grant, IoUring, Isolation, Mode};
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use vgpu::{Config, Request, request};
 
@@ -212,13 +213,13 @@ fn supervised(
 /// Holds a command that waits for it.
 fn held(config: &Config, key: &ContainerKey, mut child: Child) -> anyhow::Result<Child> {
     let pid = Pid::from_raw(child.id().cast_signed());
-    let armed = match waitpid(pid, Some(WaitPidFlag::WUNTRACED)) {
-        Ok(WaitStatus::Stopped(..)) => vgpu::arm(config, key, pid.as_raw())
+    let armed = match stopped_or_ended(pid) {
+        Ok(None) => vgpu::arm(config, key, pid.as_raw())
             .context("hold the command")
             .and_then(|()| kill(pid, Signal::SIGCONT).context("let the command go on")),
         // It has said why.
-        Ok(ended) => bail!("the command ended before it was held: {ended:?}"),
-        Err(errno) => Err(errno).context("wait until the command can be held"),
+        Ok(Some(status)) => bail!("the command ended before it was held: {status}"),
+        Err(error) => Err(error).context("wait until the command can be held"),
     };
     if let Err(error) = armed {
         child.kill().context("kill a command that is not held")?;
@@ -228,6 +229,16 @@ fn held(config: &Config, key: &ContainerKey, mut child: Child) -> anyhow::Result
         return Err(error);
     }
     Ok(child)
+}
+
+/// Waits until a child has stopped itself, or has ended with this status. (Not by nix: it has no name for the real-time signals, and
+/// calls an end by one of them an error.)
+fn stopped_or_ended(child: Pid) -> io::Result<Option<ExitStatus>> {
+    use rustix::process::{Pid as RawPid, WaitOptions, waitpid};
+    let raw = RawPid::from_raw(child.as_raw()).ok_or(io::ErrorKind::InvalidInput)?;
+    let (_, status) = rustix::io::retry_on_intr(|| waitpid(Some(raw), WaitOptions::UNTRACED))?
+        .ok_or(io::ErrorKind::WouldBlock)?;
+    Ok((!status.stopped()).then(|| ExitStatus::from_raw(status.as_raw())))
 }
 
 /// Removes what killed runs have left behind; says what.
@@ -300,4 +311,33 @@ fn dev_plan(vgpu: &vgpu::Vgpu, grant: &Grant) -> DevPlan {
         })
         .collect();
     DevPlan { kept, added }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_ends_is_told_from_one_that_waits_whatever_ended_it() {
+        for (script, ended) in [
+            ("kill -STOP $$", None),
+            ("exit 7", Some("exit status: 7")),
+            ("kill -TERM $$", Some("signal: 15 (SIGTERM)")),
+            // A real-time one.
+            ("kill -40 $$", Some("signal: 40")),
+        ] {
+            let mut child = Command::new("/bin/sh")
+                .args(["-c", script])
+                .spawn()
+                .unwrap();
+            let seen = stopped_or_ended(Pid::from_raw(child.id().cast_signed())).unwrap();
+            let seen = seen.map(|status| status.to_string());
+            assert_eq!(seen.as_deref(), ended, "{script}");
+            if ended.is_none() {
+                child.kill().unwrap();
+            }
+            // Of one that has ended nothing is left to wait for.
+            assert_eq!(child.wait().is_ok(), ended.is_none(), "{script}");
+        }
+    }
 }
