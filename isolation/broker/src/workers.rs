@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use nix::errno::Errno;
@@ -38,7 +38,7 @@ pub struct Session {
     token: u64,
     dead: AtomicBool,
     waiting: AtomicUsize,
-    threads: Mutex<Vec<ThreadId>>,
+    threads: Arc<Threads>,
     container: Arc<Container>,
     reaper: Arc<Reaper>,
 }
@@ -60,7 +60,7 @@ impl Session {
             token,
             dead: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
-            threads: Mutex::default(),
+            threads: Arc::default(),
             container,
             reaper,
         })
@@ -127,15 +127,12 @@ impl Session {
     /// No process has the filter any more: its threads end.
     pub fn end(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        for thread in self.lock().iter() {
-            // A thread that has just ended needs no waking.
-            let _ended = thread.signal(WAKE_SIGNAL);
-        }
+        self.threads.wake();
     }
 
     /// Whether all threads have ended; one that was between two waits when [`Session::end`] woke it is woken again.
     pub fn is_over(&self) -> bool {
-        if self.lock().is_empty() {
+        if self.threads.count() == 0 {
             return true;
         }
         if self.dead.load(Ordering::SeqCst) {
@@ -156,11 +153,12 @@ impl Session {
         first: Option<impl FnOnce(&Self, &Lane) + Send + 'static>,
     ) -> std::io::Result<()> {
         let session = Arc::clone(self);
+        let begun = Threads::begin(&self.threads);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let spawned = thread::Builder::new()
             .name("calls".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || session.run(&lane, first));
+            .spawn(move || session.run(begun, &lane, first));
         if let Err(error) = spawned {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(error);
@@ -168,9 +166,13 @@ impl Session {
         Ok(())
     }
 
-    fn run(self: Arc<Self>, lane: &Lane, first: Option<impl FnOnce(&Self, &Lane)>) {
-        let id = ThreadId::current();
-        self.lock().push(id);
+    fn run(
+        self: Arc<Self>,
+        mut begun: Begun,
+        lane: &Lane,
+        first: Option<impl FnOnce(&Self, &Lane)>,
+    ) {
+        begun.enter();
         if let Some(first) = first {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             first(&self, lane);
@@ -178,7 +180,6 @@ impl Session {
             self.waiting.fetch_add(1, Ordering::SeqCst);
         }
         self.wait_and_serve(lane);
-        self.lock().retain(|other| *other != id);
     }
 
     fn wait_and_serve(self: &Arc<Self>, lane: &Lane) {
@@ -213,7 +214,7 @@ impl Session {
     }
 
     fn may_have_another(&self) -> bool {
-        let threads = self.lock().len();
+        let threads = self.threads.count();
         let held_up = self.container.health.throttle.waiting() + self.container.share.waiting();
         threads.saturating_sub(held_up) < MOST_THREADS && threads < MOST_WITH_HELD_UP
     }
@@ -227,8 +228,86 @@ impl Session {
                 .revents()
                 .is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<ThreadId>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+/// The threads of a session. One counts from the moment that it is asked for: on a busy machine it takes its first step late, and
+/// a session must not pass for one that is over meanwhile.
+#[derive(Debug, Default)]
+struct Threads {
+    begun: AtomicUsize,
+    /// Those that have taken their first step.
+    entered: Mutex<Vec<ThreadId>>,
+}
+
+/// A thread's place in the count, until it is dropped with the thread.
+#[derive(Debug)]
+struct Begun {
+    threads: Arc<Threads>,
+    id: Option<ThreadId>,
+}
+
+impl Threads {
+    fn begin(threads: &Arc<Self>) -> Begun {
+        threads.begun.fetch_add(1, Ordering::SeqCst);
+        Begun {
+            threads: Arc::clone(threads),
+            id: None,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    fn wake(&self) {
+        for thread in self.entered().iter() {
+            // A thread that has just ended needs no waking.
+            let _ended = thread.signal(WAKE_SIGNAL);
+        }
+    }
+
+    fn entered(&self) -> MutexGuard<'_, Vec<ThreadId>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Begun {
+    fn enter(&mut self) {
+        let id = ThreadId::current();
+        self.threads.entered().push(id);
+        self.id = Some(id);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.threads.entered().retain(|other| *other != id);
+        }
+        self.threads.begun.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_counts_before_its_first_step_and_until_its_last() {
+        let threads = Arc::new(Threads::default());
+        let mut begun = Threads::begin(&threads);
+        assert_eq!((threads.count(), threads.entered().len()), (1, 0));
+        let ended = thread::spawn({
+            let threads = Arc::clone(&threads);
+            move || {
+                begun.enter();
+                assert_eq!((threads.count(), threads.entered().len()), (1, 1));
+            }
+        });
+        ended.join().unwrap();
+        assert_eq!((threads.count(), threads.entered().len()), (0, 0));
+        // One that could not be started gives its place back.
+        drop(Threads::begin(&threads));
+        assert_eq!(threads.count(), 0);
     }
 }
