@@ -35,9 +35,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a runtime may take from the beginning of `start` to the container's program: hooks run in between.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a listener that the runtime has sent may take to reach the broker: milliseconds where a CPU is free; five seconds
-/// were not enough now and then where thirty processes waited for two CPUs.
-const LISTENER_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a listener that the runtime has sent may take to reach the broker: milliseconds where a CPU is free, a tenth of a second
+/// where seventy processes waited for two CPUs.
+const LISTENER_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Between the first two questions to the broker, which cannot tell of a listener by itself. Each pause is twice the one before, up to
 /// [`LONGEST_PAUSE`]: many doors that ask at once must not take the time in which their brokers would answer.
