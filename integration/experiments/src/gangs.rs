@@ -208,8 +208,8 @@ fn lending(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<
         all_reduce_ns: 500 * US,
         rest_ns: S,
     };
-    for card in 0..2 {
-        for terms in [fixed(CAPS[card]), preemptive()] {
+    for (card, cap) in CAPS.iter().take(2).enumerate() {
+        for terms in [fixed(*cap), preemptive()] {
             let mut neighbour = Tenant::new(terms, BUSY);
             neighbour.cards = vec![card];
             scene.tenants.push(neighbour);
