@@ -1,0 +1,140 @@
+//! What `docker run` and `docker exec` exit with where the program is not what it should be: the same as with docker's own
+//! runtime, on the same dockerd.
+
+use anyhow::{Context, Result};
+use integration::containerd::{CGPU, RUNC};
+use integration::docker::Docker;
+use integration::packages::Suite;
+use integration::rig::{self, Rig};
+use integration::skip;
+
+/// A program that is not there; one that is none; a container that runc refuses for another reason.
+const NOT_FOUND: Option<i32> = Some(127);
+const NOT_EXECUTABLE: Option<i32> = Some(126);
+const REFUSED: Option<i32> = Some(125);
+
+/// The codes under one runtime, by what was asked for.
+fn codes(rig: &Rig, docker: &Docker, runtime: &str) -> Result<Vec<(String, Option<i32>)>> {
+    let image = rig.image.name.as_str();
+    let name = format!("codes-{}", runtime.replace('.', "-"));
+    docker
+        .docker(&[
+            "run",
+            "-d",
+            "--name",
+            &name,
+            "--network=none",
+            "--runtime",
+            runtime,
+            image,
+            "sleep",
+            "1000",
+        ])?
+        .success()?;
+    let run = |options: &[&str], program: &[&str]| {
+        let mut args = vec!["run", "--rm", "--network=none", "--runtime", runtime];
+        args.extend(options);
+        args.push(image);
+        args.extend(program);
+        docker.docker(&args)
+    };
+    let mut codes = Vec::new();
+    for (what, options, program) in [
+        ("its own code", &[][..], &["sh", "-c", "exit 42"][..]),
+        ("no program by this path", &[], &["/no/such/program"]),
+        ("no program by this name", &[], &["nosuchprogram"]),
+        ("a file that is no program", &[], &["/etc/hostname"]),
+        ("a folder", &[], &["/etc"]),
+        (
+            "a value that the kernel refuses",
+            &["--sysctl", "kernel.msgmax=many"],
+            &["true"],
+        ),
+    ] {
+        codes.push((format!("run: {what}"), run(options, program)?.code));
+    }
+    for (what, program) in [
+        ("its own code", &["sh", "-c", "exit 42"][..]),
+        ("no program by this path", &["/no/such/program"]),
+        ("no program by this name", &["nosuchprogram"]),
+        ("a file that is no program", &["/etc/hostname"]),
+    ] {
+        let mut args = vec!["exec", &name];
+        args.extend(program);
+        codes.push((format!("exec: {what}"), docker.docker(&args)?.code));
+    }
+    // The container has suffered none of it.
+    let said = docker
+        .docker(&["inspect", "--format", "{{.State.Running}}", &name])?
+        .success()?;
+    assert_eq!(said.stdout.trim(), "true", "{said:?}");
+    docker.docker(&["rm", "-f", &name])?.success()?;
+    Ok(codes)
+}
+
+fn compared(suite: Suite, test: &str, ours: &str, theirs: &str) -> Result<()> {
+    let rig = match rig::start(suite)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let mut docker = Docker::start(&rig.node, &rig.containerd)?;
+    docker.load(&rig.image)?;
+    let by_ours = codes(&rig, &docker, ours)?;
+    assert_eq!(
+        by_ours,
+        codes(&rig, &docker, theirs)?,
+        "{ours} and {theirs}"
+    );
+    // Of an exec's missing program docker 20.10 says 126 under either runtime, later ones 127.
+    let code = |what: &str| -> Result<Option<i32>> {
+        let found = by_ours.iter().find(|(name, _)| name == what);
+        Ok(found.with_context(|| what.to_owned())?.1)
+    };
+    for (what, wanted) in [
+        ("run: its own code", Some(42)),
+        ("run: no program by this path", NOT_FOUND),
+        ("run: no program by this name", NOT_FOUND),
+        ("run: a file that is no program", NOT_EXECUTABLE),
+        ("run: a folder", NOT_EXECUTABLE),
+        ("run: a value that the kernel refuses", REFUSED),
+        ("exec: its own code", Some(42)),
+        ("exec: a file that is no program", NOT_EXECUTABLE),
+    ] {
+        assert_eq!(code(what)?, wanted, "{what}");
+    }
+    // What only ours refuses is no fault of the program either.
+    let refused = docker.docker(&[
+        "run",
+        "--rm",
+        "--network=none",
+        "--runtime",
+        ours,
+        "-e",
+        "ALIYUN_COM_GPU_MEM_CONTAINER=much",
+        "-e",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+        &rig.image.name,
+        "true",
+    ])?;
+    assert_eq!(refused.code, REFUSED, "{refused:?}");
+    assert!(
+        refused.stderr.contains("ALIYUN_COM_GPU_MEM_CONTAINER") && refused.stderr.contains("much"),
+        "{refused:?}"
+    );
+    docker.stop()?;
+    drop(docker);
+    rig.finish()
+}
+
+#[test]
+fn docker_of_the_host_release_exits_as_with_runc() -> Result<()> {
+    // This docker knows no other shim than its own: ours is there by the OCI wrapper.
+    let test = "docker_of_the_host_release_exits_as_with_runc";
+    compared(Suite::Host, test, "cgpu", "runc")
+}
+
+#[test]
+fn docker_exits_with_our_shim_as_with_runc_s() -> Result<()> {
+    let test = "docker_exits_with_our_shim_as_with_runc_s";
+    compared(Suite::Newer, test, CGPU, RUNC)
+}
