@@ -6,8 +6,10 @@
 //! ```
 //!
 //! The first is a record of `/dev/kmsg` (`Documentation/ABI/testing/dev-kmsg`: priority, sequence, microseconds, flags) with the
-//! text that NVIDIA's "Xid Errors" describes. A tenant cannot write either: writing to `/dev/kmsg` needs root on the host, and such
-//! a line has no facility of the kernel's.
+//! text that NVIDIA's "Xid Errors" describes. Two writers of the log are not the driver. A program that writes to `/dev/kmsg` needs
+//! root on the host, and its record has no facility of the kernel's. netfilter's LOG writes with the kernel's facility behind a
+//! prefix that whoever has CAP_NET_ADMIN chooses (`net/netfilter/nf_log_syslog.c`): its record ends with the packet's fields, and
+//! a line that does is not the driver's.
 
 /// A record of the kernel's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +64,9 @@ pub fn line(text: &str) -> Option<Line> {
     if let Some(rest) = rest.strip_prefix("Xid (") {
         let (pci, rest) = rest.split_once("): ")?;
         let (number, detail) = rest.split_once(',').unwrap_or((rest, ""));
+        if ends_with_a_packet(detail) {
+            return None;
+        }
         return Some(Line::Xid {
             pci: address(pci.strip_prefix("PCI:").unwrap_or(pci))?,
             number: number.trim().parse().ok()?,
@@ -75,8 +80,32 @@ pub fn line(text: &str) -> Option<Line> {
         .or_else(|| rest.strip_prefix("GPU "))?;
     let (pci, rest) = rest.split_once(": ")?;
     let pci = address(pci.strip_prefix("PCI:").unwrap_or(pci))?;
-    rest.contains("has fallen off the bus")
+    // The whole rest: what netfilter logs goes on behind its prefix.
+    (rest.trim_end().trim_end_matches('.') == "GPU has fallen off the bus")
         .then_some(Line::CardLost { pci })
+}
+
+/// Whether netfilter wrote this: `IN=eth0 OUT= MAC=… SRC=… DST=… LEN=…`, for every family, behind the prefix.
+///
+/// Only what follows the last `, ` counts. The driver writes its own text there, behind the name of the process, which a tenant
+/// chooses: a program that calls itself `IN= OUT=` must not hide its Xids. netfilter writes no `, `, and a prefix with one
+/// stands before the fields. The names of interfaces may end with a comma, so any of the fields is enough.
+fn ends_with_a_packet(detail: &str) -> bool {
+    const FIELDS: [&str; 10] = [
+        "IN=",
+        "OUT=",
+        "MAC=",
+        "MACSRC=",
+        "SRC=",
+        "DST=",
+        "LEN=",
+        "PROTO=",
+        "HTYPE=",
+        "MACPROTO=",
+    ];
+    let last = detail.rsplit(", ").next().unwrap_or(detail);
+    last.split_ascii_whitespace()
+        .any(|word| FIELDS.iter().any(|field| word.starts_with(field)))
 }
 
 /// `0000:01:00` of `0000:01:00`, `0000:01:00.0` and NVML's `00000000:01:00.0`.
@@ -180,6 +209,42 @@ mod tests {
             "",
         ] {
             assert_eq!(line(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_netfilter_logs_is_no_xid() {
+        const PACKETS: [&str; 4] = [
+            "IN=eth0 OUT= MAC=02:42:ac:11:00:02:02:42 SRC=10.0.0.1 DST=10.0.0.2 LEN=84 TOS=0x00 PROTO=ICMP TYPE=8",
+            "IN= OUT=lo SRC=127.0.0.1 DST=127.0.0.1 LEN=40 PROTO=TCP SPT=1 DPT=2",
+            "IN=a, OUT=b, ARP HTYPE=1 PTYPE=0x0800 OPCODE=1",
+            "IN=a, OUT=b, MACSRC=02:42:ac:11:00:02 MACDST=ff:ff:ff:ff:ff:ff MACPROTO=0800",
+        ];
+        for prefix in [
+            "NVRM: Xid (PCI:0000:01:00): 79",
+            "NVRM: Xid (PCI:0000:01:00): 79, ",
+            "NVRM: Xid (PCI:0000:01:00): 79,",
+            "NVRM: Xid (PCI:0000:01:00): 79, pid=1, name=x, GPU has fallen off the bus. ",
+            "NVRM: Xid (PCI:0000:01:00): 119, pid=1, name=x, Timeout,",
+            "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus. ",
+            "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.",
+        ] {
+            for packet in PACKETS {
+                assert_eq!(line(&format!("{prefix}{packet}")), None, "{prefix}{packet}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_process_hides_no_xid() {
+        for name in ["IN= OUT=", "SRC=1 LEN=2", "a, IN=b"] {
+            let text = format!(
+                "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name={name}, Ch 00000008, intr 00000000. MMU Fault"
+            );
+            assert!(
+                matches!(line(&text), Some(Line::Xid { number: 31, .. })),
+                "{text}"
+            );
         }
     }
 

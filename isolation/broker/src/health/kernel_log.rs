@@ -67,16 +67,18 @@ impl KernelLog {
 
     fn incident(&self, record: &str, is_own: impl Fn(i32) -> bool) -> Option<Incident> {
         let record = xid::record(record)?;
-        let (pci, kind, own) = match xid::line(record.text)? {
+        let (pci, kind, pid) = match xid::line(record.text)? {
             Line::Xid {
                 pci,
                 number,
                 pid,
                 detail,
-            } => (pci, IncidentKind::Xid { number, detail }, pid.map(is_own)),
+            } => (pci, IncidentKind::Xid { number, detail }, pid),
             Line::CardLost { pci } => (pci, IncidentKind::CardLost, None),
         };
+        // Before the process is looked for: what happens on the cards of others costs nothing here.
         let (_, uuid) = self.cards.iter().find(|(address, _)| *address == pci)?;
+        let own = pid.map(is_own);
         Some(Incident {
             sequence: record.sequence,
             uuid: uuid.clone(),
