@@ -28,7 +28,6 @@ use driver::{
     ImplicitBytes, Ticket,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 use nvabi::Release;
@@ -225,8 +224,7 @@ fn serve(listener: OwnedFd) -> Arc<Session> {
         vec![slot],
     );
     let container = container.unwrap();
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
-    let reaper = Arc::new(Reaper::new(Arc::new(epoll)));
+    let reaper = Arc::new(Reaper::new().unwrap());
     Session::start(listener, 1, Arc::new(container), reaper).unwrap()
 }
 

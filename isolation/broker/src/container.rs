@@ -1,9 +1,10 @@
 //! What all threads of one broker share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use driver::{Driver, FileKind};
@@ -60,6 +61,8 @@ pub struct Container {
     pub managed: ManagedMappings,
     /// Its share of its cards' time.
     pub share: Share,
+    /// Threads that serve a call now, of all listeners together.
+    pub at_work: AtomicUsize,
 }
 
 /// What a broker takes over; without a former one it is empty.
@@ -135,6 +138,7 @@ impl Container {
             terms: Terms::default(),
             managed: ManagedMappings::default(),
             share: Share::default(),
+            at_work: AtomicUsize::new(0),
         })
     }
 
@@ -200,12 +204,12 @@ impl Processes {
         known
     }
 
-    /// Forgets a process: its numbers may be used again.
-    pub fn forget(&self, tgid: i32) {
+    /// Forgets processes: their numbers may be used again.
+    pub fn forget_all(&self, gone: &HashSet<i32>) {
         self.tgids
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .retain(|_, known| *known != tgid);
+            .retain(|_, known| !gone.contains(known));
     }
 
     /// Forgets one thread.

@@ -1,21 +1,31 @@
 //! Noticing that the last reference to a file of the driver is gone.
 //!
-//! Neither `close` nor `exit` is seen by the filter, and RM's objects live as long as their *file*. So whenever a
-//! process of the container exits, on a slow beat, and before memory is refused, every held file is looked for among the
+//! Neither `close` nor `exit` is seen by the filter, and RM's objects live as long as their *file*. So whenever
+//! processes of the container exit, on a slow beat, and before memory is refused, every held file is looked for among the
 //! container's processes ([`crate::holders`]). What nobody holds is closed: at the driver, in the ledger, and here.
 //!
 //! A descriptor that moves between two processes while they are looked at is met by looking twice, the second time in
 //! the opposite order.
+//!
+//! What a tenant's exits cost is bounded. An exit is reported once and waits in the kernel, so there is no queue here; one round
+//! answers all exits that are pending, and every round is followed by a rest of nine times the CPU time that it took. A call that
+//! needs a look waits for the rest to end. [`MOST_WATCHED`] processes are watched; the exit of any other is found by the beat.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use driver::{FileId, FileKind};
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::time::{ClockId, clock_gettime};
 use sys::pidfd::PidFd;
 
 use crate::container::Container;
@@ -29,30 +39,79 @@ use crate::state::Op;
 /// Looking is not repeated within this time of the last look, unless a process has exited since.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// So many times as long as a round has worked, nobody begins the next: exits take a tenth of one core at most.
+const REST: u32 = 9;
+
+/// Each watched process costs a descriptor. The exit of a process beyond these is found by the beat.
+pub const MOST_WATCHED: usize = 1024;
+/// Where descriptors are scarce, processes get one in so many: the tenant's files need them more.
+const SHARE_OF_DESCRIPTORS: u64 = 16;
+
 /// Watches the container's processes.
 #[derive(Debug)]
 pub struct Reaper {
-    epoll: Arc<Epoll>,
+    /// Reports each exit once, with the pid as data.
+    exits: Epoll,
+    woken: EventFd,
+    is_look_due: AtomicBool,
+    is_beat_due: AtomicBool,
+    is_over: AtomicBool,
     state: Mutex<State>,
+    /// How many rounds have begun: a round answers everybody who asked before it began.
+    begun: AtomicU64,
     /// Held for a whole round, which alone has further references to held files.
-    round: Mutex<()>,
+    round: Mutex<Round>,
+}
+
+#[derive(Debug)]
+struct State {
+    processes: HashMap<i32, PidFd>,
+    most: usize,
+    /// When the last round ended.
+    looked_at: Option<Instant>,
+    /// Exits were taken off the kernel's list, and no round has begun since.
+    has_unanswered: bool,
+    is_in_round: bool,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    processes: HashMap<i32, PidFd>,
-    looked_at: Option<Instant>,
+struct Round {
+    /// Whether the last one has closed a file.
+    has_closed: bool,
+    rests_until: Option<Instant>,
 }
 
 impl Reaper {
-    /// A reaper whose processes report their exit to `epoll`, with their pid as data.
-    #[must_use]
-    pub fn new(epoll: Arc<Epoll>) -> Self {
-        Self {
-            epoll,
-            state: Mutex::default(),
+    /// A reaper that watches nobody yet.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new() -> std::io::Result<Self> {
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _hard)| soft);
+        let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(MOST_WATCHED);
+        Self::with_room(share.min(MOST_WATCHED))
+    }
+
+    /// One that watches so many processes at most.
+    fn with_room(most: usize) -> std::io::Result<Self> {
+        let exits = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let woken = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self {
+            exits,
+            woken,
+            is_look_due: AtomicBool::new(false),
+            is_beat_due: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            state: Mutex::new(State {
+                processes: HashMap::new(),
+                most,
+                looked_at: None,
+                has_unanswered: false,
+                is_in_round: false,
+            }),
+            begun: AtomicU64::new(0),
             round: Mutex::default(),
-        }
+        })
     }
 
     /// Takes the container's cgroup from one of its processes: only the processes in it need to be looked at.
@@ -65,52 +124,61 @@ impl Reaper {
         }
     }
 
-    /// Waits for a process's exit from now on.
+    /// Waits for a process's exit from now on, if there is room for one more.
     pub fn watch(&self, tgid: i32) {
+        let mut state = self.lock();
+        match state.processes.get(&tgid) {
+            // Its number is another process's by now, unless it lives.
+            Some(process) if process.wait_exit(0).unwrap_or(true) => {
+                state.processes.remove(&tgid);
+                state.has_unanswered = true;
+                self.ask_for_look();
+            }
+            Some(_watched) => return,
+            None => {}
+        }
+        if state.processes.len() >= state.most {
+            return;
+        }
         let Ok(process) = PidFd::open(tgid) else {
             return;
         };
-        let mut state = self.lock();
-        if state.processes.contains_key(&tgid) {
-            return;
-        }
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(tgid.unsigned_abs()));
-        if self.epoll.add(process.as_fd(), event).is_ok() {
+        // An exited process is readable for ever: it is reported once.
+        let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
+        let event = EpollEvent::new(once, u64::from(tgid.unsigned_abs()));
+        if self.exits.add(process.as_fd(), event).is_ok() {
             state.processes.insert(tgid, process);
         }
     }
 
-    /// A process has exited.
-    pub fn exited(&self, container: &Container, tgid: i32) {
-        {
-            let mut state = self.lock();
-            if let Some(process) = state.processes.remove(&tgid) {
-                let _closed_anyway = self.epoll.delete(process.as_fd());
-            }
-            state.looked_at = None;
-        }
-        container.processes.forget(tgid);
-        self.reap(container);
+    /// How many processes are watched, each by a descriptor.
+    #[must_use]
+    pub fn watched(&self) -> usize {
+        self.lock().processes.len()
+    }
+
+    /// How many rounds there have been.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
     }
 
     /// Looks for files that nobody holds, unless that has just been done; says whether any was found.
     pub fn reap_now(&self, container: &Container) -> bool {
+        self.take_exits(container);
         {
-            let mut state = self.lock();
-            let exited = state
-                .processes
-                .values()
-                .any(|process| process.wait_exit(0).unwrap_or(true));
-            if !exited && state.looked_at.is_some_and(|at| at.elapsed() < PAUSE) {
+            let state = self.lock();
+            let is_recent = state.looked_at.is_some_and(|at| at.elapsed() < PAUSE);
+            if is_recent && !state.has_unanswered && !state.is_in_round {
                 return false;
             }
-            state.looked_at = Some(Instant::now());
         }
         self.reap(container)
     }
 
     /// The slow beat.
     pub fn beat(&self, container: &Container) {
+        let before = cpu_time();
         container.processes.forget_ended();
         container.managed.look(container, Occasion::Beat);
         container.replay.retain(&container.journal, |tid| {
@@ -119,32 +187,126 @@ impl Reaper {
         container
             .answers
             .retain_those_of(&container.journal.change());
-        self.reap(container);
+        self.reap_after(container, cpu_time().saturating_sub(before));
     }
 
-    fn reap(&self, container: &Container) -> bool {
-        let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
-        let cgroup = container.journal.change().cgroup().cloned();
-        let mut orphans = container.files.held();
-        for look in [Look::Forth, Look::Back] {
-            if orphans.is_empty() {
-                return false;
+    /// Has [`Reaper::watch_over`] look once, soon.
+    pub fn ask_for_look(&self) {
+        self.is_look_due.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Has [`Reaper::watch_over`] do what the beat does, soon.
+    pub fn ask_for_beat(&self) {
+        self.is_beat_due.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Ends [`Reaper::watch_over`].
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It fails only where it was written 2^64 times and never read: it is readable then.
+        let _is_readable = self.woken.write(1);
+    }
+
+    /// Answers exits and whoever asks, until [`Reaper::end`]. Asleep while there is neither.
+    pub fn watch_over(&self, container: &Container) {
+        loop {
+            let mut fds = [self.exits.0.as_fd(), self.woken.as_fd()]
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => {
+                    return tracing::error!(error = %errno, "exits are not seen any more");
+                }
             }
-            orphans = without_holder(orphans, cgroup.as_deref(), look, container.driver.process());
+            // Before what it announces is looked at; nothing to read means that nobody has asked.
+            let _asked = self.woken.read();
+            let have_exited = self.take_exits(container);
+            if self.is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            let is_look_due = self.is_look_due.swap(false, Ordering::SeqCst);
+            if self.is_beat_due.swap(false, Ordering::SeqCst) {
+                self.beat(container);
+            } else if have_exited || is_look_due {
+                self.reap(container);
+            }
         }
-        // Device files first: the driver holds the control file that one is registered with.
-        orphans.sort_by_key(|file| file.kind == FileKind::Ctl);
-        let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();
-        let mut found = false;
-        for id in orphans {
-            // A call under way keeps its file; it is looked at again on the next beat.
-            let Some(file) = container.files.take_idle(&container.journal, id) else {
-                continue;
+    }
+
+    /// Takes all exits that are pending off the kernel's list; says whether there were any.
+    fn take_exits(&self, container: &Container) -> bool {
+        let gone = self.exited();
+        if !gone.is_empty() {
+            container.processes.forget_all(&gone);
+        }
+        !gone.is_empty()
+    }
+
+    /// The watched processes that have exited since this was last asked.
+    fn exited(&self) -> HashSet<i32> {
+        let mut gone = HashSet::new();
+        let mut state = self.lock();
+        let mut events = [EpollEvent::empty(); 64];
+        loop {
+            let ready = match self.exits.wait(&mut events, EpollTimeout::ZERO) {
+                Ok(ready) => ready,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => {
+                    tracing::error!(error = %errno, "exits cannot be taken");
+                    0
+                }
             };
-            found = true;
-            close(container, id, Some(file));
+            for event in events.iter().take(ready) {
+                let pid = i32::try_from(event.data()).unwrap_or_default();
+                // Closing the descriptor takes it from the list as well.
+                if state.processes.remove(&pid).is_some() {
+                    gone.insert(pid);
+                }
+            }
+            if ready < events.len() {
+                break;
+            }
         }
-        found
+        state.has_unanswered |= !gone.is_empty();
+        gone
+    }
+
+    /// One round, or the result of another thread's that began after this was called.
+    fn reap(&self, container: &Container) -> bool {
+        self.reap_after(container, Duration::ZERO)
+    }
+
+    /// [`Reaper::reap`]; what the caller has spent already is rested from as well.
+    fn reap_after(&self, container: &Container, spent: Duration) -> bool {
+        let asked = self.begun.load(Ordering::SeqCst);
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.begun.load(Ordering::SeqCst) > asked {
+            return round.has_closed;
+        }
+        let rest = round
+            .rests_until
+            .map(|until| until.saturating_duration_since(Instant::now()));
+        std::thread::sleep(rest.unwrap_or_default());
+        {
+            let mut state = self.lock();
+            (state.has_unanswered, state.is_in_round) = (false, true);
+            self.begun.fetch_add(1, Ordering::SeqCst);
+        }
+        let before = cpu_time();
+        round.has_closed = close_unheld(container);
+        {
+            let mut state = self.lock();
+            (state.looked_at, state.is_in_round) = (Some(Instant::now()), false);
+        }
+        let cost = cpu_time().saturating_sub(before).saturating_add(spent);
+        round.rests_until = Instant::now().checked_add(cost.saturating_mul(REST));
+        round.has_closed
     }
 
     /// Gives up what a former broker was giving up, and what it noted and never had.
@@ -164,9 +326,38 @@ impl Reaper {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Of the calling thread.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+fn close_unheld(container: &Container) -> bool {
+    let cgroup = container.journal.change().cgroup().cloned();
+    let mut orphans = container.files.held();
+    for look in [Look::Forth, Look::Back] {
+        if orphans.is_empty() {
+            return false;
+        }
+        orphans = without_holder(orphans, cgroup.as_deref(), look, container.driver.process());
+    }
+    // Device files first: the driver holds the control file that one is registered with.
+    orphans.sort_by_key(|file| file.kind == FileKind::Ctl);
+    let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();
+    let mut found = false;
+    for id in orphans {
+        // A call under way keeps its file; it is looked at again on the next beat.
+        let Some(file) = container.files.take_idle(&container.journal, id) else {
+            continue;
+        };
+        found = true;
+        close(container, id, Some(file));
+    }
+    found
 }
 
 /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is room. The last
@@ -213,4 +404,57 @@ fn cgroup_of(pid: i32) -> Option<PathBuf> {
         Some(PathBuf::from(format!("{mount}{path}")))
     })
     .find(|folder| folder.join("cgroup.procs").exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    fn sleeper() -> (Child, i32) {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id().cast_signed();
+        (child, pid)
+    }
+
+    fn ended((child, _): &mut (Child, i32)) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn an_exit_is_taken_once_and_there_is_room_for_so_many() {
+        let reaper = Reaper::with_room(2).unwrap();
+        let mut all = [sleeper(), sleeper(), sleeper()];
+        for (_, pid) in &all {
+            reaper.watch(*pid);
+            reaper.watch(*pid);
+        }
+        assert_eq!(reaper.watched(), 2);
+        assert_eq!(reaper.exited(), HashSet::new());
+        all.iter_mut().for_each(ended);
+        let first_two: HashSet<i32> = all.iter().take(2).map(|(_, pid)| *pid).collect();
+        assert_eq!(reaper.exited(), first_two);
+        // Nothing is left that could be reported again, and the room is free.
+        assert_eq!((reaper.exited(), reaper.watched()), (HashSet::new(), 0));
+        let mut later = sleeper();
+        reaper.watch(later.1);
+        assert_eq!(reaper.watched(), 1);
+        ended(&mut later);
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_watched_as_the_process_that_has_it() {
+        let reaper = Reaper::with_room(2).unwrap();
+        let (mut former, mut latter) = (sleeper(), sleeper());
+        // As if the former's number had become the latter's before its exit was taken.
+        let former_process = PidFd::open(former.1).unwrap();
+        ended(&mut former);
+        reaper.lock().processes.insert(latter.1, former_process);
+        reaper.watch(latter.1);
+        let asked = reaper.is_look_due.load(Ordering::SeqCst);
+        assert!(asked, "the former's files are looked for");
+        ended(&mut latter);
+        assert_eq!(reaper.exited(), HashSet::from([latter.1]));
+    }
 }

@@ -13,8 +13,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cards::OnViolation;
@@ -132,7 +130,6 @@ pub struct Broker {
     dir: PathBuf,
     container: Arc<Container>,
     reaper: Arc<Reaper>,
-    look: Look,
     epoll: Arc<Epoll>,
     // Registered with `epoll`; readable once the broker is told to end.
     _signals: SignalFd,
@@ -146,7 +143,7 @@ pub struct Broker {
     _lock: OwnedFd,
 }
 
-/// What an epoll event is about. Processes report their pid, which is above neither bound.
+/// What an epoll event is about; sessions report their token above [`SESSIONS_FROM`].
 const TOKEN_SIGNAL: u64 = u64::MAX;
 const TOKEN_NOTIFY: u64 = u64::MAX - 1;
 const TOKEN_CONTROL: u64 = u64::MAX - 2;
@@ -256,8 +253,7 @@ impl Standby {
                     .map_err(io("watching a descriptor"))?;
             }
         }
-        let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
-        let look = Look::start(&container, &reaper).map_err(|source| Error::Io {
+        let reaper = start_reaper(&container).map_err(|source| Error::Io {
             step: "starting a thread",
             path: PathBuf::new(),
             source,
@@ -265,7 +261,6 @@ impl Standby {
         let mut broker = Broker {
             dir: self.dir,
             reaper,
-            look,
             epoll,
             _signals: signals,
             notify: handed.notify,
@@ -410,13 +405,12 @@ impl Broker {
                             return Ok(());
                         }
                     }
-                    token if token >= SESSIONS_FROM => self.end_session(token),
-                    pid => self.look.exited(i32::try_from(pid).unwrap_or_default()),
+                    session => self.end_session(session),
                 }
             }
             if looked.elapsed() >= Duration::from_millis(LOOK_MS) {
                 looked = Instant::now();
-                self.look.beat();
+                self.reaper.ask_for_beat();
                 self.container.share.beat(&self.container);
                 self.sessions.retain(|_, session| !session.is_over());
                 if self.status.keeper_pid == 0 && self.abandonment().is_complete(&self.dir) {
@@ -527,7 +521,7 @@ impl Broker {
             session.end();
         }
         // The processes of the session are gone, and so may be files that only they held.
-        self.look.now();
+        self.reaper.ask_for_look();
     }
 
     /// Takes no further call and lets those under way end, for a moment. The board has what is left.
@@ -573,65 +567,19 @@ enum Heard {
     HandOver,
 }
 
-/// The thread that looks for closed files: a driver may take its time to close one, which is no reason to take this
+/// Starts the thread that looks for closed files: a driver may take its time to close one, which is no reason to take this
 /// process for stuck.
-struct Look {
-    work: Sender<Work>,
-    is_beat_due: Arc<AtomicBool>,
-}
-
-enum Work {
-    Exited(i32),
-    Now,
-    Beat,
-}
-
-impl Look {
-    fn start(container: &Arc<Container>, reaper: &Arc<Reaper>) -> std::io::Result<Self> {
-        let (work, due) = channel();
-        let is_beat_due = Arc::new(AtomicBool::new(false));
-        let (container, reaper) = (Arc::clone(container), Arc::clone(reaper));
-        let is_due = Arc::clone(&is_beat_due);
-        std::thread::Builder::new()
-            .name("reaper".to_owned())
-            .stack_size(256 * 1024)
-            .spawn(move || {
-                reaper.finish_closing(&container);
-                for work in due {
-                    match work {
-                        Work::Exited(pid) => reaper.exited(&container, pid),
-                        Work::Now => {
-                            reaper.reap_now(&container);
-                        }
-                        Work::Beat => {
-                            is_due.store(false, Ordering::SeqCst);
-                            reaper.beat(&container);
-                        }
-                    }
-                }
-            })?;
-        Ok(Self { work, is_beat_due })
-    }
-
-    fn exited(&self, pid: i32) {
-        self.send(Work::Exited(pid));
-    }
-
-    fn now(&self) {
-        self.send(Work::Now);
-    }
-
-    fn beat(&self) {
-        if !self.is_beat_due.swap(true, Ordering::SeqCst) {
-            self.send(Work::Beat);
-        }
-    }
-
-    fn send(&self, work: Work) {
-        if self.work.send(work).is_err() {
-            tracing::error!("the reaper's thread has ended");
-        }
-    }
+fn start_reaper(container: &Arc<Container>) -> std::io::Result<Arc<Reaper>> {
+    let reaper = Arc::new(Reaper::new()?);
+    let (container, watching) = (Arc::clone(container), Arc::clone(&reaper));
+    std::thread::Builder::new()
+        .name("reaper".to_owned())
+        .stack_size(256 * 1024)
+        .spawn(move || {
+            watching.finish_closing(&container);
+            watching.watch_over(&container);
+        })?;
+    Ok(reaper)
 }
 
 /// The grant in a container's folder.

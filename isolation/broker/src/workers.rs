@@ -25,7 +25,7 @@ pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
 
 /// Deepest frame: a copied UVM struct (9 KiB) twice, and the formatter.
 const STACK_BYTES: usize = 128 * 1024;
-/// One container cannot have more calls under way; further ones wait their turn.
+/// One container cannot have more calls under way, at all its listeners together; further ones wait their turn.
 const MOST_THREADS: usize = 64;
 /// With those that hold up a refusal ([`crate::health::Throttle`]), which must not keep other calls waiting.
 const MOST_WITH_HELD_UP: usize = 256;
@@ -175,8 +175,10 @@ impl Session {
         begun.enter();
         if let Some(first) = first {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
+            let at_work = AtWork::begin(&self.container.at_work);
             first(&self, lane);
             lane.clear();
+            drop(at_work);
             self.waiting.fetch_add(1, Ordering::SeqCst);
         }
         self.wait_and_serve(lane);
@@ -196,6 +198,7 @@ impl Session {
                     _ => break,
                 },
             };
+            let at_work = AtWork::begin(&self.container.at_work);
             let others = self.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if others == 0
                 && self.may_have_another()
@@ -206,6 +209,7 @@ impl Session {
             }
             serve::serve(&self.container, &self.reaper, &self.listener, lane, &call);
             lane.clear();
+            drop(at_work);
             if self.waiting.fetch_add(1, Ordering::SeqCst) >= MOST_WAITING {
                 break;
             }
@@ -213,10 +217,11 @@ impl Session {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Every listener keeps the one thread that it has, whatever the others do.
     fn may_have_another(&self) -> bool {
-        let threads = self.threads.count();
+        let at_work = self.container.at_work.load(Ordering::SeqCst);
         let held_up = self.container.health.throttle.waiting() + self.container.share.waiting();
-        threads.saturating_sub(held_up) < MOST_THREADS && threads < MOST_WITH_HELD_UP
+        at_work.saturating_sub(held_up) < MOST_THREADS && at_work < MOST_WITH_HELD_UP
     }
 
     fn has_hung_up(&self) -> bool {
@@ -227,6 +232,22 @@ impl Session {
             || fd
                 .revents()
                 .is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
+}
+
+/// One of the threads that serve a call, until it is dropped.
+struct AtWork<'a>(&'a AtomicUsize);
+
+impl<'a> AtWork<'a> {
+    fn begin(at_work: &'a AtomicUsize) -> Self {
+        at_work.fetch_add(1, Ordering::SeqCst);
+        Self(at_work)
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod agent;
+mod exits;
 mod exports;
 mod fake;
 mod fake_server;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         memory::TESTS,
         loss::TESTS,
         managed::TESTS,
+        exits::TESTS,
         exports::TESTS,
         health::TESTS,
         signals::TESTS,

@@ -1,6 +1,6 @@
 //! A broker's insides around the fake driver, and tenants under the real filter.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -16,15 +16,12 @@ use broker::workers::{Session, WAKE_SIGNAL};
 use cards::ComputeTerms;
 use driver::FileKind;
 use ledger::CardSlot;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nvabi::Release;
 use verdict::policy::Managed;
 
 use crate::fake::{Fake, Handle, UUID};
 use crate::launch::{self, WITH_FILTER};
 use crate::tenant::{Process, Tenant};
-
-const END: u64 = u64::MAX;
 
 /// One container's broker.
 pub(crate) struct Stage {
@@ -33,7 +30,6 @@ pub(crate) struct Stage {
     pub(crate) fake: Arc<Fake>,
     folder: tempfile::TempDir,
     sessions: Mutex<Vec<Arc<Session>>>,
-    end: Option<std::io::PipeWriter>,
     events: Option<JoinHandle<()>>,
 }
 
@@ -118,15 +114,10 @@ impl Stage {
         let state_dir = Some(folder.path().to_owned());
         container.share = Share::new(Sources::new(state_dir, wishes, cards));
         let container = Arc::new(container);
-        let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
-        let reaper = Arc::new(Reaper::new(Arc::clone(&epoll)));
-        let (reader, end) = std::io::pipe().unwrap();
-        epoll
-            .add(reader.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, END))
-            .unwrap();
+        let reaper = Arc::new(Reaper::new().unwrap());
         let events = {
             let (container, reaper) = (Arc::clone(&container), Arc::clone(&reaper));
-            std::thread::spawn(move || watch_exits(&epoll, &container, &reaper, reader))
+            std::thread::spawn(move || reaper.watch_over(&container))
         };
         Self {
             container,
@@ -134,7 +125,6 @@ impl Stage {
             fake,
             folder,
             sessions: Mutex::default(),
-            end: Some(end),
             events: Some(events),
         }
     }
@@ -206,32 +196,10 @@ impl Drop for Stage {
         for session in self.sessions.lock().unwrap().iter() {
             session.end();
         }
-        drop(self.end.take());
+        self.reaper.end();
         let events = self.events.take().unwrap().join();
         if !std::thread::panicking() {
             events.unwrap();
-        }
-    }
-}
-
-/// What `start::Broker::run` does with exits; the beat is the tests' own affair.
-fn watch_exits(
-    epoll: &Epoll,
-    container: &Container,
-    reaper: &Reaper,
-    _reader: std::io::PipeReader,
-) {
-    loop {
-        let mut events = [EpollEvent::empty(); 4];
-        let ready = match epoll.wait(&mut events, EpollTimeout::NONE) {
-            Err(nix::errno::Errno::EINTR) => continue,
-            ready => ready.unwrap(),
-        };
-        for event in &events[..ready] {
-            match event.data() {
-                END => return,
-                pid => reaper.exited(container, i32::try_from(pid).unwrap()),
-            }
         }
     }
 }

@@ -22,7 +22,6 @@ use driver::{
     FileKind, FileRef, ImplicitBytes, Ticket,
 };
 use ledger::CardSlot;
-use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nvabi::Release;
 use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
 use sys::seccomp::Wait;
@@ -174,8 +173,7 @@ impl Stage {
             container.share = Share::new(sources.with_nodes(nodes));
         }
         let container = Arc::new(container);
-        let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
-        let reaper = Arc::new(Reaper::new(epoll));
+        let reaper = Arc::new(Reaper::new().unwrap());
         Self {
             kernel,
             container,

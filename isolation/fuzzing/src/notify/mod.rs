@@ -19,7 +19,6 @@ use broker::workers::{Session, WAKE_SIGNAL};
 use cards::SimulatedInventory;
 use driver::sim::SimDriver;
 use ledger::{CardSlot, Operation};
-use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nvabi::Release;
 use sim::{Profile, Server};
 use sys::seccomp::{Instruction, Wait};
@@ -168,11 +167,10 @@ impl Stage {
             .collect();
         let driver = Box::new(driver);
         let container = Container::alone(SESSION.to_owned(), Release::R570, driver, slots);
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll");
         Self {
             world,
             container: Arc::new(container.expect("a container")),
-            reaper: Arc::new(Reaper::new(Arc::new(epoll))),
+            reaper: Arc::new(Reaper::new().expect("a reaper")),
             quotas: quotas.to_vec(),
             uuids,
         }
