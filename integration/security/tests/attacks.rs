@@ -24,6 +24,18 @@ fn told_and_full(observed: &Observed) -> Result<()> {
     observed.is_full()
 }
 
+/// Some were given and some refused, so the brink was reached.
+fn pages_were_tried(observed: &Observed) -> Result<()> {
+    let done = observed.number("/tally/done")?;
+    let refused = observed.number("/tally/others/status 0x51")?;
+    ensure!(
+        done > 10 && refused > 10,
+        "the slice was not at its brink: {}",
+        observed.facts
+    );
+    Ok(())
+}
+
 fn told(observed: &Observed) -> Result<()> {
     observed.told_is_held()
 }
@@ -387,6 +399,7 @@ attacks! {
     heap_and_old_calls => old_calls_are_closed,
     privileged_classes => nothing_is_given,
     absurd_sizes => nothing_more,
+    huge_pages => pages_were_tried,
     foreign_duplicate => never_executed,
     foreign_mapping => never_executed,
     foreign_channels => never_executed,

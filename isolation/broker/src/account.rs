@@ -9,7 +9,7 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::Kind;
 use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
-use verdict::{Effect, Memory, Op, Refusal, Schedule};
+use verdict::{Effect, Memory, Op, Refusal, Schedule, page_size};
 
 use crate::journal::Change;
 use crate::state::{self, Numbering, SetAside, State};
@@ -265,6 +265,26 @@ impl Account {
         }
     }
 
+    /// The client and handle of memory of which the driver has taken more than was set aside, and more than the quota has room for.
+    #[must_use]
+    pub fn outgrown(
+        &self,
+        state: &State,
+        effect: &Effect,
+        segments: &[Segment],
+    ) -> Option<(u32, u32)> {
+        let Effect::Memory(memory) = effect else {
+            return None;
+        };
+        let taken = taken_bytes(memory, segments);
+        let more = taken.checked_sub(memory.reserve_bytes)?;
+        let parent = ObjectHandle(memory.parent);
+        let card = state.ledger.card_of(ClientHandle(memory.client), parent)?;
+        let (segment, at) = memory.handle_at;
+        let handle = u32_at(&segments.get(usize::from(segment))?.bytes, at)?;
+        (more > state.ledger.available(card)).then_some((memory.client, handle))
+    }
+
     /// Books a call that the driver has executed with success.
     pub fn book(
         &self,
@@ -324,11 +344,7 @@ impl Account {
                 });
             }
             (Effect::Memory(memory), SetAside::Object(reservation, _)) => {
-                let (segment, at) = memory.size_at;
-                let actual = segments
-                    .get(usize::from(segment))
-                    .and_then(|segment| u64_at(&segment.bytes, at))
-                    .map_or(Actual::AsReserved, Actual::Bytes);
+                let actual = Actual::Bytes(taken_bytes(memory, segments));
                 let handle = word(memory.handle_at.0, memory.handle_at.1);
                 let place = place(change, memory.client, memory.parent, handle);
                 let applied = change.record(Operation::AddObject {
@@ -343,9 +359,9 @@ impl Account {
                 if let Applied::Recorded(recorded) = applied
                     && let Some(over_bytes) = recorded.over_quota_bytes
                 {
-                    tracing::warn!(
+                    tracing::error!(
                         over_bytes,
-                        "the driver rounded an allocation beyond the quota"
+                        "the driver took more than the quota for an allocation, and did not free it"
                     );
                 }
             }
@@ -536,6 +552,16 @@ impl Account {
     }
 }
 
+/// What the driver has taken for an allocation: what it writes back, in whole pages of its allocator, and no less than is known.
+fn taken_bytes(memory: &Memory, segments: &[Segment]) -> u64 {
+    let (segment, at) = memory.size_at;
+    segments
+        .get(usize::from(segment))
+        .and_then(|segment| u64_at(&segment.bytes, at))
+        .map_or(memory.reserve_bytes, page_size::taken)
+        .max(memory.least_bytes)
+}
+
 fn is_foreign(state: &State, client: u32) -> bool {
     state.ledger.owner_file(ClientHandle(client)).is_none()
 }
@@ -608,6 +634,9 @@ pub enum Why {
     /// A channel of the compute engine whose timeslice nobody could set.
     #[error("a compute channel without a channel group, where a share is held")]
     NoGroup,
+    /// The driver took more than was reserved, and more than the quota has room for.
+    #[error("the driver took more than the quota for it, and has freed it again")]
+    Outgrown,
     /// A mapping is no ioctl.
     #[error("managed memory is mapped, not allocated")]
     NotAnIoctl,

@@ -14,8 +14,9 @@
 use std::os::fd::AsFd;
 
 use driver::{Binding, Call, Caller, FileKind, FileRef, Segment, Ticket};
-use nvabi::bytes::{put, put_u32};
+use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::layout::nvos00;
+use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 
 use crate::container::Container;
@@ -64,7 +65,37 @@ fn clients_of(container: &Container, file: &OpenFile) -> Vec<(u32, i32)> {
         .collect()
 }
 
-fn call(container: &Container, file: &OpenFile, process: i32, (cmd, arg): (u32, Vec<u8>)) {
+/// Has the driver free one object of a client that was made by a control file, and says whether it is gone: a successor may ask for
+/// what its predecessor has freed.
+pub(crate) fn free_object(
+    container: &Container,
+    file: &OpenFile,
+    caller: Caller,
+    (client, object): (u32, u32),
+) -> bool {
+    let row = escape::NV_ESC_RM_FREE;
+    let mut arg = zeroed(row.size.of(container.release));
+    put_u32(&mut arg, nvos00::H_ROOT, client);
+    put_u32(&mut arg, nvos00::H_OLD, object);
+    let answer = execute(container, file, caller, (row.cmd(container.release), arg));
+    let status = answer.and_then(|arg| u32_at(&arg, nvos00::STATUS));
+    matches!(status, Some(NV_OK | NV_ERR_OBJECT_NOT_FOUND))
+}
+
+fn call(container: &Container, file: &OpenFile, process: i32, named: (u32, Vec<u8>)) {
+    let caller = Caller {
+        tgid: process,
+        tid: process,
+    };
+    let _answered = execute(container, file, caller, named);
+}
+
+fn execute(
+    container: &Container,
+    file: &OpenFile,
+    caller: Caller,
+    (cmd, arg): (u32, Vec<u8>),
+) -> Option<Vec<u8>> {
     let mut call = Call {
         cmd,
         segments: vec![Segment {
@@ -79,14 +110,15 @@ fn call(container: &Container, file: &OpenFile, process: i32, (cmd, arg): (u32, 
         kind: file.kind,
         fd: file.fd.as_fd(),
     };
-    let caller = Caller {
-        tgid: process,
-        tid: process,
-    };
     let done = container
         .driver
         .execute(target, caller, Ticket::UNREMEMBERED, &mut call);
-    if let Err(error) = done {
-        tracing::warn!(cmd, %error, "what a closed file held was not freed");
+    match done {
+        Ok(done) if done.ret >= 0 => call.segments.into_iter().next().map(|first| first.bytes),
+        Ok(_refused) => None,
+        Err(error) => {
+            tracing::warn!(cmd, %error, "what a file held was not freed");
+            None
+        }
     }
 }

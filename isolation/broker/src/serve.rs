@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
-use nvabi::status::NV_OK;
+use nvabi::status::{NV_ERR_NO_MEMORY, NV_OK};
 use nvabi::{Release, escape, uvm};
 use sys::seccomp::{Listener, Notification};
 use verdict::blocks::Descriptor;
@@ -33,6 +33,7 @@ use crate::files::{InUse, Lookup, OpenFile};
 use crate::journal::Change;
 use crate::managed::{self, Occasion};
 use crate::order::InOrder;
+use crate::parting;
 use crate::reaper::Reaper;
 use crate::replay::{Books, CallKey, Turn};
 use crate::share::tenant::{self, Course};
@@ -662,8 +663,20 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         .status_at(container.release)
         .and_then(|at| u32_at(&answer.after.first()?.bytes, at))
         .unwrap_or_default();
-    let succeeded = answer.ret >= 0 && status == 0;
+    let mut succeeded = answer.ret >= 0 && status == 0;
     let mut change = container.journal.change();
+    // Looked at under the lock that it is booked under: two that fit one by one may not fit together.
+    if succeeded && let Some(object) = account.outgrown(&change, effect, &answer.after) {
+        drop(change);
+        // What cannot be freed stays, and is booked.
+        if parting::free_object(container, file, caller, object) {
+            let refusal = op.refuse(NV_ERR_NO_MEMORY, container.release);
+            note(container, op, refusal, &Why::Outgrown);
+            answer = Done::refused(refusal, &before);
+            succeeded = false;
+        }
+        change = container.journal.change();
+    }
     let set_aside = change
         .open_in(ticket.lane)
         .map_or(SetAside::Nothing, |open| open.begun.set_aside.clone());

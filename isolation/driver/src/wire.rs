@@ -144,6 +144,8 @@ pub struct CardAccount {
     pub used_bytes: u64,
     /// The highest that `used_bytes` has been.
     pub peak_bytes: u64,
+    /// By session, the most bytes that it ever held at once: what no look from time to time can miss.
+    pub session_peaks: Vec<(String, u64)>,
     /// Bytes by session; a session that holds nothing is absent.
     pub sessions: Vec<(String, u64)>,
     /// When the times below were read, ns of CLOCK_MONOTONIC.

@@ -96,6 +96,8 @@ pub mod nvos32 {
     pub const ALLOC_ATTR: usize = 56;
     /// ALLOC_SIZE: `size`, bytes, in and out
     pub const ALLOC_SIZE: usize = 88;
+    /// ALLOC_SIZE: `alignment`, bytes
+    pub const ALLOC_ALIGNMENT: usize = 96;
     /// ALLOC_SIZE: `attr2`
     pub const ALLOC_ATTR2: usize = 144;
     /// FREE: `hMemory`
@@ -236,10 +238,30 @@ pub mod memory_params {
     pub const LIMIT: usize = 88;
     /// `NVOS32_ALLOC_FLAGS_VIRTUAL`: address space, not memory
     pub const FLAG_VIRTUAL: u32 = 0x0008_0000;
-    /// `attr` bits 24:23, page size: value 3 is huge
+    /// `NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`: the caller chooses the address
+    pub const FLAG_FIXED_ADDRESS: u32 = 0x10;
+    /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT`: `alignment` counts
+    pub const FLAG_ALIGNMENT_HINT: u32 = 0x80;
+    /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_FORCE`: `alignment` counts, and the call fails without it
+    pub const FLAG_ALIGNMENT_FORCE: u32 = 0x100;
+    /// `attr` bits 13:12, compression: 0 is none
+    pub const ATTR_COMPRESSION_MASK: u32 = 3 << 12;
+    /// `attr` bits 24:23, page size: value 1 is 4 KiB
+    pub const ATTR_PAGE_SIZE_4K: u32 = 1 << 23;
+    /// `attr` bits 24:23: value 2 is big, 64 KiB
+    pub const ATTR_PAGE_SIZE_BIG: u32 = 2 << 23;
+    /// `attr` bits 24:23: value 3 is huge, of the size that `attr2` says
     pub const ATTR_PAGE_SIZE_HUGE: u32 = 3 << 23;
-    /// Bits of [`ATTR_PAGE_SIZE_HUGE`].
+    /// Bits of the page size.
     pub const ATTR_PAGE_SIZE_MASK: u32 = 3 << 23;
+    /// `attr2` bits 21:20, size of huge pages: values 0 and 1 are 2 MiB
+    pub const ATTR2_HUGE_2M: u32 = 1 << 20;
+    /// `attr2` bits 21:20: value 2 is 512 MiB
+    pub const ATTR2_HUGE_512M: u32 = 2 << 20;
+    /// `attr2` bits 21:20: value 3 is 256 GiB, since 570
+    pub const ATTR2_HUGE_256G: u32 = 3 << 20;
+    /// Bits of the size of huge pages.
+    pub const ATTR2_HUGE_MASK: u32 = 3 << 20;
 }
 
 /// `NV0080_ALLOC_PARAMETERS`: a device.

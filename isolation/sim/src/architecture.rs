@@ -83,6 +83,12 @@ impl Architecture {
         }
     }
 
+    /// Whether it has pages of 256 GiB: of the simulated ones none, of Blackwell only GB100 and its like.
+    #[expect(clippy::unused_self, reason = "reads as a fact of the architecture")]
+    pub(crate) fn has_256g_pages(self) -> bool {
+        false
+    }
+
     pub(crate) fn qmd(self) -> QmdVersion {
         match self {
             Self::Ga10x | Self::Ada => QmdVersion::V3,

@@ -40,6 +40,8 @@ struct State {
     peak_bytes: u64,
     /// By session and process.
     holders: BTreeMap<(Arc<str>, i32), Holder>,
+    /// By session: what it holds, and the most that it ever held.
+    sessions: BTreeMap<Arc<str>, Held>,
     /// Next made-up physical address.
     next_offset: u64,
     /// Allocations that are still to fail.
@@ -51,6 +53,12 @@ struct Holder {
     bytes: u64,
     /// Charges, also those of no bytes.
     charges: u64,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: u64,
+    peak_bytes: u64,
 }
 
 /// A process that holds something on a card.
@@ -136,6 +144,11 @@ impl SimCard {
             memory_bytes: self.profile.memory_bytes,
             used_bytes: state.used_bytes,
             peak_bytes: state.peak_bytes,
+            session_peaks: state
+                .sessions
+                .iter()
+                .map(|(name, held)| (name.to_string(), held.peak_bytes))
+                .collect(),
             sessions: sessions
                 .into_iter()
                 .map(|(name, bytes)| (name.to_owned(), bytes))
@@ -207,6 +220,9 @@ impl SimCard {
             .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
         state.used_bytes = used;
         state.peak_bytes = state.peak_bytes.max(used);
+        let held = state.sessions.entry(session.clone()).or_default();
+        held.bytes += bytes;
+        held.peak_bytes = held.peak_bytes.max(held.bytes);
         let offset = state.next_offset;
         state.next_offset = offset.wrapping_add(bytes);
         let holder = state.holders.entry((session.clone(), pid)).or_default();
@@ -219,6 +235,19 @@ impl SimCard {
             bytes,
             offset: offset % self.profile.memory_bytes,
         })
+    }
+
+    /// A session is over: nobody asks for its peak any more.
+    pub(crate) fn forget(&self, session: &str) {
+        self.engine.forget(session);
+        let mut state = locked(&self.state);
+        if state
+            .sessions
+            .get(session)
+            .is_some_and(|held| held.bytes == 0)
+        {
+            state.sessions.remove(session);
+        }
     }
 
     /// `NV_ERR_GPU_IS_LOST` where that fault is injected.
@@ -280,6 +309,9 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let mut state = locked(&self.card.state);
         state.used_bytes -= self.bytes;
+        if let Some(held) = state.sessions.get_mut(&self.session) {
+            held.bytes -= self.bytes;
+        }
         let key = (self.session.clone(), self.pid);
         if let Some(holder) = state.holders.get_mut(&key) {
             holder.bytes -= self.bytes;

@@ -4,7 +4,7 @@ mod control;
 mod schedule;
 mod uvm;
 
-use nvabi::bytes::{u32_at, u64_at};
+use nvabi::bytes::u32_at;
 use nvabi::class::{self, Class, Kind};
 use nvabi::layout::{
     debugger_params, device_params, event_params, memory_params, nvos00, nvos02, nvos21, nvos32,
@@ -14,6 +14,7 @@ use nvabi::{Release, escape, status};
 
 use crate::blocks::Descriptor;
 use crate::exports::{Export, Import};
+use crate::page_size::Asked;
 use crate::{EFAULT, EINVAL, Op, Policy, Refusal, share};
 
 /// What becomes of a call.
@@ -187,6 +188,8 @@ pub struct Memory {
     pub class: u32,
     /// The most that the driver may round the request up to, bytes.
     pub reserve_bytes: u64,
+    /// What it is charged at least, whatever the driver writes back, bytes.
+    pub least_bytes: u64,
     /// Segment and offset of the size that the driver writes back, bytes.
     pub size_at: (u8, usize),
     /// Segment and offset of the new object's handle.
@@ -321,12 +324,15 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         Kind::Vidmem => {
             let params =
                 params.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;
-            let size = u64_at(params, memory_params::SIZE).ok_or(Refusal::Errno(EFAULT))?;
+            let takes = Asked::of_params(params)
+                .ok_or(Refusal::Errno(EFAULT))?
+                .takes(release);
             Ok(Effect::Memory(Memory {
                 client,
                 parent,
                 class: class.number,
-                reserve_bytes: rounded(size, word(params, memory_params::ATTR)?),
+                reserve_bytes: takes.most_bytes,
+                least_bytes: takes.least_bytes,
                 size_at: (1, memory_params::SIZE),
                 handle_at: (0, nvos21::H_NEW),
             }))
@@ -367,18 +373,6 @@ fn names_another_client(class: &Class, own: u32, params: &[u8]) -> bool {
         .any(|client| client != 0 && client != own)
 }
 
-/// The most that RM rounds a request up to (mem_mgr/video_mem.c): PMA's granularity of 64 KiB, or huge pages of 2 MiB.
-fn rounded(bytes: u64, attr: u32) -> u64 {
-    const SMALL: u64 = 64 << 10;
-    const HUGE: u64 = 2 << 20;
-    let huge = bytes >= HUGE
-        || attr & memory_params::ATTR_PAGE_SIZE_MASK == memory_params::ATTR_PAGE_SIZE_HUGE;
-    bytes
-        .max(1)
-        .checked_next_multiple_of(if huge { HUGE } else { SMALL })
-        .unwrap_or(u64::MAX)
-}
-
 fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
     /// `attr` bits 26:25: 1 is system memory behind PCI
     const LOCATION_MASK: u32 = 3 << 25;
@@ -403,12 +397,15 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                     device_instance: None,
                 });
             }
-            let size = u64_at(arg, nvos32::ALLOC_SIZE).ok_or(Refusal::Errno(EFAULT))?;
+            let takes = Asked::of_heap(arg)
+                .ok_or(Refusal::Errno(EFAULT))?
+                .takes(release);
             Ok(Effect::Memory(Memory {
                 client,
                 parent,
                 class: class::NV01_MEMORY_LOCAL_USER,
-                reserve_bytes: rounded(size, attr),
+                reserve_bytes: takes.most_bytes,
+                least_bytes: takes.least_bytes,
                 size_at: (0, nvos32::ALLOC_SIZE),
                 handle_at: (0, nvos32::ALLOC_H_MEMORY),
             }))

@@ -21,6 +21,7 @@ pub mod exports;
 pub mod filter;
 pub mod managed;
 pub mod op;
+pub mod page_size;
 pub mod paths;
 pub mod policy;
 pub mod schedule;

@@ -5,6 +5,7 @@ mod descriptors;
 mod floods;
 mod foreign;
 mod memory;
+mod pages;
 mod processes;
 mod races;
 mod signals;
@@ -35,6 +36,7 @@ attacks! {
         bad_pointers;
     memory: reference_then_free map_then_free export_then_free channel_groups va_spaces managed_memory heap_and_old_calls
         privileged_classes absurd_sizes;
+    pages: huge_pages;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
     signals: restarting_signals interrupting_signals profiling_signals;
     confinement: own_listener own_filter user_namespace nested_namespaces changed_root disguises userfault_pages setuid_exec;

@@ -47,6 +47,8 @@ struct State {
     /// By client and channel group, microseconds.
     timeslices: HashMap<(u32, u32), u64>,
     seen: Vec<Seen>,
+    /// The most that all objects ever held at once.
+    peak_bytes: u64,
     next_handle: u32,
     next_client: u32,
     /// Calls with this number (and class, for allocations) wait.
@@ -66,6 +68,8 @@ pub(crate) struct Fake {
     pub(crate) leaked_bytes: AtomicU64,
     /// What it reports, all of it.
     pub(crate) incidents: Mutex<Vec<Incident>>,
+    /// Sizes are rounded up to this as well, whatever page was asked for: a rule that no verdict knows.
+    pub(crate) rounds_to_bytes: AtomicU64,
     /// Every call takes a time up to this many microseconds, ever another one.
     pub(crate) slow_micros: AtomicU64,
     /// Whether it plays an executor of a real driver.
@@ -103,6 +107,11 @@ impl Fake {
     /// Bytes that its objects hold.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.lock().objects.values().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The most that its objects ever held at once.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.lock().peak_bytes
     }
 
     pub(crate) fn client_count(&self) -> usize {
@@ -201,7 +210,8 @@ impl Fake {
             if class == rm::VIDMEM {
                 let params = &mut rest[0].bytes;
                 bytes = u64_at(params, memory_params::SIZE).unwrap();
-                bytes = bytes.max(1).next_multiple_of(GRANULE);
+                let page = page_of(params).max(self.rounds_to_bytes.load(Ordering::SeqCst));
+                bytes = bytes.max(1).next_multiple_of(page);
                 put_u64(params, memory_params::SIZE, bytes);
                 self.allocated.fetch_add(1, Ordering::SeqCst);
             } else if let Some(params) = rest.first_mut() {
@@ -211,6 +221,8 @@ impl Fake {
                 }
             }
             state.objects.insert((client, handle), (parent, bytes));
+            let held: u64 = state.objects.values().map(|(_, bytes)| bytes).sum();
+            state.peak_bytes = state.peak_bytes.max(held);
             handle
         };
         put_u32(&mut arg.bytes, nvos21::H_NEW, handle);
@@ -244,6 +256,20 @@ impl Fake {
             }
         }
         status::NV_OK
+    }
+}
+
+/// The page that both attributes ask for.
+fn page_of(params: &[u8]) -> u64 {
+    let attr = u32_at(params, memory_params::ATTR).unwrap();
+    let attr2 = u32_at(params, memory_params::ATTR2).unwrap();
+    match attr & memory_params::ATTR_PAGE_SIZE_MASK {
+        memory_params::ATTR_PAGE_SIZE_HUGE => match attr2 & memory_params::ATTR2_HUGE_MASK {
+            memory_params::ATTR2_HUGE_512M => 512 << 20,
+            memory_params::ATTR2_HUGE_256G => 256 << 30,
+            _ => 2 << 20,
+        },
+        _ => GRANULE,
     }
 }
 

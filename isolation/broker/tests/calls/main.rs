@@ -18,6 +18,7 @@ mod loss;
 mod managed;
 mod memory;
 mod neighbours;
+mod pages;
 mod quota;
 mod replace;
 mod rm;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let tests: Vec<Test> = [
         quota::TESTS,
+        pages::TESTS,
         files::TESTS,
         memory::TESTS,
         loss::TESTS,

@@ -11,7 +11,7 @@ use nvabi::status::{
 };
 
 use super::heap::{
-    ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, KIB64, PAGE_BYTES, card_memory, system_memory,
+    ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, Asked, KIB64, PAGE_BYTES, card_memory, system_memory,
 };
 use super::objects::{Client, Object, Resource, end_all, require_class};
 use super::{Context, Refusal, Segments, State, event};
@@ -263,22 +263,24 @@ impl New {
         params: &mut [u8],
     ) -> Result<Object, Refusal> {
         let word = |at| u32_at(params, at).ok_or(INVALID);
-        let (flags, attr, attr2) = (
-            word(memory_params::FLAGS)?,
-            word(memory_params::ATTR)?,
-            word(memory_params::ATTR2)?,
-        );
-        let size = u64_at(params, memory_params::SIZE).ok_or(INVALID)?;
-        if flags & memory_params::FLAG_VIRTUAL != 0 {
+        let wide = |at| u64_at(params, at).ok_or(INVALID);
+        let asked = Asked {
+            size: wide(memory_params::SIZE)?,
+            flags: word(memory_params::FLAGS)?,
+            attr: word(memory_params::ATTR)?,
+            attr2: word(memory_params::ATTR2)?,
+            alignment: wide(memory_params::ALIGNMENT)?,
+        };
+        if asked.flags & memory_params::FLAG_VIRTUAL != 0 {
             return Err(INVALID);
         }
         let memory = if self.kind == Kind::Vidmem {
-            if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+            if asked.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
                 return Err(INVALID);
             }
-            card_memory(client, context, &card, size, attr, attr2)?
+            card_memory(client, context, &card, &asked)?
         } else {
-            system_memory(size)?
+            system_memory(asked.size)?
         };
         let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
         put_u64(params, memory_params::SIZE, memory.bytes);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use driver::wire::Replaces;
+use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{self, NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR};
 use nvabi::layout::{memory_params, nvos02, nvos32};
 use nvabi::status::{
     NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS,
-    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED,
 };
 
 use super::objects::{Client, Object, Resource};
@@ -18,13 +19,13 @@ use crate::memory::{Backing, Memory};
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const MIB2: u64 = 2 << 20;
+const MIB512: u64 = 512 << 20;
+const GIB256: u64 = 256 << 30;
 /// More than any host has; a larger size is a mistake that must not reach the memfd.
 const MAX_SYSTEM_BYTES: u64 = 1 << 40;
 /// `attr` bits 26:25: where memory shall be.
 pub(super) const ATTR_LOCATION_MASK: u32 = 3 << 25;
 pub(super) const ATTR_LOCATION_PCI: u32 = 1 << 25;
-/// `attr2` bits 21:20: which huge page; all but 0 are 2 MiB and more.
-const ATTR2_PAGE_SIZE_HUGE_MASK: u32 = 3 << 20;
 /// Outputs of VID_HEAP_CONTROL's ALLOC_SIZE: the fields after `size` and `alignment` (nvos.h).
 const HEAP_OFFSET: usize = 104;
 const HEAP_LIMIT: usize = 112;
@@ -32,25 +33,79 @@ const HEAP_LIMIT: usize = 112;
 pub(super) const PAGE_BYTES: u64 = 4096;
 pub(super) const KIB64: u64 = 64 << 10;
 
-/// Framebuffer, rounded as RM's physical allocator does (video_mem.c): 2 MiB pages from that size on, else 64 KiB.
+/// What a request for card memory says of its pages and its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) size: u64,
+    pub(super) flags: u32,
+    pub(super) attr: u32,
+    pub(super) attr2: u32,
+    pub(super) alignment: u64,
+}
+
+impl Asked {
+    /// The page, as RM determines it (`memmgrDeterminePageSize`): `attr2` counts only beside huge pages, and what the card or the
+    /// release lacks is refused or, up to 550, taken for no wish.
+    fn page(&self, context: &Context<'_>, card: &SimCard) -> Result<u64, Refusal> {
+        let by_size = if self.size >= MIB2 { MIB2 } else { KIB64 };
+        match self.attr & memory_params::ATTR_PAGE_SIZE_MASK {
+            memory_params::ATTR_PAGE_SIZE_4K => Ok(PAGE_BYTES),
+            memory_params::ATTR_PAGE_SIZE_BIG => Ok(KIB64),
+            memory_params::ATTR_PAGE_SIZE_HUGE => {
+                match self.attr2 & memory_params::ATTR2_HUGE_MASK {
+                    memory_params::ATTR2_HUGE_512M => Ok(MIB512),
+                    memory_params::ATTR2_HUGE_256G if context.hardware.release < Release::R570 => {
+                        Ok(by_size)
+                    }
+                    memory_params::ATTR2_HUGE_256G
+                        if card.profile.architecture.has_256g_pages() =>
+                    {
+                        Ok(GIB256)
+                    }
+                    memory_params::ATTR2_HUGE_256G => Err(Refusal(NV_ERR_INVALID_STATE)),
+                    _two_mebibytes => Ok(MIB2),
+                }
+            }
+            _default => Ok(by_size),
+        }
+    }
+
+    /// The size that is written back, and what PMA takes: no less than 64 KiB pages, and at a chosen address whole alignments
+    /// (`_vidmemPmaAllocate`).
+    fn sizes(&self, page: u64) -> Option<(u64, u64)> {
+        let compressed = self.attr & memory_params::ATTR_COMPRESSION_MASK != 0;
+        let granule = if compressed {
+            page.max(KIB64 * 4)
+        } else {
+            page
+        };
+        let size = self.size.checked_next_multiple_of(granule)?;
+        let aligned = memory_params::FLAG_ALIGNMENT_HINT | memory_params::FLAG_ALIGNMENT_FORCE;
+        let alignment = Some(self.alignment)
+            .filter(|at| self.flags & aligned != 0 && *at > granule && at.is_multiple_of(granule))
+            .unwrap_or(granule);
+        let placed = if self.flags & memory_params::FLAG_FIXED_ADDRESS == 0 {
+            size
+        } else {
+            size.checked_next_multiple_of(alignment)?
+        };
+        Some((size, placed.checked_next_multiple_of(page.max(KIB64))?))
+    }
+}
+
+/// Framebuffer, in the pages that are asked for, rounded as RM's physical allocator does.
 pub(super) fn card_memory(
     client: &Client,
     context: &Context<'_>,
     card: &Arc<SimCard>,
-    size: u64,
-    attr: u32,
-    attr2: u32,
+    asked: &Asked,
 ) -> Result<Arc<Memory>, Refusal> {
-    if size == 0 {
+    if asked.size == 0 {
         return Err(INVALID);
     }
-    let huge = size >= MIB2
-        || attr & memory_params::ATTR_PAGE_SIZE_MASK == memory_params::ATTR_PAGE_SIZE_HUGE
-        || attr2 & ATTR2_PAGE_SIZE_HUGE_MASK != 0;
-    let bytes = size
-        .checked_next_multiple_of(if huge { MIB2 } else { KIB64 })
-        .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
-    let charge = card.charge(context.session, client.pid, bytes)?;
+    let page = asked.page(context, card)?;
+    let (bytes, taken) = asked.sizes(page).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let charge = card.charge(context.session, client.pid, taken)?;
     Ok(Arc::new(Memory {
         bytes,
         backing: Arc::new(Backing::own(bytes)),
@@ -154,13 +209,18 @@ pub(super) fn vid_heap_control(
     let (root, parent) = (word(nvos32::H_ROOT)?, word(nvos32::H_PARENT)?);
     match word(nvos32::FUNCTION)? {
         nvos32::FUNCTION_ALLOC_SIZE => {
-            let (wanted, flags, attr, attr2) = (
-                word(nvos32::ALLOC_H_MEMORY)?,
-                word(nvos32::ALLOC_FLAGS)?,
-                word(nvos32::ALLOC_ATTR)?,
-                word(nvos32::ALLOC_ATTR2)?,
-            );
-            let size = u64_at(arg, nvos32::ALLOC_SIZE).ok_or(INVALID)?;
+            let wanted = word(nvos32::ALLOC_H_MEMORY)?;
+            let wide = |at| u64_at(arg, at).ok_or(INVALID);
+            let asked = Asked {
+                size: wide(nvos32::ALLOC_SIZE)?,
+                flags: word(nvos32::ALLOC_FLAGS)?,
+                attr: word(nvos32::ALLOC_ATTR)?,
+                attr2: word(nvos32::ALLOC_ATTR2)?,
+                alignment: wide(nvos32::ALLOC_ALIGNMENT)?,
+            };
+            let Asked {
+                size, flags, attr, ..
+            } = asked;
             let client = state.client(context, root)?;
             client.check_handle(wanted)?;
             let (_handle, device) = client.device_of(parent)?;
@@ -185,7 +245,7 @@ pub(super) fn vid_heap_control(
                 } else {
                     (
                         class::NV01_MEMORY_LOCAL_USER,
-                        card_memory(client, context, &card, size, attr, attr2)?,
+                        card_memory(client, context, &card, &asked)?,
                     )
                 };
                 let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);

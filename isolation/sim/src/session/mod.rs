@@ -226,7 +226,7 @@ impl Session {
         drop(state);
         self.runner.stop();
         for card in &self.hardware.cards {
-            card.engine.forget(&self.name);
+            card.forget(&self.name);
         }
     }
 

@@ -1,0 +1,136 @@
+//! Pages larger than what is asked for, from many threads at once, at the brink of the slice.
+
+use anyhow::Result;
+use nvabi::layout::{memory_params as params, nvos32, nvos64};
+use nvabi::{bytes, class};
+use serde_json::{Value, json};
+
+use crate::Stage;
+use crate::seat::{
+    ALLOC, Answer, Interrupted, New, Seat, allocated, done, memory_block, new_handle,
+};
+use crate::tally::Tally;
+
+const THREADS: usize = 6;
+const ROUNDS: usize = 60;
+const MIB: u64 = 1 << 20;
+/// `attr`: scattered pages, and huge ones.
+const SCATTERED: u32 = 3 << 27;
+const HUGE: u32 = SCATTERED | params::ATTR_PAGE_SIZE_HUGE;
+const CHOSEN: u32 = params::FLAG_FIXED_ADDRESS | params::FLAG_ALIGNMENT_FORCE;
+/// VID_HEAP_CONTROL.
+const HEAP: u64 = 0xc0b8_464a;
+
+/// One byte, in pages of another size each.
+#[derive(Clone, Copy)]
+struct Wish {
+    attr: u32,
+    attr2: u32,
+    flags: u32,
+    alignment: u64,
+}
+
+const WISHES: [Wish; 8] = [
+    wish(HUGE, params::ATTR2_HUGE_2M),
+    wish(HUGE, params::ATTR2_HUGE_512M),
+    wish(HUGE, params::ATTR2_HUGE_256G),
+    wish(SCATTERED, params::ATTR2_HUGE_512M),
+    wish(HUGE, 0),
+    wish(SCATTERED | params::ATTR_PAGE_SIZE_4K, 0),
+    Wish {
+        flags: CHOSEN,
+        alignment: 256 * MIB,
+        ..wish(SCATTERED, 0)
+    },
+    Wish {
+        flags: params::FLAG_FIXED_ADDRESS | params::FLAG_ALIGNMENT_HINT,
+        alignment: 128 * MIB,
+        ..wish(HUGE, params::ATTR2_HUGE_2M)
+    },
+];
+
+const fn wish(attr: u32, attr2: u32) -> Wish {
+    Wish {
+        attr,
+        attr2,
+        flags: 0,
+        alignment: 0,
+    }
+}
+
+fn by_class(seat: &mut Seat, wish: Wish) -> Answer {
+    let mut block = memory_block(1);
+    bytes::put_u32(&mut block, params::FLAGS, wish.flags);
+    bytes::put_u32(&mut block, params::ATTR, wish.attr);
+    bytes::put_u32(&mut block, params::ATTR2, wish.attr2);
+    bytes::put_u64(&mut block, params::ALIGNMENT, wish.alignment);
+    let new = New {
+        client: seat.client,
+        parent: seat.device,
+        handle: new_handle(),
+        class: class::NV01_MEMORY_LOCAL_USER,
+    };
+    let argument = seat.allocation(new, &block);
+    let number = seat.number;
+    let answer = seat.spell(number, u64::from(ALLOC), &argument, Interrupted::Again);
+    allocated(answer, nvos64::STATUS)
+}
+
+fn by_heap(seat: &mut Seat, wish: Wish) -> Answer {
+    let handle = new_handle();
+    let mut argument = vec![0; 184];
+    bytes::put_u32(&mut argument, nvos32::H_ROOT, seat.client);
+    bytes::put_u32(&mut argument, nvos32::H_PARENT, seat.device);
+    bytes::put_u32(&mut argument, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
+    bytes::put_u32(&mut argument, nvos32::ALLOC_H_MEMORY, handle);
+    bytes::put_u64(&mut argument, nvos32::ALLOC_SIZE, 1);
+    bytes::put_u32(&mut argument, nvos32::ALLOC_FLAGS, wish.flags);
+    bytes::put_u32(&mut argument, nvos32::ALLOC_ATTR, wish.attr);
+    bytes::put_u32(&mut argument, nvos32::ALLOC_ATTR2, wish.attr2);
+    bytes::put_u64(&mut argument, nvos32::ALLOC_ALIGNMENT, wish.alignment);
+    let number = seat.number;
+    let answer = seat.spell(number, HEAP, &argument, Interrupted::Again);
+    done(answer, nvos32::STATUS, handle)
+}
+
+/// Many threads, each with a client of its own, ask for one byte in every size of page and give some of it back, so that the slice is at its
+/// brink all the time.
+pub(super) fn huge_pages(stage: &mut Stage) -> Result<Value> {
+    let threads: Vec<_> = (0..THREADS)
+        .map(|number| {
+            std::thread::spawn(move || -> Result<(Seat, Tally)> {
+                let mut seat = Seat::take()?;
+                let mut tally = Tally::default();
+                let mut held = Vec::new();
+                for round in 0..ROUNDS {
+                    let wish = WISHES[(round + number) % WISHES.len()];
+                    let answer = match round % 2 {
+                        0 => by_class(&mut seat, wish),
+                        _ => by_heap(&mut seat, wish),
+                    };
+                    tally.count(answer, 1);
+                    if let Answer::Done(handle) = answer {
+                        held.push(handle);
+                    }
+                    if round % 3 == 2
+                        && let Some(handle) = held.pop()
+                    {
+                        let freed = seat.free(handle);
+                        anyhow::ensure!(freed.is_done(), "freeing: {}", freed.text());
+                        tally.bytes -= 1;
+                    }
+                }
+                Ok((seat, tally))
+            })
+        })
+        .collect();
+    let mut sum = Tally::default();
+    for thread in threads {
+        let (seat, tally) = thread
+            .join()
+            .map_err(|_panic| anyhow::anyhow!("a thread panicked"))??;
+        sum.add(&tally);
+        stage.keep(seat);
+    }
+    Ok(json!({"tally": sum.json()}))
+}

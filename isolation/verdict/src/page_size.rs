@@ -1,0 +1,263 @@
+//! How much of a card an allocation of memory can take, by the pages that it asks for.
+//!
+//! RM rounds a request up to whole pages, and the caller chooses their size by two fields: `attr` says 4 KiB, big or huge, and
+//! `attr2` says which huge one. A request of one byte may so take 512 MiB or 256 GiB. Which page sizes a card has depends on its architecture,
+//! which a verdict does not know: what a card does not have, the driver refuses, so the largest is assumed.
+//!
+//! Sources, at 535.261.03 to 595.45.04: `dmaNvos32ToPageSizeAttr` (mem_mgr/mem.c), `memmgrDeterminePageSize` (gpu/mem_mgr/mem_mgr.c),
+//! `memmgrAllocDetermineAlignment_GM107` (gpu/mem_mgr/arch/maxwell/mem_mgr_gm107.c), `_vidmemPmaAllocate` (mem_mgr/video_mem.c).
+
+use nvabi::Release;
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::layout::memory_params as params;
+use nvabi::layout::nvos32;
+
+/// What PMA hands out at least, and RM's big page.
+pub const BIG_PAGE: u64 = 64 << 10;
+/// The page that every request of this size and more gets, unless it asks for another.
+pub const HUGE_PAGE: u64 = 2 << 20;
+/// Since Ampere.
+pub const PAGE_512M: u64 = 512 << 20;
+/// Since Blackwell, and since 570.
+pub const PAGE_256G: u64 = 256 << 30;
+/// The largest page of compression that the sources name (`memmgrAllocDetermineAlignment_GA100`).
+const COMPRESSION_PAGE: u64 = 256 << 10;
+
+/// The fields of a request that decide how much memory it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// `size`, bytes
+    pub size_bytes: u64,
+    /// `flags`
+    pub flags: u32,
+    /// `attr`
+    pub attr: u32,
+    /// `attr2`
+    pub attr2: u32,
+    /// `alignment`, bytes
+    pub alignment_bytes: u64,
+}
+
+/// What a request takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Takes {
+    /// The most.
+    pub most_bytes: u64,
+    /// The least, whatever size the driver writes back.
+    pub least_bytes: u64,
+}
+
+impl Asked {
+    /// Of `NV_MEMORY_ALLOCATION_PARAMS`; `None` where the block is too short.
+    #[must_use]
+    pub fn of_params(block: &[u8]) -> Option<Self> {
+        Some(Self {
+            size_bytes: u64_at(block, params::SIZE)?,
+            flags: u32_at(block, params::FLAGS)?,
+            attr: u32_at(block, params::ATTR)?,
+            attr2: u32_at(block, params::ATTR2)?,
+            alignment_bytes: u64_at(block, params::ALIGNMENT)?,
+        })
+    }
+
+    /// Of `NVOS32_PARAMETERS` with the function ALLOC_SIZE; `None` where the struct is too short.
+    #[must_use]
+    pub fn of_heap(block: &[u8]) -> Option<Self> {
+        Some(Self {
+            size_bytes: u64_at(block, nvos32::ALLOC_SIZE)?,
+            flags: u32_at(block, nvos32::ALLOC_FLAGS)?,
+            attr: u32_at(block, nvos32::ALLOC_ATTR)?,
+            attr2: u32_at(block, nvos32::ALLOC_ATTR2)?,
+            alignment_bytes: u64_at(block, nvos32::ALLOC_ALIGNMENT)?,
+        })
+    }
+
+    /// What it takes of a card.
+    #[must_use]
+    pub fn takes(&self, release: Release) -> Takes {
+        let page = self.largest_page(release);
+        let size = whole(self.size_bytes, page);
+        // PMA aligns the end of a chosen place as well, and the size that is written back does not have that.
+        if self.flags & params::FLAG_FIXED_ADDRESS != 0 {
+            let aligned = params::FLAG_ALIGNMENT_HINT | params::FLAG_ALIGNMENT_FORCE;
+            let more = match self.flags & aligned {
+                0 => page,
+                _ => self.alignment_bytes.max(page),
+            };
+            let bytes = whole(size.saturating_add(more), page);
+            return Takes {
+                most_bytes: bytes,
+                least_bytes: bytes,
+            };
+        }
+        Takes {
+            most_bytes: size,
+            least_bytes: 0,
+        }
+    }
+
+    /// The largest page that the fields and the release allow. `attr2` counts whatever `attr` says: a driver that reads it without
+    /// looking at `attr` is believed as well.
+    fn largest_page(&self, release: Release) -> u64 {
+        let huge = match self.attr2 & params::ATTR2_HUGE_MASK {
+            params::ATTR2_HUGE_256G if release >= Release::R570 => PAGE_256G,
+            // Up to 550 the value names nothing, and the page is that of the size.
+            params::ATTR2_HUGE_256G | params::ATTR2_HUGE_2M => HUGE_PAGE,
+            params::ATTR2_HUGE_512M => PAGE_512M,
+            _default => BIG_PAGE,
+        };
+        let asked = match self.attr & params::ATTR_PAGE_SIZE_MASK {
+            params::ATTR_PAGE_SIZE_HUGE => HUGE_PAGE,
+            _small_big_or_default => BIG_PAGE,
+        };
+        let by_size = match self.size_bytes {
+            0..HUGE_PAGE => BIG_PAGE,
+            _ => HUGE_PAGE,
+        };
+        let compressed = match self.attr & params::ATTR_COMPRESSION_MASK {
+            0 => BIG_PAGE,
+            _ => COMPRESSION_PAGE,
+        };
+        // Each is a power of two, so whole pages of the largest are whole pages of all.
+        huge.max(asked).max(by_size).max(compressed)
+    }
+}
+
+/// What memory of a written-back size takes: with pages of 4 KiB the driver writes less than PMA gives.
+#[must_use]
+pub fn taken(written_back_bytes: u64) -> u64 {
+    whole(written_back_bytes, BIG_PAGE)
+}
+
+fn whole(bytes: u64, page: u64) -> u64 {
+    bytes
+        .max(1)
+        .checked_next_multiple_of(page)
+        .unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KIB: u64 = 1 << 10;
+
+    fn asked(size_bytes: u64, attr: u32, attr2: u32) -> Asked {
+        Asked {
+            size_bytes,
+            flags: 0,
+            attr,
+            attr2,
+            alignment_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn one_byte_takes_a_whole_page_of_the_size_asked_for() {
+        let huge = params::ATTR_PAGE_SIZE_HUGE;
+        for (attr, attr2, release, most) in [
+            (0, 0, Release::R570, BIG_PAGE),
+            (params::ATTR_PAGE_SIZE_4K, 0, Release::R570, BIG_PAGE),
+            (params::ATTR_PAGE_SIZE_BIG, 0, Release::R570, BIG_PAGE),
+            (huge, 0, Release::R570, HUGE_PAGE),
+            (huge, params::ATTR2_HUGE_2M, Release::R570, HUGE_PAGE),
+            (0, params::ATTR2_HUGE_2M, Release::R570, HUGE_PAGE),
+            (huge, params::ATTR2_HUGE_512M, Release::R535, PAGE_512M),
+            (0, params::ATTR2_HUGE_512M, Release::R595, PAGE_512M),
+            (huge, params::ATTR2_HUGE_256G, Release::R550, HUGE_PAGE),
+            (huge, params::ATTR2_HUGE_256G, Release::R570, PAGE_256G),
+            (1 << 12, 0, Release::R570, COMPRESSION_PAGE),
+        ] {
+            let takes = asked(1, attr, attr2).takes(release);
+            assert_eq!(
+                (takes.most_bytes, takes.least_bytes),
+                (most, 0),
+                "{attr:#x} {attr2:#x} {release:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_chosen_address_takes_its_alignment_too() {
+        let fixed = params::FLAG_FIXED_ADDRESS | params::FLAG_ALIGNMENT_FORCE;
+        let request = Asked {
+            flags: fixed,
+            alignment_bytes: 1 << 30,
+            ..asked(1, 0, 0)
+        };
+        let takes = request.takes(Release::R570);
+        assert!(takes.least_bytes >= 1 << 30);
+        assert_eq!(takes.most_bytes, takes.least_bytes);
+        // Without the flag the alignment moves the memory and does not lengthen it.
+        let moved = Asked {
+            flags: params::FLAG_ALIGNMENT_FORCE,
+            ..request
+        };
+        assert_eq!(moved.takes(Release::R570).most_bytes, BIG_PAGE);
+    }
+
+    #[test]
+    fn small_pages_are_charged_by_what_pma_gives() {
+        assert_eq!(taken(4 * KIB), BIG_PAGE);
+        assert_eq!(taken(BIG_PAGE), BIG_PAGE);
+        assert_eq!(taken(u64::MAX), u64::MAX);
+    }
+
+    /// The driver's own sum, on the card with the largest pages, written a second time and in its own order.
+    fn driver_takes(of: &Asked, release: Release) -> Option<u64> {
+        let up = |bytes: u128, page: u128| bytes.div_ceil(page) * page;
+        let (size, format) = (u128::from(of.size_bytes), of.attr >> 23 & 3);
+        let page: u128 = match (format, of.attr2 >> 20 & 3) {
+            (1, _) => 4 << 10,
+            (2, _) => 64 << 10,
+            (3, 0 | 1) => 2 << 20,
+            (3, 2) => 512 << 20,
+            (3, 3) if release >= Release::R570 => 256 << 30,
+            _ if size >= 2 << 20 => 2 << 20,
+            _ => 64 << 10,
+        };
+        let mut align = page;
+        if of.attr >> 12 & 3 != 0 {
+            align = align.max(256 << 10);
+        }
+        let size = up(size, align);
+        let aligned = of.flags & 0x180 != 0 && of.alignment_bytes > 0;
+        let asked = u128::from(of.alignment_bytes);
+        if aligned && asked > align && asked % align == 0 {
+            align = asked;
+        }
+        let pma_page = page.max(64 << 10);
+        let size = match of.flags & 0x10 {
+            0 => size,
+            _ if align.is_power_of_two() => up(size, align.max(pma_page)),
+            // A mask of no power of two: at most so much more.
+            _ => size + align,
+        };
+        u64::try_from(up(size, pma_page))
+            .ok()
+            .filter(|bytes| *bytes > 0)
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_takes_more_than_is_reserved(
+            size_bytes in prop_oneof![0..=4 * HUGE_PAGE, any::<u64>()],
+            attr: u32,
+            attr2: u32,
+            flags: u32,
+            alignment_bytes in prop_oneof![
+                any::<u64>(),
+                (0_u32..64).prop_map(|bit| 1 << bit),
+                (0_u64..1 << 40).prop_map(|kib| kib * 64 * KIB),
+            ],
+            release in prop::sample::select(Release::ALL.to_vec()),
+        ) {
+            let of = Asked { size_bytes, flags, attr, attr2, alignment_bytes };
+            if let Some(taken) = driver_takes(&of, release) {
+                let takes = of.takes(release);
+                prop_assert!(takes.most_bytes >= taken, "{of:?}: {taken} of {takes:?}");
+            }
+        }
+    }
+}
