@@ -552,14 +552,15 @@ impl Account {
     }
 }
 
-/// What the driver has taken for an allocation: what it writes back, in whole pages of its allocator, and no less than is known.
+/// What the driver has taken for an allocation, by what it writes back.
 fn taken_bytes(memory: &Memory, segments: &[Segment]) -> u64 {
     let (segment, at) = memory.size_at;
     segments
         .get(usize::from(segment))
         .and_then(|segment| u64_at(&segment.bytes, at))
-        .map_or(memory.reserve_bytes, page_size::taken)
-        .max(memory.least_bytes)
+        .map_or(memory.reserve_bytes, |bytes| {
+            page_size::taken(bytes, memory.end_alignment_bytes)
+        })
 }
 
 fn is_foreign(state: &State, client: u32) -> bool {

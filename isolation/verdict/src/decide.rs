@@ -188,8 +188,8 @@ pub struct Memory {
     pub class: u32,
     /// The most that the driver may round the request up to, bytes.
     pub reserve_bytes: u64,
-    /// What it is charged at least, whatever the driver writes back, bytes.
-    pub least_bytes: u64,
+    /// See [`crate::page_size::Takes::end_alignment_bytes`].
+    pub end_alignment_bytes: u64,
     /// Segment and offset of the size that the driver writes back, bytes.
     pub size_at: (u8, usize),
     /// Segment and offset of the new object's handle.
@@ -332,7 +332,7 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
                 parent,
                 class: class.number,
                 reserve_bytes: takes.most_bytes,
-                least_bytes: takes.least_bytes,
+                end_alignment_bytes: takes.end_alignment_bytes,
                 size_at: (1, memory_params::SIZE),
                 handle_at: (0, nvos21::H_NEW),
             }))
@@ -405,7 +405,7 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                 parent,
                 class: class::NV01_MEMORY_LOCAL_USER,
                 reserve_bytes: takes.most_bytes,
-                least_bytes: takes.least_bytes,
+                end_alignment_bytes: takes.end_alignment_bytes,
                 size_at: (0, nvos32::ALLOC_SIZE),
                 handle_at: (0, nvos32::ALLOC_H_MEMORY),
             }))

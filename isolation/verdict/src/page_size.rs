@@ -43,8 +43,8 @@ pub struct Asked {
 pub struct Takes {
     /// The most.
     pub most_bytes: u64,
-    /// The least, whatever size the driver writes back.
-    pub least_bytes: u64,
+    /// The end of the memory is aligned so, and the size that is written back is not: 1 where nothing is.
+    pub end_alignment_bytes: u64,
 }
 
 impl Asked {
@@ -76,23 +76,17 @@ impl Asked {
     #[must_use]
     pub fn takes(&self, release: Release) -> Takes {
         let page = self.largest_page(release);
+        let aligned = params::FLAG_ALIGNMENT_HINT | params::FLAG_ALIGNMENT_FORCE;
+        // PMA aligns the end of a chosen place as well.
+        let is_placed = self.flags & params::FLAG_FIXED_ADDRESS != 0 && self.flags & aligned != 0;
+        let end_alignment_bytes = match self.alignment_bytes {
+            more if is_placed && more > 0 => more,
+            _ => 1,
+        };
         let size = whole(self.size_bytes, page);
-        // PMA aligns the end of a chosen place as well, and the size that is written back does not have that.
-        if self.flags & params::FLAG_FIXED_ADDRESS != 0 {
-            let aligned = params::FLAG_ALIGNMENT_HINT | params::FLAG_ALIGNMENT_FORCE;
-            let more = match self.flags & aligned {
-                0 => page,
-                _ => self.alignment_bytes.max(page),
-            };
-            let bytes = whole(size.saturating_add(more), page);
-            return Takes {
-                most_bytes: bytes,
-                least_bytes: bytes,
-            };
-        }
         Takes {
-            most_bytes: size,
-            least_bytes: 0,
+            most_bytes: whole(ended(size, end_alignment_bytes), page),
+            end_alignment_bytes,
         }
     }
 
@@ -123,10 +117,20 @@ impl Asked {
     }
 }
 
-/// What memory of a written-back size takes: with pages of 4 KiB the driver writes less than PMA gives.
+/// What memory of a written-back size takes: with pages of 4 KiB the driver writes less than PMA gives, and so it does where the
+/// end is aligned ([`Takes::end_alignment_bytes`]).
 #[must_use]
-pub fn taken(written_back_bytes: u64) -> u64 {
-    whole(written_back_bytes, BIG_PAGE)
+pub fn taken(written_back_bytes: u64, end_alignment_bytes: u64) -> u64 {
+    whole(ended(written_back_bytes, end_alignment_bytes), BIG_PAGE)
+}
+
+/// With its end aligned. The driver's mask is one for powers of two; with any other number it adds less than that number.
+fn ended(bytes: u64, alignment: u64) -> u64 {
+    if alignment.is_power_of_two() {
+        whole(bytes, alignment)
+    } else {
+        bytes.saturating_add(alignment)
+    }
 }
 
 fn whole(bytes: u64, page: u64) -> u64 {
@@ -171,8 +175,8 @@ mod tests {
         ] {
             let takes = asked(1, attr, attr2).takes(release);
             assert_eq!(
-                (takes.most_bytes, takes.least_bytes),
-                (most, 0),
+                (takes.most_bytes, takes.end_alignment_bytes),
+                (most, 1),
                 "{attr:#x} {attr2:#x} {release:?}"
             );
         }
@@ -187,8 +191,8 @@ mod tests {
             ..asked(1, 0, 0)
         };
         let takes = request.takes(Release::R570);
-        assert!(takes.least_bytes >= 1 << 30);
-        assert_eq!(takes.most_bytes, takes.least_bytes);
+        assert_eq!(takes.most_bytes, 1 << 30);
+        assert_eq!(taken(BIG_PAGE, takes.end_alignment_bytes), 1 << 30);
         // Without the flag the alignment moves the memory and does not lengthen it.
         let moved = Asked {
             flags: params::FLAG_ALIGNMENT_FORCE,
@@ -199,9 +203,9 @@ mod tests {
 
     #[test]
     fn small_pages_are_charged_by_what_pma_gives() {
-        assert_eq!(taken(4 * KIB), BIG_PAGE);
-        assert_eq!(taken(BIG_PAGE), BIG_PAGE);
-        assert_eq!(taken(u64::MAX), u64::MAX);
+        assert_eq!(taken(4 * KIB, 1), BIG_PAGE);
+        assert_eq!(taken(BIG_PAGE, 1), BIG_PAGE);
+        assert_eq!(taken(u64::MAX, 3), u64::MAX);
     }
 
     /// The driver's own sum, on the card with the largest pages, written a second time and in its own order.

@@ -86,8 +86,10 @@ impl Asked {
             .unwrap_or(granule);
         let placed = if self.flags & memory_params::FLAG_FIXED_ADDRESS == 0 {
             size
-        } else {
+        } else if alignment.is_power_of_two() {
             size.checked_next_multiple_of(alignment)?
+        } else {
+            size.checked_add(alignment)?
         };
         Some((size, placed.checked_next_multiple_of(page.max(KIB64))?))
     }
