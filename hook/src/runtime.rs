@@ -103,11 +103,10 @@ impl Runtime {
                 self.take_this_place()
             }
             Subcommand::Restore { bundle } => {
-                // A spec that cannot be read is the runtime's to complain of.
-                if let Ok(spec) = vgpu::read_spec(&bundle_or_here(bundle)?) {
-                    let asks = Request::from_spec(&self.config, &spec)?.is_some();
-                    anyhow::ensure!(!asks, NO_CHECKPOINT);
-                }
+                // What this program cannot read, the runtime may.
+                let spec = vgpu::read_spec(&bundle_or_here(bundle)?)?;
+                let asks = Request::from_spec(&self.config, &spec)?.is_some();
+                anyhow::ensure!(!asks, NO_CHECKPOINT);
                 self.take_this_place()
             }
             Subcommand::Other => self.take_this_place(),

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sys::pidfd::PidFd;
 use vgpu::backend::Kind as Backend;
+use vgpu::strict_json::{self, Document};
 use vgpu::{Config, ContainerKey, DoorKind, Request};
 
 /// A spec is tens of KiB; one with a hundred times that many mounts is still below.
@@ -92,12 +93,14 @@ pub fn run(stage: Stage, input: &mut dyn Read, output: &mut dyn Write) -> anyhow
 }
 
 fn state(bytes: &[u8]) -> anyhow::Result<State> {
-    serde_json::from_slice(bytes).context("the standard input is no state of a container")
+    const WHAT: &str = "the standard input is no state of a container";
+    let state = strict_json::parse(Document::State, bytes).context(WHAT)?;
+    serde_json::from_value(state).context(WHAT)
 }
 
 fn precreate(config: &Config, bytes: &[u8], output: &mut dyn Write) -> anyhow::Result<()> {
-    let spec: Value =
-        serde_json::from_slice(bytes).context("the standard input is no container spec")?;
+    let spec = strict_json::parse(Document::Spec, bytes)
+        .context("the standard input is no container spec")?;
     let mut answer = |bytes: &[u8]| -> anyhow::Result<()> {
         output
             .write_all(bytes)

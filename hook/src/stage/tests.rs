@@ -99,3 +99,24 @@ fn only_stages_that_exist_are_taken() {
         );
     }
 }
+
+#[test]
+fn a_state_or_spec_that_the_runtime_reads_differently_is_refused() {
+    state(br#"{"ociVersion":"1.0.2","id":"c1","pid":7,"bundle":"/b","annotations":{"PID":"8"}}"#)
+        .unwrap();
+    for hostile in [
+        r#"{"id":"c1","pid":7,"pid":8,"bundle":"/b"}"#,
+        r#"{"id":"c1","pid":7,"PID":8,"bundle":"/b"}"#,
+        r#"{"id":"c1","pid":7,"bundle":"/b"}{}"#,
+    ] {
+        state(hostile.as_bytes()).expect_err(hostile);
+    }
+    let mut output = Vec::new();
+    for hostile in [
+        "{\"annotation\u{17f}\":{\"cgpu.io/memory\":\"4Gi\"}}",
+        r#"{"annotations":{},"annotations":{"cgpu.io/memory":"4Gi"}}"#,
+    ] {
+        precreate(&Config::default(), hostile.as_bytes(), &mut output).expect_err(hostile);
+        assert!(output.is_empty(), "nothing is handed back");
+    }
+}

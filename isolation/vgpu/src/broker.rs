@@ -23,7 +23,7 @@ use sys::pidfd::PidFd;
 use cards::ContainerKey;
 
 use crate::state::ContainerDir;
-use crate::{Config, Error};
+use crate::{Config, Error, trusted};
 
 /// What the broker writes when it can serve.
 const READY: &[u8] = b"ready\n";
@@ -55,9 +55,10 @@ struct Identity {
 /// The program that [`start`] would start.
 ///
 /// # Errors
-/// No configured path, and this program's own place is not known.
+/// The configured program is absent, or others can change it; without one, this program's own place is not known.
 pub fn program(config: &Config) -> Result<PathBuf, Error> {
     if let Some(path) = &config.broker.path {
+        trusted::program("broker", path)?;
         return Ok(path.clone());
     }
     let me = std::env::current_exe().map_err(Error::io("find", Path::new("/proc/self/exe")))?;

@@ -13,6 +13,7 @@ use cards::store::read_capped;
 use serde_json::Value;
 
 use crate::state::ContainerDir;
+use crate::strict_json::{self, Document};
 use crate::{Error, edit};
 
 /// A spec is tens of KiB; one with a hundred times that many mounts is still below.
@@ -33,7 +34,7 @@ impl Spec {
     pub(crate) fn read(bundle: &Path) -> Result<Self, Error> {
         let path = bundle.join("config.json");
         let bytes = read_capped("container spec", &path, SPEC_MAX_BYTES)?;
-        let value = parse(&path, &bytes)?;
+        let value = parse(Document::Spec, &path, &bytes)?;
         Ok(Self { path, bytes, value })
     }
 
@@ -84,12 +85,15 @@ pub(crate) fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) -> 
 
 /// The spec as the engine wrote it, if the container came with one.
 pub(crate) fn original(dir: &ContainerDir) -> Option<Value> {
-    read_json(&dir.file(ORIGINAL)).ok()
+    let path = dir.file(ORIGINAL);
+    let bytes = read_capped("container spec", &path, SPEC_MAX_BYTES).ok()?;
+    parse(Document::Spec, &path, &bytes).ok()
 }
 
-/// Reads a JSON file that an engine wrote, for example the process spec of an exec.
-pub(crate) fn read_json(path: &Path) -> Result<Value, Error> {
-    parse(path, &read_capped("process spec", path, SPEC_MAX_BYTES)?)
+/// Reads the process spec of an exec, as its engine wrote it.
+pub(crate) fn read_process(path: &Path) -> Result<Value, Error> {
+    let bytes = read_capped("process spec", path, SPEC_MAX_BYTES)?;
+    parse(Document::Process, path, &bytes)
 }
 
 /// Replaces a JSON file that an engine wrote.
@@ -101,8 +105,8 @@ pub(crate) fn write_json(path: &Path, value: &Value) -> Result<(), Error> {
     write_like(path, &bytes)
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Value, Error> {
-    serde_json::from_slice(bytes).map_err(|source| Error::SpecJson {
+fn parse(document: Document, path: &Path, bytes: &[u8]) -> Result<Value, Error> {
+    strict_json::parse(document, bytes).map_err(|source| Error::SpecJson {
         path: path.to_owned(),
         source,
     })

@@ -12,8 +12,8 @@ use serde::Deserialize;
 pub use self::compute::ComputeConfig;
 pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
 pub use self::isolation::{Allow, ConfiguredMode, IsolationConfig, OtherCards};
-use crate::Error;
 use crate::backend::Strength;
+use crate::{Error, trusted};
 
 /// Where the configuration is, unless `$CGPU_CONFIG` names another file.
 pub const DEFAULT_PATH: &str = "/etc/cgpu/cgpu.toml";
@@ -214,16 +214,26 @@ impl Config {
     /// Reads the file that `$CGPU_CONFIG` names, else [`DEFAULT_PATH`]; without the latter all defaults hold.
     ///
     /// # Errors
-    /// A named file that is absent; a file that is unreadable, oversized or wrong: the error names file, key and value.
+    /// A named file that is absent; a file that is unreadable, oversized, wrong, or that others can change: the error names file,
+    /// key and value.
     pub fn load() -> Result<Self, Error> {
         match std::env::var_os(PATH_VARIABLE) {
-            Some(path) => Self::from_file(Path::new(&path)),
-            None if Path::new(DEFAULT_PATH).exists() => Self::from_file(Path::new(DEFAULT_PATH)),
+            Some(path) => Self::from_trusted(Path::new(&path)),
+            None if Path::new(DEFAULT_PATH).exists() => Self::from_trusted(Path::new(DEFAULT_PATH)),
             None => Ok(Self::default()),
         }
     }
 
-    /// Reads one file.
+    /// Reads one file that decides over this host's containers.
+    ///
+    /// # Errors
+    /// As [`Config::load`]; others than root (or this user) can change it, or what is on the way to it.
+    pub(crate) fn from_trusted(path: &Path) -> Result<Self, Error> {
+        trusted::file("configuration", path)?;
+        Self::from_file(path)
+    }
+
+    /// Reads one file, whoever wrote it.
     ///
     /// # Errors
     /// As [`Config::load`].

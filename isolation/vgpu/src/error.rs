@@ -294,22 +294,26 @@ pub enum Error {
         /// Where it was looked for.
         searched: String,
     },
-    /// An OCI runtime that others can change.
-    #[error("runtime {} belongs to user {owner} with mode {mode:o}: it must be root's, executable, and writable by no other", path.display())]
-    UntrustedRunc {
-        /// The program.
+    /// A program or a configuration that others can change.
+    #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be root's, writable by no other, a plain file, and a program must be executable", path.display())]
+    UntrustedFile {
+        /// Which one.
+        what: &'static str,
+        /// The file.
         path: PathBuf,
         /// Its owner.
         owner: u32,
         /// Its mode.
         mode: u32,
     },
-    /// An OCI runtime in a folder that others can change.
-    #[error("runtime {} lies in {}, which belongs to user {owner} with mode {mode:o}: whoever can write there can replace it; it must be root's, and writable by no other", program.display(), folder.display())]
+    /// A program or a configuration behind a folder or a link that others can change.
+    #[error("the way to {what} {} leads through {}, which belongs to user {owner} with mode {mode:o}: whoever can write there can replace it; it must be root's, and writable by no other", file.display(), folder.display())]
     UntrustedFolder {
-        /// The program.
-        program: PathBuf,
-        /// The folder.
+        /// Which one.
+        what: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// The folder, or the link.
         folder: PathBuf,
         /// Its owner.
         owner: u32,

@@ -7,6 +7,7 @@
 //! - [`userland`]: the driver's libraries in a container of real cards.
 //! - [`backend`]: who holds a container to its memory, and the choice.
 //! - [`broker`]: starts and stops `cgpu-broker`.
+//! - [`strict_json`]: reads JSON of others so that nobody can read it differently.
 //!
 //! This crate must not know of containerd, of docker, or of a driver's calls: a door hands it a bundle and a name.
 //!
@@ -40,7 +41,10 @@ pub mod runc;
 pub mod sockets;
 mod spec;
 mod state;
+pub mod strict_json;
+mod trusted;
 pub mod userland;
+mod walk;
 
 pub use bundle::read_spec;
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};

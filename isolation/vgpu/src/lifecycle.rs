@@ -489,7 +489,7 @@ pub fn edit_exec(config: &Config, key: &ContainerKey, process: &mut Value) -> Re
 /// # Errors
 /// A file that cannot be read or written, or is no JSON object.
 pub fn edit_exec_file(config: &Config, key: &ContainerKey, file: &Path) -> Result<(), Error> {
-    let before = bundle::read_json(file)?;
+    let before = bundle::read_process(file)?;
     let mut process = before.clone();
     edit_exec(config, key, &mut process)?;
     if process == before {

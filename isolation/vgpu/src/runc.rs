@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 
 use crate::config::RUNC_DIRS;
-use crate::{Config, Error};
+use crate::{Config, Error, trusted};
 
 /// The answer of `runc features` costs milliseconds to get and depends on nothing but the file.
 const CACHE: &str = "runc-features.json";
@@ -45,43 +45,8 @@ pub fn path(config: &Config) -> Result<PathBuf, Error> {
                 searched: RUNC_DIRS.join(", "),
             })?,
     };
-    let metadata = std::fs::metadata(&path).map_err(Error::io("find the runtime", &path))?;
-    let real = path
-        .canonicalize()
-        .map_err(Error::io("find the runtime", &path))?;
-    for folder in real.ancestors().skip(1) {
-        refuse_open_folder(&path, folder)?;
-    }
-    let owner_is_trusted = metadata.uid() == 0 || metadata.uid() == nix::unistd::geteuid().as_raw();
-    if metadata.is_file()
-        && owner_is_trusted
-        && metadata.mode() & 0o022 == 0
-        && metadata.mode() & 0o111 != 0
-    {
-        Ok(path)
-    } else {
-        Err(Error::UntrustedRunc {
-            path,
-            owner: metadata.uid(),
-            mode: metadata.mode() & 0o7777,
-        })
-    }
-}
-
-/// In a folder of others, or one in which they may replace what is not theirs, the program is theirs.
-fn refuse_open_folder(program: &Path, folder: &Path) -> Result<(), Error> {
-    let metadata = std::fs::metadata(folder).map_err(Error::io("read", folder))?;
-    let owner_is_trusted = metadata.uid() == 0 || metadata.uid() == nix::unistd::geteuid().as_raw();
-    let is_sticky = metadata.mode() & libc::S_ISVTX != 0;
-    if owner_is_trusted && (metadata.mode() & 0o022 == 0 || is_sticky) {
-        return Ok(());
-    }
-    Err(Error::UntrustedFolder {
-        program: program.to_owned(),
-        folder: folder.to_owned(),
-        owner: metadata.uid(),
-        mode: metadata.mode() & 0o7777,
-    })
+    trusted::program("runtime", &path)?;
+    Ok(path)
 }
 
 /// Makes sure that the runtime can hand over a seccomp listener.
@@ -159,47 +124,4 @@ fn says_by_version(path: &Path) -> Result<bool, Error> {
     let said = String::from_utf8_lossy(&output.stdout);
     Ok(said.starts_with(CRUN_SAYS_BY_VERSION)
         && said.split_whitespace().any(|word| word == "+SECCOMP"))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    fn program(dir: &Path, script: &str) -> PathBuf {
-        let path = dir.join("runtime");
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
-    #[test]
-    fn a_runtime_that_others_could_replace_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = Config {
-            runc: Some(program(dir.path(), "")),
-            ..Config::default()
-        };
-        path(&config).unwrap();
-        for (mode, allowed) in [
-            (0o777, false),
-            (0o775, false),
-            (0o1777, true),
-            (0o700, true),
-        ] {
-            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
-            let found = path(&config);
-            assert_eq!(found.is_ok(), allowed, "{mode:o}: {found:?}");
-            if let Err(error) = found {
-                let text = error.to_string();
-                assert!(text.contains(dir.path().to_str().unwrap()), "{text}");
-                assert!(text.contains(&format!("{mode:o}")), "{text}");
-            }
-        }
-        let runtime = config.runc.as_ref().unwrap();
-        fs::set_permissions(runtime, fs::Permissions::from_mode(0o757)).unwrap();
-        assert!(matches!(path(&config), Err(Error::UntrustedRunc { .. })));
-    }
 }

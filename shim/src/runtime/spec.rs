@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
+use vgpu::strict_json::{self, Document};
 
 use crate::error::{Error, Result, file};
 
@@ -68,7 +69,9 @@ impl Spec {
                 allowed: "at most 16 MiB",
             });
         }
-        serde_json::from_slice(&text).map_err(|source| Error::Json { path, source })
+        strict_json::parse(Document::Spec, &text)
+            .and_then(serde_json::from_value)
+            .map_err(|source| Error::Json { path, source })
     }
 
     /// The name under which containers share one shim, if the spec gives one.

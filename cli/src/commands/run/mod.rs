@@ -25,7 +25,7 @@ pub(super) use own_sim::with_parent;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, bail};
@@ -36,7 +36,7 @@ use nix::unistd::Pid;
 use vgpu::{Config, Request, request};
 
 use self::inside::Plan;
-use self::own_cgroup::OwnCgroup;
+use self::own_cgroup::{OwnCgroup, Owner};
 use self::private_dev::DevPlan;
 
 /// The namespace of containers that no engine knows.
@@ -145,12 +145,14 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     options.apply_isolation(&mut request.isolation)?;
     options.warn();
     let ending = supervise::keep_ending_signals()?;
+    // The host's, also where the cards are this command's own.
+    let state_dir = config.state_dir.clone();
     let Some(profile) = &options.simulate else {
-        return granted(&config, &request, &options.command, ending);
+        return granted(&config, &state_dir, &request, &options.command, ending);
     };
     let own = own_sim::OwnSim::start(&config, profile)?;
     own.apply(&mut config);
-    let code = granted(&config, &request, &options.command, ending);
+    let code = granted(&config, &state_dir, &request, &options.command, ending);
     after(code, own.stop().context("end the simulated cards"))
 }
 
@@ -173,13 +175,15 @@ fn after(code: anyhow::Result<ExitCode>, undone: anyhow::Result<()>) -> anyhow::
 /// The command in its slice, from grant to release.
 fn granted(
     config: &Config,
+    state_dir: &Path,
     request: &Request,
     command: &[OsString],
     ending: supervise::EndingSignals,
 ) -> anyhow::Result<ExitCode> {
     let key = ContainerKey::new(NAMESPACE, std::process::id().to_string())?;
     let vgpu = vgpu::create_plain(config, &key, request)?;
-    let code = supervised(config, &vgpu, &key, command, ending);
+    let code = Owner::of(state_dir)
+        .and_then(|owner| supervised(config, &owner, &vgpu, &key, command, ending));
     drop(vgpu);
     after(
         code,
@@ -189,6 +193,7 @@ fn granted(
 
 fn supervised(
     config: &Config,
+    owner: &Owner,
     vgpu: &vgpu::Vgpu,
     key: &ContainerKey,
     command: &[OsString],
@@ -196,8 +201,8 @@ fn supervised(
 ) -> anyhow::Result<ExitCode> {
     let signals = ending.and_all_others()?;
     let cgroup = match vgpu.grant().backend {
-        Backend::DriverLimit => OwnCgroup::make_in_v2(&config.backend.cgroup_root)?,
-        Backend::Broker | Backend::Share => OwnCgroup::make()?,
+        Backend::DriverLimit => OwnCgroup::make_in_v2(owner, &config.backend.cgroup_root)?,
+        Backend::Broker | Backend::Share => OwnCgroup::make(owner)?,
     };
     let code = start(vgpu, key, command, cgroup.as_ref())
         .and_then(|child| held(config, key, child))
@@ -244,7 +249,7 @@ fn stopped_or_ended(child: Pid) -> io::Result<Option<ExitStatus>> {
 /// Removes what killed runs have left behind; says what.
 pub(super) fn sweep(config: &Config) -> anyhow::Result<Vec<String>> {
     let mut removed = own_sim::sweep(config)?;
-    removed.extend(own_cgroup::sweep()?);
+    removed.extend(own_cgroup::sweep(&Owner::of(&config.state_dir)?)?);
     Ok(removed)
 }
 

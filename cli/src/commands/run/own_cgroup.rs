@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use sys::pidfd::PidFd;
 const END: Duration = Duration::from_secs(10);
 /// The same, of one process.
 const END_OF_ONE_MS: u16 = 1_000;
-/// What the folders' names begin with; the pid of their `cgpu run` follows.
+/// What the folders' names begin with; whose they are follows, and the pid of their `cgpu run`.
 const PREFIX: &str = "cgpu-run-";
 
 /// Hierarchies in the broker's order: controller in `/proc/self/cgroup`, and where it is mounted.
@@ -25,29 +26,56 @@ const HIERARCHIES: [(&str, &str); 3] = [
     ("", "/sys/fs/cgroup/unified"),
 ];
 
+/// Whose groups they are: those of one state folder. Another cgpu beside this one, or one in a container that sees the same
+/// groups and not the same processes, has runs of its own, which are none of ours to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner(String);
+
+impl Owner {
+    pub(super) fn of(state_dir: &Path) -> anyhow::Result<Self> {
+        let metadata =
+            fs::metadata(state_dir).with_context(|| format!("find {}", state_dir.display()))?;
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        Ok(Self(format!("{device:x}-{inode:x}")))
+    }
+
+    fn name(&self, pid: u32) -> String {
+        format!("{PREFIX}{}-{pid}", self.0)
+    }
+
+    /// The `cgpu run` that made a group, if this owner's did.
+    fn run_of(&self, name: &str) -> Option<u32> {
+        let pid = name.strip_prefix(PREFIX)?.strip_prefix(&self.0)?;
+        pid.strip_prefix('-')?.parse().ok()
+    }
+}
+
 /// The cgroup of one command.
 #[derive(Debug)]
 pub(super) struct OwnCgroup(PathBuf);
 
 impl OwnCgroup {
     /// Makes one below this process's own; `None` on a host without cgroups.
-    pub(super) fn make() -> anyhow::Result<Option<Self>> {
-        Self::below(own_folder())
+    pub(super) fn make(owner: &Owner) -> anyhow::Result<Option<Self>> {
+        Self::below(owner, own_folder())
     }
 
     /// Makes one in the tree of version 2 at `root`, where NVIDIA's limits are set.
-    pub(super) fn make_in_v2(root: &Path) -> anyhow::Result<Option<Self>> {
+    pub(super) fn make_in_v2(owner: &Owner, root: &Path) -> anyhow::Result<Option<Self>> {
         let text = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
         let own = folder_of(&text, "", &root.display().to_string());
-        Self::below(own.filter(|folder| folder.join("cgroup.procs").exists()))
+        Self::below(
+            owner,
+            own.filter(|folder| folder.join("cgroup.procs").exists()),
+        )
     }
 
-    fn below(parent: Option<PathBuf>) -> anyhow::Result<Option<Self>> {
+    fn below(owner: &Owner, parent: Option<PathBuf>) -> anyhow::Result<Option<Self>> {
         let Some(parent) = parent else {
             return Ok(None);
         };
-        sweep_below(&parent)?;
-        let folder = parent.join(format!("{PREFIX}{}", std::process::id()));
+        sweep_below(owner, &parent)?;
+        let folder = parent.join(owner.name(std::process::id()));
         match fs::create_dir(&folder) {
             Ok(()) => Ok(Some(Self(folder))),
             // Left by a process of the same number.
@@ -97,19 +125,17 @@ pub(super) fn enter(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Ends what runs that were killed have left running; says whose.
-pub(in crate::commands) fn sweep() -> anyhow::Result<Vec<String>> {
-    own_folder().map_or_else(|| Ok(Vec::new()), |parent| sweep_below(&parent))
+pub(super) fn sweep(owner: &Owner) -> anyhow::Result<Vec<String>> {
+    own_folder().map_or_else(|| Ok(Vec::new()), |parent| sweep_below(owner, &parent))
 }
 
-fn sweep_below(parent: &Path) -> anyhow::Result<Vec<String>> {
+fn sweep_below(owner: &Owner, parent: &Path) -> anyhow::Result<Vec<String>> {
     let mut removed = Vec::new();
     for entry in fs::read_dir(parent).with_context(|| format!("list {}", parent.display()))? {
         let name = entry
             .with_context(|| format!("list {}", parent.display()))?
             .file_name();
-        let of_run = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let of_run = name.to_str().and_then(|name| owner.run_of(name));
         if of_run.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
             continue;
         }
@@ -147,6 +173,47 @@ fn processes(folder: &Path) -> anyhow::Result<Vec<i32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A number that no process has: above the kernel's own limit.
+    const GONE: u32 = 1 << 30;
+
+    #[test]
+    fn groups_of_another_state_folder_are_left_alone() {
+        let (groups, own, other) = (
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+        );
+        let owner = Owner::of(own.path()).unwrap();
+        let stranger = Owner::of(other.path()).unwrap();
+        let mut victim = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let group = |name: &str, processes: &str| {
+            let folder = groups.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("cgroup.procs"), processes).unwrap();
+        };
+        let pid = victim.id().to_string();
+        for name in [
+            stranger.name(GONE),
+            // As an older cgpu named them, and as anybody may.
+            format!("{PREFIX}{GONE}"),
+            format!("{PREFIX}{}-x-{GONE}", owner.0),
+            format!("x{}", owner.name(GONE)),
+        ] {
+            group(&name, &pid);
+        }
+        let nothing: [String; 0] = [];
+        assert_eq!(sweep_below(&owner, groups.path()).unwrap(), nothing);
+        assert!(victim.try_wait().unwrap().is_none(), "it lives");
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        // No real group: it is found, and cannot be removed with a file in it.
+        group(&owner.name(GONE), "");
+        sweep_below(&owner, groups.path()).unwrap_err();
+    }
 
     #[test]
     fn a_controller_s_folder_is_found_among_the_hierarchies() {

@@ -26,7 +26,7 @@ use super::{Backend, Held, Kind, Strength, WhyNot, init};
 use crate::broker::Starting;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error};
+use crate::{Config, Error, trusted};
 
 /// The note's name in the container's folder.
 pub(crate) const FILE: &str = "limits.json";
@@ -225,10 +225,14 @@ impl DriverLimit<'_> {
 /// The program that sets limits.
 ///
 /// # Errors
-/// No configured path, and this program's own place is not known.
+/// The configured program is absent, or others can change it; without one, this program's own place is not known.
 fn program(config: &Config) -> std::io::Result<PathBuf> {
     match &config.backend.limits_program {
-        Some(path) => Ok(path.clone()),
+        Some(path) => {
+            trusted::program("program of NVIDIA's limits", path)
+                .map_err(|error| std::io::Error::other(crate::chain(&error)))?;
+            Ok(path.clone())
+        }
         None => Ok(std::env::current_exe()?.with_file_name(PROGRAM)),
     }
 }

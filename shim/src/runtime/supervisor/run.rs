@@ -8,6 +8,7 @@ use super::create::kill_unheld;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::{self, StartWatch, Started};
 use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target, Terminal};
+use vgpu::strict_json::{self, Document};
 
 impl Supervisor {
     /// Starts init or an exec.
@@ -102,7 +103,7 @@ impl Supervisor {
     pub async fn exec(&self, id: &ContainerId, mut request: Exec) -> Result<()> {
         let cell = self.cell(id)?;
         let what = "the exec's process";
-        let mut process: serde_json::Value = serde_json::from_slice(&request.process_json)
+        let mut process = strict_json::parse(Document::Process, &request.process_json)
             .map_err(|source| Error::RequestJson { what, source })?;
         let mut edited = agree_on_terminal(&mut process, request.stdio.terminal);
         if matches!(lock(&cell.live).share, Holding::Share(_)) {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 
+use crate::strict_json;
 use crate::userland::error::{Error, cut};
 use crate::userland::tree::{Found, LastLink, Tree};
 
@@ -100,9 +101,16 @@ enum Syntax {
 impl Document {
     fn parse(syntax: Syntax, text: &str) -> Result<Self, String> {
         match syntax {
-            Syntax::Json => serde_json::from_str(text).map_err(|error| error.to_string()),
+            Syntax::Json => strict_json::parse(strict_json::Document::Cdi, text.as_bytes())
+                .and_then(serde_json::from_value)
+                .map_err(|error| error.to_string()),
             Syntax::Yaml => {
-                serde_saphyr::from_str(text).map_err(|error| first_line(&error.to_string()))
+                let wrong = |error: serde_saphyr::Error| first_line(&error.to_string());
+                // The engines' own reader makes JSON of it.
+                let value: serde_json::Value = serde_saphyr::from_str(text).map_err(wrong)?;
+                strict_json::check(strict_json::Document::Cdi, &value)
+                    .map_err(|error| error.to_string())?;
+                serde_saphyr::from_str(text).map_err(wrong)
             }
         }
     }
@@ -216,6 +224,30 @@ mod tests {
         let document = Document::parse(Syntax::Yaml, YAML).unwrap();
         assert_eq!(document.container_edits.mounts[0].container_path, "/x");
         assert_eq!(document.devices[0].name, "0");
+    }
+
+    #[test]
+    fn keys_that_engines_read_differently_are_refused_in_both_syntaxes() {
+        for (from, to) in [
+            ("hostPath", "HostPath"),
+            ("hostPath", "ho\u{17f}tPath"),
+            ("  mounts:", "  Mounts:"),
+            ("kind: nvidia.com/gpu", "kind: nvidia.com/gpu\nkind: x/y"),
+            ("kind: nvidia.com/gpu", "kind: nvidia.com/gpu\nKIND: x/y"),
+        ] {
+            let text = YAML.replacen(from, to, 1);
+            assert_ne!(text, YAML);
+            Document::parse(Syntax::Yaml, &text).expect_err(&text);
+        }
+        let json = r#"{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[]}"#;
+        Document::parse(Syntax::Json, json).unwrap();
+        for hostile in [
+            r#""devices":[],"Devices":[]"#,
+            r#""devices":[],"devices":[]"#,
+        ] {
+            let text = json.replace(r#""devices":[]"#, hostile);
+            Document::parse(Syntax::Json, &text).expect_err(&text);
+        }
     }
 
     proptest! {
