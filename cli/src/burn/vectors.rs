@@ -115,6 +115,11 @@ const VECTORS: &[(&str, Call, Expected)] = &[
     ),
     ("shared mapping, offset 0", Call::Mmap(Shared, 0), Passes),
     (
+        "shared mapping, least offset",
+        Call::Mmap(Shared, 0x1000),
+        Notify,
+    ),
+    (
         "shared mapping, large offset",
         Call::Mmap(Shared, 0x1_0000_0000),
         Notify,

@@ -75,6 +75,7 @@ mod native {
     pub(super) const ARCH: u32 = 0xc000_003e;
     pub(super) const IOCTL: u32 = 16;
     pub(super) const MMAP: u32 = 9;
+    pub(super) const REMAP_FILE_PAGES: u32 = 216;
     pub(super) const SECCOMP: u32 = 317;
     /// x32's calls share the architecture and have this bit. The last number is no call.
     pub(super) const FOREIGN_NUMBERS: Option<(u32, u32)> = Some((0x4000_0000, u32::MAX - 1));
@@ -84,6 +85,7 @@ mod native {
     pub(super) const ARCH: u32 = 0xc000_00b7;
     pub(super) const IOCTL: u32 = 29;
     pub(super) const MMAP: u32 = 222;
+    pub(super) const REMAP_FILE_PAGES: u32 = 234;
     pub(super) const SECCOMP: u32 = 277;
     pub(super) const FOREIGN_NUMBERS: Option<(u32, u32)> = None;
 }
@@ -107,17 +109,29 @@ pub fn demands(spec: &FilterSpec, io_uring: IoUring) -> Vec<Demand> {
         })
         .collect();
 
-    let flags = Word::masked(filter::MMAP.flags.mask, filter::MMAP.flags.value);
-    let shared = native_call(native::MMAP).with(at::low(3), flags);
-    let [low, high] = halves(filter::MMAP.least_offset_bytes);
     let mmap = |calls| Demand {
         name: "mmap of a driver's file",
         calls,
     };
-    let beyond = shared.with(at::high(5), Word::from(high.saturating_add(1), u32::MAX));
-    let within = shared.with(at::high(5), Word::exactly(high));
+    let with_flags = |flags: filter::MaskedEq| {
+        let flags = Word::masked(flags.mask, flags.value);
+        native_call(native::MMAP).with(at::low(3), flags)
+    };
+    demands.extend(
+        filter::MMAP
+            .at_fixed_addresses()
+            .map(|flags| mmap(with_flags(flags))),
+    );
+    let free = with_flags(filter::MMAP.at_free_addresses());
+    let [low, high] = halves(filter::MMAP.least_offset_bytes);
+    let beyond = free.with(at::high(5), Word::from(high.saturating_add(1), u32::MAX));
+    let within = free.with(at::high(5), Word::exactly(high));
     demands.push(mmap(beyond));
     demands.push(mmap(within.with(at::low(5), Word::from(low, u32::MAX))));
+    demands.push(Demand {
+        name: filter::REMAP_FILE_PAGES,
+        calls: native_call(native::REMAP_FILE_PAGES),
+    });
 
     let (operation, flag) = filter::NEW_LISTENER;
     let listener = native_call(native::SECCOMP)

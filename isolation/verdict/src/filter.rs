@@ -158,23 +158,65 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
     rules
 }
 
-/// `mmap` of a shared file at a large offset comes to the broker: managed memory of `/dev/nvidia-uvm` has offset = address.
+/// Which `mmap`s of a shared file come to the broker: `/dev/nvidia-uvm` makes managed memory where the offset equals the
+/// address, so every mapping at an offset, and every one whose address the program fixes.
+///
+/// At offset 0 the address would have to be 0, which the kernel never chooses itself: it begins at the first page or at
+/// `vm.mmap_min_addr`, whichever is higher. So what remains is an ordinary mapping from a file's beginning, and nothing
+/// depends on what the host lets programs map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MmapRule {
     /// Condition on the flags (argument 3): shared, not anonymous.
-    pub flags: MaskedEq,
-    /// Condition on the offset (argument 5): at least this many bytes.
+    pub shared: MaskedEq,
+    /// Bits of the flags either of which fixes the address: such mappings come at every offset.
+    pub fixed: [u32; 2],
+    /// Others come when their offset (argument 5) has at least this many bytes.
     pub least_offset_bytes: u64,
 }
 
 /// The rule on `mmap`.
 pub const MMAP: MmapRule = MmapRule {
-    flags: MaskedEq {
+    shared: MaskedEq {
         mask: 0x21,
         value: 0x01,
     },
-    least_offset_bytes: 1 << 16,
+    // MAP_FIXED, MAP_FIXED_NOREPLACE
+    fixed: [0x10, 0x10_0000],
+    least_offset_bytes: 1,
 };
+
+impl MmapRule {
+    /// Shared mappings of files whose address is fixed: by the first of the two bits, and by the second alone.
+    #[must_use]
+    pub fn at_fixed_addresses(&self) -> [MaskedEq; 2] {
+        let [first, second] = self.fixed;
+        let MaskedEq { mask, value } = self.shared;
+        [
+            MaskedEq {
+                mask: mask | first,
+                value: value | first,
+            },
+            MaskedEq {
+                mask: mask | first | second,
+                value: value | second,
+            },
+        ]
+    }
+
+    /// Shared mappings of files at an address of the kernel's choice.
+    #[must_use]
+    pub fn at_free_addresses(&self) -> MaskedEq {
+        let [first, second] = self.fixed;
+        MaskedEq {
+            mask: self.shared.mask | first | second,
+            value: self.shared.value,
+        }
+    }
+}
+
+/// Gives a mapping of `nvidia-uvm` another offset without naming the file, so that a mapping that was moved, and is none of
+/// managed memory any more, becomes one. Long deprecated; it fails as on a kernel without it.
+pub const REMAP_FILE_PAGES: &str = "remap_file_pages";
 
 /// `seccomp`'s arguments that would make a second listener: operation SET_MODE_FILTER with the flag NEW_LISTENER.
 pub const NEW_LISTENER: (u32, MaskedEq) = (
@@ -260,26 +302,26 @@ pub fn program(spec: &FilterSpec) -> Vec<Insn> {
     ioctl.push(ret(ALLOW));
     code.extend(section(SYS_IOCTL, ioctl));
 
-    let offset_high_is_zero = Insn {
-        code: JEQ,
-        jt: 0,
-        jf: 2,
-        k: 0,
-    };
+    let [fixed, fixed_without_replacing] = MMAP.fixed;
     code.extend(section(
         SYS_MMAP,
         vec![
             load(arg_low(3)),
-            and(MMAP.flags.mask),
+            and(MMAP.shared.mask),
             Insn {
                 code: JEQ,
                 jt: 1,
                 jf: 0,
-                k: MMAP.flags.value,
+                k: MMAP.shared.value,
             },
             ret(ALLOW),
+            load(arg_low(3)),
+            and(fixed | fixed_without_replacing),
+            skip_if_equal(0, 1),
+            ret(USER_NOTIF),
             load(arg_high(5)),
-            offset_high_is_zero,
+            skip_if_equal(0, 1),
+            ret(USER_NOTIF),
             load(arg_low(5)),
             Insn {
                 code: JGE,
@@ -291,6 +333,9 @@ pub fn program(spec: &FilterSpec) -> Vec<Insn> {
             ret(ALLOW),
         ],
     ));
+
+    let enosys = ret(ERRNO | u32::from(ENOSYS));
+    code.extend(section(SYS_REMAP_FILE_PAGES, vec![enosys]));
 
     code.extend(section(
         SYS_SECCOMP,
@@ -333,6 +378,7 @@ mod bpf {
     pub(super) const ALLOW: u32 = 0x7fff_0000;
     pub(super) const SYS_MMAP: u32 = 9;
     pub(super) const SYS_IOCTL: u32 = 16;
+    pub(super) const SYS_REMAP_FILE_PAGES: u32 = 216;
     pub(super) const SYS_SECCOMP: u32 = 317;
     pub(super) const SYS_IO_URING: [u32; 3] = [425, 426, 427];
 

@@ -7,6 +7,7 @@
 //!
 //! The call itself changes the caller's address space and is therefore handed back; its registers cannot change meanwhile.
 
+use crate::filter::MMAP;
 use crate::policy::Managed;
 use crate::{EINVAL, Effect, Refusal, Verdict};
 
@@ -19,6 +20,15 @@ pub struct Mapping {
     pub flags: u64,
     /// Argument 5, bytes.
     pub offset: u64,
+}
+
+impl Mapping {
+    /// Whether the kernel maps at the address that the program names, or not at all.
+    #[must_use]
+    pub fn is_at_fixed_address(self) -> bool {
+        let bits = MMAP.fixed.map(u64::from);
+        bits.into_iter().any(|bit| self.flags & bit != 0)
+    }
 }
 
 const PAGE_BYTES: u64 = 4096;

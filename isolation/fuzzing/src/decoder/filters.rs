@@ -171,7 +171,9 @@ impl Call {
                 self.check_managed(args);
             }
             match nr {
-                SYS_MMAP if is_shared_file && args[5] >= 1 << 16 => assert_eq!(ends, bpf::NOTIFY),
+                SYS_MMAP if is_shared_file && (args[5] > 0 || args[3] & 0x10_0010 != 0) => {
+                    assert_eq!(ends, bpf::NOTIFY);
+                }
                 SYS_SECCOMP if makes_listener => assert_eq!(ends, bpf::errno(filter::EBUSY)),
                 _ => assert_eq!(ends, bpf::ALLOW, "{entry:?}"),
             }

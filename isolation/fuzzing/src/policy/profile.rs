@@ -188,12 +188,27 @@ fn check_effect(
     }
     let mut mapping = other;
     mapping[3] = (mapping[3] & !0x21) | 1;
-    mapping[5] |= filter::MMAP.least_offset_bytes;
-    let answer = decide(9, mapping);
+    let [first, second] = filter::MMAP.fixed.map(u64::from);
+    for (fixed, offset) in [
+        (0, filter::MMAP.least_offset_bytes),
+        (first, 0),
+        (second, 0),
+    ] {
+        let mut mapping = mapping;
+        mapping[3] |= fixed;
+        mapping[5] |= offset;
+        let answer = decide(9, mapping);
+        assert!(
+            !lets_go(answer),
+            "{}",
+            context(&format!("mmap {mapping:x?} ends {answer:#x}"))
+        );
+    }
+    let answer = decide(216, other);
     assert!(
         !lets_go(answer),
         "{}",
-        context(&format!("mmap {mapping:x?} ends {answer:#x}"))
+        context(&format!("remap_file_pages ends {answer:#x}"))
     );
     let mut listener = other;
     listener[0] = 1 | (u64::from(high) << 32);

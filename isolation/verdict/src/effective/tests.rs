@@ -177,7 +177,7 @@ fn a_single_open_value_is_found() {
 fn bounds_of_offsets_are_exact() {
     let spec = specs().next().unwrap();
     // As libseccomp compares 64 bits: the upper half first.
-    let at_least = |bytes: u32| {
+    let at_least = |bytes: u32, fixed_come: bool| {
         vec![
             insn(0x20, 0, 0, 4),
             insn(0x15, 1, 0, 0xc000_003e),
@@ -185,6 +185,9 @@ fn bounds_of_offsets_are_exact() {
             insn(0x20, 0, 0, 0),
             insn(0x15, 1, 0, MMAP_NR),
             ret(ERRNO),
+            insn(0x20, 0, 0, 40),
+            insn(0x45, 0, 1, if fixed_come { 0x10_0010 } else { 0 }),
+            ret(NOTIFY),
             insn(0x20, 0, 0, 60),
             insn(0x25, 2, 0, 0),
             insn(0x20, 0, 0, 56),
@@ -194,9 +197,12 @@ fn bounds_of_offsets_are_exact() {
         ]
     };
     let least = u32::try_from(MMAP.least_offset_bytes).unwrap();
-    closed(&spec, &[at_least(least)]).unwrap();
-    closed(&spec, &[at_least(least - 1)]).unwrap();
-    closed(&spec, &[at_least(least + 1)]).unwrap_err();
+    closed(&spec, &[at_least(least, true)]).unwrap();
+    closed(&spec, &[at_least(least - 1, true)]).unwrap();
+    closed(&spec, &[at_least(least + 1, true)]).unwrap_err();
+    closed(&spec, &[at_least(0x1000, true)]).unwrap_err();
+    closed(&spec, &[at_least(least, false)]).unwrap_err();
+    closed(&spec, &[at_least(0, false)]).unwrap();
 }
 
 const MMAP_NR: u32 = 9;

@@ -166,20 +166,84 @@ fn mmap_vectors() {
     for (_, filter) in filters() {
         let mmap = |flags, offset| run(&filter, 9, X86_64, [0, 4096, 3, flags, 3, offset]);
         assert_eq!(mmap(PRIVATE, 1 << 32), ALLOW);
-        assert_eq!(mmap(SHARED, 0), ALLOW);
-        assert_eq!(mmap(SHARED, 0xf000), ALLOW);
-        assert_eq!(mmap(SHARED | ANONYMOUS, 1 << 20), ALLOW);
-        assert_eq!(mmap(SHARED, 0x10000), NOTIFY);
-        assert_eq!(mmap(SHARED, 1 << 32), NOTIFY);
-        assert_eq!(
-            mmap(SHARED | PRIVATE, 1 << 32),
-            NOTIFY,
-            "MAP_SHARED_VALIDATE"
-        );
-        assert_eq!(mmap(SHARED | FIXED, 0x2000_0000), NOTIFY);
-        assert_eq!(mmap(SHARED | FIXED, 0), ALLOW);
         assert_eq!(mmap(PRIVATE | FIXED, 0x7000_0000_0000), ALLOW);
-        assert_eq!(mmap(SHARED | FIXED, 0x7000_0000_0000), NOTIFY);
+        assert_eq!(mmap(SHARED | ANONYMOUS, 1 << 20), ALLOW);
+        assert_eq!(mmap(SHARED | ANONYMOUS | FIXED, 1 << 20), ALLOW);
+        assert_eq!(mmap(SHARED, 0), ALLOW, "a file from its beginning");
+        assert_eq!(mmap(SHARED | PRIVATE, 0), ALLOW);
+        for offset in [0x1000, 0xf000, 0x10000, 1 << 32, 0x7000_0000_0000] {
+            for flags in [SHARED, SHARED | PRIVATE, SHARED | FIXED] {
+                assert_eq!(mmap(flags, offset), NOTIFY, "{flags:#x} {offset:#x}");
+            }
+        }
+        assert_eq!(mmap(SHARED | FIXED, 0), NOTIFY, "address 0 of address 0");
+        assert_eq!(run(&filter, 216, X86_64, [0; 6]), 0x0005_0026);
+    }
+}
+
+/// Whether the kernel can come to a shared mapping of a file at an address that equals its offset. Without a fixed address it
+/// never takes one below the first page (`vm_unmapped_area`); with one it takes any that `vm.mmap_min_addr` or a capability
+/// allows, 0 included.
+fn can_be_managed([address, _, _, flags, _, offset]: [u64; 6]) -> bool {
+    const PAGE_BYTES: u64 = 4096;
+    let is_shared = matches!(flags & 0xf, 1 | 3) && flags & 0x20 == 0;
+    let is_fixed = flags & 0x10_0010 != 0;
+    let chosen = if is_fixed {
+        address == offset
+    } else {
+        offset >= PAGE_BYTES
+    };
+    is_shared && offset.is_multiple_of(PAGE_BYTES) && chosen
+}
+
+#[test]
+fn no_flag_and_no_offset_make_managed_memory_unseen() {
+    let (_, filter) = filters().next().unwrap();
+    let offsets: Vec<u64> = (0..64)
+        .flat_map(|bit| [1 << bit, (1 << bit) - 1, u64::MAX << bit])
+        .chain((0..=32).map(|page| page << 12))
+        .collect();
+    // Every flag that the kernel knows is below bit 26.
+    let further = (6..64).map(|bit| 1u64 << bit).chain([0, u64::MAX << 6]);
+    for further in further {
+        for low in 0..64 {
+            for offset in &offsets {
+                for address in [0, *offset, 0x1000, 0x7000_0000_0000] {
+                    let args = [address, 1 << 40, 3, further | low, 3, *offset];
+                    if can_be_managed(args) {
+                        assert_eq!(run(&filter, 9, X86_64, args), NOTIFY, "{args:x?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_mmap_makes_managed_memory_unseen(
+        mut args: [u64; 6],
+        shape in 0_u8..8,
+        page in 0_u64..64,
+    ) {
+        for (_, filter) in filters() {
+            if shape & 1 != 0 {
+                args[3] = (args[3] & !0x2f) | 1;
+            }
+            if shape & 2 != 0 {
+                args[5] = page << 12;
+            }
+            if shape & 4 != 0 {
+                args[0] = args[5];
+            }
+            let answer = run(&filter, 9, X86_64, args);
+            if can_be_managed(args) {
+                proptest::prop_assert_eq!(answer, NOTIFY, "{:x?}", args);
+            }
+            if args[3] & 0x21 != 1 {
+                proptest::prop_assert_eq!(answer, ALLOW, "{:x?}", args);
+            }
+        }
     }
 }
 

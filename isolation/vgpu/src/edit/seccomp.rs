@@ -75,6 +75,7 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
     for call in [ioctl(plan.seccomp), mmap(), seccomp()] {
         restrict(rules, &default, &call)?;
     }
+    deny(rules, &default, filter::REMAP_FILE_PAGES);
     match plan.grant.isolation.io_uring {
         IoUring::Allow => {}
         IoUring::Deny => {
@@ -194,25 +195,31 @@ fn ioctl(rules: &Rules) -> Call {
     }
 }
 
-/// Shared mappings of a file at a large offset: `/dev/nvidia-uvm` makes managed memory of them.
+/// Shared mappings of a file at an offset or at a fixed address: `/dev/nvidia-uvm` makes managed memory of them. No two
+/// comparisons of the flags hold at once, so that none depends on the order in which libseccomp tests them.
 fn mmap() -> Call {
     let (flags, offset) = (3, 5);
-    let shared = Comparison::masked(flags, filter::MMAP.flags);
+    let flags_are = |when| Comparison::masked(flags, when);
     let at = |op| Comparison {
         index: offset,
         op,
         value: filter::MMAP.least_offset_bytes,
         value_two: 0,
     };
-    let flags_are = |mask, value| Comparison::masked(flags, MaskedEq { mask, value });
-    let anonymous = filter::MMAP.flags.mask & !filter::MMAP.flags.value;
+    let free = flags_are(filter::MMAP.at_free_addresses());
+    let fixed = filter::MMAP.at_fixed_addresses();
+    let mut ours = vec![(vec![free, at(Op::GreaterOrEqual)], Change::Notify)];
+    ours.extend(fixed.map(|when| (vec![flags_are(when)], Change::Notify)));
+    let MaskedEq { mask, value } = filter::MMAP.shared;
+    let anonymous = mask & !value;
+    let masked = |mask, value| flags_are(MaskedEq { mask, value });
     Call {
         name: "mmap",
-        ours: vec![(vec![shared, at(Op::GreaterOrEqual)], Change::Notify)],
+        ours,
         rest: vec![
-            vec![shared, at(Op::Less)],
-            vec![flags_are(filter::MMAP.flags.mask, 0)],
-            vec![flags_are(anonymous, anonymous)],
+            vec![free, at(Op::Less)],
+            vec![masked(mask, 0)],
+            vec![masked(anonymous, anonymous)],
         ],
     }
 }

@@ -447,10 +447,20 @@ fn an_unconditional_allowance_is_split() {
         "errno 16"
     );
     assert_eq!(seccomp_verdict(&profile, 1, 1), "allow");
+    assert_eq!(verdict_of(&profile, "remap_file_pages", [0; 6]), "errno 38");
     for (flags, offset, verdict) in [
         (2, 1 << 32, "allow"),
         (1, 0, "allow"),
-        (1, 0xf000, "allow"),
+        (3, 0, "allow"),
+        (0xffff_ffff_0000_0001, 0, "allow"),
+        (1, 0x1000, "notify"),
+        (1, 0xf000, "notify"),
+        (0x11, 0, "notify"),
+        (0x10_0001, 0, "notify"),
+        (0x10_0011, 0, "notify"),
+        (0x10_0003, 0x1000, "notify"),
+        (0x31, 0, "allow"),
+        (0x10_0021, 0, "allow"),
         (0x21, 1 << 20, "allow"),
         (1, 0x10000, "notify"),
         (3, 1 << 32, "notify"),
