@@ -227,6 +227,11 @@ impl FileTable {
         Ok(Found::Ours(in_use))
     }
 
+    /// Whether any file of a kind is held.
+    pub fn has(&self, kind: FileKind) -> bool {
+        self.lock().files.iter().any(|file| file.kind == kind)
+    }
+
     /// Every file that is held, in the order of `kcmp`.
     pub fn held(&self) -> Vec<Arc<OpenFile>> {
         self.lock().files.clone()

@@ -10,8 +10,8 @@
 //!   mapped of those is charged to them, and two of them have one inode.
 
 use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,9 @@ use std::sync::Arc;
 use driver::FileKind;
 use nix::sys::stat::{fstat, major, minor};
 
+use crate::container::Container;
 use crate::files::{OpenFile, position};
+use crate::maps::{self, has_gone};
 
 /// In which order the processes are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +78,9 @@ pub fn without_holder(
                 }
             }
         }
-        mark_mapped(&mut files, pid, &explained);
+        if !mark_mapped(&mut files, pid, &explained) && cgroup.is_some() {
+            return Vec::new();
+        }
     }
     files
         .into_iter()
@@ -101,11 +105,6 @@ impl Sought {
             is_held: false,
         })
     }
-}
-
-fn has_gone(error: &io::Error) -> bool {
-    const ESRCH: i32 = 3;
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
 }
 
 /// Marks the file that a descriptor names, if it is one of these, and returns its inode.
@@ -152,31 +151,71 @@ fn carries_files(info: &str) -> bool {
         .any(|name| field(info, name).is_some_and(|count| count != "0"))
 }
 
-/// Marks the files that a process may have mapped.
-fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) {
+/// Marks the files that a process may have mapped; `false` where that cannot be told.
+fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) -> bool {
     let is_open = |file: &Sought| {
         !file.is_held && (file.file.kind == FileKind::Uvm || !explained.contains(&file.inode))
     };
-    if !files.iter().any(is_open) {
-        return;
+    let mut open: HashMap<(u64, u64, u64), Vec<usize>> = HashMap::new();
+    for (at, file) in files.iter().enumerate().filter(|(_, file)| is_open(file)) {
+        let (dev, ino) = file.inode;
+        let key = (major(dev), minor(dev), ino);
+        open.entry(key).or_default().push(at);
     }
-    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
-        return;
+    if open.is_empty() {
+        return true;
+    }
+    let mut mapped = Vec::new();
+    let table = maps::read(pid, |area| {
+        mapped.extend(open.remove(&area.file).unwrap_or_default());
+    });
+    for at in mapped {
+        if let Some(file) = files.get_mut(at) {
+            file.is_held = true;
+        }
+    }
+    table.is_ok()
+}
+
+/// The processes of a container that may have anything of the driver's. Without a cgroup they are those that have made calls, these
+/// `further` ones, and what descends from either.
+pub(crate) fn processes_of_container<'a>(
+    container: &Container,
+    further: impl Iterator<Item = &'a i32>,
+) -> Vec<i32> {
+    let cgroup = container.journal.change().cgroup().cloned();
+    let mut pids: BTreeSet<i32> = match &cgroup {
+        Some(folder) => processes_of_group(folder).into_iter().collect(),
+        None => container.processes.known().into_iter().collect(),
     };
-    for line in maps.lines() {
-        let mut fields = line.split_ascii_whitespace().skip(3);
-        let (Some(device), Some(ino)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        for file in files.iter_mut().filter(|file| is_open(file)) {
-            let (dev, number) = file.inode;
-            if ino.parse() == Ok(number)
-                && device == format!("{:02x}:{:02x}", major(dev), minor(dev))
-            {
-                file.is_held = true;
+    pids.extend(further);
+    if cgroup.is_none() {
+        let parents: Vec<(i32, i32)> = processes_in(None)
+            .into_iter()
+            .filter_map(|pid| Some((pid, parent_of(pid)?)))
+            .collect();
+        loop {
+            let before = pids.len();
+            let children = parents.iter().filter(|(_, parent)| pids.contains(parent));
+            let children: Vec<i32> = children.map(|(pid, _)| *pid).collect();
+            pids.extend(children);
+            if pids.len() == before {
+                break;
             }
         }
     }
+    let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
+    pids.into_iter()
+        .filter(|pid| !ours.contains(pid) && container.driver.process() != Some(*pid))
+        .collect()
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"PPid:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
 fn processes_in(cgroup: Option<&Path>) -> Vec<i32> {

@@ -1,58 +1,129 @@
 //! Managed memory: what a process maps of `nvidia-uvm` itself.
 //!
 //! ```text
-//!  mmap asked ── fits ──▶ charged, on its way ── the thread's next call ──▶ charged ── not mapped any more ──▶ uncharged
-//!      │                                                                      ▲
-//!      └── does not fit: ENOMEM                       found mapped, uncharged ┘  (over the quota: a violation)
+//!  mmap asked ── fits ──▶ charged, on its way ── the thread is out of the call ──▶ charged ── nobody has it mapped ──▶ uncharged
+//!      │                                                                             ▲
+//!      └── does not fit: ENOMEM                              found mapped, uncharged ┘  (over the quota: a violation)
 //! ```
 //!
-//! The mapping is made by the caller, after our answer, so neither its success nor `munmap` is seen here: the tables of the
-//! processes' mappings say what there is. They are looked at on every beat, and before memory is refused; those of processes
-//! that have mapped managed memory, and for two beats those of processes that were let make any mapping that could be
-//! one: between our look at the descriptor and the kernel's, another thread may have put another file there.
+//! The mapping is made by the caller, after our answer, and as late as it gets a processor: neither its success nor `munmap` is
+//! seen here. So the tables of the processes' mappings say what there is, and they are believed about a stretch only when no
+//! thread is on its way to it: a thread is, until it is known to be out of the call ([`evidence`]). No time that passes gives
+//! anything back.
+//!
+//! Every process of the container is looked at, whether it has made a call or not: a child has its parent's mappings, and a file
+//! can be handed to anybody. That happens on every heartbeat while anything is charged, else on every tenth, and before memory is
+//! refused. What a look costs is limited ([`crate::pace`]); a refused call waits for its look, and nothing else does.
+//!
+//! Between our look at the descriptor and the kernel's, another thread may have put another file there. So the stretch of
+//! *every* mapping that was let through is remembered until its thread is out of the call and its process has been looked at
+//! after that.
 //!
 //! What a process leaves mapped when it ends stays charged until its file is closed or `UVM_FREE` names it: a driver in
 //! multi-process mode keeps it.
 
-use std::collections::{BTreeSet, HashMap};
+mod evidence;
+mod look;
+pub(crate) mod spans;
+
+use std::collections::HashMap;
 use std::fs;
-use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use driver::{FileId, FileKind};
-use ledger::{Applied, ManagedSpan, Operation, ProcessId, Span};
-use nix::sys::stat::{fstat, major, minor};
+use ledger::{Operation, ProcessId, Span};
 use verdict::policy::Managed;
 
 use crate::container::Container;
-use crate::holders::processes_of_group;
 use crate::journal::Change;
+use crate::pace::Pace;
+use look::{Looking, Step};
 
-/// For how many beats a process is looked at because of a mapping that was let through.
-const SUSPECTED_BEATS: u8 = 2;
+/// So many stretches may be on their way, or wait for a look, at once: the threads of a large program.
+const MOST_REMEMBERED: usize = 4096;
+/// While nothing is charged and nothing on its way, there is a look on one heartbeat of so many.
+const SLOW: u32 = 10;
+/// A call that is to be refused waits no longer for a look.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// What the serving process knows of mappings, beside the ledger.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ManagedMappings {
-    /// Held while mappings are charged, and for a whole look.
     inner: Mutex<Inner>,
+    /// The look that is taken, piece by piece; held for a piece. Before `inner`.
+    looking: Mutex<Looking>,
+    pace: Pace,
+    waiting: AtomicUsize,
+    work: Counts,
+}
+
+/// What looks have cost so far.
+#[derive(Debug, Default)]
+struct Counts {
+    looks: AtomicU64,
+    bytes: AtomicU64,
+    steps: AtomicU64,
+}
+
+/// What looks have cost so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Looks that came to their end.
+    pub looks: u64,
+    /// Of tables of mappings.
+    pub bytes: u64,
+    /// Comparisons of stretches.
+    pub steps: u64,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// Mappings that are charged and may not have been made yet, by the thread that is to make them.
+    /// Mappings that were let through, by the thread that is to make them.
     on_their_way: HashMap<i32, OnItsWay>,
-    /// Processes that are looked at for some beats more.
-    suspected: HashMap<i32, u8>,
-    /// For how many beats all processes are looked at: a former broker's suspects are not known.
-    all_for_beats: u8,
+    /// Stretches that were mapped, of whatever file, since their process was looked at.
+    suspected: Vec<Suspicion>,
+    next_number: u64,
+    /// What was charged since the look under way took its picture of the ledger; `None`: too much.
+    charged_meanwhile: Option<Vec<(FileId, Span)>>,
+    /// When each process was charged last, in ticks: one that was started later only has its number.
+    charged_at: HashMap<i32, u64>,
+    /// When this broker began.
+    began_at: u64,
+    /// Whether what a former broker let through has been looked for.
+    is_taken_over: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct OnItsWay {
-    file: FileId,
+    number: u64,
+    tgid: i32,
+    at: u64,
+    what: What,
+}
+
+/// What a thread was let map.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    /// It is charged.
+    Charged(FileId, Span),
+    /// Another file, as far as the descriptor said.
+    Other(Span),
+    /// It may be anything that was charged to the process before this broker began.
+    OfFormerBroker,
+}
+
+/// A stretch that a process may have mapped of any file.
+#[derive(Debug, Clone, Copy)]
+struct Suspicion {
+    /// `None` after its end: whoever shared its memory has it.
+    tgid: Option<i32>,
+    /// In ticks.
+    at: u64,
     span: Span,
-    beats: u8,
+    /// The look in which the process had ended: the next whole one sees everybody.
+    ended_in: u64,
 }
 
 /// When a look is taken.
@@ -71,34 +142,52 @@ pub enum Refused {
     Ledger(ledger::Refusal),
     /// It wraps around.
     Malformed,
+    /// Too many are on their way.
+    TooMany,
+    /// The caller waits no more.
+    GivenUp,
 }
 
-/// What a process has mapped of one file: its inode, and from where to where.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mapped {
-    inode: Inode,
-    span: Span,
+/// Who maps, and whether it still waits to be let.
+#[derive(Clone, Copy)]
+pub struct Mapper<'a> {
+    /// The process.
+    pub tgid: i32,
+    /// The thread.
+    pub tid: i32,
+    /// Whether the call still waits for its answer. While it does, the thread is in no other one.
+    pub is_waiting: &'a dyn Fn() -> bool,
 }
 
-/// Device and number.
-type Inode = (u64, u64);
+impl std::fmt::Debug for Mapper<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut f = f.debug_struct("Mapper");
+        f.field("tgid", &self.tgid).field("tid", &self.tid).finish()
+    }
+}
 
-impl Default for ManagedMappings {
+impl Default for Inner {
     fn default() -> Self {
         Self {
-            inner: Mutex::new(Inner {
-                on_their_way: HashMap::new(),
-                suspected: HashMap::new(),
-                all_for_beats: SUSPECTED_BEATS,
-            }),
+            on_their_way: HashMap::new(),
+            suspected: Vec::new(),
+            next_number: 0,
+            charged_meanwhile: Some(Vec::new()),
+            charged_at: HashMap::new(),
+            began_at: evidence::now(),
+            is_taken_over: false,
         }
     }
 }
 
 impl ManagedMappings {
-    /// A thread makes a call: whatever it was let map before is mapped, or never will be.
-    pub fn called(&self, tid: i32) {
-        self.lock().on_their_way.remove(&tid);
+    /// A thread makes a call, and waits: whatever it was let map before is mapped, or never will be. A call that waits no more
+    /// says nothing, since the thread may have made others meanwhile.
+    pub fn called(&self, tid: i32, is_waiting: impl Fn() -> bool) {
+        let mut inner = self.lock();
+        if inner.on_their_way.contains_key(&tid) && is_waiting() {
+            inner.is_out(tid, None);
+        }
     }
 
     /// Charges a mapping that a thread is about to make.
@@ -110,64 +199,180 @@ impl ManagedMappings {
         container: &Container,
         file: FileId,
         (base, length): (u64, u64),
-        (tgid, tid): (i32, i32),
+        mapper: Mapper<'_>,
     ) -> Result<(), Refused> {
         let span = Span::new(base, length).ok_or(Refused::Malformed)?;
         let mut inner = self.lock();
+        inner.admit(mapper)?;
         let operation = Operation::MapManaged {
             uvm_file: ledger::FileId(file.0),
             span,
-            process: ProcessId(tgid),
+            process: ProcessId(mapper.tgid),
             cards: container.account.card_slots(),
         };
         let mut change = container.journal.change();
         change.ledger(operation).map_err(Refused::Ledger)?;
         drop(change);
-        let beats = SUSPECTED_BEATS;
-        inner
-            .on_their_way
-            .insert(tid, OnItsWay { file, span, beats });
-        inner.suspected.insert(tgid, SUSPECTED_BEATS);
+        inner.note_charge(mapper.tgid, file, span);
+        inner.sets_out(mapper, What::Charged(file, span));
         Ok(())
     }
 
-    /// A process was let make a mapping that is none of managed memory, as far as the descriptor said.
-    pub fn suspect(&self, tgid: i32) {
-        self.lock().suspected.insert(tgid, SUSPECTED_BEATS);
+    /// Remembers a mapping that is none of managed memory, as far as the descriptor said.
+    ///
+    /// # Errors
+    /// [`Refused::TooMany`] and [`Refused::GivenUp`].
+    pub fn suspect(&self, (base, length): (u64, u64), mapper: Mapper<'_>) -> Result<(), Refused> {
+        let whole_pages = length.checked_next_multiple_of(4096);
+        // What wraps around is refused by the kernel itself.
+        let Some(span) = whole_pages.and_then(|length| Span::new(base, length)) else {
+            return Ok(());
+        };
+        let mut inner = self.lock();
+        inner.admit(mapper)?;
+        inner.sets_out(mapper, What::Other(span));
+        Ok(())
     }
 
     /// Compares what is charged with what is mapped; says whether anything was uncharged.
+    ///
+    /// On a heartbeat as much is done as is allowed now, and the next one goes on with it. Before a refusal a whole look is
+    /// waited for, unless that takes too long.
     pub fn look(&self, container: &Container, occasion: Occasion) -> bool {
         if container.terms.policy.managed == Managed::Allow {
             return false;
         }
-        let mut inner = self.lock();
-        if occasion == Occasion::Beat {
-            inner.pass_a_beat();
+        match occasion {
+            Occasion::Beat => self.beat(container),
+            Occasion::Refusal => self.before_refusal(container),
         }
-        let files = uvm_files(container);
-        let charged: Vec<ManagedSpan> = container.journal.change().ledger.managed().collect();
-        let mut pids: BTreeSet<i32> = charged.iter().map(|it| it.process.0).collect();
-        if !files.is_empty() {
-            pids.extend(inner.suspected.keys());
-            if inner.all_for_beats > 0 {
-                pids.extend(processes_of(container));
+    }
+
+    /// How many calls wait for a look.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// What looks have cost so far.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        let value = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Work {
+            looks: value(&self.work.looks),
+            bytes: value(&self.work.bytes),
+            steps: value(&self.work.steps),
+        }
+    }
+
+    fn beat(&self, container: &Container) -> bool {
+        let mut looking = match self.looking.try_lock() {
+            Ok(looking) => looking,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // A refused call takes the look.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        if !looking.is_under_way() && !self.is_due(container, &mut looking) {
+            return false;
+        }
+        while self.pace.wait().is_none() {
+            if let Step::Done { found } = self.step(container, &mut looking) {
+                return found;
             }
         }
-        let (mut found, mut beyond) = (false, Vec::new());
-        for pid in pids {
-            // One that is gone has nothing mapped, and what it had is the driver's to give up.
-            let Some(mapped) = mapped_by(pid, &files) else {
-                continue;
-            };
-            found |= uncharge_unmapped(container, &mut inner, pid, &files, &charged, &mapped);
-            beyond.extend(charge_found(container, pid, &files, &mapped));
+        false
+    }
+
+    /// Whether a look is to be begun on this heartbeat.
+    fn is_due(&self, container: &Container, looking: &mut Looking) -> bool {
+        if !container.files.has(FileKind::Uvm) {
+            self.forget();
+            return false;
         }
-        drop(inner);
-        for text in beyond {
+        looking.beats = looking.beats.saturating_add(1);
+        let is_busy = {
+            let inner = self.lock();
+            !inner.on_their_way.is_empty() || !inner.suspected.is_empty()
+        };
+        let is_charged = || container.journal.change().ledger.managed().next().is_some();
+        if !is_busy && looking.beats < SLOW && !is_charged() {
+            return false;
+        }
+        looking.beats = 0;
+        true
+    }
+
+    /// What no file is open of is mapped by nobody either, since a mapping keeps its file. Threads may be on their way yet.
+    fn forget(&self) {
+        let count = {
+            let mut inner = self.lock();
+            inner.suspected.clear();
+            inner.on_their_way.len()
+        };
+        if count > MOST_REMEMBERED / 4 && self.pace.wait().is_none() {
+            let begun = Instant::now();
+            look::settle(self);
+            self.pace.spent(begun.elapsed());
+            self.lock().suspected.clear();
+        }
+    }
+
+    /// When too many mappings are on their way: waits for those that are not any more to be known.
+    pub fn make_room(&self, container: &Container) {
+        if container.files.has(FileKind::Uvm) {
+            self.whole_look(container);
+        } else {
+            self.forget();
+        }
+    }
+
+    fn before_refusal(&self, container: &Container) -> bool {
+        // What is not charged is not uncharged either.
+        let is_charged = container.journal.change().ledger.managed().next().is_some();
+        is_charged && self.whole_look(container)
+    }
+
+    /// A whole look that begins after this moment, in which others may share; whether anything was uncharged.
+    fn whole_look(&self, container: &Container) -> bool {
+        let deadline = Instant::now() + LONGEST_WAIT;
+        let wanted = self.looking().begun().saturating_add(1);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let found = loop {
+            let mut looking = self.looking();
+            if looking.done() >= wanted {
+                break looking.has_found_since(wanted);
+            }
+            let now = Instant::now();
+            let Some(left) = deadline.checked_duration_since(now) else {
+                break false;
+            };
+            match self.pace.wait() {
+                None => {
+                    self.step(container, &mut looking);
+                }
+                Some(wait) => {
+                    drop(looking);
+                    std::thread::sleep(wait.min(left));
+                }
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        found
+    }
+
+    /// One piece of a look, which is begun if there is none.
+    fn step(&self, container: &Container, looking: &mut Looking) -> Step {
+        let begun = Instant::now();
+        let (step, violations) = looking.step(self, container);
+        self.pace.spent(begun.elapsed());
+        for text in violations {
             container.health.violated(container, text);
         }
-        found
+        step
+    }
+
+    fn looking(&self) -> MutexGuard<'_, Looking> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -176,15 +381,66 @@ impl ManagedMappings {
 }
 
 impl Inner {
-    fn pass_a_beat(&mut self) {
-        self.all_for_beats = self.all_for_beats.saturating_sub(1);
-        self.suspected.retain(|_, beats| {
-            *beats = beats.saturating_sub(1);
-            *beats > 0
-        });
-        self.on_their_way.retain(|_, mapping| {
-            mapping.beats = mapping.beats.saturating_sub(1);
-            mapping.beats > 0
+    fn admit(&self, mapper: Mapper<'_>) -> Result<(), Refused> {
+        // A call that was given up while it was looked at must not stand for one that its thread has made since.
+        if !(mapper.is_waiting)() {
+            return Err(Refused::GivenUp);
+        }
+        let remembered = self.on_their_way.len().saturating_add(self.suspected.len());
+        if remembered >= MOST_REMEMBERED && !self.on_their_way.contains_key(&mapper.tid) {
+            return Err(Refused::TooMany);
+        }
+        Ok(())
+    }
+
+    fn note_charge(&mut self, tgid: i32, file: FileId, span: Span) {
+        self.charged_at.insert(tgid, evidence::now());
+        match &mut self.charged_meanwhile {
+            Some(meanwhile) if meanwhile.len() < MOST_REMEMBERED => meanwhile.push((file, span)),
+            _ => self.charged_meanwhile = None,
+        }
+    }
+
+    fn sets_out(&mut self, mapper: Mapper<'_>, what: What) {
+        // The thread waits in this call, so it is out of the one before.
+        self.is_out(mapper.tid, None);
+        self.next_number = self.next_number.saturating_add(1);
+        let on_its_way = OnItsWay {
+            number: self.next_number,
+            tgid: mapper.tgid,
+            at: evidence::now(),
+            what,
+        };
+        self.on_their_way.insert(mapper.tid, on_its_way);
+    }
+
+    /// A thread is out of the call that it was let make; with a number, of that one alone.
+    fn is_out(&mut self, tid: i32, number: Option<u64>) {
+        let Some(mapping) = self.on_their_way.get(&tid).copied() else {
+            return;
+        };
+        if number.is_some_and(|number| number != mapping.number) {
+            return;
+        }
+        self.on_their_way.remove(&tid);
+        let OnItsWay { tgid, at, what, .. } = mapping;
+        let span = match what {
+            // What is charged is compared anyhow; but another file may have been mapped there than the one that is charged.
+            What::Charged(_, span) | What::Other(span) => span,
+            What::OfFormerBroker => return,
+        };
+        let is_known = |other: &Suspicion| {
+            other.tgid == Some(tgid) && other.span == span && other.ended_in == 0
+        };
+        if let Some(other) = self.suspected.iter_mut().find(|other| is_known(other)) {
+            other.at = other.at.max(at);
+            return;
+        }
+        self.suspected.push(Suspicion {
+            tgid: Some(tgid),
+            at,
+            span,
+            ended_in: 0,
         });
     }
 }
@@ -206,213 +462,4 @@ pub(crate) fn freed(change: &mut Change<'_>, file: FileId, base: u64) {
 
 fn exists(pid: i32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
-}
-
-fn uncharge_unmapped(
-    container: &Container,
-    inner: &mut Inner,
-    pid: i32,
-    files: &[(FileId, Inode)],
-    charged: &[ManagedSpan],
-    mapped: &[Mapped],
-) -> bool {
-    let mut found = false;
-    for it in charged.iter().filter(|it| it.process.0 == pid) {
-        let file = FileId(it.uvm_file.0);
-        let is_on_its_way = inner
-            .on_their_way
-            .values()
-            .any(|other| other.file == file && overlap(other.span, it.span));
-        let inode = files.iter().find(|(id, _)| *id == file);
-        let (false, Some((_, inode))) = (is_on_its_way, inode) else {
-            continue;
-        };
-        let there = mapped.iter().filter(|other| other.inode == *inode);
-        for span in outside(it.span, there.map(|other| other.span)) {
-            found = true;
-            container.journal.change().record(Operation::UnmapManaged {
-                uvm_file: it.uvm_file,
-                span,
-            });
-            // Should it be mapped after all, it is found.
-            inner.suspected.insert(pid, SUSPECTED_BEATS);
-        }
-    }
-    found
-}
-
-/// Charges what is mapped and is not charged; says what is beyond the quota then.
-fn charge_found(
-    container: &Container,
-    pid: i32,
-    files: &[(FileId, Inode)],
-    mapped: &[Mapped],
-) -> Vec<String> {
-    let mut beyond = Vec::new();
-    for it in mapped {
-        let of_inode: Vec<FileId> = files
-            .iter()
-            .filter(|(_, inode)| *inode == it.inode)
-            .map(|(id, _)| *id)
-            .collect();
-        let mut change = container.journal.change();
-        let charged: Vec<ManagedSpan> = change
-            .ledger
-            .managed()
-            .filter(|other| of_inode.contains(&FileId(other.uvm_file.0)))
-            .collect();
-        // A child has its parent's mappings; only where several files share an inode could they be another file's.
-        let is_alone = of_inode.len() == 1;
-        let explained = charged
-            .iter()
-            .filter(|other| is_alone || other.process.0 == pid);
-        let pools = of_inode.iter().flat_map(|id| change.pools(*id));
-        let pools: Vec<Span> = pools
-            .filter_map(|(base, bytes)| Span::new(base, bytes))
-            .collect();
-        for span in outside(it.span, explained.map(|other| other.span).chain(pools)) {
-            let is_free = |id: &&FileId| {
-                let of_file = charged.iter().filter(|it| it.uvm_file.0 == id.0);
-                !of_file.into_iter().any(|it| overlap(it.span, span))
-            };
-            let Some(file) = of_inode.iter().find(is_free).or_else(|| of_inode.first()) else {
-                continue;
-            };
-            let applied = change.record(Operation::FoundManaged {
-                uvm_file: ledger::FileId(file.0),
-                span,
-                process: ProcessId(pid),
-                cards: container.account.card_slots(),
-            });
-            tracing::warn!(
-                container = container.name,
-                pid,
-                "managed memory was found that no call had been charged for"
-            );
-            if let Applied::Recorded(recorded) = applied
-                && let Some(over_bytes) = recorded.over_quota_bytes
-            {
-                beyond.push(format!(
-                    "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
-                ));
-            }
-        }
-    }
-    beyond
-}
-
-/// The uvm files that are held, and by which inode a mapping of each is known.
-fn uvm_files(container: &Container) -> Vec<(FileId, Inode)> {
-    let held = container.files.held();
-    held.iter()
-        .filter(|file| file.kind == FileKind::Uvm)
-        .filter_map(|file| {
-            let stat = fstat(file.fd.as_fd()).ok()?;
-            Some((file.id, (stat.st_dev, stat.st_ino)))
-        })
-        .collect()
-}
-
-fn processes_of(container: &Container) -> Vec<i32> {
-    let cgroup = container.journal.change().cgroup().cloned();
-    cgroup.map_or_else(
-        || container.processes.known(),
-        |folder| processes_of_group(&folder),
-    )
-}
-
-/// What a process has mapped, shared and at the offset of its address, of any of these files; `None` for one that is gone.
-fn mapped_by(pid: i32, files: &[(FileId, Inode)]) -> Option<Vec<Mapped>> {
-    // The table of a process that has ended but was not waited for is empty, which is not what its driver has.
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    if maps.is_empty() {
-        return None;
-    }
-    let inodes: BTreeSet<Inode> = files.iter().map(|(_, inode)| *inode).collect();
-    let mapped = maps.lines().filter_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (from, end) = fields.next()?.split_once('-')?;
-        let access = fields.next()?;
-        let (offset, device, number) = (fields.next()?, fields.next()?, fields.next()?);
-        let number: u64 = number.parse().ok()?;
-        let address = |text| u64::from_str_radix(text, 16).ok();
-        let (from, end) = (address(from)?, address(end)?);
-        let is_managed = access.ends_with('s') && address(offset)? == from;
-        let inode = inodes.iter().find(|(dev, ino)| {
-            *ino == number && device == format!("{:02x}:{:02x}", major(*dev), minor(*dev))
-        });
-        let span = Span::new(from, end.checked_sub(from)?)?;
-        is_managed.then_some(Mapped {
-            inode: *inode?,
-            span,
-        })
-    });
-    Some(mapped.collect())
-}
-
-fn overlap(one: Span, other: Span) -> bool {
-    one.base() <= other.last() && other.base() <= one.last()
-}
-
-/// The parts of a span that none of the others covers.
-fn outside(span: Span, others: impl Iterator<Item = Span>) -> Vec<Span> {
-    let mut parts = vec![span];
-    for other in others {
-        parts = parts
-            .into_iter()
-            .flat_map(|part| {
-                if !overlap(part, other) {
-                    return vec![part];
-                }
-                let before = other.base().checked_sub(part.base());
-                let before = before.and_then(|bytes| Span::new(part.base(), bytes));
-                let behind = part.last().checked_sub(other.last());
-                let behind =
-                    behind.and_then(|bytes| Span::new(other.last().checked_add(1)?, bytes));
-                before.into_iter().chain(behind).collect()
-            })
-            .collect();
-    }
-    parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn span(base: u64, bytes: u64) -> Span {
-        Span::new(base, bytes).unwrap()
-    }
-
-    #[test]
-    fn what_others_cover_is_taken_out_of_a_span() {
-        let of = |others: &[Span]| outside(span(10, 10), others.iter().copied());
-        assert_eq!(of(&[]), [span(10, 10)]);
-        assert_eq!(of(&[span(0, 10), span(20, 5)]), [span(10, 10)]);
-        assert_eq!(of(&[span(12, 3)]), [span(10, 2), span(15, 5)]);
-        assert_eq!(of(&[span(5, 8), span(18, 9)]), [span(13, 5)]);
-        assert_eq!(of(&[span(10, 4), span(14, 6)]), []);
-        assert_eq!(of(&[span(0, 100)]), []);
-        let top = outside(span(u64::MAX - 3, 4), [span(u64::MAX - 1, 2)].into_iter());
-        assert_eq!(top, [span(u64::MAX - 3, 2)]);
-    }
-
-    #[test]
-    fn a_shared_mapping_at_its_own_offset_is_seen_and_no_other() {
-        let me = std::process::id().cast_signed();
-        let file = tempfile::tempfile().unwrap();
-        let stat = fstat(file.as_fd()).unwrap();
-        let files = [(FileId(1), (stat.st_dev, stat.st_ino))];
-        let at_its_offset = sys::mapping::Mapping::at_its_offset(&file, 8192).unwrap();
-        assert_eq!(
-            mapped_by(me, &files).unwrap(),
-            [Mapped {
-                inode: files[0].1,
-                span: span(at_its_offset.address(), 8192)
-            }]
-        );
-        drop(at_its_offset);
-        assert_eq!(mapped_by(me, &files).unwrap(), []);
-        assert!(mapped_by(i32::MAX, &files).is_none());
-    }
 }

@@ -8,8 +8,9 @@
 //! the opposite order.
 //!
 //! What a tenant's exits cost is bounded. An exit is reported once and waits in the kernel, so there is no queue here; one round
-//! answers all exits that are pending, and every round is followed by a rest of nine times the CPU time that it took. A call that
-//! needs a look waits for the rest to end. [`MOST_WATCHED`] processes are watched; the exit of any other is found by the beat.
+//! answers all exits that are pending, and every round is followed by a rest of nine times the CPU time that it took. Rounds that
+//! calls ask for are shared and have an allowance of their own ([`crate::pace`]), for which the call waits. [`MOST_WATCHED`]
+//! processes are watched; the exit of any other is found by the beat.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -33,13 +34,11 @@ use crate::files::OpenFile;
 use crate::holders::{Look, without_holder};
 use crate::link::Stored;
 use crate::managed::Occasion;
+use crate::pace::Asked;
 use crate::parting;
 use crate::state::Op;
 
-/// Looking is not repeated within this time of the last look, unless a process has exited since.
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// So many times as long as a round has worked, nobody begins the next: exits take a tenth of one core at most.
+/// So many times as long as a round has worked, exits begin no other: they take a tenth of one core at most.
 const REST: u32 = 9;
 
 /// Each watched process costs a descriptor. The exit of a process beyond these is found by the beat.
@@ -57,28 +56,18 @@ pub struct Reaper {
     is_beat_due: AtomicBool,
     is_over: AtomicBool,
     state: Mutex<State>,
-    /// How many rounds have begun: a round answers everybody who asked before it began.
+    /// How many rounds have begun.
     begun: AtomicU64,
-    /// Held for a whole round, which alone has further references to held files.
-    round: Mutex<Round>,
+    /// Held for a whole round, which alone has further references to held files; until when exits begin no other.
+    round: Mutex<Option<Instant>>,
+    /// Rounds that calls have asked for.
+    asked: Asked,
 }
 
 #[derive(Debug)]
 struct State {
     processes: HashMap<i32, PidFd>,
     most: usize,
-    /// When the last round ended.
-    looked_at: Option<Instant>,
-    /// Exits were taken off the kernel's list, and no round has begun since.
-    has_unanswered: bool,
-    is_in_round: bool,
-}
-
-#[derive(Debug, Default)]
-struct Round {
-    /// Whether the last one has closed a file.
-    has_closed: bool,
-    rests_until: Option<Instant>,
 }
 
 impl Reaper {
@@ -105,13 +94,17 @@ impl Reaper {
             state: Mutex::new(State {
                 processes: HashMap::new(),
                 most,
-                looked_at: None,
-                has_unanswered: false,
-                is_in_round: false,
             }),
             begun: AtomicU64::new(0),
             round: Mutex::default(),
+            asked: Asked::default(),
         })
+    }
+
+    /// How many calls wait for a round.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.asked.waiting()
     }
 
     /// Takes the container's cgroup from one of its processes: only the processes in it need to be looked at.
@@ -131,7 +124,6 @@ impl Reaper {
             // Its number is another process's by now, unless it lives.
             Some(process) if process.wait_exit(0).unwrap_or(true) => {
                 state.processes.remove(&tgid);
-                state.has_unanswered = true;
                 self.ask_for_look();
             }
             Some(_watched) => return,
@@ -163,17 +155,11 @@ impl Reaper {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Looks for files that nobody holds, unless that has just been done; says whether any was found.
+    /// Looks for files that nobody holds, at the cost of the call that asks; says whether any was found since it asked. One round
+    /// serves all that have asked before it, and a round that has taken long is not repeated soon.
     pub fn reap_now(&self, container: &Container) -> bool {
         self.take_exits(container);
-        {
-            let state = self.lock();
-            let is_recent = state.looked_at.is_some_and(|at| at.elapsed() < PAUSE);
-            if is_recent && !state.has_unanswered && !state.is_in_round {
-                return false;
-            }
-        }
-        self.reap(container)
+        self.asked.share(|| self.round(container, Duration::ZERO))
     }
 
     /// The slow beat.
@@ -187,7 +173,8 @@ impl Reaper {
         container
             .answers
             .retain_those_of(&container.journal.change());
-        self.reap_after(container, cpu_time().saturating_sub(before));
+        self.rest();
+        self.round(container, cpu_time().saturating_sub(before));
     }
 
     /// Has [`Reaper::watch_over`] look once, soon.
@@ -234,7 +221,8 @@ impl Reaper {
             if self.is_beat_due.swap(false, Ordering::SeqCst) {
                 self.beat(container);
             } else if have_exited || is_look_due {
-                self.reap(container);
+                self.rest();
+                self.round(container, Duration::ZERO);
             }
         }
     }
@@ -273,40 +261,29 @@ impl Reaper {
                 break;
             }
         }
-        state.has_unanswered |= !gone.is_empty();
         gone
     }
 
-    /// One round, or the result of another thread's that began after this was called.
-    fn reap(&self, container: &Container) -> bool {
-        self.reap_after(container, Duration::ZERO)
+    /// Before a round that no call waits for. The rest is taken without the lock: a call's round goes before it.
+    fn rest(&self) {
+        let until = *self.in_round();
+        let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+        std::thread::sleep(rest.unwrap_or_default());
     }
 
-    /// [`Reaper::reap`]; what the caller has spent already is rested from as well.
-    fn reap_after(&self, container: &Container, spent: Duration) -> bool {
-        let asked = self.begun.load(Ordering::SeqCst);
-        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.begun.load(Ordering::SeqCst) > asked {
-            return round.has_closed;
-        }
-        let rest = round
-            .rests_until
-            .map(|until| until.saturating_duration_since(Instant::now()));
-        std::thread::sleep(rest.unwrap_or_default());
-        {
-            let mut state = self.lock();
-            (state.has_unanswered, state.is_in_round) = (false, true);
-            self.begun.fetch_add(1, Ordering::SeqCst);
-        }
+    /// Whether a file was closed; what the caller has spent already is rested from as well.
+    fn round(&self, container: &Container, spent: Duration) -> bool {
+        let mut rests_until = self.in_round();
+        self.begun.fetch_add(1, Ordering::SeqCst);
         let before = cpu_time();
-        round.has_closed = close_unheld(container);
-        {
-            let mut state = self.lock();
-            (state.looked_at, state.is_in_round) = (Some(Instant::now()), false);
-        }
+        let has_closed = close_unheld(container);
         let cost = cpu_time().saturating_sub(before).saturating_add(spent);
-        round.rests_until = Instant::now().checked_add(cost.saturating_mul(REST));
-        round.has_closed
+        *rests_until = Instant::now().checked_add(cost.saturating_mul(REST));
+        has_closed
+    }
+
+    fn in_round(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives up what a former broker was giving up, and what it noted and never had.

@@ -21,6 +21,7 @@ use nvabi::{Release, escape, uvm};
 use sys::seccomp::{Listener, Notification};
 use verdict::blocks::Descriptor;
 use verdict::managed::Mapping;
+use verdict::policy::Managed;
 use verdict::share::Narrowing;
 use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
@@ -31,7 +32,7 @@ use crate::counters::Counter;
 use crate::fetch;
 use crate::files::{InUse, Lookup, OpenFile};
 use crate::journal::Change;
-use crate::managed::{self, Occasion};
+use crate::managed::{self, Mapper, Occasion};
 use crate::order::InOrder;
 use crate::parting;
 use crate::reaper::Reaper;
@@ -87,7 +88,9 @@ pub fn serve(
     if acquaintance == Acquaintance::New {
         reaper.watch(tgid);
     }
-    container.managed.called(call.tid);
+    container
+        .managed
+        .called(call.tid, || listener.is_waiting(call.id));
     let key = key_of(call);
     let is_waiting = || listener.is_waiting(call.id);
     let entered = container
@@ -189,7 +192,7 @@ fn outcome(
     }
     let lookup = look_up(container, reaper, caller, number);
     if call.nr == SYS_MMAP {
-        return map(container, reaper, call, caller, &lookup);
+        return map(container, reaper, listener, call, caller, &lookup);
     }
     match lookup {
         Lookup::Ours(file) => ioctl(container, reaper, listener, lane, call, caller, &file, turn),
@@ -227,23 +230,39 @@ fn look_up(container: &Container, reaper: &Reaper, caller: Caller, number: i32) 
 fn map(
     container: &Container,
     reaper: &Reaper,
+    listener: &Listener,
     call: &Notification,
     caller: Caller,
     lookup: &Lookup,
 ) -> Outcome {
     let policy = container.terms.policy.managed;
-    let file = match lookup {
-        Lookup::Ours(file) if file.kind == FileKind::Uvm => file,
-        Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => {
-            container.managed.suspect(caller.tgid);
-            return Outcome::Proceed;
-        }
-    };
-    let [_address, length, _access, flags, _fd, offset] = call.args;
+    let [address, length, _access, flags, _fd, offset] = call.args;
     let mapping = Mapping {
         length,
         flags,
         offset,
+    };
+    // The address is the program's own, and whatever is mapped of UVM has the offset as its address.
+    let is_elsewhere = mapping.is_at_fixed_address() && address != offset;
+    let mapper = Mapper {
+        tgid: caller.tgid,
+        tid: caller.tid,
+        is_waiting: &|| listener.is_waiting(call.id),
+    };
+    let suspect = || container.managed.suspect((offset, length), mapper);
+    let file = match lookup {
+        Lookup::Ours(file) if file.kind == FileKind::Uvm => {
+            if is_elsewhere {
+                return Outcome::Errno(EINVAL);
+            }
+            file
+        }
+        Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => {
+            if is_elsewhere || policy == Managed::Allow {
+                return Outcome::Proceed;
+            }
+            return let_map(container, reaper, suspect);
+        }
     };
     let is_pool = |base, length| {
         let state = container.journal.change();
@@ -251,25 +270,37 @@ fn map(
     };
     let (base, length) = match verdict::managed::map(mapping, policy, is_pool) {
         Verdict::Execute(Effect::Managed { base, length }) => (base, length),
-        Verdict::Execute(_) => {
-            container.managed.suspect(caller.tgid);
-            return Outcome::Proceed;
-        }
+        Verdict::Execute(_) if policy == Managed::Allow => return Outcome::Proceed,
+        Verdict::Execute(_) => return let_map(container, reaper, suspect),
         Verdict::Refuse(refusal) => return refused(refusal, None),
     };
     let charge = || {
-        let who = (caller.tgid, caller.tid);
-        container
-            .managed
-            .charge(container, file.id, (base, length), who)
+        let managed = &container.managed;
+        managed.charge(container, file.id, (base, length), mapper)
     };
-    let mut charged = charge();
-    if let Err(managed::Refused::Ledger(ledger::Refusal::OverQuota { .. })) = &charged
-        && give_up_what_is_gone(container, reaper)
-    {
-        charged = charge();
+    let_map(container, reaper, charge)
+}
+
+/// Lets the caller map, once it is remembered that it may.
+fn let_map(
+    container: &Container,
+    reaper: &Reaper,
+    remember: impl Fn() -> Result<(), managed::Refused>,
+) -> Outcome {
+    let mut remembered = remember();
+    match &remembered {
+        Err(managed::Refused::Ledger(ledger::Refusal::OverQuota { .. })) => {
+            if give_up_what_is_gone(container, reaper) {
+                remembered = remember();
+            }
+        }
+        Err(managed::Refused::TooMany) => {
+            container.managed.make_room(container);
+            remembered = remember();
+        }
+        Ok(()) | Err(_) => {}
     }
-    match charged {
+    match remembered {
         Ok(()) => Outcome::Proceed,
         Err(managed::Refused::Ledger(why)) => {
             let why = Why::Ledger(why);
@@ -278,7 +309,13 @@ fn map(
                 None,
             )
         }
+        Err(managed::Refused::TooMany) => {
+            let refusal = Refusal::Errno(ENOMEM);
+            container.health.refused(container, "mmap", &Said(refusal));
+            refused(refusal, None)
+        }
         Err(managed::Refused::Malformed) => Outcome::Errno(EINVAL),
+        Err(managed::Refused::GivenUp) => Outcome::GivenUp,
     }
 }
 

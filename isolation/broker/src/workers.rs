@@ -220,7 +220,10 @@ impl Session {
     /// Every listener keeps the one thread that it has, whatever the others do.
     fn may_have_another(&self) -> bool {
         let at_work = self.container.at_work.load(Ordering::SeqCst);
-        let held_up = self.container.health.throttle.waiting() + self.container.share.waiting();
+        let held_up = self.container.health.throttle.waiting()
+            + self.container.share.waiting()
+            + self.container.managed.waiting()
+            + self.reaper.waiting();
         at_work.saturating_sub(held_up) < MOST_THREADS && at_work < MOST_WITH_HELD_UP
     }
 

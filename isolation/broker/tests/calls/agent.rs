@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -71,6 +72,18 @@ pub(crate) enum Ask {
     UnmapManaged {
         address: u64,
     },
+    /// So many mappings of no file.
+    ManyMappings {
+        count: usize,
+    },
+    /// Maps a file of a name that is no text, in this folder.
+    MapNameless {
+        folder: String,
+    },
+    /// This thread's number.
+    Tid,
+    /// Runs until [`Ask::StopFlipping`], and then answers.
+    Spin,
     /// A further thread; its socket comes with the answer.
     Thread,
     /// Gives this thread a descriptor table of its own.
@@ -230,6 +243,30 @@ fn answer(ask: Ask, files: &mut Files) -> io::Result<(Reply, Option<OwnedFd>)> {
         }
         Ask::UnmapManaged { address } => {
             MANAGED.lock().unwrap().retain(|it| it.address() != address);
+            value(0)
+        }
+        Ask::ManyMappings { count } => {
+            // A page and its guard are two.
+            for _ in 0..count / 2 {
+                Box::leak(Box::new(Pages::new(1, Guard::Closed)?));
+            }
+            value(0)
+        }
+        Ask::MapNameless { folder } => {
+            let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+            let path = std::path::Path::new(&folder).join(name);
+            let mut options = std::fs::File::options();
+            options.create_new(true).read(true).write(true);
+            let file = options.open(path)?;
+            MANAGED.lock().unwrap().push(Mapping::shared(file, 4096)?);
+            value(0)
+        }
+        Ask::Tid => value(nix::unistd::gettid().as_raw().into()),
+        Ask::Spin => {
+            FLIPPING.store(true, Ordering::SeqCst);
+            while FLIPPING.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
             value(0)
         }
         Ask::Thread => {

@@ -1,5 +1,7 @@
 //! Managed memory: what is mapped of `nvidia-uvm` itself.
 
+use std::process::{Command, Stdio};
+
 use broker::managed::Occasion;
 use ledger::{FileId, Operation, Span};
 use nix::sys::signal::Signal;
@@ -29,6 +31,22 @@ pub(crate) const TESTS: &[Test] = &[
         a_mapping_keeps_its_file,
     ),
     ("managed::outlives_a_broker", outlives_a_broker),
+    (
+        "managed::a_starved_thread_s_mapping_stays_charged",
+        a_starved_threads_mapping_stays_charged,
+    ),
+    (
+        "managed::a_name_that_is_no_text_hides_no_mapping",
+        a_name_that_is_no_text_hides_no_mapping,
+    ),
+    (
+        "managed::low_and_fixed_mappings_are_denied",
+        low_and_fixed_mappings_are_denied,
+    ),
+    (
+        "managed::refusals_share_their_looks",
+        refusals_share_their_looks,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -119,17 +137,17 @@ fn uncharged_is_found() {
         assert_eq!(stage.used_bytes(), 0);
     };
     forget();
-    look(&stage, Occasion::Refusal);
-    assert_eq!(stage.used_bytes(), 3 * MIB);
-
-    // A look that nobody was suspected in does not see it; the process is suspected again with its next mapping of any file.
-    forget();
-    for _ in 0..4 {
+    until("a heartbeat", || {
         look(&stage, Occasion::Beat);
-    }
-    stage.container.managed.suspect(tenant.pid());
-    look(&stage, Occasion::Beat);
-    assert_eq!(stage.used_bytes(), 3 * MIB);
+        stage.used_bytes() == 3 * MIB
+    });
+
+    // On a slow heartbeat as well, though nothing is charged and nothing on its way.
+    forget();
+    until("a slow heartbeat", || {
+        look(&stage, Occasion::Beat);
+        stage.used_bytes() == 3 * MIB
+    });
 }
 
 /// One uvm file is closed while it is mapped and another one is open: both have one inode.
@@ -177,4 +195,123 @@ fn outlives_a_broker() {
     unmap(&tenant, address);
     map(&tenant, uvm, 4).unwrap();
     assert_eq!(kept.used_bytes(), 4 * MIB);
+}
+
+/// A thread gets no processor between the answer and its mapping, for longer than any number of heartbeats.
+fn a_starved_threads_mapping_stays_charged() {
+    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
+    let tenant = stage.tenant();
+    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let (starved, busy) = (tenant.thread(), tenant.thread());
+    let schedule = |program: &str, arguments: &[&str]| {
+        let status = Command::new(program)
+            .args(arguments)
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.unwrap().success(), "{program} {arguments:?}");
+    };
+    for thread in [&starved, &busy] {
+        let tid = thread.ok(&Ask::Tid).to_string();
+        schedule("taskset", &["-pc", "0", &tid]);
+    }
+    let tid = starved.ok(&Ask::Tid).to_string();
+    schedule("chrt", &["--idle", "-p", "0", &tid]);
+    busy.ask_only(&Ask::Spin);
+    let before = stage.continued();
+    let bytes = usize::try_from(3 * MIB).unwrap();
+    starved.ask_only(&Ask::MapManaged { fd: uvm, bytes });
+    until("the mapping is let through", || {
+        stage.continued() > before && stage.used_bytes() > 0
+    });
+    for _ in 0..20 {
+        look(&stage, Occasion::Beat);
+        assert_eq!(stage.used_bytes(), 3 * MIB);
+        assert_eq!(map(&tenant, uvm, 2), NO_MEMORY);
+    }
+    tenant.ok(&Ask::StopFlipping);
+    let address = starved.answer().unwrap();
+    for _ in 0..4 {
+        look(&stage, Occasion::Beat);
+        assert_eq!(stage.used_bytes(), 3 * MIB);
+    }
+    unmap(&tenant, address);
+    until("a heartbeat", || {
+        look(&stage, Occasion::Beat);
+        stage.used_bytes() == 0
+    });
+}
+
+fn a_name_that_is_no_text_hides_no_mapping() {
+    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
+    let tenant = stage.tenant();
+    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let folder = stage.path("").to_str().unwrap().to_owned();
+    tenant.ok(&Ask::MapNameless { folder });
+    let address = map(&tenant, uvm, 3).unwrap();
+    tenant.close(uvm);
+    for _ in 0..4 {
+        stage.reaper.beat(&stage.container);
+        assert_eq!(stage.used_bytes(), 3 * MIB);
+    }
+    unmap(&tenant, address);
+    until("it is given up", || {
+        stage.reaper.beat(&stage.container);
+        stage.used_bytes() == 0
+    });
+}
+
+/// No offset is too low, and a mapping at another address than its offset is refused as the driver would.
+fn low_and_fixed_mappings_are_denied() {
+    let stage = Stage::with_managed(4 * MIB, Managed::Deny);
+    let tenant = stage.tenant();
+    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    for offset in [0x1000, 0x2000, 0xf000, 0x1_0000, 1 << 40] {
+        let denied = tenant.ask(&Ask::Map { fd: uvm, offset });
+        assert_eq!(denied, Err(22), "{offset:#x}");
+    }
+    assert_eq!(stage.continued(), 0);
+    // From its beginning, where no address can be.
+    assert_eq!(tenant.ask(&Ask::Map { fd: uvm, offset: 0 }), Ok(0));
+    assert_eq!(stage.continued(), 0);
+}
+
+/// Many mappings, many stretches and many refusals: what a refusal costs grows with neither times the other.
+fn refusals_share_their_looks() {
+    const THREADS: usize = 8;
+    const EACH: usize = 3;
+    const STRETCHES: u64 = 1000;
+    const PAGE: u64 = 4096;
+    let stage = Stage::with_managed(STRETCHES * PAGE, Managed::Charge);
+    let tenant = stage.tenant();
+    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    tenant.ok(&Ask::ManyMappings { count: 60_000 });
+    for _ in 0..STRETCHES {
+        let bytes = usize::try_from(PAGE).unwrap();
+        tenant.ok(&Ask::MapManaged { fd: uvm, bytes });
+    }
+    assert_eq!(stage.used_bytes(), STRETCHES * PAGE);
+    let table = std::fs::read(format!("/proc/{}/maps", tenant.pid())).unwrap();
+    let table = u64::try_from(table.len()).unwrap();
+    assert!(table > 60_000 * 40, "{table}");
+    let before = stage.container.managed.work();
+    let threads: Vec<Tenant> = (0..THREADS).map(|_| tenant.thread()).collect();
+    std::thread::scope(|scope| {
+        for thread in threads {
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    assert_eq!(map(&thread, uvm, 1), NO_MEMORY);
+                }
+            });
+        }
+    });
+    let after = stage.container.managed.work();
+    let looks = after.looks - before.looks;
+    let calls = u64::try_from(THREADS * EACH).unwrap();
+    assert!(looks <= calls / 2, "{looks} looks for {calls} refusals");
+    let begun = looks + 1;
+    assert!(after.bytes - before.bytes < begun * (table + (8 << 20)));
+    let linear = begun * 8 * (STRETCHES + 100);
+    let steps = after.steps - before.steps;
+    assert!(steps < linear, "{steps} of {linear} steps");
+    assert_eq!(stage.used_bytes(), STRETCHES * PAGE);
 }

@@ -85,6 +85,16 @@ impl Tenant {
         sys::fd_passing::send(self.socket.as_fd(), &text, &[]).unwrap();
     }
 
+    /// The answer to a request of [`Tenant::ask_only`].
+    pub(crate) fn answer(&self) -> Result<i64, i32> {
+        let mut buffer = vec![0; 4096];
+        let (count, _) = sys::fd_passing::receive(self.socket.as_fd(), &mut buffer).unwrap();
+        match serde_json::from_slice(&buffer[..count]).unwrap() {
+            Reply::Value(value) => value,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(crate) fn ok(&self, ask: &Ask) -> i64 {
         self.ask(ask)
             .unwrap_or_else(|errno| panic!("errno {errno} at {ask:?}"))

@@ -1,0 +1,122 @@
+//! Whether a thread is out of the `mmap` that it was let make.
+//!
+//! The kernel executes the call in the thread, some time after our answer: a thread that gets no processor makes it much later.
+//! No time that passes says that it was made. What does: the thread has ended; or it sleeps outside of `mmap`, or in user
+//! mode. A thread that runs, or waits to run, says nothing.
+
+use std::fs;
+use std::path::Path;
+
+use crate::maps::has_gone;
+
+#[cfg(target_arch = "x86_64")]
+const SYS_MMAP: &str = "9";
+#[cfg(target_arch = "aarch64")]
+const SYS_MMAP: &str = "222";
+
+/// Whether a thread has left every `mmap` that it was in before this look; `false` where that cannot be told.
+pub(super) fn is_out(tgid: i32, tid: i32) -> bool {
+    let thread = format!("/proc/{tgid}/task/{tid}");
+    match fs::read_to_string(format!("{thread}/syscall")) {
+        Ok(text) => is_elsewhere(&text),
+        // A kernel without this file says nothing; of a thread that has ended not even the folder is there.
+        Err(error) if has_gone(&error) => !Path::new(&thread).exists(),
+        Err(_unknown) => false,
+    }
+}
+
+/// `running`; or the number of the system call in which the thread sleeps, -1 for none, and its registers.
+fn is_elsewhere(text: &str) -> bool {
+    let first = text.split_ascii_whitespace().next().unwrap_or_default();
+    first.parse::<i64>().is_ok() && first != SYS_MMAP
+}
+
+/// The threads of a process that may be in an `mmap`.
+pub(super) fn threads_that_may_map(tgid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{tgid}/task"));
+    tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|task| task.file_name().to_str()?.parse().ok())
+        .filter(|tid| !is_out(tgid, *tid))
+        .collect()
+}
+
+/// When a process was started, in ticks since the host's; `None` for one that has gone.
+pub(super) fn started_at(pid: i32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything; the third field is the first behind its parenthesis.
+    let behind = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields = stat.get(behind.checked_add(1)?..)?;
+    let mut fields = fields
+        .split(u8::is_ascii_whitespace)
+        .filter(|field| !field.is_empty());
+    const START: usize = 22 - 3;
+    std::str::from_utf8(fields.nth(START)?).ok()?.parse().ok()
+}
+
+/// Now, as [`started_at`] counts.
+pub(super) fn now() -> u64 {
+    use nix::time::{ClockId, clock_gettime};
+    // The kernel tells such times to programs in hundredths of a second.
+    const TICKS: u64 = 100;
+    let Ok(time) = clock_gettime(ClockId::CLOCK_BOOTTIME) else {
+        return u64::MAX;
+    };
+    let seconds = u64::try_from(time.tv_sec()).unwrap_or_default();
+    let nanos = u64::try_from(time.tv_nsec()).unwrap_or_default();
+    seconds
+        .saturating_mul(TICKS)
+        .saturating_add(nanos / (1_000_000_000 / TICKS))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn only_a_thread_that_sleeps_elsewhere_is_out() {
+        assert!(is_elsewhere("202 0x1 0x2 0x0 0x0 0x0 0x0 0x7ffc 0x7f01\n"));
+        assert!(is_elsewhere("-1 0x7ffc 0x7f01\n"));
+        for unknown in [
+            "running\n",
+            "",
+            "9 0x0 0x1000 0x3 0x1 0x3 0x0 0x7ffc 0x7f01\n",
+        ] {
+            assert!(!is_elsewhere(unknown), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_input_is_out_and_one_that_runs_may_not_be() {
+        let mut child = Command::new("sh")
+            .args(["-c", "echo a; read line; while :; do :; done"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        while !is_out(pid, pid) {
+            std::thread::yield_now();
+        }
+        let started = started_at(pid).unwrap();
+        assert!(started <= now() && started + 60 * 100 > now(), "{started}");
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        while is_out(pid, pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(threads_that_may_map(pid), [pid]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_out(pid, pid));
+        assert_eq!(started_at(pid), None);
+    }
+}

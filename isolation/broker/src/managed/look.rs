@@ -1,0 +1,613 @@
+//! One look at what the processes of a container have mapped, piece by piece.
+//!
+//! ```text
+//! picture of the ledger ─▶ process by process ─▶ nobody new? ─▶ what is charged, and mapped by nobody, is uncharged
+//!                              │        ▲           │ some
+//!                              │        └───────────┘
+//!                              └─▶ what is mapped and not charged is charged at once
+//! ```
+//!
+//! A process comes to a mapping by a call of its own, which is known to be on its way, or by being forked from one that has it. So
+//! when every process has been looked at, and nobody is there who was not, a stretch that was seen nowhere is nowhere: whoever
+//! had it at the end would have had it when looked at, or was forked since by somebody of whom that holds.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use driver::{FileId, FileKind};
+use ledger::{Applied, ManagedSpan, Operation, ProcessId, Span};
+use nix::sys::stat::{fstat, major, minor};
+use verdict::policy::Managed;
+
+use super::spans::Stretches;
+use super::{ManagedMappings, OnItsWay, Suspicion, What, evidence};
+use crate::container::Container;
+use crate::holders;
+use crate::maps::{self, Table};
+
+/// Processes that come while others are looked at are looked at as well, so often.
+const MOST_ROUNDS: u32 = 16;
+/// So many mappings of `nvidia-uvm` are remembered in one look: beyond them nothing is uncharged, which is the tenant's loss.
+const MOST_MAPPED: usize = 1 << 17;
+/// So many changes are made at once; other calls wait for them.
+const CHUNK: usize = 256;
+
+/// Device numbers and inode.
+type Inode = (u64, u64, u64);
+/// What is mapped, by file.
+type Mapped = BTreeMap<Inode, Stretches>;
+
+/// The look under way, and the numbers of those before.
+#[derive(Debug, Default)]
+pub(super) struct Looking {
+    under_way: Option<Look>,
+    begun: u64,
+    done: u64,
+    found_in: u64,
+    /// Heartbeats since the last look.
+    pub(super) beats: u32,
+    /// Whether a suspect was looked at last: they take every second turn, so that nobody can be hidden behind them.
+    is_others_turn: bool,
+}
+
+/// How far a look is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There is more to do.
+    More,
+    /// It is at its end.
+    Done {
+        /// Whether anything was uncharged.
+        found: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Look {
+    files: Files,
+    charged: Vec<ManagedSpan>,
+    /// What is charged of each inode, whoever mapped it.
+    by_inode: Mapped,
+    /// What is charged to each process.
+    by_process: HashMap<i32, Mapped>,
+    todo: Vec<i32>,
+    /// Everybody looked at, with the moment of its start.
+    seen: HashMap<i32, Option<u64>>,
+    /// What those have mapped who have been charged.
+    own: HashMap<i32, Mapped>,
+    /// What others have mapped without having been charged for it.
+    elsewhere: BTreeMap<Inode, Vec<Span>>,
+    mapped: usize,
+    rounds: u32,
+    /// Somebody could not be looked at: nothing is uncharged.
+    is_inconclusive: bool,
+}
+
+/// The uvm files that are held, and by which inode a mapping of each is known.
+#[derive(Debug, Default)]
+struct Files {
+    inodes: HashMap<FileId, Inode>,
+    of_inode: BTreeMap<Inode, Vec<FileId>>,
+}
+
+impl Files {
+    fn of(container: &Container) -> Self {
+        let mut files = Self::default();
+        for file in container.files.held() {
+            if file.kind == FileKind::Uvm
+                && let Ok(stat) = fstat(file.fd.as_fd())
+            {
+                let inode = (major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+                files.inodes.insert(file.id, inode);
+                files.of_inode.entry(inode).or_default().push(file.id);
+            }
+        }
+        files
+    }
+
+    fn inode(&self, file: ledger::FileId) -> Option<Inode> {
+        self.inodes.get(&FileId(file.0)).copied()
+    }
+
+    /// Whether a mapping of an inode can be of one file alone. A real driver's files have one inode all together.
+    fn is_alone(&self, inode: Inode) -> bool {
+        self.of_inode.get(&inode).is_some_and(|ids| ids.len() == 1)
+    }
+}
+
+impl Looking {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    pub(super) fn has_found_since(&self, look: u64) -> bool {
+        // What the look before it has found is room as well.
+        self.found_in.saturating_add(1) >= look && self.found_in > 0
+    }
+
+    /// Does one piece, and says what was found beyond the quota.
+    pub(super) fn step(
+        &mut self,
+        managed: &ManagedMappings,
+        container: &Container,
+    ) -> (Step, Vec<String>) {
+        let Some(look) = &mut self.under_way else {
+            self.begun = self.begun.saturating_add(1);
+            self.under_way = Some(Look::begin(managed, container));
+            return (Step::More, Vec::new());
+        };
+        let mut violations = Vec::new();
+        let suspect = match self.is_others_turn {
+            true => None,
+            false => managed.lock().next_suspect(),
+        };
+        self.is_others_turn = suspect.is_some();
+        if let Some(pid) = suspect.or_else(|| look.next(container)) {
+            look.examine(managed, container, (pid, self.begun), &mut violations);
+            return (Step::More, violations);
+        }
+        let found = look.end(managed, container);
+        managed.lock().end_of_look(self.begun);
+        managed.work.looks.fetch_add(1, Ordering::Relaxed);
+        self.under_way = None;
+        self.done = self.begun;
+        if found {
+            self.found_in = self.begun;
+        }
+        (Step::Done { found }, violations)
+    }
+}
+
+impl super::Inner {
+    /// A process that has been let map something since it was looked at.
+    fn next_suspect(&self) -> Option<i32> {
+        self.suspected.iter().find_map(|it| it.tgid)
+    }
+
+    /// What a process is suspected to have mapped; a look at it settles those of which it says whose they are.
+    fn take_suspicions(&mut self, pid: i32, start: Option<u64>, look: u64) -> Vec<Span> {
+        let mut of_process = Vec::new();
+        for it in &mut self.suspected {
+            match it.tgid {
+                Some(tgid) if tgid == pid => {
+                    // Its number may be another's by now.
+                    if start.is_some_and(|start| start <= it.at) {
+                        of_process.push(it.span);
+                    } else {
+                        it.tgid = None;
+                        it.ended_in = look;
+                        of_process.push(it.span);
+                    }
+                }
+                Some(_) => {}
+                None => of_process.push(it.span),
+            }
+        }
+        let is_settled = |it: &Suspicion| it.tgid == Some(pid);
+        self.suspected.retain(|it| !is_settled(it));
+        // Those on their way may have been made just now.
+        let on_their_way = self.on_their_way.values();
+        of_process.extend(on_their_way.filter(|it| it.tgid == pid).filter_map(
+            |it| match it.what {
+                What::Charged(_, span) | What::Other(span) => Some(span),
+                What::OfFormerBroker => None,
+            },
+        ));
+        of_process
+    }
+
+    fn end_of_look(&mut self, look: u64) {
+        self.suspected
+            .retain(|it| it.tgid.is_some() || it.ended_in >= look);
+        self.charged_meanwhile = Some(Vec::new());
+    }
+
+    /// Whether a stretch is charged to a process that had the number when it was charged.
+    fn is_same_process(&self, pid: i32, start: u64) -> bool {
+        start <= self.charged_at.get(&pid).copied().unwrap_or(self.began_at)
+    }
+}
+
+impl Look {
+    fn begin(managed: &ManagedMappings, container: &Container) -> Self {
+        // Before the picture: what is charged and on its way stays so, whatever is found of the thread.
+        settle(managed);
+        take_over(managed, container);
+        let files = Files::of(container);
+        let mut inner = managed.lock();
+        inner.charged_meanwhile = Some(Vec::new());
+        let charged: Vec<ManagedSpan> = container.journal.change().ledger.managed().collect();
+        let processes: BTreeSet<i32> = charged.iter().map(|it| it.process.0).collect();
+        inner
+            .charged_at
+            .retain(|process, _| processes.contains(process));
+        drop(inner);
+        let by_inode = stretches(&files, charged.iter());
+        let mut of_process: HashMap<i32, Vec<&ManagedSpan>> = HashMap::new();
+        for it in &charged {
+            of_process.entry(it.process.0).or_default().push(it);
+        }
+        let by_process = of_process
+            .into_iter()
+            .map(|(process, spans)| (process, stretches(&files, spans.into_iter())))
+            .collect();
+        Self {
+            files,
+            charged,
+            by_inode,
+            by_process,
+            todo: Vec::new(),
+            seen: HashMap::new(),
+            own: HashMap::new(),
+            elsewhere: BTreeMap::new(),
+            mapped: 0,
+            rounds: 0,
+            is_inconclusive: false,
+        }
+    }
+
+    /// Who is to be looked at next; `None` when everybody has been.
+    fn next(&mut self, container: &Container) -> Option<i32> {
+        if let Some(pid) = self.todo.pop() {
+            return Some(pid);
+        }
+        if self.rounds >= MOST_ROUNDS {
+            self.is_inconclusive = true;
+            return None;
+        }
+        self.rounds = self.rounds.saturating_add(1);
+        let everybody = holders::processes_of_container(container, self.by_process.keys());
+        self.todo = everybody
+            .into_iter()
+            .filter(|pid| match self.seen.get(pid) {
+                Some(start) => evidence::started_at(*pid) != *start,
+                None => true,
+            })
+            .collect();
+        self.todo.pop()
+    }
+
+    fn examine(
+        &mut self,
+        managed: &ManagedMappings,
+        container: &Container,
+        (pid, number): (i32, u64),
+        violations: &mut Vec<String>,
+    ) {
+        let start = evidence::started_at(pid);
+        let suspicions = managed.lock().take_suspicions(pid, start, number);
+        self.seen.insert(pid, start);
+        let mut mapped: BTreeMap<Inode, Vec<Span>> = BTreeMap::new();
+        let table = maps::read(pid, |area| {
+            let is_managed = area.is_shared && area.offset == area.span.base();
+            if is_managed && self.files.of_inode.contains_key(&area.file) {
+                add(mapped.entry(area.file).or_default(), area.span);
+            }
+        });
+        match table {
+            Ok(Table::Read(bytes)) => {
+                managed.work.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            // What it had is the driver's to give up; who has shared its memory is looked at as well.
+            Ok(Table::Gone) => {
+                managed.lock().has_ended(number, &suspicions);
+                return;
+            }
+            Err(error) => {
+                managed.lock().has_ended(number, &suspicions);
+                tracing::debug!(pid, %error, "a table of mappings cannot be read");
+                self.is_inconclusive = true;
+                return;
+            }
+        }
+        let mapped: Mapped = mapped
+            .into_iter()
+            .map(|(inode, spans)| (inode, Stretches::of(spans)))
+            .collect();
+        let suspicions = Stretches::of(suspicions);
+        let mut steps = 0;
+        let nothing = Stretches::default();
+        for (inode, mapped) in &mapped {
+            let mine = self.by_process.get(&pid);
+            let mine = mine.and_then(|mine| mine.get(inode)).unwrap_or(&nothing);
+            let uncharged = mapped.without(mine, &mut steps);
+            self.note_elsewhere(*inode, &uncharged);
+            let found = self.unexplained((*inode, &uncharged), &suspicions, &mut steps);
+            if !found.is_empty() {
+                managed.lock().charged_at.insert(pid, evidence::now());
+                violations.extend(self.charge(container, (pid, *inode), &found, &suspicions));
+            }
+        }
+        managed.work.steps.fetch_add(steps, Ordering::Relaxed);
+        let is_charged = self.by_process.contains_key(&pid);
+        let is_same = start.is_some_and(|start| managed.lock().is_same_process(pid, start));
+        if is_charged && is_same {
+            self.own.insert(pid, mapped);
+        }
+    }
+
+    fn note_elsewhere(&mut self, inode: Inode, spans: &Stretches) {
+        self.mapped = self.mapped.saturating_add(spans.len());
+        if self.mapped > MOST_MAPPED {
+            self.is_inconclusive = true;
+            return;
+        }
+        let elsewhere = self.elsewhere.entry(inode).or_default();
+        elsewhere.extend(spans.iter());
+    }
+
+    /// What a process has mapped that neither its own charges explain nor anybody's: a child has its parent's mappings. What the
+    /// process was let map of an unknown file is explained by its own alone, unless only one file has the inode.
+    fn unexplained(
+        &self,
+        (inode, uncharged): (Inode, &Stretches),
+        suspicions: &Stretches,
+        steps: &mut u64,
+    ) -> Stretches {
+        let nothing = Stretches::default();
+        let by_anybody = self.by_inode.get(&inode).unwrap_or(&nothing);
+        let rest = uncharged.without(by_anybody, steps);
+        if self.files.is_alone(inode) || suspicions.is_empty() {
+            return rest;
+        }
+        let unsuspected = uncharged.without(suspicions, steps);
+        let suspected = uncharged.without(&unsuspected, steps);
+        Stretches::of(rest.iter().chain(suspected.iter()).collect())
+    }
+
+    /// Charges what is mapped and is not charged; says what is beyond the quota then, or should not be there at all.
+    fn charge(
+        &self,
+        container: &Container,
+        (pid, inode): (i32, Inode),
+        found: &Stretches,
+        suspicions: &Stretches,
+    ) -> Vec<String> {
+        let nothing = Vec::new();
+        let files = self.files.of_inode.get(&inode).unwrap_or(&nothing);
+        let is_alone = self.files.is_alone(inode);
+        let found: Vec<Span> = found.iter().collect();
+        let (mut charged_bytes, mut beyond) = (0_u64, None);
+        for chunk in found.chunks(CHUNK) {
+            let mut change = container.journal.change();
+            // What has been charged since the picture was taken, and pools, which are the host's memory.
+            let mut of_file: BTreeMap<FileId, Vec<Span>> = BTreeMap::new();
+            let mut pools = Vec::new();
+            for id in files {
+                let all = change.pools(*id);
+                pools.extend(all.filter_map(|(base, bytes)| Span::new(base, bytes)));
+            }
+            let (mut mine, mut anybodys) = (Vec::new(), Vec::new());
+            for it in change.ledger.managed() {
+                if self.files.inode(it.uvm_file) != Some(inode) {
+                    continue;
+                }
+                let id = FileId(it.uvm_file.0);
+                of_file.entry(id).or_default().push(it.span);
+                anybodys.push(it.span);
+                if it.process.0 == pid {
+                    mine.push(it.span);
+                }
+            }
+            let explained_by_itself = Stretches::of([mine, pools.clone()].concat());
+            let explained_by_anybody = Stretches::of([anybodys, pools].concat());
+            let of_file: Vec<(FileId, Stretches)> = files
+                .iter()
+                .map(|id| (*id, Stretches::of(of_file.remove(id).unwrap_or_default())))
+                .collect();
+            for span in chunk {
+                let is_suspected = !is_alone && suspicions.meets(*span);
+                let explained = if is_suspected {
+                    &explained_by_itself
+                } else {
+                    &explained_by_anybody
+                };
+                for span in explained.leave_of(*span, &mut 0) {
+                    // An address of a file is charged once, so a file is taken that is not charged there.
+                    let is_free = |(_, charged): &&(FileId, Stretches)| !charged.meets(span);
+                    let file = of_file.iter().find(is_free).or_else(|| of_file.first());
+                    let Some((file, _)) = file else {
+                        continue;
+                    };
+                    let applied = change.record(Operation::FoundManaged {
+                        uvm_file: ledger::FileId(file.0),
+                        span,
+                        process: ProcessId(pid),
+                        cards: container.account.card_slots(),
+                    });
+                    let bytes = span.last().saturating_sub(span.base()).saturating_add(1);
+                    charged_bytes = charged_bytes.saturating_add(bytes);
+                    if let Applied::Recorded(recorded) = applied {
+                        beyond = beyond.max(recorded.over_quota_bytes);
+                    }
+                }
+            }
+        }
+        let text = match (charged_bytes, beyond) {
+            (0, _) => None,
+            (_, Some(over_bytes)) => Some(format!(
+                "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
+            )),
+            (_, None) if container.terms.policy.managed == Managed::Deny => Some(format!(
+                "process {pid} has mapped {charged_bytes} bytes of managed memory, which is denied"
+            )),
+            (_, None) => {
+                tracing::warn!(
+                    container = container.name,
+                    pid,
+                    charged_bytes,
+                    "managed memory was found that no call had been charged for"
+                );
+                None
+            }
+        };
+        text.into_iter().collect()
+    }
+
+    /// Uncharges what nobody has mapped, and nobody is on its way to.
+    fn end(&mut self, managed: &ManagedMappings, container: &Container) -> bool {
+        if self.is_inconclusive {
+            tracing::debug!(
+                container = container.name,
+                "not everybody could be looked at"
+            );
+            return false;
+        }
+        let elsewhere: Mapped = std::mem::take(&mut self.elsewhere)
+            .into_iter()
+            .map(|(inode, spans)| (inode, Stretches::of(spans)))
+            .collect();
+        let nothing = Stretches::default();
+        let (mut unmapped, mut steps) = (Vec::new(), 0);
+        for it in &self.charged {
+            let (Some(inode), Some(own)) =
+                (self.files.inode(it.uvm_file), self.own.get(&it.process.0))
+            else {
+                continue;
+            };
+            let own = own.get(&inode).unwrap_or(&nothing);
+            let elsewhere = elsewhere.get(&inode).unwrap_or(&nothing);
+            for rest in own.leave_of(it.span, &mut steps) {
+                let rest = elsewhere.leave_of(rest, &mut steps);
+                unmapped.extend(rest.into_iter().map(|span| (it, span)));
+            }
+        }
+        managed.work.steps.fetch_add(steps, Ordering::Relaxed);
+        let mut found = false;
+        for chunk in unmapped.chunks(CHUNK) {
+            // Held until it is uncharged: nobody sets out for it meanwhile.
+            let inner = managed.lock();
+            let Some(meanwhile) = &inner.charged_meanwhile else {
+                return found;
+            };
+            let mut kept: HashMap<FileId, Vec<Span>> = HashMap::new();
+            let mut of_former = BTreeSet::new();
+            for (file, span) in meanwhile {
+                kept.entry(*file).or_default().push(*span);
+            }
+            for OnItsWay { tgid, what, .. } in inner.on_their_way.values() {
+                match what {
+                    What::Charged(file, span) => kept.entry(*file).or_default().push(*span),
+                    What::OfFormerBroker => {
+                        of_former.insert(*tgid);
+                    }
+                    What::Other(_) => {}
+                }
+            }
+            let kept: HashMap<FileId, Stretches> = kept
+                .into_iter()
+                .map(|(file, spans)| (file, Stretches::of(spans)))
+                .collect();
+            let mut change = container.journal.change();
+            for (it, span) in chunk {
+                if of_former.contains(&it.process.0) {
+                    continue;
+                }
+                let kept = kept.get(&FileId(it.uvm_file.0)).unwrap_or(&nothing);
+                for span in kept.leave_of(*span, &mut 0) {
+                    found = true;
+                    change.record(Operation::UnmapManaged {
+                        uvm_file: it.uvm_file,
+                        span,
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+impl super::Inner {
+    /// A process has ended, or cannot be looked at: what it was suspected of may be had by whoever shares its memory.
+    fn has_ended(&mut self, look: u64, suspicions: &[Span]) {
+        for span in suspicions {
+            let is_known = |it: &Suspicion| it.tgid.is_none() && it.span == *span;
+            if !self.suspected.iter().any(is_known) {
+                self.suspected.push(Suspicion {
+                    tgid: None,
+                    at: 0,
+                    span: *span,
+                    ended_in: look,
+                });
+            }
+        }
+    }
+}
+
+/// Adds a stretch to others, which come in the order of their addresses. Beyond what is remembered, the room between two counts as
+/// mapped: nothing is hidden behind a great many.
+fn add(mapped: &mut Vec<Span>, span: Span) {
+    let has_room = mapped.len() < MOST_MAPPED;
+    match mapped.last_mut() {
+        Some(before) if !has_room || before.last().checked_add(1) == Some(span.base()) => {
+            let bytes = span.last().saturating_sub(before.base()).saturating_add(1);
+            *before = Span::new(before.base(), bytes).unwrap_or(*before);
+        }
+        _ => mapped.push(span),
+    }
+}
+
+fn stretches<'a>(files: &Files, charged: impl Iterator<Item = &'a ManagedSpan>) -> Mapped {
+    let mut spans: BTreeMap<Inode, Vec<Span>> = BTreeMap::new();
+    for it in charged {
+        if let Some(inode) = files.inode(it.uvm_file) {
+            spans.entry(inode).or_default().push(it.span);
+        }
+    }
+    spans
+        .into_iter()
+        .map(|(inode, spans)| (inode, Stretches::of(spans)))
+        .collect()
+}
+
+/// Looks at every thread that is on its way.
+pub(super) fn settle(managed: &ManagedMappings) {
+    let on_their_way: Vec<(i32, OnItsWay)> = {
+        let inner = managed.lock();
+        let all = inner.on_their_way.iter();
+        all.map(|(tid, mapping)| (*tid, *mapping)).collect()
+    };
+    let out: Vec<(i32, u64)> = on_their_way
+        .into_iter()
+        .filter(|(tid, mapping)| evidence::is_out(mapping.tgid, *tid))
+        .map(|(tid, mapping)| (tid, mapping.number))
+        .collect();
+    let mut inner = managed.lock();
+    for (tid, number) in out {
+        inner.is_out(tid, Some(number));
+    }
+}
+
+/// A former broker may have let threads map that have not done so yet: which, nobody knows.
+fn take_over(managed: &ManagedMappings, container: &Container) {
+    if std::mem::replace(&mut managed.lock().is_taken_over, true) {
+        return;
+    }
+    let charged: BTreeSet<i32> = {
+        let state = container.journal.change();
+        state.ledger.managed().map(|it| it.process.0).collect()
+    };
+    for tgid in charged {
+        let threads = evidence::threads_that_may_map(tgid);
+        let mut inner = managed.lock();
+        for tid in threads {
+            inner.next_number = inner.next_number.saturating_add(1);
+            let (number, at) = (inner.next_number, evidence::now());
+            inner.on_their_way.entry(tid).or_insert(OnItsWay {
+                number,
+                tgid,
+                at,
+                what: What::OfFormerBroker,
+            });
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A process's table of mappings, as `/proc` has it.
+//!
+//! Read line by line, since a tenant decides how long it is, and as bytes, since a tenant decides what its files are called. The
+//! table of a process whose first thread has ended is empty: then another thread's is read, which is the same.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+
+use ledger::Span;
+
+/// One mapping of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Area {
+    pub(crate) span: Span,
+    pub(crate) is_shared: bool,
+    pub(crate) offset: u64,
+    /// Major and minor number, and inode.
+    pub(crate) file: (u64, u64, u64),
+}
+
+/// What there is of a process's mappings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// The process has ended, or has no memory any more.
+    Gone,
+    /// So many bytes of it.
+    Read(u64),
+}
+
+/// A line has at most 4096 bytes of path, each of which the kernel may write as four; longer ones are cut.
+const MOST_LINE_BYTES: u64 = 32 * 1024;
+
+/// Threads that end while they are looked at are looked for again so often.
+const ROUNDS: usize = 4;
+
+/// Says every mapping of a file that a process has.
+///
+/// # Errors
+/// The table cannot be read: nothing is known of the process then.
+pub(crate) fn read(pid: i32, mut each: impl FnMut(Area)) -> io::Result<Table> {
+    for _ in 0..ROUNDS {
+        if let Some(bytes) = read_one(&format!("/proc/{pid}/maps"), &mut each)? {
+            return Ok(Table::Read(bytes));
+        }
+        let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
+            Ok(tasks) => tasks,
+            Err(error) if has_gone(&error) => return Ok(Table::Gone),
+            Err(error) => return Err(error),
+        };
+        let (mut are_all_there, mut others) = (true, 0_usize);
+        for task in tasks {
+            let task = match task {
+                Ok(task) => task,
+                Err(error) if has_gone(&error) => return Ok(Table::Gone),
+                Err(error) => return Err(error),
+            };
+            if task.file_name().to_str() == Some(&pid.to_string()) {
+                continue;
+            }
+            others = others.saturating_add(1);
+            let path = task.path();
+            if let Some(bytes) = read_one(&format!("{}/maps", path.display()), &mut each)? {
+                return Ok(Table::Read(bytes));
+            }
+            are_all_there &= path.exists();
+        }
+        // One that has ended since it was listed may have started another.
+        if are_all_there || others == 0 {
+            return Ok(Table::Gone);
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+pub(crate) fn has_gone(error: &io::Error) -> bool {
+    const ESRCH: i32 = 3;
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+}
+
+/// The length of a table; `None` for an empty one and one of nobody.
+fn read_one(path: &str, each: &mut impl FnMut(Area)) -> io::Result<Option<u64>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if has_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut table = BufReader::with_capacity(64 * 1024, file);
+    let (mut bytes, mut line) = (0_u64, Vec::new());
+    loop {
+        line.clear();
+        let read = match (&mut table)
+            .take(MOST_LINE_BYTES)
+            .read_until(b'\n', &mut line)
+        {
+            Ok(read) => read,
+            // It ends while it is read.
+            Err(error) if has_gone(&error) => 0,
+            Err(error) => return Err(error),
+        };
+        if read == 0 {
+            return Ok((bytes > 0).then_some(bytes));
+        }
+        bytes = bytes.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        if let Some(area) = area(&line) {
+            each(area);
+        }
+    }
+}
+
+/// `from-end access offset major:minor inode path`; `None` for a mapping of no file.
+fn area(line: &[u8]) -> Option<Area> {
+    let mut fields = line
+        .split(|byte| *byte == b' ')
+        .filter(|field| !field.is_empty())
+        .map_while(|field| std::str::from_utf8(field.trim_ascii_end()).ok());
+    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (from, end) = fields.next()?.split_once('-')?;
+    let (from, end) = (hexadecimal(from)?, hexadecimal(end)?);
+    let access = fields.next()?;
+    let offset = hexadecimal(fields.next()?)?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let file = (
+        hexadecimal(major)?,
+        hexadecimal(minor)?,
+        fields.next()?.parse().ok()?,
+    );
+    (file.2 != 0).then_some(Area {
+        span: Span::new(from, end.checked_sub(from)?)?,
+        is_shared: access.ends_with('s'),
+        offset,
+        file,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn areas_of(pid: i32, inode: u64) -> Vec<Area> {
+        let mut areas = Vec::new();
+        let table = read(pid, |area| areas.push(area)).unwrap();
+        assert!(matches!(table, Table::Read(bytes) if bytes > 0));
+        areas.retain(|area| area.file.2 == inode);
+        areas
+    }
+
+    #[test]
+    fn a_file_is_seen_whatever_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [&b"plain"[..], b"sp ace", b"new\nline", b"\xff\xfe not text"] {
+            let path = folder.path().join(std::ffi::OsStr::from_bytes(name));
+            let file = File::options()
+                .create_new(true)
+                .read(true)
+                .write(true)
+                .open(path)
+                .unwrap();
+            let inode = file.metadata().unwrap().ino();
+            let mapping = sys::mapping::Mapping::at_its_offset(&file, 8192).unwrap();
+            let me = std::process::id().cast_signed();
+            let areas = areas_of(me, inode);
+            assert_eq!(areas.len(), 1, "{name:?}");
+            assert!(areas[0].is_shared);
+            assert_eq!(areas[0].offset, mapping.address());
+            assert_eq!(areas[0].span, Span::new(mapping.address(), 8192).unwrap());
+        }
+    }
+
+    #[test]
+    fn lines_that_name_no_file_are_none() {
+        for line in [
+            &b"7f00-7f10 rw-p 00000000 00:00 0 "[..],
+            b"7f00-7f10 rw-p 00000000 00:00 0                  [stack]\n",
+            b"",
+            b"\n",
+            b"7f10-7f00 rw-s 00000000 00:01 7 /x\n",
+            b"x-y rw-s 00000000 00:01 7 /x\n",
+        ] {
+            assert_eq!(area(line), None, "{line:?}");
+        }
+        let seen = area(b"7f00-7f10 rw-s 00007f00 fd:0a 7\n").unwrap();
+        assert_eq!((seen.file, seen.offset), ((0xfd, 10, 7), 0x7f00));
+    }
+
+    #[test]
+    fn nobody_has_no_table() {
+        assert_eq!(read(i32::MAX, |_| ()).unwrap(), Table::Gone);
+    }
+}
