@@ -22,6 +22,7 @@ use crate::link::{KeeperLink, Stored};
 use crate::managed::ManagedMappings;
 use crate::order::Orders;
 use crate::replay::Replay;
+use crate::scarce;
 use crate::share::Share;
 use crate::terms::Terms;
 
@@ -172,11 +173,14 @@ pub struct Processes {
 const MOST_THREADS: usize = 4096;
 
 impl Processes {
-    /// The process of a thread; `None` when it has gone. The second value says whether the thread is new here.
-    pub fn of(&self, tid: i32) -> Option<(i32, Acquaintance)> {
+    /// The process of a thread. The second value says whether the thread is new here.
+    ///
+    /// # Errors
+    /// The thread has gone (`ESRCH`), or the system has no descriptor to look with.
+    pub fn of(&self, tid: i32) -> io::Result<(i32, Acquaintance)> {
         let mut tgids = self.tgids.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tgid) = tgids.get(&tid) {
-            return Some((*tgid, Acquaintance::Known));
+            return Ok((*tgid, Acquaintance::Known));
         }
         let tgid = tgid_of(tid)?;
         if tgids.len() >= MOST_THREADS {
@@ -184,7 +188,7 @@ impl Processes {
         }
         let known = tgids.values().any(|known| *known == tgid);
         tgids.insert(tid, tgid);
-        Some((
+        Ok((
             tgid,
             if known {
                 Acquaintance::Known
@@ -238,11 +242,18 @@ pub enum Acquaintance {
     Known,
 }
 
-fn tgid_of(tid: i32) -> Option<i32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+fn tgid_of(tid: i32) -> io::Result<i32> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
+        if scarce::is_scarcity(&error) {
+            error
+        } else {
+            nix::errno::Errno::ESRCH.into()
+        }
+    })?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+        .ok_or_else(|| nix::errno::Errno::ESRCH.into())
 }
 
 /// The part of the driver's interface that a file is.

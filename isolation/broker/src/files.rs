@@ -85,6 +85,8 @@ pub enum Lookup {
     Ours(InUse),
     /// Some other file: a duplicate of it.
     Foreign(OwnedFd),
+    /// A file of the driver beyond those that a container may have.
+    TooMany,
     /// The descriptor cannot be looked at.
     Failed(io::Error),
 }
@@ -93,6 +95,7 @@ pub enum Lookup {
 enum Found {
     Ours(InUse),
     Foreign(OwnedFd),
+    TooMany,
 }
 
 /// Hints beyond this are forgotten all at once; they cost a few microseconds to make again.
@@ -180,6 +183,7 @@ impl FileTable {
                 Lookup::Ours(file)
             }
             Ok(Found::Foreign(fd)) => Lookup::Foreign(fd),
+            Ok(Found::TooMany) => Lookup::TooMany,
             Err(error) => Lookup::Failed(error),
         }
     }
@@ -208,7 +212,7 @@ impl FileTable {
             Err(at) => at,
         };
         if inner.files.len() >= self.most_files {
-            return Err(nix::errno::Errno::EMFILE.into());
+            return Ok(Found::TooMany);
         }
         let id = {
             let mut change = journal.change();

@@ -18,6 +18,8 @@ mod kernel_log;
 mod kill;
 mod reconcile;
 mod refusals;
+mod shortage;
+mod storage;
 mod throttle;
 
 use std::path::PathBuf;
@@ -31,6 +33,7 @@ pub use events::{Event, EventKind, Events};
 pub use incidents::Source;
 pub use kernel_log::KernelLog;
 pub use reconcile::{Comparison, Drift};
+pub use shortage::{Lack, Shortage};
 pub use throttle::Throttle;
 
 use crate::container::Container;
@@ -65,9 +68,12 @@ pub struct Health {
     pub events: Events,
     /// Refused calls beyond a rate wait.
     pub throttle: Throttle,
+    /// What the system does not give.
+    pub shortage: Shortage,
     refusals: Refusals,
     reconciler: Reconciler,
     hung: Hung,
+    storage: storage::Storage,
 }
 
 /// `health` of the status.
@@ -87,6 +93,12 @@ pub struct HealthStatus {
     pub suppressed_logs: u64,
     /// Refused calls that were made to wait for their number.
     pub throttled: u64,
+    /// Why log or events cannot be written to the container's folder at this moment; absent while they can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<String>,
+    /// What the system does not give the broker at this moment, so that calls wait or fail; absent while nothing is lacking.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_of: Option<String>,
 }
 
 /// Counts of incidents.
@@ -141,6 +153,8 @@ impl Health {
             hung_calls: self.hung.count(),
             suppressed_logs: value(Counter::SuppressedLogs),
             throttled: value(Counter::Throttled),
+            unwritten: storage::trouble(&self.events),
+            short_of: self.shortage.text(),
         }
     }
 
@@ -162,7 +176,14 @@ impl Health {
     /// Says that something happened: in the log, in the ring, and in the file.
     pub fn tell(&self, container: &Container, kind: EventKind, text: String) {
         if self.events.add(kind, &text) {
-            tracing::warn!(container = container.name, kind = kind.name(), "{text}");
+            // The events have a throttle of their own, which knows more than the place of this line.
+            let suppressed = tracing::field::Empty;
+            tracing::warn!(
+                container = container.name,
+                kind = kind.name(),
+                suppressed,
+                "{text}"
+            );
         } else {
             container.counters.count(Counter::SuppressedLogs);
         }
@@ -201,6 +222,8 @@ impl Health {
         if let Some(log) = &self.plan.kernel_log {
             incidents::take(container, log.read(container));
         }
+        shortage::look(container);
+        storage::look(container);
     }
 
     /// A lane's call has come back from the driver.

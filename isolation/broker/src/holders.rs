@@ -8,10 +8,13 @@
 //! - behind a mapping. A mapping shows the inode, not the open file, so it counts for every file of that inode,
 //!   unless the process has a descriptor of one of them, which explains it. It does not for files of `nvidia-uvm`: what is
 //!   mapped of those is charged to them, and two of them have one inode.
+//!
+//! A look that fails is no sign of absence: while the system gives no descriptor to look with, nothing counts as given up.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use nix::sys::stat::{fstat, major, minor};
 use crate::container::Container;
 use crate::files::{OpenFile, position};
 use crate::maps::{self, has_gone};
+use crate::scarce::is_scarcity;
 
 /// In which order the processes are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,19 +36,39 @@ pub enum Look {
     Back,
 }
 
-/// The files of `held`, which are in the order of `kcmp`, that no process holds; none at all while a file may be out of sight. The processes are those of a
-/// cgroup. Without one they are all of the host's, of which some cannot be looked at, and whose sockets and rings are not
-/// looked into: any program would count.
+/// The files of `held`, which are in the order of `kcmp`, that no process holds; none at all while a file may be out of
+/// sight, or a process cannot be looked at. The processes are those of a cgroup. Without one they are all of the host's, of
+/// which some cannot be looked at, and whose sockets and rings are not looked into: any program would count.
 pub fn without_holder(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
     look: Look,
     of_driver: Option<i32>,
 ) -> Vec<Arc<OpenFile>> {
-    let mut files: Vec<Sought> = held.into_iter().filter_map(Sought::new).collect();
+    match look_for_holders(held, cgroup, look, of_driver) {
+        Ok(without) => without,
+        Err(error) => {
+            tracing::warn!(error = %error, "who holds which file cannot be seen: none is given up");
+            Vec::new()
+        }
+    }
+}
+
+fn look_for_holders(
+    held: Vec<Arc<OpenFile>>,
+    cgroup: Option<&Path>,
+    look: Look,
+    of_driver: Option<i32>,
+) -> io::Result<Vec<Arc<OpenFile>>> {
+    let mut files: Vec<Sought> = held
+        .into_iter()
+        .map(Sought::new)
+        .collect::<io::Result<_>>()?;
     // The keeper, which holds every file that is held here, has started this process.
     let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
-    let mut pids = processes_in(cgroup);
+    // Of all processes of the host some cannot be looked at.
+    let tolerant = cgroup.is_none();
+    let mut pids = processes_in(cgroup)?;
     if look == Look::Back {
         pids.reverse();
     }
@@ -53,40 +77,47 @@ pub fn without_holder(
         .filter(|pid| !ours.contains(pid) && of_driver != Some(*pid))
     {
         if files.iter().all(|file| file.is_held) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let mut explained = Vec::new();
-        for (tid, folder) in tables_of(pid) {
+        for (tid, folder) in seen(tables_of(pid), tolerant)?.unwrap_or_default() {
             // Not `fd`: that folder is closed to a supervisor without the capability to read others' folders.
-            let entries = match fs::read_dir(folder.join("fdinfo")) {
-                Ok(entries) => entries,
-                Err(error) if has_gone(&error) || cgroup.is_none() => continue,
-                Err(error) => {
-                    tracing::warn!(pid, error = %error, "a descriptor table cannot be read");
-                    return Vec::new();
-                }
+            let Some(entries) = seen(fs::read_dir(folder.join("fdinfo")), tolerant)? else {
+                continue;
             };
-            for entry in entries.flatten() {
-                let name = entry.file_name();
-                let number = name.to_str().and_then(|name| name.parse().ok());
-                let (Some(number), Ok(info)) = (number, fs::read_to_string(entry.path())) else {
+            for entry in entries {
+                let Some(entry) = seen(entry, tolerant)? else {
                     continue;
                 };
-                explained.extend(mark(&mut files, &info, tid, number));
+                let name = entry.file_name();
+                let number = name.to_str().and_then(|name| name.parse().ok());
+                let info = seen(fs::read_to_string(entry.path()), tolerant)?;
+                let (Some(number), Some(info)) = (number, info) else {
+                    continue;
+                };
+                explained.extend(seen(mark(&mut files, &info, tid, number), tolerant)?.flatten());
                 if cgroup.is_some() && carries_files(&info) {
-                    return Vec::new();
+                    return Ok(Vec::new());
                 }
             }
         }
-        if !mark_mapped(&mut files, pid, &explained) && cgroup.is_some() {
-            return Vec::new();
-        }
+        seen(mark_mapped(&mut files, pid, &explained), tolerant)?;
     }
-    files
+    Ok(files
         .into_iter()
         .filter(|file| !file.is_held)
         .map(|file| file.file)
-        .collect()
+        .collect())
+}
+
+/// What was looked at; `None` where it has gone meanwhile, or is none of ours to look at.
+fn seen<T>(looked: io::Result<T>, tolerant: bool) -> io::Result<Option<T>> {
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if has_gone(&error) => Ok(None),
+        Err(error) if tolerant && !is_scarcity(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A file that is looked for.
@@ -97,9 +128,9 @@ struct Sought {
 }
 
 impl Sought {
-    fn new(file: Arc<OpenFile>) -> Option<Self> {
-        let stat = fstat(file.fd.as_fd()).ok()?;
-        Some(Self {
+    fn new(file: Arc<OpenFile>) -> io::Result<Self> {
+        let stat = fstat(file.fd.as_fd())?;
+        Ok(Self {
             inode: (stat.st_dev, stat.st_ino),
             file,
             is_held: false,
@@ -108,19 +139,21 @@ impl Sought {
 }
 
 /// Marks the file that a descriptor names, if it is one of these, and returns its inode.
-fn mark(files: &mut [Sought], info: &str, tid: i32, number: i32) -> Option<(u64, u64)> {
+fn mark(files: &mut [Sought], info: &str, tid: i32, number: i32) -> io::Result<Option<(u64, u64)>> {
     // Older kernels do not tell the inode.
     let ino: Option<u64> = field(info, "ino:").and_then(|ino| ino.parse().ok());
     // Most descriptors name something else: their inode says so without a comparison.
     if ino.is_some_and(|ino| files.iter().all(|file| file.inode.1 != ino)) {
-        return None;
+        return Ok(None);
     }
     let found = position(files, |file| {
         sys::kcmp::file(tid, number, file.file.fd.as_fd()).map(Ordering::reverse)
-    });
-    let file = files.get_mut(found.ok()?.ok()?)?;
+    })?;
+    let Some(file) = found.ok().and_then(|at| files.get_mut(at)) else {
+        return Ok(None);
+    };
     file.is_held = true;
-    Some(file.inode)
+    Ok(Some(file.inode))
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -130,10 +163,13 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The threads whose descriptor tables make up a process, each with its folder in `/proc`.
-fn tables_of(pid: i32) -> Vec<(i32, PathBuf)> {
+fn tables_of(pid: i32) -> io::Result<Vec<(i32, PathBuf)>> {
     let mut tables = vec![(pid, PathBuf::from(format!("/proc/{pid}")))];
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-    for task in tasks.into_iter().flatten().flatten() {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = match task {
+            Err(error) if has_gone(&error) => break,
+            other => other?,
+        };
         let tid: Option<i32> = task.file_name().to_str().and_then(|name| name.parse().ok());
         if let Some(tid) = tid.filter(|tid| *tid != pid)
             && !matches!(sys::kcmp::tables(pid, tid), Ok(Ordering::Equal))
@@ -141,7 +177,7 @@ fn tables_of(pid: i32) -> Vec<(i32, PathBuf)> {
             tables.push((tid, task.path()));
         }
     }
-    tables
+    Ok(tables)
 }
 
 /// Whether a descriptor is a socket with descriptors in its queue, or a ring with registered files.
@@ -151,8 +187,11 @@ fn carries_files(info: &str) -> bool {
         .any(|name| field(info, name).is_some_and(|count| count != "0"))
 }
 
-/// Marks the files that a process may have mapped; `false` where that cannot be told.
-fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) -> bool {
+/// Marks the files that a process may have mapped.
+///
+/// # Errors
+/// That cannot be told.
+fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) -> io::Result<()> {
     let is_open = |file: &Sought| {
         !file.is_held && (file.file.kind == FileKind::Uvm || !explained.contains(&file.inode))
     };
@@ -163,7 +202,7 @@ fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) -> bool
         open.entry(key).or_default().push(at);
     }
     if open.is_empty() {
-        return true;
+        return Ok(());
     }
     let mut mapped = Vec::new();
     let table = maps::read(pid, |area| {
@@ -174,23 +213,26 @@ fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) -> bool
             file.is_held = true;
         }
     }
-    table.is_ok()
+    table.map(drop)
 }
 
 /// The processes of a container that may have anything of the driver's. Without a cgroup they are those that have made calls, these
 /// `further` ones, and what descends from either.
+///
+/// # Errors
+/// They cannot be listed, or not all.
 pub(crate) fn processes_of_container<'a>(
     container: &Container,
     further: impl Iterator<Item = &'a i32>,
-) -> Vec<i32> {
+) -> io::Result<Vec<i32>> {
     let cgroup = container.journal.change().cgroup().cloned();
     let mut pids: BTreeSet<i32> = match &cgroup {
-        Some(folder) => processes_of_group(folder).into_iter().collect(),
+        Some(folder) => list_group(folder)?.into_iter().collect(),
         None => container.processes.known().into_iter().collect(),
     };
     pids.extend(further);
     if cgroup.is_none() {
-        let parents: Vec<(i32, i32)> = processes_in(None)
+        let parents: Vec<(i32, i32)> = processes_in(None)?
             .into_iter()
             .filter_map(|pid| Some((pid, parent_of(pid)?)))
             .collect();
@@ -205,9 +247,10 @@ pub(crate) fn processes_of_container<'a>(
         }
     }
     let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
-    pids.into_iter()
+    Ok(pids
+        .into_iter()
         .filter(|pid| !ours.contains(pid) && container.driver.process() != Some(*pid))
-        .collect()
+        .collect())
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
@@ -218,34 +261,55 @@ fn parent_of(pid: i32) -> Option<i32> {
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
-fn processes_in(cgroup: Option<&Path>) -> Vec<i32> {
+fn processes_in(cgroup: Option<&Path>) -> io::Result<Vec<i32>> {
     match cgroup {
-        Some(folder) => processes_of_group(folder),
-        None => fs::read_dir("/proc")
-            .map(|entries| {
-                entries
-                    .flatten()
-                    .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-                    .collect()
+        Some(folder) => list_group(folder),
+        None => fs::read_dir("/proc")?
+            .map(|entry| {
+                Ok(entry?
+                    .file_name()
+                    .to_str()
+                    .and_then(|name| name.parse().ok()))
             })
-            .unwrap_or_default(),
+            .filter_map(io::Result::transpose)
+            .collect(),
     }
+}
+
+/// The processes of a cgroup and of those below it, as far as they can be seen.
+pub(crate) fn processes_of_group(folder: &Path) -> Vec<i32> {
+    list_group(folder).unwrap_or_default()
 }
 
 /// The processes of a cgroup and of those below it.
-pub(crate) fn processes_of_group(folder: &Path) -> Vec<i32> {
+///
+/// # Errors
+/// A group that is there and cannot be read.
+pub(crate) fn list_group(folder: &Path) -> io::Result<Vec<i32>> {
     let mut pids = Vec::new();
-    collect(folder, &mut pids);
-    pids
+    collect(folder, &mut pids)?;
+    Ok(pids)
 }
 
-fn collect(folder: &Path, pids: &mut Vec<i32>) {
-    if let Ok(text) = fs::read_to_string(folder.join("cgroup.procs")) {
-        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+fn collect(folder: &Path, pids: &mut Vec<i32>) -> io::Result<()> {
+    match fs::read_to_string(folder.join("cgroup.procs")) {
+        Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
+        // The processes of a threaded group are listed in the domain above it.
+        Err(error) if has_gone(&error) || error.kind() == io::ErrorKind::Unsupported => {}
+        Err(error) => return Err(error),
     }
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if has_gone(&error) => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = match entry {
+            Err(error) if has_gone(&error) => return Ok(()),
+            other => other?,
+        };
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect(&entry.path(), pids);
+            collect(&entry.path(), pids)?;
         }
     }
+    Ok(())
 }

@@ -30,6 +30,7 @@ use crate::board::Board;
 use crate::control::Upgraded;
 use crate::journal::{self, Journal};
 use crate::link::{self, FromBroker, FromKeeper, PROTOCOL};
+use crate::scarce::{Spares, Watched};
 use crate::start::read_grant;
 
 mod child;
@@ -97,6 +98,8 @@ pub struct Keeper {
     /// Since when no broker has taken calls.
     paused_at: Option<Instant>,
     is_ready: bool,
+    spares: Spares,
+    watched_notify: Watched,
 }
 
 /// A broker that is to follow the serving one.
@@ -179,6 +182,8 @@ impl Keeper {
             first_listener: FirstListener::of(&grant.door),
             paused_at: None,
             is_ready: false,
+            spares: Spares::new(),
+            watched_notify: Watched::new(TOKEN_NOTIFY),
         })
     }
 
@@ -226,8 +231,11 @@ impl Keeper {
                 }
             }
             self.watch_over_children();
+            self.watched_notify.resume(&self.epoll, self.notify.as_fd());
             if looked.elapsed() >= Duration::from_secs(1) {
                 looked = Instant::now();
+                self.refill_spares();
+                logfile::settle();
                 let abandonment = Abandonment {
                     listeners: self.vault.listeners().count(),
                     has_served: self.has_served,
@@ -238,6 +246,12 @@ impl Keeper {
                     return Ok(());
                 }
             }
+        }
+    }
+
+    fn refill_spares(&mut self) {
+        if let Err(error) = self.spares.refill() {
+            tracing::warn!(container = self.name, error = %error, "descriptors are scarce");
         }
     }
 
@@ -610,7 +624,7 @@ impl Keeper {
                 Stage::Serving => child.is_still_since(beats) > HANG,
                 Stage::Starting | Stage::Standby | Stage::TakingOver => child.age() > START,
             };
-            if is_stuck {
+            if is_stuck && !child.is_killed() {
                 tracing::error!(
                     container = self.name,
                     pid = child.pid(),
@@ -623,9 +637,16 @@ impl Keeper {
     }
 
     fn take_listener(&mut self) {
-        let handed = match accept_listener(self.notify.as_fd()) {
+        self.spares.release();
+        let accepted = accept_listener(self.notify.as_fd());
+        self.refill_spares();
+        let handed = match accepted {
             Ok(handed) => handed,
-            Err(error) => return tracing::warn!(error = %error, "a hand-over was turned away"),
+            Err(error) => {
+                tracing::warn!(error = %error, "a hand-over was turned away");
+                // One that could not be accepted is still there.
+                return self.watched_notify.pause(&self.epoll, self.notify.as_fd());
+            }
         };
         self.has_served = true;
         let token = self.vault.add_listener(handed.listener, handed.pid);

@@ -37,6 +37,7 @@ mod parting;
 pub mod peers;
 pub mod reaper;
 pub mod replay;
+pub mod scarce;
 mod segments;
 pub mod serve;
 pub mod share;

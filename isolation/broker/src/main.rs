@@ -11,12 +11,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use broker::keeper::{self, Keeper};
 use broker::start::Standby;
+use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .init();
+    // The folder comes last. A wrong command line has no folder, and its log is standard error as it is.
+    let dir = std::env::args_os().last().map(PathBuf::from);
+    let former = dir.filter(|dir| dir.is_absolute());
+    let former = former.map(|dir| dir.join("broker.1.log"));
+    logfile::init(LevelFilter::INFO, former);
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

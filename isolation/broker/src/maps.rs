@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 
 use ledger::Span;
+use nix::errno::Errno;
 
 /// One mapping of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,9 +73,13 @@ pub(crate) fn read(pid: i32, mut each: impl FnMut(Area)) -> io::Result<Table> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
+/// A descriptor that is closed, a process that has ended, or a group that was removed.
 pub(crate) fn has_gone(error: &io::Error) -> bool {
-    const ESRCH: i32 = 3;
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+    error.kind() == io::ErrorKind::NotFound
+        || matches!(
+            error.raw_os_error().map(Errno::from_raw),
+            Some(Errno::EBADF | Errno::ESRCH | Errno::ENODEV)
+        )
 }
 
 /// The length of a table; `None` for an empty one and one of nobody.

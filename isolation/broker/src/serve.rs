@@ -37,6 +37,7 @@ use crate::order::InOrder;
 use crate::parting;
 use crate::reaper::Reaper;
 use crate::replay::{Books, CallKey, Turn};
+use crate::scarce;
 use crate::share::tenant::{self, Course};
 use crate::state::{self, Answer, Begun, Finished, NamedFd, SetAside};
 
@@ -48,6 +49,7 @@ const EINVAL: i32 = 22;
 const EBADF: i32 = 9;
 const ESRCH: i32 = 3;
 const ENOMEM: i32 = 12;
+const EMFILE: i32 = 24;
 /// Pins pages of whoever makes the call.
 const NV01_MEMORY_SYSTEM_OS_DESCRIPTOR: u32 = 0x71;
 
@@ -81,9 +83,14 @@ pub fn serve(
     call: &Notification,
 ) {
     container.counters.count(Counter::Total);
-    let Some((tgid, acquaintance)) = container.processes.of(call.tid) else {
-        let _gone = listener.fail(call.id, ESRCH);
-        return;
+    let still_waits = || listener.is_waiting(call.id);
+    let process = || container.processes.of(call.tid);
+    let (tgid, acquaintance) = match scarce::wait_out(still_waits, process) {
+        Ok(known) => known,
+        Err(error) => {
+            let _gone = listener.fail(call.id, error.raw_os_error().unwrap_or(ESRCH));
+            return;
+        }
     };
     if acquaintance == Acquaintance::New {
         reaper.watch(tgid);
@@ -190,7 +197,7 @@ fn outcome(
     if number < 0 {
         return Outcome::Errno(EBADF);
     }
-    let lookup = look_up(container, reaper, caller, number);
+    let lookup = look_up(container, reaper, listener, call, caller, number);
     if call.nr == SYS_MMAP {
         return map(container, reaper, listener, call, caller, &lookup);
     }
@@ -198,23 +205,39 @@ fn outcome(
         Lookup::Ours(file) => ioctl(container, reaper, listener, lane, call, caller, &file, turn),
         // Never handed to the kernel: another thread could put a file of the driver under this number meanwhile.
         Lookup::Foreign(_) => Outcome::Errno(ENOTTY),
+        Lookup::TooMany => Outcome::Errno(EMFILE),
         Lookup::Failed(error) => Outcome::Errno(error.raw_os_error().unwrap_or(EBADF)),
     }
 }
 
 /// A failure may come of a thread number that is another process's by now: it is looked at afresh.
-fn look_up(container: &Container, reaper: &Reaper, caller: Caller, number: i32) -> Lookup {
+fn look_up(
+    container: &Container,
+    reaper: &Reaper,
+    listener: &Listener,
+    call: &Notification,
+    caller: Caller,
+    number: i32,
+) -> Lookup {
+    let still_waits = || listener.is_waiting(call.id);
     let look = |tgid| {
         let driver = container.driver.as_ref();
         let journal = &container.journal;
         let (files, tid) = (&container.files, caller.tid);
-        files.look_up(driver, journal, tid, tgid, number)
+        let looked = scarce::wait_out(still_waits, || {
+            match files.look_up(driver, journal, tid, tgid, number) {
+                Lookup::Failed(error) => Err(error),
+                found => Ok(found),
+            }
+        });
+        looked.unwrap_or_else(Lookup::Failed)
     };
     match look(caller.tgid) {
+        Lookup::Failed(error) if scarce::is_scarcity(&error) => Lookup::Failed(error),
         Lookup::Failed(error) => {
             container.processes.forget_thread(caller.tid);
             match container.processes.of(caller.tid) {
-                Some((tgid, _)) if tgid != caller.tgid => {
+                Ok((tgid, _)) if tgid != caller.tgid => {
                     reaper.watch(tgid);
                     look(tgid)
                 }
@@ -257,6 +280,9 @@ fn map(
             }
             file
         }
+        // It may be one of UVM's, which nobody would charge.
+        Lookup::TooMany => return Outcome::Errno(ENOMEM),
+        Lookup::Failed(error) if scarce::is_scarcity(error) => return Outcome::Errno(ENOMEM),
         Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => {
             if is_elsewhere || policy == Managed::Allow {
                 return Outcome::Proceed;
@@ -946,6 +972,8 @@ fn descriptors(
             file: None,
             fd,
         }]),
+        Lookup::TooMany => Err(Refusal::Errno(EMFILE)),
+        Lookup::Failed(error) if scarce::is_scarcity(&error) => Err(Refusal::Errno(EMFILE)),
         Lookup::Failed(_) => Err(Refusal::Errno(EBADF)),
     }
 }

@@ -28,10 +28,11 @@ use nvabi::{DriverVersion, Release};
 use crate::account::{Slot, uuid_bytes};
 use crate::container::{Container, Inheritance, TakeOverError};
 use crate::control::{BrokerStatus, Serving};
-use crate::health::{self, KernelLog};
+use crate::health::{self, KernelLog, Lack};
 use crate::keeper::{self, Abandonment};
 use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
 use crate::reaper::Reaper;
+use crate::scarce::{self, Spares, Watched};
 use crate::share::{self, Share, Sources};
 use crate::takeover::take_over;
 use crate::terms::Terms;
@@ -138,6 +139,11 @@ pub struct Broker {
     sessions: HashMap<u64, Arc<Session>>,
     last_token: u64,
     has_served: bool,
+    /// The keeper is gone, and this process is not named in its place yet.
+    is_unnamed: bool,
+    spares: Spares,
+    watched_notify: Watched,
+    watched_control: Watched,
     status: BrokerStatus,
     // Held while a broker lives, whether the keeper does or not; the kernel releases it with the last process that has it.
     _lock: OwnedFd,
@@ -268,6 +274,10 @@ impl Standby {
             sessions: HashMap::new(),
             last_token: 0,
             has_served: false,
+            is_unnamed: false,
+            spares: Spares::new(),
+            watched_notify: Watched::new(TOKEN_NOTIFY),
+            watched_control: Watched::new(TOKEN_CONTROL),
             status: BrokerStatus {
                 keeper_pid: std::os::unix::process::parent_id().cast_signed(),
                 pid: std::process::id().cast_signed(),
@@ -408,11 +418,19 @@ impl Broker {
                     session => self.end_session(session),
                 }
             }
+            self.watched_control
+                .resume(&self.epoll, self.control.as_fd());
+            self.watched_notify.resume(&self.epoll, self.notify.as_fd());
             if looked.elapsed() >= Duration::from_millis(LOOK_MS) {
                 looked = Instant::now();
                 self.reaper.ask_for_beat();
                 self.container.share.beat(&self.container);
                 self.sessions.retain(|_, session| !session.is_over());
+                self.sessions.values().for_each(Session::revive);
+                self.refill_spares();
+                if self.is_unnamed {
+                    self.take_the_keepers_place();
+                }
                 if self.status.keeper_pid == 0 && self.abandonment().is_complete(&self.dir) {
                     tracing::info!(
                         container = self.container.name,
@@ -421,6 +439,14 @@ impl Broker {
                     return Ok(());
                 }
             }
+        }
+    }
+
+    fn refill_spares(&mut self) {
+        let shortage = &self.container.health.shortage;
+        match self.spares.refill() {
+            Ok(()) => shortage.is_over(Lack::Descriptor),
+            Err(error) => shortage.met(Lack::Descriptor, &error),
         }
     }
 
@@ -437,13 +463,11 @@ impl Broker {
         let Some(socket) = keeper.socket() else {
             return Ok(Heard::Listener);
         };
-        let received = match link::receive::<FromKeeper>(socket) {
-            Ok(received) => received,
-            Err(error) => {
-                tracing::error!(error = %error, "the keeper is not understood");
-                return Ok(Heard::Listener);
-            }
-        };
+        self.spares.release();
+        let received = link::receive::<FromKeeper>(socket);
+        self.refill_spares();
+        // What came with the message is lost, and with a listener all of its calls: the next broker is handed everything anew.
+        let received = received?;
         match received {
             Some((FromKeeper::Listener { token, pid }, fds)) => {
                 if let Some(listener) = fds.into_iter().next() {
@@ -456,7 +480,7 @@ impl Broker {
                 Ok(Heard::Listener)
             }
             None if self.has_served => {
-                self.go_on_alone()?;
+                self.go_on_alone();
                 Ok(Heard::Listener)
             }
             // No process has ever been handed over, so no call can be waiting.
@@ -466,7 +490,7 @@ impl Broker {
 
     /// The keeper was killed. Its calls still wait for answers that only this process can give, so it serves on, and takes the
     /// keeper's place for the door: by `broker.pid`, by `notify.sock`, by the lock that it shares.
-    fn go_on_alone(&mut self) -> std::io::Result<()> {
+    fn go_on_alone(&mut self) {
         tracing::error!(
             container = self.container.name,
             "the keeper is gone: this broker serves on and cannot be replaced"
@@ -475,18 +499,35 @@ impl Broker {
             let _gone_anyway = self.epoll.delete(socket);
         }
         self.status.keeper_pid = 0;
-        keeper::record_identity(&self.dir)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_NOTIFY);
-        Ok(self.epoll.add(self.notify.as_fd(), event)?)
+        if let Err(errno) = self.epoll.add(self.notify.as_fd(), event) {
+            tracing::error!(error = %errno, "execs of this container fail: nobody takes their listeners");
+        }
+        self.take_the_keepers_place();
+    }
+
+    /// Tried again until it succeeds: who cannot be named cannot be ended by a door.
+    fn take_the_keepers_place(&mut self) {
+        let recorded = keeper::record_identity(&self.dir);
+        self.is_unnamed = recorded.is_err();
+        if let Err(error) = recorded {
+            tracing::error!(error = %error, "this broker is not named in its keeper's place");
+        }
     }
 
     fn take_listener_alone(&mut self) {
-        match keeper::accept_listener(self.notify.as_fd()) {
+        self.spares.release();
+        let accepted = keeper::accept_listener(self.notify.as_fd());
+        self.refill_spares();
+        match accepted {
             Ok(handed) => {
                 let token = self.last_token + 1;
                 self.serve_listener(token, handed.pid, handed.listener);
             }
-            Err(error) => tracing::warn!(error = %error, "a hand-over was turned away"),
+            Err(error) => {
+                tracing::warn!(error = %error, "a hand-over was turned away");
+                self.watched_notify.pause(&self.epoll, self.notify.as_fd());
+            }
         }
     }
 
@@ -494,6 +535,7 @@ impl Broker {
         let session = self.add_session(token, pid, listener);
         if let Err(error) = session.serve() {
             tracing::error!(error = %error, "no thread for a listener: its calls wait");
+            self.container.health.shortage.met(Lack::Thread, &error);
         }
     }
 
@@ -537,9 +579,24 @@ impl Broker {
         }
     }
 
-    fn answer_control(&self) {
-        let Ok((stream, _)) = self.control.accept() else {
-            return;
+    fn answer_control(&mut self) {
+        let mut accepted = self.control.accept();
+        if let Err(error) = &accepted
+            && scarce::is_scarcity(error)
+        {
+            self.container.health.shortage.met(Lack::Descriptor, error);
+            // The state is to be asked for all the same: the reserve is enough for one connection and its answer.
+            self.spares.release();
+            accepted = self.control.accept();
+        }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                self.container.health.shortage.met(Lack::Descriptor, &error);
+                self.watched_control
+                    .pause(&self.epoll, self.control.as_fd());
+                return;
+            }
         };
         let container = Arc::clone(&self.container);
         let serving = Serving {
@@ -557,6 +614,7 @@ impl Broker {
             });
         if let Err(error) = thread {
             tracing::warn!(error = %error, "no thread for a control connection");
+            self.container.health.shortage.met(Lack::Thread, &error);
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::board::{Lane, Phase};
 use crate::container::{Container, surface};
 use crate::files::{InUse, Lookup};
 use crate::replay::{Books, End, Turn};
+use crate::scarce;
 use crate::serve::{self, Request};
 use crate::share::tenant;
 use crate::state::{self, Answer, Begun, Finished, OpenCall};
@@ -195,7 +196,8 @@ fn ask(
     in_place();
     // It was let through before; gates that have closed since are not passed by it.
     let _passing = tenant::pass_again(container, effect);
-    let fds = match descriptors(container, &begun) {
+    // A call that is given up here may have been executed: descriptors that are lacking are waited for.
+    let fds = match scarce::wait_out(|| true, || descriptors(container, &begun)) {
         Ok(fds) => fds,
         Err(error) => {
             tracing::error!(error = %error, "a descriptor of a call in doubt");
@@ -247,7 +249,7 @@ fn foreign(container: &Container, caller: Caller, number: i32) -> Option<OwnedFd
     let (tid, tgid) = (caller.tid, caller.tgid);
     match container.files.look_up(driver, journal, tid, tgid, number) {
         Lookup::Foreign(fd) => Some(fd),
-        Lookup::Ours(_) | Lookup::Failed(_) => None,
+        Lookup::Ours(_) | Lookup::TooMany | Lookup::Failed(_) => None,
     }
 }
 

@@ -17,6 +17,7 @@ use sys::signal::ThreadId;
 
 use crate::board::Lane;
 use crate::container::Container;
+use crate::health::Lack;
 use crate::reaper::Reaper;
 use crate::serve;
 
@@ -141,6 +142,27 @@ impl Session {
         false
     }
 
+    /// Starts the thread that could not be started when it was due. Called from time to time.
+    pub fn revive(self: &Arc<Self>) {
+        let nobody_waits = self.waiting.load(Ordering::SeqCst) == 0;
+        if nobody_waits
+            && self.may_have_another()
+            && !self.dead.load(Ordering::SeqCst)
+            && !self.has_hung_up()
+        {
+            self.spawn_if_possible();
+        }
+    }
+
+    /// Without one the next call waits until a thread is free, or one can be started.
+    fn spawn_if_possible(self: &Arc<Self>) {
+        let health = &self.container.health;
+        match self.spawn() {
+            Ok(()) => health.shortage.is_over(Lack::Thread),
+            Err(error) => health.shortage.met(Lack::Thread, &error),
+        }
+    }
+
     fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
         let lane = self.container.board.lane(self.token);
         let lane = lane.ok_or(std::io::ErrorKind::QuotaExceeded)?;
@@ -200,12 +222,8 @@ impl Session {
             };
             let at_work = AtWork::begin(&self.container.at_work);
             let others = self.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
-            if others == 0
-                && self.may_have_another()
-                && !self.dead.load(Ordering::SeqCst)
-                && let Err(error) = self.spawn()
-            {
-                tracing::warn!(error = %error, "no further thread for this container's calls");
+            if others == 0 && self.may_have_another() && !self.dead.load(Ordering::SeqCst) {
+                self.spawn_if_possible();
             }
             serve::serve(&self.container, &self.reaper, &self.listener, lane, &call);
             lane.clear();

@@ -148,11 +148,8 @@ enum Injected {
 fn main() -> ExitCode {
     let filter =
         EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
+    // Whoever starts it says where standard error goes, and bounds that; no tenant makes it long quickly, or the simulator end.
+    logfile::init(filter, None);
     let arguments = Arguments::parse();
     let result = match arguments.command {
         None => serve(&arguments.serve),

@@ -34,6 +34,15 @@ pub fn try_exclusive(file: &File) -> io::Result<bool> {
     }
 }
 
+/// Gives a lock up that this open file holds; one that it does not hold is fine.
+///
+/// # Errors
+/// As [`exclusive`].
+pub fn unlock(file: &File) -> io::Result<()> {
+    fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole(libc::F_UNLCK)))?;
+    Ok(())
+}
+
 /// Whether another open file holds a lock.
 ///
 /// # Errors

@@ -14,12 +14,14 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 19] = [
+const FILES: [&str; 21] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
+    "broker.pid.tmp",
     "broker.lock",
     "broker.log",
+    "broker.1.log",
     "executor.sock",
     "events.jsonl",
     "events.1.jsonl",

@@ -17,6 +17,8 @@ const FILE_BYTES: u64 = 256 << 10;
 /// So many may come at once; then one a second.
 const BURST: u32 = 64;
 const PERIOD: Duration = Duration::from_secs(1);
+/// Of one event's text.
+const TEXT_BYTES: usize = 1024;
 const NAME: &str = "events.jsonl";
 const FORMER_NAME: &str = "events.1.jsonl";
 
@@ -55,6 +57,14 @@ pub enum EventKind {
     QuotaChanged,
     /// The share of a card's time: other terms, or a driver that does not let it be held.
     Share,
+    /// Log or events cannot be written to the container's folder.
+    StateUnwritten,
+    /// They can again.
+    StateWritten,
+    /// The system gives the broker no descriptors or threads.
+    Shortage,
+    /// It does again.
+    ShortageOver,
 }
 
 impl EventKind {
@@ -72,8 +82,21 @@ impl EventKind {
             Self::BrokerReplaced => "broker_replaced",
             Self::QuotaChanged => "quota_changed",
             Self::Share => "share",
+            Self::StateUnwritten => "state_unwritten",
+            Self::StateWritten => "state_written",
+            Self::Shortage => "shortage",
+            Self::ShortageOver => "shortage_over",
         }
     }
+}
+
+/// Events can be written again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// Why they could not.
+    pub why: String,
+    /// So many never will be.
+    pub lost: u64,
 }
 
 /// The events of one container.
@@ -89,6 +112,12 @@ struct Inner {
     tokens: u32,
     refilled_at: Instant,
     left_out: u64,
+    /// How many of the last ones are not in the file yet.
+    unwritten: usize,
+    /// How many more were not written and are not in memory any more.
+    lost: u64,
+    /// Why.
+    failure: Option<String>,
 }
 
 impl Default for Inner {
@@ -98,6 +127,9 @@ impl Default for Inner {
             tokens: BURST,
             refilled_at: Instant::now(),
             left_out: 0,
+            unwritten: 0,
+            lost: 0,
+            failure: None,
         }
     }
 }
@@ -114,6 +146,7 @@ impl Events {
         {
             inner.push(event);
         }
+        inner.unwritten = 0;
         Self {
             folder: Some(folder.to_owned()),
             inner: Mutex::new(inner),
@@ -140,23 +173,51 @@ impl Events {
             return false;
         };
         inner.tokens = tokens;
-        let mut text = text.to_owned();
+        let mut text = cut(text).to_owned();
         let left_out = std::mem::take(&mut inner.left_out);
         if left_out > 0 {
             text.push_str(&format!(" ({left_out} events before it were left out)"));
         }
-        let event = Event {
+        inner.push(Event {
             at_unix_ms: now_unix_ms(),
             kind,
             text,
-        };
-        if let Some(folder) = &self.folder
-            && let Err(error) = append(folder, &event)
-        {
-            tracing::warn!(error = %error, "an event could not be written");
-        }
-        inner.push(event);
+        });
+        self.write(&mut inner);
         true
+    }
+
+    /// Why the last event is not in the file; `None`: it is.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().failure.clone()
+    }
+
+    /// Tries again to write what could not be written.
+    pub fn retry(&self) -> Option<Recovered> {
+        let mut inner = self.lock();
+        let why = inner.failure.clone()?;
+        self.write(&mut inner);
+        if inner.failure.is_some() {
+            return None;
+        }
+        let lost = std::mem::take(&mut inner.lost);
+        Some(Recovered { why, lost })
+    }
+
+    fn write(&self, inner: &mut Inner) {
+        let Some(folder) = &self.folder else {
+            inner.unwritten = 0;
+            return;
+        };
+        while let Some(event) = inner.last.iter().rev().nth(inner.unwritten.wrapping_sub(1)) {
+            if let Err(error) = append(folder, event) {
+                inner.failure = Some(error.to_string());
+                return;
+            }
+            inner.unwritten -= 1;
+        }
+        inner.failure = None;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -168,8 +229,13 @@ impl Inner {
     fn push(&mut self, event: Event) {
         if self.last.len() >= KEPT {
             self.last.pop_front();
+            if self.unwritten >= KEPT {
+                self.unwritten -= 1;
+                self.lost += 1;
+            }
         }
         self.last.push_back(event);
+        self.unwritten += 1;
     }
 }
 
@@ -181,13 +247,27 @@ fn append(folder: &Path, event: &Event) -> io::Result<()> {
     }
     let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
-    OpenOptions::new()
+    let mut file = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
         .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
-        .open(path)?
-        .write_all(&line)
+        .open(path)?;
+    let before = file.metadata()?.len();
+    let written = file.write_all(&line);
+    if written.is_err() {
+        // Half a line would make one with the next event.
+        file.set_len(before)?;
+    }
+    written
+}
+
+/// No event is longer, whatever a driver or a process calls itself.
+fn cut(text: &str) -> &str {
+    let end = (0..=TEXT_BYTES.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at));
+    text.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
 pub(super) fn now_unix_ms() -> u64 {

@@ -1,5 +1,6 @@
 //! One broker as its keeper sees it.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -94,6 +95,7 @@ pub(super) struct Child {
     started_at: Instant,
     beats: u64,
     beat_at: Instant,
+    is_killed: Cell<bool>,
 }
 
 impl Child {
@@ -127,6 +129,7 @@ impl Child {
             started_at: Instant::now(),
             beats: 0,
             beat_at: Instant::now(),
+            is_killed: Cell::new(false),
         })
     }
 
@@ -175,7 +178,13 @@ impl Child {
         self.beat_at.elapsed()
     }
 
+    /// Whether it was: it may take its time to end, in a driver or on a busy host.
+    pub(super) fn is_killed(&self) -> bool {
+        self.is_killed.get()
+    }
+
     pub(super) fn kill(&self) {
+        self.is_killed.set(true);
         let pid = nix::unistd::Pid::from_raw(self.pid());
         // Not waited for yet, so the number is still its own.
         if let Err(errno) = nix::sys::signal::kill(pid, Signal::SIGKILL) {

@@ -164,7 +164,10 @@ pub(crate) fn record_identity(dir: &Path) -> io::Result<()> {
         "pid": std::process::id(),
         "start_ticks": start_ticks.unwrap_or_default(),
     });
-    std::fs::write(dir.join("broker.pid"), identity.to_string())
+    // Beside it first: on a full disk the former name is better than half of one.
+    let (beside, path) = (dir.join("broker.pid.tmp"), dir.join("broker.pid"));
+    std::fs::write(&beside, identity.to_string())?;
+    std::fs::rename(beside, path)
 }
 
 /// An error with its sources.

@@ -265,7 +265,11 @@ impl Look {
             return None;
         }
         self.rounds = self.rounds.saturating_add(1);
-        let everybody = holders::processes_of_container(container, self.by_process.keys());
+        let Ok(everybody) = holders::processes_of_container(container, self.by_process.keys())
+        else {
+            self.is_inconclusive = true;
+            return None;
+        };
         self.todo = everybody
             .into_iter()
             .filter(|pid| match self.seen.get(pid) {

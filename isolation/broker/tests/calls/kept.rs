@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use driver::FileKind;
@@ -22,6 +23,8 @@ use crate::tenant::{Process, Tenant};
 
 pub(crate) struct Kept {
     pub(crate) fake: Arc<Fake>,
+    // Goes before the folder that it is mounted on.
+    disk: Option<Disk>,
     /// The state folder.
     folder: tempfile::TempDir,
     dir: PathBuf,
@@ -65,6 +68,26 @@ impl Kept {
         Self::behind(fake, 1 << 30, &[], compute, |folder| {
             prepare(folder, &driver);
         })
+    }
+
+    /// With a state folder on a disk of its own, of this many bytes.
+    pub(crate) fn on_a_disk_of(bytes: u64) -> Self {
+        let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
+        let mut disk = None;
+        let kept = Self::behind(Fake::new(), 1 << 30, &[], &native, |folder| {
+            disk = Some(Disk::mounted_below(folder, bytes));
+        });
+        match kept {
+            Ok(mut kept) => {
+                kept.disk = disk;
+                kept
+            }
+            Err((said, log)) => panic!("{said}: {log}"),
+        }
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        self.disk.as_ref().unwrap()
     }
 
     /// Or what it said instead of being ready, and its log.
@@ -114,7 +137,11 @@ impl Kept {
         std::fs::write(dir.join("grant.json"), grant.to_string()).unwrap();
         let door = File::create(dir.join("door.lock")).unwrap();
         assert!(sys::lock::try_exclusive(&door).unwrap());
-        let log = File::create(dir.join("broker.log")).unwrap();
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(dir.join("broker.log"))
+            .unwrap();
         let mut keeper = Command::new(program())
             .arg("--dir")
             .arg(&dir)
@@ -129,6 +156,7 @@ impl Kept {
         stdout.read_to_string(&mut said).unwrap();
         let kept = Self {
             fake,
+            disk: None,
             folder,
             dir,
             keeper,
@@ -261,4 +289,67 @@ impl Drop for Kept {
         self.signal(self.keeper_pid(), Signal::SIGTERM);
         self.keeper.wait().unwrap();
     }
+}
+
+/// A small file system below a state folder, on which the containers' folders lie.
+pub(crate) struct Disk {
+    path: PathBuf,
+    mounts: AtomicU32,
+}
+
+impl Disk {
+    fn mounted_below(state_dir: &Path, bytes: u64) -> Self {
+        let path = state_dir.join("vgpus");
+        std::fs::create_dir(&path).unwrap();
+        mount(
+            &["-t", "tmpfs", "-o", &format!("size={bytes}"), "none"],
+            &path,
+        );
+        Self {
+            path,
+            mounts: AtomicU32::new(1),
+        }
+    }
+
+    /// Until it is emptied, nothing more can be written to it.
+    pub(crate) fn fill(&self) {
+        let mut filler = File::create(self.path.join("filler")).unwrap();
+        for piece in [4096, 1] {
+            while filler.write_all(&vec![1; piece]).is_ok() {}
+        }
+    }
+
+    pub(crate) fn empty(&self) {
+        std::fs::remove_file(self.path.join("filler")).unwrap();
+    }
+
+    /// Whoever looks a path up from now on finds it read-only. What is open stays as it is.
+    pub(crate) fn make_read_only(&self) {
+        mount(&["--bind", self.path.to_str().unwrap()], &self.path);
+        self.mounts.fetch_add(1, Ordering::SeqCst);
+        mount(&["-o", "remount,bind,ro"], &self.path);
+    }
+
+    pub(crate) fn make_writable(&self) {
+        self.unmount();
+    }
+
+    fn unmount(&self) {
+        let unmounted = Command::new("umount").arg("-l").arg(&self.path).status();
+        assert!(unmounted.unwrap().success());
+        self.mounts.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        while self.mounts.load(Ordering::SeqCst) > 0 {
+            self.unmount();
+        }
+    }
+}
+
+fn mount(arguments: &[&str], on: &Path) {
+    let mounted = Command::new("mount").args(arguments).arg(on).status();
+    assert!(mounted.unwrap().success(), "{arguments:?}");
 }

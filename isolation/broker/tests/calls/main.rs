@@ -10,6 +10,7 @@ mod exits;
 mod exports;
 mod fake;
 mod fake_server;
+mod faults;
 mod files;
 mod health;
 mod kept;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         exits::TESTS,
         exports::TESTS,
         health::TESTS,
+        faults::TESTS,
         signals::TESTS,
         replace::TESTS,
         share::TESTS,

@@ -1,0 +1,88 @@
+//! What the system did not give when the broker asked for it: descriptors and threads. Calls wait or fail meanwhile.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use super::EventKind;
+use crate::container::Container;
+
+/// What can be lacking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// A thread for a call, a listener or a control connection.
+    Thread,
+    /// A descriptor.
+    Descriptor,
+}
+
+/// What is lacking now.
+#[derive(Debug, Default)]
+pub struct Shortage {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    thread: Option<String>,
+    descriptor: Option<String>,
+    is_reported: bool,
+}
+
+impl Inner {
+    fn of(&mut self, lack: Lack) -> &mut Option<String> {
+        match lack {
+            Lack::Thread => &mut self.thread,
+            Lack::Descriptor => &mut self.descriptor,
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let said = |what: &str, why: &Option<String>| {
+            let why = why.as_ref()?;
+            Some(format!("no {what}: {why}"))
+        };
+        said("descriptor", &self.descriptor).or_else(|| said("thread", &self.thread))
+    }
+}
+
+impl Shortage {
+    /// The system gave none.
+    pub fn met(&self, lack: Lack, error: &io::Error) {
+        *self.lock().of(lack) = Some(error.to_string());
+    }
+
+    /// It has given one.
+    pub fn is_over(&self, lack: Lack) {
+        *self.lock().of(lack) = None;
+    }
+
+    /// For the status.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        self.lock().text()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports a change.
+pub(super) fn look(container: &Container) {
+    let shortage = &container.health.shortage;
+    let mut inner = shortage.lock();
+    let now = inner.text();
+    if now.is_some() == inner.is_reported {
+        return;
+    }
+    inner.is_reported = now.is_some();
+    drop(inner);
+    let (kind, text) = match now {
+        Some(why) => (EventKind::Shortage, format!("calls wait or fail: {why}")),
+        None => (
+            EventKind::ShortageOver,
+            "the broker has what it needs again".to_owned(),
+        ),
+    };
+    container.health.tell(container, kind, text);
+}
