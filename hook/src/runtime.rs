@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sys::descriptors::Inherited;
 use sys::pidfd::PidFd;
 use vgpu::backend::Started;
+use vgpu::request::Whose;
 use vgpu::{Config, ContainerKey, DoorKind, Request};
 
 use crate::child;
@@ -104,8 +105,13 @@ impl Runtime {
             }
             Subcommand::Restore { bundle } => {
                 // What this program cannot read, the runtime may.
-                let spec = vgpu::read_spec(&bundle_or_here(bundle)?)?;
-                let asks = Request::from_spec(&self.config, &spec)?.is_some();
+                let bundle = bundle_or_here(bundle)?;
+                let spec = vgpu::read_spec(&bundle)?;
+                let whose = Whose {
+                    id: None,
+                    bundle: Some(&bundle),
+                };
+                let asks = Request::from_spec(&self.config, whose, &spec)?.is_some();
                 anyhow::ensure!(!asks, NO_CHECKPOINT);
                 self.take_this_place()
             }

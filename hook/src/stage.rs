@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sys::pidfd::PidFd;
 use vgpu::backend::Kind as Backend;
+use vgpu::request::Whose;
 use vgpu::strict_json::{self, Document};
 use vgpu::{Config, ContainerKey, DoorKind, Request};
 
@@ -107,7 +108,11 @@ fn precreate(config: &Config, bytes: &[u8], output: &mut dyn Write) -> anyhow::R
             .and_then(|()| output.flush())
             .context("cannot hand the spec back")
     };
-    if Request::from_spec(config, &spec)?.is_none() {
+    let whose = Whose {
+        id: podman::container_id(&spec).ok(),
+        bundle: None,
+    };
+    if Request::from_spec(config, whose, &spec)?.is_none() {
         return answer(bytes);
     }
     let key = key(podman::container_id(&spec)?)?;
@@ -177,8 +182,12 @@ fn call_again(spec: &mut Value) -> anyhow::Result<()> {
 fn create_runtime(config: &Config, state: &State) -> anyhow::Result<()> {
     let spec = vgpu::read_spec(&state.bundle)?;
     let Some(mark) = vgpu::edit::applied_for(&spec)? else {
+        let whose = Whose {
+            id: Some(&state.id),
+            bundle: Some(&state.bundle),
+        };
         anyhow::ensure!(
-            Request::from_spec(config, &spec)?.is_none(),
+            Request::from_spec(config, whose, &spec)?.is_none(),
             "container {} asks for a vGPU, but its spec was not edited before it was created, and no hook can still do that (its seccomp filter is in the spec): let the engine use cgpu-runtime or io.containerd.cgpu.v2, or, with podman, the precreate hook",
             state.id
         );

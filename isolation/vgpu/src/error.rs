@@ -32,6 +32,28 @@ pub enum Error {
         /// The other.
         other: String,
     },
+    /// Annotations that no single engine writes.
+    #[error(
+        "the annotations are of two engines: {one} is containerd's and {other} is CRI-O's; whoever wrote one of them by hand must leave it out"
+    )]
+    TwoEngines {
+        /// A key of containerd's.
+        one: &'static str,
+        /// A key of CRI-O's.
+        other: &'static str,
+    },
+    /// An engine's annotation that its engine did not write, on a container that asks for a vGPU.
+    #[error(
+        "{key} = {value:?} is not true of this container: {why}; a container that asks for a vGPU is not started like this"
+    )]
+    ForgedRole {
+        /// The annotation.
+        key: &'static str,
+        /// Its value, cut.
+        value: String,
+        /// What speaks against it.
+        why: &'static str,
+    },
     /// A request without an amount of memory.
     #[error("a vGPU needs an amount of memory: set cgpu.io/memory, for example to 4Gi")]
     NoMemoryTerm,

@@ -23,6 +23,7 @@ use crate::backend::{self, Wanted};
 use crate::broker::Starting;
 use crate::bundle::Spec;
 use crate::host::Host;
+use crate::request::Whose;
 use crate::state::{self, ContainerDir};
 use crate::{
     Config, Error, Request, bundle, control, edit, exposure, note, resize, sockets, userland,
@@ -243,7 +244,11 @@ fn create_ahead_watched(
             Mark::Undone => spec = Spec::read(bundle)?,
         }
     }
-    let Some(request) = Request::from_spec(config, &spec.value)? else {
+    let whose = Whose {
+        id: Some(key.id()),
+        bundle: Some(bundle),
+    };
+    let Some(request) = Request::from_spec(config, whose, &spec.value)? else {
         return Ok(None);
     };
     let host = Host::find(config)?;
@@ -264,7 +269,11 @@ pub fn create_handed(
     if let Some(mark) = edit::applied_for(spec)? {
         return Err(Error::ForgedMark { mark });
     }
-    let Some(request) = Request::from_spec(config, spec)? else {
+    let whose = Whose {
+        id: Some(key.id()),
+        bundle: None,
+    };
+    let Some(request) = Request::from_spec(config, whose, spec)? else {
         return Ok(None);
     };
     let host = Host::find(config)?;
@@ -297,7 +306,11 @@ pub(crate) fn create_on_host(
     door: DoorKind,
 ) -> Result<Vgpu, Error> {
     let spec = Spec::read(bundle)?;
-    let request = Request::from_spec(config, &spec.value)?.ok_or(Error::NoMemoryTerm)?;
+    let whose = Whose {
+        id: Some(key.id()),
+        bundle: Some(bundle),
+    };
+    let request = Request::from_spec(config, whose, &spec.value)?.ok_or(Error::NoMemoryTerm)?;
     let created = create_on(
         config,
         host,

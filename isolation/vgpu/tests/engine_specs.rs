@@ -6,7 +6,7 @@
 use cards::grant::Priority;
 use cards::placement::{Amount, Share};
 use serde_json::Value;
-use vgpu::request::{AmountOf, PodPlace};
+use vgpu::request::{AmountOf, PodPlace, Whose};
 use vgpu::{Config, Request};
 
 const SHARE: Share = Share {
@@ -14,10 +14,17 @@ const SHARE: Share = Share {
     device: 24,
 };
 
+const SANDBOX: &str = "c6ff3cff8615b72118258f8e7b30af293e23b6896c1232094212d52cf3094c63";
+
 fn asked(engine: &str) -> Option<Request> {
     let path = format!("{}/tests/specs/{engine}.json", env!("CARGO_MANIFEST_DIR"));
     let spec: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    Request::from_spec(&Config::default(), &spec).unwrap()
+    let whose = Whose {
+        // Of the sandbox; the others have names of their own.
+        id: engine.ends_with("sandbox").then_some(SANDBOX),
+        bundle: None,
+    };
+    Request::from_spec(&Config::default(), whose, &spec).unwrap()
 }
 
 #[test]
@@ -57,7 +64,7 @@ fn cri_gives_the_pod_s_annotations_to_sandbox_and_container() {
     let request = asked("cri-containerd-1.6-container").unwrap();
     assert_eq!(request.pod_namespace.as_deref(), Some("team-a"));
     let place = PodPlace {
-        sandbox: "c6ff3cff8615b72118258f8e7b30af293e23b6896c1232094212d52cf3094c63".to_owned(),
+        sandbox: SANDBOX.to_owned(),
         container: "app".to_owned(),
         amount: AmountOf::Pod,
     };

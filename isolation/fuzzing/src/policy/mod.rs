@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use verdict::filter::{Action, Coverage, FilterSpec, IoctlRule};
 use vgpu::config::{EnvironmentRule, OtherCards};
 use vgpu::edit::{Additions, Plan, SeccompRules, applied_for, apply, apply_to_exec};
-use vgpu::request::{APPLIED_KEY, PREFIX};
+use vgpu::request::{APPLIED_KEY, PREFIX, Whose};
 use vgpu::{Config, Request};
 
 pub use self::compiled::has_compiler;
@@ -62,11 +62,11 @@ fn raw(text: &[u8], terms: &Terms) {
 fn judge(spec: &Value, terms: &Terms) {
     let before = spec.to_string();
     for config in configurations() {
-        let first = Request::from_spec(&config, spec);
+        let first = Request::from_spec(&config, Whose::default(), spec);
         if let Ok(Some(request)) = &first {
             check_request(request);
         }
-        let again = Request::from_spec(&config, spec);
+        let again = Request::from_spec(&config, Whose::default(), spec);
         match (first, again) {
             (Ok(first), Ok(again)) => assert_eq!(first, again),
             (Err(first), Err(again)) => assert_eq!(first.to_string(), again.to_string()),
@@ -137,12 +137,12 @@ fn request(input: &mut Unstructured<'_>, terms: &Terms) -> arbitrary::Result<()>
         .iter()
         .any(|(key, _)| key.starts_with(PREFIX) && key != APPLIED_KEY);
     let [config, tightening] = configurations();
-    let wide = Request::from_spec(&config, &spec(&[]));
-    let narrow = Request::from_spec(&config, &with);
+    let wide = Request::from_spec(&config, Whose::default(), &spec(&[]));
+    let narrow = Request::from_spec(&config, Whose::default(), &with);
     if !asks {
         // The environment alone gets nothing; one that cannot be read may be refused.
         assert!(!matches!(
-            Request::from_spec(&tightening, &with),
+            Request::from_spec(&tightening, Whose::default(), &with),
             Ok(Some(_))
         ));
     }

@@ -118,6 +118,33 @@ pub(crate) fn is_card_s(name: &str) -> bool {
         })
 }
 
+/// Whether a container is given a node of a card's, by name, by number or by a mount.
+pub(crate) fn has_a_card(spec: &Value) -> Result<bool, Error> {
+    let is_card = |path: &str| {
+        let path = cleaned(Path::new(path));
+        path.strip_prefix("/dev")
+            .is_ok_and(|name| name.to_str().is_some_and(|name| name.starts_with("nvidia")))
+    };
+    let root = spec::object(spec, "")?;
+    let text = |value: &Value, key: &str| {
+        let text = value.get(key).and_then(Value::as_str);
+        text.is_some_and(is_card)
+    };
+    let mut mounts = spec::list(root, "", "mounts")?.iter();
+    if mounts.any(|mount| text(mount, "source") || text(mount, "destination")) {
+        return Ok(true);
+    }
+    let Some(linux) = root.get("linux").filter(|linux| !linux.is_null()) else {
+        return Ok(false);
+    };
+    let linux = spec::object(linux, "linux")?;
+    let mut devices = spec::list(linux, "linux", "devices")?.iter();
+    Ok(devices.any(|device| {
+        let major = device.get("major").and_then(Value::as_u64);
+        text(device, "path") || major == Some(NVIDIA_MAJOR.into())
+    }))
+}
+
 fn node(device: &Value) -> Option<Node> {
     let number = |key| device.get(key).and_then(Value::as_u64);
     let kind = match device.get("type").and_then(Value::as_str)? {

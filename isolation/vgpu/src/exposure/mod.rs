@@ -23,7 +23,7 @@ use std::path::Path;
 use cards::Weakness;
 use serde_json::Value;
 
-pub(crate) use self::devices::{MODESET_MINOR, is_card_s};
+pub(crate) use self::devices::{MODESET_MINOR, has_a_card, is_card_s};
 pub(crate) use self::exec::admit_exec;
 pub(crate) use self::host::{HostFiles, ThisHost, cleaned};
 use self::namespaces::Namespaces;

@@ -66,7 +66,8 @@ pub(super) fn make_room(
         let Some(note) = noted(&dir).filter(|note| note.sandbox == place.sandbox) else {
             continue;
         };
-        if other == *key {
+        // A pod's containers are in one namespace of their engine: who is in another one only says so.
+        if other == *key || other.namespace() != key.namespace() {
             continue;
         }
         let takes_from = place.amount == AmountOf::Pod && note.has_pod_amount;

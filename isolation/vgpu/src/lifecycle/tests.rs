@@ -1046,6 +1046,27 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
 }
 
 #[test]
+fn who_only_says_that_it_is_in_a_pod_does_not_keep_the_pod_s_amount() {
+    let host = TestHost::new();
+    let of_pod = json!({
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.sandbox-id": "5a4d",
+        "io.kubernetes.cri.container-name": "thief",
+        "cgpu.io/memory": "4Gi",
+    });
+    let bundle = host.bundle("t", of_pod);
+    let elsewhere = ContainerKey::new("moby", "t").unwrap();
+    let thief = create(&host.config, &elsewhere, &bundle, DoorKind::Runtime).unwrap();
+    let app = host.create_in_pod("1", "app", &[("cgpu.io/memory", "4Gi")]);
+    assert!(app.unwrap().is_some(), "a pod is of one namespace");
+    drop(thief);
+    for key in [elsewhere, key("1")] {
+        release(&host.config, &key).unwrap();
+    }
+    host.assert_clean(&"pod");
+}
+
+#[test]
 fn named_amounts_of_a_pod_stand_beside_each_other_and_the_unnamed_container_has_none() {
     let host = TestHost::new();
     let of_pod = [

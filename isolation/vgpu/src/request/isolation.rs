@@ -14,12 +14,6 @@ pub(super) const MANAGED_KEY: &str = "cgpu.io/managed";
 pub(super) const ON_VIOLATION_KEY: &str = "cgpu.io/on-violation";
 pub(super) const SHARE_GROUP_KEY: &str = "cgpu.io/share-group";
 
-/// containerd's CRI and CRI-O: the pod's namespace.
-const POD_NAMESPACE_KEYS: [&str; 2] = [
-    "io.kubernetes.cri.sandbox-namespace",
-    "io.kubernetes.pod.namespace",
-];
-
 /// From the loosest to the strictest.
 const MANAGED: [(&str, ManagedMemory); 3] = [
     ("allow", ManagedMemory::Allow),
@@ -141,13 +135,4 @@ fn tightened<T: Copy + PartialEq>(
         configured: name(configured),
         allowed: allowed.join(", "),
     })
-}
-
-/// The pod's namespace, where an orchestrator says it: its tenants share one namespace of the engine, and a group's name
-/// must not be theirs to guess.
-pub(super) fn pod_namespace(annotations: &[(&str, &str)]) -> Option<String> {
-    annotations
-        .iter()
-        .find(|(key, _)| POD_NAMESPACE_KEYS.contains(key))
-        .map(|(_, namespace)| (*namespace).to_owned())
 }

@@ -16,10 +16,13 @@
 //! - `NVIDIA_VISIBLE_DEVICES` alone asks for nothing. A list in it names the cards; `all`, `void` and nothing do not.
 
 mod cgpu_environment;
+mod engine;
 mod isolation;
 mod memory;
 mod native;
 mod pod;
+
+use std::path::Path;
 
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, Wish};
@@ -27,6 +30,7 @@ use cards::{ComputeTerms, ContainerKey, Isolation};
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
+use self::engine::Role;
 pub use self::isolation::{managed, mode, on_violation, share_group};
 use self::native::NativeTerms;
 pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
@@ -37,6 +41,15 @@ use crate::{Config, Error, exposure, spec};
 
 /// The value that [`Error::Value`] quotes is cut here: it comes from strangers and ends in logs.
 const QUOTED_CHARS_MAX: usize = 120;
+
+/// Whose spec it is, as far as its reader knows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Whose<'a> {
+    /// The container's name in its engine; without it nothing that asks is believed to be a sandbox.
+    pub id: Option<&'a str>,
+    /// Its folder, below which relative paths of its spec are; without it they are nowhere.
+    pub bundle: Option<&'a Path>,
+}
 
 /// A request, before cards are chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,14 +70,19 @@ impl Request {
     /// Reads a bundle's `config.json`. `None`: the container asks for no vGPU, or is a pod's sandbox.
     ///
     /// # Errors
-    /// An unknown key of ours, a bad value, a contradiction; a spec of the wrong shape; a container that asks for a quota
+    /// An unknown key of ours, a bad value, a contradiction; annotations of two engines, or a sandbox that is none; a spec of the wrong shape; a container that asks for a quota
     /// together with what leads out of it, unless the configuration allows it.
-    pub fn from_spec(config: &Config, spec: &Value) -> Result<Option<Self>, Error> {
+    pub fn from_spec(
+        config: &Config,
+        whose: Whose<'_>,
+        spec: &Value,
+    ) -> Result<Option<Self>, Error> {
         let annotations = spec::annotations(spec)?;
-        if is_sandbox(&annotations) {
-            return Ok(None);
-        }
-        let terms = pod::terms(&annotations)?;
+        let place = match engine::role(config, spec, &annotations, whose.id)? {
+            Role::Sandbox => return Ok(None),
+            Role::Container(place) => place,
+        };
+        let terms = pod::terms(&annotations, place)?;
         let mut native = NativeTerms::read(terms.annotations.iter().copied())?;
         let variables = spec::environment(spec)?;
         let environment = match native {
@@ -84,7 +102,7 @@ impl Request {
             let findings = exposure::of_container(spec, &config.state_dir, &exposure::ThisHost)?;
             request.isolation.weakened = exposure::admit(&findings, &config.isolation.allow)?;
         }
-        request.pod_namespace = isolation::pod_namespace(&annotations);
+        request.pod_namespace = engine::pod_namespace(&annotations)?;
         request.pod = terms.place;
         Ok(Some(request))
     }
@@ -243,16 +261,6 @@ fn refuse_other_cards(names: &[CardName], allowed: &[CardName]) -> Result<(), Er
             other: "the environment's list of visible devices, which does not".to_owned(),
         }),
     }
-}
-
-fn is_sandbox(annotations: &[(&str, &str)]) -> bool {
-    // containerd's CRI and CRI-O.
-    [
-        "io.kubernetes.cri.container-type",
-        "io.kubernetes.cri-o.ContainerType",
-    ]
-    .iter()
-    .any(|key| annotations.contains(&(*key, "sandbox")))
 }
 
 /// An amount of memory as the annotation `cgpu.io/memory` writes it, bytes; whole MiB.

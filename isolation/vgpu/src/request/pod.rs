@@ -11,20 +11,9 @@
 //!
 //! As soon as one amount names its container, those that are not named ask for nothing.
 
+use super::engine::InPod;
 use super::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
 use crate::Error;
-
-/// Where containerd and CRI-O say which pod a container belongs to, and its name in there.
-const PLACES: [(&str, &str); 2] = [
-    (
-        "io.kubernetes.cri.sandbox-id",
-        "io.kubernetes.cri.container-name",
-    ),
-    (
-        "io.kubernetes.cri-o.SandboxID",
-        "io.kubernetes.container.name",
-    ),
-];
 
 const MEMORY_KEY: &str = "cgpu.io/memory";
 
@@ -65,8 +54,11 @@ pub(super) struct Terms<'a> {
 ///
 /// # Errors
 /// A name where there is no pod, or in no key of ours; an amount for the pod beside one for a container.
-pub(super) fn terms<'a>(annotations: &[(&'a str, &'a str)]) -> Result<Terms<'a>, Error> {
-    let Some((sandbox, container)) = place(annotations) else {
+pub(super) fn terms<'a>(
+    annotations: &[(&'a str, &'a str)],
+    place: Option<InPod<'_>>,
+) -> Result<Terms<'a>, Error> {
+    let Some(InPod { sandbox, container }) = place else {
         return Ok(Terms {
             annotations: annotations.to_vec(),
             place: None,
@@ -105,7 +97,7 @@ pub(super) fn terms<'a>(annotations: &[(&'a str, &'a str)]) -> Result<Terms<'a>,
         annotations: own,
         place: Some(PodPlace {
             sandbox: sandbox.to_owned(),
-            container: container.to_owned(),
+            container,
             amount: if is_pod_s {
                 AmountOf::Pod
             } else {
@@ -114,17 +106,6 @@ pub(super) fn terms<'a>(annotations: &[(&'a str, &'a str)]) -> Result<Terms<'a>,
         }),
         ask,
     })
-}
-
-/// The pod and the name in it, where the engine says both.
-fn place<'a>(annotations: &[(&'a str, &'a str)]) -> Option<(&'a str, &'a str)> {
-    let value = |wanted: &str| {
-        let mut found = annotations.iter().filter(|(key, _)| *key == wanted);
-        found.next().map(|(_, value)| *value)
-    };
-    PLACES
-        .iter()
-        .find_map(|(sandbox, container)| Some((value(sandbox)?, value(container)?)))
 }
 
 /// A key of ours and the container that it names. Our own keys have no dot.

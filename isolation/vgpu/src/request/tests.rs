@@ -28,7 +28,7 @@ fn read_with(
         "process": {"env": environment},
         "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]},
     });
-    Request::from_spec(config, &spec).map_err(|error| crate::chain(&error))
+    Request::from_spec(config, Whose::default(), &spec).map_err(|error| crate::chain(&error))
 }
 
 /// A container without terms for compute time.
@@ -74,12 +74,13 @@ fn a_container_that_says_nothing_of_ours_asks_for_nothing() {
         );
     }
     assert_eq!(
-        Request::from_spec(&Config::default(), &json!({})).unwrap(),
+        Request::from_spec(&Config::default(), Whose::default(), &json!({})).unwrap(),
         None
     );
     assert_eq!(
         Request::from_spec(
             &Config::default(),
+            Whose::default(),
             &json!({"process": null, "annotations": null})
         )
         .unwrap(),
@@ -540,24 +541,6 @@ fn the_administrator_can_deny_the_environment_a_say() {
 }
 
 #[test]
-fn sandboxes_are_left_alone() {
-    for key in [
-        "io.kubernetes.cri.container-type",
-        "io.kubernetes.cri-o.ContainerType",
-    ] {
-        assert_eq!(
-            read(&[("cgpu.io/memory", "4Gi"), (key, "sandbox")], &[]),
-            Ok(None)
-        );
-        assert!(
-            read(&[("cgpu.io/memory", "4Gi"), (key, "container")], &[])
-                .unwrap()
-                .is_some()
-        );
-    }
-}
-
-#[test]
 fn specs_of_the_wrong_shape_are_errors() {
     for spec in [
         json!([]),
@@ -569,7 +552,7 @@ fn specs_of_the_wrong_shape_are_errors() {
         json!({"process": {"env": [1]}}),
     ] {
         assert!(
-            Request::from_spec(&Config::default(), &spec).is_err(),
+            Request::from_spec(&Config::default(), Whose::default(), &spec).is_err(),
             "{spec}"
         );
     }
@@ -688,11 +671,14 @@ fn a_share_group_is_of_one_namespace_and_comes_from_annotations_alone() {
     );
     // Pods of all tenants are in one namespace of the engine.
     for of_pod in [
-        "io.kubernetes.cri.sandbox-namespace",
-        "io.kubernetes.pod.namespace",
+        &[("io.kubernetes.cri.sandbox-namespace", "team-a")][..],
+        &[
+            ("io.kubernetes.cri-o.SandboxID", "5a4d"),
+            ("io.kubernetes.pod.namespace", "team-a"),
+        ],
     ] {
         let pod = asked(
-            &[("cgpu.io/share-group", "train-1"), (of_pod, "team-a")],
+            &[&[("cgpu.io/share-group", "train-1")], of_pod].concat(),
             &[],
         )
         .unwrap();
@@ -737,19 +723,24 @@ fn a_quota_beside_what_leads_out_of_it_is_refused_and_nothing_else_is() {
         })
     };
     let asks = privileged(json!({"cgpu.io/memory": "4Gi"}));
-    let error = Request::from_spec(&Config::default(), &asks)
+    let error = Request::from_spec(&Config::default(), Whose::default(), &asks)
         .unwrap_err()
         .to_string();
     assert!(error.contains("CAP_SYS_ADMIN"), "{error}");
     let allows = strict("[isolation]\nallow = [\"cap-sys-admin\"]");
-    let request = Request::from_spec(&allows, &asks).unwrap().unwrap();
+    let request = Request::from_spec(&allows, Whose::default(), &asks)
+        .unwrap()
+        .unwrap();
     assert_eq!(request.isolation.summary(), "off (cap-sys-admin)");
-    // Without a request, and in a pod's sandbox, there is no quota to lead out of.
+    // Without a request there is no quota to lead out of.
     for none in [
         privileged(json!({})),
-        privileged(json!({"cgpu.io/memory": "4Gi", "io.kubernetes.cri.container-type": "sandbox"})),
+        privileged(json!({"io.kubernetes.cri.container-type": "sandbox"})),
     ] {
-        assert_eq!(Request::from_spec(&Config::default(), &none).unwrap(), None);
+        assert_eq!(
+            Request::from_spec(&Config::default(), Whose::default(), &none).unwrap(),
+            None
+        );
     }
 }
 
@@ -791,7 +782,9 @@ fn the_environment_narrows_a_request_to_share_to_a_quota() {
             "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=4"]},
             "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]},
         });
-        let request = Request::from_spec(&config, &spec).unwrap().unwrap();
+        let request = Request::from_spec(&config, Whose::default(), &spec)
+            .unwrap()
+            .unwrap();
         assert!(matches!(request.wish.amount, Amount::Share(_)), "{rule:?}");
     }
 }
