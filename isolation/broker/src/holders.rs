@@ -12,7 +12,7 @@
 //! A look that fails is no sign of absence: while the system gives no descriptor to look with, nothing counts as given up.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -64,6 +64,7 @@ fn look_for_holders(
         .into_iter()
         .map(Sought::new)
         .collect::<io::Result<_>>()?;
+    let numbers: HashSet<u64> = files.iter().map(|file| file.inode.1).collect();
     // The keeper, which holds every file that is held here, has started this process.
     let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
     // Of all processes of the host some cannot be looked at.
@@ -79,7 +80,7 @@ fn look_for_holders(
         if files.iter().all(|file| file.is_held) {
             return Ok(Vec::new());
         }
-        let mut explained = Vec::new();
+        let mut explained = HashSet::new();
         for (tid, folder) in seen(tables_of(pid), tolerant)?.unwrap_or_default() {
             // Not `fd`: that folder is closed to a supervisor without the capability to read others' folders.
             let Some(entries) = seen(fs::read_dir(folder.join("fdinfo")), tolerant)? else {
@@ -95,7 +96,9 @@ fn look_for_holders(
                 let (Some(number), Some(info)) = (number, info) else {
                     continue;
                 };
-                explained.extend(seen(mark(&mut files, &info, tid, number), tolerant)?.flatten());
+                explained.extend(
+                    seen(mark(&mut files, &numbers, &info, (tid, number)), tolerant)?.flatten(),
+                );
                 if cgroup.is_some() && carries_files(&info) {
                     return Ok(Vec::new());
                 }
@@ -139,11 +142,16 @@ impl Sought {
 }
 
 /// Marks the file that a descriptor names, if it is one of these, and returns its inode.
-fn mark(files: &mut [Sought], info: &str, tid: i32, number: i32) -> io::Result<Option<(u64, u64)>> {
+fn mark(
+    files: &mut [Sought],
+    numbers: &HashSet<u64>,
+    info: &str,
+    (tid, number): (i32, i32),
+) -> io::Result<Option<(u64, u64)>> {
     // Older kernels do not tell the inode.
     let ino: Option<u64> = field(info, "ino:").and_then(|ino| ino.parse().ok());
     // Most descriptors name something else: their inode says so without a comparison.
-    if ino.is_some_and(|ino| files.iter().all(|file| file.inode.1 != ino)) {
+    if ino.is_some_and(|ino| !numbers.contains(&ino)) {
         return Ok(None);
     }
     let found = position(files, |file| {
@@ -191,7 +199,7 @@ fn carries_files(info: &str) -> bool {
 ///
 /// # Errors
 /// That cannot be told.
-fn mark_mapped(files: &mut [Sought], pid: i32, explained: &[(u64, u64)]) -> io::Result<()> {
+fn mark_mapped(files: &mut [Sought], pid: i32, explained: &HashSet<(u64, u64)>) -> io::Result<()> {
     let is_open = |file: &Sought| {
         !file.is_held && (file.file.kind == FileKind::Uvm || !explained.contains(&file.inode))
     };

@@ -33,6 +33,20 @@ impl Pace {
         self.wait_at(Instant::now())
     }
 
+    /// Waits until something may be done; `false`: not within this time.
+    pub(crate) fn wait_for_room(&self, most: Duration) -> bool {
+        let end = Instant::now().checked_add(most);
+        while let Some(wait) = self.wait() {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let left = left.unwrap_or(most);
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(wait.min(left));
+        }
+        true
+    }
+
     /// Work was done for so long.
     pub(crate) fn spent(&self, time: Duration) {
         self.spent_at(Instant::now(), time);

@@ -13,7 +13,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use driver::FileId;
 use ledger::Exported;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::control::Request;
+use crate::pace::Pace;
 
 /// A tenant waits meanwhile, and so does its call: far below what a program takes for a hang.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -34,6 +36,8 @@ const MOST_ANSWER_BYTES: u64 = 256 * 1024;
 pub struct Peers {
     dir: PathBuf,
     group: String,
+    /// What it costs the others to be asked.
+    pace: Arc<Pace>,
 }
 
 /// An object that a container has exported.
@@ -75,6 +79,7 @@ impl Peers {
         Self {
             dir: dir.to_owned(),
             group,
+            pace: Arc::default(),
         }
     }
 
@@ -88,6 +93,17 @@ impl Peers {
     /// to is nobody's.
     #[must_use]
     pub fn exports_of(&self, file: BorrowedFd<'_>) -> BTreeMap<u32, PeerExport> {
+        // Every other broker of the namespace is asked: a tenant that imports what nobody has exported waits itself.
+        if !self.pace.wait_for_room(PATIENCE) {
+            return BTreeMap::new();
+        }
+        let begun = Instant::now();
+        let found = self.ask_everybody(file);
+        self.pace.spent(begun.elapsed());
+        found
+    }
+
+    fn ask_everybody(&self, file: BorrowedFd<'_>) -> BTreeMap<u32, PeerExport> {
         let mut found: BTreeMap<u32, Option<PeerExport>> = BTreeMap::new();
         for socket in self.sockets() {
             let answered = self.ask(&socket, file).unwrap_or_else(|error| {

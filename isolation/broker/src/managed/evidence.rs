@@ -7,7 +7,27 @@
 use std::fs;
 use std::path::Path;
 
+use caps::{CapSet, Capability};
+
 use crate::maps::has_gone;
+
+/// The file belongs to the thread's user and is closed to everybody else: CAP_SYS_PTRACE, by which its content may be seen, does
+/// not open it. The broker has this one permitted, and in effect for the look alone.
+pub(crate) const NEEDED: Capability = Capability::CAP_DAC_READ_SEARCH;
+
+/// Looks at threads with the capability for it in effect. Where it is not permitted nothing is learnt of other users' threads,
+/// and what they were let map stays charged until they make their next call, or end.
+pub(super) fn looking<T>(look: impl FnOnce() -> T) -> T {
+    let had_it = caps::has_cap(None, CapSet::Effective, NEEDED).unwrap_or(false);
+    if !had_it && let Err(error) = caps::raise(None, CapSet::Effective, NEEDED) {
+        tracing::debug!(%error, "threads of other users cannot be looked at");
+    }
+    let seen = look();
+    if !had_it && let Err(error) = caps::drop(None, CapSet::Effective, NEEDED) {
+        tracing::debug!(%error, "a capability was not in effect");
+    }
+    seen
+}
 
 #[cfg(target_arch = "x86_64")]
 const SYS_MMAP: &str = "9";
@@ -89,6 +109,45 @@ mod tests {
         ] {
             assert!(!is_elsewhere(unknown), "{unknown}");
         }
+    }
+
+    /// A broker has CAP_SYS_PTRACE alone in effect, and a tenant is another user.
+    #[test]
+    fn another_user_s_thread_is_seen_by_one_capability_more_and_by_no_less() {
+        use caps::CapsHashSet;
+        use std::os::unix::process::CommandExt;
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: not root");
+            return;
+        }
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .uid(1000)
+            .gid(1000)
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let with = move |permitted: &[Capability]| {
+            let permitted: CapsHashSet = permitted.iter().copied().collect();
+            std::thread::spawn(move || {
+                let effective = [Capability::CAP_SYS_PTRACE].into_iter().collect();
+                caps::set(None, CapSet::Effective, &effective).unwrap();
+                caps::set(None, CapSet::Permitted, &permitted).unwrap();
+                let end = std::time::Instant::now() + std::time::Duration::from_millis(500);
+                let mut is_seen = false;
+                while !is_seen && std::time::Instant::now() < end {
+                    is_seen = looking(|| is_out(pid, pid));
+                }
+                assert!(!caps::has_cap(None, CapSet::Effective, NEEDED).unwrap());
+                is_seen
+            })
+            .join()
+            .unwrap()
+        };
+        assert!(with(&[Capability::CAP_SYS_PTRACE, NEEDED]));
+        assert!(!with(&[Capability::CAP_SYS_PTRACE]));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

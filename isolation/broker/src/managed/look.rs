@@ -580,11 +580,15 @@ pub(super) fn settle(managed: &ManagedMappings) {
         let all = inner.on_their_way.iter();
         all.map(|(tid, mapping)| (*tid, *mapping)).collect()
     };
-    let out: Vec<(i32, u64)> = on_their_way
-        .into_iter()
-        .filter(|(tid, mapping)| evidence::is_out(mapping.tgid, *tid))
-        .map(|(tid, mapping)| (tid, mapping.number))
-        .collect();
+    if on_their_way.is_empty() {
+        return;
+    }
+    let out: Vec<(i32, u64)> = evidence::looking(|| {
+        let out = on_their_way
+            .into_iter()
+            .filter(|(tid, mapping)| evidence::is_out(mapping.tgid, *tid));
+        out.map(|(tid, mapping)| (tid, mapping.number)).collect()
+    });
     let mut inner = managed.lock();
     for (tid, number) in out {
         inner.is_out(tid, Some(number));
@@ -601,7 +605,7 @@ fn take_over(managed: &ManagedMappings, container: &Container) {
         state.ledger.managed().map(|it| it.process.0).collect()
     };
     for tgid in charged {
-        let threads = evidence::threads_that_may_map(tgid);
+        let threads = evidence::looking(|| evidence::threads_that_may_map(tgid));
         let mut inner = managed.lock();
         for tid in threads {
             inner.next_number = inner.next_number.saturating_add(1);
