@@ -36,6 +36,7 @@ use crate::start::read_grant;
 mod child;
 mod error;
 mod session;
+mod starvation;
 mod surroundings;
 mod vault;
 
@@ -48,9 +49,9 @@ use vault::Vault;
 
 /// How often the beat is looked at.
 const TICK_MS: u16 = 100;
-/// A broker whose beat stands still for this long is replaced. It beats ten times as often.
+/// A broker whose beat stands still for this long, and that could have run, is replaced. It beats ten times as often.
 const HANG: Duration = Duration::from_secs(2);
-/// A broker that is not ready this long after its start is replaced.
+/// A broker that takes this long for a step of its start, and could have run, is replaced.
 const START: Duration = Duration::from_secs(10);
 /// A broker that was told to hand over is killed after this: all that it has not finished is on the board.
 const HAND_OVER: Duration = Duration::from_millis(25);
@@ -378,7 +379,7 @@ impl Keeper {
             Some(broker) => {
                 upgrade.hand_over_at = Some(Instant::now());
                 self.paused_at = Some(Instant::now());
-                if let Err(error) = link::send(broker.socket(), &FromKeeper::HandOver, &[]) {
+                if let Err(error) = broker.send(&FromKeeper::HandOver, &[]) {
                     tracing::debug!(error = %error, "the former broker has just ended");
                 }
             }
@@ -426,15 +427,14 @@ impl Keeper {
             .find(|child| child.number() == number);
         let Some(child) = child else { return };
         let handed = || -> io::Result<()> {
-            let socket = child.socket();
-            link::send(socket, &take, &fds)?;
+            child.send(&take, &fds)?;
             for (token, pid, listener) in self.vault.listeners() {
-                link::send(socket, &FromKeeper::Listener { token, pid }, &[listener])?;
+                child.send(&FromKeeper::Listener { token, pid }, &[listener])?;
             }
             for (what, fd) in self.vault.stored() {
-                link::send(socket, &FromKeeper::Stored(what), &[fd])?;
+                child.send(&FromKeeper::Stored(what), &[fd])?;
             }
-            link::send(socket, &FromKeeper::Start, &[])
+            child.send(&FromKeeper::Start, &[])
         };
         let handed = handed();
         self.replaced += 1;
@@ -621,9 +621,10 @@ impl Keeper {
         let next = self.upgrade.as_mut().map(|upgrade| &mut upgrade.child);
         for child in self.broker.as_mut().into_iter().chain(next) {
             let is_stuck = match child.stage() {
-                Stage::Serving => child.is_still_since(beats) > HANG,
-                Stage::Starting | Stage::Standby | Stage::TakingOver => child.age() > START,
+                Stage::Serving => child.is_hung(beats, HANG),
+                Stage::Starting | Stage::Standby | Stage::TakingOver => child.is_stuck(START),
             };
+            // One without CPU time takes its time to die as well.
             if is_stuck && !child.is_killed() {
                 tracing::error!(
                     container = self.name,
@@ -662,7 +663,7 @@ impl Keeper {
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         for child in self.broker.iter().chain(next) {
             let takes = matches!(child.stage(), Stage::TakingOver | Stage::Serving);
-            if takes && let Err(error) = link::send(child.socket(), &message, &[listener]) {
+            if takes && let Err(error) = child.send(&message, &[listener]) {
                 tracing::error!(error = %error, "a broker did not take a listener");
                 child.kill();
             }

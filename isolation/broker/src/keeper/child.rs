@@ -17,11 +17,13 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::Error;
+use super::starvation::Patience;
+use crate::link::{self, FromKeeper};
 
 /// The name under which a broker runs, wherever its program is.
 const NAME: &str = "cgpu-broker";
 /// A broker that does not read for so long is stuck.
-const SEND_SECONDS: i64 = 2;
+const SEND: Duration = Duration::from_secs(2);
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// An open program: what is executed stays what was checked, and can be executed again when its file is replaced.
@@ -94,7 +96,8 @@ pub(super) struct Child {
     stage: Stage,
     started_at: Instant,
     beats: u64,
-    beat_at: Instant,
+    /// Since its last heartbeat, or while it starts since its last step.
+    patience: Patience,
     is_killed: Cell<bool>,
 }
 
@@ -110,7 +113,8 @@ impl Child {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(failed)?;
-        setsockopt(&ours, SendTimeout, &TimeVal::seconds(SEND_SECONDS)).map_err(failed)?;
+        let seconds = TimeVal::seconds(SEND.as_secs().cast_signed());
+        setsockopt(&ours, SendTimeout, &seconds).map_err(failed)?;
         let executable = format!("/proc/self/fd/{}", program.file.as_raw_fd());
         let process = Command::new(executable)
             .arg0(NAME)
@@ -128,7 +132,7 @@ impl Child {
             stage: Stage::Starting,
             started_at: Instant::now(),
             beats: 0,
-            beat_at: Instant::now(),
+            patience: Patience::new(),
             is_killed: Cell::new(false),
         })
     }
@@ -146,6 +150,19 @@ impl Child {
         self.socket.as_fd()
     }
 
+    /// Sends a message. A broker that does not read although it could is stuck; one without CPU time is waited for.
+    pub(super) fn send(&self, message: &FromKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut patience = Patience::new();
+        loop {
+            match link::send(self.socket(), message, fds) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock
+                        && !patience.is_exhausted(self.pid(), SEND / 2) => {}
+                other => return other,
+            }
+        }
+    }
+
     pub(super) fn has_said_something(&self) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -157,7 +174,7 @@ impl Child {
 
     pub(super) fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
-        self.beat_at = Instant::now();
+        self.patience = Patience::new();
     }
 
     /// Since its start.
@@ -168,14 +185,20 @@ impl Child {
     pub(super) fn saw_beats(&mut self, beats: u64) {
         if self.beats != beats {
             self.beats = beats;
-            self.beat_at = Instant::now();
+            self.patience = Patience::new();
         }
     }
 
-    /// For how long its beat has stood still.
-    pub(super) fn is_still_since(&mut self, beats: u64) -> Duration {
+    /// Whether its heartbeat has stood still for longer than `most`, although it could have run.
+    pub(super) fn is_hung(&mut self, beats: u64, most: Duration) -> bool {
         self.saw_beats(beats);
-        self.beat_at.elapsed()
+        self.is_stuck(most)
+    }
+
+    /// Whether it has not come to its next step within `most`, although it could have run.
+    pub(super) fn is_stuck(&mut self, most: Duration) -> bool {
+        let pid = self.pid();
+        self.patience.is_exhausted(pid, most)
     }
 
     /// Whether it was: it may take its time to end, in a driver or on a busy host.

@@ -1,5 +1,6 @@
 //! Brokers that are killed, stopped and replaced while tenants call: every call ends once, with the right answer.
 
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ pub(crate) const TESTS: &[Test] = &[
         at_every_step,
     ),
     ("replace::a_stopped_broker_is_replaced", stopped),
+    ("replace::a_broker_without_cpu_time_is_waited_for", starved),
     ("replace::upgraded_under_load", upgraded),
     ("replace::what_cannot_serve_does_not_replace", not_upgraded),
     ("replace::a_killed_keeper_fails_no_call", keeper_killed),
@@ -248,6 +250,48 @@ fn stopped() {
         (kept.used_bytes(), kept.fake.held_bytes()),
         (GRANULE, GRANULE)
     );
+}
+
+/// Beside so many processes of ordinary priority an idle one runs every ten seconds or so.
+const HOGS: usize = 8;
+
+/// On the first core of all that this process may use, of which one is kept busy.
+fn starved() {
+    let kept = Kept::new(GRANULE * 4);
+    let tenant = loaded(&kept);
+    let broker = kept.broker_pid().unwrap();
+    let affinity = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+    let core = (0..nix::sched::CpuSet::count())
+        .find(|core| affinity.is_set(*core).unwrap())
+        .unwrap()
+        .to_string();
+    let hogs: Vec<Process> = (0..HOGS)
+        .map(|_| {
+            let mut hog = Command::new("taskset");
+            hog.args(["-c", &core, "sh", "-c", "while :; do :; done"]);
+            Process(hog.stdin(Stdio::null()).spawn().unwrap())
+        })
+        .collect();
+    let pid = broker.to_string();
+    for words in [
+        ["taskset", "-a", "-c", "-p", &core, &pid].as_slice(),
+        ["chrt", "-a", "-i", "-p", "0", &pid].as_slice(),
+    ] {
+        let changed = Command::new(words[0]).args(&words[1..]).output().unwrap();
+        assert!(changed.status.success(), "{changed:?}");
+    }
+    until("its heartbeat is missed", || {
+        assert_eq!(kept.broker_pid(), Some(broker), "{}", kept.log());
+        kept.log().contains("gets no CPU time")
+    });
+    drop(hogs);
+    let called = tenant
+        .tenant
+        .memory(tenant.fd, tenant.client, tenant.device, 0, GRANULE);
+    assert_eq!(called.status(), rm::OK);
+    let status = kept.status();
+    assert_eq!(status["broker"]["pid"], broker);
+    assert_eq!(status["broker"]["replaced"], 0);
 }
 
 fn has_stopped(pid: i32) -> bool {
