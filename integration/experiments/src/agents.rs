@@ -297,7 +297,7 @@ impl Agents {
                         return Ok(());
                     }
                 }
-                self.tell(world, index, Event::Answered(answer(result)))?;
+                self.tell(world, index, Event::Answered(answer(result).into()))?;
                 // What happened meanwhile.
                 while let Some(event) = self
                     .broker(index)

@@ -627,6 +627,24 @@ pub enum Why {
         verdict::schedule::MOST_GROUPS
     )]
     TooManyGroups,
+    /// More channels of the compute engine than a gate can turn in time.
+    #[error(
+        "more than {} channels of the compute engine",
+        verdict::schedule::MOST_CHANNELS
+    )]
+    TooManyChannels,
+    /// More clients with channel groups than a gate can turn in time.
+    #[error(
+        "more than {} clients with channel groups of the compute engine",
+        verdict::schedule::MOST_CLIENTS
+    )]
+    TooManyClients,
+    /// More of them than are looked after.
+    #[error(
+        "more than {} channel groups and channels",
+        verdict::schedule::MOST_SCHEDULED
+    )]
+    TooManyScheduled,
     /// The grant says that the share must be held in full, and the driver does not let it be.
     #[error(
         "the container's share of the card's time cannot be held, and its grant says that it must be"

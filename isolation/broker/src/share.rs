@@ -10,10 +10,12 @@
 //! broker's own.
 
 mod admission;
+mod counted;
 pub mod gates;
 mod governor;
 pub mod levers;
 pub mod objects;
+mod pace;
 mod preempts;
 mod probe;
 mod record;
@@ -22,7 +24,7 @@ mod status;
 pub(crate) mod tenant;
 mod terms;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +36,7 @@ use plan::{CardRules, Policy, Priority, Terms};
 use crate::container::Container;
 use gates::Gates;
 use governor::{Mailbox, Tell};
+use pace::Pace;
 use preempts::Preempts;
 pub use probe::ProbeError;
 pub use record::{NotStrict, TooLow};
@@ -52,12 +55,15 @@ pub struct Share {
     /// See [`Gates`].
     pub gates: Gates,
     preempts: Preempts,
+    pace: Pace,
     held: AtomicUsize,
     sources: Sources,
     inner: Mutex<Inner>,
     shown: Mutex<Shown>,
     /// One change of terms at a time.
     changing: Mutex<()>,
+    /// A card's levers are being tried: one trial at a time, also where a driver does not answer any more.
+    trying: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +114,14 @@ struct Held<'a>(&'a AtomicUsize);
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl gates::Told for Share {
+    fn disturbed(&self) {
+        if let Some(mailbox) = &self.lock().mailbox {
+            mailbox.tell(Tell::Objects);
+        }
     }
 }
 

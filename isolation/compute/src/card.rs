@@ -7,20 +7,22 @@ mod words;
 use plan::{CardRules, GateState, Page, Priority, Terms, Trim};
 
 use crate::CLOSED_MAX_NS;
+use crate::appeal::{Appeal, Refused};
 use crate::balance::Balance;
 use crate::breaker::{Breaker, SLOW_NS, Verdict};
 use crate::cycle::{Course, Leads, Phase};
 use crate::doors::{Doors, Hinge, Moved, Toward};
 use crate::governor::{Fail, Setup};
 use crate::latency::Timing;
-use crate::lever::{Engine, Lever, LeverError, Objects};
+use crate::lateness::Lateness;
+use crate::lever::{Answer, Engine, Lever, LeverError, Objects, Spent};
 use crate::meter::{Capped, Meter};
 use crate::peers::Peers;
 use crate::probe::Probe;
 use crate::settings::{First, Settings, Wanted};
 use crate::status::Counts;
 use crate::view::{Means, View};
-use crate::world::Surroundings;
+use crate::world::{Confirmed, Surroundings};
 
 /// How often the table and the meter are looked at. Every window's start is a multiple of this: all brokers look at about the same time, shortly before
 /// it, so that nearly always all have seen the same slots when it comes.
@@ -45,8 +47,11 @@ const RETRY_MAX_NS: u64 = 160_000_000;
 /// NV_ERR_NOT_SUPPORTED (nvstatuscodes.h): asking again is no use.
 const NOT_SUPPORTED: u32 = 0x56;
 
-/// So many refusals of the gate in a row make it a weaker one.
+/// So many refusals of the gate in a row make it a doubtful one: the driver is asked on a group of the broker's own.
 const REFUSALS: u32 = 3;
+
+/// What a container has had too much because its gate closed late is taken off up to this time of its share.
+const LATE_MOST_NS: u64 = 1_500_000_000;
 
 /// First guesses, before calls were measured: section 2.3 of the design.
 const OPEN_NS: u64 = 160_000;
@@ -85,8 +90,11 @@ pub(crate) struct Card {
     doors: Doors,
     settings: Settings,
     probe: Probe,
-    first_refused: bool,
     refusals: u32,
+    appeal: Appeal,
+    /// When what the driver refused alone is tried again.
+    parked_until_ns: u64,
+    lateness: Lateness,
     breaker: Breaker,
     resting: bool,
     opening: Timing,
@@ -165,8 +173,10 @@ impl Card {
             doors,
             settings: Settings::default(),
             probe,
-            first_refused: false,
             refusals: 0,
+            appeal: Appeal::default(),
+            parked_until_ns: u64::MAX,
+            lateness: Lateness::default(),
             breaker: Breaker::default(),
             resting: false,
             opening: Timing::new(OPEN_NS),
@@ -230,6 +240,13 @@ impl Card {
             self.settings.follow(&self.objects);
             changed = true;
         }
+        if world.disturbed(self.index) {
+            self.doors.disturb();
+        }
+        if self.appeal.is_due(now_ns) {
+            let confirmed = world.confirm(self.index);
+            self.settle(now_ns, &confirmed);
+        }
         if now_ns >= self.poll_at_ns || peers_changed {
             self.poll_at_ns = self.next_look_ns(now_ns);
             changed |= self.peers.look(self.index, &self.page, world);
@@ -246,7 +263,7 @@ impl Card {
         self.review(now_ns, extra_ns);
         let leads = self.leads(extra_ns);
         let (view, trim) = (&self.view, &mut self.trim);
-        let trimmed = view.is_trimmed() && self.metered;
+        let trimmed = view.is_trimmed();
         let mut lengths = |length_ns: u64| match trimmed {
             true => trim.next_length_ns(length_ns),
             false => length_ns,
@@ -258,6 +275,9 @@ impl Card {
         {
             self.counts.late += 1;
         }
+        if let Phase::Open { start_ns, end_ns } = self.phase {
+            self.lateness.meant(start_ns, end_ns);
+        }
         self.borrow(now_ns, leads, peers);
         self.watch(now_ns);
     }
@@ -266,6 +286,10 @@ impl Card {
     pub(crate) fn gate_lever(&mut self, now_ns: u64) -> Option<Lever> {
         if now_ns < self.retry_at_ns {
             return None;
+        }
+        if now_ns >= self.parked_until_ns && self.doors.any_parked() {
+            self.parked_until_ns = u64::MAX;
+            self.doors.reconsider();
         }
         let toward = match self.wants_open(now_ns) {
             true => Toward::Open,
@@ -276,7 +300,8 @@ impl Card {
 
     /// The question that the driver is still to be asked.
     pub(crate) fn probe_lever(&mut self, now_ns: u64) -> Option<Lever> {
-        if self.probe.is_done() || now_ns < self.retry_at_ns || self.stopping {
+        let asks = !self.probe.is_done() && !self.appeal.is_open();
+        if !asks || now_ns < self.retry_at_ns || self.stopping {
             return None;
         }
         let slice_us = self.view.slice_us;
@@ -295,7 +320,8 @@ impl Card {
             return None;
         }
         let wanted = self.wanted();
-        self.settings.pull(self.index, &self.objects, wanted)
+        self.settings
+            .pull(self.index, &self.objects, wanted, now_ns)
     }
 
     /// Takes in what became of a call.
@@ -303,20 +329,27 @@ impl Card {
         &mut self,
         lever: &Lever,
         purpose: Purpose,
-        took_ns: u64,
+        spent: Spent,
         now_ns: u64,
-        answer: &Result<Option<u64>, LeverError>,
+        answer: &Answer,
         fail: Fail,
     ) {
         self.counts.calls += 1;
+        let beside_own = answer.beside_own;
+        let answer = &answer.result;
         match answer {
             // A call that did not reach the driver says nothing about it.
             Err(LeverError::Lost(_)) => self.counts.lost += 1,
-            _ => self.time(lever, took_ns, now_ns, fail),
+            _ => self.time(lever, spent, now_ns, beside_own, fail),
         }
         let moved = Moved::by(answer);
         self.doors.moved(lever, moved);
+        if self.doors.any_parked() && self.parked_until_ns == u64::MAX {
+            self.parked_until_ns = now_ns.saturating_add(self.retry_ns);
+            self.retry_ns = (self.retry_ns * 2).min(RETRY_MAX_NS);
+        }
         match moved {
+            Moved::Yes if self.doors.any_parked() => self.retry_at_ns = 0,
             Moved::Yes => (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS),
             Moved::Gone => self.stale = true,
             Moved::Refused => self.counts.refused += 1,
@@ -330,17 +363,85 @@ impl Card {
             _ => None,
         };
         match purpose {
+            // What it is about may be the container's doing: the step is made again unless the driver is found to mean it.
+            Purpose::Probe if status.is_some() && self.probe.would_weaken() => {
+                self.appeal.raise(now_ns, Refused::Probe(answer.clone()));
+                self.back_off(now_ns);
+            }
             Purpose::Probe => {
                 self.probe.answered(answer);
                 self.doors.follow(&self.objects, self.probe.learnt().hinge);
                 self.peers.touch();
             }
-            Purpose::Gate => self.gate_answered(status, now_ns),
+            Purpose::Gate => {
+                self.gate_answered(status, now_ns);
+                if moved == Moved::Yes {
+                    self.turned(lever, now_ns);
+                }
+            }
             Purpose::Setting => match (lever, status) {
-                (Lever::Interleave { .. }, Some(_)) => self.first_refused = true,
-                (_, Some(status)) => self.probe.refuse_slices(status),
-                _ => {}
+                // Of this group alone, and not tried again before the level is to be another.
+                (Lever::Interleave { .. }, _) | (_, None) => {}
+                (_, Some(status)) => {
+                    self.settings.refused(lever, now_ns);
+                    self.appeal.raise(now_ns, Refused::Slices { status });
+                }
             },
+        }
+    }
+
+    /// Takes in what the driver was found to let be held, on a group that the container cannot touch.
+    fn settle(&mut self, now_ns: u64, confirmed: &Confirmed) {
+        let before = self.probe.learnt();
+        let Some(refused) = self.appeal.settle(now_ns, confirmed) else {
+            return;
+        };
+        match (confirmed, refused) {
+            (Confirmed::Found(found), _) => self.probe.take(found),
+            (_, Refused::Probe(answer)) => self.probe.answered(&answer),
+            (_, Refused::Gate { lever, status }) => self.probe.demote(lever, status),
+            (_, Refused::Slices { status }) => self.probe.refuse_slices(status),
+        }
+        self.refusals = 0;
+        (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS);
+        let learnt = self.probe.learnt();
+        if learnt.hinge != before.hinge {
+            self.counts.alarms += 1;
+            tracing::warn!(
+                card = self.index,
+                reason = ?learnt.reason().map(|reason| reason.to_string()),
+                "the driver refuses the gate"
+            );
+            self.view.until_ns = now_ns;
+        }
+        self.doors.follow(&self.objects, learnt.hinge);
+        self.doors.reconsider();
+        self.peers.touch();
+    }
+
+    /// The gate has moved: what the container had outside of its segment is taken off the next ones.
+    fn turned(&mut self, lever: &Lever, now_ns: u64) {
+        let opens = matches!(lever, Lever::Open { .. } | Lever::Schedule { on: true, .. });
+        if opens {
+            self.lateness.opened(now_ns);
+            return;
+        }
+        if self.doors.any_open() {
+            // More of it is still to be closed.
+            return;
+        }
+        let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
+        let ahead_ns = self.lateness.closed(now_ns.saturating_sub(save_ns));
+        if ahead_ns > 0 && self.view.is_trimmed() {
+            let ppm = self
+                .view
+                .share
+                .as_ref()
+                .map_or(0, |share| share.entitlement_ppm);
+            let most = u128::from(LATE_MOST_NS) * u128::from(ppm) / 1_000_000;
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            let carried = self.trim.carried_ns().saturating_add(ahead_ns).min(most);
+            self.trim.carry(carried, self.view.room_ns());
         }
     }
 
@@ -359,10 +460,14 @@ impl Card {
             self.borrowed_until_ns.saturating_sub(leads.close_ns),
             self.look_at_lenders_ns,
             self.retry_at_ns,
+            self.settings.again_ns().unwrap_or(0),
         ] {
             if at_ns > now_ns {
                 wake_ns = wake_ns.min(at_ns);
             }
+        }
+        if self.doors.any_parked() {
+            wake_ns = wake_ns.min(self.parked_until_ns);
         }
         if let Some(since_ns) = self.closed_since_ns {
             wake_ns = wake_ns.min(since_ns.saturating_add(CLOSED_MAX_NS - RESCUE_NS));
@@ -385,11 +490,11 @@ impl Card {
         let calls = self.doors.calls();
         // Calls that once took longer than a segment, or than what lies between two, must not keep the gate as it is: only calls tell that they
         // are fast again.
-        let most_ns = match &self.view.cycle {
-            Some(cycle) => cycle.shortest_ns() / 4,
+        let shortest_ns = match &self.view.cycle {
+            Some(cycle) => cycle.shortest_ns(),
             None => u64::MAX,
         };
-        let lead = |timing: &Timing| {
+        let lead = |timing: &Timing, most_ns: u64| {
             timing
                 .lead_ns()
                 .saturating_mul(calls)
@@ -400,8 +505,9 @@ impl Card {
         // A close is answered when what ran is saved; it stopped running before that.
         let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
         Leads {
-            open_ns: lead(&self.opening),
-            close_ns: lead(&self.closing).saturating_sub(save_ns),
+            open_ns: lead(&self.opening, shortest_ns / 4),
+            // A container with so much to close that it takes long closes early, and not in its neighbours' segments.
+            close_ns: lead(&self.closing, shortest_ns / 2).saturating_sub(save_ns),
         }
     }
 
@@ -435,7 +541,6 @@ impl Card {
         Wanted {
             slice_us: learnt.slices_refused.is_none().then_some(slice_us),
             first: match self.terms.priority {
-                _ if self.first_refused => First::Refused,
                 Priority::High if self.capped == Capped::No => First::Yes,
                 _ => First::No,
             },
@@ -479,7 +584,10 @@ impl Card {
             || before.layout.window_ns != self.view.layout.window_ns
             || before.is_full() != self.view.is_full()
         {
+            // What it has had too much it gives back under any layout.
+            let carried_ns = self.trim.carried_ns().max(0);
             self.trim.reset();
+            self.trim.carry(carried_ns, 0);
             self.balance.forget(self.meter.last());
         }
         if !same_share
@@ -493,12 +601,13 @@ impl Card {
         if before.cycle != self.view.cycle || first {
             let leads = self.leads(extra_ns);
             let (view, trim) = (&self.view, &mut self.trim);
-            let trimmed = view.is_trimmed() && self.metered;
+            let trimmed = view.is_trimmed();
             let mut lengths = |length_ns: u64| match trimmed {
                 true => trim.next_length_ns(length_ns),
                 false => length_ns,
             };
             self.phase = Phase::begin(view.cycle.as_ref(), now_ns, leads, &mut lengths);
+            self.lateness.cut(now_ns);
             self.borrowed_until_ns = 0;
         }
         self.look_at_lenders_ns = if self.lends() { now_ns } else { u64::MAX };
@@ -560,7 +669,11 @@ impl Card {
         }
     }
 
-    fn time(&mut self, lever: &Lever, took_ns: u64, now_ns: u64, fail: Fail) {
+    fn time(&mut self, lever: &Lever, spent: Spent, now_ns: u64, beside_own: bool, fail: Fail) {
+        // A lever that made no call says nothing of the driver.
+        let Some(took_ns) = spent.each_ns() else {
+            return;
+        };
         self.all.record(took_ns);
         match lever {
             Lever::Open { .. } | Lever::Schedule { on: true, .. } => self.opening.record(took_ns),
@@ -570,14 +683,15 @@ impl Card {
             | Lever::Schedule { on: false, .. } => self.closing.record(took_ns),
             _ => {}
         }
-        if took_ns > SLOW_NS {
+        let longest_ns = spent.longest_ns;
+        if longest_ns > SLOW_NS {
             self.counts.slow += 1;
         }
-        if self.breaker.record(now_ns, took_ns) == Verdict::Broken {
+        if self.breaker.record(now_ns, longest_ns, beside_own) == Verdict::Broken {
             self.counts.alarms += 1;
             tracing::warn!(
                 card = self.index,
-                took_ms = took_ns / 1_000_000,
+                took_ms = longest_ns / 1_000_000,
                 "calls to the driver are slow"
             );
             if fail == Fail::Open {
@@ -593,21 +707,15 @@ impl Card {
             self.refusals = 0;
             return;
         };
-        self.refusals += 1;
-        self.back_off(now_ns);
+        self.refusals = self.refusals.saturating_add(1);
+        // One that is refused alone is left alone, and must not keep the others from being closed.
         if self.refusals >= REFUSALS || status == NOT_SUPPORTED {
-            self.refusals = 0;
-            let lever = self.probe.learnt().hinge.lever();
-            self.probe.demote(lever, status);
-            self.counts.alarms += 1;
-            tracing::warn!(
-                card = self.index,
-                status,
-                lever,
-                "the driver refuses the gate"
-            );
-            self.doors.follow(&self.objects, self.probe.learnt().hinge);
-            self.view.until_ns = now_ns;
+            self.back_off(now_ns);
+            let hinge = self.probe.learnt().hinge;
+            if hinge != Hinge::None {
+                let lever = hinge.lever();
+                self.appeal.raise(now_ns, Refused::Gate { lever, status });
+            }
         }
     }
 

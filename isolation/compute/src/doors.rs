@@ -1,5 +1,7 @@
 //! Which of a container's channels are closed, as far as is known: what has to be called to make them all open, or all closed.
 
+use std::collections::BTreeMap;
+
 use crate::lever::{Channel, Engine, Lever, LeverError, Objects};
 
 /// The most channels that one FIFO_DISABLE_CHANNELS takes.
@@ -41,8 +43,13 @@ enum State {
     Moving {
         from: Rest,
     },
-    /// The driver does not know it, though it is listed: left alone until the objects change.
+    /// A door of another hinge that the driver refuses to open: it was hardly ever closed.
     Ghost,
+    /// The driver does not know it though it is listed, or refuses it alone: left alone until [`Doors::reconsider`], so that the
+    /// others move meanwhile.
+    Parked {
+        from: Rest,
+    },
 }
 
 /// Where a door was before a call.
@@ -90,7 +97,7 @@ pub(crate) struct Doors {
     known: Vec<(Door, State)>,
     /// What gates move by; doors of another kind are only opened.
     hinge: Hinge,
-    /// After a list of which one had gone: one at a time, until all are where they are to be.
+    /// After a list of which one had gone or was refused: one at a time, until all are where they are to be.
     singly: bool,
 }
 
@@ -113,7 +120,10 @@ impl Doors {
             alive.binary_search(door).is_ok()
                 && match state {
                     State::Open => listed.binary_search(door).is_ok(),
-                    State::Closed | State::Unknown | State::Moving { .. } => true,
+                    State::Closed
+                    | State::Unknown
+                    | State::Moving { .. }
+                    | State::Parked { .. } => true,
                     State::Ghost => false,
                 }
         });
@@ -131,6 +141,30 @@ impl Doors {
             .for_each(|(_, state)| *state = State::Unknown);
     }
 
+    /// A call of the container's own may have set running what was closed.
+    pub(crate) fn disturb(&mut self) {
+        for (_, state) in &mut self.known {
+            if *state == State::Closed {
+                *state = State::Unknown;
+            }
+        }
+    }
+
+    /// What was left alone is tried again.
+    pub(crate) fn reconsider(&mut self) {
+        for (_, state) in &mut self.known {
+            if let State::Parked { from } = *state {
+                *state = from.into();
+            }
+        }
+    }
+
+    /// Whether anything is left alone.
+    pub(crate) fn any_parked(&self) -> bool {
+        let mut states = self.known.iter().map(|(_, state)| state);
+        states.any(|state| matches!(state, State::Parked { .. }))
+    }
+
     /// Whether a call is needed.
     fn settled(&self, toward: Toward) -> bool {
         !self
@@ -139,17 +173,19 @@ impl Doors {
             .any(|(door, state)| self.hinge.needs(*door, *state, toward))
     }
 
-    /// How many calls it takes when the gate turns.
+    /// How many calls of the driver it takes when the gate turns: a list is of one client's channels.
     pub(crate) fn calls(&self) -> u64 {
-        let (mut channels, mut groups) = (0_usize, 0_u64);
+        let mut groups = 0_u64;
+        let mut channels: BTreeMap<u32, usize> = BTreeMap::new();
         for (door, state) in &self.known {
             match door {
-                _ if *state == State::Ghost => {}
-                Door::Channel(_) => channels += 1,
+                _ if matches!(state, State::Ghost | State::Parked { .. }) => {}
+                Door::Channel(channel) => *channels.entry(channel.client).or_default() += 1,
                 Door::Group { .. } => groups += 1,
             }
         }
-        groups + u64::try_from(channels.div_ceil(BATCH)).unwrap_or(1)
+        let lists: usize = channels.values().map(|count| count.div_ceil(BATCH)).sum();
+        groups.saturating_add(u64::try_from(lists).unwrap_or(1))
     }
 
     /// The next call towards that state; its doors are in doubt until [`Doors::moved`].
@@ -210,7 +246,7 @@ impl Doors {
             }
             _ => return,
         };
-        if moved == Moved::Gone && doors.len() > 1 {
+        if matches!(moved, Moved::Gone | Moved::Refused) && doors.len() > 1 {
             self.singly = true;
         }
         for (door, state) in &mut self.known {
@@ -223,14 +259,12 @@ impl Doors {
             *state = match (moved, toward, from) {
                 (Moved::Yes, Toward::Open, _) => State::Open,
                 (Moved::Yes, Toward::Closed, _) => State::Closed,
-                (Moved::Gone, _, _) if doors.len() == 1 => State::Ghost,
+                (Moved::Gone, _, _) if doors.len() == 1 => State::Parked { from: Rest::Open },
                 // By the call that the driver refuses it was hardly ever closed.
                 (Moved::Refused, _, Rest::Unknown) if !self.hinge.moves(*door) => State::Ghost,
-                (Moved::Refused, _, Rest::Open) => State::Open,
-                (Moved::Refused, _, Rest::Closed) => State::Closed,
-                (Moved::Refused, _, Rest::Unknown) | (Moved::Lost | Moved::Gone, _, _) => {
-                    State::Unknown
-                }
+                (Moved::Refused, _, from) if doors.len() == 1 => State::Parked { from },
+                (Moved::Refused, _, from) => from.into(),
+                (Moved::Lost | Moved::Gone, _, _) => State::Unknown,
             };
         }
         if self.singly && self.settled(toward) {
@@ -242,8 +276,16 @@ impl Doors {
     pub(crate) fn maybe_closed(&self) -> impl Iterator<Item = Door> + '_ {
         self.known
             .iter()
-            .filter(|(_, state)| !matches!(state, State::Open | State::Ghost))
+            .filter(|(_, state)| {
+                let from_open = State::Parked { from: Rest::Open };
+                !matches!(state, State::Open | State::Ghost) && *state != from_open
+            })
             .map(|(door, _)| *door)
+    }
+
+    /// Whether any that can be closed may be open.
+    pub(crate) fn any_open(&self) -> bool {
+        !self.settled(Toward::Closed)
     }
 
     /// Whether any may be closed.
@@ -257,9 +299,21 @@ impl State {
         let from = match *self {
             Self::Open => Rest::Open,
             Self::Closed => Rest::Closed,
-            Self::Unknown | Self::Moving { .. } | Self::Ghost => Rest::Unknown,
+            Self::Unknown | Self::Moving { .. } | Self::Ghost | Self::Parked { .. } => {
+                Rest::Unknown
+            }
         };
         *self = Self::Moving { from };
+    }
+}
+
+impl From<Rest> for State {
+    fn from(rest: Rest) -> Self {
+        match rest {
+            Rest::Open => Self::Open,
+            Rest::Closed => Self::Closed,
+            Rest::Unknown => Self::Unknown,
+        }
     }
 }
 

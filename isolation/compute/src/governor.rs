@@ -3,7 +3,7 @@
 use plan::{Claim, Gang, Tenant, epochs};
 
 use crate::card::{Card, Purpose};
-use crate::lever::{Lever, LeverError};
+use crate::lever::{Answer, Lever, Spent};
 use crate::status::{Gate, Status};
 use crate::world::{Action, Event, Surroundings};
 
@@ -181,28 +181,17 @@ impl Governor {
         Some(self.cards.get(card)?.status(self.now_ns))
     }
 
-    fn answered(
-        &mut self,
-        answer: &Result<Option<u64>, LeverError>,
-        now_ns: u64,
-        world: &mut dyn Surroundings,
-    ) {
+    fn answered(&mut self, answer: &Answer, now_ns: u64, world: &mut dyn Surroundings) {
         let Some(pending) = self.pending.take() else {
             return;
         };
         let took_ns = now_ns.saturating_sub(pending.since_ns);
+        let spent = answer.spent.unwrap_or_else(|| Spent::one(took_ns));
         let fail = self.setup.fail;
         let Some(card) = self.cards.get_mut(pending.card) else {
             return;
         };
-        card.answered(
-            &pending.lever,
-            pending.purpose,
-            took_ns,
-            now_ns,
-            answer,
-            fail,
-        );
+        card.answered(&pending.lever, pending.purpose, spent, now_ns, answer, fail);
         if pending.purpose == Purpose::Gate
             && matches!(
                 pending.lever,

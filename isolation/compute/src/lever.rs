@@ -127,3 +127,63 @@ pub enum LeverError {
     #[error("it did not reach the driver: {0}")]
     Lost(String),
 }
+
+/// What became of a lever, and what the driver's part in it was.
+///
+/// A lever may make several calls, and wait in between for what the container itself has under way. Only the driver's own time says
+/// something of the driver: what a tenant makes its broker wait for must not look like a slow card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether it moved; some levers answer a number.
+    pub result: Result<Option<u64>, LeverError>,
+    /// Of the calls that reached the driver; `None`: the lever was one call, made at once, and its time is the driver's.
+    pub spent: Option<Spent>,
+    /// A call of the container's own was in the driver at the same time: a long wait may be for locks that this call held.
+    pub beside_own: bool,
+}
+
+/// The driver's part in one lever.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// How many calls.
+    pub calls: u64,
+    /// How long all of them took together.
+    pub total_ns: u64,
+    /// How long the longest took.
+    pub longest_ns: u64,
+}
+
+impl Spent {
+    /// One call.
+    #[must_use]
+    pub fn one(took_ns: u64) -> Self {
+        Self {
+            calls: 1,
+            total_ns: took_ns,
+            longest_ns: took_ns,
+        }
+    }
+
+    /// And a further one.
+    pub fn add(&mut self, took_ns: u64) {
+        self.calls = self.calls.saturating_add(1);
+        self.total_ns = self.total_ns.saturating_add(took_ns);
+        self.longest_ns = self.longest_ns.max(took_ns);
+    }
+
+    /// How long a call took on average; `None`: there was none.
+    #[must_use]
+    pub fn each_ns(&self) -> Option<u64> {
+        self.total_ns.checked_div(self.calls)
+    }
+}
+
+impl From<Result<Option<u64>, LeverError>> for Answer {
+    fn from(result: Result<Option<u64>, LeverError>) -> Self {
+        Self {
+            result,
+            spent: None,
+            beside_own: false,
+        }
+    }
+}

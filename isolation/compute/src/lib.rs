@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod appeal;
 mod balance;
 pub mod breaker;
 mod card;
@@ -19,6 +20,7 @@ pub mod fence;
 pub mod files;
 pub mod governor;
 pub mod latency;
+mod lateness;
 pub mod lever;
 pub mod memory;
 mod meter;
@@ -35,14 +37,14 @@ mod view;
 pub mod world;
 
 pub use governor::{Fail, Governor, Setup};
-pub use lever::{Channel, Engine, Group, Lever, LeverError, Objects};
+pub use lever::{Answer, Channel, Engine, Group, Lever, LeverError, Objects, Spent};
 pub use memory::{MemoryCard, MemoryTable};
 pub use plan::Tier;
 pub use probe::{Found, try_levers};
 pub use reason::Reason;
 pub use status::{Counts, Gate, Latency, Status};
 pub use table::{Changes, FileTable, Owner, Seen, Table, TableError};
-pub use world::{Action, Event, Surroundings, Used};
+pub use world::{Action, Confirmed, Event, Surroundings, Used};
 
 /// No gate stays closed for longer, whatever the table says.
 pub const CLOSED_MAX_NS: u64 = 2_000_000_000;

@@ -402,7 +402,7 @@ fn broker(shared: &Arc<Shared>, key: &str, percent: u32, thread: u32, end: End, 
             Action::Pull(lever) => {
                 shared.sleep_until(thread, now_ns + CALL_NS);
                 pull(shared, key, &lever);
-                Event::Answered(Ok(Some(1_024)))
+                Event::Answered(Ok(Some(1_024)).into())
             }
         };
         if shared.now_ns() >= until_ns && !told && event == Event::Woke {

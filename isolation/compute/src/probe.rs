@@ -20,6 +20,10 @@ pub struct Found {
     pub tier: Tier,
     /// Why not all of them.
     pub reason: Option<Reason>,
+    /// The status with which SET_TIMESLICE was refused, if it was.
+    pub slices_refused: Option<u32>,
+    /// The last lever of the gate that was refused, and the status.
+    pub gate_refused: Option<(&'static str, u32)>,
 }
 
 /// No driver is asked more than that: each question is put once, to the gate's two levers.
@@ -60,6 +64,8 @@ pub fn try_levers(
     Ok(Found {
         tier: learnt.tier(),
         reason: learnt.reason(),
+        slices_refused: learnt.slices_refused,
+        gate_refused: learnt.gate_refused,
     })
 }
 
@@ -146,6 +152,17 @@ impl Probe {
         };
     }
 
+    /// What was found out on a group that the container cannot touch stands before whatever its own have answered.
+    pub(crate) fn take(&mut self, found: &Found) {
+        self.resume(Some(found.tier));
+        self.step = Step::Done;
+        self.learnt.slices_refused = found.slices_refused;
+        self.learnt.gate_refused = found.gate_refused;
+        if matches!(found.tier, Tier::Doorbell | Tier::Freezer) {
+            self.learnt.hinge = Hinge::None;
+        }
+    }
+
     /// SET_TIMESLICE was refused in later life.
     pub(crate) fn refuse_slices(&mut self, status: u32) {
         self.learnt.slices_refused = Some(status);
@@ -154,6 +171,11 @@ impl Probe {
     /// What is known by now.
     pub(crate) fn learnt(&self) -> Learnt {
         self.learnt
+    }
+
+    /// Whether a refusal of the last question would make a lever a weaker one.
+    pub(crate) fn would_weaken(&self) -> bool {
+        !matches!(self.step, Step::Read | Step::Done)
     }
 
     /// Whether nothing is left to ask.

@@ -9,10 +9,17 @@ const HIGH: u32 = 2;
 struct Applied {
     client: u32,
     handle: u32,
-    /// The last value that was tried, whether it was taken or refused: one that is refused is not tried again before it changes.
+    /// The last value that was tried. A level that is refused is not tried again before it changes; a slice is, after a while.
     slice_us: Option<u64>,
     level: Option<u32>,
+    /// After a refusal: when it is tried again, and after how long the next time.
+    again_ns: u64,
+    pause_ns: u64,
 }
+
+/// A slice that was refused for one group is tried again after this, and after twice as long each time, up to [`PAUSE_MAX_NS`].
+const PAUSE_NS: u64 = 100_000_000;
+const PAUSE_MAX_NS: u64 = 10_000_000_000;
 
 /// What the layout wants of each group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +37,6 @@ pub(crate) enum First {
     Yes,
     /// They take turns with the others.
     No,
-    /// The driver does not let us say.
-    Refused,
 }
 
 /// What was set so far on one card.
@@ -48,9 +53,15 @@ impl Settings {
     }
 
     /// The next call, if one is needed.
-    pub(crate) fn pull(&mut self, card: usize, objects: &Objects, wanted: Wanted) -> Option<Lever> {
-        let (group, lever) =
-            graphics(objects).find_map(|group| Some((group, self.next(card, group, wanted)?)))?;
+    pub(crate) fn pull(
+        &mut self,
+        card: usize,
+        objects: &Objects,
+        wanted: Wanted,
+        now_ns: u64,
+    ) -> Option<Lever> {
+        let (group, lever) = graphics(objects)
+            .find_map(|group| Some((group, self.next(card, group, wanted, now_ns)?)))?;
         let at = match self.applied.iter().position(|applied| applied.is(group)) {
             Some(at) => at,
             None => {
@@ -59,6 +70,8 @@ impl Settings {
                     handle: group.handle,
                     slice_us: None,
                     level: None,
+                    again_ns: 0,
+                    pause_ns: PAUSE_NS,
                 });
                 self.applied.len() - 1
             }
@@ -90,11 +103,33 @@ impl Settings {
         }
     }
 
-    fn next(&self, card: usize, group: &Group, wanted: Wanted) -> Option<Lever> {
+    /// The driver refused the slice of this group: it is tried again, since a refusal may be of the group and not of slices.
+    pub(crate) fn refused(&mut self, lever: &Lever, now_ns: u64) {
+        let Lever::SetTimeslice { client, group, .. } = lever else {
+            return;
+        };
+        for applied in &mut self.applied {
+            if (applied.client, applied.handle) == (*client, *group) {
+                applied.slice_us = None;
+                applied.again_ns = now_ns.saturating_add(applied.pause_ns);
+                applied.pause_ns = applied.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
+            }
+        }
+    }
+
+    /// When a slice that was refused is tried again.
+    pub(crate) fn again_ns(&self) -> Option<u64> {
+        let waiting = |applied: &&Applied| applied.slice_us.is_none() && applied.again_ns > 0;
+        let waiting = self.applied.iter().filter(waiting);
+        waiting.map(|applied| applied.again_ns).min()
+    }
+
+    fn next(&self, card: usize, group: &Group, wanted: Wanted, now_ns: u64) -> Option<Lever> {
         let applied = self.applied.iter().find(|applied| applied.is(group));
         let (client, handle) = (group.client, group.handle);
         if let Some(slice_us) = wanted.slice_us
             && applied.and_then(|applied| applied.slice_us) != Some(slice_us)
+            && applied.is_none_or(|applied| applied.again_ns <= now_ns)
         {
             return Some(Lever::SetTimeslice {
                 card,
@@ -109,7 +144,6 @@ impl Settings {
             // What was never raised is as the driver made it.
             First::No if level.is_none_or(|level| level == 0) => return None,
             First::No => 0,
-            First::Refused => return None,
         };
         (level != Some(wanted)).then_some(Lever::Interleave {
             card,
@@ -157,7 +191,7 @@ mod tests {
     }
 
     fn all(settings: &mut Settings, objects: &Objects, wanted: Wanted) -> Vec<Lever> {
-        std::iter::from_fn(|| settings.pull(0, objects, wanted)).collect()
+        std::iter::from_fn(|| settings.pull(0, objects, wanted, 0)).collect()
     }
 
     #[test]

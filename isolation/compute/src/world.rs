@@ -3,7 +3,8 @@
 use plan::slot::RecoveryClient;
 use plan::{CardRules, Terms};
 
-use crate::lever::{Lever, LeverError, Objects};
+use crate::lever::{Answer, Lever, Objects};
+use crate::probe::Found;
 use crate::table::Table;
 
 /// What happened since the last call of [`crate::Governor::next`]. Events may come early, late, twice, and more of them than happened.
@@ -13,8 +14,8 @@ pub enum Event {
     Started,
     /// The clock has reached what [`Action::SleepUntil`] named, or nothing in particular happened.
     Woke,
-    /// The lever of the last [`Action::Pull`] has moved or not. Some levers answer a number.
-    Answered(Result<Option<u64>, LeverError>),
+    /// The lever of the last [`Action::Pull`] has moved or not.
+    Answered(Answer),
     /// Channel groups or channels have come or gone.
     ObjectsChanged,
     /// The container's terms, or the card's rules, are others.
@@ -89,9 +90,35 @@ pub trait Surroundings {
         None
     }
 
+    /// Whether a call of the container's own that may have set running what the gate had stopped has ended since this was last asked.
+    fn disturbed(&mut self, card: usize) -> bool {
+        let _ = card;
+        false
+    }
+
+    /// What the card's driver lets be held, found out on a channel group that nobody but the broker can touch: what a container's own
+    /// groups answer, the container may have provoked. It is asked for again until there is an answer; whoever answers may take his time.
+    fn confirm(&mut self, card: usize) -> Confirmed {
+        let _ = card;
+        Confirmed::Impossible
+    }
+
     /// Whether the container has work queued on the card, where that can be told.
     fn busy(&self, card: usize) -> Option<bool> {
         let _ = card;
         None
     }
+}
+
+/// What is known of [`Surroundings::confirm`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Confirmed {
+    /// It is being found out.
+    Asking,
+    /// It was found out.
+    Found(Found),
+    /// It could not be found out this time: the driver is busy, or something is used up.
+    Failed,
+    /// It cannot be found out here: no group can be made. What a container's groups answer is all that there is.
+    Impossible,
 }

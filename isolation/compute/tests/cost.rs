@@ -123,7 +123,7 @@ fn a_full_card_costs_a_broker_less_than_a_hundredth_of_a_core_and_two_calls_a_wi
                     _ => broker.other_calls += u64::from(counts),
                 }
                 broker.at_ns += MS / 5;
-                broker.event = Event::Answered(Ok(Some(1_024)));
+                broker.event = Event::Answered(Ok(Some(1_024)).into());
             }
             Action::Done => panic!("nobody told it to stop"),
         }

@@ -2,6 +2,8 @@
 
 /// `NV_OK`
 pub const NV_OK: u32 = 0x0;
+/// `NV_ERR_BUSY_RETRY`
+pub const NV_ERR_BUSY_RETRY: u32 = 0x03;
 /// `NV_ERR_GPU_IS_LOST`
 pub const NV_ERR_GPU_IS_LOST: u32 = 0x0f;
 /// `NV_ERR_INSUFFICIENT_RESOURCES`: something other than memory is used up.
@@ -10,12 +12,16 @@ pub const NV_ERR_INSUFFICIENT_RESOURCES: u32 = 0x1a;
 pub const NV_ERR_INSUFFICIENT_PERMISSIONS: u32 = 0x1b;
 /// `NV_ERR_INVALID_ARGUMENT`
 pub const NV_ERR_INVALID_ARGUMENT: u32 = 0x1f;
+/// `NV_ERR_INVALID_CHANNEL`
+pub const NV_ERR_INVALID_CHANNEL: u32 = 0x21;
 /// `NV_ERR_INVALID_CLASS`
 pub const NV_ERR_INVALID_CLASS: u32 = 0x22;
 /// `NV_ERR_INVALID_CLIENT`
 pub const NV_ERR_INVALID_CLIENT: u32 = 0x23;
 /// `NV_ERR_INVALID_DEVICE`
 pub const NV_ERR_INVALID_DEVICE: u32 = 0x26;
+/// `NV_ERR_INVALID_OBJECT`
+pub const NV_ERR_INVALID_OBJECT: u32 = 0x31;
 /// `NV_ERR_INVALID_OBJECT_HANDLE`
 pub const NV_ERR_INVALID_OBJECT_HANDLE: u32 = 0x33;
 /// `NV_ERR_INVALID_OBJECT_PARENT`
@@ -26,6 +32,8 @@ pub const NV_ERR_INVALID_STATE: u32 = 0x40;
 pub const NV_ERR_INVALID_PARAMETER: u32 = 0x3b;
 /// `NV_ERR_OUT_OF_RANGE`
 pub const NV_ERR_OUT_OF_RANGE: u32 = 0x5b;
+/// `NV_ERR_STATE_IN_USE`
+pub const NV_ERR_STATE_IN_USE: u32 = 0x63;
 /// `NV_ERR_TIMEOUT`
 pub const NV_ERR_TIMEOUT: u32 = 0x65;
 /// `NV_ERR_NO_MEMORY`: what RM itself answers when the card is full, and what an allocation over quota gets.

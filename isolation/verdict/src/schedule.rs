@@ -14,6 +14,16 @@ pub const LONGEST_SLICE_US: u64 = timeslice::DEFAULT_US;
 /// container's share is divided by their number.
 pub const MOST_GROUPS: usize = 64;
 
+/// The most channels of that engine on a card. A gate takes one call of the driver for each 64 of a client, and turns twice in each window: the more there
+/// are, the longer it takes.
+pub const MOST_CHANNELS: usize = 512;
+
+/// The most clients that have groups of that engine on a card, for the same reason: at least one call for each.
+pub const MOST_CLIENTS: usize = 32;
+
+/// The most channel groups and channels of all engines that a container may have. All of them are walked whenever one of them changes.
+pub const MOST_SCHEDULED: usize = 4096;
+
 /// What is bounded of a call to the scheduler:
 /// - a timeslice is no longer than [`LONGEST_SLICE_US`];
 /// - a compute context that chooses how it is preempted chooses the middle of an instruction (CILP): one that waits for the end of

@@ -3,14 +3,15 @@
 //!
 //! ```text
 //!          begin_close          closed
-//!   open ─────────────▶ closing ───────▶ closed      a passing call is let end before the gate's own call is made,
-//!    ▲                     │                │        and a later one waits
-//!    └─────────────────────┴────────────────┘
-//!              opened, or the driver refused
+//!   open ─────────────▶ closing ───────▶ closed      a passing call has a moment to end before the gate's own call is made,
+//!    ▲                                      │        a later one waits, and one that ends after the close is made good:
+//!    └──────────────────────────────────────┘        the governor closes again what it may have set running
+//!              opened
 //! ```
 //!
-//! Nobody waits longer than [`LONGEST`]: no gate stays closed for so long, and a tenant must not pay for a governor that does not
-//! come. The waiting call is in no journal yet: if the broker is killed, its successor serves it afresh.
+//! A gate that could not be closed lets no call through either: what a tenant causes is answered at its own cost. Nobody waits longer
+//! than [`LONGEST`], for which no gate stays closed: a call that has waited for so long is refused. The waiting call is in no
+//! journal yet: if the broker is killed, its successor serves it afresh.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,8 +23,11 @@ use ledger::CardSlot;
 const LONGEST: Duration = Duration::from_nanos(compute::CLOSED_MAX_NS);
 /// Between two looks whether the caller still waits.
 const LOOK: Duration = Duration::from_millis(50);
-/// A passing call has this long to come back from the driver before a gate closes regardless.
-const PASSING: Duration = Duration::from_millis(20);
+/// A passing call has this long to come back from the driver before a gate closes regardless: as long as most take. More would let a
+/// tenant keep its gate open by calls that are slow.
+const PASSING: Duration = Duration::from_millis(1);
+/// A call that frees has this long to wait for a gate that is turning.
+const TURNING: Duration = Duration::from_millis(100);
 
 /// The gates of one container.
 #[derive(Debug, Default)]
@@ -36,7 +40,26 @@ pub struct Gates {
 struct Inner {
     closed: Vec<CardSlot>,
     passing: BTreeMap<CardSlot, usize>,
+    /// Cards on which a call has ended, after the gate had closed, that had passed it before.
+    disturbed: Vec<CardSlot>,
+    /// A lever of the gate is being pulled.
+    turning: bool,
     waiting: usize,
+}
+
+/// Why a call was not let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// Nobody waits for it any more.
+    GivenUp,
+    /// The gate did not open in time.
+    TooLong,
+}
+
+/// Whoever is told that a call has disturbed a closed gate.
+pub trait Told: std::fmt::Debug + Sync {
+    /// It has.
+    fn disturbed(&self);
 }
 
 /// A call that sets a channel running, from when it was let through until it is executed.
@@ -45,11 +68,20 @@ struct Inner {
 pub struct Passing<'a> {
     gates: &'a Gates,
     card: CardSlot,
+    told: Option<&'a dyn Told>,
 }
 
 impl Gates {
-    /// Lets a call through, waiting for the gate; `None`: nobody waits for the call any more.
-    pub fn pass(&self, card: CardSlot, still_waits: impl Fn() -> bool) -> Option<Passing<'_>> {
+    /// Lets a call through, waiting for the gate.
+    ///
+    /// # Errors
+    /// [`Held`]
+    pub fn pass<'a>(
+        &'a self,
+        card: CardSlot,
+        told: Option<&'a dyn Told>,
+        still_waits: impl Fn() -> bool,
+    ) -> Result<Passing<'a>, Held> {
         let until = Instant::now() + LONGEST;
         let mut inner = self.lock();
         if inner.closed.contains(&card) {
@@ -57,8 +89,8 @@ impl Gates {
             while inner.closed.contains(&card) {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
-                    tracing::warn!(card = card.0, "a gate stays closed: a call passes it");
-                    break;
+                    inner.waiting -= 1;
+                    return Err(Held::TooLong);
                 }
                 inner = self.wait(inner, left.min(LOOK));
                 drop(inner);
@@ -66,13 +98,45 @@ impl Gates {
                 inner = self.lock();
                 if !waits {
                     inner.waiting -= 1;
-                    return None;
+                    return Err(Held::GivenUp);
                 }
             }
             inner.waiting -= 1;
         }
         *inner.passing_on(card) += 1;
-        Some(Passing { gates: self, card })
+        Ok(Passing {
+            gates: self,
+            card,
+            told,
+        })
+    }
+
+    /// Whether a call that may have set running what is closed has ended since this was last asked.
+    pub fn take_disturbed(&self, card: CardSlot) -> bool {
+        let mut inner = self.lock();
+        let before = inner.disturbed.len();
+        inner.disturbed.retain(|disturbed| *disturbed != card);
+        inner.disturbed.len() != before
+    }
+
+    /// A lever of the gate is pulled for as long as this lives: what frees channels waits meanwhile, since a channel that ends under
+    /// the lever fails it for all that it lists.
+    pub fn turn(&self) -> Turning<'_> {
+        self.lock().turning = true;
+        Turning(self)
+    }
+
+    /// Waits while a lever of the gate is pulled.
+    pub fn let_turn(&self) {
+        let until = Instant::now() + TURNING;
+        let mut inner = self.lock();
+        while inner.turning {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            inner = self.wait(inner, left);
+        }
     }
 
     /// The gate is about to close: from now on calls wait, and those that passed are let end.
@@ -131,29 +195,55 @@ impl Inner {
 
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
-        *self.gates.lock().passing_on(self.card) -= 1;
+        let mut inner = self.gates.lock();
+        *inner.passing_on(self.card) -= 1;
+        let disturbs = inner.closed.contains(&self.card);
+        if disturbs && !inner.disturbed.contains(&self.card) {
+            inner.disturbed.push(self.card);
+        }
+        drop(inner);
         self.gates.changed.notify_all();
+        if let Some(told) = self.told.filter(|_| disturbs) {
+            told.disturbed();
+        }
+    }
+}
+
+/// See [`Gates::turn`].
+#[derive(Debug)]
+#[must_use]
+pub struct Turning<'a>(&'a Gates);
+
+impl Drop for Turning<'_> {
+    fn drop(&mut self) {
+        self.0.lock().turning = false;
+        self.0.changed.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     const CARD: CardSlot = CardSlot(0);
     const OTHER: CardSlot = CardSlot(1);
 
+    fn pass(gates: &Gates, card: CardSlot) -> Result<Passing<'_>, Held> {
+        gates.pass(card, None, || true)
+    }
+
     #[test]
     fn calls_wait_for_their_cards_gate_and_no_other() {
         let gates = Gates::default();
         gates.begin_close(CARD);
-        drop(gates.pass(OTHER, || true).unwrap());
+        drop(pass(&gates, OTHER).unwrap());
         std::thread::scope(|scope| {
             let (said, heard) = mpsc::channel();
             let gates = &gates;
             scope.spawn(move || {
-                let passing = gates.pass(CARD, || true).unwrap();
+                let passing = pass(gates, CARD).unwrap();
                 said.send(()).unwrap();
                 drop(passing);
             });
@@ -171,36 +261,58 @@ mod tests {
     fn a_caller_that_gave_up_is_not_let_through() {
         let gates = Gates::default();
         gates.begin_close(CARD);
-        assert!(gates.pass(CARD, || false).is_none());
+        let passed = gates.pass(CARD, None, || false);
+        assert_eq!(passed.err(), Some(Held::GivenUp));
+        assert_eq!(gates.waiting(), 0);
+    }
+
+    #[derive(Debug, Default)]
+    struct Count(AtomicUsize);
+
+    impl Told for Count {
+        fn disturbed(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_call_that_passed_and_ends_after_the_close_is_told_once() {
+        let (gates, count) = (Gates::default(), Count::default());
+        let passing = gates.pass(CARD, Some(&count), || true).unwrap();
+        // It does not wait for it: that would be the tenant's to draw out.
+        gates.begin_close(CARD);
+        assert!(gates.is_closed(CARD) && !gates.take_disturbed(CARD));
+        drop(passing);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert!(gates.take_disturbed(CARD) && !gates.take_disturbed(CARD));
+        // One that ends while the gate is open disturbs nothing.
+        gates.opened(CARD);
+        drop(gates.pass(CARD, Some(&count), || true).unwrap());
+        assert!(!gates.take_disturbed(CARD));
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_a_gate_may_be_closed_and_nobody_passes_a_closed_one() {
+        let gates = Gates::default();
+        gates.begin_close(CARD);
+        let began = Instant::now();
+        assert_eq!(pass(&gates, CARD).err(), Some(Held::TooLong));
+        assert!(began.elapsed() >= LONGEST);
         assert_eq!(gates.waiting(), 0);
     }
 
     #[test]
-    fn a_gate_waits_for_the_call_that_passes_it_but_not_for_ever() {
+    fn what_frees_waits_for_a_gate_that_turns_but_not_for_ever() {
         let gates = Gates::default();
-        let passing = gates.pass(CARD, || true).unwrap();
-        let began = Instant::now();
+        gates.let_turn();
+        let turning = gates.turn();
         std::thread::scope(|scope| {
-            let closing = scope.spawn(|| gates.begin_close(CARD));
-            while !gates.is_closed(CARD) {
-                std::thread::yield_now();
-            }
-            drop(passing);
-            closing.join().unwrap();
+            let freed = scope.spawn(|| gates.let_turn());
+            drop(turning);
+            freed.join().unwrap();
         });
-        let stuck = gates.pass(OTHER, || true).unwrap();
-        gates.begin_close(OTHER);
-        assert!(began.elapsed() >= PASSING);
-        drop(stuck);
-    }
-
-    #[test]
-    fn nobody_waits_longer_than_a_gate_may_be_closed() {
-        let gates = Gates::default();
-        gates.begin_close(CARD);
-        let began = Instant::now();
-        let passing = gates.pass(CARD, || true).unwrap();
-        assert!(began.elapsed() >= LONGEST);
-        drop(passing);
+        let _never_ends = gates.turn();
+        gates.let_turn();
     }
 }

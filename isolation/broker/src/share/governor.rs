@@ -12,12 +12,13 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use compute::{
-    Action, Event, Gate, Governor, Lever, LeverError, Objects, Setup, Surroundings, Table, Used,
+    Action, Answer, Confirmed, Event, Gate, Governor, Lever, Objects, Setup, Surroundings, Table,
+    Used,
 };
 use ledger::CardSlot;
 use nix::time::{ClockId, clock_gettime};
@@ -166,6 +167,7 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
         tables: slots::take(container)?,
         meter: Meter::default(),
         admission: RefCell::default(),
+        questions: Questions::default(),
     };
     let running = Running {
         container: Arc::clone(container),
@@ -248,8 +250,8 @@ impl Running {
         self.mailbox.end();
     }
 
-    fn pull(&self, lever: &Lever) -> Result<Option<u64>, LeverError> {
-        let answer = levers::pull(&self.container, lever);
+    fn pull(&self, lever: &Lever) -> Answer {
+        let answer = levers::answer(&self.container, lever);
         tracing::trace!(?lever, ?answer, "a lever");
         answer
     }
@@ -306,7 +308,6 @@ impl Running {
                 alarms: status.counts.alarms,
             };
             if now != *said {
-                record::note(&self.container, card, status);
                 let text = news(&self.container, card, status, said);
                 *said = now;
                 if let Some(text) = text {
@@ -355,6 +356,7 @@ struct World {
     tables: Vec<Box<dyn Table + Send>>,
     meter: Meter,
     admission: RefCell<Admission>,
+    questions: Questions,
 }
 
 impl Surroundings for World {
@@ -406,12 +408,83 @@ impl Surroundings for World {
             .copied()
     }
 
+    fn disturbed(&mut self, card: usize) -> bool {
+        let (Some(container), Ok(slot)) = (self.container.upgrade(), u8::try_from(card)) else {
+            return false;
+        };
+        container.share.gates.take_disturbed(CardSlot(slot))
+    }
+
+    fn confirm(&mut self, card: usize) -> Confirmed {
+        match self.container.upgrade() {
+            Some(container) => self.questions.confirm(container, card),
+            None => Confirmed::Failed,
+        }
+    }
+
     fn used(&self, card: usize) -> Option<Used> {
         let container = self.container.upgrade()?;
         self.meter.read(&container);
         let uuid = &container.account.slots().get(card)?.uuid;
         self.meter.of(uuid)
     }
+}
+
+/// Asks the driver on a group of the broker's own, beside the governor: gates turn meanwhile. One card at a time, since a broker has one such
+/// group.
+#[derive(Debug, Default)]
+struct Questions {
+    asking: Option<(usize, mpsc::Receiver<Confirmed>)>,
+}
+
+impl Questions {
+    fn confirm(&mut self, container: Arc<Container>, card: usize) -> Confirmed {
+        match &self.asking {
+            None => match ask(container, card) {
+                Ok(answer) => {
+                    self.asking = Some((card, answer));
+                    Confirmed::Asking
+                }
+                Err(error) => {
+                    tracing::warn!(card, %error, "there is no thread to try the card's levers");
+                    Confirmed::Failed
+                }
+            },
+            Some((of, _)) if *of != card => Confirmed::Asking,
+            Some((_, answer)) => match answer.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => Confirmed::Asking,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    self.asking = None;
+                    Confirmed::Failed
+                }
+                Ok(confirmed) => {
+                    self.asking = None;
+                    confirmed
+                }
+            },
+        }
+    }
+}
+
+fn ask(container: Arc<Container>, card: usize) -> std::io::Result<mpsc::Receiver<Confirmed>> {
+    let (said, answer) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("asking".to_owned());
+    thread.spawn(move || {
+        let confirmed = match record::confirm(&container, card) {
+            Ok(found) => Confirmed::Found(found),
+            Err(error) if error.may_pass() => {
+                tracing::info!(card, %error, "the card's levers could not be tried this time");
+                Confirmed::Failed
+            }
+            Err(error) => {
+                tracing::info!(card, %error, "the card's levers cannot be tried");
+                Confirmed::Impossible
+            }
+        };
+        // A governor that has ended does not wait for it.
+        let _ended = said.send(confirmed);
+    })?;
+    Ok(answer)
 }
 
 /// The driver's account of the cards' time, asked for as often as it is of use.

@@ -3,11 +3,13 @@
 //! It takes the way of every other call to the driver. The file is held for the call and no longer, since a spare reference would
 //! keep the client's memory alive after its process. Nothing is remembered of it: a lever does the same twice.
 
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::Instant;
 
-use compute::{Channel, Lever, LeverError};
+use compute::{Answer, Channel, Lever, LeverError, Spent};
 use driver::{Call, Caller, FileRef, Link, Segment, Ticket};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
@@ -17,9 +19,35 @@ use nvabi::{class, control, escape, status};
 use crate::container::Container;
 use crate::share::objects::{Name, Turned};
 
-/// A free that the driver has done is booked after about this time, and looked for so often.
-const BOOKING: Duration = Duration::from_micros(500);
-const TRIES: u32 = 4;
+/// One channel that is refused or has gone fails the call for all that are listed: the list is halved until it stands alone. So many calls are made
+/// for that by one lever; what is left then is the governor's, which does it one at a time.
+const HALVINGS: u32 = 48;
+
+/// What a driver answers of an object that is not there any more, or never was: no refusal, and nothing that it says of its levers.
+const GONE: [u32; 7] = [
+    status::NV_ERR_INVALID_CHANNEL,
+    status::NV_ERR_INVALID_CLIENT,
+    status::NV_ERR_INVALID_OBJECT,
+    status::NV_ERR_INVALID_OBJECT_HANDLE,
+    status::NV_ERR_INVALID_OBJECT_PARENT,
+    status::NV_ERR_OBJECT_NOT_FOUND,
+    status::NV_ERR_OBJECT_TYPE_MISMATCH,
+];
+
+/// A lever that is being pulled, and what the driver's part in it was so far.
+struct Pulling<'a> {
+    container: &'a Container,
+    spent: RefCell<Spent>,
+    beside_own: Cell<bool>,
+}
+
+impl Deref for Pulling<'_> {
+    type Target = Container;
+
+    fn deref(&self) -> &Container {
+        self.container
+    }
+}
 
 /// Whose rights a driver looks at.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +72,25 @@ struct Control {
 /// # Errors
 /// [`LeverError`]; of several calls that one lever makes, the first that failed.
 pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverError> {
+    answer(container, lever).result
+}
+
+/// Pulls a lever, and says how much of the time was the driver's.
+pub fn answer(container: &Container, lever: &Lever) -> Answer {
+    let pulling = Pulling {
+        container,
+        spent: RefCell::default(),
+        beside_own: Cell::new(false),
+    };
+    let result = pulled(&pulling, lever);
+    Answer {
+        result,
+        spent: Some(pulling.spent.take()),
+        beside_own: pulling.beside_own.get(),
+    }
+}
+
+fn pulled(container: &Pulling<'_>, lever: &Lever) -> Result<Option<u64>, LeverError> {
     let slot = |card: usize| {
         u8::try_from(card)
             .map(CardSlot)
@@ -53,6 +100,7 @@ pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverEr
     match lever {
         Lever::Open { card, channels } => {
             let card = slot(*card)?;
+            let _turning = gates.turn();
             // What the tenant has disabled itself is its own to enable.
             let wanted = without_stopped(container, channels);
             let answer = switch(container, card, &wanted, &[(disable_channels::DISABLE, 0)]);
@@ -67,17 +115,14 @@ pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverEr
             after_slice,
         } => {
             let card = slot(*card)?;
-            let was_closed = gates.is_closed(card);
+            let _turning = gates.turn();
             gates.begin_close(card);
             let bytes = [
                 (disable_channels::DISABLE, 1),
                 (disable_channels::ONLY_SCHEDULING, u8::from(*after_slice)),
             ];
-            let answer = switch(container, card, channels, &bytes);
-            if answer.is_err() && !was_closed {
-                gates.opened(card);
-            }
-            answer
+            // Whatever becomes of it, the tenant's calls wait for the governor to open.
+            switch(container, card, channels, &bytes)
         }
         Lever::Schedule {
             card,
@@ -100,13 +145,9 @@ pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverEr
                 }
                 return answer;
             }
-            let was_closed = gates.is_closed(card);
+            let _turning = gates.turn();
             gates.begin_close(card);
-            let answer = runlist(container, name, 0);
-            if answer.is_err() && !was_closed {
-                gates.opened(card);
-            }
-            answer
+            runlist(container, name, 0)
         }
         Lever::SetTimeslice {
             client,
@@ -150,7 +191,7 @@ pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverEr
 
 /// A control of a channel group. `None`: it is a channel without one, for which there is no such control.
 fn of_group(
-    container: &Container,
+    container: &Pulling<'_>,
     name: Name,
     cmd: u32,
     params: Vec<u8>,
@@ -159,7 +200,7 @@ fn of_group(
 }
 
 fn of_group_by(
-    container: &Container,
+    container: &Pulling<'_>,
     by: By,
     name: Name,
     cmd: u32,
@@ -172,7 +213,7 @@ fn of_group_by(
     }
 }
 
-fn runlist(container: &Container, name: Name, enable: u8) -> Result<Option<u64>, LeverError> {
+fn runlist(container: &Pulling<'_>, name: Name, enable: u8) -> Result<Option<u64>, LeverError> {
     let cmd = match kind_of(container, name) {
         Some(ObjectKind::ChannelGroup) => control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
         Some(_) => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
@@ -185,10 +226,9 @@ fn runlist(container: &Container, name: Name, enable: u8) -> Result<Option<u64>,
     Ok(None)
 }
 
-/// A control of an object of the tenant's. One that the driver does not find any more has gone: the ledger is told of it a moment
-/// after the driver.
+/// A control of an object of the tenant's. One that the ledger does not have any more has gone, whatever the driver says of it.
 fn of_object(
-    container: &Container,
+    container: &Pulling<'_>,
     by: By,
     (client, object): Name,
     cmd: u32,
@@ -202,18 +242,14 @@ fn of_object(
         params,
     };
     let answer = call(container, asked);
-    if let Err(LeverError::Status(_)) = &answer {
-        for _look in 0..TRIES {
-            if kind_of(container, (client, object)).is_none() {
-                return Err(LeverError::Gone);
-            }
-            std::thread::sleep(BOOKING);
-        }
+    let refused = matches!(&answer, Err(LeverError::Status(_)));
+    if refused && kind_of(container, (client, object)).is_none() {
+        return Err(LeverError::Gone);
     }
     answer
 }
 
-fn kind_of(container: &Container, (client, object): Name) -> Option<ObjectKind> {
+fn kind_of(container: &Pulling<'_>, (client, object): Name) -> Option<ObjectKind> {
     let state = container.journal.change();
     let object = state
         .ledger
@@ -221,7 +257,7 @@ fn kind_of(container: &Container, (client, object): Name) -> Option<ObjectKind> 
     object.map(|object| object.kind)
 }
 
-fn without_stopped(container: &Container, channels: &[Channel]) -> Vec<Channel> {
+fn without_stopped(container: &Pulling<'_>, channels: &[Channel]) -> Vec<Channel> {
     let state = container.journal.change();
     let runs = |channel: &&Channel| {
         state.scheduling().turned((channel.client, channel.handle)) != Turned::Off
@@ -231,7 +267,7 @@ fn without_stopped(container: &Container, channels: &[Channel]) -> Vec<Channel> 
 
 /// FIFO_DISABLE_CHANNELS: one call for each client, on its own file, since a driver may look whose client a channel is of.
 fn switch(
-    container: &Container,
+    container: &Pulling<'_>,
     card: CardSlot,
     channels: &[Channel],
     bytes: &[(usize, u8)],
@@ -241,15 +277,36 @@ fn switch(
         let handles = by_client.entry(channel.client).or_default();
         handles.push(channel.handle);
     }
-    let (mut reached, mut failed) = (false, None);
+    // All that there is first, then what did not go at once.
+    let mut lists: VecDeque<(u32, Vec<u32>)> = VecDeque::new();
     for (client, handles) in by_client {
-        for handles in handles.chunks(disable_channels::MOST as usize) {
-            match switch_of(container, card, client, handles, bytes) {
-                Ok(()) => reached = true,
-                Err(LeverError::Gone) => {}
-                Err(error) => {
-                    failed.get_or_insert(error);
-                }
+        let chunks = handles.chunks(disable_channels::MOST as usize);
+        lists.extend(chunks.map(|chunk| (client, chunk.to_vec())));
+    }
+    let (mut firsts, mut left) = (lists.len(), HALVINGS);
+    let (mut reached, mut failed) = (false, None);
+    while let Some((client, handles)) = lists.pop_front() {
+        match firsts.checked_sub(1) {
+            Some(fewer) => firsts = fewer,
+            None if left == 0 => {
+                failed.get_or_insert(LeverError::Gone);
+                break;
+            }
+            None => left -= 1,
+        }
+        let mut alive = alive(container, client, &handles);
+        if alive.is_empty() {
+            continue;
+        }
+        match switch_alive(container, card, client, &alive, bytes) {
+            Ok(()) => reached = true,
+            Err(LeverError::Gone | LeverError::Status(_)) if alive.len() > 1 => {
+                let half = alive.split_off(alive.len() / 2);
+                lists.extend([(client, alive), (client, half)]);
+            }
+            Err(LeverError::Gone) => {}
+            Err(error) => {
+                failed.get_or_insert(error);
             }
         }
     }
@@ -260,33 +317,7 @@ fn switch(
     }
 }
 
-fn switch_of(
-    container: &Container,
-    card: CardSlot,
-    client: u32,
-    handles: &[u32],
-    bytes: &[(usize, u8)],
-) -> Result<(), LeverError> {
-    let mut last = None;
-    for _try in 0..TRIES {
-        // A channel that has gone since would fail the call for all of them.
-        let alive = alive(container, client, handles);
-        if alive.is_empty() {
-            return Err(LeverError::Gone);
-        }
-        if last.as_ref().is_some_and(|(tried, _)| *tried == alive) {
-            std::thread::sleep(BOOKING);
-            continue;
-        }
-        match switch_alive(container, card, client, &alive, bytes) {
-            Err(error @ LeverError::Status(_)) => last = Some((alive, error)),
-            answer => return answer,
-        }
-    }
-    Err(last.map_or(LeverError::Gone, |(_, error)| error))
-}
-
-fn alive(container: &Container, client: u32, handles: &[u32]) -> Vec<u32> {
+fn alive(container: &Pulling<'_>, client: u32, handles: &[u32]) -> Vec<u32> {
     let state = container.journal.change();
     let lives = |handle: &&u32| {
         let object = state
@@ -298,7 +329,7 @@ fn alive(container: &Container, client: u32, handles: &[u32]) -> Vec<u32> {
 }
 
 fn switch_alive(
-    container: &Container,
+    container: &Pulling<'_>,
     card: CardSlot,
     client: u32,
     handles: &[u32],
@@ -338,7 +369,7 @@ enum Subdevice {
 }
 
 impl Subdevice {
-    fn of(container: &Container, card: CardSlot, client: u32) -> Result<Self, LeverError> {
+    fn of(container: &Pulling<'_>, card: CardSlot, client: u32) -> Result<Self, LeverError> {
         let (subdevice, device) = {
             let state = container.journal.change();
             let of = ClientHandle(client);
@@ -375,7 +406,7 @@ impl Subdevice {
         }
     }
 
-    fn give_up(self, container: &Container, client: u32) {
+    fn give_up(self, container: &Pulling<'_>, client: u32) {
         let Self::Own { device, handle } = self else {
             return;
         };
@@ -392,7 +423,7 @@ impl Subdevice {
 }
 
 /// Makes a control; its parameters afterwards.
-fn call(container: &Container, asked: Control) -> Result<Vec<u8>, LeverError> {
+fn call(container: &Pulling<'_>, asked: Control) -> Result<Vec<u8>, LeverError> {
     let Control {
         by,
         client,
@@ -421,6 +452,7 @@ fn call(container: &Container, asked: Control) -> Result<Vec<u8>, LeverError> {
 fn accepted(said: Option<u32>) -> Result<(), LeverError> {
     match said {
         Some(status::NV_OK) => Ok(()),
+        Some(status) if GONE.contains(&status) => Err(LeverError::Gone),
         Some(status) => Err(LeverError::Status(status)),
         None => Err(LeverError::Lost("an answer without a status".to_owned())),
     }
@@ -428,7 +460,7 @@ fn accepted(said: Option<u32>) -> Result<(), LeverError> {
 
 /// Has the driver execute a call on the file that owns the client.
 fn issue(
-    container: &Container,
+    container: &Pulling<'_>,
     by: By,
     client: u32,
     cmd: u32,
@@ -440,6 +472,9 @@ fn issue(
         let mut clients = state.ledger.clients();
         let found = clients.find(|(of, ..)| *of == ClientHandle(client));
         let (_, file, process) = found.ok_or(LeverError::Gone)?;
+        if state.open().any(|(_, call)| call.finished.is_none()) {
+            container.beside_own.set(true);
+        }
         (driver::FileId(file.0), process.0)
     };
     let file = container.files.in_use(file).ok_or(LeverError::Gone)?;
@@ -473,10 +508,13 @@ fn issue(
         tid: process,
     };
     let driver = container.driver.as_ref();
+    let began = Instant::now();
     let executed = match by {
         By::Tenants => driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call),
         By::ThisThread => driver.execute_here(target, &mut call),
     };
+    let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    container.spent.borrow_mut().add(took_ns);
     match executed {
         Ok(done) if done.ret >= 0 => Ok(call.segments),
         Ok(done) => Err(LeverError::Lost(format!("errno {}", -done.ret))),

@@ -97,6 +97,12 @@ impl Scheduling {
         self.objects.contains_key(&name)
     }
 
+    /// How many channel groups and channels there are, on all cards.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.objects.len()
+    }
+
     /// What the tenant itself has done last.
     #[must_use]
     pub fn turned(&self, name: Name) -> Turned {

@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,16 @@ const USERD_BYTES: u64 = 64 << 10;
 /// A ring that no doorbell is ever rung for.
 const RING_ADDRESS: u64 = 0x10_0000_0000;
 const RING_ENTRIES: u32 = 32;
+
+/// Statuses that pass, and say nothing of what a driver lets be held: something is used up, busy or lost.
+const PASSES: [u32; 6] = [
+    status::NV_ERR_BUSY_RETRY,
+    status::NV_ERR_GPU_IS_LOST,
+    status::NV_ERR_INSUFFICIENT_RESOURCES,
+    status::NV_ERR_NO_MEMORY,
+    status::NV_ERR_STATE_IN_USE,
+    status::NV_ERR_TIMEOUT,
+];
 
 /// Why a card's levers could not be tried.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +154,29 @@ pub enum ProbeError {
     Thread(#[source] std::io::Error),
 }
 
+impl ProbeError {
+    /// Whether trying again may end otherwise. A tenant can use things up and keep the driver busy; it cannot make this host one on which
+    /// a broker has no group of its own.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Lock { .. }
+            | Self::Busy
+            | Self::Driver { .. }
+            | Self::Failed { .. }
+            | Self::Lever(_)
+            | Self::Silent
+            | Self::Thread(_) => true,
+            Self::Node { source, .. } => !matches!(source.kind(), std::io::ErrorKind::NotFound),
+            Self::Refused { status, .. } => PASSES.contains(status),
+            Self::NotTheDrivers { .. }
+            | Self::Unknown { .. }
+            | Self::Malformed { .. }
+            | Self::NoCard
+            | Self::NoChannel => false,
+        }
+    }
+}
+
 /// The right to try a card's levers: one start at a time, on this host.
 pub(super) struct Turn(#[expect(dead_code, reason = "the lock goes with the file")] File);
 
@@ -175,13 +209,16 @@ impl Turn {
 /// # Errors
 /// [`ProbeError`]: nothing was found out. A lever that the driver refuses is no error, but what was found.
 pub(super) fn find_out(container: &Arc<Container>, card: usize) -> Result<Found, ProbeError> {
+    let trying = Trying::begin(&container.share.trying)?;
     let (found, answer) = channel();
     let asking = Arc::clone(container);
     std::thread::Builder::new()
         .name("levers".to_owned())
         .spawn(move || {
+            let asked = ask(&asking, card);
+            drop(trying);
             // Nobody waits for one that comes too late.
-            let _waited_for = found.send(ask(&asking, card));
+            let _waited_for = found.send(asked);
         })
         .map_err(ProbeError::Thread)?;
     match answer.recv_timeout(PATIENCE) {
@@ -191,6 +228,24 @@ pub(super) fn find_out(container: &Arc<Container>, card: usize) -> Result<Found,
             call: "the question",
             what: "a panic",
         }),
+    }
+}
+
+/// A trial that has not ended: its files and handles have fixed names, and a driver that hangs gets no second one.
+struct Trying(Arc<AtomicBool>);
+
+impl Trying {
+    fn begin(trying: &Arc<AtomicBool>) -> Result<Self, ProbeError> {
+        match trying.swap(true, Ordering::SeqCst) {
+            true => Err(ProbeError::Busy),
+            false => Ok(Self(Arc::clone(trying))),
+        }
+    }
+}
+
+impl Drop for Trying {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 
@@ -392,7 +447,9 @@ impl Asking<'_> {
             }
         };
         answer.map_err(|error| match error {
-            ProbeError::Refused { status, .. } => LeverError::Status(status),
+            ProbeError::Refused { status, .. } if !PASSES.contains(&status) => {
+                LeverError::Status(status)
+            }
             other => LeverError::Lost(other.to_string()),
         })
     }

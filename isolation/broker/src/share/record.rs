@@ -1,15 +1,16 @@
 //! What was found out of a card's driver: `cards/<uuid>/tier.json`.
 //!
-//! Each governor writes down what it found on its container's first channel group. A container whose terms *must* be held
-//! (`mode = "strict"`) starts only where that is enough. Where nothing is known yet of this card and this version of the driver, its broker
-//! tries the levers itself before it says that it is ready (`probe`); what it cannot find out is not held.
+//! Written by brokers that tried the levers on a group of their own (`probe`), and by nobody else: what a container's groups answer, the
+//! container may have provoked, and here it would speak for the card. A container whose terms *must* be held (`mode = "strict"`) starts only
+//! where what is written is enough. Where nothing is known yet of this card and this version of the driver, its broker tries them
+//! before it says that it is ready; what it cannot find out is not held.
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use compute::{Status, Tier};
+use compute::{Found, Tier};
 use plan::Terms;
 use serde::{Deserialize, Serialize};
 
@@ -161,12 +162,28 @@ fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeErro
         return Ok(record);
     }
     let found = probe::find_out(container, card)?;
+    Ok(written(container, card, &path, &found))
+}
+
+/// Tries the card's levers anew, whatever is written, and writes down what was found.
+pub(super) fn confirm(container: &Arc<Container>, card: usize) -> Result<Found, ProbeError> {
+    let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
+    let _turn = Turn::take(path.parent().unwrap_or(&path))?;
+    let found = probe::find_out(container, card)?;
+    written(container, card, &path, &found);
+    Ok(found)
+}
+
+fn written(container: &Container, card: usize, path: &Path, found: &Found) -> Record {
     let record = Record {
         version: VERSION,
         driver_version: container.driver.version().to_owned(),
         tier: found.tier,
         reason: found.reason.as_ref().map(ToString::to_string),
     };
+    if read(container, card).as_ref() == Some(&record) {
+        return record;
+    }
     tracing::info!(
         card,
         driver = record.driver_version,
@@ -174,37 +191,17 @@ fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeErro
         reason = record.reason,
         "the card's levers were tried"
     );
-    write_down(&path, &record);
-    Ok(record)
+    write_down(path, &record);
+    record
 }
 
-/// Writes down what a governor has found. A gate that rests for its slowness says nothing of the driver.
-pub(super) fn note(container: &Container, card: usize, status: &Status) {
-    let is_slow = matches!(status.reason, Some(compute::Reason::Slow { .. }));
-    let Some(tier) = status.tier.filter(|_| !is_slow) else {
-        return;
-    };
-    let record = Record {
-        version: VERSION,
-        driver_version: container.driver.version().to_owned(),
-        tier,
-        reason: status.reason.as_ref().map(ToString::to_string),
-    };
-    if read(container, card).as_ref() == Some(&record) {
-        return;
-    }
-    if let Some(path) = path_of(container, card) {
-        write_down(&path, &record);
-    }
-}
-
-fn write_down(path: &std::path::Path, record: &Record) {
+fn write_down(path: &Path, record: &Record) {
     if let Err(error) = write(path, record) {
         tracing::warn!(path = %path.display(), %error, "a card's tier is not written down");
     }
 }
 
-fn write(path: &std::path::Path, record: &Record) -> io::Result<()> {
+fn write(path: &Path, record: &Record) -> io::Result<()> {
     let bytes = serde_json::to_vec(record)?;
     let beside = path.with_extension(format!("json.{}", std::process::id()));
     fs::write(&beside, bytes)?;

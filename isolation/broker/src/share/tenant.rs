@@ -9,27 +9,56 @@ use nvabi::bytes::{put_u64, u32_at};
 use nvabi::class::Kind;
 use nvabi::layout::{channel_group_params, channel_params, engine_type, nvos21, nvos55, timeslice};
 use nvabi::status;
-use verdict::schedule::{MOST_GROUPS, is_graphics};
+use verdict::schedule::is_graphics;
 use verdict::{Effect, Schedule, Switch};
 
 use crate::account::Why;
 use crate::container::Container;
 use crate::journal;
-use crate::share::gates::Passing;
+use crate::share::counted::{self, Adds, Counted};
+use crate::share::gates::{Held, Passing};
 use crate::share::objects::{Change, Name, Turned};
+use crate::share::pace::{self, Paced};
 use crate::state::{Op, State};
 
 /// What becomes of a call before it is begun.
 #[derive(Debug)]
 pub(crate) enum Course<'a> {
-    /// It goes its way; gates stay as they are until it is executed.
-    Goes(Vec<Passing<'a>>),
+    /// It goes its way; gates know of it until it is executed.
+    Goes(Passage<'a>),
     /// It is answered with success, and nobody executes it.
     Answered,
     /// It is answered with this status.
     Refused(u32),
     /// The caller waits no more.
     GivenUp,
+}
+
+/// What a call that goes its way has passed.
+#[derive(Debug, Default)]
+pub(crate) struct Passage<'a> {
+    #[expect(dead_code, reason = "gates know of the call for as long as this lives")]
+    gates: Vec<Passing<'a>>,
+    #[expect(
+        dead_code,
+        reason = "what the call takes is counted when this is dropped"
+    )]
+    paced: Option<Paced<'a>>,
+}
+
+impl<'a> Course<'a> {
+    /// Nothing is in its way.
+    fn free() -> Self {
+        Self::Goes(Passage::default())
+    }
+
+    /// With what it takes of the driver counted.
+    fn paced(self, paced: Option<Paced<'a>>) -> Self {
+        match self {
+            Self::Goes(passage) => Self::Goes(Passage { paced, ..passage }),
+            other => other,
+        }
+    }
 }
 
 /// Answers a call to the scheduler, lets it wait, or lets it through.
@@ -46,6 +75,10 @@ pub(crate) fn course<'a>(
             parent,
             ..
         } if class.kind == Kind::Channel => {
+            let paced = match in_turn(container, *client, *parent, still_waits) {
+                Ok(paced) => paced,
+                Err(course) => return course,
+            };
             let group = (*client, *parent);
             let joins_what_runs = {
                 let state = container.journal.change();
@@ -53,9 +86,24 @@ pub(crate) fn course<'a>(
             };
             // A new channel of a group that is on its runlist may run from the start.
             let names: &[Name] = if joins_what_runs { &[group] } else { &[] };
-            return pass(container, names, still_waits);
+            return pass(container, names, still_waits).paced(paced);
         }
-        _ => return Course::Goes(Vec::new()),
+        Effect::Object {
+            class,
+            client,
+            parent,
+            ..
+        } if class.kind == Kind::ChannelGroup || computes(class.number) => {
+            return match in_turn(container, *client, *parent, still_waits) {
+                Ok(paced) => Course::free().paced(paced),
+                Err(course) => course,
+            };
+        }
+        Effect::Free { .. } => {
+            container.share.gates.let_turn();
+            return Course::free();
+        }
+        _ => return Course::free(),
     };
     match schedule {
         Schedule::SetTimeslice {
@@ -73,11 +121,11 @@ pub(crate) fn course<'a>(
             switch: Switch::On,
         } => pass(container, channels, still_waits),
         Schedule::Preempt => match container.share.preempts.take(Instant::now()) {
-            Some(wait) if wait.is_zero() => Course::Goes(Vec::new()),
+            Some(wait) if wait.is_zero() => Course::free(),
             Some(wait) => {
                 let _held = container.share.wait_in_line();
                 std::thread::sleep(wait);
-                Course::Goes(Vec::new())
+                Course::free()
             }
             None => Course::Refused(status::NV_ERR_TIMEOUT),
         },
@@ -89,7 +137,26 @@ pub(crate) fn course<'a>(
         | Schedule::Channels {
             switch: Switch::Off,
             ..
-        } => Course::Goes(Vec::new()),
+        } => Course::free(),
+    }
+}
+
+/// Whoever makes contexts waits for his turn, where the container's share is held by gates and those of its neighbours are.
+fn in_turn<'a>(
+    container: &'a Container,
+    client: u32,
+    parent: u32,
+    still_waits: &dyn Fn() -> bool,
+) -> Result<Option<Paced<'a>>, Course<'a>> {
+    let card = card_of(&container.journal.change(), (client, parent));
+    if !card.is_some_and(|card| container.share.is_governed(card)) {
+        return Ok(None);
+    }
+    let _held = container.share.wait_in_line();
+    match container.share.pace.take(still_waits) {
+        Ok(paced) => Ok(Some(paced)),
+        Err(pace::Held::GivenUp) => Err(Course::GivenUp),
+        Err(pace::Held::TooLong) => Err(Course::Refused(status::NV_ERR_TIMEOUT)),
     }
 }
 
@@ -100,7 +167,7 @@ pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Cours
         | Effect::Schedule(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
             course(container, effect, &|| true)
         }
-        _ => Course::Goes(Vec::new()),
+        _ => Course::free(),
     }
 }
 
@@ -109,10 +176,10 @@ fn remember(container: &Container, group: Name, micros: u64) -> Course<'static> 
     let mut change = container.journal.change();
     let Some(card) = card_of(&change, group) else {
         // The driver says what is wrong with it.
-        return Course::Goes(Vec::new());
+        return Course::free();
     };
     if !container.share.is_governed(card) {
-        return Course::Goes(Vec::new());
+        return Course::free();
     }
     let object = change
         .ledger
@@ -144,18 +211,23 @@ fn pass<'a>(
     cards.dedup();
     let mut passing = Vec::new();
     for card in cards {
-        match container.share.gates.pass(card, still_waits) {
-            Some(passed) => passing.push(passed),
-            None => return Course::GivenUp,
+        let share = &container.share;
+        match share.gates.pass(card, Some(share), still_waits) {
+            Ok(passed) => passing.push(passed),
+            Err(Held::GivenUp) => return Course::GivenUp,
+            Err(Held::TooLong) => return Course::Refused(status::NV_ERR_TIMEOUT),
         }
     }
-    Course::Goes(passing)
+    Course::Goes(Passage {
+        gates: passing,
+        paced: None,
+    })
 }
 
 /// Whether a new channel group, channel or compute object may be made.
 ///
 /// # Errors
-/// The driver's status and the reason: no more groups of the compute engine than [`MOST_GROUPS`] a card; under a governor no
+/// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; under a governor no
 /// channel of that engine without a group, whose timeslice nobody could set.
 pub(crate) fn admit(
     container: &Container,
@@ -163,54 +235,66 @@ pub(crate) fn admit(
     effect: &Effect,
     segments: &[Segment],
 ) -> Result<(), (u32, Why)> {
-    let Effect::Object {
-        class,
-        client,
-        parent,
-        ..
-    } = effect
-    else {
-        return Ok(());
+    let release = container.release;
+    let (class, client, parent) = match effect {
+        Effect::Object {
+            class,
+            client,
+            parent,
+            ..
+        } => (class, client, parent),
+        Effect::Dup {
+            client,
+            source_client,
+            source_object,
+            ..
+        } => {
+            let source = (*source_client, *source_object);
+            return match counted::duplicate(state, *client, source) {
+                Some((card, adds)) => Counted::on(state, card, release).admit(adds),
+                None => Ok(()),
+            };
+        }
+        _ => return Ok(()),
     };
     let above = (*client, *parent);
     let Some(card) = card_of(state, above) else {
         return Ok(());
     };
     let scheduling = state.scheduling();
-    let is_new = match class.kind {
-        Kind::ChannelGroup => engine_of(class.kind, segments) == Engine::Graphics,
-        Kind::Channel if is_group(state, above) => false,
-        Kind::Channel => {
-            let graphics = engine_of(class.kind, segments) == Engine::Graphics;
-            if graphics && container.share.is_governed(card) {
+    let group = |channels| Adds::Group {
+        client: *client,
+        channels,
+    };
+    let adds = match class.kind {
+        Kind::ChannelGroup => match engine_of(class.kind, segments) {
+            Engine::Graphics => group(0),
+            Engine::Other => Adds::Other,
+        },
+        Kind::Channel if is_group(state, above) => match scheduling.engine(&state.ledger, above) {
+            Some(Engine::Graphics) => Adds::Channel,
+            _ => Adds::Other,
+        },
+        Kind::Channel => match engine_of(class.kind, segments) {
+            Engine::Graphics if container.share.is_governed(card) => {
                 return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
             }
-            graphics
-        }
+            Engine::Graphics => group(1),
+            Engine::Other => Adds::Other,
+        },
         Kind::Engine if computes(class.number) => {
-            scheduling.computing(&state.ledger, above).is_some()
+            let Some(name) = scheduling.computing(&state.ledger, above) else {
+                return Ok(());
+            };
+            let groups = scheduling.objects(&state.ledger, card).groups;
+            group(counted::channels_of(&groups, name))
         }
-        _ => false,
+        _ => return Ok(()),
     };
-    if !is_new {
-        return Ok(());
-    }
-    if container.share.is_broken(card) {
+    if matches!(adds, Adds::Group { .. }) && container.share.is_broken(card) {
         return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
     }
-    let groups = scheduling.objects(&state.ledger, card).groups;
-    let graphics = |group: &&compute::Group| group.engine == Engine::Graphics;
-    // Others may be under way: each of them may become a group.
-    let under_way = state.open().filter(|(_, call)| {
-        let class = |first: &Segment| u32_at(&first.bytes, nvos21::H_CLASS);
-        call.finished.is_none()
-            && call.begun.before.first().and_then(class)
-                == Some(nvabi::class::KEPLER_CHANNEL_GROUP_A)
-    });
-    if groups.iter().filter(graphics).count() + under_way.count() >= MOST_GROUPS {
-        return Err((status::NV_ERR_INSUFFICIENT_RESOURCES, Why::TooManyGroups));
-    }
-    Ok(())
+    Counted::on(state, card, release).admit(adds)
 }
 
 /// Takes from a successful call what levers act on.

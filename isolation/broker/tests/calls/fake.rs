@@ -76,6 +76,8 @@ pub(crate) struct Fake {
     pub(crate) is_bound: AtomicBool,
     /// Controls and classes that it refuses, with their statuses.
     pub(crate) refused: Mutex<HashMap<u32, u32>>,
+    /// The same for one client's alone: by control and client.
+    pub(crate) refused_for: Mutex<HashMap<(u32, u32), u32>>,
     turn: AtomicU64,
     cards: Vec<CardIdentity>,
 }
@@ -121,6 +123,11 @@ impl Fake {
     /// Whether a channel is disabled, or a channel or group off its runlist.
     pub(crate) fn is_stopped(&self, client: u32, object: u32) -> bool {
         self.lock().stopped.contains(&(client, object))
+    }
+
+    /// An object ends, and the broker is not told.
+    pub(crate) fn lose(&self, client: u32, object: u32) {
+        self.lock().objects.remove(&(client, object));
     }
 
     pub(crate) fn timeslice(&self, client: u32, group: u32) -> Option<u64> {
@@ -456,6 +463,15 @@ impl Driver for Handle {
             _ => None,
         };
         let refused = asked.and_then(|asked| fake.refused.lock().unwrap().get(&asked).copied());
+        let client = u32_at(&first, nvos54::H_CLIENT).unwrap_or_default();
+        let alone = |asked| {
+            fake.refused_for
+                .lock()
+                .unwrap()
+                .get(&(asked, client))
+                .copied()
+        };
+        let refused = refused.or_else(|| asked.and_then(alone));
         let mut state = fake.lock();
         let status = match call.cmd & 0xff {
             _ if refused.is_some() => refused.unwrap(),

@@ -20,6 +20,7 @@ mod managed;
 mod memory;
 mod neighbours;
 mod pages;
+mod provoked;
 mod quota;
 mod replace;
 mod rm;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         signals::TESTS,
         replace::TESTS,
         share::TESTS,
+        provoked::TESTS,
         strict::TESTS,
         neighbours::TESTS,
     ]

@@ -1,12 +1,14 @@
 //! The driver's structs, as a program fills them.
 
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
-use nvabi::layout::{memory_params, nvos00, nvos21, nvos54};
+use nvabi::layout::{memory_params, nvos00, nvos21, nvos54, nvos55};
 use nvabi::status;
 
 pub(crate) const ALLOC: u32 = 0xc020_462b;
 pub(crate) const FREE: u32 = 0xc010_4629;
 pub(crate) const CONTROL: u32 = 0xc020_462a;
+
+pub(crate) const DUP: u32 = 0xc01c_4634;
 
 pub(crate) const ROOT: u32 = 0x41;
 pub(crate) const DEVICE: u32 = 0x80;
@@ -29,6 +31,17 @@ pub(crate) fn free(client: u32, parent: u32, handle: u32) -> Vec<u8> {
     put_u32(&mut arg, nvos00::H_ROOT, client);
     put_u32(&mut arg, nvos00::H_PARENT, parent);
     put_u32(&mut arg, nvos00::H_OLD, handle);
+    arg
+}
+
+/// Another handle for an object (NVOS55).
+pub(crate) fn dup(client: u32, parent: u32, handle: u32, source: (u32, u32)) -> Vec<u8> {
+    let mut arg = vec![0; 28];
+    put_u32(&mut arg, nvos55::H_CLIENT, client);
+    put_u32(&mut arg, nvos55::H_PARENT, parent);
+    put_u32(&mut arg, nvos55::H_OBJECT, handle);
+    put_u32(&mut arg, nvos55::H_CLIENT_SRC, source.0);
+    put_u32(&mut arg, nvos55::H_OBJECT_SRC, source.1);
     arg
 }
 
@@ -65,6 +78,7 @@ pub(crate) fn size(params: &[u8]) -> u64 {
 pub(crate) fn status(arg: &[u8]) -> u32 {
     let at = match arg.len() {
         16 => nvos00::STATUS,
+        28 => nvos55::STATUS,
         _ => nvos21::STATUS,
     };
     u32_at(arg, at).unwrap()

@@ -112,7 +112,8 @@ impl Stage {
         container.health = Health::new(plan);
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());
-        container.share = Share::new(Sources::new(state_dir, wishes, cards));
+        let sources = Sources::new(state_dir, wishes, cards);
+        container.share = Share::new(sources.with_nodes(folder.path().to_owned()));
         let container = Arc::new(container);
         let reaper = Arc::new(Reaper::new().unwrap());
         let events = {

@@ -235,21 +235,31 @@ fn a_gate_that_is_refused_in_later_life_becomes_a_weaker_one() {
 }
 
 #[test]
-fn slow_calls_rest_the_gate_for_a_minute() {
+fn a_driver_that_is_slow_for_seconds_rests_the_gate_until_it_is_fast_again() {
     let mut stage = Stage::new(8, 1);
     let one = stage.join("one", fixed(20), 1);
     stage.run_ms(SETTLED_MS);
     stage.faults.takes_ns = Some(60 * MS);
-    stage.run_ms(2_000);
-    stage.faults.takes_ns = None;
-    let status = stage.status(one, 0);
-    assert_eq!((status.tier, status.holds), (Some(Tier::Slices), false));
-    assert!(status.reason.unwrap().to_string().contains("slow"));
+    stage.run_ms(4_000);
+    assert_eq!(stage.status(one, 0).counts.alarms, 0);
+    let slow = |stage: &mut Stage| loop {
+        stage.run_ms(10);
+        let status = stage.status(one, 0);
+        if status.tier == Some(Tier::Slices) {
+            return status;
+        }
+    };
+    let status = slow(&mut stage);
+    assert!(!status.holds && status.reason.unwrap().to_string().contains("slow"));
     assert_eq!(status.counts.alarms, 1);
     let from_ns = stage.now_ns;
-    stage.run_ms(50_000);
-    assert_eq!(stage.permille(one, 0, from_ns, stage.now_ns), 1_000);
-    stage.run_ms(15_000);
+    stage.run_ms(900);
+    assert!(stage.permille(one, 0, from_ns, stage.now_ns) > 900);
+    // Still slow: it rests again, for longer. And a minute at most after it is fast again, it is held as before.
+    stage.run_ms(1_000);
+    slow(&mut stage);
+    stage.faults.takes_ns = None;
+    stage.run_ms(6_000);
     let from_ns = stage.now_ns;
     stage.run_ms(5_000);
     let permille = stage.permille(one, 0, from_ns, stage.now_ns);
@@ -434,7 +444,8 @@ fn a_clock_that_jumps_and_a_governor_that_slept_leave_no_gate_closed() {
         stage.now_ns += jump_ms * MS;
         let from_ns = stage.now_ns;
         stage.run_ms(1_000);
-        assert!(stage.longest_closed_ns(one, 0, from_ns) < 600 * MS);
+        // What ran on meanwhile is given back.
+        assert!(stage.longest_closed_ns(one, 0, from_ns) < compute::CLOSED_MAX_NS);
     }
 }
 
@@ -499,7 +510,7 @@ fn who_fails_closed_keeps_its_gate_through_slow_calls() {
     stage.start(one);
     stage.run_ms(SETTLED_MS);
     stage.faults.takes_ns = Some(60 * MS);
-    stage.run_ms(4_000);
+    stage.run_ms(8_000);
     let status = stage.status(one, 0);
     assert_eq!((status.tier, status.holds), (Some(Tier::Gate), true));
     assert!(status.counts.alarms > 0);

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use compute::{
-    Action, Channel, Engine, Event, Fail, Gate, Governor, Group, Lever, LeverError, MemoryCard,
-    MemoryTable, Objects, Setup, Status, Surroundings, Table, Used,
+    Action, Answer, Channel, Confirmed, Engine, Event, Fail, Found, Gate, Governor, Group, Lever,
+    LeverError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status, Surroundings, Table, Used,
+    try_levers,
 };
 use plan::{CardRules, Policy, Priority, Terms};
 
@@ -120,6 +121,7 @@ pub(crate) struct Tenant {
     /// What it waits for.
     wake_ns: u64,
     call: Option<(u64, Lever)>,
+    spent: Option<Spent>,
     /// The driver's half of the call has been done.
     news: Vec<Event>,
     pub(crate) busy: Option<bool>,
@@ -129,6 +131,35 @@ pub(crate) struct Tenant {
     pub(crate) calls: Vec<(u64, Lever)>,
     pub(crate) done: bool,
     pub(crate) fail: Fail,
+    /// What it does to its own broker.
+    pub(crate) tricks: Tricks,
+}
+
+/// What a container can do to the calls of its own gate.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tricks {
+    /// Its own objects refuse, by the names of the calls: others' do not.
+    pub(crate) refused: BTreeMap<&'static str, u32>,
+    /// These of its groups and channels alone; all of them where none is named.
+    pub(crate) odd: BTreeSet<u32>,
+    /// How long each of its levers waits for what it has under way itself, beside the driver's own time.
+    pub(crate) waits_ns: u64,
+    /// Whether its broker can make a group of its own to ask.
+    pub(crate) own_group: OwnGroup,
+    /// Calls of its own have ended that may have set running what was closed.
+    pub(crate) disturbed: bool,
+}
+
+/// Whether a broker can ask the driver on a group of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum OwnGroup {
+    /// None can be made.
+    #[default]
+    Impossible,
+    /// Not now.
+    UsedUp,
+    /// It answers as the driver does.
+    Asked,
 }
 
 #[derive(Debug)]
@@ -144,6 +175,10 @@ pub(crate) struct Stage {
     pub(crate) gone: BTreeSet<u32>,
     /// What admission granted, where a test says so.
     pub(crate) admitted: BTreeMap<String, Terms>,
+    /// A call of some container holds the driver's locks until then: all others wait.
+    pub(crate) locked_until_ns: u64,
+    /// How often a driver was asked on a broker's own group.
+    pub(crate) questions: u32,
     handles: u32,
 }
 
@@ -158,6 +193,9 @@ struct World<'s> {
     busy: Option<bool>,
     metered: bool,
     admitted: &'s BTreeMap<String, Terms>,
+    faults: &'s Faults,
+    tricks: &'s mut Tricks,
+    questions: &'s mut u32,
 }
 
 impl Surroundings for World<'_> {
@@ -198,6 +236,36 @@ impl Surroundings for World<'_> {
     fn busy(&self, _card: usize) -> Option<bool> {
         self.busy
     }
+    fn disturbed(&mut self, _card: usize) -> bool {
+        std::mem::take(&mut self.tricks.disturbed)
+    }
+    fn confirm(&mut self, _card: usize) -> Confirmed {
+        *self.questions += 1;
+        match self.tricks.own_group {
+            OwnGroup::Impossible => Confirmed::Impossible,
+            OwnGroup::UsedUp => Confirmed::Failed,
+            OwnGroup::Asked => Confirmed::Found(found(self.faults)),
+        }
+    }
+}
+
+/// What the driver lets be held of a group that nobody else has.
+fn found(faults: &Faults) -> Found {
+    let channel = Channel {
+        client: 9,
+        handle: 9,
+    };
+    let group = Group {
+        client: 9,
+        handle: 8,
+        engine: Engine::Graphics,
+        channels: vec![channel],
+    };
+    let mut pull = |lever: &Lever| match faults.refused.get(name(lever)) {
+        Some(status) => Err(LeverError::Status(*status)),
+        None => Ok(None),
+    };
+    try_levers(&group, &mut pull).expect("a driver that answers")
 }
 
 impl Stage {
@@ -215,6 +283,8 @@ impl Stage {
             lines: BTreeMap::new(),
             gone: BTreeSet::new(),
             admitted: BTreeMap::new(),
+            locked_until_ns: 0,
+            questions: 0,
             handles: 100,
         }
     }
@@ -231,6 +301,7 @@ impl Stage {
             tables: Vec::new(),
             wake_ns: u64::MAX,
             call: None,
+            spent: None,
             news: Vec::new(),
             busy: None,
             metered: false,
@@ -239,6 +310,7 @@ impl Stage {
             calls: Vec::new(),
             done: false,
             fail: Fail::Open,
+            tricks: Tricks::default(),
         });
         let at = self.tenants.len() - 1;
         self.start(at);
@@ -325,6 +397,27 @@ impl Stage {
         group
     }
 
+    /// The container itself sets channels running, whatever the gate is.
+    pub(crate) fn enable(&mut self, at: usize, card: usize, channels: &[Channel]) {
+        let (now_ns, key) = (self.now_ns, self.tenants[at].key.clone());
+        for channel in channels {
+            if let Some(line) = self.lines.get_mut(&(key.clone(), card, *channel)) {
+                line.disabled = false;
+                line.turn(now_ns);
+            }
+        }
+    }
+
+    /// The driver has a channel no more; the broker lists it still.
+    pub(crate) fn end(&mut self, at: usize, card: usize, channel: Channel) {
+        let (now_ns, key) = (self.now_ns, self.tenants[at].key.clone());
+        self.gone.insert(channel.handle);
+        if let Some(line) = self.lines.get_mut(&(key, card, channel)) {
+            line.disabled = true;
+            line.turn(now_ns);
+        }
+    }
+
     pub(crate) fn remove_groups(&mut self, at: usize, card: usize) {
         let now_ns = self.now_ns;
         let tenant = &mut self.tenants[at];
@@ -381,7 +474,11 @@ impl Stage {
 
     fn step(&mut self, at: usize) {
         let event = match self.tenants[at].call.take() {
-            Some((_, lever)) => Event::Answered(self.answer(at, &lever)),
+            Some((_, lever)) => Event::Answered(Answer {
+                result: self.answer(at, &lever),
+                spent: self.tenants[at].spent,
+                beside_own: false,
+            }),
             None if self.tenants[at].news.is_empty() => Event::Woke,
             None => self.tenants[at].news.remove(0),
         };
@@ -397,6 +494,9 @@ impl Stage {
             busy: tenant.busy,
             metered: tenant.metered,
             admitted: &self.admitted,
+            faults: &self.faults,
+            tricks: &mut tenant.tricks,
+            questions: &mut self.questions,
         };
         let action = tenant
             .governor
@@ -424,7 +524,11 @@ impl Stage {
                 let takes_ns = self.takes_ns();
                 let tenant = &mut self.tenants[at];
                 tenant.calls.push((self.now_ns, lever.clone()));
-                tenant.call = Some((self.now_ns + takes_ns, lever));
+                // The driver's part comes last: what the lever waited for itself is none of its doing.
+                let waits_ns = tenant.tricks.waits_ns;
+                let locked_ns = self.locked_until_ns.saturating_sub(self.now_ns + waits_ns);
+                tenant.spent = Some(Spent::one(takes_ns + locked_ns));
+                tenant.call = Some((self.now_ns + waits_ns + locked_ns + takes_ns, lever));
             }
             Action::Done => {
                 tenant.done = true;
@@ -448,6 +552,11 @@ impl Stage {
 
     fn answer(&mut self, at: usize, lever: &Lever) -> Result<Option<u64>, LeverError> {
         if let Some(status) = self.faults.refused.get(name(lever)) {
+            return Err(LeverError::Status(*status));
+        }
+        let tricks = &self.tenants[at].tricks;
+        let odd = tricks.odd.is_empty() || named(lever).iter().any(|it| tricks.odd.contains(it));
+        if let Some(status) = tricks.refused.get(name(lever)).filter(|_| odd) {
             return Err(LeverError::Status(*status));
         }
         if self.random.below(1_000) < self.faults.lost_permille {
@@ -557,6 +666,30 @@ impl Stage {
         spans
     }
 
+    /// What a container gets of a card whose time is divided evenly among all that can run, in ns.
+    pub(crate) fn got_ns(&self, at: usize, card: usize, from_ns: u64, to_ns: u64) -> u64 {
+        let spans: Vec<Vec<(u64, u64)>> = (0..self.tenants.len())
+            .map(|tenant| self.spans(tenant, card))
+            .collect();
+        let inside = |ns: &u64| (from_ns..=to_ns).contains(ns);
+        let edges = spans.iter().flatten().flat_map(|(from, to)| [*from, *to]);
+        let mut edges: Vec<u64> = edges.filter(inside).chain([from_ns, to_ns]).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let runs = |tenant: usize, from: u64, to: u64| {
+            let mut spans = spans[tenant].iter();
+            spans.any(|(begin, end)| *begin <= from && to <= *end)
+        };
+        edges
+            .windows(2)
+            .filter(|edge| runs(at, edge[0], edge[1]))
+            .map(|edge| {
+                let count = (0..spans.len()).filter(|tenant| runs(*tenant, edge[0], edge[1]));
+                (edge[1] - edge[0]) / u64::try_from(count.count()).expect("a few")
+            })
+            .sum()
+    }
+
     /// The longest time in which two containers could run at once.
     pub(crate) fn longest_overlap_ns(
         &self,
@@ -621,6 +754,20 @@ impl Stage {
                 *at_ns >= from_ns && matches!(name(lever), "open" | "close" | "schedule")
             })
             .count()
+    }
+}
+
+/// The groups and channels that a lever is about.
+fn named(lever: &Lever) -> Vec<u32> {
+    match lever {
+        Lever::Open { channels, .. } | Lever::Close { channels, .. } => {
+            channels.iter().map(|channel| channel.handle).collect()
+        }
+        Lever::SetTimeslice { group, .. }
+        | Lever::GetTimeslice { group, .. }
+        | Lever::Schedule { group, .. }
+        | Lever::Interleave { group, .. }
+        | Lever::Preempt { group, .. } => vec![*group],
     }
 }
 

@@ -1,0 +1,166 @@
+//! How many channel groups, channels and clients a container has for a card's gate to turn, and what there may be of them.
+//!
+//! Calls that are under way count as what they may become: each of them was admitted before the next one is.
+
+use std::collections::BTreeSet;
+
+use compute::{Engine, Group};
+use driver::Segment;
+use ledger::CardSlot;
+use nvabi::bytes::u32_at;
+use nvabi::class::{self, Kind};
+use nvabi::escape;
+use nvabi::layout::{nvos21, nvos55};
+use nvabi::{Release, status};
+use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_SCHEDULED};
+
+use crate::account::Why;
+use crate::share::objects::Name;
+use crate::state::State;
+
+/// What a card's gate has to turn.
+#[derive(Debug)]
+pub(super) struct Counted {
+    groups: usize,
+    channels: usize,
+    clients: BTreeSet<u32>,
+    /// Of all engines and cards.
+    all: usize,
+    under_way: UnderWay,
+}
+
+/// Calls of a container that are with the driver.
+#[derive(Debug, Default)]
+struct UnderWay {
+    groups: usize,
+    channels: usize,
+    /// Further handles, of whatever.
+    duplicates: usize,
+    clients: BTreeSet<u32>,
+}
+
+/// What a call would add to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adds {
+    /// A channel group or channel that is not gated.
+    Other,
+    /// A group of the compute engine for this client, with so many channels.
+    Group {
+        /// Whose.
+        client: u32,
+        /// How many, with the group.
+        channels: usize,
+    },
+    /// A channel in a group of the compute engine.
+    Channel,
+}
+
+type Refused = (u32, Why);
+
+impl Counted {
+    pub(super) fn on(state: &State, card: CardSlot, release: Release) -> Self {
+        let scheduling = state.scheduling();
+        let groups = scheduling.objects(&state.ledger, card).groups;
+        let graphics = || groups.iter().filter(|it| it.engine == Engine::Graphics);
+        Self {
+            groups: graphics().count(),
+            channels: graphics().map(|group| group.channels.len()).sum(),
+            clients: graphics().map(|group| group.client).collect(),
+            all: scheduling.count(),
+            under_way: UnderWay::of(state, release),
+        }
+    }
+
+    /// Whether one more may be made.
+    pub(super) fn admit(&self, adds: Adds) -> Result<(), Refused> {
+        let full = |why| Err((status::NV_ERR_INSUFFICIENT_RESOURCES, why));
+        let under_way = &self.under_way;
+        let coming = under_way.groups + under_way.channels + under_way.duplicates;
+        if self.all + coming >= MOST_SCHEDULED {
+            return full(Why::TooManyScheduled);
+        }
+        let (groups, channels, client) = match adds {
+            Adds::Other => return Ok(()),
+            Adds::Group { client, channels } => (1, channels, Some(client)),
+            Adds::Channel => (0, 1, None),
+        };
+        let more = |count: usize, more: usize, most: usize| more > 0 && count + more > most;
+        let coming = under_way.groups + under_way.duplicates;
+        if more(self.groups + coming, groups, MOST_GROUPS) {
+            return full(Why::TooManyGroups);
+        }
+        let coming = under_way.channels + under_way.duplicates;
+        if more(self.channels + coming, channels, MOST_CHANNELS) {
+            return full(Why::TooManyChannels);
+        }
+        let others: BTreeSet<&u32> = self.clients.union(&under_way.clients).collect();
+        let is_new = client.is_some_and(|client| !others.contains(&client));
+        if is_new && others.len() >= MOST_CLIENTS {
+            return full(Why::TooManyClients);
+        }
+        Ok(())
+    }
+}
+
+impl UnderWay {
+    fn of(state: &State, release: Release) -> Self {
+        let mut found = Self::default();
+        for (_, call) in state.open().filter(|(_, call)| call.finished.is_none()) {
+            let begun = &call.begun;
+            let word = |at| {
+                let first: Option<&Segment> = begun.before.first();
+                u32_at(&first?.bytes, at)
+            };
+            let (alloc, dup) = (
+                escape::NV_ESC_RM_ALLOC.cmd(release),
+                escape::NV_ESC_RM_DUP_OBJECT.cmd(release),
+            );
+            let number = |cmd: u32| cmd & 0xff;
+            if number(begun.cmd) == number(dup) {
+                found.duplicates += 1;
+                found.clients.extend(word(nvos55::H_CLIENT));
+            }
+            if number(begun.cmd) != number(alloc) {
+                continue;
+            }
+            let class = word(nvos21::H_CLASS).and_then(|of| class::row_of(of, release));
+            match class.map(|class| class.kind) {
+                Some(Kind::ChannelGroup) => {
+                    found.groups += 1;
+                    found.clients.extend(word(nvos21::H_ROOT));
+                }
+                Some(Kind::Channel) => found.channels += 1,
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+/// What another handle for an object adds; `None`: nothing that is scheduled.
+pub(super) fn duplicate(state: &State, client: u32, source: Name) -> Option<(CardSlot, Adds)> {
+    let scheduling = state.scheduling();
+    if !scheduling.knows(source) {
+        return None;
+    }
+    let (of, object) = (
+        ledger::ClientHandle(source.0),
+        ledger::ObjectHandle(source.1),
+    );
+    let card = state.ledger.card_of(of, object)?;
+    let adds = match scheduling.engine(&state.ledger, source) {
+        // Under whatever parent, it is a group of its own to the gate.
+        Some(Engine::Graphics) => Adds::Group {
+            client,
+            channels: 1,
+        },
+        _ => Adds::Other,
+    };
+    Some((card, adds))
+}
+
+/// How many channels a group has.
+pub(super) fn channels_of(groups: &[Group], name: Name) -> usize {
+    let found = groups.iter().find(|it| (it.client, it.handle) == name);
+    found.map_or(0, |group| group.channels.len())
+}

@@ -1,0 +1,165 @@
+//! How long a container's calls may hold the driver's locks to make contexts: gates wait for the same locks, its neighbours' too.
+//!
+//! ```text
+//! take ──▶ a call's usual time is taken off the allowance ──▶ the driver ──▶ drop: what it really took is
+//!   │ nothing is left: the call waits
+//! ```
+//! Time is counted, not calls. A call is let through with whatever is left, so one may go beyond the allowance; several at once
+//! each take their part first.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// As much at once: a few processes that start together, or one on each of several cards.
+const BURST: Duration = Duration::from_millis(1_200);
+/// And of each second afterwards, milliseconds: 1.5 %.
+const PER_SECOND: u32 = 15;
+/// What a context may take.
+const USUAL: Duration = Duration::from_millis(150);
+/// Calls that take no longer cost nothing: gates are late by as much all the time.
+const FREE: Duration = Duration::from_millis(5);
+/// No call waits longer: it is told that it has timed out.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Between two looks whether the caller still waits.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The allowance of one container.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// When all of it will be there again; `None`: it is.
+    full_at: Option<Instant>,
+    /// Calls that are with the driver.
+    under_way: u32,
+}
+
+/// A call that makes a context, from when it was let through until it is back.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Paced<'a> {
+    pace: &'a Pace,
+    since: Instant,
+}
+
+/// Why a call was not let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Nobody waits for it any more.
+    GivenUp,
+    /// It has waited for too long.
+    TooLong,
+}
+
+impl Pace {
+    /// Lets a call through once something is left.
+    pub(super) fn take(&self, still_waits: &dyn Fn() -> bool) -> Result<Paced<'_>, Held> {
+        let until = Instant::now() + LONGEST;
+        let mut inner = self.lock();
+        loop {
+            let now = Instant::now();
+            let wait = inner.wait(now);
+            if wait.is_zero() {
+                inner.under_way += 1;
+                return Ok(Paced {
+                    pace: self,
+                    since: now,
+                });
+            }
+            if now >= until {
+                return Err(Held::TooLong);
+            }
+            let waited = self.changed.wait_timeout(inner, wait.min(LOOK));
+            drop(waited.unwrap_or_else(PoisonError::into_inner).0);
+            if !still_waits() {
+                return Err(Held::GivenUp);
+            }
+            inner = self.lock();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// How long a call of this moment has to wait until something is left.
+    fn wait(&self, now: Instant) -> Duration {
+        let full_at = self.full_at;
+        let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        (filling + refill(USUAL * self.under_way)).saturating_sub(refill(BURST))
+    }
+
+    fn spend(&mut self, now: Instant, took: Duration) {
+        if took > FREE {
+            let from = self.full_at.map_or(now, |at| at.max(now));
+            self.full_at = Some(from + refill(took));
+        }
+    }
+}
+
+impl Drop for Paced<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut inner = self.pace.lock();
+        inner.under_way = inner.under_way.saturating_sub(1);
+        inner.spend(now, now.saturating_duration_since(self.since));
+        drop(inner);
+        self.pace.changed.notify_all();
+    }
+}
+
+/// In which time so much is allowed.
+fn refill(spent: Duration) -> Duration {
+    spent * 1_000 / PER_SECOND
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_in_a_loop_hold_the_locks_for_a_small_part_of_the_time() {
+        let mut inner = Inner::default();
+        let start = Instant::now();
+        let (mut now, mut held) = (start, Duration::ZERO);
+        while now < start + Duration::from_secs(600) {
+            now += inner.wait(now) + USUAL;
+            inner.spend(now, USUAL);
+            held += USUAL;
+        }
+        let most = BURST + USUAL * 2 + Duration::from_millis(u64::from(PER_SECOND)) * 600;
+        assert!(held <= most && held >= most - USUAL * 4, "{held:?}");
+    }
+
+    #[test]
+    fn many_at_once_are_no_way_around_it() {
+        let pace = Pace::default();
+        let now = Instant::now();
+        let through: Vec<_> = (0..9).map_while(|_| pace.take(&|| true).ok()).collect();
+        assert_eq!(
+            through.len(),
+            9,
+            "the burst, and the one that goes beyond it"
+        );
+        assert!(!pace.lock().wait(now).is_zero());
+        assert_eq!(pace.take(&|| false).err(), Some(Held::GivenUp));
+        drop(through);
+        assert_eq!(pace.lock().under_way, 0);
+    }
+
+    #[test]
+    fn short_calls_do_not_wait() {
+        let mut inner = Inner::default();
+        let now = Instant::now();
+        for _ in 0..100_000 {
+            inner.spend(now, FREE);
+        }
+        assert_eq!(inner.wait(now), Duration::ZERO);
+    }
+}

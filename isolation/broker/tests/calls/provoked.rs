@@ -1,0 +1,332 @@
+//! What a tenant can do to the levers of its own gate: it is answered at its own cost, and says nothing of the card.
+
+use std::thread;
+use std::time::Instant;
+
+use broker::share::{Beginning, ComputeStatus, levers};
+use compute::{Channel, Lever, LeverError};
+use nvabi::layout::engine_type;
+use nvabi::{class, control, status};
+use plan::Tier;
+use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS};
+
+use crate::Test;
+use crate::rm;
+use crate::share::{CARD, CHANNEL, COPY, Computing, GR, GROUP, computing, fixed, ungoverned};
+use crate::stage::{Stage, until};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "provoked::a_lever_that_waits_for_the_tenant_costs_the_driver_nothing",
+        waits,
+    ),
+    (
+        "provoked::a_gate_that_could_not_be_closed_lets_nobody_through",
+        closed,
+    ),
+    (
+        "provoked::channels_that_end_under_the_lever_are_no_refusal",
+        ended,
+    ),
+    (
+        "provoked::what_a_tenants_channels_refuse_is_not_said_of_the_card",
+        refused,
+    ),
+    (
+        "provoked::a_lever_that_the_driver_refuses_is_confirmed_on_the_brokers_own_group",
+        confirmed,
+    ),
+    ("provoked::one_refused_timeslice_is_tried_again", one_slice),
+    (
+        "provoked::channels_and_clients_of_a_gate_are_counted",
+        counted,
+    ),
+    ("provoked::duplicates_are_counted", duplicates),
+];
+
+const DISABLE: u32 = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
+
+/// A third of the card, held by a governor of this process.
+fn governed() -> Stage {
+    let stage = Stage::sharing(fixed());
+    let share = &stage.container.share;
+    share.start(&stage.container, Beginning::First).unwrap();
+    stage
+}
+
+fn seen(stage: &Stage) -> ComputeStatus {
+    let statuses = stage.container.share.status(&stage.container);
+    statuses.into_iter().next().flatten().unwrap()
+}
+
+fn gate_turns(stage: &Stage) {
+    let before = stage.fake.controls(DISABLE).len();
+    until("the gate turns", || {
+        stage.fake.controls(DISABLE).len() > before + 8
+    });
+}
+
+fn tier_file(stage: &Stage) -> Option<serde_json::Value> {
+    let uuid = &stage.container.account.slots()[0].uuid;
+    let path = stage.path("cards").join(uuid).join("tier.json");
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+fn waits() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
+    // A call that passed the gate, and stays with the driver.
+    stage.fake.hold_back(rm::ALLOC, Some(CHANNEL));
+    let name = (tenant.client, tenant.group);
+    thread::scope(|scope| {
+        let made = scope.spawn(|| tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR));
+        stage.fake.wait_for_held(1);
+        let began = Instant::now();
+        let answer = levers::answer(&stage.container, &tenant.close());
+        let all_ns = u64::try_from(began.elapsed().as_nanos()).unwrap();
+        assert_eq!(answer.result, Ok(None));
+        let spent = answer.spent.unwrap();
+        // The wait is no part of what the driver took, and a long call beside it would be excused.
+        assert_eq!((spent.calls, answer.beside_own), (1, true));
+        assert!(spent.total_ns < all_ns, "{spent:?} of {all_ns}");
+        let gates = &stage.container.share.gates;
+        assert!(gates.is_closed(CARD) && !gates.take_disturbed(CARD));
+        stage.fake.let_go();
+        assert_eq!(made.join().unwrap().0, rm::OK);
+        // It may have set running what is closed: the governor looks after it.
+        assert!(gates.take_disturbed(CARD));
+    });
+    let answer = levers::answer(&stage.container, &tenant.open());
+    assert_eq!((answer.result, answer.beside_own), (Ok(None), false));
+}
+
+fn closed() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let gates = &stage.container.share.gates;
+    let mut refused = stage.fake.refused.lock().unwrap();
+    refused.insert(DISABLE, status::NV_ERR_INVALID_STATE);
+    drop(refused);
+    let answer = levers::pull(&stage.container, &tenant.close());
+    assert_eq!(
+        answer,
+        Err(LeverError::Status(status::NV_ERR_INVALID_STATE))
+    );
+    assert!(
+        gates.is_closed(CARD),
+        "a tenant's own calls wait all the same"
+    );
+    stage.fake.refused.lock().unwrap().clear();
+    assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+    // So they do where all that was listed has ended.
+    stage.fake.lose(tenant.client, tenant.channel);
+    let answer = levers::pull(&stage.container, &tenant.close());
+    assert_eq!(answer, Err(LeverError::Gone));
+    assert!(gates.is_closed(CARD));
+}
+
+/// Further groups of the same client, each with a channel.
+fn more(tenant: &Computing, count: usize) -> Vec<Channel> {
+    let make = |parent, class| {
+        let name = (tenant.client, parent);
+        let (said, handle) = tenant.tenant.on_engine(tenant.fd, name, class, GR);
+        assert_eq!(said, rm::OK);
+        handle
+    };
+    let made = (0..count).map(|_| Channel {
+        client: tenant.client,
+        handle: make(make(tenant.device, GROUP), CHANNEL),
+    });
+    made.collect()
+}
+
+fn ended() {
+    // Of a list in which some have ended the others are closed, in a few calls.
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let mut channels = more(&tenant, 40);
+    for ended in [7, 31] {
+        stage.fake.lose(tenant.client, channels[ended].handle);
+    }
+    channels.push(tenant.own_channel());
+    let close = Lever::Close {
+        card: 0,
+        channels: channels.clone(),
+        after_slice: false,
+    };
+    assert_eq!(levers::pull(&stage.container, &close), Ok(None));
+    let stopped = |channel: &&Channel| stage.fake.is_stopped(channel.client, channel.handle);
+    assert_eq!(channels.iter().filter(stopped).count(), 39);
+    let calls = stage.fake.controls(DISABLE).len();
+    assert!(calls <= 30, "{calls} calls");
+
+    // And under a governor it goes on for long without a word of the card.
+    let stage = governed();
+    let tenant = computing(&stage);
+    gate_turns(&stage);
+    for _ in 0..12 {
+        for channel in more(&tenant, 3) {
+            stage.fake.lose(channel.client, channel.handle);
+        }
+        gate_turns(&stage);
+    }
+    let status = seen(&stage);
+    assert_eq!(status.governor.tier, Some(Tier::Gate), "{status:?}");
+    assert_eq!(status.governor.counts.refused, 0);
+    assert_eq!(tier_file(&stage), None);
+}
+
+fn refused() {
+    let stage = governed();
+    let tenant = computing(&stage);
+    gate_turns(&stage);
+    for cmd in [DISABLE, control::NVA06C_CTRL_CMD_SET_TIMESLICE] {
+        let mut refused = stage.fake.refused_for.lock().unwrap();
+        refused.insert((cmd, tenant.client), status::NV_ERR_INVALID_STATE);
+    }
+    until("it was refused, and looked into", || {
+        seen(&stage).governor.counts.refused > 20 && tier_file(&stage).is_some()
+    });
+    let status = seen(&stage);
+    assert_eq!(status.governor.tier, Some(Tier::Gate), "{status:?}");
+    assert!(status.governor.holds);
+    assert_eq!(tier_file(&stage).unwrap()["tier"], "gate");
+    stage.fake.refused_for.lock().unwrap().clear();
+    gate_turns(&stage);
+    until("it is closed again", || {
+        stage.fake.is_stopped(tenant.client, tenant.channel)
+    });
+}
+
+fn confirmed() {
+    let stage = governed();
+    let tenant = computing(&stage);
+    gate_turns(&stage);
+    // While no group can be had of the driver nothing is decided.
+    let full = (
+        class::KEPLER_CHANNEL_GROUP_A,
+        status::NV_ERR_INSUFFICIENT_RESOURCES,
+    );
+    let mut refused = stage.fake.refused.lock().unwrap();
+    refused.extend([full, (DISABLE, status::NV_ERR_NOT_SUPPORTED)]);
+    drop(refused);
+    let tried = || {
+        let seen = stage.fake.seen();
+        let group = |seen: &&crate::fake::Seen| {
+            let class = nvabi::bytes::u32_at(&seen.segments[0], nvabi::layout::nvos21::H_CLASS);
+            seen.cmd & 0xff == 0x2b && class == Some(class::KEPLER_CHANNEL_GROUP_A)
+        };
+        seen.iter().filter(group).count()
+    };
+    let before = tried();
+    until("a group of its own was tried", || tried() > before + 1);
+    assert_eq!(seen(&stage).governor.tier, Some(Tier::Gate));
+    assert_eq!(tier_file(&stage), None);
+    stage.fake.refused.lock().unwrap().remove(&full.0);
+    until("the weaker lever is taken", || {
+        seen(&stage).governor.tier == Some(Tier::Schedule)
+    });
+    assert_eq!(tier_file(&stage).unwrap()["tier"], "schedule");
+    let scheduled = || {
+        stage
+            .fake
+            .controls(control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE)
+    };
+    let own = |seen: &crate::fake::Seen| {
+        nvabi::bytes::u32_at(&seen.segments[0], nvabi::layout::nvos54::H_CLIENT)
+            == Some(tenant.client)
+    };
+    until("and holds", || {
+        scheduled().iter().filter(|seen| own(seen)).count() > 4
+    });
+}
+
+fn one_slice() {
+    let stage = governed();
+    let (tenant, other) = (computing(&stage), computing(&stage));
+    gate_turns(&stage);
+    let name = (control::NVA06C_CTRL_CMD_SET_TIMESLICE, tenant.client);
+    let mut refused = stage.fake.refused_for.lock().unwrap();
+    refused.insert(name, status::NV_ERR_INVALID_STATE);
+    drop(refused);
+    // Further groups change every group's slice.
+    let before = stage.fake.timeslice(other.client, other.group);
+    let _further = more(&other, 2);
+    until("the other's has another slice", || {
+        let now = stage.fake.timeslice(other.client, other.group);
+        now.is_some() && now != before && seen(&stage).governor.counts.refused > 0
+    });
+    assert!(seen(&stage).governor.slice_us > 0 && seen(&stage).governor.holds);
+    stage.fake.refused_for.lock().unwrap().clear();
+    until("it is tried again", || {
+        let slice = |it: &Computing| stage.fake.timeslice(it.client, it.group);
+        slice(&tenant) == slice(&other)
+    });
+}
+
+fn counted() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let full = status::NV_ERR_INSUFFICIENT_RESOURCES;
+    let make = |parent, class, engine| {
+        let name = (tenant.client, parent);
+        tenant.tenant.on_engine(tenant.fd, name, class, engine)
+    };
+    for _ in 1..MOST_CHANNELS {
+        assert_eq!(make(tenant.group, CHANNEL, GR).0, rm::OK);
+    }
+    let (said, last) = make(tenant.group, CHANNEL, GR);
+    assert_eq!((said, last), (full, 0));
+    // Neither does a group of another engine become one of this engine's with what it has.
+    let (said, copies) = make(tenant.device, GROUP, COPY);
+    assert_eq!(said, rm::OK);
+    let (said, copying) = make(copies, CHANNEL, COPY);
+    assert_eq!(said, rm::OK);
+    assert_eq!(make(copying, 0xc6c0, COPY).0, full);
+    assert_eq!(make(copies, CHANNEL, engine_type::COPY0).0, rm::OK);
+    drop(tenant);
+    until("all is gone", || {
+        stage.reaper.reap_now(&stage.container);
+        stage.container.journal.change().scheduling().count() == 0
+    });
+
+    let others: Vec<_> = (0..MOST_CLIENTS).map(|_| computing(&stage)).collect();
+    let one = stage.tenant();
+    let fd = one.open(&stage.path("nvidiactl"));
+    let client = one.client(fd);
+    let device = one.device(fd, client);
+    let made = || one.on_engine(fd, (client, device), GROUP, GR).0;
+    assert_eq!(made(), full);
+    // Whoever is there already may have more, as long as there are groups.
+    assert_eq!(more(&others[0], 1).len(), 1);
+    let mut others = others;
+    drop(others.pop());
+    until("there is room for another client", || made() == rm::OK);
+}
+
+fn duplicates() {
+    let stage = ungoverned(fixed());
+    let tenant = computing(&stage);
+    let dup = |count: usize| {
+        let handle = 0x5500_0000 + u32::try_from(count).unwrap();
+        let source = (tenant.client, tenant.group);
+        let arg = rm::dup(tenant.client, tenant.device, handle, source);
+        tenant.tenant.call(tenant.fd, rm::DUP, &arg, &[]).status()
+    };
+    let groups = || {
+        let state = stage.container.journal.change();
+        state.scheduling().objects(&state.ledger, CARD).groups.len()
+    };
+    let mut made = 1;
+    let refused = loop {
+        match dup(made) {
+            rm::OK => made += 1,
+            refused => break refused,
+        }
+        assert!(made <= MOST_GROUPS, "without end");
+    };
+    // Where a driver, or the broker, lets none be made, that is all the better.
+    assert!(made == 1 || refused == status::NV_ERR_INSUFFICIENT_RESOURCES);
+    assert!(groups() <= MOST_GROUPS);
+}

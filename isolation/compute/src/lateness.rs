@@ -1,0 +1,134 @@
+//! What a container has had outside of its segments, because its gate opened early or closed late.
+//!
+//! A gate is late when its calls wait: for a processor, for the driver's locks, or for what the container itself has under way. Whoever
+//! causes it, the container that had the time gives it back: none gains by making its gate late. Where nothing counts what a
+//! container used, this is all that there is to go by.
+
+/// Timers and calls vary by this: what they add at one edge they take at another.
+const TOLERATED_NS: i64 = 2_000_000;
+
+/// By this, and by this part of its length, a segment may be longer than meant: calls for several cards are made one after the other.
+const SLACK_NS: i64 = 100_000;
+const SLACK_PART: i64 = 200;
+
+/// This part of what has added up is forgotten with each segment.
+const FORGOTTEN: i64 = 32;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Lateness {
+    /// Where the last segment began, and how long all since the gate opened were meant to be.
+    last_start_ns: Option<u64>,
+    meant_ns: u64,
+    /// When the layout became another one.
+    cut_ns: u64,
+    opened_ns: Option<u64>,
+    /// Had too much in total; negative: too little, and no less than the tolerance.
+    ahead_ns: i64,
+}
+
+impl Lateness {
+    /// The gate is to be open between these times.
+    pub(crate) fn meant(&mut self, start_ns: u64, end_ns: u64) {
+        if self.last_start_ns == Some(start_ns) {
+            return;
+        }
+        self.last_start_ns = Some(start_ns);
+        let length_ns = end_ns.saturating_sub(start_ns.max(self.cut_ns));
+        self.meant_ns = self.meant_ns.saturating_add(length_ns);
+    }
+
+    /// It has opened.
+    pub(crate) fn opened(&mut self, now_ns: u64) {
+        self.opened_ns.get_or_insert(now_ns);
+    }
+
+    /// It has closed: what there is to be taken off, and is taken in by that.
+    pub(crate) fn closed(&mut self, now_ns: u64) -> i64 {
+        let meant_ns = std::mem::take(&mut self.meant_ns);
+        let Some(opened_ns) = self.opened_ns.take() else {
+            return 0;
+        };
+        let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let had = signed(now_ns.saturating_sub(opened_ns));
+        let meant = signed(meant_ns);
+        let slack = SLACK_NS + meant / SLACK_PART;
+        let off = had.saturating_sub(meant);
+        let ahead = off - off.clamp(-slack, slack);
+        // What varies by chance is forgotten before it adds up.
+        let before = self.ahead_ns - self.ahead_ns / FORGOTTEN;
+        self.ahead_ns = before.saturating_add(ahead).max(-TOLERATED_NS);
+        match self.ahead_ns > TOLERATED_NS {
+            true => std::mem::take(&mut self.ahead_ns),
+            false => 0,
+        }
+    }
+
+    /// The layout is another from now on: what was had so far was meant.
+    pub(crate) fn cut(&mut self, now_ns: u64) {
+        (self.last_start_ns, self.meant_ns, self.cut_ns) = (None, 0, now_ns);
+        self.opened_ns = self.opened_ns.map(|_| now_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn window(lateness: &mut Lateness, opened_ns: u64, closed_ns: u64) -> i64 {
+        lateness.last_start_ns = None;
+        lateness.meant(10 * MS, 20 * MS);
+        lateness.meant(10 * MS, 20 * MS);
+        lateness.opened(opened_ns);
+        lateness.closed(closed_ns)
+    }
+
+    #[test]
+    fn a_late_close_is_given_back_once() {
+        let mut lateness = Lateness::default();
+        assert_eq!(window(&mut lateness, 10 * MS, 170 * MS), 149_850_000);
+        assert_eq!(window(&mut lateness, 10 * MS, 20 * MS), 0);
+    }
+
+    #[test]
+    fn small_ones_add_up_and_late_openings_make_up_for_them() {
+        let mut lateness = Lateness::default();
+        let gained: i64 = (0..100)
+            .map(|_| window(&mut lateness, 10 * MS, 20 * MS + 400_000))
+            .sum();
+        assert!((18_000_000..=25_000_000).contains(&gained), "{gained}");
+        let mut lateness = Lateness::default();
+        for _ in 0..100 {
+            let (late, none) = (400_000, 0);
+            let given = window(&mut lateness, 10 * MS + late, 20 * MS + late);
+            assert_eq!(given, none);
+        }
+    }
+
+    #[test]
+    fn one_that_is_open_over_two_segments_was_meant_to_have_both() {
+        let mut lateness = Lateness::default();
+        lateness.meant(10 * MS, 20 * MS);
+        lateness.opened(10 * MS);
+        lateness.meant(110 * MS, 120 * MS);
+        assert_eq!(lateness.closed(120 * MS), 89_800_000);
+        // Another layout in between: the rest of its segment is what counts.
+        lateness.meant(210 * MS, 220 * MS);
+        lateness.opened(210 * MS);
+        lateness.cut(215 * MS);
+        lateness.meant(205 * MS, 225 * MS);
+        assert_eq!(lateness.closed(235 * MS), 9_850_000);
+    }
+
+    #[test]
+    fn what_it_did_not_have_is_not_saved_up() {
+        let mut lateness = Lateness::default();
+        for _ in 0..100 {
+            assert_eq!(window(&mut lateness, 15 * MS, 20 * MS), 0);
+        }
+        let given = window(&mut lateness, 10 * MS, 30 * MS);
+        assert!((7_900_000..8_000_000).contains(&given), "{given}");
+    }
+}

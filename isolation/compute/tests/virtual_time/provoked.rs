@@ -1,0 +1,304 @@
+//! What a container can do to its own gate: none of it makes its share larger, or a neighbour's smaller.
+
+use compute::{Event, Lever};
+use plan::{Policy, Priority, Tier};
+
+use crate::stage::{MS, OwnGroup, S, Stage, fixed, name, terms};
+
+const SETTLED_MS: u64 = 2_000;
+/// Over which a share may be off by two percent.
+const LONG_MS: u64 = 10_000;
+/// NV_ERR_INVALID_STATE: of many statuses, one that says nothing of the object's end.
+const ODD: u32 = 0x40;
+
+/// A container of 20 % that attacks, and a neighbour of 60 %, on a card of its own.
+struct Attack {
+    stage: Stage,
+    attacker: usize,
+    neighbour: usize,
+}
+
+impl Attack {
+    fn new(seed: u64) -> Self {
+        let mut stage = Stage::new(seed, 1);
+        let attacker = stage.join("attacker", fixed(20), 4);
+        let neighbour = stage.join("neighbour", fixed(60), 1);
+        for at in [attacker, neighbour] {
+            stage.tenants[at].tricks.own_group = OwnGroup::Asked;
+        }
+        stage.run_ms(SETTLED_MS);
+        Self {
+            stage,
+            attacker,
+            neighbour,
+        }
+    }
+
+    /// Both have what they were promised, over 10 s, and in each second.
+    fn holds(&mut self, mut every_100_ms: impl FnMut(&mut Stage, usize)) {
+        let from_ns = self.stage.now_ns;
+        while self.stage.now_ns < from_ns + LONG_MS * MS {
+            every_100_ms(&mut self.stage, self.attacker);
+            self.stage.run_ms(100);
+        }
+        let stage = &self.stage;
+        let part = |at, from_ns, length_ns| {
+            let got = stage.got_ns(at, 0, from_ns, from_ns + length_ns);
+            got * 100_000 / length_ns
+        };
+        let (all, of) = (LONG_MS * MS, [(self.attacker, 20), (self.neighbour, 60)]);
+        for (at, percent) in of {
+            let (exact, long) = (percent * 1_000, part(at, from_ns, all));
+            let (most, least) = (exact * 102 / 100, exact * 98 / 100);
+            assert!(long <= most, "{at}: {long} of {exact} in 100 000");
+            if at == self.neighbour {
+                assert!(long >= least, "{at}: {long} of {exact} in 100 000");
+            }
+        }
+        for second in 0..LONG_MS / 1_000 {
+            let start_ns = from_ns + second * S;
+            let (own, others) = (
+                part(self.attacker, start_ns, S),
+                part(self.neighbour, start_ns, S),
+            );
+            assert!(own <= 21_000, "second {second}: the attacker has {own}");
+            assert!(
+                others >= 57_000,
+                "second {second}: the neighbour has {others}"
+            );
+        }
+        for (at, _) in of {
+            let status = stage.status(at, 0);
+            assert_eq!((status.tier, status.holds), (Some(Tier::Gate), true));
+            assert_eq!(status.counts.alarms, 0);
+        }
+    }
+}
+
+#[test]
+fn waiting_for_a_tenants_own_calls_is_no_slow_driver() {
+    let mut attack = Attack::new(1);
+    let attacker = attack.attacker;
+    // Longer than any lever may wait, so that nothing but the breaker's judgement is what this shows.
+    attack.stage.tenants[attacker].tricks.waits_ns = 60 * MS;
+    attack.stage.run_ms(2 * LONG_MS);
+    let status = attack.stage.status(attacker, 0);
+    assert_eq!((status.tier, status.holds), (Some(Tier::Gate), true));
+    assert_eq!((status.counts.slow, status.counts.alarms), (0, 0));
+}
+
+#[test]
+fn calls_that_wait_as_long_as_levers_let_them_move_no_share() {
+    let mut attack = Attack::new(2);
+    attack.holds(|stage, attacker| {
+        // In bursts: an average must not forget.
+        let waits_ns = &mut stage.tenants[attacker].tricks.waits_ns;
+        *waits_ns = if *waits_ns == 0 { MS } else { 0 };
+    });
+}
+
+#[test]
+fn channels_that_come_and_go_under_the_lever_move_no_share() {
+    let mut attack = Attack::new(3);
+    attack.holds(|stage, attacker| {
+        let listed: Vec<_> = stage.tenants[attacker].objects[0]
+            .groups
+            .iter()
+            .flat_map(|group| group.channels.clone())
+            .collect();
+        // The broker lists for a while what the driver has no more.
+        for channel in listed.iter().skip(4) {
+            stage.end(attacker, 0, *channel);
+        }
+        if listed.len() > 8 {
+            let kept = stage.tenants[attacker].objects[0].groups.split_off(4);
+            stage.tenants[attacker].objects[0].generation += 1;
+            drop(kept);
+            stage.tell(attacker, Event::ObjectsChanged);
+        }
+        stage.add_group(attacker, 0, 1);
+    });
+}
+
+#[test]
+fn what_a_tenants_own_channels_refuse_weakens_no_gate() {
+    for own_group in [OwnGroup::Asked, OwnGroup::UsedUp] {
+        for refused in ["close", "open", "schedule", "set", "get"] {
+            for in_later_life in [false, true] {
+                let mut stage = Stage::new(4, 1);
+                let attacker = stage.join("attacker", fixed(20), 1);
+                let neighbour = stage.join("neighbour", fixed(60), 1);
+                stage.tenants[attacker].tricks.own_group = own_group;
+                if in_later_life {
+                    stage.run_ms(SETTLED_MS);
+                }
+                let tricks = &mut stage.tenants[attacker].tricks;
+                tricks.refused.insert(refused, ODD);
+                stage.run_ms(6_000);
+                let status = stage.status(attacker, 0);
+                let tier = status.tier.unwrap_or(Tier::Gate);
+                assert_eq!(tier, Tier::Gate, "{own_group:?} {refused} {in_later_life}");
+                assert_eq!(status.counts.alarms, 0);
+                // It asks with growing pauses, and not at every refusal.
+                assert!(stage.questions <= 8, "{refused}: {}", stage.questions);
+                // And when it stops it is held again at once; the neighbour was all the time.
+                stage.tenants[attacker].tricks.refused.clear();
+                stage.run_ms(SETTLED_MS);
+                let from_ns = stage.now_ns;
+                stage.run_ms(4_000);
+                let permille = stage.permille(attacker, 0, from_ns, stage.now_ns);
+                if own_group == OwnGroup::Asked {
+                    assert!(permille.abs_diff(200) <= 6, "{refused}: {permille}");
+                }
+                let permille = stage.permille(neighbour, 0, from_ns, stage.now_ns);
+                assert!(permille.abs_diff(600) <= 6, "{refused}: {permille}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_channel_that_refuses_keeps_no_other_from_being_closed() {
+    let mut attack = Attack::new(5);
+    let attacker = attack.attacker;
+    let groups = &attack.stage.tenants[attacker].objects[0].groups;
+    let odd = groups[0].channels[0].handle;
+    let others: Vec<_> = groups[1..]
+        .iter()
+        .flat_map(|group| group.channels.clone())
+        .collect();
+    let tricks = &mut attack.stage.tenants[attacker].tricks;
+    tricks.refused.insert("close", ODD);
+    tricks.odd.insert(odd);
+    attack.stage.run_ms(SETTLED_MS);
+    let from_ns = attack.stage.now_ns;
+    attack.stage.run_ms(4_000);
+    let length_ns = attack.stage.now_ns - from_ns;
+    let key = attack.stage.tenants[attacker].key.clone();
+    for channel in others {
+        let line = &attack.stage.lines[&(key.clone(), 0, channel)];
+        let open_ns: u64 = line
+            .spans(attack.stage.now_ns)
+            .iter()
+            .map(|(from, to)| to.saturating_sub((*from).max(from_ns)))
+            .sum();
+        let permille = open_ns * 1_000 / length_ns;
+        assert!(permille <= 240, "{permille}");
+    }
+}
+
+#[test]
+fn a_driver_that_means_it_is_met_with_a_weaker_lever() {
+    let mut stage = Stage::new(6, 1);
+    let one = stage.join("one", fixed(20), 1);
+    stage.tenants[one].tricks.own_group = OwnGroup::Asked;
+    stage.run_ms(SETTLED_MS);
+    stage.faults.refused.insert("close", ODD);
+    stage.run_ms(3_000);
+    let from_ns = stage.now_ns;
+    stage.run_ms(4_000);
+    let status = stage.status(one, 0);
+    assert_eq!(
+        (status.tier, status.counts.alarms),
+        (Some(Tier::Schedule), 1)
+    );
+    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    assert!(permille.abs_diff(200) <= 6, "{permille}");
+}
+
+#[test]
+fn a_group_that_refuses_its_slice_ends_slices_for_no_other() {
+    let weighted = |weight| terms(Policy::Weighted, None, weight, Priority::Normal);
+    for own_group in [OwnGroup::Asked, OwnGroup::UsedUp] {
+        let mut stage = Stage::new(7, 1);
+        let attacker = stage.join("attacker", weighted(1), 2);
+        let neighbour = stage.join("neighbour", weighted(1), 1);
+        for at in [attacker, neighbour] {
+            stage.tenants[at].tricks.own_group = own_group;
+        }
+        stage.run_ms(SETTLED_MS);
+        let slices = |stage: &Stage, at: usize| stage.tenants[at].slices.clone();
+        let before = slices(&stage, neighbour);
+        let odd = stage.add_group(attacker, 0, 1);
+        let tricks = &mut stage.tenants[attacker].tricks;
+        tricks.refused.insert("set", ODD);
+        tricks.odd.insert(odd);
+        stage.run_ms(SETTLED_MS);
+        // The layout has three groups now: the other two have their new slices, and so has the next one.
+        let next = stage.add_group(attacker, 0, 1);
+        stage.run_ms(SETTLED_MS);
+        let now = slices(&stage, attacker);
+        let of = |group: u32| now.get(&(0, group)).copied();
+        let all: Vec<u64> = now.values().copied().collect();
+        assert!(of(next).is_some() && of(odd).is_none(), "{now:?}");
+        assert!(all.iter().all(|slice| *slice == all[0]), "{now:?}");
+        assert_eq!(slices(&stage, neighbour), before);
+        assert!(stage.status(attacker, 0).holds && stage.status(neighbour, 0).holds);
+        // The odd one is tried again, now and then, and has its slice when it takes it.
+        let tries = |stage: &Stage| {
+            let sets = stage.tenants[attacker].calls.iter();
+            sets.filter(
+                |(_, lever)| matches!(lever, Lever::SetTimeslice { group, .. } if *group == odd),
+            )
+            .count()
+        };
+        let (count, from_ns) = (tries(&stage), stage.now_ns);
+        stage.run_ms(30_000);
+        let again = tries(&stage) - count;
+        assert!((2..=20).contains(&again), "{again} since {from_ns}");
+        stage.tenants[attacker].tricks.refused.clear();
+        stage.run_ms(11_000);
+        assert_eq!(slices(&stage, attacker).get(&(0, odd)), of(next).as_ref());
+    }
+}
+
+#[test]
+fn what_a_call_has_set_running_past_the_gate_is_stopped_again() {
+    let mut attack = Attack::new(8);
+    let channels: Vec<_> = attack.stage.tenants[attack.attacker].objects[0]
+        .groups
+        .iter()
+        .flat_map(|group| group.channels.clone())
+        .collect();
+    attack.holds(|stage, attacker| {
+        let closes = matches!(stage.gate(attacker, 0), compute::Gate::Closed { .. });
+        if closes {
+            // A call that had passed before the gate closed comes back after it.
+            stage.enable(attacker, 0, &channels);
+            stage.tenants[attacker].tricks.disturbed = true;
+            stage.tell(attacker, Event::ObjectsChanged);
+        }
+    });
+    let closes = attack.stage.tenants[attack.attacker].calls.iter();
+    assert!(closes.filter(|(_, lever)| name(lever) == "close").count() > 100);
+}
+
+#[test]
+fn locks_that_are_held_for_long_are_made_even_within_ten_seconds() {
+    for seed in 0..6 {
+        let mut stage = Stage::new(seed, 1);
+        let attacker = stage.join("attacker", fixed(20), 1);
+        let neighbour = stage.join("neighbour", fixed(60), 1);
+        stage.run_ms(SETTLED_MS);
+        // As often as a broker lets its container's calls hold the driver's locks for 150 ms.
+        for _ in 0..3 {
+            let from_ns = stage.now_ns;
+            let pause_ms = stage.random.below(500);
+            stage.run_ms(pause_ms);
+            stage.locked_until_ns = stage.now_ns + 150 * MS;
+            stage.run_until(from_ns + LONG_MS * MS);
+            for (at, percent) in [(attacker, 20), (neighbour, 60)] {
+                let got = stage.open_ns(at, 0, from_ns, stage.now_ns) * 1_000 / (LONG_MS * MS);
+                assert!(
+                    got <= percent * 10 + percent / 5 + 1,
+                    "{seed}: {at} has {got}"
+                );
+                assert!(
+                    got >= percent * 10 - percent / 5 - 2,
+                    "{seed}: {at} has {got}"
+                );
+            }
+            assert_eq!(stage.status(attacker, 0).counts.alarms, 0);
+        }
+    }
+}
