@@ -431,7 +431,8 @@ impl Card {
             return;
         }
         let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
-        let ahead_ns = self.lateness.closed(now_ns.saturating_sub(save_ns));
+        let closed_ns = now_ns.saturating_sub(save_ns);
+        let ahead_ns = self.lateness.closed(closed_ns, self.metered);
         if ahead_ns > 0 && self.view.is_trimmed() {
             let ppm = self
                 .view
@@ -442,6 +443,9 @@ impl Card {
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let carried = self.trim.carried_ns().saturating_add(ahead_ns).min(most);
             self.trim.carry(carried, self.view.room_ns());
+            // The meter would take it off a second time.
+            let window_ns = self.view.layout.window_ns;
+            self.meter.restart(now_ns.saturating_add(2 * window_ns));
         }
     }
 

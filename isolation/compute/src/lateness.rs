@@ -7,6 +7,9 @@
 /// Timers and calls vary by this: what they add at one edge they take at another.
 const TOLERATED_NS: i64 = 2_000_000;
 
+/// And by this, where the card counts what a container used.
+const METERED_NS: i64 = 5_000_000;
+
 /// By this, and by this part of its length, a segment may be longer than meant: calls for several cards are made one after the other.
 const SLACK_NS: i64 = 100_000;
 const SLACK_PART: i64 = 200;
@@ -44,7 +47,9 @@ impl Lateness {
     }
 
     /// It has closed: what there is to be taken off, and is taken in by that.
-    pub(crate) fn closed(&mut self, now_ns: u64) -> i64 {
+    ///
+    /// `is_metered`: the container's use is measured as well, and what is small is made even by that.
+    pub(crate) fn closed(&mut self, now_ns: u64, is_metered: bool) -> i64 {
         let meant_ns = std::mem::take(&mut self.meant_ns);
         let Some(opened_ns) = self.opened_ns.take() else {
             return 0;
@@ -58,7 +63,11 @@ impl Lateness {
         // What varies by chance is forgotten before it adds up.
         let before = self.ahead_ns - self.ahead_ns / FORGOTTEN;
         self.ahead_ns = before.saturating_add(ahead).max(-TOLERATED_NS);
-        match self.ahead_ns > TOLERATED_NS {
+        let tolerated = match is_metered {
+            true => METERED_NS,
+            false => TOLERATED_NS,
+        };
+        match self.ahead_ns > tolerated {
             true => std::mem::take(&mut self.ahead_ns),
             false => 0,
         }
@@ -82,7 +91,7 @@ mod tests {
         lateness.meant(10 * MS, 20 * MS);
         lateness.meant(10 * MS, 20 * MS);
         lateness.opened(opened_ns);
-        lateness.closed(closed_ns)
+        lateness.closed(closed_ns, false)
     }
 
     #[test]
@@ -113,13 +122,13 @@ mod tests {
         lateness.meant(10 * MS, 20 * MS);
         lateness.opened(10 * MS);
         lateness.meant(110 * MS, 120 * MS);
-        assert_eq!(lateness.closed(120 * MS), 89_800_000);
+        assert_eq!(lateness.closed(120 * MS, true), 89_800_000);
         // Another layout in between: the rest of its segment is what counts.
         lateness.meant(210 * MS, 220 * MS);
         lateness.opened(210 * MS);
         lateness.cut(215 * MS);
         lateness.meant(205 * MS, 225 * MS);
-        assert_eq!(lateness.closed(235 * MS), 9_850_000);
+        assert_eq!(lateness.closed(235 * MS, true), 9_850_000);
     }
 
     #[test]

@@ -275,18 +275,20 @@ impl<'t> Plan<'t> {
             .sum()
     }
 
+    /// Segments are counted of all who are listed, and not of those alone that have channels now: else a container that makes and frees
+    /// them over and over would change the windows of all. Only where the budget of calls is short does it matter who calls.
     pub(super) fn window_ns(&self, costs: &Costs) -> u64 {
-        let gated = self.gated().count();
+        let gated = u32::try_from(self.gated().count()).unwrap_or(u32::MAX);
         let each_ns = if self.online { 20_000_000 } else { 10_000_000 };
         let own = self
             .members
             .iter()
             .filter(|member| member.part == Part::Own)
             .map(|member| member.segment_ppm);
-        let pool = self.pool_ppm();
+        let pool = self.pool_room_ppm();
         window::choose(
             &window::Need {
-                gated: u32::try_from(gated).unwrap_or(u32::MAX),
+                gated,
                 calling: self.calling(),
                 least_ppm: own.chain([pool]).filter(|ppm| *ppm > 0).min().unwrap_or(0),
                 each_ns,
@@ -294,6 +296,19 @@ impl<'t> Plan<'t> {
             },
             costs,
         )
+    }
+
+    /// What those who own no segment have together as soon as one of them has channels.
+    fn pool_room_ppm(&self) -> u32 {
+        let pool = self.members.iter().any(|member| member.part == Part::Pool);
+        let own = self.members.iter().filter(|it| it.part == Part::Own);
+        let owned = own
+            .map(|member| member.segment_ppm)
+            .fold(0, u32::saturating_add);
+        match pool {
+            true => WHOLE_PPM.saturating_sub(owned),
+            false => 0,
+        }
     }
 
     /// Those whose gate will not always be open.

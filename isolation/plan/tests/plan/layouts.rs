@@ -548,3 +548,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_that_makes_and_frees_its_channels_changes_nobodys_window() {
+    for percent in [60, 90, 95, 98] {
+        for shared in [weighted(1), weighted(7), soft(None, 2)] {
+            let window_ns = |groups| {
+                let sharer = Tenant {
+                    groups,
+                    ..tenant("b", shared)
+                };
+                plain(&[tenant("a", fixed(percent)), sharer]).window_ns
+            };
+            assert_eq!(window_ns(0), window_ns(1), "{percent}");
+            assert_eq!(window_ns(1), window_ns(64), "{percent}");
+        }
+    }
+}
