@@ -204,6 +204,116 @@ struct Answer {
     stderr: String,
 }
 
+/// Bundles that show cgpu one thing and runc another one, or take of the host what decides over it.
+#[test]
+fn a_hostile_bundle_is_refused_before_anything_is_granted() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("h", json!({"cgpu.io/memory": "4Gi"}), "true");
+    let file = bundle.join("config.json");
+    let plain = fs::read_to_string(&file).unwrap();
+    let spec: Value = serde_json::from_str(&plain).unwrap();
+    std::os::unix::fs::symlink("/etc", host.dir.path().join("link")).unwrap();
+    let link = host.dir.path().join("link/cron.d");
+    let member = |member: &str| plain.replacen('{', &format!("{{{member},"), 1);
+    let mounted = |mount: Value| {
+        let mut spec = spec.clone();
+        spec["mounts"].as_array_mut().unwrap().push(mount);
+        spec.to_string()
+    };
+    let bound = |source: &Path, options: &[&str]| {
+        mounted(json!({"destination": "/x", "type": "bind", "source": source, "options": options}))
+    };
+    let annotated = |annotations: Value| {
+        let mut spec = spec.clone();
+        spec["annotations"] = annotations;
+        spec.to_string()
+    };
+    let hidden = plain.replacen("annotations", "annotation\u{17f}", 1);
+    let own = Path::new(env!("CARGO_BIN_EXE_cgpu-runtime"));
+    for (text, said) in [
+        (
+            member(
+                r#""mount\u017f":[{"destination":"/x","type":"bind","source":"/etc","options":["rbind"]}]"#,
+            ),
+            "mounts",
+        ),
+        (
+            member(r#""Hooks":{"createRuntime":[{"path":"/bin/false","args":["false"]}]}"#),
+            "hooks",
+        ),
+        (
+            member(r#""process":{"args":["/bin/busybox"],"cwd":"/"}"#),
+            "twice",
+        ),
+        (format!("{plain}{{}}"), "trailing"),
+        (hidden, "annotations"),
+        (bound(&link, &["rbind"]), "host-root"),
+        (bound(own.parent().unwrap(), &["rbind"]), "host-root"),
+        (bound(Path::new("/usr/sbin"), &["bind", "rw"]), "host-root"),
+        (
+            bound(Path::new("/proc/self/root"), &["rbind", "ro"]),
+            "host-",
+        ),
+        (
+            bound(Path::new("/run/containerd/s"), &["rbind", "ro"]),
+            "engine-socket",
+        ),
+        (
+            mounted(
+                json!({"destination": "/x", "type": "overlay", "source": "overlay", "options": ["lowerdir=/"]}),
+            ),
+            "host-root",
+        ),
+        (
+            annotated(
+                json!({"cgpu.io/memory": "4Gi", "io.kubernetes.cri.container-type": "sandbox"}),
+            ),
+            "asks for a vGPU",
+        ),
+        (
+            annotated(
+                json!({"cgpu.io/memory": "4Gi", "io.kubernetes.cri.sandbox-id": "h", "io.kubernetes.cri-o.ContainerType": "container"}),
+            ),
+            "two engines",
+        ),
+    ] {
+        fs::write(&file, &text).unwrap();
+        let refused = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "h"]);
+        assert_eq!(refused.code, Some(1), "{text}");
+        assert!(refused.stderr.contains(said), "{said}: {}", refused.stderr);
+        assert_eq!(fs::read_to_string(&file).unwrap(), text, "untouched");
+        host.assert_clean();
+    }
+    // The same files under another name: a bind mount of the host's, in a namespace of this test's.
+    let volume = host.dir.path().join("volumes/v/_data");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(&file, bound(&volume, &["rbind"])).unwrap();
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .arg(r#"mount --bind /etc "$1" && shift && exec "$@""#)
+        .arg("sh")
+        .arg(&volume)
+        .arg(own)
+        .arg("--root")
+        .arg(host.dir.path().join("runtime-runc/moby"))
+        .args(["create", "--bundle", bundle.to_str().unwrap(), "h"])
+        .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&status.stderr);
+    assert!(
+        !status.status.success() && said.contains("host-root"),
+        "{said}"
+    );
+    host.assert_clean();
+    // And what was there before the attacker came is started.
+    fs::write(&file, &plain).unwrap();
+    let created = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "h"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.runtime(&["delete", "--force", "h"]).code, Some(0));
+    host.assert_clean();
+}
+
 #[test]
 fn a_container_lives_and_dies_through_the_wrapper() {
     let Some(host) = Host::find() else { return };

@@ -4,7 +4,7 @@ mod compute;
 mod driver;
 mod isolation;
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use cards::placement::Policy;
 use serde::Deserialize;
@@ -273,6 +273,19 @@ impl Config {
                 return Err(wrong(path, key, &value.display(), "an absolute path"));
             }
         }
+        let mut data = config.isolation.data_folders.iter();
+        if let Some(folder) = data.find(|folder| {
+            let is_plain = folder.components().all(|part| part != Component::ParentDir);
+            !folder.is_absolute() || !is_plain || *folder == Path::new("/")
+        }) {
+            let allowed = "absolute paths without `..`, and not /";
+            return Err(wrong(
+                path,
+                "isolation.data_folders",
+                &folder.display(),
+                allowed,
+            ));
+        }
         if (config.driver.libraries, &config.driver.cdi) == (LibrarySource::Cdi, &CdiFolders::Off) {
             let allowed = "auto, discover or none, since driver.cdi = off";
             return Err(wrong(path, "driver.libraries", &"cdi", allowed));
@@ -494,6 +507,15 @@ mod tests {
             ),
             ("[compute]\nmax = 3", &["max", "max_tenants", "prio_ratio"]),
             ("[isolation]\nallow = \"dri\"", &["allow", "dri"]),
+            (
+                "[isolation]\ndata_folders = [\"/data\", \"data\"]",
+                &["isolation.data_folders", "data", "absolute"],
+            ),
+            (
+                "[isolation]\ndata_folders = [\"/opt/..\"]",
+                &["isolation.data_folders", "/opt/..", "without"],
+            ),
+            ("[isolation]\ndata_folders = [\"/\"]", &["not /"]),
             ("[isolation]\nalow = []", &["alow", "allow", "on_violation"]),
         ] {
             let error = parse(text).unwrap_err();

@@ -1,6 +1,7 @@
 //! Table `[isolation]`: how containers are held, and what they may have beside a quota.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use cards::{IoUring, Isolation, ManagedMemory, Mode, OnViolation, Watch, Weakness};
 use serde::{Deserialize, Deserializer, de};
@@ -21,6 +22,8 @@ pub struct IsolationConfig {
     pub io_uring: IoUring,
     /// What a container with a quota may be given although it leads out of the slice.
     pub allow: Allow,
+    /// Folders that may be bound into a container with a quota, writable, although they are where systems keep their own.
+    pub data_folders: Vec<PathBuf>,
 }
 
 impl Default for IsolationConfig {
@@ -32,6 +35,7 @@ impl Default for IsolationConfig {
             reconcile_ms: Watch::default().reconcile_ms,
             io_uring: IoUring::default(),
             allow: Allow::default(),
+            data_folders: Vec::new(),
         }
     }
 }

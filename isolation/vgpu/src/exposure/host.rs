@@ -3,6 +3,9 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
+use crate::Error;
+use crate::walk::{Walked, walk};
+
 /// The kind of a device node, and its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Node {
@@ -20,8 +23,15 @@ pub(crate) enum NodeKind {
 
 /// The seam of the tests.
 pub(crate) trait HostFiles {
-    /// The file that a path leads to; the cleaned path where there is none.
-    fn resolve(&self, path: &Path) -> PathBuf;
+    /// Where an absolute path leads.
+    fn lead(&self, path: &Path) -> Walked;
+    /// Its end alone.
+    fn resolve(&self, path: &Path) -> PathBuf {
+        self.lead(path).end
+    }
+    /// This process's mounts (`/proc/self/mountinfo`).
+    fn mount_table(&self) -> Result<String, Error>;
+    fn is_plain_file(&self, path: &Path) -> bool;
     fn exists(&self, path: &Path) -> bool;
     fn node(&self, path: &Path) -> Option<Node>;
     /// Whether the file is a namespace of this kind that is certainly not the host's.
@@ -34,8 +44,19 @@ pub(crate) trait HostFiles {
 pub(crate) struct ThisHost;
 
 impl HostFiles for ThisHost {
-    fn resolve(&self, path: &Path) -> PathBuf {
-        path.canonicalize().unwrap_or_else(|_absent| cleaned(path))
+    fn lead(&self, path: &Path) -> Walked {
+        walk(path)
+    }
+
+    fn mount_table(&self) -> Result<String, Error> {
+        let path = Path::new("/proc/self/mountinfo");
+        std::fs::read(path)
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .map_err(Error::io("read", path))
+    }
+
+    fn is_plain_file(&self, path: &Path) -> bool {
+        path.is_file()
     }
 
     fn exists(&self, path: &Path) -> bool {

@@ -14,8 +14,11 @@ mod capabilities;
 mod devices;
 mod exec;
 mod host;
+mod mount_table;
 mod mounts;
 mod namespaces;
+mod own;
+mod places;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,6 +30,7 @@ pub(crate) use self::devices::{MODESET_MINOR, has_a_card, is_card_s};
 pub(crate) use self::exec::admit_exec;
 pub(crate) use self::host::{HostFiles, ThisHost, cleaned};
 use self::namespaces::Namespaces;
+pub(crate) use self::own::OwnPlaces;
 use crate::config::Allow;
 use crate::{Error, spec};
 
@@ -53,7 +57,7 @@ impl Finding {
 /// Looks through a container's spec, before it is edited.
 pub(crate) fn of_container(
     spec: &Value,
-    state_dir: &Path,
+    own: &OwnPlaces,
     host: &dyn HostFiles,
 ) -> Result<Vec<Finding>, Error> {
     let root = spec::object(spec, "")?;
@@ -66,7 +70,7 @@ pub(crate) fn of_container(
         )?);
     }
     findings.extend(devices::findings(root, host)?);
-    findings.extend(mounts::findings(root, &namespaces, state_dir, host)?);
+    findings.extend(mounts::findings(root, &namespaces, own, host)?);
     Ok(findings)
 }
 
@@ -74,14 +78,14 @@ pub(crate) fn of_container(
 pub(crate) fn of_file(
     spec: &Value,
     (source, target): (&Path, &Path),
-    state_dir: &Path,
+    own: &OwnPlaces,
     host: &dyn HostFiles,
 ) -> Result<Option<Weakness>, Error> {
     let mut root = spec::object(spec, "")?.clone();
     let mount = serde_json::json!({"type": "bind", "source": source, "destination": target, "options": ["bind", "ro"]});
     root.insert("mounts".to_owned(), Value::Array(vec![mount]));
     let namespaces = Namespaces::read(&root, host)?;
-    let findings = mounts::findings(&root, &namespaces, state_dir, host)?;
+    let findings = mounts::findings(&root, &namespaces, own, host)?;
     // What its root is was judged with the spec.
     let found = findings.into_iter().find(|finding| finding.key == "mounts");
     Ok(found.map(|finding| finding.weakness))

@@ -1,4 +1,9 @@
 //! `mounts` and `root`: files of the host that lead out of the container.
+//!
+//! Judged is every file and folder that a mount takes from the host, whatever its type: the source of a bind mount, the layers of an
+//! overlay, the source of every other filesystem that names a file, and the container's own root. Each by all the paths that
+//! the same files have ([`super::mount_table`]), with what is mounted below it, and in both directions: what it is in, and what is
+//! in it ([`super::places`]).
 
 use std::path::{Path, PathBuf};
 
@@ -6,19 +11,11 @@ use cards::Weakness;
 use serde_json::{Map, Value};
 
 use super::host::cleaned;
+use super::mount_table::MountTable;
 use super::namespaces::Namespaces;
-use super::{Finding, HostFiles, devices};
+use super::places::Listens;
+use super::{Finding, HostFiles, OwnPlaces, devices, places};
 use crate::{Error, spec};
-
-/// Where engines listen.
-const ENGINE_SOCKETS: [&str; 6] = [
-    "/run/docker.sock",
-    "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-    "/run/podman/podman.sock",
-    "/run/k3s/containerd/containerd.sock",
-    "/run/cri-dockerd.sock",
-];
 
 /// Where MPS has its pipes unless `CUDA_MPS_PIPE_DIRECTORY` says otherwise.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";
@@ -28,27 +25,30 @@ const MPS_FILE: &str = "nvidia-cuda-mps-control.pid";
 
 const X11_SOCKETS: &str = "/tmp/.X11-unix";
 
-/// Folders from which the host takes what it runs as root; bound whole and writable they are as good as `/`.
-const SYSTEM_FOLDERS: [&str; 18] = [
-    "/boot",
-    "/etc",
-    "/etc/cgpu",
-    "/etc/cron.d",
-    "/etc/systemd",
-    "/root",
-    "/usr",
-    "/usr/bin",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/local",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/var",
-    "/var/lib",
-    "/var/lib/containerd",
-    "/var/lib/docker",
-    "/var/lib/kubelet",
+/// Filesystems that are the kernel's own words, wherever they are mounted.
+const OF_CONTROL_GROUPS: [&str; 2] = ["cgroup", "cgroup2"];
+const OF_SYSFS: [&str; 8] = [
+    "sysfs",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "efivarfs",
+    "bpf",
+    "pstore",
 ];
+
+/// Filesystems whose source is a word, not a place.
+const SOURCELESS: [&str; 8] = [
+    "tmpfs", "ramfs", "mqueue", "devpts", "proc", "sysfs", "cgroup", "cgroup2",
+];
+
+/// Options of overlay filesystems that name folders.
+const LOWER: [&str; 4] = ["lowerdir", "lowerdir+", "datadir", "datadir+"];
+const UPPER: [&str; 2] = ["upperdir", "workdir"];
+
+/// How mounts of the container are to be seen by the host.
+const SHARED: [&str; 2] = ["shared", "rshared"];
 
 /// Files of procfs through which root without any capability changes the host.
 const PROC_GUARDED: [&str; 3] = ["sys", "sysrq-trigger", "bus"];
@@ -56,49 +56,58 @@ const PROC_GUARDED: [&str; 3] = ["sys", "sysrq-trigger", "bus"];
 pub(super) fn findings(
     root: &Map<String, Value>,
     namespaces: &Namespaces,
-    state_dir: &Path,
+    own: &OwnPlaces,
     host: &dyn HostFiles,
 ) -> Result<Vec<Finding>, Error> {
-    let mut findings = Vec::new();
-    if let Some(path) = root
-        .get("root")
-        .and_then(|root| root.get("path"))
-        .and_then(Value::as_str)
-        && Path::new(path).is_absolute()
-        && host.resolve(Path::new(path)) == Path::new("/")
-    {
-        findings.push(Finding::new(Weakness::HostRoot, "root.path", path));
-    }
     let scene = Scene {
         guarded: guarded(root)?,
         mps_folder: mps_folder(root)?,
-        state_dir: host.resolve(state_dir),
+        own,
         namespaces,
         host,
+        table: MountTable::read(&host.mount_table()?),
     };
+    let mut findings = Vec::new();
+    findings.extend(scene.of_root(root));
+    if let Some(how) = root
+        .get("linux")
+        .and_then(|linux| linux.get("rootfsPropagation"))
+        .and_then(Value::as_str)
+        .filter(|how| SHARED.contains(how))
+    {
+        findings.push(Finding::new(
+            Weakness::HostRoot,
+            "linux.rootfsPropagation",
+            how,
+        ));
+    }
     for entry in spec::list(root, "", "mounts")? {
         let Some(mount) = Mount::read(entry) else {
             continue;
         };
-        let found = if mount.is_bind() {
-            scene.of_bind(&mount)
-        } else {
-            scene.of_filesystem(&mount)
-        };
-        findings.extend(found.into_iter().map(|weakness| {
-            let from = if mount.source.is_empty() {
-                mount.kind
-            } else {
-                mount.source
-            };
-            Finding::new(
-                weakness,
-                "mounts",
-                format!("{from} at {}", mount.destination),
-            )
-        }));
+        for (source, weakness) in scene.of_mount(&mount) {
+            let value = format!("{source} at {}", mount.destination);
+            findings.push(Finding::new(weakness, "mounts", value));
+        }
     }
     Ok(findings)
+}
+
+/// Where a mount takes files from.
+#[derive(Debug, Clone, Copy)]
+struct Source<'a> {
+    path: &'a Path,
+    access: Access,
+    /// With what is mounted below.
+    is_recursive: bool,
+    /// The kind of filesystem that it is on, where that is to be judged.
+    kind: &'a str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Write,
+    Read,
 }
 
 struct Mount<'a> {
@@ -134,19 +143,63 @@ impl<'a> Mount<'a> {
         self.kind == "bind" || self.has("bind") || self.has("rbind")
     }
 
-    /// The last of `ro` and `rw` counts; a recursive bind leaves what is mounted below it writable.
-    fn is_read_only(&self) -> bool {
-        let last = self
-            .options
-            .iter()
-            .rev()
-            .find(|option| matches!(**option, "ro" | "rw" | "rro"));
-        match last {
-            Some(&"rro") => true,
-            Some(&"ro") => !self.has("rbind"),
-            _ => false,
+    /// The last of `ro` and `rw` counts. Of a recursive mount it is the top alone, unless `rro` says more.
+    fn access(&self) -> Access {
+        let mut words = self.options.iter().rev();
+        match words.find(|option| matches!(**option, "ro" | "rw" | "rro" | "rrw")) {
+            Some(&("ro" | "rro")) => Access::Read,
+            _ => Access::Write,
         }
     }
+
+    fn is_read_only(&self) -> bool {
+        self.access() == Access::Read && (!self.is_recursive() || self.has("rro"))
+    }
+
+    /// Only an explicit `bind` leaves out what is mounted below.
+    fn is_recursive(&self) -> bool {
+        self.is_bind() && (self.has("rbind") || !self.has("bind"))
+    }
+
+    /// The folders that an overlay filesystem is laid over. A colon and a comma may be escaped.
+    fn layers(&self) -> Vec<(String, Access)> {
+        let mut found = Vec::new();
+        for option in self.options.iter().flat_map(|option| split(option, ',')) {
+            let Some((name, value)) = option.split_once('=') else {
+                continue;
+            };
+            if LOWER.contains(&name) {
+                let lower = split(value, ':').into_iter();
+                found.extend(lower.map(|layer| (layer, Access::Read)));
+            } else if UPPER.contains(&name) {
+                found.push((value.to_owned(), Access::Write));
+            }
+        }
+        found.retain(|(layer, _)| !layer.is_empty());
+        // Both readings of what is escaped.
+        let plain: Vec<_> = found
+            .iter()
+            .filter(|(layer, _)| layer.contains('\\'))
+            .map(|(layer, access)| (layer.replace('\\', ""), *access))
+            .collect();
+        found.extend(plain);
+        found
+    }
+}
+
+/// Parts between a separator that no backslash stands before.
+fn split(text: &str, separator: char) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut is_escaped = false;
+    for letter in text.chars() {
+        if letter == separator && !is_escaped {
+            parts.push(String::new());
+        } else if let Some(last) = parts.last_mut() {
+            last.push(letter);
+        }
+        is_escaped = letter == '\\' && !is_escaped;
+    }
+    parts
 }
 
 struct Scene<'a> {
@@ -154,61 +207,222 @@ struct Scene<'a> {
     guarded: Vec<PathBuf>,
     /// Where the container's programs look for an MPS server.
     mps_folder: Option<PathBuf>,
-    state_dir: PathBuf,
+    own: &'a OwnPlaces,
     namespaces: &'a Namespaces,
     host: &'a dyn HostFiles,
+    table: MountTable,
 }
 
 impl Scene<'_> {
-    fn of_bind(&self, mount: &Mount<'_>) -> Vec<Weakness> {
-        let source = Path::new(mount.source);
-        if !source.is_absolute() {
-            // Below the bundle, which is root's; out of it nobody knows where.
-            let leaves = source
-                .components()
-                .any(|part| part == std::path::Component::ParentDir);
-            return leaves.then_some(Weakness::HostRoot).into_iter().collect();
+    fn of_root(&self, root: &Map<String, Value>) -> Vec<Finding> {
+        let Some(folder) = root.get("root").filter(|folder| !folder.is_null()) else {
+            return Vec::new();
+        };
+        let Some(path) = folder.get("path").and_then(Value::as_str) else {
+            return Vec::new();
+        };
+        let access = match folder.get("readonly").and_then(Value::as_bool) {
+            Some(true) => Access::Read,
+            Some(false) | None => Access::Write,
+        };
+        let source = Source {
+            path: Path::new(path),
+            access,
+            is_recursive: true,
+            kind: "",
+        };
+        let finding = |weakness| Finding::new(weakness, "root.path", path);
+        self.of_source(source, &|real| places::is_stored_root(real), None)
+            .into_iter()
+            .map(finding)
+            .collect()
+    }
+
+    /// What a mount leads to, each with the source that does.
+    fn of_mount(&self, mount: &Mount<'_>) -> Vec<(String, Weakness)> {
+        let mut found = Vec::new();
+        let mut judge = |path: &str, access, is_recursive| {
+            let source = Source {
+                path: Path::new(path),
+                access,
+                is_recursive,
+                kind: "",
+            };
+            let weaknesses = self.of_source(source, &places::is_engine_s, Some(mount));
+            found.extend(weaknesses.into_iter().map(|one| (path.to_owned(), one)));
+        };
+        if mount.is_bind() {
+            judge(mount.source, mount.access(), mount.is_recursive());
+            return found;
         }
-        let real = self.host.resolve(source);
+        for (layer, access) in mount.layers() {
+            judge(&layer, access, false);
+        }
+        // Whatever else is mounted from a file of the host: a disk's node, an image.
+        if mount.source.starts_with('/') && !SOURCELESS.contains(&mount.kind) {
+            judge(mount.source, mount.access(), false);
+        }
+        found.extend(self.of_filesystem(mount).into_iter().map(|weakness| {
+            let from = if mount.source.is_empty() {
+                mount.kind
+            } else {
+                mount.source
+            };
+            (from.to_owned(), weakness)
+        }));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// What a file or folder of the host leads to: by every path that it has, and with what is mounted below. `is_made`: whether
+    /// an engine made it for containers.
+    fn of_source(
+        &self,
+        source: Source<'_>,
+        is_made: &dyn Fn(&Path) -> bool,
+        mount: Option<&Mount<'_>>,
+    ) -> Vec<Weakness> {
+        let mut found = Vec::new();
+        // Runtimes clean a path before they follow it, or do not.
+        for path in [source.path.to_owned(), cleaned(source.path)] {
+            let Some(path) = self.absolute(source.path, &path) else {
+                // Below a bundle that is not known, which is root's; out of it nobody knows where.
+                let mut parts = source.path.components();
+                if parts.any(|part| part == std::path::Component::ParentDir) {
+                    found.push(Weakness::HostRoot);
+                }
+                continue;
+            };
+            let lead = self.host.lead(&path);
+            if lead.is_magic {
+                found.push(Weakness::HostProc);
+            }
+            if lead.is_endless {
+                found.push(Weakness::HostRoot);
+            }
+            if self.is_the_bundle_s(source.path, &lead.end) {
+                continue;
+            }
+            let mut judge = |path: &Path, access| {
+                let place = |path: &Path, kind: &str| {
+                    let source = Source {
+                        path,
+                        access,
+                        is_recursive: source.is_recursive,
+                        kind,
+                    };
+                    self.of_place(source, is_made, mount)
+                };
+                found.extend(place(path, self.table.kind(path).unwrap_or_default()));
+                for alias in self.table.aliases(path) {
+                    found.extend(place(&alias, ""));
+                }
+            };
+            judge(&lead.end, source.access);
+            if source.is_recursive {
+                let access = match mount {
+                    Some(mount) if !mount.is_read_only() => Access::Write,
+                    Some(_) => Access::Read,
+                    None => source.access,
+                };
+                for below in self.table.below(&lead.end) {
+                    judge(&below, access);
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// A relative path is below the bundle.
+    fn absolute(&self, written: &Path, path: &Path) -> Option<PathBuf> {
+        if written.is_absolute() {
+            return Some(path.to_owned());
+        }
+        self.own.bundle.as_ref().map(|bundle| bundle.join(written))
+    }
+
+    /// What a relative path leads to in its bundle is the container's own.
+    fn is_the_bundle_s(&self, written: &Path, real: &Path) -> bool {
+        !written.is_absolute()
+            && self.own.bundle.as_ref().is_some_and(|bundle| {
+                let bundle = self.host.resolve(bundle);
+                real != bundle && real.starts_with(bundle)
+            })
+    }
+
+    /// One path without links.
+    fn of_place(
+        &self,
+        source: Source<'_>,
+        is_made: &dyn Fn(&Path) -> bool,
+        mount: Option<&Mount<'_>>,
+    ) -> Vec<Weakness> {
+        let real = source.path;
         if real == Path::new("/") {
             return vec![Weakness::HostRoot];
         }
-        let holds = |path: &str| self.host.resolve(Path::new(path)).starts_with(&real);
+        let resolve = |path: &Path| self.host.resolve(path);
         let is_below = |path: &str| real.starts_with(path);
+        let is_written = source.access == Access::Write;
+        let kind = source.kind;
         let mut found = Vec::new();
         if real == Path::new("/dev") {
             found.push(Weakness::HostDev);
         }
-        found.extend(devices::of_file(&real, self.host));
-        if is_below("/proc") && !is_below("/proc/driver") {
+        found.extend(devices::of_file(real, self.host));
+        if (is_below("/proc") || kind == "proc") && !is_below("/proc/driver") {
             found.push(Weakness::HostProc);
         }
-        if is_below("/sys") && !mount.is_read_only() {
-            found.push(if is_below("/sys/fs/cgroup") {
-                Weakness::HostCgroup
-            } else {
-                Weakness::HostSys
-            });
+        // What is mounted below `/sys` is as much the kernel's.
+        if !mount.map_or(!is_written, Mount::is_read_only) {
+            if is_below("/sys/fs/cgroup") || OF_CONTROL_GROUPS.contains(&kind) {
+                found.push(Weakness::HostCgroup);
+            } else if is_below("/sys") || OF_SYSFS.contains(&kind) {
+                found.push(Weakness::HostSys);
+            }
         }
-        if SYSTEM_FOLDERS
-            .iter()
-            .any(|folder| real == Path::new(folder))
-            && !mount.is_read_only()
+        let mut is_in_state = false;
+        for own in self.own.state_dirs(self.host) {
+            is_in_state |= real.starts_with(&own);
+            if places::overlap(real, &own) {
+                found.push(Weakness::CgpuState);
+            }
+        }
+        if is_written
+            && self
+                .own
+                .programs
+                .iter()
+                .any(|own| places::overlap(real, own))
         {
             found.push(Weakness::HostRoot);
         }
-        if real.starts_with(&self.state_dir) || self.state_dir.starts_with(&real) {
-            found.push(Weakness::CgpuState);
+        if !is_made(real) {
+            // Text is no socket: `/run/systemd/resolve/resolv.conf`, read-only.
+            let is_text = !is_written && self.host.is_plain_file(real);
+            let listens = places::listens(real, &resolve).filter(|_| !is_text);
+            if listens.is_some() {
+                found.push(Weakness::EngineSocket);
+            }
+            let is_named = listens == Some(Listens::Here) || is_in_state;
+            let is_data = self
+                .own
+                .data_folders
+                .iter()
+                .any(|data| real.starts_with(data));
+            if is_written && !is_data && !is_named && places::is_system(real, &resolve) {
+                found.push(Weakness::HostRoot);
+            }
         }
-        // A folder in which a socket may come to stand counts whether or not the engine runs now.
-        if ENGINE_SOCKETS.iter().any(|socket| holds(socket)) {
-            found.push(Weakness::EngineSocket);
-        }
-        if self.is_mps(&real, mount.destination) {
+        if mount.is_some_and(|mount| self.is_mps(real, mount.destination)) {
             found.push(Weakness::Mps);
         }
-        if is_below(X11_SOCKETS) || (holds(X11_SOCKETS) && self.host.exists(Path::new(X11_SOCKETS)))
-        {
+        let x11 = Path::new(X11_SOCKETS);
+        let holds_x11 = resolve(x11).starts_with(real) && self.host.exists(x11);
+        if mount.is_some() && (is_below(X11_SOCKETS) || holds_x11) {
             found.push(Weakness::X11);
         }
         found
@@ -245,7 +459,9 @@ impl Scene<'_> {
                 Weakness::ProcSys
             }
             // A filesystem from a disk of the host.
-            _ if mount.source.starts_with("/dev/") => Weakness::HostDevices,
+            _ if mount.source.starts_with("/dev/") && !SOURCELESS.contains(&mount.kind) => {
+                Weakness::HostDevices
+            }
             _ => return Vec::new(),
         };
         vec![weakness]

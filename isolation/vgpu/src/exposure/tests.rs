@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::host::{Node, NodeKind};
 use super::*;
+use crate::walk::Walked;
 
 /// A host of files that are there, links, nodes and namespaces.
 #[derive(Default)]
@@ -15,15 +16,31 @@ struct Played {
     nodes: Vec<(&'static str, Node)>,
     foreign_namespaces: Vec<&'static str>,
     devices: &'static str,
+    mounts: &'static str,
 }
 
 impl HostFiles for Played {
-    fn resolve(&self, path: &Path) -> PathBuf {
+    fn lead(&self, path: &Path) -> Walked {
         let path = cleaned(path);
-        self.links
+        let end = self
+            .links
             .iter()
             .find_map(|(link, target)| Some(Path::new(target).join(path.strip_prefix(link).ok()?)))
-            .map_or(path, |path| cleaned(&path))
+            .map_or(path, |path| cleaned(&path));
+        Walked {
+            end,
+            through: Vec::new(),
+            is_magic: false,
+            is_endless: false,
+        }
+    }
+
+    fn mount_table(&self) -> Result<String, Error> {
+        Ok(self.mounts.to_owned())
+    }
+
+    fn is_plain_file(&self, path: &Path) -> bool {
+        self.exists(path)
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -84,7 +101,7 @@ fn ordinary() -> Value {
             {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro", "nosuid"]},
             {"destination": "/dev/shm", "type": "bind", "source": "/run/containerd/io.containerd.grpc.v1.cri/sandboxes/x/shm", "options": ["rbind"]},
             {"destination": "/dev/mqueue", "type": "bind", "source": "/dev/mqueue", "options": ["rbind"]},
-            {"destination": "/etc/hosts", "type": "bind", "source": "/var/lib/docker/containers/x/hosts", "options": ["rbind", "rprivate"]},
+            {"destination": "/etc/hosts", "type": "bind", "source": "/var/lib/docker/containers/781876246d8d3b2e0a43e2a1dba38ebc16fdf26a1e71d143b6979aeb427cc21c/hosts", "options": ["rbind", "rprivate"]},
             {"destination": "/etc/localtime", "type": "bind", "source": "/etc/localtime", "options": ["rbind"]},
             {"destination": "/data", "type": "bind", "source": "/mnt/data", "options": ["rbind", "rw"]},
             {"destination": "/run/nvidia-persistenced/socket", "type": "bind", "source": "/run/nvidia-persistenced/socket", "options": ["bind"]},
@@ -145,7 +162,7 @@ fn played() -> Played {
 }
 
 fn weaknesses_on(host: &Played, spec: &Value) -> Vec<Weakness> {
-    let findings = of_container(spec, Path::new("/run/cgpu"), host).unwrap();
+    let findings = of_container(spec, &OwnPlaces::at("/run/cgpu"), host).unwrap();
     admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
 }
 
@@ -373,8 +390,10 @@ fn folders_of_the_host_are_followed_to_where_they_lead() {
         ("/sys", &["bind", "ro"], &[]),
         ("/sys/bus/pci", &["bind", "ro", "rw"], &[HostSys]),
         ("/sys/fs/cgroup", &["bind"], &[HostCgroup]),
-        ("/run", &["bind"], &[CgpuState, EngineSocket]),
+        ("/run", &["bind"], &[HostRoot, CgpuState, EngineSocket]),
+        ("/run", &["bind", "ro"], &[CgpuState, EngineSocket]),
         ("/run/cgpu", &["bind", "ro"], &[CgpuState]),
+        ("/run/cgpu", &["bind"], &[CgpuState]),
         (
             "/var/run/cgpu/vgpus/default/c2/control.sock",
             &["bind"],
@@ -412,6 +431,371 @@ fn folders_of_the_host_are_followed_to_where_they_lead() {
     let mut root = ordinary();
     root["root"]["path"] = json!("/mnt/..");
     assert_eq!(weaknesses(&root), [HostRoot]);
+}
+
+#[test]
+fn writable_folders_of_the_system_are_refused_above_and_below() {
+    let host = played();
+    for source in [
+        "/bin",
+        "/boot/grub",
+        "/etc/systemd/system",
+        "/etc/ld.so.conf.d/x.conf",
+        "/etc/not-there-yet",
+        "/home",
+        "/home/mallory",
+        "/home/mallory/.ssh",
+        "/home/mallory/.config/systemd/user",
+        "/home/mallory/bin/x",
+        "/lib/systemd",
+        "/opt/cni/bin",
+        "/root",
+        "/root/.bashrc",
+        "/run/netns",
+        "/snap",
+        "/usr/lib/systemd",
+        "/usr/local/sbin",
+        "/usr/sbin",
+        "/usr/share/../sbin",
+        "/var",
+        "/var/lib",
+        "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs",
+        "/var/lib/docker/overlay2/x",
+        "/var/lib/docker/volumes",
+        "/var/lib/docker/volumes/v",
+        "/var/lib/kubelet/pods",
+        "/var/lib/kubelet/pods/u/plugins",
+        "/var/lib/systemd",
+        "/var/log",
+        "/var/spool/cron",
+    ] {
+        for options in [&["bind"][..], &["rbind", "rw"], &["ro", "rbind", "rw"], &[]] {
+            let mut found = weaknesses_on(&host, &bound(source, options));
+            if ["/var", "/var/lib"].contains(&source) {
+                assert_eq!(found.pop(), Some(Weakness::EngineSocket), "the kubelet's");
+            }
+            assert_eq!(found, [Weakness::HostRoot], "{source} {options:?}");
+        }
+        let read = weaknesses_on(&host, &bound(source, &["bind", "ro"]));
+        assert!(!read.contains(&Weakness::HostRoot), "{source}: {read:?}");
+        let mut root = ordinary();
+        root["root"]["path"] = json!(source);
+        let found = weaknesses_on(&host, &root);
+        let is_a_root_s = [
+            "/var/lib/containerd/",
+            "/var/lib/docker/overlay2/",
+            "/var/lib/docker/volumes/v",
+        ]
+        .iter()
+        .any(|store| source.starts_with(store));
+        let is_deep = Path::new(source).components().count() > 5;
+        assert_eq!(
+            found.is_empty(),
+            is_a_root_s && is_deep,
+            "root {source}: {found:?}"
+        );
+    }
+    for listener in [
+        "/run/containerd",
+        "/run/containerd/s",
+        "/run/containerd/s/0123",
+        "/run/dbus/system_bus_socket",
+        "/run/systemd/private",
+        "/run/user/1000/podman/podman.sock",
+        "/var/lib/kubelet/device-plugins",
+    ] {
+        for options in [&["bind"][..], &["bind", "ro"], &["rbind", "rro"]] {
+            let found = weaknesses_on(&host, &bound(listener, options));
+            assert_eq!(found, [Weakness::EngineSocket], "{listener} {options:?}");
+        }
+    }
+}
+
+#[test]
+fn what_engines_and_people_bind_every_day_passes() {
+    const ID: &str = "781876246d8d3b2e0a43e2a1dba38ebc16fdf26a1e71d143b6979aeb427cc21c";
+    for source in [
+        "/data",
+        "/data/sets/imagenet",
+        "/dev/shm",
+        "/home/mallory/project",
+        "/home/mallory/.cache/huggingface",
+        "/root/work",
+        "/media/disk",
+        "/mnt",
+        "/opt/local-path-provisioner/pvc-1_ns_claim",
+        "/scratch/job",
+        "/srv/models",
+        "/tmp",
+        "/var/lib/ollama",
+        "/var/lib/mysql",
+        "/var/log/app",
+        "/var/tmp/x",
+        "/etc/localtime",
+        &format!("/var/lib/docker/containers/{ID}/resolv.conf"),
+        &format!("/var/lib/docker/containers/{ID}/mounts/shm"),
+        "/var/lib/docker/volumes/models/_data",
+        "/var/lib/docker/100000.100000/volumes/models/_data/sub",
+        "/var/lib/containers/storage/volumes/v/_data",
+        &format!("/run/containers/storage/overlay-containers/{ID}/userdata/shm"),
+        &format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/secrets"),
+        "/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/c6ff/hostname",
+        "/run/containerd/io.containerd.grpc.v1.cri/sandboxes/c6ff/shm",
+        "/var/lib/containerd/io.containerd.grpc.v1.cri/containers/c6ff/volumes/1",
+        "/run/k3s/containerd/io.containerd.grpc.v1.cri/sandboxes/c6ff/shm",
+        "/var/lib/rancher/k3s/storage/pvc-1_ns_claim",
+        "/var/lib/nerdctl/1935db59/volumes/default/v/_data",
+        "/var/lib/nerdctl/1935db59/etchosts/default/c1/hosts",
+        "/var/lib/nerdctl/1935db59/containers/default/c1/resolv.conf",
+        "/var/lib/kubelet/pods/0a-1b/etc-hosts",
+        "/var/lib/kubelet/pods/0a-1b/containers/app/5f3c",
+        "/var/lib/kubelet/pods/0a-1b/volumes/kubernetes.io~projected/kube-api-access-x",
+        "/var/lib/kubelet/pods/0a-1b/volume-subpaths/pv/app/0",
+    ] {
+        assert_eq!(weaknesses(&bound(source, &["rbind", "rw"])), [], "{source}");
+        assert_eq!(weaknesses(&bound(source, &["rbind", "ro"])), [], "{source}");
+    }
+    let mut read = played();
+    read.files = vec!["/run/systemd/resolve/resolv.conf"];
+    for (source, options) in [
+        ("/etc/localtime", &["rbind", "ro"][..]),
+        ("/etc/ssl/certs", &["rbind", "ro"]),
+        ("/opt/models", &["bind", "ro"]),
+        ("/usr/share/fonts", &["bind", "ro"]),
+        ("/run/systemd/resolve/resolv.conf", &["bind", "ro"]),
+    ] {
+        assert_eq!(
+            weaknesses_on(&read, &bound(source, options)),
+            [],
+            "{source}"
+        );
+    }
+    for root in [
+        format!("/var/lib/docker/overlay2/{ID}/merged"),
+        format!("/var/lib/docker/rootfs/overlayfs/{ID}"),
+        format!("/var/lib/docker/vfs/dir/{ID}"),
+        format!("/var/lib/containers/storage/overlay/{ID}/merged"),
+        format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/rootfs"),
+        "/home/mallory/bundle/rootfs".to_owned(),
+        "/tmp/rootfs".to_owned(),
+    ] {
+        let mut spec = ordinary();
+        spec["root"]["path"] = json!(root);
+        assert_eq!(weaknesses(&spec), [], "{root}");
+    }
+}
+
+#[test]
+fn what_the_administrator_calls_data_is_data_and_no_more_than_that() {
+    let own = OwnPlaces {
+        data_folders: ["/opt/models", "/home", "/run", "/dev", "/proc"]
+            .map(PathBuf::from)
+            .to_vec(),
+        programs: vec!["/opt/models/cgpu/bin".into(), "/srv/cgpu.toml".into()],
+        ..OwnPlaces::at("/run/cgpu")
+    };
+    let judged = |source: &str| {
+        let spec = bound(source, &["rbind", "rw"]);
+        let findings = of_container(&spec, &own, &played()).unwrap();
+        admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
+    };
+    use Weakness::*;
+    for (source, expected) in [
+        ("/opt/models/llama", &[][..]),
+        ("/home/mallory/.ssh", &[]),
+        ("/opt/other", &[HostRoot]),
+        ("/opt", &[HostRoot]),
+        ("/opt/models", &[HostRoot]),
+        ("/opt/models/cgpu/bin/cgpu-broker", &[HostRoot]),
+        ("/srv", &[HostRoot]),
+        ("/srv/cgpu.toml", &[HostRoot]),
+        ("/srv/data", &[]),
+        ("/run", &[CgpuState, EngineSocket]),
+        ("/run/docker.sock", &[EngineSocket]),
+        ("/dev", &[HostDev]),
+        ("/proc/1", &[HostProc]),
+    ] {
+        assert_eq!(judged(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn every_type_of_mount_is_judged_by_what_it_takes_from_the_host() {
+    use Weakness::*;
+    let mounted = |kind: &str, source: &str, options: &[&str]| {
+        weaknesses(&with(
+            "/mounts",
+            json!({"destination": "/x", "type": kind, "source": source, "options": options}),
+        ))
+    };
+    for (options, expected) in [
+        (&["lowerdir=/"][..], &[HostRoot][..]),
+        (&["ro", "lowerdir=/data:/"], &[HostRoot]),
+        (&["lowerdir=/data/a\\:b:/run/docker.sock"], &[EngineSocket]),
+        (&["userxattr,lowerdir=/"], &[HostRoot]),
+        (&["lowerdir+=/", "upperdir=/data/u"], &[HostRoot]),
+        (&["datadir+=/dev"], &[HostDev]),
+        (
+            &["lowerdir=/data", "upperdir=/etc", "workdir=/data/w"],
+            &[HostRoot],
+        ),
+        (
+            &["lowerdir=/data", "upperdir=/data/u", "workdir=/usr"],
+            &[HostRoot],
+        ),
+        (
+            &["lowerdir=/data", "upperdir=/e\\tc", "workdir=/data/w"],
+            &[HostRoot],
+        ),
+        (&["lowerdir=/var/run/cgpu"], &[CgpuState]),
+        (&["lowerdir=../../.."], &[HostRoot]),
+        (
+            &["lowerdir=/usr:/data", "upperdir=/data/u", "workdir=/data/w"],
+            &[],
+        ),
+    ] {
+        assert_eq!(
+            mounted("overlay", "overlay", options),
+            expected,
+            "{options:?}"
+        );
+    }
+    assert_eq!(mounted("none", "/etc", &["rbind"]), [HostRoot]);
+    assert_eq!(mounted("", "/etc", &["bind"]), [HostRoot]);
+    assert_eq!(mounted("ext4", "/srv/disk", &[]), [HostDevices]);
+    assert_eq!(
+        mounted("erofs", "/run/docker.sock", &["ro"]),
+        [EngineSocket]
+    );
+    assert_eq!(mounted("tmpfs", "/etc", &[]), []);
+    for how in ["shared", "rshared"] {
+        let mut spec = ordinary();
+        spec["linux"]["rootfsPropagation"] = json!(how);
+        assert_eq!(weaknesses(&spec), [HostRoot], "{how}");
+    }
+    for how in ["private", "rslave", ""] {
+        let mut spec = ordinary();
+        spec["linux"]["rootfsPropagation"] = json!(how);
+        assert_eq!(weaknesses(&spec), [], "{how}");
+    }
+}
+
+#[test]
+fn the_same_files_are_judged_by_every_path_that_they_have() {
+    use Weakness::*;
+    let host = Played {
+        mounts: "\
+21 1 8:1 / / rw - ext4 /dev/sda1 rw
+22 21 0:5 / /proc rw - proc proc rw
+23 21 0:6 / /dev rw - devtmpfs dev rw
+24 21 0:7 / /run rw - tmpfs tmpfs rw
+25 21 8:1 /etc /srv/config rw - ext4 /dev/sda1 rw
+26 21 8:1 /usr/bin /var/lib/docker/volumes/v/_data rw - ext4 /dev/sda1 rw
+27 21 8:1 / /mnt/disk rw - ext4 /dev/sda1 rw
+28 21 0:6 / /srv/jail/dev rw - devtmpfs dev rw
+29 21 0:5 / /srv/jail/proc rw - proc proc rw
+30 21 0:9 / /srv/jail/sys rw - sysfs sysfs rw
+31 21 0:7 /cgpu /srv/state rw - tmpfs tmpfs rw
+32 21 8:2 / /data rw - ext4 /dev/sdb rw
+33 21 8:2 /docker /var/lib/docker rw - ext4 /dev/sdb rw
+34 21 8:3 / /var/lib/kubelet/plugins/kubernetes.io/csi/x/1/globalmount rw - ext4 /dev/sdc rw
+35 21 8:3 / /var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv/mount rw - ext4 /dev/sdc rw
+",
+        ..played()
+    };
+    for (source, options, expected) in [
+        ("/srv/config", &["bind"][..], &[HostRoot][..]),
+        ("/srv/config/cron.d", &["bind"], &[HostRoot]),
+        ("/srv", &["bind"], &[]),
+        ("/var/lib/docker/volumes/v/_data", &["rbind"], &[HostRoot]),
+        ("/mnt/disk", &["bind", "ro"], &[HostRoot]),
+        ("/mnt", &["rbind", "ro"], &[HostRoot]),
+        ("/mnt", &["bind", "ro"], &[]),
+        ("/srv/jail", &["rbind", "ro"], &[HostDev, HostProc, HostSys]),
+        ("/srv/jail/dev", &["bind", "ro"], &[HostDev]),
+        ("/srv/jail/proc/sys", &["bind", "ro"], &[HostProc]),
+        ("/srv/state", &["bind", "ro"], &[CgpuState]),
+        ("/data", &["rbind"], &[HostRoot]),
+        ("/data/docker/overlay2", &["rbind"], &[HostRoot]),
+        ("/data/docker/volumes/w/_data", &["rbind"], &[]),
+        ("/data/x", &["rbind"], &[]),
+        (
+            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv/mount",
+            &["rbind"],
+            &[],
+        ),
+    ] {
+        let found = weaknesses_on(&host, &bound(source, options));
+        assert_eq!(found, expected, "{source} {options:?}");
+    }
+}
+
+#[test]
+fn links_of_this_host_are_followed_to_their_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir_all(at("bundle/rootfs")).unwrap();
+    for (link, target) in [
+        ("etc", "/etc"),
+        ("chain", "etc"),
+        ("root", "/proc/self/root"),
+        ("bundle/out", "/etc"),
+        ("bundle/root", "/"),
+        ("loop", "loop"),
+    ] {
+        std::os::unix::fs::symlink(target, at(link)).unwrap();
+    }
+    let own = OwnPlaces {
+        bundle: Some(at("bundle")),
+        ..OwnPlaces::at("/run/cgpu-of-nobody")
+    };
+    let judged = |source: &str| {
+        let spec = json!({
+            "root": {"path": "rootfs"},
+            "mounts": [{"destination": "/x", "type": "bind", "source": source, "options": ["rbind"]}],
+            "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]},
+        });
+        let findings = of_container(&spec, &own, &ThisHost).unwrap();
+        admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
+    };
+    let pid = std::process::id();
+    let path = |name: &str| at(name).display().to_string();
+    for source in [
+        path("etc"),
+        path("chain/cron.d"),
+        path("chain/not-there-yet"),
+        path("chain/../usr"),
+        path("loop/x"),
+        "/proc/self/root/data".to_owned(),
+        format!("/proc/{pid}/root/home"),
+        format!("/proc/{pid}/cwd"),
+        "/proc/self/fd/0".to_owned(),
+        path("root/data"),
+        "out".to_owned(),
+        "out/ssl".to_owned(),
+        "root/data/../etc".to_owned(),
+        "../etc".to_owned(),
+    ] {
+        assert_ne!(judged(&source), [], "{source}");
+    }
+    for source in [path("data"), "rootfs".to_owned(), "files/x".to_owned()] {
+        assert_eq!(judged(&source), [], "{source}");
+    }
+    // This program's own folder, above and below.
+    let me = std::env::current_exe().unwrap();
+    let mine = OwnPlaces::of(&crate::Config::default(), None);
+    for source in [
+        me.as_path(),
+        me.parent().unwrap(),
+        me.ancestors().nth(2).unwrap(),
+    ] {
+        let spec = bound(source.to_str().unwrap(), &["bind"]);
+        let findings = of_container(&spec, &mine, &ThisHost).unwrap();
+        let refused = findings
+            .iter()
+            .any(|one| one.weakness == Weakness::HostRoot);
+        assert!(refused, "{}", source.display());
+    }
 }
 
 #[test]
@@ -468,7 +852,7 @@ fn filesystems_of_the_kernel_are_guarded() {
 fn a_refusal_names_the_place_the_value_the_reason_and_every_key() {
     let mut spec = bound("/dev/dri", &["bind"]);
     spec["process"]["capabilities"]["bounding"] = json!(["CAP_SYS_ADMIN"]);
-    let findings = of_container(&spec, Path::new("/run/cgpu"), &played()).unwrap();
+    let findings = of_container(&spec, &OwnPlaces::at("/run/cgpu"), &played()).unwrap();
     let refused = |allow: &Allow| admit(&findings, allow).unwrap_err().to_string();
     let error = refused(&Allow::default());
     for part in [
@@ -512,7 +896,7 @@ fn specs_of_another_shape_are_errors_that_name_the_field() {
     ] {
         let mut spec = ordinary();
         *spec.pointer_mut(pointer).unwrap() = json!("text");
-        let error = of_container(&spec, Path::new("/run/cgpu"), &played())
+        let error = of_container(&spec, &OwnPlaces::at("/run/cgpu"), &played())
             .unwrap_err()
             .to_string();
         assert!(error.starts_with(&format!("{field} of")), "{error}");

@@ -99,7 +99,11 @@ impl Request {
         };
         // What shares without a quota is not held to anything.
         if request.wish.amount != Amount::Unmeasured {
-            let findings = exposure::of_container(spec, &config.state_dir, &exposure::ThisHost)?;
+            let findings = exposure::of_container(
+                spec,
+                &exposure::OwnPlaces::of(config, whose.bundle),
+                &exposure::ThisHost,
+            )?;
             request.isolation.weakened = exposure::admit(&findings, &config.isolation.allow)?;
         }
         request.pod_namespace = engine::pod_namespace(&annotations)?;

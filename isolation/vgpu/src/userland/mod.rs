@@ -250,11 +250,12 @@ fn refuse_what_leads_out(scene: &Scene<'_>, found: &FoundFiles) -> Result<(), cr
         cards::Backend::Broker | cards::Backend::DriverLimit => true,
         cards::Backend::Share => false,
     };
+    let own = exposure::OwnPlaces::of(scene.config, Some(scene.bundle));
     for file in found.files.iter().filter(|_| is_held) {
         let weakness = exposure::of_file(
             scene.spec,
             (&file.source, &file.target),
-            &scene.config.state_dir,
+            &own,
             &exposure::ThisHost,
         )?;
         if let Some(weakness) = weakness {

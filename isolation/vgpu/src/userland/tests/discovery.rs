@@ -332,8 +332,12 @@ fn the_spec_has_the_granted_card_s_nodes_the_libraries_and_no_other_card_s_state
     assert_eq!(edited(&host, &[0, 1])["linux"].get("maskedPaths"), None);
 
     // What judges an engine's spec has nothing against these mounts.
-    let findings =
-        exposure::of_container(&value, &host.config.state_dir, &exposure::ThisHost).unwrap();
+    let findings = exposure::of_container(
+        &value,
+        &exposure::OwnPlaces::of(&host.config, None),
+        &exposure::ThisHost,
+    )
+    .unwrap();
     assert!(
         findings.iter().all(|finding| finding.key != "mounts"),
         "{findings:?}"
