@@ -404,6 +404,8 @@ attacks! {
     foreign_mapping => never_executed,
     foreign_channels => never_executed,
     foreign_handles => not_done,
+    foreign_names => never_executed,
+    missing_destinations => not_done,
     restarting_signals => interrupted,
     interrupting_signals => eintr_was_seen,
     profiling_signals => interrupted,

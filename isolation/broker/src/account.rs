@@ -9,13 +9,14 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::Kind;
 use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
-use verdict::{Effect, Memory, Op, Refusal, Schedule, page_size};
+use verdict::{EINVAL, Effect, Memory, Op, Refusal, Schedule, Switch, page_size};
 
 use crate::journal::Change;
 use crate::state::{self, Numbering, SetAside, State};
 
 mod answers;
 mod exports;
+mod names;
 mod translation;
 
 pub use exports::Carrier;
@@ -44,6 +45,10 @@ const LIMITS: [(Counted, u64); 6] = [
     (Counted::Objects, 1 << 20),
     (Counted::Mappings, 1 << 20),
 ];
+
+/// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
+/// numbers are looked up nowhere: nothing but this bounds them.
+const MOST_OS_EVENTS: usize = 4096;
 
 /// What the broker knows of the container's cards, besides the ledger and what it has learnt, which are [`State`].
 #[derive(Debug)]
@@ -238,6 +243,29 @@ impl Account {
                     true => Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
                 }
             }
+            Effect::OsEvent {
+                client,
+                number,
+                switch,
+            } => {
+                if is_foreign(change, *client) {
+                    return Err(refuse(status::NV_ERR_INVALID_CLIENT, Why::ForeignEvent));
+                }
+                let is_new = !change.has_os_event(*client, *number);
+                if *switch == Switch::On && is_new && change.os_event_count() >= MOST_OS_EVENTS {
+                    let status = status::NV_ERR_INSUFFICIENT_RESOURCES;
+                    return Err(refuse(status, Why::TooManyEvents));
+                }
+                Ok(SetAside::Nothing)
+            }
+            Effect::AttachGpus { ids } => {
+                let known = &change.numbering.slot_of_gpu_id;
+                match ids.iter().find(|id| !known.contains_key(id)) {
+                    None => Ok(SetAside::Nothing),
+                    // The struct has no status: this is the errno that the driver gives.
+                    Some(id) => Err((Refusal::Errno(EINVAL), Why::ForeignCard(*id))),
+                }
+            }
             Effect::Export(export) => self.pin_exports(change, export, carrier, op),
             Effect::Import(import) => self.pin_imports(change, import, carrier, op),
             // Not an ioctl's: see `managed`.
@@ -390,6 +418,20 @@ impl Account {
                     |state: &State, handle| place(state, import.client, import.parent, handle);
                 Self::book_imports(change, import, pins, params.unwrap_or_default(), place);
             }
+            (
+                Effect::OsEvent {
+                    client,
+                    number,
+                    switch,
+                },
+                _,
+            ) => {
+                let event = (*client, *number);
+                change.note(match switch {
+                    Switch::On => state::Op::OsEvent(origin.file, event),
+                    Switch::Off => state::Op::OsEventGone(event),
+                });
+            }
             (Effect::Free { client, object }, _) => {
                 change.record(Operation::Free {
                     client: ClientHandle(*client),
@@ -500,6 +542,11 @@ impl Account {
             Effect::Free { client, object } => !has(*client, Some(*object)),
             Effect::Range { base, .. } => ledger.has_range(ledger::FileId(file.0), *base),
             Effect::FreeRange { base } => !ledger.has_range(ledger::FileId(file.0), *base),
+            Effect::OsEvent {
+                client,
+                number,
+                switch,
+            } => state.has_os_event(*client, *number) == (*switch == Switch::On),
             // Mapping and unmapping again come to the same end, and so are not refused.
             Effect::None
             | Effect::View(_)
@@ -508,6 +555,7 @@ impl Account {
             | Effect::ExportInfo { .. }
             | Effect::Managed { .. }
             | Effect::Schedule(_)
+            | Effect::AttachGpus { .. }
             | Effect::ChannelClients { .. } => false,
             Effect::Export(_) | Effect::Import(_) => {
                 exports::stands(state, effect, origin.carrier, answer)
@@ -621,6 +669,25 @@ pub enum Why {
     /// Exports go into a control file.
     #[error("the file that is to hold the exports is no control file")]
     NoControlFile,
+    /// A handle that names nothing of the container's.
+    #[error("{field}: client {client:#x} has no {object:#x}")]
+    NotThere {
+        /// The field of the call.
+        field: &'static str,
+        /// The client.
+        client: u32,
+        /// The object; the client's own handle for the client itself.
+        object: u32,
+    },
+    /// An event of another tenant's client.
+    #[error("the event's client is not the container's")]
+    ForeignEvent,
+    /// See [`MOST_OS_EVENTS`].
+    #[error("more than {MOST_OS_EVENTS} events")]
+    TooManyEvents,
+    /// A card that is not part of the grant, by RM's id.
+    #[error("card {0:#x} is not granted")]
+    ForeignCard(u32),
     /// See [`verdict::schedule::MOST_GROUPS`].
     #[error(
         "more than {} channel groups of the compute engine",

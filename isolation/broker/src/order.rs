@@ -46,9 +46,11 @@ impl Orders {
             | Effect::View(_)
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)
+            | Effect::AttachGpus { .. }
             | Effect::ExportInfo { .. } => (None, None),
             Effect::Export(verdict::Export { client, .. })
             | Effect::Import(verdict::Import { client, .. }) => (None, Some(self.of(*client))),
+            Effect::OsEvent { client, .. } => (None, Some(self.of(*client))),
             Effect::Managed { .. } => (None, Some(&file.order)),
             Effect::Client => (Some(&self.clients), None),
             Effect::Free { client, object } if client == object => {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
+use nvabi::layout::nvos54;
 use nvabi::status::{NV_ERR_NO_MEMORY, NV_OK};
 use nvabi::{Release, escape, uvm};
 use sys::seccomp::{Listener, Notification};
@@ -552,6 +553,11 @@ fn begin<'a>(
     let in_order = container.orders.take(effect, file);
     let account = &container.account;
     let mut change = container.journal.change();
+    let binding = container.driver.binding();
+    if let Err((refusal, why)) = account.find_named(&change, binding, op, &before) {
+        drop(change);
+        return Err(refuse(note(container, op, refusal, &why)));
+    }
     if let Err((status, why)) = tenant::admit(container, &change, effect, &before) {
         drop(change);
         let refusal = op.refuse(status, container.release);
@@ -642,6 +648,8 @@ fn admit(
         | Effect::Managed { .. }
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)
+        | Effect::OsEvent { .. }
+        | Effect::AttachGpus { .. }
         | Effect::View(_) => return Ok(()),
     };
     if Account::has_exported(&container.journal.change(), effect, carrier) {
@@ -878,6 +886,7 @@ fn learn(
     after: &[Segment],
 ) {
     container.account.learn_instance(change, op, after);
+    see_client(container, change, file, op, after);
     if let (Op::Escape(row), Some(slot)) = (op, fds.first())
         && **row == escape::NV_ESC_REGISTER_FD
         && let Some((control, FileKind::Ctl)) = slot.file
@@ -898,6 +907,35 @@ fn learn(
             }
             _ => {}
         }
+    }
+}
+
+/// In compat mode the kernel makes root clients in the caller, and no answer comes by: that one is the container's is known by the
+/// success of a control on it, which the driver lets only the client's own file make.
+fn see_client(
+    container: &Container,
+    change: &mut Change<'_>,
+    file: &OpenFile,
+    op: &Op,
+    after: &[Segment],
+) {
+    let is_control = matches!(op, Op::Escape(row) if **row == escape::NV_ESC_RM_CONTROL);
+    if container.driver.binding() != Binding::Caller || !is_control {
+        return;
+    }
+    let client = after
+        .first()
+        .and_then(|arg| u32_at(&arg.bytes, nvos54::H_CLIENT));
+    if let Some(client) = client.map(ledger::ClientHandle)
+        && change.ledger.owner_file(client).is_none()
+    {
+        let of = change.files().find(|(id, _)| *id == file.id);
+        let of = of.and_then(|(_, entry)| entry.registered_with);
+        change.record(ledger::Operation::SeeClient {
+            file: ledger::FileId(of.unwrap_or(file.id).0),
+            client,
+            process: ledger::ProcessId(0),
+        });
     }
 }
 
@@ -940,6 +978,11 @@ fn descriptors(
     let Some(Descriptor { segment, at }) = blocks::descriptor(op, &views) else {
         return Ok(Vec::new());
     };
+    // A real driver keeps the number of an event as the caller's, and never looks it up: another would be another event.
+    let is_event = matches!(op, Op::Escape(row) if **row == escape::NV_ESC_ALLOC_OS_EVENT);
+    if is_event && container.driver.binding() != Binding::None {
+        return Ok(Vec::new());
+    }
     let number = views
         .get(usize::from(segment))
         .and_then(|block| u32_at(block, at))
@@ -999,10 +1042,7 @@ fn caller_only_in_mode_b(op: &Op, segments: &[Segment]) -> bool {
     match op {
         Op::Escape(row) => match **row {
             escape::NV_ESC_RM_ALLOC_MEMORY => class() == Some(NV01_MEMORY_SYSTEM_OS_DESCRIPTOR),
-            escape::NV_ESC_RM_UNMAP_MEMORY
-            | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
-            | escape::NV_ESC_ALLOC_OS_EVENT
-            | escape::NV_ESC_FREE_OS_EVENT => true,
+            escape::NV_ESC_RM_UNMAP_MEMORY | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => true,
             _ => false,
         },
         Op::Uvm(row) => matches!(**row, uvm::UVM_INITIALIZE | uvm::UVM_MM_INITIALIZE),
@@ -1020,8 +1060,6 @@ fn caller_only_in_mode_a(op: &Op, effect: &Effect) -> bool {
                         | escape::NV_ESC_RM_UNMAP_MEMORY
                         | escape::NV_ESC_RM_ALLOC_MEMORY
                         | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
-                        | escape::NV_ESC_ALLOC_OS_EVENT
-                        | escape::NV_ESC_FREE_OS_EVENT
                 )
         }
         Op::Uvm(row) => matches!(
@@ -1048,6 +1086,12 @@ fn hand_back(
 ) -> Outcome {
     let account = &container.account;
     let mut change = container.journal.change();
+    let binding = container.driver.binding();
+    if let Err((refusal, why)) = account.find_named(&change, binding, op, segments) {
+        drop(change);
+        let refusal = note(container, op, refusal, &why);
+        return refused(refusal, segments.first().cloned());
+    }
     match account.set_aside(&mut change, effect, op, None) {
         Ok(set_aside) => {
             let origin = Origin {

@@ -10,7 +10,7 @@
 //!                    have done it    answered
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,6 +41,8 @@ pub struct State {
     pools: BTreeMap<FileId, BTreeMap<u64, u64>>,
     /// Channel groups and channels, and the terms of the container's share.
     scheduling: Scheduling,
+    /// Events by the file that made them: client and number.
+    os_events: BTreeMap<FileId, BTreeSet<(u32, u32)>>,
 }
 
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
@@ -187,6 +189,10 @@ pub enum Op {
     Cgroup(PathBuf),
     /// What a share is about.
     Schedule(ScheduleChange),
+    /// A file has made an event: client and number.
+    OsEvent(FileId, (u32, u32)),
+    /// An event is freed, by whichever file.
+    OsEventGone((u32, u32)),
 }
 
 /// A result as the journal writes it: a [`Finished`] without what the call's beginning says already.
@@ -224,6 +230,7 @@ impl State {
             cgroup: None,
             pools: BTreeMap::new(),
             scheduling: Scheduling::default(),
+            os_events: BTreeMap::new(),
         }
     }
 
@@ -276,6 +283,19 @@ impl State {
     pub fn pools(&self, file: FileId) -> impl Iterator<Item = (u64, u64)> {
         let pools = self.pools.get(&file).into_iter().flatten();
         pools.map(|(base, bytes)| (*base, *bytes))
+    }
+
+    /// Whether a client has an event of a number.
+    #[must_use]
+    pub fn has_os_event(&self, client: u32, number: u32) -> bool {
+        let mut files = self.os_events.values();
+        files.any(|events| events.contains(&(client, number)))
+    }
+
+    /// How many events there are.
+    #[must_use]
+    pub fn os_event_count(&self) -> usize {
+        self.os_events.values().map(BTreeSet::len).sum()
     }
 
     /// Where the container's processes are.
@@ -357,6 +377,7 @@ impl State {
             Op::FileGone(id) => {
                 self.files.remove(&id);
                 self.pools.remove(&id);
+                self.os_events.remove(&id);
             }
             Op::Pool(file, base, bytes) => {
                 let pools = self.pools.entry(file).or_default();
@@ -367,6 +388,14 @@ impl State {
             Op::PoolGone(file, base) => {
                 if let Some(pools) = self.pools.get_mut(&file) {
                     pools.remove(&base);
+                }
+            }
+            Op::OsEvent(file, event) => {
+                self.os_events.entry(file).or_default().insert(event);
+            }
+            Op::OsEventGone(event) => {
+                for events in self.os_events.values_mut() {
+                    events.remove(&event);
                 }
             }
             Op::GpuId(id, slot) => {

@@ -508,6 +508,18 @@ pub mod card_info {
     pub const MINOR: usize = 56;
 }
 
+/// `nv_ioctl_alloc_os_event_t` and `nv_ioctl_free_os_event_t`
+pub mod os_event {
+    /// `hClient`: half of the event's name; the driver asks nobody whose it is
+    pub const H_CLIENT: usize = 0;
+    /// `hDevice`
+    pub const H_DEVICE: usize = 4;
+    /// `fd`: the other half, a number that is never looked up
+    pub const FD: usize = 8;
+    /// `Status`
+    pub const STATUS: usize = 12;
+}
+
 /// `nv_ioctl_rm_api_version_t`
 pub mod api_version {
     /// `cmd`: 0 strict, `'1'` relaxed, `'2'` query

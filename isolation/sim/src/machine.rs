@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use driver::wire::{CardAccount, Fault, Replaces, WireFd};
@@ -22,6 +22,7 @@ use crate::incident::Incidents;
 use crate::lanes::Lanes;
 use crate::locked;
 use crate::profile::Profile;
+use crate::session::event::OsEvents;
 use crate::session::{Refusal, Replacement, Session};
 
 /// What all sessions share.
@@ -33,6 +34,9 @@ pub(crate) struct Hardware {
     pub(crate) cards: Vec<Arc<SimCard>>,
     pub(crate) incidents: Arc<Incidents>,
     pub(crate) exports: Exports,
+    pub(crate) os_events: OsEvents,
+    /// The session whose call has left the driver unable to answer anybody, if one has.
+    wedged_by: OnceLock<Arc<str>>,
     clients_made: AtomicU32,
     slow: Mutex<Slow>,
 }
@@ -51,6 +55,22 @@ impl Hardware {
     /// A handle that no client of the machine has had.
     pub(crate) fn next_client(&self) -> u32 {
         CLIENT_HANDLE_BASE.wrapping_add(self.clients_made.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Nobody is answered any more, on the whole machine: what some drivers come to when a second handle is made below an object
+    /// that is not there. Whoever stands between a tenant and a driver must not let it come to that.
+    pub(crate) fn wedge(&self, session: &Arc<str>) {
+        if self.wedged_by.set(session.clone()).is_ok() {
+            tracing::error!(
+                session = &**session,
+                "the driver is wedged: no call is answered any more"
+            );
+        }
+    }
+
+    /// Whose call has wedged the driver.
+    pub(crate) fn wedged_by(&self) -> Option<&Arc<str>> {
+        self.wedged_by.get()
     }
 
     /// How long the next call is to take, by an injected fault.
@@ -120,6 +140,8 @@ impl Machine {
             cards,
             incidents: Arc::default(),
             exports: Exports::default(),
+            os_events: OsEvents::default(),
+            wedged_by: OnceLock::new(),
             clients_made: AtomicU32::new(1),
             slow: Mutex::default(),
         };

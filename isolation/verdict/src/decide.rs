@@ -8,7 +8,7 @@ use nvabi::bytes::u32_at;
 use nvabi::class::{self, Class, Kind};
 use nvabi::layout::{
     debugger_params, device_params, event_params, memory_params, nvos00, nvos02, nvos21, nvos32,
-    nvos55, nvos57,
+    nvos55, nvos57, os_event,
 };
 use nvabi::{Release, escape, status};
 
@@ -121,6 +121,21 @@ pub enum Effect {
     ChannelClients {
         /// The clients.
         clients: Vec<u32>,
+    },
+    /// A descriptor's number is made an event's, or is one no longer. The driver asks nobody whose the client is, so it must be the
+    /// container's own (osapi.c, `allocate_os_event` and `free_os_event`).
+    OsEvent {
+        /// Client.
+        client: u32,
+        /// The number, as the caller knows it.
+        number: u32,
+        /// Made one, or one no longer.
+        switch: Switch,
+    },
+    /// The file keeps cards initialised: each must be granted (nv.c opens whichever is named).
+    AttachGpus {
+        /// Their ids, without the empty ones.
+        ids: Vec<u32>,
     },
     /// Something about when the container's work runs.
     Schedule(Schedule),
@@ -257,7 +272,13 @@ fn try_decide(
     let params = segments.get(1).copied();
     match op {
         Op::CardInfo { .. } => Ok(Effect::View(View::Cards)),
-        Op::AttachGpus { .. } => Ok(Effect::None),
+        Op::AttachGpus { .. } => Ok(Effect::AttachGpus {
+            ids: arg
+                .chunks_exact(4)
+                .filter_map(|id| u32_at(id, 0))
+                .filter(|id| *id != 0)
+                .collect(),
+        }),
         Op::Uvm(row) => uvm::call(row, arg, release, policy.managed),
         Op::Escape(row) => match **row {
             escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG => {
@@ -286,11 +307,11 @@ fn try_decide(
             | escape::NV_ESC_RM_UNMAP_MEMORY_DMA
             | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
             | escape::NV_ESC_REGISTER_FD
-            | escape::NV_ESC_ALLOC_OS_EVENT
-            | escape::NV_ESC_FREE_OS_EVENT
             | escape::NV_ESC_CHECK_VERSION_STR
             | escape::NV_ESC_SYS_PARAMS
             | escape::NV_ESC_WAIT_OPEN_COMPLETE => Ok(Effect::None),
+            escape::NV_ESC_ALLOC_OS_EVENT => os_event(arg, Switch::On),
+            escape::NV_ESC_FREE_OS_EVENT => os_event(arg, Switch::Off),
             // Memory exported as a dma-buf leaves the account; channel lists hold pointers that are not carried.
             _ => Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release)),
         },
@@ -432,6 +453,14 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal
         client,
         parent,
         device_instance: None,
+    })
+}
+
+fn os_event(arg: &[u8], switch: Switch) -> Result<Effect, Refusal> {
+    Ok(Effect::OsEvent {
+        client: word(arg, os_event::H_CLIENT)?,
+        number: word(arg, os_event::FD)?,
+        switch,
     })
 }
 

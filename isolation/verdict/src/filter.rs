@@ -66,8 +66,11 @@ const ENOTTY: u16 = 25;
 /// `EBUSY`: what the kernel itself answers to a second listener.
 pub const EBUSY: u16 = 16;
 
+/// The number of an ioctl, without its size, direction and type.
+const NUMBER_MASK: u32 = 0xff;
+
 /// Escapes that a production filter brings to the broker.
-const PRODUCTION_ESCAPES: [escape::Escape; 12] = [
+const PRODUCTION_ESCAPES: [escape::Escape; 14] = [
     escape::NV_ESC_RM_ALLOC_MEMORY,
     escape::NV_ESC_RM_FREE,
     escape::NV_ESC_RM_CONTROL,
@@ -80,6 +83,9 @@ const PRODUCTION_ESCAPES: [escape::Escape; 12] = [
     escape::NV_ESC_REGISTER_FD,
     escape::NV_ESC_EXPORT_TO_DMABUF_FD,
     escape::NV_ESC_RM_IDLE_CHANNELS,
+    // Global names that the driver asks no owner of.
+    escape::NV_ESC_ALLOC_OS_EVENT,
+    escape::NV_ESC_FREE_OS_EVENT,
 ];
 
 /// UVM calls that a production filter brings to the broker.
@@ -125,23 +131,23 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
         }
     }
     // Any count of entries, so the size is not compared but the type byte is: it gives nothing away but card numbers.
-    let by_type = |nr: u8| MaskedEq {
-        mask: 0xffff,
-        value: (u32::from(escape::NV_IOCTL_MAGIC) << 8) | u32::from(nr),
-    };
     rules.push(IoctlRule {
         name: "NV_ESC_CARD_INFO",
-        when: by_type(escape::NV_ESC_CARD_INFO),
+        when: MaskedEq {
+            mask: 0xffff,
+            value: (u32::from(escape::NV_IOCTL_MAGIC) << 8) | u32::from(escape::NV_ESC_CARD_INFO),
+        },
         action: Action::Notify,
     });
-    if simulated {
-        let when = by_type(escape::NV_ESC_ATTACH_GPUS_TO_FD);
-        rules.push(IoctlRule {
-            name: "NV_ESC_ATTACH_GPUS_TO_FD",
-            when,
-            action: Action::Notify,
-        });
-    }
+    // The same, but its bits beside the number say nothing to the driver, and each spelling opens whatever card it names.
+    rules.push(IoctlRule {
+        name: "NV_ESC_ATTACH_GPUS_TO_FD",
+        when: MaskedEq {
+            mask: NUMBER_MASK,
+            value: u32::from(escape::NV_ESC_ATTACH_GPUS_TO_FD),
+        },
+        action: Action::Notify,
+    });
     for row in uvm::ALL.iter().filter(|row| row.size.of(spec.release) != 0) {
         if simulated || PRODUCTION_UVM.contains(row) {
             let when = MaskedEq {
@@ -276,7 +282,7 @@ pub fn program(spec: &FilterSpec) -> Vec<Insn> {
 
     // Each section begins with the system-call number loaded and is skipped as a whole by `section`.
     let mut ioctl = vec![load(arg_low(1))];
-    for mask in [KEY_MASK, 0xffff, u32::MAX] {
+    for mask in [KEY_MASK, 0xffff, NUMBER_MASK, u32::MAX] {
         let rules: Vec<IoctlRule> = ioctl_rules(spec)
             .into_iter()
             .filter(|rule| rule.when.mask == mask)

@@ -241,6 +241,8 @@ fn fate(verdict: &Verdict) -> Fate {
             | Effect::FreeRange { .. }
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)
+            | Effect::OsEvent { .. }
+            | Effect::AttachGpus { .. }
             | Effect::ExportInfo { .. }
             | Effect::View(_) => Fate::NoCardMemory,
         },

@@ -2,6 +2,7 @@
 
 mod confinement;
 mod descriptors;
+mod events;
 mod floods;
 mod foreign;
 mod memory;
@@ -38,6 +39,7 @@ attacks! {
         privileged_classes absurd_sizes;
     pages: huge_pages;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
+    events: foreign_names missing_destinations;
     signals: restarting_signals interrupting_signals profiling_signals;
     confinement: own_listener own_filter user_namespace nested_namespaces changed_root disguises userfault_pages setuid_exec;
     floods: blocked_calls thread_flood file_flood client_flood refused_flood;

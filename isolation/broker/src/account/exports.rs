@@ -49,6 +49,8 @@ impl Account {
             | Effect::Managed { .. }
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)
+            | Effect::OsEvent { .. }
+            | Effect::AttachGpus { .. }
             | Effect::View(_) => true,
         }
     }

@@ -18,8 +18,10 @@ pub fn books(effect: &Effect) -> Books {
         | Effect::View(_)
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)
+        | Effect::AttachGpus { .. }
         | Effect::ExportInfo { .. } => Books::No,
         Effect::Client
+        | Effect::OsEvent { .. }
         | Effect::Object { .. }
         | Effect::Memory(_)
         | Effect::Free { .. }

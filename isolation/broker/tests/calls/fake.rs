@@ -47,6 +47,8 @@ struct State {
     /// By client and channel group, microseconds.
     timeslices: HashMap<(u32, u32), u64>,
     seen: Vec<Seen>,
+    /// A handle was to be made below an object that is not there.
+    is_wedged: bool,
     /// The most that all objects ever held at once.
     peak_bytes: u64,
     next_handle: u32,
@@ -109,6 +111,11 @@ impl Fake {
     /// Bytes that its objects hold.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.lock().objects.values().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Whether a real driver might not answer any more.
+    pub(crate) fn is_wedged(&self) -> bool {
+        self.lock().is_wedged
     }
 
     /// The most that its objects ever held at once.
@@ -281,6 +288,12 @@ fn page_of(params: &[u8]) -> u64 {
 }
 
 impl State {
+    /// Below an object that is not there some drivers make no handle, and never answer again.
+    fn look_for_destination(&mut self, client: u32, parent: u32) {
+        let is_root = client == parent && self.clients.contains_key(&client);
+        self.is_wedged |= !is_root && !self.objects.contains_key(&(client, parent));
+    }
+
     fn drop_client(&mut self, client: u32) -> bool {
         self.objects.retain(|(of, _), _| *of != client);
         self.clients.remove(&client).is_some()
@@ -296,6 +309,7 @@ fn import(state: &mut State, call: &mut Call) -> u32 {
     if state.objects.contains_key(&(client, wanted)) {
         return status::NV_ERR_INSERT_DUPLICATE_NAME;
     }
+    state.look_for_destination(client, parent);
     state.objects.insert((client, wanted), (parent, 0));
     status::NV_OK
 }
@@ -389,6 +403,7 @@ fn dup(state: &mut State, arg: &mut [u8]) -> u32 {
     if !state.objects.contains_key(&source) {
         return status::NV_ERR_OBJECT_NOT_FOUND;
     }
+    state.look_for_destination(client, parent);
     // The memory is the source's: the bytes are not counted twice.
     state.objects.insert((client, handle), (parent, 0));
     status::NV_OK

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod agent;
+mod events;
 mod exits;
 mod exports;
 mod fake;
@@ -18,6 +19,7 @@ mod launch;
 mod loss;
 mod managed;
 mod memory;
+mod named;
 mod neighbours;
 mod pages;
 mod provoked;
@@ -46,11 +48,13 @@ fn main() -> ExitCode {
     let tests: Vec<Test> = [
         quota::TESTS,
         pages::TESTS,
+        named::TESTS,
         files::TESTS,
         memory::TESTS,
         loss::TESTS,
         managed::TESTS,
         exits::TESTS,
+        events::TESTS,
         exports::TESTS,
         health::TESTS,
         faults::TESTS,

@@ -200,6 +200,7 @@ impl Drop for Stage {
         self.reaper.end();
         let events = self.events.take().unwrap().join();
         if !std::thread::panicking() {
+            assert!(!self.fake.is_wedged(), "a call without its destination");
             events.unwrap();
         }
     }

@@ -101,7 +101,7 @@ impl Call {
 
     /// A call that is refused, charged or rewritten never reaches the driver past the broker.
     pub(super) fn check_coverage(&self, op: &Op, verdict: &Verdict) {
-        let by_type = matches!(op, Op::CardInfo { .. } | Op::AttachGpus { .. });
+        let by_type = matches!(op, Op::CardInfo { .. });
         let is_hint = matches!(op, Op::Uvm(row) if HINTS.contains(row));
         let is_native = (self.cmd >> 8) & 0xff == u32::from(escape::NV_IOCTL_MAGIC);
         for filter in filters()
@@ -109,7 +109,7 @@ impl Call {
             .filter(|it| it.spec.release == self.release)
         {
             let must_come = match (filter.spec.coverage, verdict) {
-                // These two are compared with their type byte; the production filter lets the second go.
+                // Compared with its type byte: it gives nothing away but card numbers.
                 _ if by_type && !is_native => false,
                 (Coverage::Simulated, _) => true,
                 (Coverage::Production, Verdict::Refuse(_)) => !by_type && !is_hint,
@@ -130,6 +130,8 @@ impl Call {
                     | Effect::ExportInfo { .. }
                     | Effect::Managed { .. }
                     | Effect::Schedule(_)
+                    | Effect::OsEvent { .. }
+                    | Effect::AttachGpus { .. }
                     | Effect::View(_) => true,
                 },
             };

@@ -407,6 +407,9 @@ impl Call {
                     field((1, at), usize::from(import.count));
                 }
             }
+            Effect::AttachGpus { ids } => {
+                assert!(ids.len() * 4 <= op.struct_bytes(self.release) && !ids.contains(&0));
+            }
             Effect::ExportInfo { file } => {
                 field((file.segment, file.at), 4);
             }
@@ -414,6 +417,7 @@ impl Call {
             Effect::None
             | Effect::Client
             | Effect::Schedule(_)
+            | Effect::OsEvent { .. }
             | Effect::Free { .. }
             | Effect::Dup { .. }
             | Effect::Range { .. }

@@ -127,7 +127,7 @@ impl New {
             let number = event::number_of(params).ok_or(INVALID)?;
             let object = self.object(client.parent(self.parent)?.card.clone(), Resource::Plain);
             let handle = client.insert(self.wanted, object)?;
-            state.attach_event(context.runner, self.client, handle, number);
+            event::attach(context, self.client, handle, number);
             return Ok(handle);
         }
         let parent = client.parent(self.parent)?;
@@ -431,6 +431,14 @@ pub(super) fn dup_object(
         word(nvos55::H_OBJECT)?,
     );
     let (from, source) = (word(nvos55::H_CLIENT_SRC)?, word(nvos55::H_OBJECT_SRC)?);
+    state.client(context, to)?;
+    if state
+        .clients
+        .get(&from)
+        .is_some_and(|client| client.objects.contains_key(&source))
+    {
+        state.destination(context, to, parent)?;
+    }
     let source = state
         .clients
         .get(&from)

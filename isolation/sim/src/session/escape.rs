@@ -93,16 +93,10 @@ pub(super) fn execute(
             (with_client(state, context, segments), NVOS56_STATUS)
         }
         esc::NV_ESC_ALLOC_OS_EVENT => (
-            keep(
-                event::alloc_os_event(state, context, segments),
-                &mut replacement,
-            ),
+            keep(event::alloc_os_event(context, segments), &mut replacement),
             OS_EVENT_STATUS,
         ),
-        esc::NV_ESC_FREE_OS_EVENT => (
-            event::free_os_event(state, context, segments),
-            OS_EVENT_STATUS,
-        ),
+        esc::NV_ESC_FREE_OS_EVENT => (event::free_os_event(context, segments), OS_EVENT_STATUS),
         esc::NV_ESC_EXPORT_TO_DMABUF_FD => {
             // `status` is the last field.
             (Err(Refusal(NV_ERR_NOT_SUPPORTED)), size.saturating_sub(8))

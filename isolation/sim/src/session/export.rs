@@ -274,6 +274,7 @@ fn import(
 ) -> Result<u32, Refusal> {
     let card = carrier.contents().card.clone();
     card.alive()?;
+    state.destination(context, client, parent)?;
     let client = state.client(context, client)?;
     let (_handle, device) = client.device_of(parent)?;
     if device.card.as_ref().map(|on| on.index) != Some(card.index) {

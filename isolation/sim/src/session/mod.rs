@@ -3,7 +3,7 @@
 mod alloc;
 mod control;
 mod escape;
-mod event;
+pub(crate) mod event;
 mod export;
 mod heap;
 mod mapping;
@@ -21,7 +21,7 @@ use driver::wire::{Replaces, WireFd};
 use driver::{Caller, CardSum, FileId, FileKind};
 use nvabi::bytes::put_u32;
 use nvabi::layout::nvos54;
-use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE};
+use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_OBJECT_NOT_FOUND};
 
 use crate::card::{Charge, SimCard};
 use crate::export::Carrier;
@@ -29,7 +29,6 @@ use crate::fifo::Runner;
 use crate::gate::Gate;
 use crate::locked;
 use crate::machine::{Called, Hardware};
-use crate::session::event::OsEvent;
 use crate::session::objects::{Client, Object};
 use crate::session::uvm_files::UvmFiles;
 
@@ -132,7 +131,6 @@ struct State {
     linked: HashMap<FileId, FileId>,
     clients: BTreeMap<u32, Client>,
     uvm: UvmFiles,
-    os_events: Vec<OsEvent>,
     /// What the call under way asks of a card's scheduler: done when this state is let go of.
     scheduler: Option<scheduler::Call>,
     /// Of each file that carries exports: as long as the session has it open, they live.
@@ -175,6 +173,9 @@ impl Session {
         if locked(&self.faults).over {
             return Ioctl::returns(EIO);
         }
+        if self.hardware.wedged_by().is_some() {
+            return Ioctl::returns(EIO);
+        }
         let mut state = locked(&self.state);
         let done = match kind {
             FileKind::Ctl | FileKind::Card { .. } => {
@@ -210,6 +211,7 @@ impl Session {
         tracing::debug!(session = &*self.name, file = file.0, "closed");
         let mut state = locked(&self.state);
         state.close(&self.runner, file);
+        self.hardware.os_events.close(&self.name, Some(file));
     }
 
     /// Frees everything, as when the last process of a container has gone.
@@ -224,6 +226,7 @@ impl Session {
         state.uvm.end();
         *state = State::default();
         drop(state);
+        self.hardware.os_events.close(&self.name, None);
         self.runner.stop();
         for card in &self.hardware.cards {
             card.forget(&self.name);
@@ -350,12 +353,25 @@ impl State {
             .ok_or(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
     }
 
+    /// The parent of another handle for an object: where there is none, a driver may never answer again.
+    fn destination(
+        &mut self,
+        context: &Context<'_>,
+        client: u32,
+        parent: u32,
+    ) -> Result<(), Refusal> {
+        if self.client(context, client)?.objects.contains_key(&parent) {
+            return Ok(());
+        }
+        context.hardware.wedge(context.session);
+        Err(Refusal(NV_ERR_OBJECT_NOT_FOUND))
+    }
+
     fn free_client(&mut self, runner: &Arc<Runner>, handle: u32) {
         if let Some(mut client) = self.clients.remove(&handle) {
             let gone = client.free(handle);
             objects::end_all(runner, handle, gone);
         }
-        self.os_events.retain(|event| event.client != handle);
     }
 
     fn close(&mut self, runner: &Arc<Runner>, file: FileId) {
@@ -372,6 +388,5 @@ impl State {
             .retain(|device, ctl| *device != file && *ctl != file);
         self.uvm.close(file);
         self.exports.remove(&file);
-        self.os_events.retain(|event| event.file != file);
     }
 }

@@ -61,6 +61,12 @@ fn ioctl_vectors() {
             0xc020_542a,
             0xc030_002b,
             0xc0b8_ff4a,
+            // Events, and cards by any count of ids, however they are spelt.
+            0xc010_46ce,
+            0x0010_54cf,
+            0xc004_46d4,
+            0x4100_54d4,
+            0xffff_0000_0000_00d4,
             33,
             34,
             25,

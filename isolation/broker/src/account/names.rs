@@ -1,0 +1,86 @@
+//! What a call names, in the ledger: a call that names what is not there reaches no driver.
+//!
+//! The look is made under the lock that the call is executed under ([`crate::order`]), so that nothing of the client is freed between the two.
+
+use driver::{Binding, Segment};
+use ledger::{ClientHandle, ObjectHandle, ObjectKind};
+use nvabi::status;
+use verdict::names::{self, Named};
+use verdict::{Op, Refusal};
+
+use super::{Account, Why};
+use crate::state::State;
+
+impl Account {
+    /// Looks for each handle that a call names.
+    ///
+    /// # Errors
+    /// RM's own answer to the first that is missing.
+    pub fn find_named(
+        &self,
+        state: &State,
+        binding: Binding,
+        op: &Op,
+        segments: &[Segment],
+    ) -> Result<(), (Refusal, Why)> {
+        let views: Vec<&[u8]> = segments
+            .iter()
+            .map(|segment| segment.bytes.as_slice())
+            .collect();
+        for named in names::named(op, &views, self.release) {
+            let missing = match is_there(state, binding, &named) {
+                Found::Yes => continue,
+                Found::NoClient => status::NV_ERR_INVALID_CLIENT,
+                Found::NoObject => named.if_missing,
+            };
+            let why = Why::NotThere {
+                field: named.field,
+                client: named.client,
+                object: named.object.unwrap_or(named.client),
+            };
+            return Err((op.refuse(missing, self.release), why));
+        }
+        Ok(())
+    }
+}
+
+enum Found {
+    Yes,
+    NoClient,
+    NoObject,
+}
+
+fn is_there(state: &State, binding: Binding, named: &Named) -> Found {
+    let client = ClientHandle(named.client);
+    if state.ledger.owner_file(client).is_none() {
+        // In compat mode the kernel makes root clients in the caller, and what is not known yet may be the container's: the driver asks
+        // whose file it is. A destination must be known all the same.
+        return match binding {
+            Binding::Caller if !named.is_destination => Found::Yes,
+            Binding::Caller | Binding::Executor | Binding::None => Found::NoClient,
+        };
+    }
+    let Some(object) = named.object.filter(|object| *object != named.client) else {
+        return Found::Yes;
+    };
+    let found = state.ledger.object(client, ObjectHandle(object));
+    let holds = |kind| !named.is_destination || ends_by_itself_alone(kind);
+    match found {
+        Some(object) if holds(object.kind) => Found::Yes,
+        Some(_) | None => Found::NoObject,
+    }
+}
+
+/// What the driver ends with nothing but itself, its parent or its client: what the ledger has of these, the driver has.
+fn ends_by_itself_alone(kind: ObjectKind) -> bool {
+    match kind {
+        ObjectKind::Device | ObjectKind::Subdevice => true,
+        ObjectKind::Client
+        | ObjectKind::Memory
+        | ObjectKind::VaSpace
+        | ObjectKind::ChannelGroup
+        | ObjectKind::Channel
+        | ObjectKind::ContextShare
+        | ObjectKind::Other => false,
+    }
+}

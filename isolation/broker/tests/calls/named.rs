@@ -1,0 +1,140 @@
+//! Handles that name nothing: no driver hears of the call, since not every driver recovers from looking for them.
+
+use std::sync::atomic::Ordering;
+
+use nvabi::bytes::{put_u32, u32_at};
+use nvabi::layout::{event_params, nvos55};
+use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::{Release, escape};
+
+use crate::Test;
+use crate::quota::with_device;
+use crate::rm;
+use crate::stage::Stage;
+use crate::tenant::Tenant;
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "named::a_duplicate_below_nothing_reaches_no_driver",
+        a_duplicate_below_nothing,
+    ),
+    (
+        "named::a_destination_that_goes_meanwhile_is_not_looked_for",
+        a_destination_that_goes_meanwhile,
+    ),
+    (
+        "named::what_goes_with_another_object_is_no_destination",
+        what_goes_with_another_object,
+    ),
+    (
+        "named::no_call_names_what_is_not_there",
+        no_call_names_what_is_not_there,
+    ),
+];
+
+const MIB: u64 = 1 << 20;
+const NOTHING: u32 = 0x00ab_cdef;
+const R: Release = Release::R570;
+
+fn dup(tenant: &Tenant, fd: i32, to: (u32, u32), new: u32, from: (u32, u32)) -> u32 {
+    let mut arg = vec![0; 28];
+    put_u32(&mut arg, nvos55::H_CLIENT, to.0);
+    put_u32(&mut arg, nvos55::H_PARENT, to.1);
+    put_u32(&mut arg, nvos55::H_OBJECT, new);
+    put_u32(&mut arg, nvos55::H_CLIENT_SRC, from.0);
+    put_u32(&mut arg, nvos55::H_OBJECT_SRC, from.1);
+    let called = tenant.call(fd, escape::NV_ESC_RM_DUP_OBJECT.cmd(R), &arg, &[]);
+    assert_eq!(called.ret, Ok(0));
+    u32_at(&called.arg, nvos55::STATUS).unwrap()
+}
+
+fn a_duplicate_below_nothing() {
+    for is_bound in [false, true] {
+        let stage = Stage::new(4 * MIB);
+        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&stage);
+        assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+        let before = stage.fake.seen().len();
+        for parent in [NOTHING, 0, u32::MAX, client + 1] {
+            let status = dup(&tenant, fd, (client, parent), 9, (client, 5));
+            assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND, "{parent:#x}");
+        }
+        let other = dup(&tenant, fd, (client + 1, device), 9, (client, 5));
+        assert_eq!(other, NV_ERR_INVALID_CLIENT);
+        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+        assert_eq!(dup(&tenant, fd, (client, device), 9, (client, 5)), rm::OK);
+        stage.assert_exact(MIB);
+    }
+}
+
+/// One thread frees the destination, and others make handles below it: whoever comes second must not reach the driver.
+fn a_destination_that_goes_meanwhile() {
+    const ROUNDS: u32 = 60;
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    stage.fake.slow_micros.store(300, Ordering::SeqCst);
+    let other = tenant.client(fd);
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let threads = [tenant.thread(), tenant.thread()];
+    for round in 0..ROUNDS {
+        let target = tenant.device(fd, other);
+        std::thread::scope(|scope| {
+            scope.spawn(|| tenant.free(fd, other, other, target));
+            for (number, thread) in (0..).zip(&threads) {
+                let new = 0x9000 + 2 * round + number;
+                scope.spawn(move || dup(thread, fd, (other, target), new, (client, 5)));
+            }
+        });
+    }
+    assert!(!stage.fake.is_wedged());
+    stage.assert_exact(MIB);
+}
+
+/// A driver takes an object with others that it depends on, and the broker may not know of all: only what ends by itself is a place.
+fn what_goes_with_another_object() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let before = stage.fake.seen().len();
+    let status = dup(&tenant, fd, (client, 5), 9, (client, 5));
+    assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND);
+    assert_eq!(stage.fake.seen().len(), before);
+}
+
+fn no_call_names_what_is_not_there() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let before = stage.fake.seen().len();
+    let alloc = |class: u32, parent: u32, params: &[u8]| {
+        let arg = rm::alloc(client, parent, 0, class, tenant.params_address());
+        tenant.call(fd, rm::ALLOC, &arg, params).status()
+    };
+    let parent = alloc(0x2080, NOTHING, &[0; 4]);
+    assert_eq!(parent, NV_ERR_INVALID_OBJECT_PARENT);
+    // An address space of a channel group and of a channel, memory of an error notifier, an event's source.
+    let with = |bytes: usize, at: usize| {
+        let mut params = vec![0; bytes];
+        put_u32(&mut params, at, NOTHING);
+        params
+    };
+    for (class, params) in [
+        (0xa06c, with(20, 8)),
+        (0xc56f, with(368, 28)),
+        (0xc56f, with(368, 0)),
+        (0xc56f, with(368, 60)),
+        (0x9067, with(12, 0)),
+        (0x0079, with(24, event_params::H_PARENT_CLIENT + 4)),
+        (0x503b, with(512, 4)),
+    ] {
+        let status = alloc(class, device, &params);
+        assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND, "{class:#x}");
+    }
+    // A question about an object, and one that names a channel in its parameters.
+    let (status, _) = tenant.control(fd, (client, NOTHING), 0x2080_0110, &[0; 132]);
+    assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND);
+    let (status, _) = tenant.control(fd, (client, device), 0x2080_1218, &with(16, 0));
+    assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND);
+    let (status, _) = tenant.control(fd, (client + 1, client + 1), 0x0000_0102, &[0; 108]);
+    assert_eq!(status, NV_ERR_INVALID_CLIENT);
+    assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+}

@@ -1,0 +1,748 @@
+//! Every handle that a forwarded call names: where it stands, whose it is, who checks it.
+//!
+//! A driver looks handles up under its locks, and what a driver does where one is missing is not the same in all its versions. So what a call
+//! names is looked up in the broker's own table first, and a call that names what is not there is answered as RM answers it and reaches no
+//! driver. One row a call, in [`ESCAPES`], [`UVM`], [`CLASSES`] and [`CONTROLS`]; a call without a row fails a test.
+//!
+//! Handles that a call *makes* (`hObjectNew`) are not named by it. Offsets are those of nvos.h, the class and control headers and uvm_ioctl.h.
+
+use nvabi::bytes::u32_at;
+use nvabi::escape::{self as esc, Escape};
+use nvabi::layout::{nvos21, nvos32, nvos54};
+use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::uvm::{self as u, Uvm};
+use nvabi::{PerRelease, Release};
+
+use crate::Op;
+
+/// What a handle stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// A client.
+    Client,
+    /// An object of the client whose handle stands at this offset of the struct.
+    Object(PerRelease),
+    /// The parent of an object that the call makes: 0 is the client itself.
+    Parent(PerRelease),
+    /// The parent of another handle for an object that there is: a device, a subdevice or the client itself. What ends with another object
+    /// ([`What::Object`] may) is none: nothing but its own end, or the client's, ends one of these.
+    Destination(PerRelease),
+    /// An object of the client at this offset of the parameters, or of the calling one where that is 0.
+    ObjectBeside(usize),
+}
+
+/// Who checks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The broker, against its table, before the call is begun.
+    Broker,
+    /// The broker's account, which takes a reference or looks for each of a list: `Effect` says which.
+    Account,
+    /// The driver alone, for this reason.
+    Driver(&'static str),
+}
+
+/// One handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handle {
+    /// The driver's name of the field.
+    pub field: &'static str,
+    /// 0: the struct; 1: the parameters.
+    pub segment: u8,
+    /// Offset.
+    pub at: PerRelease,
+    /// What it stands for.
+    pub what: What,
+    /// Values that name nothing.
+    pub nothing: &'static [u32],
+    /// Who checks it.
+    pub by: By,
+}
+
+/// One call and the handles that it names.
+pub type Row<C> = (C, &'static [Handle]);
+
+const fn handle(field: &'static str, segment: u8, at: u32, what: What, by: By) -> Handle {
+    Handle {
+        field,
+        segment,
+        at: PerRelease::all(at),
+        what,
+        nothing: &[],
+        by,
+    }
+}
+
+const fn client(at: u32) -> Handle {
+    handle("hClient", 0, at, What::Client, By::Broker)
+}
+
+/// Of the client at the struct's start.
+const fn object(field: &'static str, at: u32) -> Handle {
+    handle(field, 0, at, What::Object(FIRST), By::Broker)
+}
+
+/// The same in the parameters, where 0 names nothing.
+const fn param(field: &'static str, at: u32) -> Handle {
+    Handle {
+        nothing: &[0],
+        ..handle(field, 1, at, What::Object(FIRST), By::Broker)
+    }
+}
+
+/// An object of the client that the parameters name, or of the calling one.
+const fn beside(field: &'static str, at: u32, client_at: usize) -> Handle {
+    Handle {
+        what: What::ObjectBeside(client_at),
+        ..param(field, at)
+    }
+}
+
+const fn in_account(field: &'static str, segment: u8, at: u32, what: What) -> Handle {
+    handle(field, segment, at, what, By::Account)
+}
+
+const FIRST: PerRelease = PerRelease::all(0);
+const OF_20: PerRelease = PerRelease::all(20);
+const PARENT: Handle = handle("hObjectParent", 0, 4, What::Parent(FIRST), By::Broker);
+const NATIVE: &str = "it is the caller's own, and comes to the broker on simulated cards alone";
+const NEVER_FAILS: &str = "what is not there is freed already: RM answers success";
+
+/// Of the calls of `/dev/nvidiactl` and `/dev/nvidia<N>`. What an allocation's or a control's parameters name stands in [`CLASSES`] and
+/// [`CONTROLS`].
+pub const ESCAPES: &[Row<Escape>] = &[
+    (esc::NV_ESC_RM_ALLOC_MEMORY, &[client(0), PARENT]),
+    (
+        esc::NV_ESC_RM_FREE,
+        &[
+            client(0),
+            handle(
+                "hObjectOld",
+                0,
+                8,
+                What::Object(FIRST),
+                By::Driver(NEVER_FAILS),
+            ),
+        ],
+    ),
+    (esc::NV_ESC_RM_CONTROL, &[client(0), object("hObject", 4)]),
+    (esc::NV_ESC_RM_ALLOC, &[client(0), PARENT]),
+    (esc::NV_ESC_RM_ALLOC_LONG, &[client(0), PARENT]),
+    (
+        esc::NV_ESC_RM_DUP_OBJECT,
+        &[
+            client(0),
+            handle("hParent", 0, 4, What::Destination(FIRST), By::Broker),
+            in_account("hClientSrc", 0, 12, What::Client),
+            in_account("hObjectSrc", 0, 16, What::Object(PerRelease::all(12))),
+        ],
+    ),
+    (
+        esc::NV_ESC_RM_SHARE,
+        &[
+            client(0),
+            object("hObject", 4),
+            in_account("sharePolicy.target", 0, 8, What::Client),
+        ],
+    ),
+    // Refused as a whole.
+    (esc::NV_ESC_RM_IDLE_CHANNELS, &[]),
+    (esc::NV_ESC_EXPORT_TO_DMABUF_FD, &[]),
+    (
+        esc::NV_ESC_RM_VID_HEAP_CONTROL,
+        &[
+            client(0),
+            PARENT,
+            Handle {
+                nothing: &[0],
+                ..object("hVASpace", 12)
+            },
+        ],
+    ),
+    (
+        esc::NV_ESC_RM_MAP_MEMORY,
+        &[client(0), object("hDevice", 4), object("hMemory", 8)],
+    ),
+    (
+        esc::NV_ESC_RM_UNMAP_MEMORY,
+        &[handle("hClient", 0, 0, What::Client, By::Driver(NATIVE))],
+    ),
+    (
+        esc::NV_ESC_RM_MAP_MEMORY_DMA,
+        &[
+            client(0),
+            object("hDevice", 4),
+            object("hDma", 8),
+            object("hMemory", 12),
+        ],
+    ),
+    (
+        esc::NV_ESC_RM_UNMAP_MEMORY_DMA,
+        &[client(0), object("hDevice", 4), object("hDma", 8)],
+    ),
+    (
+        esc::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
+        &[handle("hClient", 0, 0, What::Client, By::Driver(NATIVE))],
+    ),
+    (
+        esc::NV_ESC_ALLOC_OS_EVENT,
+        &[in_account("hClient", 0, 0, What::Client)],
+    ),
+    (
+        esc::NV_ESC_FREE_OS_EVENT,
+        &[in_account("hClient", 0, 0, What::Client)],
+    ),
+    (esc::NV_ESC_REGISTER_FD, &[]),
+    (esc::NV_ESC_CHECK_VERSION_STR, &[]),
+    (esc::NV_ESC_SYS_PARAMS, &[]),
+    (esc::NV_ESC_WAIT_OPEN_COMPLETE, &[]),
+];
+
+/// Of the calls of `/dev/nvidia-uvm`; those that are not here name no object of RM's ([`UVM_WITHOUT`]).
+pub const UVM: &[Row<Uvm>] = &[
+    (
+        u::UVM_REGISTER_GPU_VASPACE,
+        &[
+            client(20),
+            handle("hVaSpace", 0, 24, What::Object(OF_20), By::Broker),
+        ],
+    ),
+    (
+        u::UVM_REGISTER_CHANNEL,
+        &[
+            client(20),
+            handle("hChannel", 0, 24, What::Object(OF_20), By::Broker),
+        ],
+    ),
+    (
+        u::UVM_UNREGISTER_CHANNEL,
+        &[handle(
+            "hChannel",
+            0,
+            20,
+            What::Client,
+            By::Driver("it is looked up among what the file has registered"),
+        )],
+    ),
+    (
+        u::UVM_MAP_EXTERNAL_ALLOCATION,
+        &[
+            Handle {
+                at: u::map_external::H_CLIENT,
+                ..in_account("hClient", 0, 0, What::Client)
+            },
+            Handle {
+                at: u::map_external::H_MEMORY,
+                ..in_account("hMemory", 0, 0, What::Object(u::map_external::H_CLIENT))
+            },
+        ],
+    ),
+    (
+        u::UVM_REGISTER_GPU,
+        &[handle(
+            "hSmcPartRef",
+            0,
+            32,
+            What::Client,
+            By::Driver("it is the caller's own, and read on divided cards alone"),
+        )],
+    ),
+    // Refused as a whole.
+    (u::UVM_ALLOC_DEVICE_P2P, &[]),
+];
+
+/// Calls of `/dev/nvidia-uvm` that name no object of RM's.
+pub const UVM_WITHOUT: &[Uvm] = &[
+    u::UVM_INITIALIZE,
+    u::UVM_CREATE_RANGE_GROUP,
+    u::UVM_DESTROY_RANGE_GROUP,
+    u::UVM_UNREGISTER_GPU_VASPACE,
+    u::UVM_ENABLE_PEER_ACCESS,
+    u::UVM_DISABLE_PEER_ACCESS,
+    u::UVM_SET_RANGE_GROUP,
+    u::UVM_FREE,
+    u::UVM_UNREGISTER_GPU,
+    u::UVM_PAGEABLE_MEM_ACCESS,
+    u::UVM_SET_PREFERRED_LOCATION,
+    u::UVM_UNSET_PREFERRED_LOCATION,
+    u::UVM_ENABLE_READ_DUPLICATION,
+    u::UVM_DISABLE_READ_DUPLICATION,
+    u::UVM_SET_ACCESSED_BY,
+    u::UVM_UNSET_ACCESSED_BY,
+    u::UVM_MIGRATE,
+    u::UVM_MIGRATE_RANGE_GROUP,
+    u::UVM_MAP_DYNAMIC_PARALLELISM_REGION,
+    u::UVM_UNMAP_EXTERNAL,
+    u::UVM_ALLOC_SEMAPHORE_POOL,
+    u::UVM_VALIDATE_VA_RANGE,
+    u::UVM_CREATE_EXTERNAL_RANGE,
+    u::UVM_MM_INITIALIZE,
+];
+
+const fn own_client(field: &'static str, at: u32) -> Handle {
+    handle(field, 1, at, What::Client, By::Account)
+}
+
+/// An address space; all ones is RM's own for system memory.
+const fn space(at: u32) -> Handle {
+    Handle {
+        nothing: &[0, u32::MAX],
+        ..param("hVASpace", at)
+    }
+}
+
+const CHANNEL: &[Handle] = &[
+    param("hObjectError", 0),
+    param("hObjectBuffer", 4),
+    param("hContextShare", 24),
+    param("hVASpace", 28),
+    param("hUserdMemory[0]", 32),
+    param("hUserdMemory[1]", 36),
+    param("hUserdMemory[2]", 40),
+    param("hUserdMemory[3]", 44),
+    param("hUserdMemory[4]", 48),
+    param("hUserdMemory[5]", 52),
+    param("hUserdMemory[6]", 56),
+    param("hUserdMemory[7]", 60),
+    param("hObjectEccError", 140),
+    param("hPhysChannelGroup", 240),
+];
+
+/// What the parameters of an allocation name, by class.
+pub const CLASSES: &[Row<u32>] = &[
+    (0x0000, &[]),
+    (0x0001, &[]),
+    (0x0002, &[param("hSubDevice", 0), param("hMemory", 8)]),
+    (0x003e, &[space(108)]),
+    (0x0040, &[space(108)]),
+    (0x0041, &[]),
+    (0x0070, &[space(16)]),
+    // Refused as a whole.
+    (0x0071, &[]),
+    (
+        0x0079,
+        &[own_client("hParentClient", 0), beside("hSrcResource", 4, 0)],
+    ),
+    (
+        0x0080,
+        &[
+            own_client("hClientShare", 4),
+            own_client("hTargetClient", 8),
+            beside("hTargetDevice", 12, 8),
+        ],
+    ),
+    (0x00de, &[]),
+    // Refused as a whole.
+    (0x00f8, &[]),
+    (0x00fd, &[]),
+    (0x2080, &[]),
+    (0x2081, &[]),
+    (0x208f, &[]),
+    (
+        0x503b,
+        &[param("hSubDevice", 0), param("hPeerSubDevice", 4)],
+    ),
+    (0x503c, &[]),
+    (0x50a0, &[space(108)]),
+    (
+        0x83de,
+        &[own_client("hAppClient", 4), beside("hClass3dObject", 8, 4)],
+    ),
+    (0x900e, &[]),
+    (0x9067, &[param("hVASpace", 0)]),
+    (0x90e6, &[]),
+    (0x90f1, &[]),
+    (
+        0xa06c,
+        &[
+            param("hObjectError", 0),
+            param("hObjectEccError", 4),
+            param("hVASpace", 8),
+        ],
+    ),
+    (0xc461, &[]),
+    (0xc46f, CHANNEL),
+    (0xc56f, CHANNEL),
+    (0xc5b5, &[]),
+    (0xc5c0, &[]),
+    (0xc661, &[]),
+    (0xc6b5, &[]),
+    (0xc6c0, &[]),
+    (0xc761, &[]),
+    (0xc7b5, &[]),
+    (0xc7c0, &[]),
+    (0xc86f, CHANNEL),
+    (0xc8b5, &[]),
+    (0xc96f, CHANNEL),
+    (0xc9b5, &[]),
+    (0xc9c0, &[]),
+    (0xca6f, CHANNEL),
+    (0xcab5, &[]),
+    (
+        0xcb33,
+        &[Handle {
+            what: What::Client,
+            ..param("hClient", 0)
+        }],
+    ),
+    (0xcba2, &[]),
+    (0xcbc0, &[]),
+    (0xcdc0, &[]),
+    (0xcec0, &[]),
+];
+
+const OF_ITS_CLIENT: By = By::Driver("a question, whose handle is looked up in the calling client");
+const OF_ITS_SESSION: By =
+    By::Driver("it is looked up among the channels of the debugger's session");
+
+/// What the parameters of a control name. Which controls have handles in them is data (`nvabi/data/control-references.tsv`), and a test
+/// compares: whatever is not here has none.
+pub const CONTROLS: &[Row<u32>] = &[
+    (0x0000_0d01, &[param("hObject", 0)]),
+    (
+        0x0000_3d05,
+        &[
+            param("object.hDevice", 4),
+            // Not read for an export.
+            handle(
+                "object.hParent",
+                1,
+                8,
+                What::Object(FIRST),
+                By::Driver("it is not read"),
+            ),
+            in_account("object.hObject", 1, 12, What::Object(FIRST)),
+        ],
+    ),
+    (
+        0x0000_3d06,
+        &[
+            handle(
+                "object.hDevice",
+                1,
+                8,
+                What::Object(FIRST),
+                By::Driver("it is written"),
+            ),
+            handle(
+                "object.hParent",
+                1,
+                12,
+                What::Destination(FIRST),
+                By::Broker,
+            ),
+            handle(
+                "object.hObject",
+                1,
+                16,
+                What::Object(FIRST),
+                By::Driver("it is made"),
+            ),
+        ],
+    ),
+    (
+        0x0000_3d0b,
+        &[
+            param("hDevice", 4),
+            in_account("objects", 1, 76, What::Object(FIRST)),
+        ],
+    ),
+    (
+        0x0000_3d0c,
+        &[
+            handle("hParent", 1, 4, What::Destination(FIRST), By::Broker),
+            handle(
+                "objects",
+                1,
+                8,
+                What::Object(FIRST),
+                By::Driver("they are made"),
+            ),
+        ],
+    ),
+    (0x0080_1108, &[param("hChannelGroup", 0)]),
+    (
+        0x0080_1806,
+        &[handle(
+            "hVASpace",
+            1,
+            160,
+            What::Object(FIRST),
+            OF_ITS_CLIENT,
+        )],
+    ),
+    (
+        0x2080_110b,
+        &[
+            in_account("hClientList", 1, 24, What::Client),
+            handle(
+                "hChannelList",
+                1,
+                280,
+                What::Object(FIRST),
+                By::Driver("each is looked up in a client that the account has found"),
+            ),
+        ],
+    ),
+    (0x2080_1210, &[param("hChannel", 4)]),
+    (0x2080_1218, &[param("hChannel", 0)]),
+    (0x2080_3125, &[param("hChannel", 0)]),
+    (0x503c_0102, &[param("hVASpace", 0)]),
+    (0x503c_0104, &[param("hMemory", 0)]),
+    (0x503c_0105, &[param("hMemory", 0)]),
+    (
+        0x83de_030c,
+        &[handle(
+            "hTargetChannel",
+            1,
+            0,
+            What::Object(FIRST),
+            OF_ITS_SESSION,
+        )],
+    ),
+    (
+        0x83de_0310,
+        &[handle(
+            "hTargetChannel",
+            1,
+            0,
+            What::Object(FIRST),
+            OF_ITS_SESSION,
+        )],
+    ),
+    (
+        0x83de_0317,
+        &[handle(
+            "hResidentChannel",
+            1,
+            4,
+            What::Object(FIRST),
+            By::Driver("it is written"),
+        )],
+    ),
+    (0x906f_0101, &[param("hObject", 0)]),
+    (0xc36f_0101, &[param("hObject", 0)]),
+    (
+        0xc56f_010b,
+        &[handle("hMemory", 1, 0, What::Object(FIRST), OF_ITS_CLIENT)],
+    ),
+    (0xcb33_010b, &[param("hSubDevice", 0)]),
+    (0xcb33_010c, &[param("hSubDevice", 0)]),
+];
+
+/// A handle that the broker has to find before a call is begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named {
+    /// The field.
+    pub field: &'static str,
+    /// The client.
+    pub client: u32,
+    /// The object; `None` for the client itself.
+    pub object: Option<u32>,
+    /// Whether it must be a device, a subdevice or the client itself.
+    pub is_destination: bool,
+    /// What RM answers where it is missing.
+    pub if_missing: u32,
+}
+
+/// What a call names and the broker checks.
+#[must_use]
+pub fn named(op: &Op, segments: &[&[u8]], release: Release) -> Vec<Named> {
+    let (own, more) = rows(op, segments);
+    let checked = own
+        .iter()
+        .chain(more)
+        .filter(|handle| handle.by == By::Broker);
+    checked
+        .filter_map(|handle| resolve(handle, segments, release))
+        .collect()
+}
+
+/// The handles of the struct, and those of the parameters.
+fn rows(op: &Op, segments: &[&[u8]]) -> (&'static [Handle], &'static [Handle]) {
+    let word = |at| u32_at(segments.first()?, at);
+    let of = |table: &'static [Row<u32>], number: Option<u32>| {
+        let row = table.iter().find(|(of, _)| Some(*of) == number);
+        row.map_or(&[][..], |(_, handles)| *handles)
+    };
+    match op {
+        Op::CardInfo { .. } | Op::AttachGpus { .. } => (&[], &[]),
+        Op::Uvm(row) => {
+            let found = UVM.iter().find(|(of, _)| of == *row);
+            (found.map_or(&[][..], |(_, handles)| *handles), &[])
+        }
+        Op::Escape(row) => {
+            let found = ESCAPES.iter().find(|(of, _)| of == *row);
+            let own = found.map_or(&[][..], |(_, handles)| *handles);
+            let is_root = matches!(word(nvos21::H_CLASS), Some(0 | 1 | 0x41));
+            match **row {
+                esc::NV_ESC_RM_ALLOC | esc::NV_ESC_RM_ALLOC_LONG if is_root => (&[], &[]),
+                esc::NV_ESC_RM_ALLOC | esc::NV_ESC_RM_ALLOC_LONG => {
+                    (own, of(CLASSES, word(nvos21::H_CLASS)))
+                }
+                esc::NV_ESC_RM_CONTROL => (own, of(CONTROLS, word(nvos54::CMD))),
+                // A question's or a free's other fields are what is left of earlier calls.
+                esc::NV_ESC_RM_VID_HEAP_CONTROL
+                    if word(nvos32::FUNCTION) != Some(nvos32::FUNCTION_ALLOC_SIZE) =>
+                {
+                    (own.get(..1).unwrap_or_default(), &[])
+                }
+                _ => (own, &[]),
+            }
+        }
+    }
+}
+
+fn resolve(handle: &Handle, segments: &[&[u8]], release: Release) -> Option<Named> {
+    let word = |segment: u8, at: usize| u32_at(segments.get(usize::from(segment))?, at);
+    let offset = |at: PerRelease| usize::try_from(at.of(release)).unwrap_or(usize::MAX);
+    let value = word(handle.segment, offset(handle.at))?;
+    if handle.nothing.contains(&value) {
+        return None;
+    }
+    let (client, object, if_missing) = match handle.what {
+        What::Client => (value, None, NV_ERR_INVALID_CLIENT),
+        What::Object(of) | What::Destination(of) => {
+            let client = word(0, offset(of))?;
+            (client, Some(value), NV_ERR_OBJECT_NOT_FOUND)
+        }
+        What::Parent(of) => {
+            let client = word(0, offset(of))?;
+            let parent = if value == 0 { client } else { value };
+            (client, Some(parent), NV_ERR_INVALID_OBJECT_PARENT)
+        }
+        What::ObjectBeside(at) => {
+            let beside = word(1, at).filter(|client| *client != 0);
+            let client = beside.or_else(|| word(0, 0))?;
+            (client, Some(value), NV_ERR_OBJECT_NOT_FOUND)
+        }
+    };
+    Some(Named {
+        field: handle.field,
+        client,
+        object,
+        is_destination: matches!(handle.what, What::Destination(_)),
+        if_missing,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::FORBIDDEN;
+    use nvabi::bytes::put_u32;
+    use nvabi::{class, control};
+
+    const REFERENCES: &str = include_str!("../../nvabi/data/control-references.tsv");
+
+    /// Commands and fields of the handles in controls' parameters, from the drivers' headers.
+    fn objects() -> Vec<(u32, &'static str)> {
+        let rows = REFERENCES.lines().skip(1).map(|line| {
+            let columns: Vec<&str> = line.split('\t').collect();
+            let cmd = u32::from_str_radix(columns[0].trim_start_matches("0x"), 16).unwrap();
+            (cmd, columns[2], columns[3])
+        });
+        rows.filter(|(_, kind, _)| ["object", "client"].contains(kind))
+            .map(|(cmd, _, field)| (cmd, field))
+            .collect()
+    }
+
+    #[test]
+    fn every_forwarded_call_has_a_row() {
+        for row in esc::ALL.iter().filter(|row| !FORBIDDEN.contains(row)) {
+            let rows = ESCAPES.iter().filter(|(of, _)| of == row).count();
+            assert_eq!(rows, 1, "{}", row.name);
+        }
+        for row in u::ALL {
+            let with = UVM.iter().filter(|(of, _)| of == row).count();
+            let without = UVM_WITHOUT.iter().filter(|of| *of == row).count();
+            assert_eq!(with + without, 1, "{}", row.name);
+        }
+        for row in class::ALL {
+            let rows = CLASSES.iter().filter(|(of, _)| *of == row.number).count();
+            assert_eq!(rows, 1, "{}", row.name);
+        }
+        let admitted: Vec<u32> = control::rows().map(|(cmd, _)| cmd).collect();
+        let mut with_handles = 0;
+        for (cmd, field) in objects()
+            .into_iter()
+            .filter(|(cmd, _)| admitted.contains(cmd))
+        {
+            let row = CONTROLS.iter().find(|(of, _)| *of == cmd);
+            let has = row.is_some_and(|(_, handles)| handles.iter().any(|it| it.field == field));
+            assert!(has, "{cmd:#x} {field}");
+            with_handles += 1;
+        }
+        let listed: usize = CONTROLS.iter().map(|(_, handles)| handles.len()).sum();
+        assert_eq!(listed, with_handles, "a row that no header has");
+    }
+
+    #[test]
+    fn handles_lie_in_their_blocks() {
+        for release in Release::ALL {
+            let end = |handle: &Handle| handle.at.of(release) + 4;
+            for (row, handles) in ESCAPES.iter().filter(|(row, _)| row.size.of(release) > 0) {
+                assert!(handles.iter().all(|it| end(it) <= row.size.of(release)));
+            }
+            for (row, handles) in UVM.iter().filter(|(row, _)| row.size.of(release) > 0) {
+                // UNREGISTER_CHANNEL's is not looked at.
+                let checked = |it: &&Handle| !matches!(it.by, By::Driver(_));
+                let mut checked = handles.iter().filter(checked);
+                assert!(
+                    checked.all(|it| end(it) <= row.size.of(release)),
+                    "{}",
+                    row.name
+                );
+            }
+            for (number, handles) in CLASSES {
+                if let Some(class) = class::row_of(*number, release) {
+                    assert!(handles.iter().all(|it| end(it) <= class.params.of(release)));
+                }
+            }
+            for (cmd, handles) in CONTROLS {
+                if let Some(control) = control::row(*cmd, release) {
+                    assert!(
+                        handles.iter().all(|it| end(it) <= control.params_bytes),
+                        "{cmd:#x}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_duplicates_destination_is_named_and_its_source_left_to_the_account() {
+        let mut arg = vec![0; 28];
+        for (at, word) in [(0, 1), (4, 2), (8, 3), (12, 4), (16, 5)] {
+            put_u32(&mut arg, at, word);
+        }
+        let op = Op::Escape(&esc::NV_ESC_RM_DUP_OBJECT);
+        let named = named(&op, &[&arg], Release::R580);
+        let seen: Vec<_> = named
+            .iter()
+            .map(|it| (it.client, it.object, it.is_destination))
+            .collect();
+        assert_eq!(seen, [(1, None, false), (1, Some(2), true)]);
+    }
+
+    #[test]
+    fn what_names_nothing_is_not_looked_for() {
+        let op = Op::Escape(&esc::NV_ESC_RM_ALLOC);
+        let mut arg = vec![0; 32];
+        put_u32(&mut arg, nvos21::H_ROOT, 1);
+        put_u32(&mut arg, nvos21::H_CLASS, 0xc86f);
+        let mut params = vec![0; 368];
+        let fields = |params: &[u8], arg: &[u8]| -> Vec<&str> {
+            let named = named(&op, &[arg, params], Release::R570);
+            named.iter().map(|it| it.field).collect()
+        };
+        assert_eq!(fields(&params, &arg), ["hClient", "hObjectParent"]);
+        put_u32(&mut params, 28, 9);
+        assert_eq!(
+            fields(&params, &arg),
+            ["hClient", "hObjectParent", "hVASpace"]
+        );
+        put_u32(&mut arg, nvos21::H_CLASS, 0x41);
+        assert!(fields(&params, &arg).is_empty());
+    }
+}
