@@ -432,10 +432,21 @@ fn a_container_whose_filter_does_not_hold_is_refused_and_everything_released() {
 
 #[test]
 fn an_exec_that_runs_without_the_filter_is_killed() {
+    an_exec_is_killed_whose_runtime(r#"s/"seccomp":{/"left_out":{/"#);
+}
+
+/// As many filters as the container's first process has, and one that allows everything.
+#[test]
+fn an_exec_that_runs_with_another_filter_is_killed() {
+    an_exec_is_killed_whose_runtime(r#"s/"syscalls":\[{/"syscalls":[],"left_out":[{/"#);
+}
+
+/// `changes`: what the runtime makes of the container's state before the second exec.
+fn an_exec_is_killed_whose_runtime(changes: &str) {
     let Some(host) = Host::find() else { return };
     let state = host.dir.path().join("runtime-runc/moby/c1/state.json");
     let change = format!(
-        r#"[ -e "{0}/unfiltered" ] && sed -i 's/"seccomp":{{/"left_out":{{/' "{1}""#,
+        r#"[ -e "{0}/unfiltered" ] && sed -i '{changes}' "{1}""#,
         host.dir.path().display(),
         state.display()
     );

@@ -14,7 +14,7 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 21] = [
+const FILES: [&str; 22] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
@@ -33,6 +33,7 @@ const FILES: [&str; 21] = [
     "limits.json.tmp",
     "slice.json",
     "filter.json",
+    "filter.programs",
     "pod.json",
     "grant.json.tmp",
     "grant.json",

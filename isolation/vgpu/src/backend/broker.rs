@@ -56,7 +56,7 @@ impl Backend for Broker<'_> {
     }
 
     fn hold_exec(&self, dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
-        filter::hold_exec(dir, &grant.key, process)
+        filter::hold_exec(dir, grant, process)
     }
 
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cards::{ContainerKey, Grant, IoUring};
+use cards::{Grant, IoUring};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
@@ -25,6 +25,12 @@ use crate::{Error, control, host};
 
 /// What is known of a container's filter, in its folder.
 pub(crate) const FILE: &str = "filter.json";
+
+/// The filter's own programs, in the container's folder: what an exec's are compared with.
+const PROGRAMS: &str = "filter.programs";
+
+/// The kernel holds a process's programs to 32768 instructions of 8 bytes in all.
+const PROGRAMS_MAX_BYTES: u64 = 1 << 19;
 
 /// A line of text.
 const SIZE_MAX_BYTES: u64 = 1 << 12;
@@ -90,16 +96,14 @@ fn programs(traced: &Traced) -> io::Result<Vec<Vec<Insn>>> {
 }
 
 fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Insn>]) -> Result<(), Error> {
-    let spec = host::filter_of(grant)?;
-    let io_uring = match grant.isolation.io_uring {
-        IoUring::Allow => effective::IoUring::Open,
-        IoUring::Deny => effective::IoUring::Closed,
-    };
-    let closed = effective::check(programs, &effective::demands(&spec, io_uring))
-        .map_err(|hole| Error::FilterOpen { hole })?;
+    let closed =
+        effective::check(programs, &demands(grant)?).map_err(|hole| Error::FilterOpen { hole })?;
     if closed.notifies {
         await_listener(&dir.control_socket())?;
     }
+    // Before the note: what is noted as checked can be compared with.
+    let path = dir.file(PROGRAMS);
+    std::fs::write(&path, written(programs)).map_err(Error::io("write", path))?;
     let programs = programs.len();
     note(dir, Note::Checked { programs })
 }
@@ -255,43 +259,80 @@ fn kill(init: i32) {
     }
 }
 
-/// Whether a process that was just started in a running container has as many programs as the first one had. Which ones is the
-/// runtime's word: it takes them from the same profile, and the process runs already. One that has ended is fine.
+/// Whether a process that was just started in a running container has the programs that the first one had: their own
+/// instructions are compared. One that adds filters of its own has them behind these. Where a runtime has written others meanwhile
+/// (a newer version of it), they are followed as the first process's were. One that has ended is fine.
 ///
 /// # Errors
-/// It runs without the container's filter.
-pub(super) fn hold_exec(dir: &ContainerDir, key: &ContainerKey, process: i32) -> Result<(), Error> {
-    let Some(Note::Checked { programs }) = noted(dir) else {
-        // Of a container whose start was not followed to its end nothing is known; its exec came too early.
-        return Err(Error::ExecOpen {
-            key: key.clone(),
-            pid: process,
-        });
+/// It runs without the container's filter, or its programs cannot be read.
+pub(super) fn hold_exec(dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
+    let open = || Error::ExecOpen {
+        key: grant.key.clone(),
+        pid: process,
     };
-    let field = |name| match status_field(process, name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
-        other => other.map(Some),
+    let Some(Note::Checked { .. }) = noted(dir) else {
+        // Of a container whose start was not followed to its end nothing is known; its exec came too early.
+        return Err(open());
     };
     let unread = |source| Error::FilterUnread {
         pid: process,
         source,
     };
-    let Some(mode) = field("Seccomp").map_err(unread)? else {
-        return Ok(());
+    let opened = match PidFd::open(process) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+        other => other.map_err(unread)?,
     };
-    // Kernels before 5.9 do not count.
-    let count = field("Seccomp_filters").map_err(unread)?.flatten();
-    const FILTERED: u64 = 2;
-    let wanted = u64::try_from(programs).unwrap_or(u64::MAX);
-    if mode == Some(FILTERED) && count.is_none_or(|count| count >= wanted) {
-        Ok(())
-    } else {
-        Err(Error::ExecOpen {
-            key: key.clone(),
-            pid: process,
-        })
+    let read = || {
+        let traced = Traced::seize(process)?;
+        traced.stop(STOP_PATIENCE)?;
+        programs(&traced)
+    };
+    let found = match read() {
+        Ok(found) => found,
+        // Nobody traces the dead, of which somebody may not have taken notice yet.
+        Err(_ended) if opened.wait_exit(0).map_err(unread)? => return Ok(()),
+        Err(source) => return Err(unread(source)),
+    };
+    let held = saved(dir);
+    if held.as_deref().is_some_and(|held| begin_with(&found, held)) {
+        return Ok(());
     }
+    effective::check(&found, &demands(grant)?)
+        .map(drop)
+        .map_err(|_hole| open())
+}
+
+fn demands(grant: &Grant) -> Result<Vec<effective::Demand>, Error> {
+    let io_uring = match grant.isolation.io_uring {
+        IoUring::Allow => effective::IoUring::Open,
+        IoUring::Deny => effective::IoUring::Closed,
+    };
+    Ok(effective::demands(&host::filter_of(grant)?, io_uring))
+}
+
+/// Programs as a file has them: of each the number of its instructions, then these.
+fn written(programs: &[Vec<Insn>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for program in programs {
+        let count = u32::try_from(program.len()).unwrap_or(u32::MAX);
+        bytes.extend(count.to_le_bytes());
+        for insn in program {
+            bytes.extend(insn.code.to_le_bytes());
+            bytes.extend([insn.jt, insn.jf]);
+            bytes.extend(insn.k.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// Whether the first of some programs are those of a file. Each begins with its length, so that what begins with the same bytes
+/// begins with the same programs.
+fn begin_with(programs: &[Vec<Insn>], file: &[u8]) -> bool {
+    !file.is_empty() && written(programs).starts_with(file)
+}
+
+fn saved(dir: &ContainerDir) -> Option<Vec<u8>> {
+    cards::store::read_capped("filter", &dir.file(PROGRAMS), PROGRAMS_MAX_BYTES).ok()
 }
 
 /// A number in `/proc/<pid>/status`.

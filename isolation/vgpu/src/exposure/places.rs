@@ -126,7 +126,7 @@ pub(super) fn is_system(path: &Path, resolve: &dyn Fn(&Path) -> PathBuf) -> bool
         let place = Path::new(place);
         overlap(path, place) || overlap(path, &resolve(place))
     };
-    SYSTEM.iter().any(|place| touches(place)) || is_of_a_home(path)
+    SYSTEM.iter().any(touches) || is_of_a_home(path)
 }
 
 /// Where, as seen from a path, somebody listens.

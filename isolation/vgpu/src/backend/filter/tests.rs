@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Stdio};
 
 use cards::grant::{self, Door};
-use cards::{CardGrant, ComputeTerms, DoorKind, DriverSpec, GpuUuid, Isolation};
+use cards::{CardGrant, ComputeTerms, ContainerKey, DoorKind, DriverSpec, GpuUuid, Isolation};
 use serde_json::json;
 
 use super::*;
@@ -213,4 +213,60 @@ fn without_no_new_privs_a_filter_is_there_before_the_start_or_never() {
     // Nobody has held it: nobody may start it.
     let refused = watch_start(&dir, &a_grant(), 1).unwrap_err();
     assert!(matches!(refused, Error::NotArmed), "{refused}");
+}
+
+#[test]
+fn programs_are_compared_and_not_counted() {
+    let ours = verdict::filter::program(&host::filter_of(&a_grant()).unwrap());
+    let allow = vec![Insn {
+        code: 6,
+        jt: 0,
+        jf: 0,
+        k: 0x7fff_0000,
+    }];
+    let file = written(&[ours.clone(), allow.clone()]);
+    for (programs, is_held) in [
+        (vec![ours.clone(), allow.clone()], true),
+        // A filter of the program's own is behind them.
+        (vec![ours.clone(), allow.clone(), allow.clone()], true),
+        (vec![allow.clone(), ours.clone()], false),
+        (vec![allow.clone(), allow.clone()], false),
+        (vec![ours.clone()], false),
+        (vec![[ours.clone(), allow.clone()].concat()], false),
+        (Vec::new(), false),
+    ] {
+        assert_eq!(begin_with(&programs, &file), is_held, "{}", programs.len());
+    }
+    assert!(!begin_with(&[ours], &[]), "nothing is known");
+}
+
+#[test]
+fn an_exec_without_the_container_s_programs_is_found_out_and_one_that_has_ended_is_not() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: not root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dir = ContainerDir::at(folder.path());
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().cast_signed();
+    let is_open = |found| matches!(found, Err(Error::ExecOpen { .. }));
+    assert!(
+        is_open(hold_exec(&dir, &a_grant(), pid)),
+        "nobody has checked"
+    );
+    note(&dir, Note::Checked { programs: 0 }).unwrap();
+    assert!(
+        is_open(hold_exec(&dir, &a_grant(), pid)),
+        "by what it lacks"
+    );
+    std::fs::write(dir.file(PROGRAMS), written(&[])).unwrap();
+    assert!(is_open(hold_exec(&dir, &a_grant(), pid)));
+    drop(child.stdin.take());
+    let process = PidFd::open(pid).unwrap();
+    assert!(process.wait_exit(20_000).unwrap());
+    // Not yet waited for, and then gone.
+    hold_exec(&dir, &a_grant(), pid).unwrap();
+    child.wait().unwrap();
+    hold_exec(&dir, &a_grant(), pid).unwrap();
 }
