@@ -31,6 +31,8 @@ pub struct Facts {
     pub pidfd_getfd: Result<(), String>,
     /// Whether the filters of another process can be read: doors do, before a container's program starts.
     pub filters: Result<(), FiltersUnread>,
+    /// `vm.mmap_min_addr`, or why it cannot be read.
+    pub mmap_min_addr: Result<u64, String>,
     /// Control groups.
     pub cgroup: Cgroup,
     /// The OCI runtime.
@@ -258,6 +260,17 @@ fn backend(facts: &Facts) -> Check {
     }
 }
 
+/// Managed memory has its address as offset. The filter brings mappings at every offset to the broker, whatever the host says
+/// here; who looks for the number finds that.
+fn lowest_address(least: &Result<u64, String>) -> Check {
+    let name = "lowest address";
+    let covered = "the filter covers every offset";
+    match least {
+        Ok(least) => Check::ok(name, format!("vm.mmap_min_addr = {least}; {covered}")),
+        Err(why) => Check::ok(name, format!("vm.mmap_min_addr is unknown ({why}); {covered}")),
+    }
+}
+
 fn kernel(facts: &Facts) -> Vec<Check> {
     vec![
         Check::ok("kernel", format!("Linux {}", facts.kernel_release)),
@@ -287,6 +300,7 @@ fn kernel(facts: &Facts) -> Vec<Check> {
             ),
         },
         filters(&facts.filters),
+        lowest_address(&facts.mmap_min_addr),
         match facts.cgroup {
             Cgroup::V2 => Check::ok("cgroups", "version 2"),
             Cgroup::V1 => Check::ok("cgroups", "version 1, alone or beside version 2"),
@@ -564,6 +578,7 @@ mod tests {
             wait_killable: true,
             pidfd_getfd: Ok(()),
             filters: Ok(()),
+            mmap_min_addr: Ok(65536),
             cgroup: Cgroup::V2,
             runc: Ok(Runc {
                 path: PathBuf::from("/usr/bin/runc"),

@@ -55,6 +55,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         wait_killable: knows_wait_killable(),
         pidfd_getfd: pidfd_getfd().map_err(|error| error.to_string()),
         filters: filters(),
+        mmap_min_addr: mmap_min_addr(),
         cgroup: cgroup(),
         runc: runc(config),
         broker: broker(config),
@@ -73,6 +74,12 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         state_dir_usable: state_dir(&config.state_dir),
         stale: stale(config),
     }
+}
+
+fn mmap_min_addr() -> Result<u64, String> {
+    let text = std::fs::read_to_string("/proc/sys/vm/mmap_min_addr");
+    let text = text.map_err(|error| error.to_string())?;
+    text.trim().parse().map_err(|_not| "no number".to_owned())
 }
 
 fn version_of(
