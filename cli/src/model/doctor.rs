@@ -267,7 +267,10 @@ fn lowest_address(least: &Result<u64, String>) -> Check {
     let covered = "the filter covers every offset";
     match least {
         Ok(least) => Check::ok(name, format!("vm.mmap_min_addr = {least}; {covered}")),
-        Err(why) => Check::ok(name, format!("vm.mmap_min_addr is unknown ({why}); {covered}")),
+        Err(why) => Check::ok(
+            name,
+            format!("vm.mmap_min_addr is unknown ({why}); {covered}"),
+        ),
     }
 }
 

@@ -63,8 +63,11 @@ pub struct PsVgpu {
     pub compute: PsCompute,
     /// Its slices.
     pub cards: Vec<PsCard>,
-    /// What the broker says of its processes; absent where it has not answered.
+    /// What the broker says of its processes, the largest that live; absent where it has not answered.
     pub processes: Option<Vec<PsProcess>>,
+    /// What all others hold, those that have ended among them; absent where there are none, or it has not answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_processes: Option<PsFolded>,
     /// What the broker says of its calls; absent where it has not answered.
     pub calls: Option<PsCalls>,
     /// What went wrong, in a few words; `ok` where nothing did. Absent where no broker has answered.
@@ -134,13 +137,19 @@ impl PsIncidents {
     }
 }
 
-/// What went wrong, and that nothing vouches for the figures but the ledger itself.
-fn health_text(incidents: PsIncidents, reconciled: Option<&PsReconciled>) -> String {
-    let text = incidents.text();
-    match reconciled {
-        Some(reconciled) if !reconciled.by_driver => format!("{text}, not reconciled"),
-        Some(_) | None => text,
-    }
+/// What went wrong, what the broker lacks, and that nothing vouches for the figures but the ledger itself.
+fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
+    let incidents = PsIncidents::from(health).text();
+    let lacking = health.short_of.clone();
+    let unwritten = health
+        .unwritten
+        .as_ref()
+        .map(|why| format!("state not written ({why})"));
+    let uncompared = reconciled
+        .filter(|reconciled| !reconciled.by_driver)
+        .map(|_| "not reconciled".to_owned());
+    let parts = [Some(incidents), lacking, unwritten, uncompared];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a vGPU is alive.
@@ -238,6 +247,27 @@ pub struct PsProcessCard {
     pub used_bytes: u64,
 }
 
+/// What processes that are not listed hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PsFolded {
+    /// Smaller ones that live.
+    pub living: Vec<PsFoldedCard>,
+    /// Ended ones, whose files others have.
+    pub ended: Vec<PsFoldedCard>,
+}
+
+/// What several processes hold of a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PsFoldedCard {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Bytes.
+    pub used_bytes: u64,
+    /// How many processes.
+    pub processes: u64,
+}
+
 /// A broker's calls since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PsCalls {
@@ -267,6 +297,8 @@ struct BrokerStatus {
     cards: Vec<BrokerCard>,
     #[serde(default)]
     processes: Vec<PsProcess>,
+    #[serde(default)]
+    folded: PsFolded,
     calls: PsCalls,
     #[serde(default)]
     health: Health,
@@ -387,7 +419,9 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
         })
     });
     PsVgpu {
-        health: incidents.map(|incidents| health_text(incidents, reconciled.as_ref())),
+        health: status
+            .as_ref()
+            .map(|status| health_text(&status.health, reconciled.as_ref())),
         incidents,
         reconciled,
         namespace: grant.key.namespace().to_owned(),
@@ -412,6 +446,10 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
         compute: PsCompute::from(&grant.compute),
         cards,
         calls: status.as_ref().map(|status| status.calls),
+        other_processes: status
+            .as_ref()
+            .map(|status| status.folded.clone())
+            .filter(|folded| *folded != PsFolded::default()),
         processes: status.map(|status| status.processes),
     }
 }
@@ -482,6 +520,23 @@ mod tests {
             ],
         };
         crate::model::snapshot::check(&document, "ps");
+    }
+
+    #[test]
+    fn what_a_broker_lacks_is_said_and_what_others_hold_comes_through() {
+        let mut status = status();
+        status["health"]["unwritten"] = json!("No space left on device");
+        status["health"]["short_of"] = json!("no descriptor: Too many open files");
+        status["folded"] = json!({
+            "living": [],
+            "ended": [{"uuid": "GPU-1", "used_bytes": 7, "processes": 19_998}],
+        });
+        let vgpu = one(&granted(Some(status), BrokerState::Alive), true, None, &[]);
+        let health = vgpu.health.unwrap();
+        for part in ["no descriptor", "state not written (No space", "2 Xids"] {
+            assert!(health.contains(part), "{health}");
+        }
+        assert_eq!(vgpu.other_processes.unwrap().ended[0].processes, 19_998);
     }
 
     #[test]

@@ -15,7 +15,9 @@ use crate::counters::Counter;
 use crate::health::{Event, EventKind, HealthStatus, Watching};
 use crate::link::FromBroker;
 use crate::peers;
+use crate::scarce;
 use crate::share::{ComputeStatus, NewTerms};
+use crate::usage_report::{self, Folded, Holding};
 
 /// Raised when an answer changes its shape.
 pub const VERSION: u32 = 2;
@@ -127,8 +129,11 @@ pub struct Status {
     pub driver: String,
     /// The slices.
     pub cards: Vec<CardStatus>,
-    /// What each process has allocated.
+    /// What each of the largest living processes has allocated.
     pub processes: Vec<ProcessStatus>,
+    /// What all others have.
+    #[serde(default)]
+    pub folded: Folded,
     /// Calls.
     pub calls: CallCounts,
     /// Listeners that are served: the container's init and its execs.
@@ -157,6 +162,9 @@ pub struct CardStatus {
     pub quota_bytes: u64,
     /// Held, bytes; allocations under way are not in it.
     pub used_bytes: u64,
+    /// Reserved for allocations under way, bytes.
+    #[serde(default)]
+    pub reserved_bytes: u64,
     /// Most ever held, bytes.
     pub peak_bytes: u64,
     /// Allocations that did not fit.
@@ -307,52 +315,49 @@ fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas,
     Ok(quotas)
 }
 
+/// A card's part of the account.
+struct CardSums {
+    quota_bytes: u64,
+    held_bytes: u64,
+    reserved_bytes: u64,
+    peak_bytes: u64,
+}
+
 /// The account as it stands.
 #[must_use]
 pub fn status(container: &Container, serving: &Serving) -> Status {
-    let snapshot = container.journal.change().ledger.snapshot();
-    let uuid_of = |card: CardSlot| {
-        container
-            .account
-            .slots()
-            .get(usize::from(card.0))
-            .map(|slot| slot.uuid.clone())
-            .unwrap_or_default()
+    let slots = container.account.slots();
+    let cgroup = container.journal.change().cgroup().cloned();
+    let living = usage_report::living(cgroup.as_deref(), container.processes.known());
+    let (holding, sums) = {
+        let change = container.journal.change();
+        let ledger = &change.ledger;
+        let sums = |card| CardSums {
+            quota_bytes: ledger.quota(card),
+            held_bytes: ledger.used(card).saturating_sub(ledger.reserved(card)),
+            reserved_bytes: ledger.reserved(card),
+            peak_bytes: ledger.peak(card),
+        };
+        let sums: Vec<(CardSlot, CardSums)> = (0..u8::MAX)
+            .map(CardSlot)
+            .zip(slots)
+            .map(|(card, _)| (card, sums(card)))
+            .collect();
+        (Holding::of(ledger, slots, &living), sums)
     };
-    let mut processes: Vec<ProcessStatus> = Vec::new();
-    for card in &snapshot.cards {
-        for usage in &card.processes {
-            let used_bytes = usage.memory_bytes.saturating_add(usage.context_bytes);
-            let share = ProcessCard {
-                uuid: uuid_of(card.card),
-                used_bytes,
-            };
-            match processes
-                .iter_mut()
-                .find(|process| process.pid == usage.process.0)
-            {
-                Some(process) => process.cards.push(share),
-                None => processes.push(ProcessStatus {
-                    pid: usage.process.0,
-                    name: name_of(usage.process.0),
-                    cards: vec![share],
-                }),
-            }
-        }
-    }
-    let cards = container
-        .account
-        .slots()
+    let (processes, folded) = holding.report(name_of);
+    let cards = slots
         .iter()
-        .zip(&snapshot.cards)
+        .zip(sums)
         .zip(container.share.status(container))
-        .map(|((slot, card), compute)| CardStatus {
+        .map(|((slot, (card, sums)), compute)| CardStatus {
             uuid: slot.uuid.clone(),
             minor: slot.minor,
-            quota_bytes: card.quota_bytes,
-            used_bytes: card.held_bytes,
-            peak_bytes: card.peak_bytes,
-            refused: container.counters.value(Counter::OverQuota(card.card)),
+            quota_bytes: sums.quota_bytes,
+            used_bytes: sums.held_bytes,
+            reserved_bytes: sums.reserved_bytes,
+            peak_bytes: sums.peak_bytes,
+            refused: container.counters.value(Counter::OverQuota(card)),
             compute,
         })
         .collect();
@@ -363,6 +368,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
         driver: container.driver.version().to_owned(),
         cards,
         processes,
+        folded,
         calls: CallCounts {
             total: counters.value(Counter::Total),
             executed: counters.value(Counter::Executed),
@@ -378,8 +384,17 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
     }
 }
 
-fn name_of(pid: i32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
-        .map(|name| name.trim_end().to_owned())
-        .unwrap_or_default()
+/// The name of a process that lives; one that has ended, and whose parent has not asked how, does not.
+fn name_of(pid: i32) -> Option<String> {
+    let stat = match std::fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        // It may well live: nobody can look.
+        Err(error) if scarce::is_scarcity(&error) => return Some(String::new()),
+        Err(_) => return None,
+    };
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, rest) = stat.split_once(" (")?;
+    // The name can hold anything.
+    let (name, fields) = rest.rsplit_once(") ")?;
+    (!fields.starts_with(['Z', 'X'])).then(|| name.to_owned())
 }

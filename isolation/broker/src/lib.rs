@@ -45,4 +45,5 @@ pub mod start;
 pub mod state;
 pub mod takeover;
 pub mod terms;
+pub mod usage_report;
 pub mod workers;

@@ -1,6 +1,6 @@
 //! The card book: who holds how much of one card, `cards/<uuid>/book.json`.
 //!
-//! Read and changed only under the state lock, but for what brokers ask of it ([`terms_of`]). A book that is newer than this program or cannot be read is an error
+//! Read and changed only under the state lock, but for what brokers ask of it ([`terms_of`]) and what is looked at first ([`look`]). A book that is newer than this program or cannot be read is an error
 //! and stays as it is: to start it afresh would grant memory twice.
 
 use std::path::{Path, PathBuf};
@@ -337,18 +337,7 @@ impl<'a> Books<'a> {
     /// # Errors
     /// An unreadable, newer or foreign book.
     pub fn all(&self) -> Result<Vec<Book>, Error> {
-        let entries = match std::fs::read_dir(&self.cards_dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::io("read", &self.cards_dir)(error)),
-        };
-        let mut uuids = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(Error::io("read", &self.cards_dir))?;
-            uuids.push(GpuUuid::new(entry.file_name().to_string_lossy())?);
-        }
-        uuids.sort();
-        uuids.iter().map(|uuid| self.read(uuid)).collect()
+        all_in(&self.cards_dir)
     }
 
     fn read(&self, uuid: &GpuUuid) -> Result<Book, Error> {
@@ -388,6 +377,30 @@ pub fn terms_of(state_dir: &Path, uuid: &GpuUuid) -> Result<Vec<(String, Terms)>
         Some((entry.key.to_string(), terms))
     };
     Ok(book.grants.iter().filter_map(resolved).collect())
+}
+
+/// The books as they are now, without the lock: what follows from them is to be looked at again under it. A book is replaced in
+/// one piece.
+///
+/// # Errors
+/// As [`Books::all`].
+pub fn look(state_dir: &Path) -> Result<Vec<Book>, Error> {
+    all_in(&state_dir.join("cards"))
+}
+
+fn all_in(cards_dir: &Path) -> Result<Vec<Book>, Error> {
+    let entries = match std::fs::read_dir(cards_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("read", cards_dir)(error)),
+    };
+    let mut uuids = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("read", cards_dir))?;
+        uuids.push(GpuUuid::new(entry.file_name().to_string_lossy())?);
+    }
+    uuids.sort();
+    uuids.iter().map(|uuid| read(cards_dir, uuid)).collect()
 }
 
 /// Where a card's book is, for whoever looks whether it was written.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::identity::{AllocationId, CardSlot, ProcessId};
 use crate::refusal::Refusal;
+use crate::usage::Usages;
 
 /// What an allocation is for; the driver's own per-process figures contain the first only.
 #[derive(
@@ -72,10 +73,33 @@ pub(crate) fn narrow(bytes: u128) -> u64 {
 }
 
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(from = "Written")]
 pub(crate) struct Accounts {
     shares: BTreeMap<CardSlot, Share>,
     allocations: BTreeMap<AllocationId, Allocation>,
     next: u64,
+    /// Follows from the allocations, and is not written down.
+    #[serde(skip)]
+    usages: Usages,
+}
+
+/// What is written down of [`Accounts`].
+#[derive(serde::Deserialize)]
+struct Written {
+    shares: BTreeMap<CardSlot, Share>,
+    allocations: BTreeMap<AllocationId, Allocation>,
+    next: u64,
+}
+
+impl From<Written> for Accounts {
+    fn from(written: Written) -> Self {
+        Self {
+            usages: Usages::of(written.allocations.values()),
+            shares: written.shares,
+            allocations: written.allocations,
+            next: written.next,
+        }
+    }
 }
 
 impl Accounts {
@@ -104,6 +128,10 @@ impl Accounts {
 
     pub(crate) fn allocation(&self, id: AllocationId) -> Option<&Allocation> {
         self.allocations.get(&id)
+    }
+
+    pub(crate) fn usages(&self) -> &Usages {
+        &self.usages
     }
 
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (AllocationId, &Allocation)> {
@@ -152,16 +180,15 @@ impl Accounts {
         share.peak_bytes = share.peak_bytes.max(share.held_bytes);
         let id = AllocationId(self.next);
         self.next = self.next.wrapping_add(1);
-        self.allocations.insert(
-            id,
-            Allocation {
-                card,
-                bytes,
-                purpose,
-                process,
-                references: 1,
-            },
-        );
+        let allocation = Allocation {
+            card,
+            bytes,
+            purpose,
+            process,
+            references: 1,
+        };
+        self.usages.add(&allocation);
+        self.allocations.insert(id, allocation);
         id
     }
 
@@ -184,6 +211,7 @@ impl Accounts {
             return None;
         }
         let gone = self.allocations.remove(&id)?;
+        self.usages.remove(&gone);
         if let Some(share) = self.shares.get_mut(&gone.card) {
             let bytes = u128::from(gone.bytes);
             debug_assert!(share.held_bytes >= bytes);

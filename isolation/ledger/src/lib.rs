@@ -79,6 +79,7 @@ mod references;
 mod refusal;
 mod snapshot;
 mod tree;
+mod usage;
 
 pub use accounts::{Allocation, Demand, Purpose};
 pub use book::{Freed, Ledger, Pin, PinFor, Reservation};

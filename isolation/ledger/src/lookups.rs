@@ -1,10 +1,8 @@
 //! What the broker asks of the ledger.
 
-use std::collections::BTreeMap;
-
-use crate::accounts::{Allocation, Purpose, narrow};
+use crate::accounts::Allocation;
 use crate::book::Ledger;
-use crate::counts::ObjectKind;
+use crate::counts::{ObjectKind, wide};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::references::Exported;
 use crate::snapshot::ProcessUsage;
@@ -128,23 +126,18 @@ impl Ledger {
     /// count. Processes with nothing are left out.
     #[must_use]
     pub fn usage_by_process(&self, card: CardSlot) -> Vec<ProcessUsage> {
-        let mut sums: BTreeMap<ProcessId, (u128, u128)> = BTreeMap::new();
-        for (_, allocation) in self.accounts.allocations() {
-            if allocation.card == card && allocation.bytes > 0 {
-                let (memory, context) = sums.entry(allocation.process).or_default();
-                let sum = match allocation.purpose {
-                    Purpose::Memory => memory,
-                    Purpose::Context => context,
-                };
-                *sum = sum.saturating_add(u128::from(allocation.bytes));
-            }
-        }
-        sums.into_iter()
-            .map(|(process, (memory, context))| ProcessUsage {
-                process,
-                memory_bytes: narrow(memory),
-                context_bytes: narrow(context),
-            })
-            .collect()
+        self.accounts.usages().on(card).collect()
+    }
+
+    /// What one process has allocated on a card; `None`: nothing that is still held.
+    #[must_use]
+    pub fn usage_of(&self, card: CardSlot, process: ProcessId) -> Option<ProcessUsage> {
+        self.accounts.usages().by(card, process)
+    }
+
+    /// How many processes, dead ones among them, have allocated what is still held of a card.
+    #[must_use]
+    pub fn processes_on(&self, card: CardSlot) -> u64 {
+        wide(self.accounts.usages().count(card))
     }
 }

@@ -562,6 +562,7 @@ pub fn reclaim(config: &Config) -> Result<Vec<ContainerKey>, Error> {
 /// A state folder or grant that cannot be read.
 pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
     let mut states = Vec::new();
+    let mut questions = Vec::new();
     for key in state::containers(&config.state_dir)? {
         let dir = ContainerDir::of(&config.state_dir, &key);
         let grant = match Grant::read(dir.path()) {
@@ -574,6 +575,10 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
             other => other?,
         };
         let alive = dir.has_broker()?;
+        if alive {
+            let status = serde_json::json!({"op": "status"});
+            questions.push((dir.control_socket(), status));
+        }
         states.push(VgpuState {
             broker: match grant.backend {
                 _ if alive => BrokerState::Alive,
@@ -586,12 +591,17 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
                 Life::Stale
             },
             grant,
-            status: if alive {
-                control::status(&dir.control_socket())
-            } else {
-                None
-            },
+            status: None,
         });
+    }
+    let answers = control::ask_all(&questions);
+    let asked = states
+        .iter_mut()
+        .filter(|state| state.broker == BrokerState::Alive);
+    for (state, answer) in asked.zip(answers) {
+        state.status = answer
+            .inspect_err(|error| tracing::debug!(%error, key = %state.grant.key, "no status"))
+            .ok();
     }
     Ok(states)
 }
@@ -651,6 +661,13 @@ fn grant(
     watch: &dyn Watch,
 ) -> Result<Placed, Error> {
     let store = DiskStore;
+    // All questions to brokers come before the lock: none of them keeps other containers from starting.
+    let unsettled = resize::Unsettled::ask(config);
+    let pod = request
+        .pod
+        .as_ref()
+        .map(|place| pod::Neighbours::ask(config, key, place))
+        .transpose()?;
     let lock = StateLock::take(&config.state_dir)?;
     watch.reached(Step::Locked)?;
     reclaim_locked(config, &lock)?;
@@ -659,8 +676,8 @@ fn grant(
     if dir.exists() {
         return Err(Error::Exists { key: key.clone() });
     }
-    if let Some(place) = &request.pod {
-        pod::make_room(config, &lock, key, place)?;
+    if let (Some(place), Some(neighbours)) = (&request.pod, &pod) {
+        pod::make_room(config, &lock, key, place, neighbours)?;
     }
     let socket = dir.control_socket();
     if socket.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
@@ -670,7 +687,7 @@ fn grant(
         });
     }
     let books = Books::open(&lock, &config.state_dir, &store);
-    resize::settle(config, &books, &host.inventory)?;
+    unsettled.settle(&books, &host.inventory)?;
     let defaults = host.defaults(config);
     let rooms = books.rooms(&host.inventory.cards, &defaults)?;
     let slices = place(&rooms, &request.wish, &request.compute).map_err(in_our_words)?;

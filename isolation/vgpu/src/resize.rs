@@ -6,7 +6,7 @@
 //!
 //! In this order memory is never granted twice, wherever it stops: what grows is booked before the broker gives it, what
 //! shrinks is given up only once the broker refuses it. What a container holds above a shrunken quota stays booked until a
-//! broker says that it has been given up ([`settle`]). Terms are promised before the broker has them and put back with the
+//! broker says that it has been given up ([`Unsettled`]). Terms are promised before the broker has them and put back with the
 //! quota if any step fails.
 
 mod asked;
@@ -64,6 +64,9 @@ struct AnswerCard {
     uuid: String,
     quota_bytes: u64,
     used_bytes: u64,
+    /// In a status: for allocations under way, which may yet become used.
+    #[serde(default)]
+    reserved_bytes: u64,
 }
 
 /// Sets a container's memory in all, `6Gi`; over several cards each gets an equal part.
@@ -96,6 +99,7 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
     if total_bytes.is_none() && terms.is_none() {
         return Err(Error::NothingAsked);
     }
+    let seen = Unsettled::ask(config);
     let lock = StateLock::take(&config.state_dir).map_err(|error| gone_or(error, key))?;
     let dir = ContainerDir::of(&config.state_dir, key);
     if !dir.exists() {
@@ -121,7 +125,7 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
     let host = Host::find(config)?;
     let store = DiskStore;
     let books = Books::open(&lock, &config.state_dir, &store);
-    settle(config, &books, &host.inventory)?;
+    seen.settle(&books, &host.inventory)?;
     let change = Change {
         books: &books,
         inventory: &host.inventory,
@@ -160,41 +164,88 @@ fn part(total_bytes: u64, grant: &Grant, memory: &str) -> Result<u64, Error> {
     })
 }
 
-/// Gives back what containers held above their quotas and hold no more. Called before memory is placed.
-///
-/// # Errors
-/// A book that cannot be read or written.
-pub(crate) fn settle(
-    config: &Config,
-    books: &Books<'_>,
-    inventory: &Inventory,
-) -> Result<(), Error> {
-    for Book { uuid, grants, .. } in books.all()? {
-        let Some(card) = inventory.cards.iter().find(|card| card.uuid == uuid) else {
-            continue;
-        };
-        for entry in grants.iter().filter(|entry| entry.reserved_bytes.is_some()) {
-            let socket = ContainerDir::of(&config.state_dir, &entry.key).control_socket();
-            // A broker that does not answer may still hold it all.
-            let Some(used_bytes) = used_of(&socket, uuid.as_str()) else {
-                continue;
-            };
-            if Some(used_bytes) != entry.reserved_bytes {
-                let still = entry
-                    .reserved_bytes
-                    .map(|reserved| reserved.min(used_bytes));
-                books.resize(&entry.key, card, entry.quota_bytes, still)?;
-            }
-        }
-    }
-    Ok(())
+/// Containers that held more than their shrunken quotas, and what they hold now.
+#[derive(Debug, Default)]
+pub(crate) struct Unsettled(Vec<Seen>);
+
+/// One of them, on one card.
+#[derive(Debug)]
+struct Seen {
+    key: ContainerKey,
+    uuid: cards::GpuUuid,
+    quota_bytes: u64,
+    reserved_bytes: u64,
+    used_bytes: u64,
 }
 
-fn used_of(socket: &std::path::Path, uuid: &str) -> Option<u64> {
-    let status = control::status(socket)?;
+impl Unsettled {
+    /// Asks their brokers. Without the state lock: a broker may be slow, and nobody else is to wait for it. One that does not
+    /// answer may still hold it all, and neither does a book that cannot be read stop anybody here.
+    pub(crate) fn ask(config: &Config) -> Self {
+        let mut questions = Vec::new();
+        let mut unsettled = Vec::new();
+        for Book { uuid, grants, .. } in cards::book::look(&config.state_dir).unwrap_or_default() {
+            for entry in grants {
+                if let Some(reserved_bytes) = entry.reserved_bytes {
+                    let dir = ContainerDir::of(&config.state_dir, &entry.key);
+                    questions.push((dir.control_socket(), json!({"op": "status"})));
+                    unsettled.push(Seen {
+                        key: entry.key,
+                        uuid: uuid.clone(),
+                        quota_bytes: entry.quota_bytes,
+                        reserved_bytes,
+                        used_bytes: reserved_bytes,
+                    });
+                }
+            }
+        }
+        let answers = control::ask_all(&questions);
+        let seen = unsettled.into_iter().zip(answers);
+        Self(
+            seen.filter_map(|(seen, answer)| {
+                let used_bytes = used_of(answer.ok()?, seen.uuid.as_str())?;
+                Some(Seen { used_bytes, ..seen })
+            })
+            .collect(),
+        )
+    }
+
+    /// Gives back what they hold no more. Called before memory is placed.
+    ///
+    /// A container above its quota gets nothing more, so what it held a moment ago is the most that it can hold, unless its quota
+    /// has changed since: then it is left for the next time.
+    ///
+    /// # Errors
+    /// A book that cannot be read or written.
+    pub(crate) fn settle(&self, books: &Books<'_>, inventory: &Inventory) -> Result<(), Error> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        for Book { uuid, grants, .. } in books.all()? {
+            let Some(card) = inventory.cards.iter().find(|card| card.uuid == uuid) else {
+                continue;
+            };
+            for entry in &grants {
+                let as_seen = self.0.iter().find(|seen| {
+                    seen.key == entry.key
+                        && seen.uuid == uuid
+                        && seen.quota_bytes == entry.quota_bytes
+                        && Some(seen.reserved_bytes) == entry.reserved_bytes
+                });
+                if let Some(seen) = as_seen.filter(|seen| seen.used_bytes < seen.reserved_bytes) {
+                    let still = Some(seen.used_bytes);
+                    books.resize(&entry.key, card, entry.quota_bytes, still)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn used_of(status: serde_json::Value, uuid: &str) -> Option<u64> {
     let answer: Answer = serde_json::from_value(status).ok()?;
     let card = answer.cards.iter().find(|card| card.uuid == uuid)?;
-    Some(card.used_bytes)
+    Some(card.used_bytes.saturating_add(card.reserved_bytes))
 }
 
 /// One change of one container.

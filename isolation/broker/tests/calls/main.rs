@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod agent;
+mod bounds;
 mod events;
 mod exits;
 mod exports;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         exports::TESTS,
         health::TESTS,
         faults::TESTS,
+        bounds::TESTS,
         signals::TESTS,
         replace::TESTS,
         share::TESTS,

@@ -425,6 +425,7 @@ impl Pair {
                 .map(|(process, (memory, context))| (process, (narrow(memory), narrow(context))))
                 .collect();
             assert_eq!(processes, expected);
+            assert_eq!(ledger.processes_on(card), processes.len() as u64);
         }
         for counted in KINDS.iter().map(|kind| Counted::Kind(*kind)).chain([
             Counted::Objects,

@@ -4,11 +4,10 @@
 //! before the next container of it is granted anything: an engine that deletes its ended containers late (CRI-O keeps the last
 //! one of each name, for its logs) would keep an init container's share from those that it has prepared everything for.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cards::ContainerKey;
 use cards::lock::{FileLock, StateLock};
+use cards::{ContainerKey, Grant};
 use serde::{Deserialize, Serialize};
 
 use super::{end, undo};
@@ -51,6 +50,117 @@ fn noted(dir: &ContainerDir) -> Option<Note> {
     serde_json::from_slice(&text).ok()
 }
 
+/// The other containers of a pod, as their brokers have seen them.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours(Vec<Neighbour>);
+
+#[derive(Debug)]
+struct Neighbour {
+    key: ContainerKey,
+    /// Tells it from a later container of the same name.
+    created_at_unix_ms: u64,
+}
+
+impl Neighbours {
+    /// Asks their brokers whether a process of theirs is left, without the state lock. Where the answer is a refusal otherwise,
+    /// it is waited for a moment: an engine may start the next container before the broker of the one that has ended has
+    /// heard of its end.
+    ///
+    /// # Errors
+    /// The state folder cannot be read.
+    pub(super) fn ask(
+        config: &Config,
+        key: &ContainerKey,
+        place: &PodPlace,
+    ) -> Result<Self, Error> {
+        const LIMIT: Duration = Duration::from_secs(1);
+        const PAUSE: Duration = Duration::from_millis(20);
+        let until = Instant::now() + LIMIT;
+        loop {
+            let (ended, is_waited_for) = Self::look(config, key, place)?;
+            if !is_waited_for || Instant::now() >= until {
+                return Ok(Self(ended));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Those that have ended, and whether one has not that has what this container takes.
+    fn look(
+        config: &Config,
+        key: &ContainerKey,
+        place: &PodPlace,
+    ) -> Result<(Vec<Neighbour>, bool), Error> {
+        let (mut ended, mut is_waited_for) = (Vec::new(), false);
+        let mut questions = Vec::new();
+        let mut asked = Vec::new();
+        for (other, dir, note) in others(config, key, place)? {
+            let Ok(grant) = Grant::read(dir.path()) else {
+                continue;
+            };
+            let takes_from = takes_from(place, &note);
+            let neighbour = Neighbour {
+                key: other,
+                created_at_unix_ms: grant.created_at_unix_ms,
+            };
+            if FileLock::is_held(&dir.door_lock())? || !dir.has_broker()? {
+                // A door may be about to let go; what has no broker is looked at under the lock.
+                is_waited_for |= takes_from && dir.is_live()?;
+                continue;
+            }
+            questions.push((dir.control_socket(), serde_json::json!({"op": "status"})));
+            asked.push((neighbour, takes_from));
+        }
+        let answers = control::ask_all(&questions);
+        for ((neighbour, takes_from), answer) in asked.into_iter().zip(answers) {
+            let listeners = answer
+                .ok()
+                .and_then(|status| status.get("listeners")?.as_u64());
+            if listeners == Some(0) {
+                ended.push(neighbour);
+            } else {
+                is_waited_for |= takes_from;
+            }
+        }
+        Ok((ended, is_waited_for))
+    }
+
+    /// Whether this very container was found to have no process left.
+    fn has_ended(&self, key: &ContainerKey, dir: &ContainerDir) -> bool {
+        let created = Grant::read(dir.path()).map(|grant| grant.created_at_unix_ms);
+        self.0.iter().any(|neighbour| {
+            neighbour.key == *key
+                && created
+                    .as_ref()
+                    .is_ok_and(|created| *created == neighbour.created_at_unix_ms)
+        })
+    }
+}
+
+/// The other containers of this pod. They are in one namespace of their engine: who is in another one only says so.
+fn others(
+    config: &Config,
+    key: &ContainerKey,
+    place: &PodPlace,
+) -> Result<Vec<(ContainerKey, ContainerDir, Note)>, Error> {
+    let mut others = Vec::new();
+    for other in state::containers(&config.state_dir)? {
+        let dir = ContainerDir::of(&config.state_dir, &other);
+        let note = noted(&dir).filter(|note| note.sandbox == place.sandbox);
+        if let Some(note) = note
+            && other != *key
+            && other.namespace() == key.namespace()
+        {
+            others.push((other, dir, note));
+        }
+    }
+    Ok(others)
+}
+
+fn takes_from(place: &PodPlace, note: &Note) -> bool {
+    place.amount == AmountOf::Pod && note.has_pod_amount
+}
+
 /// Gives back what has ended in this container's pod, and refuses the pod's own amount to it while another container has it.
 ///
 /// # Errors
@@ -60,22 +170,14 @@ pub(super) fn make_room(
     lock: &StateLock,
     key: &ContainerKey,
     place: &PodPlace,
+    neighbours: &Neighbours,
 ) -> Result<(), Error> {
-    for other in state::containers(&config.state_dir)? {
-        let dir = ContainerDir::of(&config.state_dir, &other);
-        let Some(note) = noted(&dir).filter(|note| note.sandbox == place.sandbox) else {
-            continue;
-        };
-        // A pod's containers are in one namespace of their engine: who is in another one only says so.
-        if other == *key || other.namespace() != key.namespace() {
-            continue;
-        }
-        let takes_from = place.amount == AmountOf::Pod && note.has_pod_amount;
-        if has_ended(&dir)? || (takes_from && ends_soon(&dir)?) {
+    for (other, dir, note) in others(config, key, place)? {
+        if has_ended(&other, &dir, neighbours)? {
             end(config, &dir)?;
             undo(config, &other, &dir, lock)?;
             tracing::info!(key = %other, "given back: it has ended, and another of its pod starts");
-        } else if takes_from {
+        } else if takes_from(place, &note) {
             return Err(Error::PodAmountTaken {
                 container: place.container.clone(),
                 holder: note.container,
@@ -87,31 +189,16 @@ pub(super) fn make_room(
 
 /// Whether no door holds it and no process has its filter any more: what the broker itself ends for, a moment later. It may have
 /// ended since the stale ones were reclaimed.
-fn has_ended(dir: &ContainerDir) -> Result<bool, Error> {
+fn has_ended(
+    key: &ContainerKey,
+    dir: &ContainerDir,
+    neighbours: &Neighbours,
+) -> Result<bool, Error> {
     if FileLock::is_held(&dir.door_lock())? {
         return Ok(false);
     }
     if !dir.has_broker()? {
         return Ok(!dir.is_live()?);
     }
-    Ok(listeners(&dir.control_socket()) == Some(0))
-}
-
-/// An engine may start the next container before the broker of the one that has ended has heard of its end. Asked only where the
-/// answer is a refusal otherwise.
-fn ends_soon(dir: &ContainerDir) -> Result<bool, Error> {
-    const LIMIT: Duration = Duration::from_secs(1);
-    const PAUSE: Duration = Duration::from_millis(20);
-    let until = Instant::now() + LIMIT;
-    while Instant::now() < until {
-        std::thread::sleep(PAUSE);
-        if has_ended(dir)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn listeners(control: &Path) -> Option<u64> {
-    control::status(control)?.get("listeners")?.as_u64()
+    Ok(neighbours.has_ended(key, dir))
 }

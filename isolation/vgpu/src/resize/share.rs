@@ -89,17 +89,28 @@ pub(super) fn require_broker(grant: &Grant) -> Result<(), Error> {
 
 /// Tells a broker the terms that it has to hold.
 pub(super) fn tell(dir: &ContainerDir, key: &ContainerKey, terms: &[OnCard]) -> Result<(), Error> {
-    let failed = |problem: String| Error::BrokerKeepsTerms {
-        key: key.clone(),
-        problem,
-    };
+    let answer = control::ask(&dir.control_socket(), &question(terms));
+    agreed(key, terms, answer)
+}
+
+fn question(terms: &[OnCard]) -> serde_json::Value {
     let cards: Vec<serde_json::Value> = terms
         .iter()
         .map(|(uuid, terms)| json!({"uuid": uuid.as_str(), "terms": terms}))
         .collect();
-    let request = json!({"op": "set_compute", "cards": cards});
-    let answer = control::ask(&dir.control_socket(), &request)
-        .map_err(|error| failed(format!("it does not answer: {error}")))?;
+    json!({"op": "set_compute", "cards": cards})
+}
+
+fn agreed(
+    key: &ContainerKey,
+    terms: &[OnCard],
+    answer: std::io::Result<serde_json::Value>,
+) -> Result<(), Error> {
+    let failed = |problem: String| Error::BrokerKeepsTerms {
+        key: key.clone(),
+        problem,
+    };
+    let answer = answer.map_err(|error| failed(format!("it does not answer: {error}")))?;
     let answer: Answer = serde_json::from_value(answer)
         .map_err(|error| failed(format!("its answer is none: {error}")))?;
     if let Some(problem) = answer.error {
@@ -179,10 +190,12 @@ pub fn set_rules(
         let undone = books
             .set_rules(&card.uuid, own_before.as_ref())
             .map_err(Error::from);
-        let untold = moved.iter().take(count).map(|(key, former, _)| {
-            let dir = ContainerDir::of(&config.state_dir, key);
-            tell(&dir, key, &[(card.uuid.clone(), *former)])
-        });
+        let former: Vec<(&ContainerKey, [OnCard; 1])> = moved
+            .iter()
+            .take(count)
+            .map(|(key, former, _)| (key, [(card.uuid.clone(), *former)]))
+            .collect();
+        let untold = answers_of(config, &former).into_iter();
         for error in untold.chain([undone]).filter_map(Result::err) {
             tracing::warn!(card = %card.uuid, error = %crate::chain(&error), "a failed change of a card's rules could not be undone in full");
         }
@@ -209,17 +222,36 @@ pub fn set_rules(
     })
 }
 
-/// The error says how many may have heard of it.
+/// Tells all of them at once: one that is silent keeps the state lock no longer than its own patience. The error says how many
+/// may have heard of it.
 fn tell_all(
     config: &Config,
     uuid: &GpuUuid,
     moved: &[(ContainerKey, Terms, Terms)],
 ) -> Result<(), (usize, Error)> {
-    for (at, (key, _, terms)) in moved.iter().enumerate() {
-        let dir = ContainerDir::of(&config.state_dir, key);
-        tell(&dir, key, &[(uuid.clone(), *terms)]).map_err(|error| (at + 1, error))?;
-    }
-    Ok(())
+    let told: Vec<(&ContainerKey, [OnCard; 1])> = moved
+        .iter()
+        .map(|(key, _, terms)| (key, [(uuid.clone(), *terms)]))
+        .collect();
+    answers_of(config, &told)
+        .into_iter()
+        .find_map(Result::err)
+        .map_or(Ok(()), |error| Err((moved.len(), error)))
+}
+
+fn answers_of(config: &Config, told: &[(&ContainerKey, [OnCard; 1])]) -> Vec<Result<(), Error>> {
+    let questions: Vec<_> = told
+        .iter()
+        .map(|(key, terms)| {
+            let dir = ContainerDir::of(&config.state_dir, key);
+            (dir.control_socket(), question(terms))
+        })
+        .collect();
+    let answers = control::ask_all(&questions).into_iter();
+    told.iter()
+        .zip(answers)
+        .map(|((key, terms), answer)| agreed(key, terms, answer))
+        .collect()
 }
 
 /// Whether there is a broker that holds the container. One that is dead holds nothing any more; where there never was one, the

@@ -145,7 +145,8 @@ impl Stage {
             Arc::clone(&played.mood),
             Arc::clone(&played.heard),
         );
-        thread::spawn(move || play(&listener, &used, &mood, &heard));
+        let lock = self.config.state_dir.join("lock");
+        thread::spawn(move || play(&listener, &used, &mood, &heard, &lock));
         played
     }
 
@@ -173,12 +174,21 @@ fn uuid(index: u32) -> GpuUuid {
 }
 
 /// Answers until the test process ends.
-fn play(listener: &UnixListener, used: &Mutex<u64>, mood: &Mutex<Mood>, heard: &Mutex<Vec<Value>>) {
+fn play(
+    listener: &UnixListener,
+    used: &Mutex<u64>,
+    mood: &Mutex<Mood>,
+    heard: &Mutex<Vec<Value>>,
+    lock: &std::path::Path,
+) {
     let mut kept = Vec::new();
     for stream in listener.incoming().map_while(Result::ok) {
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).unwrap();
-        let request: Value = serde_json::from_str(&line).unwrap();
+        let mut request: Value = serde_json::from_str(&line).unwrap();
+        if request["op"] == "status" {
+            request["under_lock"] = FileLock::is_held(lock).unwrap().into();
+        }
         let used_bytes = *used.lock().unwrap();
         let mood = *mood.lock().unwrap();
         let shares = request["op"] == "set_compute";
@@ -239,11 +249,12 @@ fn what_is_held_above_a_shrunken_quota_stays_booked_until_it_is_given_up() {
     assert_eq!(stage.granted_and_booked(), (1, 3));
     let settled = |used_bytes: u64| {
         *stage.used_bytes.lock().unwrap() = used_bytes;
+        let seen = Unsettled::ask(&stage.config);
         let lock = StateLock::take(&stage.config.state_dir).unwrap();
         let store = DiskStore;
         let books = Books::open(&lock, &stage.config.state_dir, &store);
         let host = Host::find(&stage.config).unwrap();
-        settle(&stage.config, &books, &host.inventory).unwrap();
+        seen.settle(&books, &host.inventory).unwrap();
     };
     settled(2 * GIB);
     assert_eq!(stage.granted_and_booked(), (1, 2));
@@ -252,6 +263,46 @@ fn what_is_held_above_a_shrunken_quota_stays_booked_until_it_is_given_up() {
     assert_eq!(stage.granted_and_booked(), (1, 2));
     settled(GIB);
     assert_eq!(stage.granted_and_booked(), (1, 1));
+}
+
+#[test]
+fn no_broker_is_asked_for_its_status_under_the_lock_that_every_start_needs() {
+    let stage = Stage::new();
+    *stage.used_bytes.lock().unwrap() = 3 * GIB;
+    let other = stage.join("c2", &ComputeTerms::default(), 2);
+    stage.resize("2Gi").unwrap();
+    // Another container's change comes past what the first one still holds.
+    resize_memory(&stage.config, &other.key, "4Gi").unwrap();
+    let heard = stage.heard.lock().unwrap();
+    let asked: Vec<&Value> = heard
+        .iter()
+        .filter(|request| request["op"] == "status")
+        .collect();
+    assert!(!asked.is_empty());
+    assert!(
+        asked.iter().all(|request| request["under_lock"] == false),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn what_was_seen_before_a_quota_changed_settles_nothing() {
+    let stage = Stage::new();
+    *stage.used_bytes.lock().unwrap() = 3 * GIB;
+    stage.resize("2Gi").unwrap();
+    *stage.used_bytes.lock().unwrap() = GIB;
+    let seen = Unsettled::ask(&stage.config);
+    // Between the question and the lock the container gets more, takes it, and is shrunk to something else.
+    *stage.used_bytes.lock().unwrap() = 4 * GIB;
+    stage.resize("8Gi").unwrap();
+    stage.resize("4Gi").unwrap();
+    let lock = StateLock::take(&stage.config.state_dir).unwrap();
+    let store = DiskStore;
+    let books = Books::open(&lock, &stage.config.state_dir, &store);
+    let host = Host::find(&stage.config).unwrap();
+    seen.settle(&books, &host.inventory).unwrap();
+    drop(lock);
+    assert_eq!(stage.granted_and_booked(), (2, 4));
 }
 
 #[test]

@@ -1,0 +1,80 @@
+//! What each process has allocated, kept beside the allocations: a report must not cost a look at each of them.
+
+use std::collections::BTreeMap;
+
+use crate::accounts::{Allocation, Purpose, narrow};
+use crate::identity::{CardSlot, ProcessId};
+use crate::snapshot::ProcessUsage;
+
+/// By card and process; a process that has nothing is not there. Sums are wider than what they add.
+#[derive(Debug, Default)]
+pub(crate) struct Usages(BTreeMap<CardSlot, BTreeMap<ProcessId, Usage>>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Usage {
+    memory_bytes: u128,
+    context_bytes: u128,
+}
+
+impl Usage {
+    fn of(&mut self, purpose: Purpose) -> &mut u128 {
+        match purpose {
+            Purpose::Memory => &mut self.memory_bytes,
+            Purpose::Context => &mut self.context_bytes,
+        }
+    }
+
+    fn reported(self, process: ProcessId) -> ProcessUsage {
+        ProcessUsage {
+            process,
+            memory_bytes: narrow(self.memory_bytes),
+            context_bytes: narrow(self.context_bytes),
+        }
+    }
+}
+
+impl Usages {
+    pub(crate) fn of<'a>(allocations: impl Iterator<Item = &'a Allocation>) -> Self {
+        let mut usages = Self::default();
+        allocations.for_each(|allocation| usages.add(allocation));
+        usages
+    }
+
+    pub(crate) fn add(&mut self, allocation: &Allocation) {
+        if allocation.bytes > 0 {
+            let processes = self.0.entry(allocation.card).or_default();
+            let usage = processes.entry(allocation.process).or_default();
+            let sum = usage.of(allocation.purpose);
+            *sum = sum.saturating_add(u128::from(allocation.bytes));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, allocation: &Allocation) {
+        let Some(processes) = self.0.get_mut(&allocation.card) else {
+            return;
+        };
+        let Some(usage) = processes.get_mut(&allocation.process) else {
+            return;
+        };
+        let sum = usage.of(allocation.purpose);
+        debug_assert!(*sum >= u128::from(allocation.bytes));
+        *sum = sum.saturating_sub(u128::from(allocation.bytes));
+        if usage.memory_bytes == 0 && usage.context_bytes == 0 {
+            processes.remove(&allocation.process);
+        }
+    }
+
+    pub(crate) fn on(&self, card: CardSlot) -> impl Iterator<Item = ProcessUsage> + '_ {
+        let processes = self.0.get(&card).into_iter().flatten();
+        processes.map(|(process, usage)| usage.reported(*process))
+    }
+
+    pub(crate) fn by(&self, card: CardSlot, process: ProcessId) -> Option<ProcessUsage> {
+        let usage = self.0.get(&card)?.get(&process)?;
+        Some(usage.reported(process))
+    }
+
+    pub(crate) fn count(&self, card: CardSlot) -> usize {
+        self.0.get(&card).map_or(0, BTreeMap::len)
+    }
+}
