@@ -85,6 +85,26 @@ fn every_named_test_exists() -> Result<()> {
 }
 
 #[test]
+fn every_test_that_the_limits_name_exists() -> Result<()> {
+    let mut found = BTreeSet::new();
+    for part in ["integration", "isolation", "cli"] {
+        functions(&repository().join(part), &mut found)?;
+    }
+    let page = fs::read_to_string(repository().join("docs/limits.md"))?;
+    let cells = page
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .filter_map(|line| line.trim_matches('|').rsplit(" | ").next());
+    let named: Vec<&str> = cells.flat_map(quoted).collect();
+    assert!(named.len() > 20, "{named:?}");
+    for test in named {
+        let name = test.rsplit("::").next().unwrap_or(test);
+        assert!(found.contains(name), "{test} does not exist");
+    }
+    Ok(())
+}
+
+#[test]
 fn every_named_file_exists() -> Result<()> {
     let page = fs::read_to_string(repository().join("docs/threat-model.md"))?;
     let files: Vec<&str> = quoted(&page).filter(|name| name.ends_with(".rs")).collect();

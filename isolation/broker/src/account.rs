@@ -37,13 +37,14 @@ pub struct Slot {
 }
 
 /// Counts that no honest container comes near; they bound memory that no size declares.
-const LIMITS: [(Counted, u64); 6] = [
+const LIMITS: [(Counted, u64); 7] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
     (Counted::Kind(ObjectKind::VaSpace), 1024),
     (Counted::Objects, 1 << 20),
     (Counted::Mappings, 1 << 20),
+    (Counted::Ranges, 1 << 20),
 ];
 
 /// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
@@ -726,4 +727,20 @@ pub enum Why {
     /// A mapping is no ioctl.
     #[error("managed memory is mapped, not allocated")]
     NotAnIoctl,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_has_no_size_is_counted() {
+        for counted in [Counted::Objects, Counted::Mappings, Counted::Ranges] {
+            let most = LIMITS.iter().find(|(limited, _)| *limited == counted);
+            assert!(
+                most.is_some_and(|(_, most)| *most <= 1 << 20),
+                "{counted} has no limit"
+            );
+        }
+    }
 }

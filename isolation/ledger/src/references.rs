@@ -52,9 +52,17 @@ impl Ledger {
     /// not the mappings in them: those go when the driver says so.
     pub fn add_range(&mut self, uvm_file: FileId, span: Span) {
         let ranges = self.ranges.entry(uvm_file).or_default();
-        let before = ranges.len();
-        ranges.retain(|base, last| *last < span.base() || *base > span.last());
-        let forgotten = before.saturating_sub(ranges.len());
+        // None of them overlaps another, so that those which this one overlaps are next to each other.
+        let overlapped: Vec<u64> = ranges
+            .range(..=span.last())
+            .rev()
+            .take_while(|(_, last)| **last >= span.base())
+            .map(|(base, _)| *base)
+            .collect();
+        for base in &overlapped {
+            ranges.remove(base);
+        }
+        let forgotten = overlapped.len();
         ranges.insert(span.base(), span.last());
         self.counts.subtract(Counted::Ranges, wide(forgotten));
         self.counts.add(Counted::Ranges, 1);

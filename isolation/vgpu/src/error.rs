@@ -247,6 +247,16 @@ pub enum Error {
         /// Who has it.
         holder: String,
     },
+    /// Names that no engine gives.
+    #[error(
+        "the names of the pod and its container take {bytes} bytes, of which at most {most} are allowed"
+    )]
+    PodNames {
+        /// Written down.
+        bytes: usize,
+        /// The most.
+        most: usize,
+    },
     /// The container's first process ended before it was held.
     #[error("the container's first process, {pid}, is gone")]
     InitGone {

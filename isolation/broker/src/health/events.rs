@@ -332,4 +332,43 @@ mod tests {
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
+
+    #[test]
+    fn no_event_is_longer_than_its_bound() {
+        let events = Events::default();
+        assert!(events.add(EventKind::Xid, &"ä".repeat(TEXT_BYTES)));
+        let last = events.last().pop().unwrap();
+        assert_eq!(last.text.len(), TEXT_BYTES);
+        assert!(events.add(EventKind::Xid, &format!("x{}", "ä".repeat(TEXT_BYTES))));
+        let last = events.last().pop().unwrap();
+        assert_eq!(last.text.len(), TEXT_BYTES - 1);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_later() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("not there yet");
+        let events = Events::in_folder(&folder);
+        let count = u64::try_from(KEPT).unwrap() + 8;
+        for number in 0..count {
+            assert!(events.add(EventKind::Xid, &format!("number {number}")));
+        }
+        assert!(events.trouble().is_some());
+        assert_eq!(events.retry(), None);
+        fs::create_dir(&folder).unwrap();
+        let recovered = events.retry().unwrap();
+        assert!(recovered.why.contains("No such file"), "{recovered:?}");
+        assert_eq!(recovered.lost, 8);
+        assert_eq!((events.trouble(), events.retry()), (None, None));
+        assert!(events.add(EventKind::Xid, "after"));
+        let text = fs::read_to_string(folder.join(NAME)).unwrap();
+        let texts: Vec<Event> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(texts.len(), KEPT + 1);
+        assert_eq!(texts[0].text, "number 8");
+        assert_eq!(texts.last().unwrap().text, "after");
+        assert_eq!(Events::in_folder(&folder).last(), events.last());
+    }
 }

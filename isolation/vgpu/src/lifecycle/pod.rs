@@ -19,7 +19,8 @@ use crate::{Config, Error, control};
 const FILE: &str = "pod.json";
 
 /// Two names and a word.
-const SIZE_MAX_BYTES: u64 = 1 << 12;
+const SIZE_MAX: usize = 1 << 12;
+const SIZE_MAX_BYTES: u64 = SIZE_MAX as u64;
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
@@ -41,6 +42,13 @@ pub(super) fn note(dir: &ContainerDir, place: &PodPlace) -> Result<(), Error> {
         path: path.clone(),
         source,
     })?;
+    // One that cannot be read again would hide who has the pod's amount.
+    if text.len() > SIZE_MAX {
+        return Err(Error::PodNames {
+            bytes: text.len(),
+            most: SIZE_MAX,
+        });
+    }
     // Not durable: after a power cut no container runs, and its folder is reclaimed.
     std::fs::write(&path, text).map_err(Error::io("write", path))
 }

@@ -1067,6 +1067,16 @@ fn who_only_says_that_it_is_in_a_pod_does_not_keep_the_pod_s_amount() {
 }
 
 #[test]
+fn a_name_too_long_to_be_read_again_does_not_take_a_pod_s_amount_twice() {
+    let host = TestHost::new();
+    let of_pod = [("cgpu.io/memory", "4Gi")];
+    let long = "a".repeat(5000);
+    let said = crate::chain(&host.create_in_pod("1", &long, &of_pod).unwrap_err());
+    assert!(said.contains("at most 4096"), "{said}");
+    host.assert_clean(&"pod");
+}
+
+#[test]
 fn named_amounts_of_a_pod_stand_beside_each_other_and_the_unnamed_container_has_none() {
     let host = TestHost::new();
     let of_pod = [
