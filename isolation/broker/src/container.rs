@@ -20,6 +20,7 @@ use crate::health::Health;
 use crate::journal::{self, Journal};
 use crate::link::{KeeperLink, Stored};
 use crate::managed::ManagedMappings;
+use crate::memories::Memories;
 use crate::order::Orders;
 use crate::replay::Replay;
 use crate::scarce;
@@ -58,6 +59,8 @@ pub struct Container {
     pub health: Health,
     /// What its grant says beside the cards.
     pub terms: Terms,
+    /// Where its calls' answers are written.
+    pub memories: Memories,
     /// Managed memory that its processes have mapped.
     pub managed: ManagedMappings,
     /// Its share of its cards' time.
@@ -137,6 +140,7 @@ impl Container {
             keeper,
             health: Health::default(),
             terms: Terms::default(),
+            memories: Memories::default(),
             managed: ManagedMappings::default(),
             share: Share::default(),
             at_work: AtomicUsize::new(0),

@@ -5,6 +5,11 @@ use nvabi::Release;
 use verdict::blocks::{self, Block, Extent};
 use verdict::{EFAULT, Op, Refusal};
 
+use crate::memories::Target;
+
+/// The memory's process has executed another program, or ended.
+pub(crate) const ESRCH: i32 = 3;
+
 /// Copies the struct (segment 0).
 ///
 /// # Errors
@@ -74,11 +79,16 @@ fn copy(tid: i32, block: Block) -> Result<Segment, Refusal> {
 ///
 /// # Errors
 /// `EFAULT` when the tenant's memory is not writable, as the driver would answer.
-pub fn write_back(tid: i32, before: &[Segment], after: &[Segment]) -> Result<(), Refusal> {
+/// `ESRCH` where the target is the caller's memory no more.
+pub fn write_back(target: &Target, before: &[Segment], after: &[Segment]) -> Result<(), Refusal> {
     for (before, after) in before.iter().zip(after) {
         if let Some((at, changed)) = changed_span(&before.bytes, &after.bytes) {
-            sys::memory::write_all(tid, before.address.wrapping_add(at), changed)
-                .map_err(|_unwritable| Refusal::Errno(EFAULT))?;
+            target
+                .write_all(before.address.wrapping_add(at), changed)
+                .map_err(|error| match error.raw_os_error() {
+                    Some(ESRCH) => Refusal::Errno(ESRCH),
+                    _unwritable => Refusal::Errno(EFAULT),
+                })?;
         }
     }
     Ok(())

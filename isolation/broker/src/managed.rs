@@ -22,7 +22,7 @@
 //! What a process leaves mapped when it ends stays charged until its file is closed or `UVM_FREE` names it: a driver in
 //! multi-process mode keeps it.
 
-pub(crate) mod evidence;
+mod evidence;
 mod look;
 pub(crate) mod spans;
 

@@ -34,6 +34,7 @@ use crate::fetch;
 use crate::files::{InUse, Lookup, OpenFile};
 use crate::journal::Change;
 use crate::managed::{self, Mapper, Occasion};
+use crate::memories::Target;
 use crate::order::InOrder;
 use crate::parting;
 use crate::reaper::Reaper;
@@ -131,10 +132,12 @@ pub fn serve(
         } => {
             container.counters.count(Counter::Refused);
             container.health.hold_up(container);
-            say(listener, lane, call, turn, (argument, status, at));
+            let status = (argument, status, at);
+            say(container, listener, lane, call, turn, status);
         }
         Outcome::Answered { argument, at } => {
-            say(listener, lane, call, turn, (argument, NV_OK, at));
+            let status = (argument, NV_OK, at);
+            say(container, listener, lane, call, turn, status);
         }
         Outcome::Proceed => {
             container.counters.count(Counter::Continued);
@@ -147,8 +150,29 @@ pub fn serve(
     }
 }
 
+/// Writes an answer into the memory that was opened before the call was last seen to wait. A thread that has executed another
+/// program since an earlier call has other memory.
+fn write_back(
+    container: &Container,
+    listener: &Listener,
+    (call, target): (&Notification, Target),
+    (before, after): (&[Segment], &[Segment]),
+) -> Result<(), Refusal> {
+    let written = fetch::write_back(&target, before, after);
+    if written != Err(Refusal::Errno(fetch::ESRCH)) {
+        return written;
+    }
+    container.memories.forget(call.tid);
+    let target = container.memories.of(call.tid);
+    if !listener.is_waiting(call.id) {
+        return written;
+    }
+    fetch::write_back(&target, before, after)
+}
+
 /// Gives a call its status; nothing of it is kept.
 fn say(
+    container: &Container,
     listener: &Listener,
     lane: &Lane,
     call: &Notification,
@@ -157,8 +181,14 @@ fn say(
 ) {
     let mut answered = argument.clone();
     put_u32(&mut answered.bytes, at, status);
+    let target = container.memories.of(call.tid);
     if listener.is_waiting(call.id) {
-        let written = fetch::write_back(call.tid, &[argument], &[answered]);
+        let written = write_back(
+            container,
+            listener,
+            (call, target),
+            (&[argument], &[answered]),
+        );
         lane.set_phase(Phase::Refusing);
         let answered = match written {
             Ok(()) => listener.answer(call.id, 0),
@@ -1137,6 +1167,8 @@ pub(crate) fn deliver(
     turn: Turn<'_>,
     finished: &Finished,
 ) {
+    // Before the look whether it waits: then it is this caller's.
+    let target = container.memories.of(call.tid);
     let Some(listener) = listener.filter(|listener| listener.is_waiting(call.id)) else {
         return turn.keep_undelivered();
     };
@@ -1151,7 +1183,12 @@ pub(crate) fn deliver(
             return without_file(listener, lane, call, turn, errno);
         }
     }
-    let written = fetch::write_back(call.tid, &finished.before, &finished.after);
+    let written = write_back(
+        container,
+        listener,
+        (call, target),
+        (&finished.before, &finished.after),
+    );
     lane.set_phase(Phase::Answering);
     let answered = match written {
         Ok(()) if finished.ret < 0 => listener.fail(call.id, -finished.ret),

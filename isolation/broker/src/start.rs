@@ -31,7 +31,7 @@ use crate::control::{BrokerStatus, Serving};
 use crate::health::{self, KernelLog, Lack};
 use crate::keeper::{self, Abandonment};
 use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
-use crate::managed::evidence;
+use crate::privilege;
 use crate::reaper::Reaper;
 use crate::scarce::{self, Spares, Watched};
 use crate::share::{self, Share, Sources};
@@ -725,15 +725,17 @@ fn plan_of(dir: &Path, grant: &Grant, slots: &[Slot]) -> health::Plan {
 /// RM takes privilege from the executing thread: with CAP_SYS_ADMIN this process would be a confused deputy.
 ///
 /// What is to kill after a violation may need CAP_KILL then, and takes it into effect for that alone; a governor's thread takes
-/// CAP_SYS_NICE, and nothing else ([`crate::share`]). Where a thread stands in the kernel is read with CAP_DAC_READ_SEARCH.
+/// CAP_SYS_NICE, and nothing else ([`crate::share`]). Files of
+/// `/proc` that belong to a tenant's user are opened with CAP_DAC_OVERRIDE, which is in effect for that alone.
 fn drop_capabilities(on_violation: OnViolation) -> Result<(), Error> {
     use caps::{CapSet, Capability, CapsHashSet};
     let kept: CapsHashSet = KEPT.into_iter().collect();
     let mut permitted = kept.clone();
     permitted.insert(Capability::CAP_SYS_NICE);
-    // A root that has been given less does without: see `managed::evidence`.
-    if caps::has_cap(None, CapSet::Permitted, evidence::NEEDED).map_err(Error::Capabilities)? {
-        permitted.insert(evidence::NEEDED);
+    // A root that has been given less does without: see `privilege`.
+    let has_it = caps::has_cap(None, CapSet::Permitted, privilege::NEEDED);
+    if has_it.map_err(Error::Capabilities)? {
+        permitted.insert(privilege::NEEDED);
     }
     if on_violation == OnViolation::Kill {
         permitted.insert(Capability::CAP_KILL);

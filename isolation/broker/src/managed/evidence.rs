@@ -7,27 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use caps::{CapSet, Capability};
-
 use crate::maps::has_gone;
-
-/// The file belongs to the thread's user and is closed to everybody else: CAP_SYS_PTRACE, by which its content may be seen, does
-/// not open it. The broker has this one permitted, and in effect for the look alone.
-pub(crate) const NEEDED: Capability = Capability::CAP_DAC_READ_SEARCH;
-
-/// Looks at threads with the capability for it in effect. Where it is not permitted nothing is learnt of other users' threads,
-/// and what they were let map stays charged until they make their next call, or end.
-pub(super) fn looking<T>(look: impl FnOnce() -> T) -> T {
-    let had_it = caps::has_cap(None, CapSet::Effective, NEEDED).unwrap_or(false);
-    if !had_it && let Err(error) = caps::raise(None, CapSet::Effective, NEEDED) {
-        tracing::debug!(%error, "threads of other users cannot be looked at");
-    }
-    let seen = look();
-    if !had_it && let Err(error) = caps::drop(None, CapSet::Effective, NEEDED) {
-        tracing::debug!(%error, "a capability was not in effect");
-    }
-    seen
-}
 
 #[cfg(target_arch = "x86_64")]
 const SYS_MMAP: &str = "9";
@@ -114,7 +94,8 @@ mod tests {
     /// A broker has CAP_SYS_PTRACE alone in effect, and a tenant is another user.
     #[test]
     fn another_user_s_thread_is_seen_by_one_capability_more_and_by_no_less() {
-        use caps::CapsHashSet;
+        use crate::privilege::{NEEDED, with as looking};
+        use caps::{CapSet, Capability, CapsHashSet};
         use std::os::unix::process::CommandExt;
         if !nix::unistd::geteuid().is_root() {
             println!("SKIP: not root");

@@ -25,6 +25,7 @@ use super::{ManagedMappings, OnItsWay, Suspicion, What, evidence};
 use crate::container::Container;
 use crate::holders;
 use crate::maps::{self, Table};
+use crate::privilege;
 
 /// Processes that come while others are looked at are looked at as well, so often.
 const MOST_ROUNDS: u32 = 16;
@@ -583,7 +584,7 @@ pub(super) fn settle(managed: &ManagedMappings) {
     if on_their_way.is_empty() {
         return;
     }
-    let out: Vec<(i32, u64)> = evidence::looking(|| {
+    let out: Vec<(i32, u64)> = privilege::with(|| {
         let out = on_their_way
             .into_iter()
             .filter(|(tid, mapping)| evidence::is_out(mapping.tgid, *tid));
@@ -605,7 +606,7 @@ fn take_over(managed: &ManagedMappings, container: &Container) {
         state.ledger.managed().map(|it| it.process.0).collect()
     };
     for tgid in charged {
-        let threads = evidence::looking(|| evidence::threads_that_may_map(tgid));
+        let threads = privilege::with(|| evidence::threads_that_may_map(tgid));
         let mut inner = managed.lock();
         for tid in threads {
             inner.next_number = inner.next_number.saturating_add(1);
