@@ -157,6 +157,55 @@ fn a_tenant_cannot_take_more_than_its_share() -> Result<()> {
     rig.finish()
 }
 
+/// Clients whose channels end while the gate acts on them, as fast as they can be made.
+const CHURNING: [&str; 8] = [
+    "--block-us",
+    "100",
+    "--kernel-us",
+    "5000",
+    "--depth",
+    "64",
+    "--churn",
+    "4",
+];
+
+#[test]
+fn a_tenant_that_churns_channels_loosens_no_gate() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = match rig::start_with(Suite::Host, CARDS)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!("a_tenant_that_churns_channels_loosens_no_gate", "{reason}"),
+    };
+    for (id, percent) in CONTAINERS.iter().zip(["20%", "60%", "10%"]) {
+        let compute = format!("cgpu.io/compute={percent}");
+        rig.hold(id, &["cgpu.io/memory=2Gi", &compute])?.success()?;
+    }
+    let shares = shares(&rig, [&CHURNING, &GREEDY, &GREEDY])?;
+    println!("20 % that churns channels, 60 %, 10 %: {shares:?}");
+    let compute = |id| -> Result<Value> {
+        let status = status_of(&rig, id).context("no broker answers")?;
+        Ok(status["cards"][0]["compute"].clone())
+    };
+    for id in CONTAINERS {
+        let compute = compute(id)?;
+        println!("{id}: {compute}");
+        ensure!(
+            compute["tier"] == "gate" && compute["holds"] == true,
+            "{id}: {compute}"
+        );
+        ensure!(compute["counts"]["alarms"] == 0, "{id}: {compute}");
+    }
+    ensure!(
+        shares.of("a") <= 0.2 * (1.0 + CAP_ERROR) + shares.noise,
+        "{shares:?}"
+    );
+    shares.is("b", 0.6, CAP_ERROR)?;
+    for id in CONTAINERS {
+        rig.containerd.remove(id)?;
+    }
+    rig.finish()
+}
+
 #[test]
 fn under_strict_the_first_containers_of_a_fresh_node_are_held() -> Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

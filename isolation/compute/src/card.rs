@@ -541,7 +541,10 @@ impl Card {
         let slice_us = share
             .and_then(|share| share.capped_slice_us)
             .filter(|_| self.capped == Capped::Yes)
-            .unwrap_or(self.view.slice_us);
+            .unwrap_or_else(|| match self.terms.priority {
+                Priority::High => self.view.slice_us,
+                _ => self.view.slice_us(self.groups()),
+            });
         Wanted {
             slice_us: learnt.slices_refused.is_none().then_some(slice_us),
             first: match self.terms.priority {

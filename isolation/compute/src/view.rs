@@ -33,6 +33,8 @@ pub(crate) struct View {
     pub(crate) cycle: Option<Cycle>,
     /// Timeslice of its groups.
     pub(crate) slice_us: u64,
+    /// How many groups the container counts with.
+    pub(crate) groups: u32,
     /// When somebody counts as something else.
     pub(crate) until_ns: u64,
 }
@@ -65,13 +67,25 @@ impl View {
                 (None, soft.unwrap_or(slice_us))
             }
         };
+        let own = tenants.iter().find(|tenant| tenant.key == key);
         Self {
+            groups: own.map_or(0, |own| own.groups),
             share,
             cycle,
             slice_us,
             until_ns: epochs::next_after(pages, at_ns).unwrap_or(u64::MAX),
             layout: reckoned,
         }
+    }
+
+    /// The slice of each of so many groups. Those that do not count yet take no more than what those that do had: else a container would have
+    /// many times its part from when it makes them until all know of them.
+    pub(crate) fn slice_us(&self, groups: u32) -> u64 {
+        if groups <= self.groups || self.share.is_none() {
+            return self.slice_us;
+        }
+        let part = self.slice_us * u64::from(self.groups.max(1)) / u64::from(groups);
+        plan::slice::quantise_us(part.max(plan::slice::HARDWARE_LEAST_US))
     }
 
     /// Whether the meter may trim its segments.

@@ -7,6 +7,7 @@
 //!
 //! A real card would execute what these kernels do not name, and fault: on one the load is refused.
 
+mod churn;
 mod lane;
 mod pace;
 mod tally;
@@ -70,6 +71,9 @@ pub struct Options {
     /// Ask for a time slice of so many µs.
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
+    /// So many threads make and free clients with channels meanwhile, without pause.
+    #[arg(long, default_value_t = 0)]
+    churn: u32,
     /// The same seed gives the same arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -84,6 +88,8 @@ const LOOK_LONGEST_NS: u64 = 1_000_000;
 const CHECK_NS: u64 = 1_000_000_000;
 /// Most groups of one load.
 const MOST_GROUPS: u32 = 1024;
+/// Most threads that churn.
+const MOST_CHURN: u32 = 64;
 
 /// Runs the load.
 ///
@@ -143,6 +149,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
             lanes.push(Lane::new(channel, kernel));
         }
     }
+    let churn = churn::Churn::start(nodes, options.card, options.churn)?;
     let start_ns = now_ns()?;
     let end_ns = match options.seconds {
         0 => u64::MAX,
@@ -176,6 +183,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
     for lane in &mut lanes {
         lane.collect(end_ns, &mut tally);
     }
+    let (churned, not_churned) = churn.end();
     let counted = tally.finish(end_ns);
     let error = broken.as_ref().map(ToString::to_string);
     let share = counted.share(used.len());
@@ -206,6 +214,8 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
             "latency": counted.latency_json(),
             "unfinished": pace.backlog() + lanes.iter().map(|lane| lane.channel.under_way()).sum::<u64>(),
             "asked": asked.json(options),
+            "churned": churned,
+            "not_churned": not_churned,
             "error": error,
         }),
         code: u8::from(broken.is_some()),
@@ -223,6 +233,11 @@ fn check(options: &Options) -> anyhow::Result<()> {
         (1..=MOST_GROUPS).contains(&options.groups),
         "--groups {}: must be 1 to {MOST_GROUPS}",
         options.groups
+    );
+    ensure!(
+        options.churn <= MOST_CHURN,
+        "--churn {}: must be at most {MOST_CHURN}",
+        options.churn
     );
     ensure!(
         (1..=depth).contains(&options.batch),

@@ -18,30 +18,33 @@ use crate::stage::{Stage, until};
 pub(crate) const TESTS: &[Test] = &[
     (
         "provoked::a_lever_that_waits_for_the_tenant_costs_the_driver_nothing",
-        waits,
+        lever_waits_for_the_tenant,
     ),
     (
         "provoked::a_gate_that_could_not_be_closed_lets_nobody_through",
-        closed,
+        unclosed_gate,
     ),
     (
         "provoked::channels_that_end_under_the_lever_are_no_refusal",
-        ended,
+        ended_channels,
     ),
     (
         "provoked::what_a_tenants_channels_refuse_is_not_said_of_the_card",
-        refused,
+        refused_by_own_channels,
     ),
     (
         "provoked::a_lever_that_the_driver_refuses_is_confirmed_on_the_brokers_own_group",
-        confirmed,
+        confirmed_on_own_group,
     ),
-    ("provoked::one_refused_timeslice_is_tried_again", one_slice),
+    (
+        "provoked::one_refused_timeslice_is_tried_again",
+        one_refused_slice,
+    ),
     (
         "provoked::channels_and_clients_of_a_gate_are_counted",
-        counted,
+        channels_and_clients,
     ),
-    ("provoked::duplicates_are_counted", duplicates),
+    ("provoked::duplicates_are_counted", duplicated_groups),
 ];
 
 const DISABLE: u32 = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
@@ -72,7 +75,7 @@ fn tier_file(stage: &Stage) -> Option<serde_json::Value> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-fn waits() {
+fn lever_waits_for_the_tenant() {
     let stage = ungoverned(fixed());
     let tenant = computing(&stage);
     assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
@@ -101,7 +104,7 @@ fn waits() {
     assert_eq!((answer.result, answer.beside_own), (Ok(None), false));
 }
 
-fn closed() {
+fn unclosed_gate() {
     let stage = ungoverned(fixed());
     let tenant = computing(&stage);
     let gates = &stage.container.share.gates;
@@ -141,7 +144,7 @@ fn more(tenant: &Computing, count: usize) -> Vec<Channel> {
     made.collect()
 }
 
-fn ended() {
+fn ended_channels() {
     // Of a list in which some have ended the others are closed, in a few calls.
     let stage = ungoverned(fixed());
     let tenant = computing(&stage);
@@ -177,7 +180,7 @@ fn ended() {
     assert_eq!(tier_file(&stage), None);
 }
 
-fn refused() {
+fn refused_by_own_channels() {
     let stage = governed();
     let tenant = computing(&stage);
     gate_turns(&stage);
@@ -199,7 +202,7 @@ fn refused() {
     });
 }
 
-fn confirmed() {
+fn confirmed_on_own_group() {
     let stage = governed();
     let tenant = computing(&stage);
     gate_turns(&stage);
@@ -242,7 +245,7 @@ fn confirmed() {
     });
 }
 
-fn one_slice() {
+fn one_refused_slice() {
     let stage = governed();
     let (tenant, other) = (computing(&stage), computing(&stage));
     gate_turns(&stage);
@@ -265,7 +268,7 @@ fn one_slice() {
     });
 }
 
-fn counted() {
+fn channels_and_clients() {
     let stage = ungoverned(fixed());
     let tenant = computing(&stage);
     let full = status::NV_ERR_INSUFFICIENT_RESOURCES;
@@ -305,7 +308,7 @@ fn counted() {
     until("there is room for another client", || made() == rm::OK);
 }
 
-fn duplicates() {
+fn duplicated_groups() {
     let stage = ungoverned(fixed());
     let tenant = computing(&stage);
     let dup = |count: usize| {

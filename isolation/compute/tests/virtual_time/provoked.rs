@@ -302,3 +302,59 @@ fn locks_that_are_held_for_long_are_made_even_within_ten_seconds() {
         }
     }
 }
+
+/// What a container has of a card whose hardware gives each group that can run its slice in turn, sampled each millisecond, in parts of 100 000.
+fn sliced(stage: &mut Stage, at: usize, ms: u64, mut each_ms: impl FnMut(&mut Stage, u64)) -> u64 {
+    /// What a group has until its slice is set.
+    const DEFAULT_US: u64 = 1_024;
+    let mut sum = 0;
+    for passed in 0..ms {
+        each_ms(stage, passed);
+        stage.run_ms(1);
+        let weight = |stage: &Stage, tenant: usize| -> u64 {
+            let tenant = &stage.tenants[tenant];
+            let runs = |group: &&compute::Group| {
+                let mut channels = group.channels.iter();
+                channels.any(|channel| stage.lines[&(tenant.key.clone(), 0, *channel)].runs())
+            };
+            let slice = |group: &compute::Group| {
+                let set = tenant.slices.get(&(0, group.handle));
+                set.copied().unwrap_or(DEFAULT_US)
+            };
+            let groups = tenant.objects[0].groups.iter().filter(runs);
+            groups.map(slice).sum()
+        };
+        let all: u64 = (0..stage.tenants.len())
+            .map(|tenant| weight(stage, tenant))
+            .sum();
+        sum += weight(stage, at) * 100_000 / all.max(1);
+    }
+    sum / ms
+}
+
+#[test]
+fn groups_that_come_and_go_at_changes_of_epoch_take_no_slices_from_a_neighbour() {
+    let weighted = |weight| terms(Policy::Weighted, None, weight, Priority::Normal);
+    for kept in [0, 1, 4] {
+        let mut stage = Stage::new(9, 1);
+        let attacker = stage.join("attacker", weighted(1), kept);
+        let neighbour = stage.join("neighbour", weighted(1), 1);
+        for turn in 0..6 {
+            // In between it has nothing to do, and nothing to lose.
+            stage.remove_groups(attacker, 0);
+            for _ in 0..kept {
+                stage.add_group(attacker, 0, 1);
+            }
+            stage.run_ms(SETTLED_MS);
+            let had = sliced(&mut stage, neighbour, 1_000, |stage, ms| {
+                // At any time of a window.
+                if ms == 500 + 11 * turn {
+                    for _ in kept..64 {
+                        stage.add_group(attacker, 0, 1);
+                    }
+                }
+            });
+            assert!(had >= 48_000, "{kept} groups kept: {had} of 50 000");
+        }
+    }
+}
