@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use broker::fetch;
+use broker::memories::Target;
 use driver::executor::{Started, spawn_with};
 use driver::kernel::{Facts, KernelDriver};
 use driver::nodes::Nodes;
@@ -331,7 +332,8 @@ impl Shared {
         if self.is_refused_device(cmd, &request) {
             let denied = status::NV_ERR_INSUFFICIENT_PERMISSIONS;
             put_u32(&mut request.segments[0].bytes, nvos21::STATUS, denied);
-            fetch::write_back(self.pid, &before, &request.segments).map_err(|_error| EFAULT)?;
+            fetch::write_back(&Target::Number(self.pid), &before, &request.segments)
+                .map_err(|_error| EFAULT)?;
             return Ok(0);
         }
         let done = self
@@ -339,7 +341,8 @@ impl Shared {
             .execute(file, caller, Ticket::UNREMEMBERED, &mut request)
             .unwrap();
         self.play(cmd, &mut request);
-        fetch::write_back(self.pid, &before, &request.segments).map_err(|_error| EFAULT)?;
+        fetch::write_back(&Target::Number(self.pid), &before, &request.segments)
+            .map_err(|_error| EFAULT)?;
         if done.ret < 0 {
             Err(-done.ret)
         } else {
