@@ -75,7 +75,7 @@ struct State {
 /// # Errors
 /// The container must not start, or not everything of it could be released.
 pub fn run(stage: Stage, input: &mut dyn Read, output: &mut dyn Write) -> anyhow::Result<()> {
-    let config = Config::load()?;
+    let config = configuration(stage)?;
     let mut bytes = Vec::new();
     input
         .take(INPUT_MAX_BYTES + 1)
@@ -90,6 +90,23 @@ pub fn run(stage: Stage, input: &mut dyn Read, output: &mut dyn Write) -> anyhow
         Stage::CreateRuntime => create_runtime(&config, &state(&bytes)?),
         Stage::Poststart => poststart(&config, &state(&bytes)?),
         Stage::Poststop => poststop(&config, &state(&bytes)?),
+    }
+}
+
+/// A hook that is configured without an environment has the container's (runc before 1.3), in which an image names what
+/// configuration it likes: a file of its own is root's as well. So after `precreate` the variable counts only in the environment
+/// that [`call_again`] writes, which has nothing else.
+fn configuration(stage: Stage) -> Result<Config, vgpu::Error> {
+    let is_ours = |name: &OsStr| {
+        name == vgpu::config::PATH_VARIABLE
+            || HOOK_VARIABLE
+                .split_once('=')
+                .is_some_and(|(own, _)| name == own)
+    };
+    if stage == Stage::Precreate || std::env::vars_os().all(|(name, _)| is_ours(&name)) {
+        Config::load()
+    } else {
+        Config::load_default()
     }
 }
 

@@ -6,7 +6,7 @@ mod played;
 
 use std::fs;
 use std::io::Write;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use cards::DoorKind;
 use serde_json::{Value, json};
@@ -20,8 +20,20 @@ fn play_broker() {
 }
 
 fn call(host: &Host, stage: &str, input: &str) -> Output {
-    let mut child = host
-        .command(env!("CARGO_BIN_EXE_cgpu-hook"))
+    let mut command = host.command(env!("CARGO_BIN_EXE_cgpu-hook"));
+    if stage != "precreate" {
+        // As precreate has it called.
+        let config = host.path("cgpu.toml");
+        command
+            .env_clear()
+            .env("CGPU_HOOK", "1")
+            .env("CGPU_CONFIG", config);
+    }
+    call_as(command, stage, input)
+}
+
+fn call_as(mut command: Command, stage: &str, input: &str) -> Output {
+    let mut child = command
         .arg(stage)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -215,4 +227,33 @@ fn a_container_that_nobody_has_edited_is_refused_when_it_is_created() {
         said(&refused)
     );
     host.assert_clean();
+}
+
+/// runc before 1.3 gives a hook without an environment the container's, which the image chose.
+#[test]
+fn a_container_s_environment_names_no_configuration() {
+    let Some(host) = Host::find() else { return };
+    let folder = host.path("bundles").join("plain");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("config.json"), "{}").unwrap();
+    let evil = host.path("evil.toml");
+    fs::write(&evil, "state_dir = 7").unwrap();
+    let called = |path: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-hook"));
+        command
+            .env_clear()
+            .env("CGPU_CONFIG", &evil)
+            .env("CGPU_HOOK", "1");
+        command.envs(path.map(|path| ("PATH", path)));
+        call_as(
+            command,
+            "createRuntime",
+            &state(&host, "plain", "creating", 1),
+        )
+    };
+    let of_container = called(Some("/bin"));
+    assert!(of_container.status.success(), "{}", said(&of_container));
+    // The same file, named by ourselves, is read.
+    let ours = called(None);
+    assert!(said(&ours).contains("evil.toml"), "{}", said(&ours));
 }

@@ -219,8 +219,20 @@ impl Config {
     pub fn load() -> Result<Self, Error> {
         match std::env::var_os(PATH_VARIABLE) {
             Some(path) => Self::from_trusted(Path::new(&path)),
-            None if Path::new(DEFAULT_PATH).exists() => Self::from_trusted(Path::new(DEFAULT_PATH)),
-            None => Ok(Self::default()),
+            None => Self::load_default(),
+        }
+    }
+
+    /// Reads [`DEFAULT_PATH`], whatever the environment says; without that file all defaults hold.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_default() -> Result<Self, Error> {
+        let path = Path::new(DEFAULT_PATH);
+        if path.exists() {
+            Self::from_trusted(path)
+        } else {
+            Ok(Self::default())
         }
     }
 

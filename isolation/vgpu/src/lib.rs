@@ -60,3 +60,4 @@ pub use request::Request;
 pub use resize::{
     Asked, Changed, Reshared, Resized, RulesAsked, RulesChanged, change, resize_memory, set_rules,
 };
+pub use trusted::is_trusted_program;

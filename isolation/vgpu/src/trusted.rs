@@ -16,6 +16,12 @@ pub(crate) fn program(what: &'static str, path: &Path) -> Result<(), Error> {
     check(what, path, |metadata| metadata.mode() & 0o111 != 0)
 }
 
+/// Whether a path leads to a program that nobody but root (or this user) could have put there.
+#[must_use]
+pub fn is_trusted_program(path: &Path) -> bool {
+    program("program", path).is_ok()
+}
+
 /// Checks a file that is read.
 ///
 /// # Errors

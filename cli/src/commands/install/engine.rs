@@ -124,14 +124,21 @@ const FOLDERS: [&str; 6] = [
     "bin",
 ];
 
-/// An engine's program below a root; on this host in `PATH` as well.
+/// An engine's program below a root; on this host in `PATH` as well, where nobody but root could have put it.
 pub(super) fn find(root: &Path, program: &str) -> Option<PathBuf> {
-    let own = FOLDERS.iter().map(|folder| root.join(folder));
     let path = std::env::var_os("PATH").filter(|_| root == Path::new("/"));
     let path: Vec<PathBuf> = path.iter().flat_map(std::env::split_paths).collect();
-    own.chain(path)
-        .map(|folder| folder.join(program))
-        .find(|path| path.is_file())
+    find_in(root, &path, program)
+}
+
+fn find_in(root: &Path, path: &[PathBuf], program: &str) -> Option<PathBuf> {
+    let mut own = FOLDERS.iter().map(|folder| root.join(folder).join(program));
+    let mut others = path
+        .iter()
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(program));
+    own.find(|path| path.is_file())
+        .or_else(|| others.find(|path| vgpu::is_trusted_program(path)))
 }
 
 /// Asks a program for its version.
@@ -232,6 +239,34 @@ pub(super) fn run(command: &mut Command) -> anyhow::Result<Said> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_in_path_is_root_s_or_none() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("bin");
+        let program = folder.join("cgpu-engine-of-nobody");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(&program, 0o755);
+        let found = |folder: &str| {
+            let path = [PathBuf::from(folder)];
+            find_in(Path::new("/nonexistent"), &path, "cgpu-engine-of-nobody")
+        };
+        let name = folder.display().to_string();
+        assert_eq!(found(&name).as_ref(), Some(&program));
+        // A folder of others, a program that others write, and wherever this one was called from.
+        mode(&folder, 0o777);
+        assert_eq!(found(&name), None);
+        mode(&folder, 0o755);
+        mode(&program, 0o775);
+        assert_eq!(found(&name), None);
+        assert_eq!(found("."), None);
+        assert_eq!(found(""), None);
+    }
 
     #[test]
     fn an_engine_is_named_with_or_without_its_version() {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Plan, has_real_nodes};
 use crate::config::OtherCards;
+use crate::exposure::HostFiles;
 use crate::{Error, exposure, spec};
 
 /// `/dev/nvidia*`, the driver's static major (`NV_MAJOR_DEVICE_NUMBER`).
@@ -24,9 +25,12 @@ const CONTROL_MINOR: u32 = 255;
 pub(super) fn remove_foreign(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
     if let Some(mounts) = array_at(root, &["mounts"])? {
         retain(mounts, plan, "mounts", |mount| {
-            let named = |key| text_at(mount, key).and_then(card_by_name);
             let is_bind = text_at(mount, "type") != Some("proc");
-            named("destination").or_else(|| named("source").filter(|_| is_bind))
+            let source = text_at(mount, "source").filter(|_| is_bind);
+            text_at(mount, "destination")
+                .and_then(card_by_name)
+                .or_else(|| source.and_then(card_by_name))
+                .or_else(|| source.and_then(|source| card_behind(source, plan)))
         })?;
     }
     if let Some(devices) = array_at(root, &["linux", "devices"])? {
@@ -194,19 +198,37 @@ fn card_by_name(path: &str) -> Option<CardNode> {
     Some(number.map_or(CardNode::Shared, CardNode::One))
 }
 
+/// A card's node by another name: a link to it, or a node of the same numbers.
+fn card_behind(source: &str, plan: &Plan<'_>) -> Option<CardNode> {
+    let source = Path::new(source);
+    if !source.is_absolute() {
+        return None;
+    }
+    let real = exposure::ThisHost.resolve(source);
+    let by_name = real.to_str().and_then(card_by_name);
+    by_name.or_else(|| {
+        let node = exposure::ThisHost.node(&real)?;
+        let is_character = node.kind == exposure::NodeKind::Character;
+        is_character.then(|| card_of(node.major, Some(node.minor), plan))?
+    })
+}
+
 fn card_by_number(entry: &Value, plan: &Plan<'_>) -> Option<CardNode> {
     if matches!(text_at(entry, "type"), Some("b" | "p")) {
         return None;
     }
     let number = |key| entry.get(key).and_then(Value::as_u64);
-    let major = number("major")?;
+    card_of(number("major")?, number("minor"), plan)
+}
+
+fn card_of(major: u64, minor: Option<u64>, plan: &Plan<'_>) -> Option<CardNode> {
     if Some(major) == plan.uvm_major.map(u64::from) {
         return Some(CardNode::Shared);
     }
     if major != u64::from(NVIDIA_MAJOR) {
         return None;
     }
-    match number("minor") {
+    match minor {
         None => Some(CardNode::All),
         Some(minor) if minor == u64::from(CONTROL_MINOR) => Some(CardNode::Shared),
         Some(minor) if minor == exposure::MODESET_MINOR => None,

@@ -178,6 +178,27 @@ fn a_granted_card_s_nodes_are_ours() {
 }
 
 #[test]
+fn a_card_by_another_name_is_that_card() {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let dir = tempfile::tempdir().unwrap();
+    let (link, node) = (dir.path().join("link"), dir.path().join("node"));
+    std::os::unix::fs::symlink("/dev/nvidia7", &link).unwrap();
+    let made = mknod(&node, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(195, 7));
+    if made.is_err() {
+        println!("SKIP: no node can be made: {made:?}");
+        std::os::unix::fs::symlink("/dev/nvidia7", &node).unwrap();
+    }
+    for source in [link, node] {
+        let mut spec = with_card_nodes();
+        spec["mounts"].as_array_mut().unwrap().push(
+            json!({"destination": "/there", "type": "bind", "source": source, "options": ["bind"]}),
+        );
+        let error = edited(&spec).unwrap_err().to_string();
+        assert!(error.contains("/there"), "{error}");
+    }
+}
+
+#[test]
 fn a_card_that_is_not_granted_is_refused_or_left_out() {
     for (pointer, entry, shown) in [
         (

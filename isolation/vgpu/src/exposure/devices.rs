@@ -145,21 +145,34 @@ pub(crate) fn has_a_card(spec: &Value) -> Result<bool, Error> {
     }))
 }
 
+/// `None`: a pipe. What is no type for one runtime is a character device for another, which reads the first letter alone.
 fn node(device: &Value) -> Option<Node> {
-    let number = |key| device.get(key).and_then(Value::as_u64);
-    let kind = match device.get("type").and_then(Value::as_str)? {
-        "b" => NodeKind::Block,
-        "c" | "u" => NodeKind::Character,
-        _ => return None,
+    // Absent is 0, as for Go; what is no number of a device, no number at all or a negative one is more than any.
+    let number = |key| match device.get(key) {
+        None | Some(Value::Null) => 0,
+        Some(number) => number.as_u64().unwrap_or(u64::MAX),
+    };
+    let kind = device.get("type").and_then(Value::as_str).unwrap_or("");
+    let kind = match kind.as_bytes().first() {
+        Some(b'p') => return None,
+        Some(b'b') => NodeKind::Block,
+        Some(_) | None => NodeKind::Character,
     };
     Some(Node {
         kind,
-        major: number("major")?,
-        minor: number("minor")?,
+        major: number("major"),
+        minor: number("minor"),
     })
 }
 
+/// The kernel's numbers have 12 and 20 bits. Runtimes cut a larger one, to one that nobody judged.
+const MAJOR_MAX: u64 = (1 << 12) - 1;
+const MINOR_MAX: u64 = (1 << 20) - 1;
+
 fn by_number(node: &Node, modules: &Modules) -> Option<Weakness> {
+    if node.major > MAJOR_MAX || node.minor > MINOR_MAX {
+        return Some(Weakness::HostDevices);
+    }
     match node.kind {
         // A whole disk cannot be told from a harmless one by its number.
         NodeKind::Block => Some(Weakness::HostDevices),
@@ -222,14 +235,16 @@ fn opened(rules: &[Value], modules: &Modules) -> Vec<Finding> {
         let number = |key| rule.get(key).and_then(Value::as_u64);
         let access = rule.get("access").and_then(Value::as_str).unwrap_or("rwm");
         let is_of_all = !matches!(kind, "b" | "c" | "u" | "p");
-        if is_of_all {
+        if matches!(kind, "" | "a") {
             findings.clear();
         }
         // Making a node that cannot be opened harms nobody; engines allow it.
         if !is_allowed || !access.contains(['r', 'w']) || kind == "p" {
             continue;
         }
-        let weakness = match (is_of_all || kind == "b", number("major")) {
+        let is_cut = |key, max| number(key).is_some_and(|number| number > max);
+        let is_none_s = is_cut("major", MAJOR_MAX) || is_cut("minor", MINOR_MAX);
+        let weakness = match (is_of_all || is_none_s || kind == "b", number("major")) {
             (true, _) | (false, None) => Some(Weakness::HostDevices),
             (false, Some(major)) => of_characters(major, number("minor"), modules),
         };

@@ -28,7 +28,7 @@ use serde_json::Value;
 
 pub(crate) use self::devices::{MODESET_MINOR, has_a_card, is_card_s};
 pub(crate) use self::exec::admit_exec;
-pub(crate) use self::host::{HostFiles, ThisHost, cleaned};
+pub(crate) use self::host::{HostFiles, NodeKind, ThisHost, cleaned};
 use self::namespaces::Namespaces;
 pub(crate) use self::own::OwnPlaces;
 use crate::config::Allow;

@@ -319,6 +319,21 @@ fn nodes_are_known_by_name_and_by_number() {
             "{path}"
         );
     }
+    // Numbers that a runtime cuts to others, and types that only some runtimes know.
+    for (kind, major, minor) in [
+        ("c", json!((1_u64 << 32) + 226), json!(0)),
+        ("c", json!(195), json!((1_u64 << 32) + 254)),
+        ("c", json!(-70), json!(0)),
+        ("c", json!(4096), json!(0)),
+        ("c", json!(226.0), json!(0)),
+        ("cheese", json!(1), json!(1)),
+        ("", json!(1), json!(1)),
+        ("bee", json!(8), json!(0)),
+    ] {
+        let node = json!({"path": "/dev/x", "type": kind, "major": major, "minor": minor});
+        let found = weaknesses(&with("/linux/devices", node.clone()));
+        assert_eq!(found, [Weakness::HostDevices], "{node}");
+    }
     let disk = with(
         "/linux/devices",
         json!({"path": "/dev/xvda", "type": "b", "major": 202, "minor": 0}),
@@ -338,6 +353,9 @@ fn the_device_group_is_read_as_runc_reads_it() {
         json!({"allow": true, "type": "b", "major": 8, "minor": 0, "access": "r"}),
         json!({"allow": true, "type": "c", "major": 1, "access": "rw"}),
         json!({"allow": true, "type": "c", "major": 10, "access": "w"}),
+        json!({"allow": true, "type": "c", "major": (1_u64 << 32) + 195, "minor": 7, "access": "rw"}),
+        json!({"allow": true, "type": "c", "major": 195, "minor": 1_u64 << 20, "access": "rw"}),
+        json!({"allow": true, "type": "cheese", "major": 195, "minor": 7, "access": "rw"}),
     ] {
         assert_eq!(rule(all.clone()), [Weakness::HostDevices], "{all}");
     }
@@ -367,6 +385,12 @@ fn the_device_group_is_read_as_runc_reads_it() {
         .unwrap()
         .push(json!({"allow": false, "access": "rwm"}));
     assert_eq!(weaknesses(&spec), []);
+    // Of a type that only the first letter makes one, it forgets nothing.
+    spec["linux"]["resources"]["devices"] = json!([
+        {"allow": true, "access": "rwm"},
+        {"allow": false, "type": "cheese", "access": "rwm"},
+    ]);
+    assert_eq!(weaknesses(&spec), [Weakness::HostDevices]);
 }
 
 #[test]
