@@ -98,6 +98,9 @@ enum Found {
     TooMany,
 }
 
+/// An executor may have 16 384 descriptors, for these files and the calls under way.
+const MOST_FILES: usize = 12_288;
+
 /// Hints beyond this are forgotten all at once; they cost a few microseconds to make again.
 const MOST_HINTS: usize = 4096;
 
@@ -105,7 +108,7 @@ const MOST_HINTS: usize = 4096;
 #[derive(Debug)]
 pub struct FileTable {
     keeper: Arc<KeeperLink>,
-    /// Half of the descriptors that a process may have: what is passed to a keeper that has no room is lost.
+    /// At most half of the descriptors that a process may have: what is passed to a keeper that has no room is lost.
     most_files: usize,
     inner: Mutex<Inner>,
 }
@@ -140,7 +143,7 @@ impl FileTable {
         let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _hard)| soft);
         Self {
             keeper,
-            most_files: usize::try_from(soft / 2).unwrap_or(512),
+            most_files: most_files(soft),
             inner: Mutex::new(Inner {
                 files,
                 hints: HashMap::new(),
@@ -265,6 +268,13 @@ impl FileTable {
     }
 }
 
+/// Half of the descriptors that a process may have, and fewer than an executor can hold.
+fn most_files(descriptors: u64) -> usize {
+    usize::try_from(descriptors / 2)
+        .unwrap_or(MOST_FILES)
+        .min(MOST_FILES)
+}
+
 /// Where a file stands among others in the order of `kcmp`, or where it would; `order` compares one of them with it.
 ///
 /// # Errors
@@ -295,5 +305,17 @@ fn duplicate(tid: i32, tgid: i32, number: i32) -> io::Result<OwnedFd> {
     match sys::kcmp::file(tid, number, fd.as_fd())? {
         Ordering::Equal => Ok(fd),
         Ordering::Less | Ordering::Greater => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_has_no_more_files_than_each_of_our_processes_can_hold() {
+        assert_eq!(most_files(1024), 512);
+        assert_eq!(most_files(1 << 20), MOST_FILES);
+        assert_eq!(most_files(u64::MAX), MOST_FILES);
     }
 }

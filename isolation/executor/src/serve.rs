@@ -21,6 +21,8 @@ use crate::lanes::{Begun, Lanes};
 
 /// Stack of a connection's thread; its buffers are on the heap.
 const STACK_BYTES: usize = 128 * 1024;
+/// For so long no connection is accepted after one that could not be.
+const PAUSE_MS: u16 = 100;
 /// As many calls at once as a broker has threads, and those of one that was killed.
 const MOST_CONNECTIONS: usize = 1024;
 
@@ -62,16 +64,23 @@ pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
         ended,
     });
     let mut watched = true;
+    let mut pauses = false;
     loop {
+        // A connection that cannot be accepted would be reported again at once.
+        let (wanted, patience) = if pauses {
+            (PollFlags::empty(), PollTimeout::from(PAUSE_MS))
+        } else {
+            (PollFlags::POLLIN, PollTimeout::NONE)
+        };
         let mut fds = vec![
-            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(listener.as_fd(), wanted),
             PollFd::new(wake.as_fd(), PollFlags::POLLIN),
         ];
         if watched {
             // Only the end is of interest: the reader of a pipe that is written to by nobody, or its writer, whichever it is.
             fds.push(PollFd::new(lifeline.as_fd(), PollFlags::empty()));
         }
-        match poll(&mut fds, PollTimeout::NONE) {
+        match poll(&mut fds, patience) {
             Ok(_some) => {}
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(failed("waiting")(errno.into())),
@@ -85,9 +94,7 @@ pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
         if has_ended {
             io::Read::read(&mut &wake, &mut [0; 64]).map_err(failed("reading a pipe"))?;
         }
-        if connects {
-            accept(listener, &shared);
-        }
+        pauses = connects && accept(listener, &shared).is_err();
         watched &= !hung_up;
         if !watched && !connects && shared.connections.load(Ordering::SeqCst) == 0 {
             return Ok(());
@@ -95,14 +102,13 @@ pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
     }
 }
 
-fn accept(listener: &impl AsFd, shared: &Arc<Shared>) {
-    let Ok(connection) = sys::fd_passing::accept(listener.as_fd()) else {
-        return;
-    };
+/// An error says that a connection waits and cannot be accepted now.
+fn accept(listener: &impl AsFd, shared: &Arc<Shared>) -> io::Result<()> {
+    let connection = sys::fd_passing::accept(listener.as_fd())?;
     // The socket's folder is root's alone; whoever else has got hold of it gets nothing.
     let is_root = getsockopt(&connection, PeerCredentials).is_ok_and(|peer| peer.uid() == 0);
     if !is_root || shared.connections.load(Ordering::SeqCst) >= MOST_CONNECTIONS {
-        return;
+        return Ok(());
     }
     shared.connections.fetch_add(1, Ordering::SeqCst);
     let theirs = Arc::clone(shared);
@@ -119,6 +125,7 @@ fn accept(listener: &impl AsFd, shared: &Arc<Shared>) {
     if thread.is_err() {
         shared.connections.fetch_sub(1, Ordering::SeqCst);
     }
+    Ok(())
 }
 
 /// Serves one connection until it ends.

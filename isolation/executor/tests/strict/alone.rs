@@ -39,6 +39,10 @@ pub(crate) const TESTS: &[Test] = &[
         "what_is_no_request_is_refused",
         what_is_no_request_is_refused,
     ),
+    (
+        "without_descriptors_it_waits_and_goes_on",
+        without_descriptors_it_waits_and_goes_on,
+    ),
 ];
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_cgpu-executor");
@@ -312,4 +316,47 @@ fn what_is_no_request_is_refused() {
     assert_eq!(answer, Answer::NotHeld { file: FileId(1) });
     // It serves on.
     assert_eq!(executor.connect().held().unwrap(), []);
+}
+
+/// Processor time that the first thread of a process has taken, and the others, nanoseconds.
+fn spent_ns(pid: i32) -> (u64, u64) {
+    let spent = |tid: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap();
+        let first = text.split_whitespace().next().unwrap().to_owned();
+        first.parse::<u64>().unwrap()
+    };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let others = tasks
+        .map(|task| task.unwrap().file_name().into_string().unwrap())
+        .filter(|tid| *tid != pid.to_string());
+    (spent(&pid.to_string()), others.map(|tid| spent(&tid)).sum())
+}
+
+fn without_descriptors_it_waits_and_goes_on() {
+    let executor = Executor::new();
+    let driver = executor.connect();
+    let pid = driver.process().unwrap();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    // It keeps a duplicate of each file, until it has no descriptor for another one.
+    let refused = (1..20_000).find(|id| waiting_bytes(&driver, *id, &reader).is_err());
+    assert!(refused.is_some_and(|id| id > 16_000), "{refused:?}");
+    // Connected again after the refusal; the next one is accepted when there is a descriptor for it.
+    waiting_bytes(&driver, 1, &reader).unwrap();
+    let waiting: Vec<_> = (0..8)
+        .map(|_| sys::fd_passing::connect_seqpacket(&executor.socket()).unwrap())
+        .collect();
+    let before = spent_ns(pid);
+    for _ in 0..3000 {
+        waiting_bytes(&driver, 1, &reader).unwrap();
+    }
+    let after = spent_ns(pid);
+    let (first, others) = (after.0 - before.0, after.1 - before.1);
+    assert!(
+        first < others / 2,
+        "the thread that accepts nobody took {first} ns, those that worked {others} ns"
+    );
+    drop(waiting);
+    (100..120).for_each(|id| driver.closed(FileId(id)).unwrap());
+    let (done, _) = waiting_bytes(&executor.connect(), 20_000, &reader).unwrap();
+    assert_eq!(done.ret, 0);
 }
