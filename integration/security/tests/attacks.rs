@@ -422,6 +422,48 @@ attacks! {
     refused_flood => refusals_flow,
     fd_in_ring => ring_counts,
     compat_mmap => compat_mmap_is_closed,
+    managed_late => managed_within_the_slice,
+    managed_unseen => nothing_is_managed,
+    managed_heirs => heirs_are_charged,
+}
+
+/// What the processes have mapped is within the slice, and something is.
+fn managed_within_the_slice(observed: &Observed) -> Result<()> {
+    let bytes = observed.number("/managed_bytes")?;
+    ensure!(
+        (1..=QUOTA_BYTES).contains(&bytes),
+        "{bytes} bytes: {}",
+        observed.facts
+    );
+    Ok(())
+}
+
+fn nothing_is_managed(observed: &Observed) -> Result<()> {
+    let bytes = observed.number("/managed_bytes")?;
+    ensure!(bytes == 0, "{bytes} bytes: {}", observed.facts);
+    for (way, answer) in texts(observed, "/answers")? {
+        // Address 0 is closed to programs without privilege; the driver's own answer to it is the last.
+        let closed = ["ENOMEM", "EINVAL", "EPERM", "ENOSYS", "EOPNOTSUPP"].contains(&answer);
+        // The kernel takes another address where it may, and then nothing is managed.
+        let is_elsewhere = way.starts_with("0x0 ") && answer == "done";
+        ensure!(closed || is_elsewhere, "{way}: {answer}");
+    }
+    Ok(())
+}
+
+fn heirs_are_charged(observed: &Observed) -> Result<()> {
+    managed_within_the_slice(observed)?;
+    ensure!(
+        observed.text("/answers/begun")? == "done"
+            && observed.number("/answers/kept")? > QUOTA_BYTES / 2,
+        "{}",
+        observed.facts
+    );
+    for heir in ["forked", "headless"] {
+        let answer = observed.text(&format!("/answers/{heir}"))?;
+        ensure!(answer == "ENOMEM", "{heir}: {}", observed.facts);
+    }
+    Ok(())
 }
 
 /// `mmap` of managed memory is charged by its own table, and closed by every other.

@@ -5,6 +5,7 @@ mod descriptors;
 mod events;
 mod floods;
 mod foreign;
+mod managed;
 mod memory;
 mod pages;
 mod processes;
@@ -38,6 +39,7 @@ attacks! {
     memory: reference_then_free map_then_free export_then_free channel_groups va_spaces managed_memory heap_and_old_calls
         privileged_classes absurd_sizes;
     pages: huge_pages;
+    managed: managed_late managed_unseen managed_heirs;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
     events: foreign_names missing_destinations;
     signals: restarting_signals interrupting_signals profiling_signals;
