@@ -61,6 +61,8 @@ pub struct PsVgpu {
     pub share_group: Option<String>,
     /// What it asked of its cards' time; [`PsCard::share`] has what came of it.
     pub compute: PsCompute,
+    /// What the driver has taken of the host's memory for it; absent where no broker limits that.
+    pub host_memory: Option<PsHostMemory>,
     /// Its slices.
     pub cards: Vec<PsCard>,
     /// What the broker says of its processes, the largest that live; absent where it has not answered.
@@ -76,6 +78,19 @@ pub struct PsVgpu {
     pub incidents: Option<PsIncidents>,
     /// Whether the broker compares its ledger with what the driver counts; absent where it has not said so yet.
     pub reconciled: Option<PsReconciled>,
+}
+
+/// What a driver has taken of the host's memory for a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PsHostMemory {
+    /// The most that it may take, bytes.
+    pub limit_bytes: u64,
+    /// Held, bytes; absent where the broker has not answered.
+    pub used_bytes: Option<u64>,
+    /// Most ever held, bytes; absent where the broker has not answered.
+    pub peak_bytes: Option<u64>,
+    /// Allocations that did not fit; absent where the broker has not answered.
+    pub refused: Option<u64>,
 }
 
 /// Whether a ledger is compared with the driver's own sums.
@@ -304,6 +319,8 @@ struct BrokerStatus {
     health: Health,
     #[serde(default)]
     watching: Watching,
+    #[serde(default)]
+    host_memory: Option<BrokerHostMemory>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -322,6 +339,14 @@ struct BrokerCard {
     refused: u64,
     #[serde(default)]
     compute: serde_json::Value,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct BrokerHostMemory {
+    limit_bytes: u64,
+    used_bytes: u64,
+    peak_bytes: u64,
+    refused: u64,
 }
 
 /// `broker.pid` of a container's folder.
@@ -418,6 +443,18 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
             reason: status.watching.sums_reason.clone(),
         })
     });
+    let told = status.as_ref().and_then(|status| status.host_memory);
+    let granted = grant.isolation.host_memory_bytes;
+    let is_limited = grant.backend == Backend::Broker;
+    let limit_bytes = told.map(|told| told.limit_bytes).or(granted);
+    let host_memory = limit_bytes
+        .filter(|_| is_limited)
+        .map(|limit_bytes| PsHostMemory {
+            limit_bytes,
+            used_bytes: told.map(|told| told.used_bytes),
+            peak_bytes: told.map(|told| told.peak_bytes),
+            refused: told.map(|told| told.refused),
+        });
     PsVgpu {
         health: status
             .as_ref()
@@ -444,6 +481,7 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
         on_violation: grant.isolation.on_violation,
         share_group: grant.isolation.share_group.clone(),
         compute: PsCompute::from(&grant.compute),
+        host_memory,
         cards,
         calls: status.as_ref().map(|status| status.calls),
         other_processes: status
@@ -492,6 +530,7 @@ mod tests {
             "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
             "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
             "listeners": 1, "something_newer": true,
+            "host_memory": {"limit_bytes": 8u64 << 30, "used_bytes": 32 << 20, "peak_bytes": 48 << 20, "refused": 1},
             "health": {"hung_calls": 1, "violations": 0, "incidents": {"xid": 2, "card_lost": 0, "hung_call": 3}},
             "watching": {"sums": false, "sums_reason": "the driver has not answered within 10000 ms", "incidents": "kernel log"},
         })

@@ -29,6 +29,7 @@ pub fn render(ps: &Ps) -> String {
         "TIER",
         "ISOLATION",
         "MANAGED",
+        "HOST MEMORY",
         "BACKEND",
         "BROKER",
         "STATE",
@@ -54,6 +55,7 @@ pub fn render(ps: &Ps) -> String {
                 tier(vgpu, card),
                 isolation(vgpu),
                 managed(vgpu).to_owned(),
+                host_memory(vgpu),
                 backend(vgpu),
                 or_dash(vgpu.broker_pid),
                 vgpu.state.text().to_owned(),
@@ -91,6 +93,18 @@ fn isolation(vgpu: &PsVgpu) -> String {
         }
     }
     vgpu.isolation.clone()
+}
+
+/// What the driver has taken of the host's memory, of what it may.
+fn host_memory(vgpu: &PsVgpu) -> String {
+    let Some(memory) = vgpu.host_memory else {
+        return "-".to_owned();
+    };
+    let limit = human(memory.limit_bytes);
+    match memory.used_bytes {
+        Some(used) => format!("{} of {limit}", human(used)),
+        None => limit,
+    }
 }
 
 fn managed(vgpu: &PsVgpu) -> &'static str {

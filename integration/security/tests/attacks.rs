@@ -24,6 +24,23 @@ fn told_and_full(observed: &Observed) -> Result<()> {
     observed.is_full()
 }
 
+/// The container has no limit of its own, so it gets no more than half of the machine's memory.
+fn host_memory_is_limited(observed: &Observed) -> Result<()> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|line| line.trim().strip_suffix(" kB"));
+    let half = kib.context("MemTotal")?.trim().parse::<u64>()? * 1024 / 2;
+    let granted = observed.number("/granted_bytes")?;
+    ensure!(
+        granted <= half && granted > half / 2,
+        "{granted} bytes of the host were granted, {half} may be: {}",
+        observed.facts
+    );
+    observed.told_is_held()
+}
+
 /// Some were given and some refused, so the brink was reached.
 fn pages_were_tried(observed: &Observed) -> Result<()> {
     let done = observed.number("/tally/done")?;
@@ -400,6 +417,7 @@ attacks! {
     privileged_classes => nothing_is_given,
     absurd_sizes => nothing_more,
     huge_pages => pages_were_tried,
+    host_memory => host_memory_is_limited,
     foreign_duplicate => never_executed,
     foreign_mapping => never_executed,
     foreign_channels => never_executed,

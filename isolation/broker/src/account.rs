@@ -9,7 +9,7 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::Kind;
 use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
-use verdict::{EINVAL, Effect, Memory, Op, Refusal, Schedule, Switch, page_size};
+use verdict::{EINVAL, Effect, Memory, Op, Refusal, Schedule, Switch, Whose, page_size};
 
 use crate::journal::Change;
 use crate::state::{self, Numbering, SetAside, State};
@@ -58,6 +58,8 @@ pub struct Account {
     slots: Vec<Slot>,
     implicit: ImplicitBytes,
     numbering: Numbering,
+    /// What the driver may take of the host's memory for the container, bytes.
+    host_memory_bytes: u64,
 }
 
 /// Who made the call, on which file.
@@ -98,7 +100,23 @@ impl Account {
             slots,
             implicit,
             numbering,
+            host_memory_bytes: u64::MAX,
         }
+    }
+
+    /// The same with a limit on what the driver may take of the host's memory for the container.
+    #[must_use]
+    pub fn with_host_memory(self, bytes: Option<u64>) -> Self {
+        Self {
+            host_memory_bytes: bytes.unwrap_or(u64::MAX),
+            ..self
+        }
+    }
+
+    /// What the driver may take of the host's memory for the container, if that is limited.
+    #[must_use]
+    pub fn host_memory_bytes(&self) -> Option<u64> {
+        Some(self.host_memory_bytes).filter(|bytes| *bytes != u64::MAX)
     }
 
     /// The state of a container that holds nothing yet.
@@ -107,6 +125,7 @@ impl Account {
         let quotas: Vec<(CardSlot, u64)> = (0u8..)
             .zip(&self.slots)
             .map(|(slot, card)| (CardSlot(slot), card.quota_bytes))
+            .chain([(CardSlot::HOST, self.host_memory_bytes)])
             .collect();
         let limits = LIMITS
             .iter()
@@ -186,19 +205,12 @@ impl Account {
                 let device = card.filter(|_| device_instance.is_some());
                 reserve(change, object_kind(class.kind), demand, device).map_err(refused)
             }
-            Effect::Memory(Memory {
-                client,
-                parent,
-                reserve_bytes,
-                ..
-            }) => {
-                let card = change
-                    .ledger
-                    .card_of(ClientHandle(*client), ObjectHandle(*parent))
+            Effect::Memory(memory) => {
+                let card = card_of(change, memory)
                     .ok_or_else(|| refuse(status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoDevice))?;
                 let demand = Demand {
                     card,
-                    bytes: *reserve_bytes,
+                    bytes: memory.reserve_bytes,
                     purpose: Purpose::Memory,
                 };
                 reserve(change, ObjectKind::Memory, Some(demand), None).map_err(refused)
@@ -259,6 +271,14 @@ impl Account {
                 }
                 Ok(SetAside::Nothing)
             }
+            Effect::Pool { length, .. } => {
+                let demand = Demand {
+                    card: CardSlot::HOST,
+                    bytes: page_size::taken_of_host(*length),
+                    purpose: Purpose::Memory,
+                };
+                reserve(change, ObjectKind::Other, Some(demand), None).map_err(refused)
+            }
             Effect::AttachGpus { ids } => {
                 let known = &change.numbering.slot_of_gpu_id;
                 match ids.iter().find(|id| !known.contains_key(id)) {
@@ -307,8 +327,7 @@ impl Account {
         };
         let taken = taken_bytes(memory, segments);
         let more = taken.checked_sub(memory.reserve_bytes)?;
-        let parent = ObjectHandle(memory.parent);
-        let card = state.ledger.card_of(ClientHandle(memory.client), parent)?;
+        let card = card_of(state, memory)?;
         let (segment, at) = memory.handle_at;
         let handle = u32_at(&segments.get(usize::from(segment))?.bytes, at)?;
         (more > state.ledger.available(card)).then_some((memory.client, handle))
@@ -419,6 +438,9 @@ impl Account {
                     |state: &State, handle| place(state, import.client, import.parent, handle);
                 Self::book_imports(change, import, pins, params.unwrap_or_default(), place);
             }
+            (Effect::Pool { base, length }, SetAside::Object(reservation, _)) => {
+                change.note(state::Op::Pool(origin.file, (*base, *length), *reservation));
+            }
             (
                 Effect::OsEvent {
                     client,
@@ -466,6 +488,17 @@ impl Account {
             }
             (_, set_aside) => self.give_back(change, set_aside),
         }
+    }
+
+    /// Whether memory whose call the kernel will execute after our answer can be booked before: its client is the container's, and its
+    /// handle is the caller's choice and free, so that nothing that is held gives way to it.
+    #[must_use]
+    pub fn can_be_charged_unseen(&self, state: &State, memory: &Memory, handle: u32) -> bool {
+        let client = ClientHandle(memory.client);
+        handle != 0
+            && handle != memory.client
+            && state.ledger.owner_file(client).is_some()
+            && state.ledger.object(client, ObjectHandle(handle)).is_none()
     }
 
     /// Notes an object whose call the kernel will execute after our answer: uncharged, and never in another's place.
@@ -543,6 +576,7 @@ impl Account {
             Effect::Free { client, object } => !has(*client, Some(*object)),
             Effect::Range { base, .. } => ledger.has_range(ledger::FileId(file.0), *base),
             Effect::FreeRange { base } => !ledger.has_range(ledger::FileId(file.0), *base),
+            Effect::Pool { base, length } => state.pools(file).any(|pool| pool == (*base, *length)),
             Effect::OsEvent {
                 client,
                 number,
@@ -603,13 +637,25 @@ impl Account {
 
 /// What the driver has taken for an allocation, by what it writes back.
 fn taken_bytes(memory: &Memory, segments: &[Segment]) -> u64 {
-    let (segment, at) = memory.size_at;
-    segments
-        .get(usize::from(segment))
-        .and_then(|segment| u64_at(&segment.bytes, at))
-        .map_or(memory.reserve_bytes, |bytes| {
-            page_size::taken(bytes, memory.end_alignment_bytes)
-        })
+    let written_back = memory.size_at.and_then(|(segment, at)| {
+        let segment = segments.get(usize::from(segment))?;
+        u64_at(&segment.bytes, at)
+    });
+    written_back.map_or(memory.reserve_bytes, |bytes| match memory.whose {
+        Whose::Card => page_size::taken(bytes, memory.end_alignment_bytes),
+        Whose::Host => page_size::taken_of_host(bytes),
+    })
+}
+
+/// What an allocation is charged to.
+fn card_of(state: &State, memory: &Memory) -> Option<CardSlot> {
+    match memory.whose {
+        Whose::Host => Some(CardSlot::HOST),
+        Whose::Card => {
+            let parent = ObjectHandle(memory.parent);
+            state.ledger.card_of(ClientHandle(memory.client), parent)
+        }
+    }
 }
 
 fn is_foreign(state: &State, client: u32) -> bool {

@@ -80,6 +80,8 @@ pub struct Inheritance {
     pub stored: Vec<(Stored, OwnedFd)>,
     /// Who stored them.
     pub keeper: Arc<KeeperLink>,
+    /// What the driver may take of the host's memory for the container; `None`: there is no limit.
+    pub host_memory_bytes: Option<u64>,
 }
 
 /// Why a container cannot be taken over.
@@ -110,8 +112,10 @@ impl Container {
             journal,
             stored,
             keeper,
+            host_memory_bytes,
         } = inheritance;
-        let account = Account::new(release, slots, driver.cards(), driver.implicit());
+        let account = Account::new(release, slots, driver.cards(), driver.implicit())
+            .with_host_memory(host_memory_bytes);
         let board = Board::open(board).map_err(TakeOverError::Board)?;
         let journal = Journal::open(journal, || account.fresh_state())?;
         let (mut files, mut answers) = (Vec::new(), Vec::new());
@@ -162,6 +166,7 @@ impl Container {
             journal: Journal::memfd().map_err(TakeOverError::Board)?,
             stored: Vec::new(),
             keeper: Arc::default(),
+            host_memory_bytes: None,
         };
         Self::take_over(name, release, driver, slots, inheritance)
     }

@@ -129,6 +129,9 @@ pub struct Status {
     pub driver: String,
     /// The slices.
     pub cards: Vec<CardStatus>,
+    /// What the driver has taken of the host's memory; absent where that is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory: Option<HostMemoryStatus>,
     /// What each of the largest living processes has allocated.
     pub processes: Vec<ProcessStatus>,
     /// What all others have.
@@ -172,6 +175,19 @@ pub struct CardStatus {
     /// Its share of the card's time; absent where nobody holds one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<ComputeStatus>,
+}
+
+/// What the driver has taken of the host's memory for the container, in pages that no control group counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostMemoryStatus {
+    /// The most that it may take, bytes.
+    pub limit_bytes: u64,
+    /// Held, bytes.
+    pub used_bytes: u64,
+    /// Most ever held, bytes.
+    pub peak_bytes: u64,
+    /// Allocations that did not fit.
+    pub refused: u64,
 }
 
 /// One process.
@@ -329,7 +345,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
     let slots = container.account.slots();
     let cgroup = container.journal.change().cgroup().cloned();
     let living = usage_report::living(cgroup.as_deref(), container.processes.known());
-    let (holding, sums) = {
+    let (holding, sums, host) = {
         let change = container.journal.change();
         let ledger = &change.ledger;
         let sums = |card| CardSums {
@@ -338,12 +354,13 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
             reserved_bytes: ledger.reserved(card),
             peak_bytes: ledger.peak(card),
         };
+        let host = sums(CardSlot::HOST);
         let sums: Vec<(CardSlot, CardSums)> = (0..u8::MAX)
             .map(CardSlot)
             .zip(slots)
             .map(|(card, _)| (card, sums(card)))
             .collect();
-        (Holding::of(ledger, slots, &living), sums)
+        (Holding::of(ledger, slots, &living), sums, host)
     };
     let (processes, folded) = holding.report(name_of);
     let cards = slots
@@ -361,12 +378,19 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
             compute,
         })
         .collect();
+    let host_memory = (host.quota_bytes != u64::MAX).then_some(host);
     let counters = &container.counters;
     Status {
         version: VERSION,
         container: container.name.clone(),
         driver: container.driver.version().to_owned(),
         cards,
+        host_memory: host_memory.map(|host| HostMemoryStatus {
+            limit_bytes: host.quota_bytes,
+            used_bytes: host.held_bytes,
+            peak_bytes: host.peak_bytes,
+            refused: container.counters.value(Counter::OverQuota(CardSlot::HOST)),
+        }),
         processes,
         folded,
         calls: CallCounts {

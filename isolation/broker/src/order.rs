@@ -61,6 +61,7 @@ impl Orders {
             | Effect::Free { client, .. }
             | Effect::Dup { client, .. } => (None, Some(self.of(*client))),
             Effect::Range { .. }
+            | Effect::Pool { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
             | Effect::FreeRange { .. } => (None, Some(&file.order)),

@@ -54,6 +54,9 @@ pub struct PeerExport {
     pub origin: u64,
 }
 
+/// In the place of a card: the host's memory.
+pub(crate) const HOST: &str = "host";
+
 /// Card memory of another container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -187,9 +190,12 @@ pub fn answer(container: &Container, asker: &UnixStream, fd: i32, group: &str) -
             Some(id) => {
                 let allocation = state.ledger.allocation(id)?;
                 let slots = container.account.slots();
-                let slot = slots.get(usize::from(allocation.card.0))?;
+                let card = match allocation.card {
+                    ledger::CardSlot::HOST => HOST.to_owned(),
+                    card => slots.get(usize::from(card.0))?.uuid.clone(),
+                };
                 Some(PeerMemory {
-                    card: slot.uuid.clone(),
+                    card,
                     bytes: allocation.bytes,
                 })
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
 use nvabi::layout::nvos54;
-use nvabi::status::{NV_ERR_NO_MEMORY, NV_OK};
+use nvabi::status::{NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_NO_MEMORY, NV_OK};
 use nvabi::{Release, escape, uvm};
 use sys::seccomp::{Listener, Notification};
 use verdict::blocks::Descriptor;
@@ -679,6 +679,7 @@ fn admit(
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)
         | Effect::OsEvent { .. }
+        | Effect::Pool { .. }
         | Effect::AttachGpus { .. }
         | Effect::View(_) => return Ok(()),
     };
@@ -924,19 +925,11 @@ fn learn(
         change.note(state::Op::FileRegistered(file.id, control));
     }
     if let (Op::Uvm(row), Some(first)) = (op, after.first())
+        && **row == uvm::UVM_FREE
         && let Some(base) = u64_at(&first.bytes, uvm::map_external::BASE)
     {
-        match **row {
-            uvm::UVM_ALLOC_SEMAPHORE_POOL => {
-                let length = u64_at(&first.bytes, uvm::map_external::LENGTH);
-                change.note(state::Op::Pool(file.id, base, length.unwrap_or_default()));
-            }
-            uvm::UVM_FREE => {
-                change.note(state::Op::PoolGone(file.id, base));
-                managed::freed(change, file.id, base);
-            }
-            _ => {}
-        }
+        change.note(state::Op::PoolGone(file.id, base));
+        managed::freed(change, file.id, base);
     }
 }
 
@@ -1131,6 +1124,16 @@ fn hand_back(
             };
             match effect {
                 Effect::MapExternal { .. } => {
+                    account.book(&mut change, effect, &set_aside, origin, op, segments);
+                }
+                Effect::Memory(memory) => {
+                    let first = segments.first();
+                    let handle = first.and_then(|arg| u32_at(&arg.bytes, memory.handle_at.1));
+                    if !account.can_be_charged_unseen(&change, memory, handle.unwrap_or(0)) {
+                        account.give_back(&mut change, &set_aside);
+                        let refusal = op.refuse(NV_ERR_INVALID_OBJECT_HANDLE, container.release);
+                        return refused(refusal, segments.first().cloned());
+                    }
                     account.book(&mut change, effect, &set_aside, origin, op, segments);
                 }
                 Effect::Object { .. } => {

@@ -124,6 +124,7 @@ pub struct Standby {
     link: KeeperLink,
     plan: health::Plan,
     terms: Terms,
+    host_memory_bytes: Option<u64>,
     share: Share,
 }
 
@@ -202,6 +203,7 @@ impl Standby {
             link,
             plan,
             terms,
+            host_memory_bytes: grant.isolation.host_memory_bytes,
             share,
         })
     }
@@ -232,6 +234,7 @@ impl Standby {
                 journal: handed.journal,
                 stored: handed.stored,
                 keeper: Arc::clone(&keeper),
+                host_memory_bytes: self.host_memory_bytes,
             },
         )?;
         container.health = health::Health::new(self.plan);

@@ -37,8 +37,8 @@ pub struct State {
     open: BTreeMap<u32, OpenCall>,
     kept: BTreeMap<i32, Kept>,
     cgroup: Option<PathBuf>,
-    /// Semaphore pools of uvm files: first address, bytes.
-    pools: BTreeMap<FileId, BTreeMap<u64, u64>>,
+    /// Semaphore pools of uvm files: first address, bytes, and what is set aside for each as long as it is there.
+    pools: BTreeMap<FileId, BTreeMap<u64, (u64, ReservationToken)>>,
     /// Channel groups and channels, and the terms of the container's share.
     scheduling: Scheduling,
     /// Events by the file that made them: client and number.
@@ -177,8 +177,8 @@ pub enum Op {
     FileClosing(FileId),
     /// It is closed everywhere.
     FileGone(FileId),
-    /// A uvm file has a semaphore pool: first address, bytes.
-    Pool(FileId, u64, u64),
+    /// A uvm file has a semaphore pool: first address and bytes, and what stays set aside for it.
+    Pool(FileId, (u64, u64), ReservationToken),
     /// The file's pool that begins there is freed.
     PoolGone(FileId, u64),
     /// A card's GPU id.
@@ -211,9 +211,6 @@ pub struct Answer {
 
 /// Records of threads that died stay until the next beat; beyond this many no further result is kept.
 const MOST_RECORDS: usize = 1024;
-
-/// Pools of one file that are known as such; a mapping of any further one is taken for managed memory.
-const MOST_POOLS: usize = 1024;
 
 impl State {
     /// The state of a container that has done nothing yet.
@@ -282,7 +279,7 @@ impl State {
     /// The semaphore pools of a uvm file: first address, bytes.
     pub fn pools(&self, file: FileId) -> impl Iterator<Item = (u64, u64)> {
         let pools = self.pools.get(&file).into_iter().flatten();
-        pools.map(|(base, bytes)| (*base, *bytes))
+        pools.map(|(base, (bytes, _))| (*base, *bytes))
     }
 
     /// Whether a client has an event of a number.
@@ -376,18 +373,24 @@ impl State {
             }
             Op::FileGone(id) => {
                 self.files.remove(&id);
-                self.pools.remove(&id);
+                for (_, reservation) in self.pools.remove(&id).unwrap_or_default().into_values() {
+                    self.ledger.apply(Operation::RollBack { reservation })?;
+                }
                 self.os_events.remove(&id);
             }
-            Op::Pool(file, base, bytes) => {
+            Op::Pool(file, (base, bytes), reservation) => {
                 let pools = self.pools.entry(file).or_default();
-                if pools.len() < MOST_POOLS {
-                    pools.insert(base, bytes);
+                // The driver makes none where there is one.
+                if let Some((_, former)) = pools.insert(base, (bytes, reservation)) {
+                    self.ledger.apply(Operation::RollBack {
+                        reservation: former,
+                    })?;
                 }
             }
             Op::PoolGone(file, base) => {
-                if let Some(pools) = self.pools.get_mut(&file) {
-                    pools.remove(&base);
+                let pools = self.pools.get_mut(&file);
+                if let Some((_, reservation)) = pools.and_then(|pools| pools.remove(&base)) {
+                    self.ledger.apply(Operation::RollBack { reservation })?;
                 }
             }
             Op::OsEvent(file, event) => {

@@ -113,6 +113,8 @@ pub struct Isolation {
     pub weakened: Vec<Weakness>,
     /// What its broker looks at, and how often.
     pub watch: Watch,
+    /// What the driver may take of the host's memory for it, bytes; `None` in grants of a cgpu that had no such limit.
+    pub host_memory_bytes: Option<u64>,
 }
 
 /// How closely a broker watches its driver.

@@ -8,6 +8,11 @@ use std::fmt;
 )]
 pub struct CardSlot(pub u8);
 
+impl CardSlot {
+    /// No card: the host's own memory, as far as a driver allocates it for the container. Its pages stand in no control group.
+    pub const HOST: Self = Self(127);
+}
+
 /// One open file of the tenant (a struct file, not a descriptor), named by the broker and never used again
 /// for another file.
 #[derive(
@@ -58,7 +63,10 @@ impl AllocationId {
 
 impl fmt::Display for CardSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "card {}", self.0)
+        match *self {
+            Self::HOST => f.write_str("host memory"),
+            Self(number) => write!(f, "card {number}"),
+        }
     }
 }
 

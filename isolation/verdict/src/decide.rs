@@ -4,7 +4,7 @@ mod control;
 mod schedule;
 mod uvm;
 
-use nvabi::bytes::u32_at;
+use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Class, Kind};
 use nvabi::layout::{
     debugger_params, device_params, event_params, memory_params, nvos00, nvos02, nvos21, nvos32,
@@ -14,7 +14,7 @@ use nvabi::{Release, escape, status};
 
 use crate::blocks::Descriptor;
 use crate::exports::{Export, Import};
-use crate::page_size::Asked;
+use crate::page_size::{self, Asked};
 use crate::{EFAULT, EINVAL, Op, Policy, Refusal, share};
 
 /// What becomes of a call.
@@ -67,6 +67,13 @@ pub enum Effect {
     /// UVM has a range for external mappings.
     Range {
         /// First GPU address.
+        base: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// UVM gets a pool of semaphores in the host's memory: charged until it is freed or its file closed.
+    Pool {
+        /// First address.
         base: u64,
         /// Bytes.
         length: u64,
@@ -192,7 +199,16 @@ pub enum Switch {
     Off,
 }
 
-/// An allocation of card memory.
+/// Where memory lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// On the card of the parent.
+    Card,
+    /// In the host's memory, where the driver takes pages that no control group counts.
+    Host,
+}
+
+/// An allocation of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// Client.
@@ -205,8 +221,10 @@ pub struct Memory {
     pub reserve_bytes: u64,
     /// See [`crate::page_size::Takes::end_alignment_bytes`].
     pub end_alignment_bytes: u64,
-    /// Segment and offset of the size that the driver writes back, bytes.
-    pub size_at: (u8, usize),
+    /// Where it lies.
+    pub whose: Whose,
+    /// Segment and offset of the size that the driver writes back, bytes; `None` where it takes what is reserved.
+    pub size_at: Option<(u8, usize)>,
     /// Segment and offset of the new object's handle.
     pub handle_at: (u8, usize),
 }
@@ -354,12 +372,26 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
                 class: class.number,
                 reserve_bytes: takes.most_bytes,
                 end_alignment_bytes: takes.end_alignment_bytes,
-                size_at: (1, memory_params::SIZE),
+                whose: Whose::Card,
+                size_at: Some((1, memory_params::SIZE)),
+                handle_at: (0, nvos21::H_NEW),
+            }))
+        }
+        Kind::Sysmem => {
+            let asked = params.map(Asked::of_params);
+            let asked = asked.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;
+            Ok(Effect::Memory(Memory {
+                client,
+                parent,
+                class: class.number,
+                reserve_bytes: asked.ok_or(Refusal::Errno(EFAULT))?.takes_of_host(release),
+                end_alignment_bytes: 1,
+                whose: Whose::Host,
+                size_at: Some((1, memory_params::SIZE)),
                 handle_at: (0, nvos21::H_NEW),
             }))
         }
         Kind::Subdevice
-        | Kind::Sysmem
         | Kind::Virtual
         | Kind::VaSpace
         | Kind::ChannelGroup
@@ -402,15 +434,9 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
     match word(arg, nvos32::FUNCTION)? {
         nvos32::FUNCTION_ALLOC_SIZE => {
             let attr = word(arg, nvos32::ALLOC_ATTR)?;
-            let number = if word(arg, nvos32::ALLOC_FLAGS)? & memory_params::FLAG_VIRTUAL != 0 {
-                Some(class::NV01_MEMORY_VIRTUAL)
-            } else if attr & LOCATION_MASK == LOCATION_PCI {
-                Some(class::NV01_MEMORY_SYSTEM)
-            } else {
-                None
-            };
-            if let Some(number) = number {
-                let class = class::row_of(number, release).ok_or(Refusal::Errno(EINVAL))?;
+            if word(arg, nvos32::ALLOC_FLAGS)? & memory_params::FLAG_VIRTUAL != 0 {
+                let class = class::row_of(class::NV01_MEMORY_VIRTUAL, release)
+                    .ok_or(Refusal::Errno(EINVAL))?;
                 return Ok(Effect::Object {
                     class,
                     client,
@@ -418,16 +444,26 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                     device_instance: None,
                 });
             }
-            let takes = Asked::of_heap(arg)
-                .ok_or(Refusal::Errno(EFAULT))?
-                .takes(release);
+            let asked = Asked::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
+            let takes = asked.takes(release);
+            let (class, whose, reserve_bytes) = if attr & LOCATION_MASK == LOCATION_PCI {
+                let bytes = asked.takes_of_host(release);
+                (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes)
+            } else {
+                let bytes = takes.most_bytes;
+                (class::NV01_MEMORY_LOCAL_USER, Whose::Card, bytes)
+            };
             Ok(Effect::Memory(Memory {
                 client,
                 parent,
-                class: class::NV01_MEMORY_LOCAL_USER,
-                reserve_bytes: takes.most_bytes,
-                end_alignment_bytes: takes.end_alignment_bytes,
-                size_at: (0, nvos32::ALLOC_SIZE),
+                class,
+                reserve_bytes,
+                end_alignment_bytes: match whose {
+                    Whose::Card => takes.end_alignment_bytes,
+                    Whose::Host => 1,
+                },
+                whose,
+                size_at: Some((0, nvos32::ALLOC_SIZE)),
                 handle_at: (0, nvos32::ALLOC_H_MEMORY),
             }))
         }
@@ -448,6 +484,20 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal
         .filter(|class| matches!(class.kind, Kind::Sysmem | Kind::OsDescriptor))
         .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_CLASS, release))?;
     let (client, parent) = (word(arg, nvos02::H_ROOT)?, word(arg, nvos02::H_PARENT)?);
+    if class.kind == Kind::Sysmem {
+        let limit = u64_at(arg, nvos02::LIMIT).ok_or(Refusal::Errno(EFAULT))?;
+        return Ok(Effect::Memory(Memory {
+            client,
+            parent,
+            class: class.number,
+            reserve_bytes: page_size::taken_of_host(limit.saturating_add(1)),
+            end_alignment_bytes: 1,
+            whose: Whose::Host,
+            size_at: None,
+            handle_at: (0, nvos02::H_NEW),
+        }));
+    }
+    // Pages of the caller's own, which its control group counts.
     Ok(Effect::Object {
         class,
         client,

@@ -29,7 +29,7 @@ pub mod schedule;
 pub mod share;
 pub mod view;
 
-pub use decide::{Effect, Memory, Schedule, Switch, Verdict, decide, decide_under};
+pub use decide::{Effect, Memory, Schedule, Switch, Verdict, Whose, decide, decide_under};
 pub use exports::{Export, Import};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;

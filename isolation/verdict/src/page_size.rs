@@ -12,6 +12,8 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::layout::memory_params as params;
 use nvabi::layout::nvos32;
 
+/// The host's page.
+pub const HOST_PAGE: u64 = 4 << 10;
 /// What PMA hands out at least, and RM's big page.
 pub const BIG_PAGE: u64 = 64 << 10;
 /// The page that every request of this size and more gets, unless it asks for another.
@@ -90,6 +92,16 @@ impl Asked {
         }
     }
 
+    /// What it takes of the host: the host's own pages, unless larger ones are asked for (`sysmemConstruct`, mem_mgr/system_mem.c).
+    #[must_use]
+    pub fn takes_of_host(&self, release: Release) -> u64 {
+        let page = match self.attr & params::ATTR_PAGE_SIZE_MASK {
+            params::ATTR_PAGE_SIZE_BIG | params::ATTR_PAGE_SIZE_HUGE => self.largest_page(release),
+            _default_or_small => HOST_PAGE,
+        };
+        whole(self.size_bytes, page)
+    }
+
     /// The largest page that the fields and the release allow. `attr2` counts whatever `attr` says: a driver that reads it without
     /// looking at `attr` is believed as well.
     fn largest_page(&self, release: Release) -> u64 {
@@ -131,6 +143,12 @@ fn ended(bytes: u64, alignment: u64) -> u64 {
     } else {
         bytes.saturating_add(alignment)
     }
+}
+
+/// The same of the host's memory.
+#[must_use]
+pub fn taken_of_host(bytes: u64) -> u64 {
+    whole(bytes, HOST_PAGE)
 }
 
 fn whole(bytes: u64, page: u64) -> u64 {

@@ -223,6 +223,7 @@ fn fate(verdict: &Verdict) -> Fate {
     match verdict {
         Verdict::Refuse(_) => Fate::Refused,
         Verdict::Execute(effect) => match effect {
+            Effect::Memory(memory) if memory.whose == verdict::Whose::Host => Fate::NoCardMemory,
             Effect::Memory(_) | Effect::Managed { .. } => Fate::Charged,
             Effect::Object { class, .. } => match class.kind {
                 Kind::ChannelGroup | Kind::Channel | Kind::VaSpace => Fate::FlatRate,
@@ -242,6 +243,7 @@ fn fate(verdict: &Verdict) -> Fate {
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
+            | Effect::Pool { .. }
             | Effect::AttachGpus { .. }
             | Effect::ExportInfo { .. }
             | Effect::View(_) => Fate::NoCardMemory,

@@ -430,6 +430,10 @@ mod tests {
                 "[isolation]\nreconcile_ms = 0",
                 &["isolation.reconcile_ms", "0", "100 to 3600000"],
             ),
+            (
+                "[isolation]\nhost_memory = \"8\"",
+                &["isolation.host_memory", "8", "a whole number with a unit"],
+            ),
             ("[broker]\nstart_timeout_ms = -1", &["-1"]),
             ("[broker]\nstart_timeout_ms = \"soon\"", &["soon"]),
             (

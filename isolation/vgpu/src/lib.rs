@@ -33,6 +33,7 @@ mod error;
 mod exposure;
 mod held;
 mod host;
+mod host_memory;
 mod lifecycle;
 pub mod note;
 pub mod request;

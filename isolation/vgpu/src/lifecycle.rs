@@ -26,7 +26,8 @@ use crate::host::Host;
 use crate::request::Whose;
 use crate::state::{self, ContainerDir};
 use crate::{
-    Config, Error, Request, bundle, control, edit, exposure, note, resize, sockets, userland,
+    Config, Error, Request, bundle, control, edit, exposure, host_memory, note, resize, sockets,
+    userland,
 };
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
@@ -724,6 +725,12 @@ fn grant(
                 reconcile_ms: config.isolation.reconcile_ms,
                 hung_call_ms: config.broker.hung_call_ms,
             },
+            host_memory_bytes: Some(
+                request
+                    .isolation
+                    .host_memory_bytes
+                    .unwrap_or_else(host_memory::part_of_the_machine),
+            ),
             ..request.isolation_for(key)
         },
         door: Door {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cards::Weakness;
 use vgpu::Config;
-use vgpu::config::{BackendConfig, BrokerConfig};
+use vgpu::config::{BackendConfig, BrokerConfig, IsolationConfig};
 
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -48,7 +48,12 @@ fn cgpu_toml_names_every_key_with_its_default() {
         Some(PathBuf::from("/usr/bin/cgpu-limits"))
     );
     assert!(config.backend.nvml_library.is_some());
+    assert_eq!(config.isolation.host_memory, Some(8 << 30));
     let without_examples = Config {
+        isolation: IsolationConfig {
+            host_memory: None,
+            ..config.isolation
+        },
         backend: BackendConfig {
             limits_program: None,
             nvml_library: None,

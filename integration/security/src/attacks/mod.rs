@@ -5,6 +5,7 @@ mod descriptors;
 mod events;
 mod floods;
 mod foreign;
+mod host;
 mod managed;
 mod memory;
 mod pages;
@@ -42,6 +43,7 @@ attacks! {
     managed: managed_late managed_unseen managed_heirs;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
     events: foreign_names missing_destinations;
+    host: host_memory;
     signals: restarting_signals interrupting_signals profiling_signals;
     confinement: own_listener own_filter user_namespace nested_namespaces changed_root disguises userfault_pages setuid_exec;
     floods: blocked_calls thread_flood file_flood client_flood refused_flood;

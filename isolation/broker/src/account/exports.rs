@@ -7,7 +7,8 @@
 
 use driver::{FileId, FileKind, Segment};
 use ledger::{
-    Adopted, Applied, Demand, ObjectHandle, Operation, PinFor, PinToken, Place, ProcessId, Purpose,
+    Adopted, Applied, CardSlot, Demand, ObjectHandle, Operation, PinFor, PinToken, Place,
+    ProcessId, Purpose,
 };
 use nvabi::bytes::u32_at;
 use nvabi::status;
@@ -16,7 +17,7 @@ use verdict::{Effect, Export, Import, Op, Refusal};
 use super::translation::{card_slot, status_of};
 use super::{Account, Why};
 use crate::journal::Change;
-use crate::peers::PeerExport;
+use crate::peers::{HOST, PeerExport};
 use crate::state::{SetAside, State};
 
 /// The file that a control's parameters name, as far as it is one of the driver's.
@@ -50,6 +51,7 @@ impl Account {
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
+            | Effect::Pool { .. }
             | Effect::AttachGpus { .. }
             | Effect::View(_) => true,
         }
@@ -70,7 +72,9 @@ impl Account {
         let demand = match &export.memory {
             Some(memory) => {
                 let slot = self.slots.iter().position(|slot| slot.uuid == memory.card);
-                let card = slot.and_then(card_slot).ok_or_else(|| self.foreign(op))?;
+                let host = (memory.card == HOST).then_some(CardSlot::HOST);
+                let card = slot.and_then(card_slot).or(host);
+                let card = card.ok_or_else(|| self.foreign(op))?;
                 Some(Demand {
                     card,
                     bytes: memory.bytes,

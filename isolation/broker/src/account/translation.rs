@@ -22,6 +22,7 @@ pub fn books(effect: &Effect) -> Books {
         | Effect::ExportInfo { .. } => Books::No,
         Effect::Client
         | Effect::OsEvent { .. }
+        | Effect::Pool { .. }
         | Effect::Object { .. }
         | Effect::Memory(_)
         | Effect::Free { .. }

@@ -15,6 +15,7 @@ mod fake_server;
 mod faults;
 mod files;
 mod health;
+mod host;
 mod kept;
 mod launch;
 mod loss;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         health::TESTS,
         faults::TESTS,
         bounds::TESTS,
+        host::TESTS,
         signals::TESTS,
         replace::TESTS,
         share::TESTS,

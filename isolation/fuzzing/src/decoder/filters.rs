@@ -131,6 +131,7 @@ impl Call {
                     | Effect::Managed { .. }
                     | Effect::Schedule(_)
                     | Effect::OsEvent { .. }
+                    | Effect::Pool { .. }
                     | Effect::AttachGpus { .. }
                     | Effect::View(_) => true,
                 },

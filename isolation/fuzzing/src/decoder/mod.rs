@@ -372,13 +372,18 @@ impl Call {
         };
         match effect {
             Effect::Memory(memory) => {
-                let size = field(memory.size_at, 8);
-                let asked = u64::from_le_bytes(size.try_into().expect("8 bytes"));
+                let asked = memory.size_at.map_or(0, |at| {
+                    u64::from_le_bytes(field(at, 8).try_into().expect("8 bytes"))
+                });
                 field(memory.handle_at, 4);
                 assert!(memory.reserve_bytes >= asked, "less set aside than asked");
                 assert!(memory.reserve_bytes >= 1);
                 let class = class::row_of(memory.class, self.release).expect("a known class");
-                assert_eq!(class.kind, Kind::Vidmem);
+                let kind = match memory.whose {
+                    verdict::Whose::Card => Kind::Vidmem,
+                    verdict::Whose::Host => Kind::Sysmem,
+                };
+                assert_eq!(class.kind, kind);
             }
             Effect::Object { class, .. } => {
                 assert!(!matches!(
@@ -418,6 +423,7 @@ impl Call {
             | Effect::Client
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
+            | Effect::Pool { .. }
             | Effect::Free { .. }
             | Effect::Dup { .. }
             | Effect::Range { .. }

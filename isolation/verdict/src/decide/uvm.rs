@@ -46,6 +46,10 @@ pub(super) fn call(
             base: base()?,
             length: length()?,
         }),
+        uvm::UVM_ALLOC_SEMAPHORE_POOL => Ok(Effect::Pool {
+            base: base()?,
+            length: length()?,
+        }),
         // All of it is charged when it is mapped, or none is: where its pages lie makes no difference to the account.
         uvm::UVM_MIGRATE
         | uvm::UVM_MIGRATE_RANGE_GROUP

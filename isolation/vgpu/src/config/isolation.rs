@@ -18,6 +18,10 @@ pub struct IsolationConfig {
     pub on_violation: OnViolation,
     /// Time between two comparisons of a ledger with its driver's own sums.
     pub reconcile_ms: u64,
+    /// What the driver may take of the host's memory for a container, bytes; absent: the container's own memory limit, else half of the
+    /// machine's memory.
+    #[serde(deserialize_with = "amount")]
+    pub host_memory: Option<u64>,
     /// Whether containers with a quota may use io_uring.
     pub io_uring: IoUring,
     /// What a container with a quota may be given although it leads out of the slice.
@@ -33,6 +37,7 @@ impl Default for IsolationConfig {
             managed: ManagedMemory::default(),
             on_violation: OnViolation::default(),
             reconcile_ms: Watch::default().reconcile_ms,
+            host_memory: None,
             io_uring: IoUring::default(),
             allow: Allow::default(),
             data_folders: Vec::new(),
@@ -57,8 +62,16 @@ impl IsolationConfig {
                 reconcile_ms: self.reconcile_ms,
                 ..Watch::default()
             },
+            host_memory_bytes: self.host_memory,
         }
     }
+}
+
+/// As the annotation `cgpu.io/memory` writes it.
+fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let bytes = crate::request::memory_amount("isolation.host_memory", &text);
+    bytes.map(Some).map_err(de::Error::custom)
 }
 
 /// The modes that a host may have; to observe is for one command at a time (`cgpu run --observe`).

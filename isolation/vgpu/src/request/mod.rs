@@ -37,7 +37,7 @@ pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
 pub(crate) use self::native::{compute_policy, percent, priority, weight, whole};
 pub use self::pod::{AmountOf, PodPlace};
 use crate::config::{DisableRule, EnvironmentRule};
-use crate::{Config, Error, exposure, spec};
+use crate::{Config, Error, exposure, host_memory, spec};
 
 /// The value that [`Error::Value`] quotes is cut here: it comes from strangers and ends in logs.
 const QUOTED_CHARS_MAX: usize = 120;
@@ -107,6 +107,9 @@ impl Request {
             request.isolation.weakened = exposure::admit(&findings, &config.isolation.allow)?;
         }
         request.pod_namespace = engine::pod_namespace(&annotations)?;
+        if request.isolation.host_memory_bytes.is_none() {
+            request.isolation.host_memory_bytes = host_memory::limit_of(spec)?;
+        }
         request.pod = terms.place;
         Ok(Some(request))
     }

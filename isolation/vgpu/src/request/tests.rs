@@ -909,3 +909,24 @@ fn what_is_unclear_in_a_pod_is_refused() {
         OF_4_GIB
     );
 }
+
+#[test]
+fn host_memory_is_limited_as_the_container_is_unless_it_is_configured() {
+    let spec = json!({
+        "ociVersion": "1.0.2",
+        "annotations": {"cgpu.io/memory": "4Gi"},
+        "process": {"env": []},
+        "linux": {
+            "namespaces": [{"type": "pid"}, {"type": "mount"}],
+            "resources": {"memory": {"limit": 1_u64 << 30}},
+        },
+    });
+    let limit = |text: &str| {
+        let request = Request::from_spec(&strict(text), Whose::default(), &spec)
+            .unwrap()
+            .unwrap();
+        request.isolation.host_memory_bytes
+    };
+    assert_eq!(limit(""), Some(1 << 30));
+    assert_eq!(limit("[isolation]\nhost_memory = \"2Gi\""), Some(2 << 30));
+}

@@ -1,0 +1,226 @@
+//! The host's memory that a driver takes for a container: no control group counts it, so the ledger does.
+
+use ledger::{CardSlot, Operation};
+use nvabi::bytes::{put_u32, put_u64, u32_at};
+use nvabi::layout::{nvos02, nvos32};
+use nvabi::{Release, escape, uvm};
+
+use crate::Test;
+use crate::quota::with_device;
+use crate::rm;
+use crate::stage::{Confined, Stage};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "host::every_way_to_it_is_counted",
+        every_way_to_it_is_counted,
+    ),
+    (
+        "host::racing_threads_never_pass_the_limit",
+        racing_threads_never_pass_it,
+    ),
+    ("host::a_second_handle_keeps_it", a_second_handle_keeps_it),
+];
+
+const MIB: u64 = 1 << 20;
+const SYSTEM: u32 = 0x3e;
+const R: Release = Release::R570;
+const LIMIT: u64 = 8 * MIB;
+const PAGE: u64 = 4096;
+
+fn limited() -> Stage {
+    let stage = Stage::new(64 * MIB);
+    let mut change = stage.container.journal.change();
+    change.record(Operation::SetQuota {
+        card: CardSlot::HOST,
+        quota_bytes: LIMIT,
+    });
+    drop(change);
+    stage
+}
+
+fn held(stage: &Stage) -> u64 {
+    stage.container.journal.change().ledger.used(CardSlot::HOST)
+}
+
+struct Seat {
+    tenant: Confined,
+    fd: i32,
+    node: i32,
+    uvm: i32,
+    client: u32,
+    device: u32,
+}
+
+impl Seat {
+    fn take(stage: &Stage) -> Self {
+        let (tenant, fd, client, device) = with_device(stage);
+        let node = tenant.open(&stage.path("nvidia0"));
+        let uvm = tenant.open(&stage.path("nvidia-uvm"));
+        Self {
+            tenant,
+            fd,
+            node,
+            uvm,
+            client,
+            device,
+        }
+    }
+
+    fn by_class(&self, handle: u32, bytes: u64) -> u32 {
+        let arg = rm::alloc(
+            self.client,
+            self.device,
+            handle,
+            SYSTEM,
+            self.tenant.params_address(),
+        );
+        let params = rm::memory_params(bytes);
+        self.tenant.call(self.fd, rm::ALLOC, &arg, &params).status()
+    }
+
+    fn by_heap(&self, handle: u32, bytes: u64) -> u32 {
+        const PCI: u32 = 1 << 25;
+        let mut arg = vec![0; 184];
+        for (at, word) in [
+            (nvos32::H_ROOT, self.client),
+            (nvos32::H_PARENT, self.device),
+            (nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE),
+            (nvos32::ALLOC_H_MEMORY, handle),
+            (nvos32::ALLOC_ATTR, PCI),
+        ] {
+            put_u32(&mut arg, at, word);
+        }
+        put_u64(&mut arg, nvos32::ALLOC_SIZE, bytes);
+        let cmd = escape::NV_ESC_RM_VID_HEAP_CONTROL.cmd(R);
+        let called = self.tenant.call(self.fd, cmd, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, nvos32::STATUS).unwrap()
+    }
+
+    fn by_old_call(&self, handle: u32, bytes: u64) -> u32 {
+        let mut arg = vec![0; 56];
+        for (at, word) in [
+            (nvos02::H_ROOT, self.client),
+            (nvos02::H_PARENT, self.device),
+            (nvos02::H_NEW, handle),
+            (nvos02::H_CLASS, SYSTEM),
+            (nvos02::FD, u32::MAX),
+        ] {
+            put_u32(&mut arg, at, word);
+        }
+        put_u64(&mut arg, nvos02::LIMIT, bytes - 1);
+        let cmd = escape::NV_ESC_RM_ALLOC_MEMORY.cmd(R);
+        let called = self.tenant.call(self.node, cmd, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, nvos02::STATUS).unwrap()
+    }
+
+    fn pool(&self, base: u64, bytes: u64) -> u32 {
+        let row = uvm::UVM_ALLOC_SEMAPHORE_POOL;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u64(&mut arg, uvm::map_external::BASE, base);
+        put_u64(&mut arg, uvm::map_external::LENGTH, bytes);
+        let called = self.tenant.call(self.uvm, row.cmd, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, row.status.of(R) as usize).unwrap()
+    }
+
+    fn free_range(&self, base: u64) {
+        let row = uvm::UVM_FREE;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u64(&mut arg, 0, base);
+        assert_eq!(self.tenant.call(self.uvm, row.cmd, &arg, &[]).ret, Ok(0));
+    }
+
+    fn free(&self, handle: u32) {
+        let freed = self.tenant.free(self.fd, self.client, self.device, handle);
+        assert!([rm::OK, 0x57].contains(&freed), "the fake knows not all");
+    }
+}
+
+fn every_way_to_it_is_counted() {
+    let stage = limited();
+    let seat = Seat::take(&stage);
+    let ways: [&dyn Fn(u32, u64) -> u32; 3] = [
+        &|handle, bytes| seat.by_class(handle, bytes),
+        &|handle, bytes| seat.by_heap(handle, bytes),
+        &|handle, bytes| seat.by_old_call(handle, bytes),
+    ];
+    for (number, way) in (10..).zip(ways) {
+        let before = stage.fake.seen().len();
+        for bytes in [LIMIT + 1, 1 << 40, u64::MAX - 5] {
+            assert_eq!(way(number, bytes), rm::NO_MEMORY, "{number}: {bytes}");
+        }
+        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+        assert_eq!(way(number, 2 * MIB), rm::OK, "{number}");
+    }
+    assert_eq!(held(&stage), 6 * MIB);
+    assert_eq!(seat.pool(1 << 36, 4 * MIB), rm::NO_MEMORY);
+    assert_eq!(seat.pool(1 << 36, 2 * MIB), rm::OK);
+    assert_eq!(held(&stage), LIMIT);
+    for (number, way) in (20..).zip(ways) {
+        assert_eq!(way(number, 1), rm::NO_MEMORY, "{number}");
+    }
+    seat.free_range(1 << 36);
+    assert_eq!(held(&stage), 6 * MIB);
+    seat.free(10);
+    assert_eq!(held(&stage), 4 * MIB);
+    // A page is the least.
+    assert_eq!(seat.by_class(30, 1), rm::OK);
+    assert_eq!(held(&stage), 4 * MIB + PAGE);
+    assert_eq!(stage.used_bytes(), 0, "no card memory");
+}
+
+fn racing_threads_never_pass_it() {
+    let stage = limited();
+    let (tenant, fd, client, device) = with_device(&stage);
+    stage
+        .fake
+        .slow_micros
+        .store(100, std::sync::atomic::Ordering::SeqCst);
+    let threads = [0; 4].map(|_| tenant.thread());
+    let granted: u64 = std::thread::scope(|scope| {
+        let racing: Vec<_> = threads
+            .iter()
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut granted = 0;
+                    let arg = rm::alloc(client, device, 0, SYSTEM, thread.params_address());
+                    let params = rm::memory_params(MIB);
+                    while thread.call(fd, rm::ALLOC, &arg, &params).status() == rm::OK {
+                        granted += 1;
+                    }
+                    granted
+                })
+            })
+            .collect();
+        racing.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert_eq!(granted, LIMIT / MIB);
+    let state = stage.container.journal.change();
+    assert_eq!(state.ledger.peak(CardSlot::HOST), LIMIT);
+}
+
+fn a_second_handle_keeps_it() {
+    let stage = limited();
+    let seat = Seat::take(&stage);
+    assert_eq!(seat.by_class(10, 3 * MIB), rm::OK);
+    let mut arg = vec![0; 28];
+    for (at, word) in [
+        (0, seat.client),
+        (4, seat.device),
+        (8, 11),
+        (12, seat.client),
+        (16, 10),
+    ] {
+        put_u32(&mut arg, at, word);
+    }
+    let cmd = escape::NV_ESC_RM_DUP_OBJECT.cmd(R);
+    let called = seat.tenant.call(seat.fd, cmd, &arg, &[]);
+    assert_eq!(u32_at(&called.arg, 24), Some(rm::OK));
+    seat.free(10);
+    assert_eq!(held(&stage), 3 * MIB, "the second handle holds it");
+    seat.free(11);
+    assert_eq!(held(&stage), 0);
+}
