@@ -175,6 +175,8 @@ impl Account {
             | Effect::Free { .. }
             | Effect::Unmap { .. }
             | Effect::ExportInfo { .. }
+            // Never comes to a driver.
+            | Effect::Answered { .. }
             | Effect::FreeRange { .. } => Ok(SetAside::Nothing),
             Effect::Client => reserve(change, ObjectKind::Client, None, None).map_err(refused),
             Effect::Object {
@@ -591,6 +593,7 @@ impl Account {
             | Effect::Managed { .. }
             | Effect::Schedule(_)
             | Effect::AttachGpus { .. }
+            | Effect::Answered { .. }
             | Effect::ChannelClients { .. } => false,
             Effect::Export(_) | Effect::Import(_) => {
                 exports::stands(state, effect, origin.carrier, answer)

@@ -47,6 +47,7 @@ impl Orders {
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)
             | Effect::AttachGpus { .. }
+            | Effect::Answered { .. }
             | Effect::ExportInfo { .. } => (None, None),
             Effect::Export(verdict::Export { client, .. })
             | Effect::Import(verdict::Import { client, .. }) => (None, Some(self.of(*client))),

@@ -436,6 +436,17 @@ fn ioctl(
         // The thread number may be another's by now, and so the memory that was read.
         return Outcome::GivenUp;
     }
+    if let Effect::Answered { .. } = effect {
+        let found = {
+            let state = container.journal.change();
+            container.account.answer(&state, &effect, &op, &segments)
+        };
+        let argument = segments.into_iter().next();
+        return match found {
+            Ok(()) => answered(&op, release, argument),
+            Err((refusal, why)) => refused(note(container, &op, refusal, &why), argument),
+        };
+    }
     if stays_in_the_caller(container.driver.binding(), &op, &effect, &segments) {
         return hand_back(container, &op, &effect, file, caller.tgid, &segments);
     }
@@ -680,6 +691,7 @@ fn admit(
         | Effect::Schedule(_)
         | Effect::OsEvent { .. }
         | Effect::Pool { .. }
+        | Effect::Answered { .. }
         | Effect::AttachGpus { .. }
         | Effect::View(_) => return Ok(()),
     };

@@ -148,6 +148,13 @@ pub enum Effect {
     Schedule(Schedule),
     /// The answer is rewritten.
     View(View),
+    /// It is answered with success where the object is there, and no driver hears of it: it would act on the whole card.
+    Answered {
+        /// Client and object.
+        object: (u32, u32),
+        /// The class that the object must be of.
+        class: u32,
+    },
 }
 
 /// A call of the tenant's to the card's scheduler. Where the container's share is held by a governor, what the tenant asks for is

@@ -244,6 +244,7 @@ fn fate(verdict: &Verdict) -> Fate {
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
+            | Effect::Answered { .. }
             | Effect::AttachGpus { .. }
             | Effect::ExportInfo { .. }
             | Effect::View(_) => Fate::NoCardMemory,

@@ -52,6 +52,7 @@ impl Account {
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
+            | Effect::Answered { .. }
             | Effect::AttachGpus { .. }
             | Effect::View(_) => true,
         }

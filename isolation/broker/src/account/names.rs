@@ -6,7 +6,7 @@ use driver::{Binding, Segment};
 use ledger::{ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::status;
 use verdict::names::{self, Named};
-use verdict::{Op, Refusal};
+use verdict::{Effect, Op, Refusal};
 
 use super::{Account, Why};
 use crate::state::State;
@@ -41,6 +41,46 @@ impl Account {
             return Err((op.refuse(missing, self.release), why));
         }
         Ok(())
+    }
+}
+
+impl Account {
+    /// Looks for the object of a call that the broker answers by itself.
+    ///
+    /// # Errors
+    /// As [`Account::find_named`]; not supported where the object is of another class than the control.
+    pub fn answer(
+        &self,
+        state: &State,
+        effect: &Effect,
+        op: &Op,
+        segments: &[Segment],
+    ) -> Result<(), (Refusal, Why)> {
+        // Whoever executes: what is not known yet is not answered for.
+        self.find_named(state, Binding::None, op, segments)?;
+        let Effect::Answered {
+            object: (client, object),
+            class,
+        } = *effect
+        else {
+            return Ok(());
+        };
+        let found = state
+            .ledger
+            .object(ClientHandle(client), ObjectHandle(object));
+        match found {
+            Some(found) if found.class == class => Ok(()),
+            Some(_) | None => {
+                let refusal = op.refuse(status::NV_ERR_NOT_SUPPORTED, self.release);
+                let field = "hObject";
+                let why = Why::NotThere {
+                    field,
+                    client,
+                    object,
+                };
+                Err((refusal, why))
+            }
+        }
     }
 }
 

@@ -19,6 +19,7 @@ pub fn books(effect: &Effect) -> Books {
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)
         | Effect::AttachGpus { .. }
+        | Effect::Answered { .. }
         | Effect::ExportInfo { .. } => Books::No,
         Effect::Client
         | Effect::OsEvent { .. }

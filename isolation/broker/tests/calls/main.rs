@@ -7,6 +7,7 @@
 
 mod agent;
 mod bounds;
+mod card_wide;
 mod events;
 mod exits;
 mod exports;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let tests: Vec<Test> = [
         quota::TESTS,
+        card_wide::TESTS,
         pages::TESTS,
         named::TESTS,
         files::TESTS,

@@ -132,6 +132,7 @@ impl Call {
                     | Effect::Schedule(_)
                     | Effect::OsEvent { .. }
                     | Effect::Pool { .. }
+                    | Effect::Answered { .. }
                     | Effect::AttachGpus { .. }
                     | Effect::View(_) => true,
                 },

@@ -424,6 +424,7 @@ impl Call {
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
+            | Effect::Answered { .. }
             | Effect::Free { .. }
             | Effect::Dup { .. }
             | Effect::Range { .. }

@@ -204,7 +204,25 @@ macro_rules! commands {
     ($($konst:ident = $cmd:literal;)*) => { $(#[doc = concat!("`", stringify!($konst), "`")] pub const $konst: u32 = $cmd;)* };
 }
 
+/// Controls that any user may make and that act on the whole card, and so on every tenant of it: reservations of its compute mode,
+/// its clocks, the frequency of its engine's timer, its watchdog. Their counterparts, which take back what was asked for, are among them.
+pub const CARD_WIDE: [u32; 7] = [
+    NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL,
+    NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION,
+    NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
+    NV2080_CTRL_CMD_TIMER_SET_GR_TICK_FREQ,
+    NV2080_CTRL_CMD_PERF_BOOST,
+    NV2080_CTRL_CMD_RC_RELEASE_WATCHDOG_REQUESTS,
+    NV2080_CTRL_CMD_RC_SOFT_DISABLE_WATCHDOG,
+];
+
 commands! {
+    NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL = 0x80_1909;
+    NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION = 0x2080_0145;
+    NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION = 0x2080_0146;
+    NV2080_CTRL_CMD_TIMER_SET_GR_TICK_FREQ = 0x2080_0407;
+    NV2080_CTRL_CMD_RC_RELEASE_WATCHDOG_REQUESTS = 0x2080_220c;
+    NV2080_CTRL_CMD_RC_SOFT_DISABLE_WATCHDOG = 0x2080_2210;
     NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2 = 0x13e;
     NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS = 0x201;
     NV0000_CTRL_CMD_GPU_GET_ID_INFO = 0x202;

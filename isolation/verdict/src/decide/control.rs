@@ -61,6 +61,10 @@ pub(super) fn decide(
             exports::decide(cmd, object.0, params.unwrap_or_default())
                 .map_err(|fault| fault.refusal(|status| op.refuse(status, release)))
         }
+        cmd if ctl::CARD_WIDE.contains(&cmd) => Ok(Effect::Answered {
+            object,
+            class: cmd >> 16,
+        }),
         ctl::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY => {
             share::decide(op, params.unwrap_or_default(), policy, release)
         }

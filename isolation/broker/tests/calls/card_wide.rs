@@ -1,0 +1,35 @@
+//! Controls that act on the whole card: they are answered, and no driver hears of them.
+
+use nvabi::status::{NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::{Release, control};
+
+use crate::Test;
+use crate::quota::with_device;
+use crate::rm;
+use crate::stage::Stage;
+
+pub(crate) const TESTS: &[Test] = &[(
+    "card_wide::what_acts_on_the_whole_card_is_answered",
+    what_acts_on_the_whole_card_is_answered,
+)];
+
+fn what_acts_on_the_whole_card_is_answered() {
+    let stage = Stage::new(1 << 20);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let arg = rm::alloc(client, device, 0x20, 0x2080, tenant.params_address());
+    assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[0; 4]).status(), rm::OK);
+    let before = stage.fake.seen().len();
+    for cmd in control::CARD_WIDE {
+        let bytes = control::row(cmd, Release::R570).unwrap().params_bytes;
+        let params = vec![1; bytes as usize];
+        let ask = |object| tenant.control(fd, (client, object), cmd, &params);
+        let (own, other) = match cmd >> 16 {
+            0x80 => (device, 0x20),
+            _ => (0x20, device),
+        };
+        assert_eq!(ask(own), (rm::OK, params.clone()), "{cmd:#x}");
+        assert_eq!(ask(other).0, NV_ERR_NOT_SUPPORTED, "{cmd:#x}");
+        assert_eq!(ask(0xbad).0, NV_ERR_OBJECT_NOT_FOUND, "{cmd:#x}");
+    }
+    assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+}
