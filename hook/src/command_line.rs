@@ -78,6 +78,11 @@ pub enum Subcommand {
         /// Which containers.
         which: Deleted,
     },
+    /// `update`.
+    Update {
+        /// The container, if the last word is one: all options of an update are the runtime's business.
+        id: String,
+    },
     /// Everything else.
     Other,
 }
@@ -229,6 +234,7 @@ pub fn parse(arguments: &[OsString], spelling: Spelling) -> Result<Invocation, P
             }
         }
         "start" => start(rest),
+        "update" => update(rest),
         name @ "delete" => delete(scan(rest, &DELETE, spelling, name)),
         _ => Subcommand::Other,
     };
@@ -274,6 +280,13 @@ fn create(name: &str, scanned: &Scanned<'_>) -> Result<Subcommand, ParseError> {
 fn start(rest: &[String]) -> Subcommand {
     match rest {
         [id] if !id.starts_with('-') => Subcommand::Start { id: id.clone() },
+        _ => Subcommand::Other,
+    }
+}
+
+fn update(rest: &[String]) -> Subcommand {
+    match rest.last() {
+        Some(id) if !id.starts_with('-') => Subcommand::Update { id: id.clone() },
         _ => Subcommand::Other,
     }
 }

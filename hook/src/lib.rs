@@ -10,6 +10,7 @@
 //!   start         the runtime; a container whose filter is loaded only now is followed to its program
 //!   exec          the file behind --process is edited, then the runtime; its process is looked at
 //!   delete        vgpu::disarm, then the runtime, then vgpu::release
+//!   update        the runtime, then vgpu::follow
 //!   checkpoint,   refused for a container with a vGPU, else the runtime
 //!   restore
 //!   all others    the runtime

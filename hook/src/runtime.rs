@@ -97,6 +97,7 @@ impl Runtime {
                 self.take_this_place()
             }
             Subcommand::Start { id } => self.start(&id),
+            Subcommand::Update { id } => self.update(&id),
             Subcommand::Delete { which } => self.delete(&which, kept(0)?, log),
             Subcommand::Checkpoint { id } => {
                 let granted = vgpu::granted(&self.config, &self.key(&id)?)?;
@@ -168,6 +169,20 @@ impl Runtime {
             watch.finish(if started { Started::Yes } else { Started::No })?;
         }
         Ok(child::exit_code(status?))
+    }
+
+    /// What makes the calls of a container with a vGPU gets the CPU time that the container has afterwards.
+    fn update(&self, id: &str) -> anyhow::Result<ExitCode> {
+        let key = match self.key(id) {
+            Ok(key) if vgpu::granted(&self.config, &key)?.is_some() => key,
+            // The runtime's alone, or its to complain of.
+            Ok(_) | Err(_) => return self.take_this_place(),
+        };
+        let status = self.child(kept(0)?)?;
+        if status.success() {
+            vgpu::follow(&self.config, &key)?;
+        }
+        Ok(child::exit_code(status))
     }
 
     /// Below a shim, that is the door which holds the container.

@@ -114,6 +114,11 @@ impl Marks {
             .collect()
     }
 
+    /// Control groups of its vGPUs' own processes.
+    pub fn own_groups(&self) -> Vec<PathBuf> {
+        own_groups(&self.roots)
+    }
+
     /// The empty parents that engines leave on purpose: one cgroup a namespace, and runc's state folder.
     pub fn remove_parents(&self) {
         let state = self
@@ -157,8 +162,34 @@ impl Marks {
         left.extend(paths("dead shim socket", self.dead_sockets()));
         left.extend(paths("runc state", self.runc_state()));
         left.extend(paths("cgroup", self.cgroups()));
+        left.extend(paths("own group", self.own_groups()));
         left
     }
+}
+
+/// Control groups of vGPUs' own processes whose state folder is one of these: their names end in its mark, 64 bits of FNV-1a.
+pub fn own_groups(state_dirs: &[PathBuf]) -> Vec<PathBuf> {
+    let marks: Vec<String> = state_dirs
+        .iter()
+        .map(|dir| {
+            let bytes = dir.as_os_str().as_encoded_bytes();
+            let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            format!("@{hash:016x}")
+        })
+        .collect();
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let mut parents: Vec<PathBuf> = ["memory", "cpu", "pids", "cpuacct"]
+        .map(|controller| root.join(controller).join("cgpu"))
+        .to_vec();
+    parents.extend([root.join("cgpu"), root.join("system.slice/cgpu.service")]);
+    let is_of_these = |path: &PathBuf| {
+        let name = path.to_string_lossy();
+        path.is_dir() && marks.iter().any(|mark| name.ends_with(mark.as_str()))
+    };
+    let all = parents.iter().flat_map(|parent| entries(parent));
+    all.filter(is_of_these).collect()
 }
 
 fn shim_sockets() -> BTreeSet<PathBuf> {

@@ -314,7 +314,8 @@ kind = "sim"
         for state in self.marks.runc_state() {
             drop(fs::remove_dir_all(state));
         }
-        for cgroup in self.marks.cgroups() {
+        let own_groups = self.marks.own_groups();
+        for cgroup in self.marks.cgroups().into_iter().chain(own_groups) {
             drop(fs::remove_dir(cgroup));
         }
         self.marks.remove_parents();

@@ -4,7 +4,7 @@
 
 use cards::DriverSpec;
 use serde::Deserialize;
-use vgpu::{BrokerState, Config, VgpuState};
+use vgpu::{BrokerState, Config, OwnUsage, VgpuState};
 
 use super::cards::{Cards, collect as collect_cards};
 use super::ps::promised;
@@ -30,6 +30,8 @@ pub struct ContainerMetrics {
     pub is_up: bool,
     /// `strict`, `compat` or `observe`; `sim` on a simulated card.
     pub mode: &'static str,
+    /// What supervisor, broker and executor use of the host.
+    pub own: OwnUsage,
     /// Its slices.
     pub slices: Vec<SliceMetrics>,
     /// Calls by what became of them.
@@ -240,6 +242,7 @@ fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
             (DriverSpec::Kernel, cards::Mode::Compat) => "compat",
             (DriverSpec::Kernel, cards::Mode::Observe) => "observe",
         },
+        own: vgpu.own.unwrap_or_default(),
         slices,
         calls: vec![
             ("total", status.calls.total),
@@ -277,6 +280,7 @@ mod tests {
             broker: BrokerState::Alive,
             life: vgpu::Life::Live,
             status,
+            own: None,
         }
     }
 

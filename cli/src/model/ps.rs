@@ -8,7 +8,7 @@ use cards::{
     Backend, DoorKind, DriverSpec, Grant, IoUring, ManagedMemory, Mode, OnViolation, Weakness,
 };
 use serde::{Deserialize, Serialize};
-use vgpu::{BrokerState, Config, Life, VgpuState};
+use vgpu::{BrokerState, Config, Life, OwnUsage, VgpuState};
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
@@ -45,6 +45,8 @@ pub struct PsVgpu {
     pub state: State,
     /// Its broker's process, if it lives.
     pub broker_pid: Option<i32>,
+    /// What supervisor, broker and executor use of the host, by their control group; absent where they have none.
+    pub own_processes: Option<OwnUsage>,
     /// `on`; or `off` and why, where the configuration let the container have what leads out of its slice.
     pub isolation: String,
     /// The same reasons, one by one.
@@ -473,6 +475,7 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
         driver_version: grant.driver_version.clone(),
         state,
         broker_pid: broker_pid.filter(|_| vgpu.broker == BrokerState::Alive),
+        own_processes: vgpu.own,
         isolation: grant.isolation.summary(),
         weakened: grant.isolation.weakened.clone(),
         mode: grant.isolation.mode,
@@ -515,6 +518,11 @@ mod tests {
             broker,
             life: Life::Live,
             status,
+            own: Some(OwnUsage {
+                cpu_ns: Some(1_250_000_000),
+                memory_bytes: Some(6 << 20),
+                threads: Some(14),
+            }),
         }
     }
 

@@ -67,6 +67,7 @@ type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 pub fn render(metrics: &Metrics) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("cgpu");
     containers(&mut registry, &metrics.containers);
+    own_processes(&mut registry, &metrics.containers);
     shares(&mut registry, &metrics.containers);
     let (reserved, left) = (Ratios::default(), Ratios::default());
     let (memory, granted) = (Gauges::default(), Gauges::default());
@@ -228,6 +229,42 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
     );
 }
 
+/// What supervisor, broker and executor use of the host; nothing where no control group counts it.
+fn own_processes(registry: &mut Registry, all: &[ContainerMetrics]) {
+    let cpu = Seconds::<OfContainer>::default();
+    let (memory, threads) = (Gauges::default(), Gauges::default());
+    for one in all {
+        let labels = OfContainer {
+            namespace: one.namespace.clone(),
+            container: one.container.clone(),
+        };
+        if let Some(ns) = one.own.cpu_ns {
+            cpu.get_or_create(&labels).inc_by(seconds(ns));
+        }
+        if let Some(bytes) = one.own.memory_bytes {
+            memory.get_or_create(&labels).set(bytes);
+        }
+        if let Some(count) = one.own.threads {
+            threads.get_or_create(&labels).set(count);
+        }
+    }
+    registry.register(
+        "broker_cpu_seconds",
+        "CPU time of the container's supervisor, broker and executor",
+        cpu,
+    );
+    registry.register(
+        "broker_memory_bytes",
+        "Host memory of the container's supervisor, broker and executor",
+        memory,
+    );
+    registry.register(
+        "broker_threads",
+        "Threads of the container's supervisor, broker and executor",
+        threads,
+    );
+}
+
 fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     let (up, hung) = (Gauges::default(), Gauges::default());
     let compared = Gauges::default();
@@ -384,6 +421,11 @@ mod tests {
                 container: "c\"1".to_owned(),
                 is_up: true,
                 mode: "sim",
+                own: vgpu::OwnUsage {
+                    cpu_ns: Some(1_500_000_000),
+                    memory_bytes: Some(4096),
+                    threads: None,
+                },
                 slices: vec![SliceMetrics {
                     uuid: "GPU-1".to_owned(),
                     quota_bytes: 4096,

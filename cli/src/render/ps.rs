@@ -3,6 +3,7 @@
 use cards::{ManagedMemory, Mode};
 
 use cards::Backend;
+use vgpu::OwnUsage;
 
 use super::{or_dash, table};
 use crate::model::host_driver::HostDriver;
@@ -32,6 +33,8 @@ pub fn render(ps: &Ps) -> String {
         "HOST MEMORY",
         "BACKEND",
         "BROKER",
+        "ITS CPU",
+        "ITS MEMORY",
         "STATE",
         "HEALTH",
     ]);
@@ -58,12 +61,27 @@ pub fn render(ps: &Ps) -> String {
                 host_memory(vgpu),
                 backend(vgpu),
                 or_dash(vgpu.broker_pid),
+                or_dash(own(vgpu, |own| own.cpu_ns).map(seconds)),
+                or_dash(own(vgpu, |own| own.memory_bytes).map(human)),
                 vgpu.state.text().to_owned(),
                 or_dash(vgpu.health.as_ref()),
             ]);
         }
     }
     rows.to_string()
+}
+
+/// What the vGPU's own processes use.
+fn own(vgpu: &PsVgpu, of: impl Fn(OwnUsage) -> Option<u64>) -> Option<u64> {
+    vgpu.own_processes.and_then(of)
+}
+
+fn seconds(ns: u64) -> String {
+    format!(
+        "{}.{:02} s",
+        ns / 1_000_000_000,
+        ns % 1_000_000_000 / 10_000_000
+    )
 }
 
 /// How well the share is held, and why by no more.

@@ -34,9 +34,13 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<()> {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     match args.as_slice() {
-        [flag, dir] if flag == "--dir" => Ok(Keeper::start(&PathBuf::from(dir))?.run()?),
+        [flag, dir] if flag == "--dir" => {
+            set_oom_score(SUPERVISOR_OOM_SCORE);
+            Ok(Keeper::start(&PathBuf::from(dir))?.run()?)
+        }
         [serve, flag, dir] if serve == "--serve" && flag == "--dir" => {
             // The program is executed through a descriptor, whose number would be its name.
+            set_oom_score(BROKER_OOM_SCORE);
             nix::sys::prctl::set_name(c"cgpu-broker").context("naming this process")?;
             let keeper = io::stdin()
                 .as_fd()
@@ -47,6 +51,18 @@ fn run() -> anyhow::Result<()> {
             Ok(standby.take_over()?.run()?)
         }
         _ => anyhow::bail!("usage: cgpu-broker --dir FOLDER"),
+    }
+}
+
+/// When memory is short the broker goes first: it is replaced, and no call fails. The supervisor is never chosen, since with it
+/// goes all that outlives a broker; an executor, which cannot be replaced, stands between them.
+const SUPERVISOR_OOM_SCORE: &str = "-1000";
+const BROKER_OOM_SCORE: &str = "500";
+
+/// Set explicitly: what is inherited depends on the frontend.
+fn set_oom_score(score: &str) {
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score) {
+        tracing::warn!(error = %error, score, "oom_score_adj stays as inherited");
     }
 }
 

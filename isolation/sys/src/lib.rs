@@ -8,6 +8,7 @@
     reason = "this crate exists to hold it; every other crate forbids it"
 )]
 
+pub mod control_group;
 pub mod descriptors;
 pub mod fd_passing;
 pub mod ioctl;

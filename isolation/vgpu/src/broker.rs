@@ -20,8 +20,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
-use cards::ContainerKey;
+use cards::{ContainerKey, DoorKind, Grant};
 
+use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
 use crate::{Config, Error, trusted};
 
@@ -79,7 +80,9 @@ pub(crate) struct Starting {
 ///
 /// # Errors
 /// It cannot be started; nothing runs then.
-pub(crate) fn start(config: &Config, dir: &ContainerDir) -> Result<Starting, Error> {
+///
+/// The one place where a vGPU's own processes come from, whatever the frontend: they enter their control group here.
+pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Result<Starting, Error> {
     let deadline = Instant::now() + Duration::from_millis(config.broker.start_timeout_ms);
     let program = program(config)?;
     let socket = dir.notify_socket();
@@ -92,7 +95,14 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir) -> Result<Starting, Err
         .custom_flags(libc::O_NOFOLLOW)
         .open(&log)
         .map_err(Error::io("create", &log))?;
-    let mut child = Command::new(&program)
+    let mut command = Command::new(&program);
+    match OwnGroup::of(config, &grant.key).admit(&mut command) {
+        Err(error) if grant.door.kind == DoorKind::Run => {
+            tracing::warn!(key = %grant.key, error = %crate::chain(&error), "nothing limits the broker of this command");
+        }
+        other => other?,
+    }
+    let mut child = command
         .arg("--dir")
         .arg(dir.path())
         .env_clear()

@@ -65,6 +65,8 @@ pub struct BrokerConfig {
     pub stop_timeout_ms: u64,
     /// A call that has been at the driver for longer is reported.
     pub hung_call_ms: u64,
+    /// Where control groups are mounted: version 2's tree, or below it those of version 1's controllers.
+    pub cgroup_root: PathBuf,
 }
 
 /// Table `[backend]`.
@@ -185,6 +187,7 @@ impl Default for BrokerConfig {
             start_timeout_ms: 5_000,
             stop_timeout_ms: 2_000,
             hung_call_ms: cards::Watch::default().hung_call_ms,
+            cgroup_root: PathBuf::from("/sys/fs/cgroup"),
         }
     }
 }
@@ -271,6 +274,7 @@ impl Config {
             ("state_dir", Some(&config.state_dir)),
             ("runc", config.runc.as_ref()),
             ("broker.path", config.broker.path.as_ref()),
+            ("broker.cgroup_root", Some(&config.broker.cgroup_root)),
             ("container_tools", config.container_tools.as_ref()),
             (
                 "backend.limits_program",

@@ -54,6 +54,18 @@ pub enum Error {
         /// What speaks against it.
         why: &'static str,
     },
+    /// The control group of a vGPU's own processes.
+    #[error(
+        "{} cannot be made or changed: supervisor, broker and executor of a container are limited in a control group of their own, and a container whose own cannot be limited is refused",
+        path.display()
+    )]
+    OwnGroup {
+        /// The folder or file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
     /// A request without an amount of memory.
     #[error("a vGPU needs an amount of memory: set cgpu.io/memory, for example to 4Gi")]
     NoMemoryTerm,

@@ -36,6 +36,7 @@ mod host;
 mod host_memory;
 mod lifecycle;
 pub mod note;
+mod own_group;
 pub mod request;
 mod resize;
 pub mod runc;
@@ -54,9 +55,10 @@ pub use error::{Error, chain};
 pub use held::{hold_exec, is_held_at_start, watch_start};
 pub use lifecycle::{
     BrokerState, Life, Mount, Pending, Vgpu, VgpuState, arm, create, create_ahead, create_handed,
-    create_plain, disarm, disarm_if, edit_exec, edit_exec_file, granted, list, reclaim, release,
-    release_if,
+    create_plain, disarm, disarm_if, edit_exec, edit_exec_file, follow, granted, list, reclaim,
+    release, release_if,
 };
+pub use own_group::OwnUsage;
 pub use request::Request;
 pub use resize::{
     Asked, Changed, Reshared, Resized, RulesAsked, RulesChanged, change, resize_memory, set_rules,

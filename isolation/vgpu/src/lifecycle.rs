@@ -23,6 +23,7 @@ use crate::backend::{self, Wanted};
 use crate::broker::Starting;
 use crate::bundle::Spec;
 use crate::host::Host;
+use crate::own_group::{self, OwnGroup, OwnUsage};
 use crate::request::Whose;
 use crate::state::{self, ContainerDir};
 use crate::{
@@ -127,6 +128,8 @@ pub struct VgpuState {
     pub life: Life,
     /// The broker's own answer to `status`, if it gave one in time.
     pub status: Option<Value>,
+    /// What its own processes use; absent where they have no control group.
+    pub own: Option<OwnUsage>,
 }
 
 /// Whether door, broker, or a process of a container without a broker lives.
@@ -370,7 +373,7 @@ fn create_spec(
     let placed = grant(config, host, key, request, &choice, origin, watch)?;
     let started = || -> Result<(Vec<Mount>, Pending), Error> {
         // It needs the grant alone: all that follows is done while it starts.
-        let pending = Pending(choice.backend.prepare(&placed.dir)?);
+        let pending = Pending(choice.backend.prepare(&placed.dir, &placed.grant)?);
         let mut mounts = mounts(config, host, &placed)?;
         let userland = userland::prepare(&userland::Scene {
             config,
@@ -425,7 +428,7 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
         &Unwatched,
     )?;
     let started = || -> Result<Vec<Mount>, Error> {
-        let pending = Pending(choice.backend.prepare(&placed.dir)?);
+        let pending = Pending(choice.backend.prepare(&placed.dir, &placed.grant)?);
         let mounts = mounts(config, &host, &placed)?;
         pending.wait()?;
         Ok(mounts)
@@ -444,7 +447,41 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
 pub fn arm(config: &Config, key: &ContainerKey, init: i32) -> Result<(), Error> {
     let dir = ContainerDir::of(&config.state_dir, key);
     let grant = Grant::read(dir.path())?;
-    backend::of(config, grant.backend).arm(&dir, &grant, init)
+    backend::of(config, grant.backend).arm(&dir, &grant, init)?;
+    with_own_group(config, &grant, |group| group.follow(&dir, init))
+}
+
+/// After a container was given other resources: its vGPU's own processes get the same weight and quota of CPU time. A container
+/// without a vGPU is fine.
+///
+/// # Errors
+/// The grant cannot be read, or the group of those processes not be changed.
+pub fn follow(config: &Config, key: &ContainerKey) -> Result<(), Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    if !dir.exists() {
+        return Ok(());
+    }
+    let grant = Grant::read(dir.path())?;
+    with_own_group(config, &grant, |group| group.follow_again(&dir))
+}
+
+/// Changes the group of a vGPU's own processes, if it has one. `cgpu run` goes on where that fails.
+fn with_own_group(
+    config: &Config,
+    grant: &Grant,
+    change: impl FnOnce(&OwnGroup) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let group = OwnGroup::of(config, &grant.key);
+    if grant.backend != cards::Backend::Broker || !group.exists() {
+        return Ok(());
+    }
+    match change(&group) {
+        Err(error) if grant.door.kind == DoorKind::Run => {
+            tracing::warn!(key = %grant.key, error = %crate::chain(&error), "the broker's CPU time is not limited as the command's");
+            Ok(())
+        }
+        other => other,
+    }
 }
 
 /// Before the container's control group is removed, which an OCI runtime's `delete` does. Safe to repeat; the hard limit stays
@@ -591,6 +628,7 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
             } else {
                 Life::Stale
             },
+            own: OwnGroup::of(config, &grant.key).usage(),
             grant,
             status: None,
         });
@@ -913,7 +951,9 @@ fn reclaim_locked(config: &Config, lock: &StateLock) -> Result<Vec<ContainerKey>
     let mut reclaimed = Vec::new();
     let sockets = Path::new(sockets::DIR);
     sockets::sweep(sockets).map_err(Error::io("remove dead sockets in", sockets))?;
-    for key in state::containers(&config.state_dir)? {
+    let containers = state::containers(&config.state_dir)?;
+    own_group::sweep(config, &containers);
+    for key in containers {
         let dir = ContainerDir::of(&config.state_dir, &key);
         if dir.is_live()? {
             continue;

@@ -14,7 +14,7 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 22] = [
+const FILES: [&str; 23] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
@@ -35,6 +35,7 @@ const FILES: [&str; 22] = [
     "filter.json",
     "filter.programs",
     "pod.json",
+    crate::own_group::NOTE,
     "grant.json.tmp",
     "grant.json",
 ];
@@ -51,6 +52,13 @@ impl ContainerDir {
 
     pub(crate) fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// The container's name, by its folder's place.
+    pub(crate) fn key(&self) -> Option<ContainerKey> {
+        let id = self.0.file_name()?.to_str()?;
+        let namespace = self.0.parent()?.file_name()?.to_str()?;
+        ContainerKey::new(namespace, id).ok()
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

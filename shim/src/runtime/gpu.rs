@@ -92,6 +92,14 @@ pub trait Gpu: Send + Sync + 'static {
         Ok(())
     }
 
+    /// After `runc update`: what makes the container's calls gets the CPU time that the container has now.
+    ///
+    /// # Errors
+    /// The control group of those processes cannot be changed.
+    fn follow(&self, _namespace: &str, _id: &ContainerId) -> std::result::Result<(), GpuError> {
+        Ok(())
+    }
+
     /// Before `runc delete`, which removes the container's control group. Nothing to undo is success.
     ///
     /// # Errors
@@ -182,6 +190,10 @@ impl Gpu for Cards {
     ) -> std::result::Result<(), GpuError> {
         let (config, key) = (vgpu::Config::load()?, key(namespace, id)?);
         Ok(vgpu::hold_exec(&config, &key, process.as_nix().as_raw())?)
+    }
+
+    fn follow(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
+        Ok(vgpu::follow(&vgpu::Config::load()?, &key(namespace, id)?)?)
     }
 
     fn disarm(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {

@@ -4,6 +4,7 @@ use cards::Grant;
 
 use super::{Backend, Held, Kind, Runtime, StartWatch, Strength, WhyNot, filter};
 use crate::host::Host;
+use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
 use crate::{Config, Error, broker, resize, runc};
 
@@ -33,8 +34,12 @@ impl Backend for Broker<'_> {
         }
     }
 
-    fn prepare(&self, dir: &ContainerDir) -> Result<Option<broker::Starting>, Error> {
-        broker::start(self.config, dir).map(Some)
+    fn prepare(
+        &self,
+        dir: &ContainerDir,
+        grant: &Grant,
+    ) -> Result<Option<broker::Starting>, Error> {
+        broker::start(self.config, dir, grant).map(Some)
     }
 
     /// The filter holds from the container's first instruction on, if it is what it should be.
@@ -68,6 +73,14 @@ impl Backend for Broker<'_> {
     }
 
     fn end(&self, dir: &ContainerDir) -> Result<(), Error> {
-        broker::stop(self.config, dir)
+        broker::stop(self.config, dir)?;
+        let Some(key) = dir.key() else {
+            return Ok(());
+        };
+        // The container's end must not fail by it: the next reclaim finds the group.
+        if let Err(error) = OwnGroup::of(self.config, &key).remove() {
+            tracing::warn!(%key, error = %crate::chain(&error), "a control group stays");
+        }
+        Ok(())
     }
 }

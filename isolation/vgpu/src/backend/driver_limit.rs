@@ -94,7 +94,7 @@ impl Backend for DriverLimit<'_> {
         Ok(())
     }
 
-    fn prepare(&self, _dir: &ContainerDir) -> Result<Option<Starting>, Error> {
+    fn prepare(&self, _dir: &ContainerDir, _grant: &Grant) -> Result<Option<Starting>, Error> {
         Ok(None)
     }
 

@@ -127,7 +127,7 @@ pub(crate) trait Backend {
     fn offered(&self, host: &Host) -> Result<(), WhyNot>;
 
     /// Before the container is created; the grant is durable. What it starts is waited for before the container may start.
-    fn prepare(&self, dir: &ContainerDir) -> Result<Option<Starting>, Error>;
+    fn prepare(&self, dir: &ContainerDir, grant: &Grant) -> Result<Option<Starting>, Error>;
 
     /// Between create and start: from here on the container is held, or it must not start.
     fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error>;

@@ -28,7 +28,7 @@ impl Backend for Share {
         }
     }
 
-    fn prepare(&self, _dir: &ContainerDir) -> Result<Option<Starting>, Error> {
+    fn prepare(&self, _dir: &ContainerDir, _grant: &Grant) -> Result<Option<Starting>, Error> {
         Ok(None)
     }
 

@@ -32,7 +32,7 @@ impl Backend for Played {
             })
         }
     }
-    fn prepare(&self, _dir: &ContainerDir) -> Result<Option<Starting>, Error> {
+    fn prepare(&self, _dir: &ContainerDir, _grant: &Grant) -> Result<Option<Starting>, Error> {
         Ok(None)
     }
     fn arm(&self, _dir: &ContainerDir, _grant: &Grant, _init: i32) -> Result<(), Error> {

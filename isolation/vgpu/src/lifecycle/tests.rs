@@ -130,6 +130,11 @@ impl TestHost {
             !vgpus.exists() || fs::read_dir(vgpus).unwrap().next().is_none(),
             "{context:?}"
         );
+        assert_eq!(
+            own_group::all(&self.config),
+            Vec::<PathBuf>::new(),
+            "{context:?}"
+        );
     }
 }
 
@@ -146,7 +151,17 @@ fn config_in(dir: &Path) -> Config {
 }
 
 fn program(path: &Path, body: &str) {
-    fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    // By another process: a file that this one writes is busy in whatever another test forks meanwhile.
+    let written = Command::new("sh")
+        .args([
+            "-c",
+            "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\"",
+            "sh",
+            body,
+        ])
+        .arg(path)
+        .status();
+    assert!(written.unwrap().success());
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
@@ -263,6 +278,66 @@ fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
     release(&host.config, &key("c1")).unwrap();
     host.assert_clean(&"released");
     assert_eq!(spec_bytes(&bundle), before);
+    release(&host.config, &key("c1")).unwrap();
+    drop(vgpu);
+}
+
+/// In a frontend's name, of a container that asks for 1 GiB.
+fn created(host: &TestHost, id: &str, door: DoorKind) -> Result<Option<Vgpu>, Error> {
+    let bundle = host.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
+    create(&host.config, &key(id), &bundle, door)
+}
+
+#[test]
+fn own_processes_are_in_a_group_of_their_own_whatever_the_frontend() {
+    let host = TestHost::new();
+    for door in [
+        DoorKind::Shim,
+        DoorKind::Runtime,
+        DoorKind::Hook,
+        DoorKind::Run,
+    ] {
+        let vgpu = created(&host, "c1", door).unwrap().unwrap();
+        let groups = own_group::all(&host.config);
+        if groups.is_empty() {
+            println!("SKIP: no control groups can be made here");
+            release(&host.config, &key("c1")).unwrap();
+            return;
+        }
+        let inside = |group: &PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap();
+        let brokers = brokers(host.dir.path());
+        for group in &groups {
+            let text = inside(group);
+            let pids: Vec<&str> = text.lines().collect();
+            assert!(
+                brokers.iter().all(|pid| pids.contains(&pid.as_str())),
+                "{door:?}: {text}"
+            );
+        }
+        let states = list(&host.config).unwrap();
+        assert!(states[0].own.unwrap().memory_bytes.is_some());
+        release(&host.config, &key("c1")).unwrap();
+        host.assert_clean(&door);
+        drop(vgpu);
+    }
+}
+
+#[test]
+fn without_control_groups_engines_are_refused_and_cgpu_run_goes_on() {
+    let mut host = TestHost::new();
+    host.config.broker.cgroup_root = host.dir.path().join("no-tree");
+    for door in [DoorKind::Shim, DoorKind::Runtime, DoorKind::Hook] {
+        let error = created(&host, "c1", door).unwrap_err();
+        let text = crate::chain(&error);
+        assert!(
+            matches!(error, Error::OwnGroup { .. }) && text.contains("no-tree/memory"),
+            "{text}"
+        );
+        host.assert_clean(&door);
+    }
+    let vgpu = created(&host, "c1", DoorKind::Run).unwrap().unwrap();
+    assert_eq!(list(&host.config).unwrap()[0].own, None);
+    follow(&host.config, &key("c1")).unwrap();
     release(&host.config, &key("c1")).unwrap();
     drop(vgpu);
 }

@@ -171,12 +171,14 @@ impl Supervisor {
         done
     }
 
-    /// Sets new limits.
+    /// Sets new limits, of CPU time also on what makes the container's calls.
     ///
     /// # Errors
-    /// runc's own words.
+    /// runc's own words; a control group that cannot be changed.
     pub async fn update(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
-        self.cell(id)?.calls.update(&resources.0).await
+        let cell = self.cell(id)?;
+        cell.calls.update(&resources.0).await?;
+        self.follow(&cell).await
     }
 
     /// The container's processes, and the exec that each began as, if the shim knows.

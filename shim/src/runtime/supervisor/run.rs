@@ -71,6 +71,18 @@ impl Supervisor {
         .await
     }
 
+    /// What makes the calls of a container with a share of a card gets the CPU time that the container has now.
+    pub(super) async fn follow(&self, cell: &Cell) -> Result<()> {
+        if matches!(lock(&cell.live).share, Holding::Nothing) {
+            return Ok(());
+        }
+        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
+        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
+            gpu.follow(&namespace, &id)
+        })
+        .await
+    }
+
     async fn start_exec(&self, cell: &Arc<Cell>, exec: &ExecId) -> Result<Pid> {
         let target = Target::Exec(exec.clone());
         let (request, process_json) = {

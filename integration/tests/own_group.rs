@@ -1,0 +1,161 @@
+//! What a container causes in its vGPU's own processes is limited and shown as the container's own, outside its groups.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use integration::command::{LIMIT, capture, wait_until};
+use integration::containerd::CGPU;
+use integration::docker::Docker;
+use integration::leftovers;
+use integration::packages::Suite;
+use integration::rig::{self, Rig};
+
+/// Reads the first of these files that is there.
+fn value(folder: &Path, names: &[&str]) -> Result<String> {
+    names
+        .iter()
+        .find_map(|name| fs::read_to_string(folder.join(name)).ok())
+        .map(|text| text.trim().to_owned())
+        .with_context(|| format!("none of {names:?} is in {}", folder.display()))
+}
+
+/// The group in the tree of a controller.
+fn group(rig: &Rig, controller: &str) -> Result<PathBuf> {
+    let all = leftovers::own_groups(&[rig.node.state_dir()]);
+    let of_tree = |path: &&PathBuf| {
+        !Path::new("/sys/fs/cgroup").join(controller).is_dir()
+            || path.starts_with(Path::new("/sys/fs/cgroup").join(controller))
+    };
+    let found = all.iter().find(of_tree).cloned();
+    found.with_context(|| format!("no group for {controller} among {all:?}"))
+}
+
+fn pids_in(group: &Path) -> Result<Vec<i32>> {
+    let text = fs::read_to_string(group.join("cgroup.procs"))?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+/// All of a node's brokers and supervisors are inside, in each tree, and in none that freezes or filters devices.
+fn all_are_inside(rig: &Rig) -> Result<()> {
+    let ours = rig.node.running("cgpu-broker");
+    ensure!(ours.len() == 2, "{ours:?}");
+    for controller in ["memory", "cpu", "pids"] {
+        let inside = pids_in(&group(rig, controller)?)?;
+        ensure!(
+            ours.iter().all(|pid| inside.contains(pid)),
+            "{controller}: {inside:?}, {ours:?}"
+        );
+    }
+    for pid in ours {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        for tree in [":freezer:", ":devices:"] {
+            let line = groups.lines().find(|line| line.contains(tree));
+            ensure!(line.is_none_or(|line| !line.contains("cgpu/")), "{groups}");
+        }
+    }
+    Ok(())
+}
+
+/// CAP_SYS_RESOURCE, without which a score is never lowered.
+fn may_protect() -> Result<bool> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = u64::from_str_radix(effective.context("no CapEff")?.trim(), 16)?;
+    Ok(effective & 1 << 24 != 0)
+}
+
+#[test]
+fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
+    let rig = match rig::start(Suite::Newer)? {
+        Ok(rig) => rig,
+        Err(reason) => {
+            integration::skip!("own_processes_pay_with_the_containers_cpu_time", "{reason}")
+        }
+    };
+    let mut docker = Docker::start(&rig.node, &rig.containerd)?;
+    docker.load(&rig.image)?;
+    let words = |text: &'static str| text.split(' ');
+    let mut run: Vec<&str> =
+        words("run -d --name held --network=none --cpu-shares 512 --cpu-quota 50000").collect();
+    run.extend(words(
+        "-e ALIYUN_COM_GPU_MEM_CONTAINER=4 -e ALIYUN_COM_GPU_MEM_DEV=24 --runtime",
+    ));
+    run.extend([CGPU, &rig.image.name, "sleep", "100000"]);
+    docker.docker(&run)?.success()?;
+    all_are_inside(&rig)?;
+    let cpu = group(&rig, "cpu")?;
+    let weight = || value(&cpu, &["cpu.shares", "cpu.weight"]);
+    let quota = || value(&cpu, &["cpu.cfs_quota_us", "cpu.max"]);
+    let first = weight()?;
+    ensure!(quota()?.starts_with("50000"), "{}", quota()?);
+    docker
+        .docker(&words("update --cpu-shares 256 --cpu-quota 30000 held").collect::<Vec<_>>())?
+        .success()?;
+    ensure!(quota()?.starts_with("30000"), "{}", quota()?);
+    ensure!(weight()? != first, "{first}");
+    let top = docker
+        .docker(&["top", "held", "-o", "pid,args"])?
+        .success()?;
+    ensure!(!top.stdout.contains("cgpu"), "{top:?}");
+
+    // A frozen container's broker answers, and its successors are where it was.
+    docker.docker(&["pause", "held"])?.success()?;
+    let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+    let shown = &ps["vgpus"][0];
+    ensure!(shown["state"] == "running", "{shown}");
+    let memory = shown["own_processes"]["memory_bytes"].as_u64();
+    ensure!(memory.is_some_and(|bytes| bytes > 0), "{shown}");
+    rig.node.cgpu(&["upgrade"])?.success()?;
+    all_are_inside(&rig)?;
+    docker.docker(&["unpause", "held"])?.success()?;
+    let metrics = rig.node.cgpu(&["metrics"])?.success()?;
+    ensure!(
+        metrics.stdout.contains("cgpu_broker_cpu_seconds_total{"),
+        "{metrics:?}"
+    );
+
+    let mut scores: Vec<String> = Vec::new();
+    for pid in rig.node.running("cgpu-broker") {
+        scores.push(value(
+            Path::new("/proc"),
+            &[&format!("{pid}/oom_score_adj")],
+        )?);
+    }
+    scores.sort();
+    ensure!(scores.contains(&"500".to_owned()), "{scores:?}");
+    if may_protect()? {
+        ensure!(scores.contains(&"-1000".to_owned()), "{scores:?}");
+    } else {
+        println!("SKIP: this machine lets nobody be protected from the OOM killer");
+    }
+
+    docker.docker(&["rm", "-f", "held"])?.success()?;
+    ensure!(!cpu.exists(), "{}", cpu.display());
+    docker.stop()?;
+    drop(docker);
+    rig.finish()
+}
+
+#[test]
+fn a_group_that_kills_have_left_is_repaired() -> Result<()> {
+    let rig = match rig::start(Suite::Host)? {
+        Ok(rig) => rig,
+        Err(reason) => integration::skip!("a_group_that_kills_have_left_is_repaired", "{reason}"),
+    };
+    rig.hold("c", &["cgpu.io/memory=1Gi"])?.success()?;
+    let cpu = group(&rig, "cpu")?;
+    all_are_inside(&rig)?;
+    for program in ["containerd-shim-cgpu-v2", "cgpu-broker"] {
+        for pid in rig.node.running(program) {
+            capture(Command::new("kill").args(["-9", &pid.to_string()]), LIMIT)?;
+        }
+    }
+    wait_until("the group to be repaired", LIMIT, || {
+        rig.node.cgpu(&["doctor", "--repair"])?;
+        Ok(!cpu.exists())
+    })?;
+    rig.containerd.remove("c")?;
+    rig.finish()
+}

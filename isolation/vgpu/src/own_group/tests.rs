@@ -1,0 +1,268 @@
+//! Groups in played trees of both versions, and in the machine's own where it has version 1 and lets us.
+
+use std::process::{Child, Stdio};
+
+use super::*;
+
+struct Played {
+    root: tempfile::TempDir,
+    config: Config,
+}
+
+impl Played {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let mut config = Config::default();
+        config.broker.cgroup_root = root.path().to_owned();
+        Self { root, config }
+    }
+
+    fn v2() -> Self {
+        Self::new(&[
+            ("cgroup.controllers", "cpuset cpu io memory pids\n"),
+            ("cgroup.subtree_control", "memory\n"),
+            // As the kernel makes them in a new folder.
+            ("cgpu/cgroup.subtree_control", ""),
+        ])
+    }
+
+    fn v1() -> Self {
+        Self::new(&[("memory/x", ""), ("cpu/x", ""), ("pids/x", "")])
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.root.path().join(path)).unwrap_or_else(|_| "(absent)".to_owned())
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+fn key(id: &str) -> ContainerKey {
+    ContainerKey::new("tests", id).unwrap()
+}
+
+#[test]
+fn version_2_is_given_controllers_and_limits() {
+    let played = Played::v2();
+    let group = OwnGroup::of(&played.config, &key("a"));
+    group.make().unwrap();
+    assert_eq!(played.read("cgroup.subtree_control"), "+cpu +pids");
+    assert_eq!(
+        played.read("cgpu/cgroup.subtree_control"),
+        "+cpu +memory +pids"
+    );
+    assert_eq!(
+        played.read("cgpu/tests+a/memory.max"),
+        MEMORY_BYTES.to_string()
+    );
+    assert_eq!(
+        played.read("cgpu/tests+a/pids.max"),
+        MOST_THREADS.to_string()
+    );
+}
+
+#[test]
+fn version_2_uses_the_group_that_systemd_has_delegated() {
+    let played = Played::v2();
+    played.write(
+        "system.slice/cgpu.service/cgroup.subtree_control",
+        "cpu memory pids",
+    );
+    let group = OwnGroup::of(&played.config, &key("a"));
+    group.make().unwrap();
+    assert_eq!(
+        group.folders(),
+        [played.root.path().join("system.slice/cgpu.service/tests+a")]
+    );
+    // One that was made before the service was started is still this container's.
+    fs::create_dir_all(played.root.path().join("cgpu/tests+b")).unwrap();
+    let earlier = OwnGroup::of(&played.config, &key("b"));
+    assert!(earlier.exists());
+    earlier.remove().unwrap();
+    assert!(!earlier.exists());
+    // systemd's own group keeps what systemd has set.
+    assert_eq!(played.read("cgroup.subtree_control"), "memory\n");
+}
+
+#[test]
+fn version_1_has_a_group_for_each_limit_and_none_to_freeze() {
+    let played = Played::v1();
+    for tree in ["freezer", "devices", "cpuset"] {
+        played.write(&format!("{tree}/x"), "");
+    }
+    let group = OwnGroup::of(&played.config, &key("a"));
+    group.make().unwrap();
+    let found = ["memory", "cpu", "pids", "freezer", "devices", "cpuset"]
+        .map(|tree| played.root.path().join(tree).join("cgpu/tests+a").is_dir());
+    assert_eq!(found, [true, true, true, false, false, false]);
+    assert_eq!(
+        played.read("memory/cgpu/tests+a/memory.limit_in_bytes"),
+        MEMORY_BYTES.to_string()
+    );
+}
+
+#[test]
+fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
+    let played = Played::v1();
+    let group = OwnGroup::of(&played.config, &key("a"));
+    group.make().unwrap();
+    for (path, text) in [
+        ("cpu/pod/cpu.cfs_quota_us", "150000\n"),
+        ("cpu/pod/cpu.cfs_period_us", "100000\n"),
+        ("cpu/pod/c/cpu.cfs_quota_us", "-1\n"),
+        ("cpu/pod/c/cpu.cfs_period_us", "100000\n"),
+        ("cpu/pod/c/cpu.shares", "256\n"),
+    ] {
+        played.write(path, text);
+    }
+    let container = played.root.path().join("cpu/pod/c");
+    group.follow_group(&container).unwrap();
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), "256");
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "150000");
+    // An update, to less than any broker can live on.
+    played.write("cpu/pod/c/cpu.cfs_quota_us", "1000\n");
+    group.follow_group(&container).unwrap();
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "10000");
+    played.write("cpu/pod/c/cpu.cfs_quota_us", "-1\n");
+    played.write("cpu/pod/cpu.cfs_quota_us", "-1\n");
+    group.follow_group(&container).unwrap();
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "-1");
+}
+
+#[test]
+fn version_2_takes_weight_and_quota_over() {
+    let played = Played::v2();
+    let group = OwnGroup::of(&played.config, &key("a"));
+    group.make().unwrap();
+    played.write("pod/cpu.max", "max 100000\n");
+    played.write("pod/c/cpu.max", "20000 50000\n");
+    played.write("pod/c/cpu.weight", "39\n");
+    let container = played.root.path().join("pod/c");
+    group.follow_group(&container).unwrap();
+    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "40000 100000");
+    assert_eq!(played.read("cgpu/tests+a/cpu.weight"), "39");
+    played.write("pod/c/cpu.max", "max 100000\n");
+    group.follow_group(&container).unwrap();
+    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "max 100000");
+}
+
+#[test]
+fn a_tree_that_cannot_be_written_is_an_error_that_names_the_path() {
+    let played = Played::new(&[("memory/cgpu", "a file"), ("cpu/x", ""), ("pids/x", "")]);
+    let mut command = Command::new("true");
+    let group = OwnGroup::of(&played.config, &key("a"));
+    let error = group.admit(&mut command).unwrap_err();
+    let text = crate::chain(&error);
+    let path = played.root.path().join("memory/cgpu/tests+a");
+    assert!(text.contains(path.to_str().unwrap()), "{text}");
+    assert!(!group.exists());
+}
+
+#[test]
+fn groups_of_other_state_folders_are_left_alone() {
+    let mut played = Played::v1();
+    let ours = OwnGroup::of(&played.config, &key("a"));
+    let live = OwnGroup::of(&played.config, &key("live"));
+    played.config.state_dir = PathBuf::from("/elsewhere");
+    let other = OwnGroup::of(&played.config, &key("a"));
+    assert_ne!(ours.name, other.name);
+    for group in [&ours, &live, &other] {
+        for folder in group.folders() {
+            fs::create_dir_all(folder).unwrap();
+        }
+    }
+    sweep(&played.config, &[]);
+    assert_eq!((ours.exists(), other.exists()), (true, false));
+    fs::create_dir_all(other.folder("cpu")).unwrap();
+    played.config.state_dir = PathBuf::from(DEFAULT_STATE_DIR);
+    sweep(&played.config, &[key("live")]);
+    assert_eq!(
+        (ours.exists(), live.exists(), other.exists()),
+        (false, true, true)
+    );
+}
+
+#[test]
+fn long_names_stay_apart_and_are_files() {
+    let config = Config::default();
+    let of = |end: &str| {
+        let long = "x".repeat(120);
+        let key = ContainerKey::new(long.clone(), long + end).unwrap();
+        OwnGroup::of(&config, &key)
+    };
+    let (one, other) = (of("1"), of("2"));
+    assert_ne!(one, other);
+    assert!(one.name.len() < 230);
+}
+
+/// The machine's own trees, if they are version 1's and ours to write.
+fn machine() -> Option<(tempfile::TempDir, Config)> {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        state_dir: folder.path().to_owned(),
+        ..Config::default()
+    };
+    let group = OwnGroup::of(&config, &key("probe"));
+    let can = group.make().is_ok();
+    for folder in group.folders() {
+        drop(fs::remove_dir(folder));
+    }
+    if !can {
+        println!("SKIP: no control groups can be made here");
+    }
+    can.then_some((folder, config))
+}
+
+fn sleeper(group: &OwnGroup) -> Child {
+    let mut command = Command::new("sleep");
+    group.admit(&mut command).unwrap();
+    command.arg("1000").stdin(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn a_process_is_inside_from_its_first_instruction_and_the_group_goes_after_it() {
+    let Some((_folder, config)) = machine() else {
+        return;
+    };
+    let group = OwnGroup::of(&config, &key("a"));
+    let mut command = Command::new("cat");
+    group.admit(&mut command).unwrap();
+    let output = command.arg("/proc/self/cgroup").output().unwrap();
+    let seen = String::from_utf8(output.stdout).unwrap();
+    let inside = seen
+        .lines()
+        .filter(|line| line.ends_with(&group.name))
+        .count();
+    assert_eq!(inside, group.folders().len(), "{seen}");
+    let mut child = sleeper(&group);
+    let usage = group.usage().unwrap();
+    assert_eq!(usage.threads, Some(1));
+    assert!(usage.memory_bytes.is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    group.remove().unwrap();
+    assert!(!group.exists() && group.usage().is_none());
+}
+
+#[test]
+fn what_a_killed_frontend_leaves_is_swept_with_its_processes() {
+    let Some((_folder, config)) = machine() else {
+        return;
+    };
+    let group = OwnGroup::of(&config, &key("left"));
+    let mut child = sleeper(&group);
+    sweep(&config, &[key("left")]);
+    assert!(group.exists(), "its container is there");
+    sweep(&config, &[]);
+    assert!(!group.exists());
+    child.wait().unwrap();
+}
