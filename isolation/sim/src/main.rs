@@ -41,6 +41,9 @@ struct Serve {
     /// The profile (TOML): which driver, which cards.
     #[arg(long, value_name = "FILE", required = true)]
     profile: Option<PathBuf>,
+    /// Standard error is a file that is to stay short: what is older goes to this file, and what is older than that is gone.
+    #[arg(long, value_name = "FILE")]
+    former_log: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
 }
@@ -148,9 +151,9 @@ enum Injected {
 fn main() -> ExitCode {
     let filter =
         EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    // Whoever starts it says where standard error goes, and bounds that; no tenant makes it long quickly, or the simulator end.
-    logfile::init(filter, None);
     let arguments = Arguments::parse();
+    // No tenant makes the log long quickly, or the simulator end by it.
+    logfile::init(filter, arguments.serve.former_log.clone());
     let result = match arguments.command {
         None => serve(&arguments.serve),
         Some(Command::Account { place }) => account(&place.state_dir),

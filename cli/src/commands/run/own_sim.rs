@@ -18,6 +18,7 @@ use vgpu::{Config, Life};
 
 /// The simulator's standard error, in its state folder.
 const LOG: &str = "log";
+const FORMER_LOG: &str = "log.1";
 /// How long simulated cards may take to be there.
 const START: Duration = Duration::from_secs(10);
 /// How often it is looked whether they are: the simulator says so by its socket alone.
@@ -170,6 +171,8 @@ fn spawn(state_dir: &Path, profile: &Path) -> anyhow::Result<Child> {
         .arg(state_dir)
         .arg("--profile")
         .arg(profile)
+        .arg("--former-log")
+        .arg(state_dir.join(FORMER_LOG))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
