@@ -13,7 +13,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{self, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -199,7 +199,25 @@ impl FileTable {
         tgid: i32,
         number: i32,
     ) -> io::Result<Found> {
-        let fd = duplicate(tid, tgid, number)?;
+        self.identify(driver, journal, duplicate(tid, tgid, number)?)
+    }
+
+    /// Takes a file in that an answer has brought, before any call is made on it: what is done with it without a call (a mapping by
+    /// a number that named another file when it was looked at) is looked for from then on.
+    ///
+    /// # Errors
+    /// The system's, and `EMFILE` where too many are held.
+    pub fn take_in(
+        &self,
+        driver: &dyn Driver,
+        journal: &Journal,
+        fd: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let fd = fd.try_clone_to_owned()?;
+        self.identify(driver, journal, fd).map(drop)
+    }
+
+    fn identify(&self, driver: &dyn Driver, journal: &Journal, fd: OwnedFd) -> io::Result<Found> {
         let Some(kind) = driver.classify(fd.as_fd()) else {
             return Ok(Found::Foreign(fd));
         };

@@ -1197,6 +1197,13 @@ pub(crate) fn deliver(
             let errno = error.raw_os_error().unwrap_or(EBADF);
             return without_file(listener, lane, call, turn, errno);
         }
+        // Not before: the tenant holds it now, so that nobody takes it for one that is given up.
+        let (driver, journal) = (container.driver.as_ref(), &container.journal);
+        if let Err(error) = container.files.take_in(driver, journal, file.as_fd()) {
+            tracing::debug!(error = %error, "a file of an answer could not be taken in");
+            let errno = error.raw_os_error().unwrap_or(EBADF);
+            return without_file(listener, lane, call, turn, errno);
+        }
     }
     let written = write_back(
         container,
