@@ -77,9 +77,10 @@ impl Spec {
     /// The name under which containers share one shim, if the spec gives one.
     #[must_use]
     pub fn group(&self) -> Option<&str> {
+        // What CRI writes comes first: where a handler passes all of a pod's annotations on, the other is its author's word.
         const GROUPS: [&str; 2] = [
-            "io.containerd.runc.v2.group",
             "io.kubernetes.cri.sandbox-id",
+            "io.containerd.runc.v2.group",
         ];
         let annotations = self.annotations.as_ref()?;
         GROUPS
@@ -143,9 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn the_group_annotation_comes_before_the_sandbox() {
-        let both = r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"s","io.containerd.runc.v2.group":"g"}}"#;
-        assert_eq!(spec(both).group(), Some("g"));
+    fn a_pod_s_containers_are_in_its_own_shim_whatever_group_they_name() {
+        let both = r#"{"annotations":{"io.containerd.runc.v2.group":"g","io.kubernetes.cri.sandbox-id":"s"}}"#;
+        assert_eq!(spec(both).group(), Some("s"));
+        let alone = r#"{"annotations":{"io.containerd.runc.v2.group":"g"}}"#;
+        assert_eq!(spec(alone).group(), Some("g"));
         assert_eq!(
             spec(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"s"}}"#).group(),
             Some("s")

@@ -400,6 +400,11 @@ impl Scene<'_> {
         {
             found.push(Weakness::HostRoot);
         }
+        // With its own spec in hand a container writes the next one.
+        let bundle = self.own.bundle.as_ref();
+        if is_written && bundle.is_some_and(|bundle| resolve(bundle).starts_with(real)) {
+            found.push(Weakness::HostRoot);
+        }
         if !is_made(real) {
             // Text is no socket: `/run/systemd/resolve/resolv.conf`, read-only.
             let is_text = !is_written && self.host.is_plain_file(real);

@@ -799,6 +799,12 @@ fn links_of_this_host_are_followed_to_their_end() {
         "out/ssl".to_owned(),
         "root/data/../etc".to_owned(),
         "../etc".to_owned(),
+        // The bundle, in which the spec is.
+        String::new(),
+        ".".to_owned(),
+        "rootfs/..".to_owned(),
+        path("bundle"),
+        dir.path().display().to_string(),
     ] {
         assert_ne!(judged(&source), [], "{source}");
     }
