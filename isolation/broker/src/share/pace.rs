@@ -87,6 +87,15 @@ impl Pace {
     }
 }
 
+impl Paced<'_> {
+    /// What it has waited for until now was a gate, and none of the driver's time.
+    pub(super) fn begins_now(self) -> Self {
+        let mut paced = self;
+        paced.since = Instant::now();
+        paced
+    }
+}
+
 impl Inner {
     /// How long a call of this moment has to wait until something is left.
     fn wait(&self, now: Instant) -> Duration {
@@ -151,6 +160,22 @@ mod tests {
         assert_eq!(pace.take(&|| false).err(), Some(Held::GivenUp));
         drop(through);
         assert_eq!(pace.lock().under_way, 0);
+    }
+
+    #[test]
+    fn waiting_for_a_gate_is_not_counted() {
+        let pace = Pace::default();
+        let mut paced = pace.take(&|| true).unwrap();
+        paced.since = paced.since.checked_sub(USUAL).unwrap();
+        let now = Instant::now();
+        drop(paced.begins_now());
+        let full_at = pace.lock().full_at;
+        assert!(full_at.is_none_or(|at| at < now + refill(USUAL)));
+        let mut paced = pace.take(&|| true).unwrap();
+        paced.since = paced.since.checked_sub(USUAL).unwrap();
+        drop(paced);
+        let full_at = pace.lock().full_at;
+        assert!(full_at.is_some_and(|at| at >= now + refill(USUAL)));
     }
 
     #[test]

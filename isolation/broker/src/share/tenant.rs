@@ -55,7 +55,10 @@ impl<'a> Course<'a> {
     /// With what it takes of the driver counted.
     fn paced(self, paced: Option<Paced<'a>>) -> Self {
         match self {
-            Self::Goes(passage) => Self::Goes(Passage { paced, ..passage }),
+            Self::Goes(passage) => Self::Goes(Passage {
+                paced: paced.map(Paced::begins_now),
+                ..passage
+            }),
             other => other,
         }
     }
