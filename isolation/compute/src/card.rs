@@ -374,7 +374,9 @@ impl Card {
                 self.peers.touch();
             }
             Purpose::Gate => {
-                self.gate_answered(status, now_ns);
+                // What a stronger gate had closed is tried again, and keeps the present one from nothing.
+                let of_gate = self.doors.moves_by(lever) || self.means() == Means::Slices;
+                self.gate_answered(status.filter(|_| of_gate), now_ns);
                 if moved == Moved::Yes {
                     self.turned(lever, now_ns);
                 }

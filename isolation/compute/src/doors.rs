@@ -150,6 +150,15 @@ impl Doors {
         }
     }
 
+    /// Whether a lever is that of the gate, and not one that opens what a stronger gate had closed.
+    pub(crate) fn moves_by(&self, lever: &Lever) -> bool {
+        match lever {
+            Lever::Open { .. } | Lever::Close { .. } => self.hinge == Hinge::Channels,
+            Lever::Schedule { .. } => self.hinge == Hinge::Groups,
+            _ => false,
+        }
+    }
+
     /// What was left alone is tried again.
     pub(crate) fn reconsider(&mut self) {
         for (_, state) in &mut self.known {
@@ -192,6 +201,9 @@ impl Doors {
     pub(crate) fn pull(&mut self, card: usize, toward: Toward, after_slice: bool) -> Option<Lever> {
         let most = if self.singly { 1 } else { BATCH };
         let mut channels = Vec::new();
+        // What moves by another call than the gate's is opened last: it may be refused, again and again.
+        let hinge = self.hinge;
+        self.known.sort_by_key(|(door, _)| !hinge.moves(*door));
         for (door, state) in &mut self.known {
             if !self.hinge.needs(*door, *state, toward) {
                 continue;
