@@ -36,20 +36,25 @@ pub struct Slot {
     pub quota_bytes: u64,
 }
 
-/// Counts that no honest container comes near; they bound memory that no size declares.
-const LIMITS: [(Counted, u64); 7] = [
+/// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps: the state at all of
+/// these limits fits into the journal. Beyond them a call gets `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`.
+pub(crate) const LIMITS: [(Counted, u64); 7] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
     (Counted::Kind(ObjectKind::VaSpace), 1024),
-    (Counted::Objects, 1 << 20),
-    (Counted::Mappings, 1 << 20),
-    (Counted::Ranges, 1 << 20),
+    (Counted::Objects, 1 << 18),
+    // External ones and pieces of managed memory.
+    (Counted::Mappings, 1 << 18),
+    (Counted::Ranges, 1 << 16),
 ];
 
 /// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
 /// numbers are looked up nowhere: nothing but this bounds them.
-const MOST_OS_EVENTS: usize = 4096;
+pub(crate) const MOST_OS_EVENTS: usize = 4096;
+
+/// Semaphore pools of a container.
+pub(crate) const MOST_POOLS: usize = 4096;
 
 /// What the broker knows of the container's cards, besides the ledger and what it has learnt, which are [`State`].
 #[derive(Debug)]
@@ -274,6 +279,10 @@ impl Account {
                 Ok(SetAside::Nothing)
             }
             Effect::Pool { length, .. } => {
+                if change.pool_count() >= MOST_POOLS {
+                    let status = status::NV_ERR_INSUFFICIENT_RESOURCES;
+                    return Err(refuse(status, Why::TooManyPools));
+                }
                 let demand = Demand {
                     card: CardSlot::HOST,
                     bytes: page_size::taken_of_host(*length),
@@ -735,6 +744,9 @@ pub enum Why {
     /// See [`MOST_OS_EVENTS`].
     #[error("more than {MOST_OS_EVENTS} events")]
     TooManyEvents,
+    /// See [`MOST_POOLS`].
+    #[error("more than {MOST_POOLS} semaphore pools")]
+    TooManyPools,
     /// A card that is not part of the grant, by RM's id.
     #[error("card {0:#x} is not granted")]
     ForeignCard(u32),

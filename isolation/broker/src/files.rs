@@ -98,8 +98,9 @@ enum Found {
     TooMany,
 }
 
-/// An executor may have 16 384 descriptors, for these files and the calls under way.
-const MOST_FILES: usize = 12_288;
+/// Files of the driver that a container may have open; a call on any further one gets `EMFILE`. An executor may have 16 384
+/// descriptors, for these files and the calls under way.
+pub(crate) const MOST_FILES: usize = 12_288;
 
 /// Hints beyond this are forgotten all at once; they cost a few microseconds to make again.
 const MOST_HINTS: usize = 4096;

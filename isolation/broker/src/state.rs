@@ -210,7 +210,7 @@ pub struct Answer {
 }
 
 /// Records of threads that died stay until the next beat; beyond this many no further result is kept.
-const MOST_RECORDS: usize = 1024;
+pub(crate) const MOST_RECORDS: usize = 1024;
 
 impl State {
     /// The state of a container that has done nothing yet.
@@ -280,6 +280,12 @@ impl State {
     pub fn pools(&self, file: FileId) -> impl Iterator<Item = (u64, u64)> {
         let pools = self.pools.get(&file).into_iter().flatten();
         pools.map(|(base, (bytes, _))| (*base, *bytes))
+    }
+
+    /// How many semaphore pools there are.
+    #[must_use]
+    pub fn pool_count(&self) -> usize {
+        self.pools.values().map(BTreeMap::len).sum()
     }
 
     /// Whether a client has an event of a number.

@@ -128,3 +128,84 @@ fn a_spoilt_frame_is_an_error_that_names_it() {
         "{error}"
     );
 }
+
+/// What a container may have at most, with numbers as long as they can be, beside the records of calls that are kept.
+#[test]
+fn the_state_at_all_limits_fits() {
+    use ledger::{
+        Actual, Applied, ClientHandle, Counted, Limits, ObjectHandle, Place, ProcessId, Span,
+    };
+    const HIGH: u32 = 0xf000_0000;
+    /// A part of it is made, of things that are all alike.
+    const PART: u32 = 64;
+    let limits = crate::account::LIMITS;
+    let most = |counted| {
+        let limit = limits.iter().find(|(of, _)| *of == counted);
+        u32::try_from(limit.unwrap().1).unwrap() / PART
+    };
+    let all = limits.iter().fold(Limits::none(), |all, (counted, most)| {
+        all.with(*counted, most / u64::from(PART))
+    });
+    let quota = [(CardSlot(0), u64::MAX)];
+    let mut ledger = Ledger::with_limits(&quota, all);
+    let client = ClientHandle(u32::MAX);
+    let file = ledger::FileId(u64::MAX);
+    let process = ProcessId(i32::MAX);
+    ledger
+        .apply(Operation::SeeClient {
+            file,
+            client,
+            process,
+        })
+        .unwrap();
+    for number in 1..most(Counted::Objects) {
+        let Ok(Applied::Reserved(reservation)) = ledger.apply(reserve(1 << 20)) else {
+            panic!("{number} objects are too many")
+        };
+        let add = Operation::AddObject {
+            place: Place {
+                file,
+                client,
+                parent: ObjectHandle(HIGH),
+                handle: ObjectHandle(HIGH + number),
+                process,
+            },
+            class: 0xffff,
+            kind: ObjectKind::Memory,
+            card: None,
+            depends_on: vec![ObjectHandle(HIGH)],
+            reservation,
+            actual: Actual::AsReserved,
+        };
+        ledger.apply(add).unwrap();
+    }
+    for number in 0..u64::from(most(Counted::Mappings)) {
+        let map = Operation::MapManaged {
+            uvm_file: file,
+            span: Span::new((1 << 46) + number * 8192, 4096).unwrap(),
+            process,
+            cards: vec![CardSlot(0)],
+        };
+        ledger.apply(map).unwrap();
+    }
+    for number in 0..u64::from(most(Counted::Ranges)) {
+        let span = Span::new((1 << 46) + number * 8192, 4096).unwrap();
+        let range = Operation::AddRange {
+            uvm_file: file,
+            span,
+        };
+        ledger.apply(range).unwrap();
+    }
+    let state = State::new(ledger, Numbering::default());
+    let bytes = postcard::to_stdvec(&state).unwrap().len() * PART as usize;
+    // Events, pools and files are smaller than the smallest of these; a record has two copies of a call's blocks.
+    let others =
+        (crate::account::MOST_OS_EVENTS + crate::account::MOST_POOLS + crate::files::MOST_FILES)
+            * 64;
+    let records = crate::state::MOST_RECORDS * 2 * (verdict::blocks::MAX_BLOCK_BYTES + 4096);
+    let sum = bytes + others + records + COMPACT_BYTES;
+    assert!(
+        sum < HALF_BYTES,
+        "{bytes} of the ledger, {records} of records"
+    );
+}
