@@ -221,7 +221,7 @@ chosen = ["{}"]
         )?;
         let surroundings = match cgroups {
             Cgroups::Host => None,
-            Cgroups::Unified => Some(unified(&folder)?),
+            Cgroups::Unified => Some(unified(node, &folder)?),
         };
         Ok(Self {
             folder,
@@ -371,12 +371,21 @@ fn hook(node: &Node, folder: &Path, stage: &str) -> Result<()> {
     .context("writing the hook")
 }
 
-/// A process whose mount namespace has control groups of version 2 alone.
-fn unified(folder: &Path) -> Result<Daemon> {
-    let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo ready && exec sleep 100000";
+/// A process whose mount namespace has control groups of version 2 alone at their usual place. The controllers of this machine stay
+/// version 1's, which a vGPU's own processes need: that tree is at another place.
+fn unified(node: &Node, folder: &Path) -> Result<Daemon> {
+    let controllers = folder.join("controllers");
+    fs::create_dir_all(&controllers)?;
+    let root = format!("[broker]\ncgroup_root = {controllers:?}\n");
+    node.edit_config(|text| text.replacen("[broker]\n", &root, 1))?;
+    let script = format!(
+        "mount --rbind /sys/fs/cgroup '{}' && umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && \
+         echo ready && exec sleep 100000",
+        controllers.display()
+    );
     let log = folder.join("surroundings.log");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
     let mut daemon = Daemon::start("unified control groups", &command, &log)?;
     daemon.wait_ready(Duration::from_secs(10), || {
         Ok(fs::read_to_string(&log)?

@@ -19,6 +19,7 @@ use crate::files::FileTable;
 use crate::health::Health;
 use crate::journal::{self, Journal};
 use crate::link::{KeeperLink, Stored};
+use crate::looked::Looked;
 use crate::managed::ManagedMappings;
 use crate::memories::Memories;
 use crate::order::Orders;
@@ -59,6 +60,8 @@ pub struct Container {
     pub health: Health,
     /// What its grant says beside the cards.
     pub terms: Terms,
+    /// Calls that are refused after a look.
+    pub looked: Looked,
     /// Where its calls' answers are written.
     pub memories: Memories,
     /// Managed memory that its processes have mapped.
@@ -144,6 +147,7 @@ impl Container {
             keeper,
             health: Health::default(),
             terms: Terms::default(),
+            looked: Looked::default(),
             memories: Memories::default(),
             managed: ManagedMappings::default(),
             share: Share::default(),

@@ -29,6 +29,7 @@ pub mod intake;
 pub mod journal;
 pub mod keeper;
 pub mod link;
+pub mod looked;
 pub mod managed;
 mod maps;
 pub mod memories;

@@ -46,7 +46,7 @@ pub enum Books {
 }
 
 /// One system call by its registers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallKey {
     tid: i32,
     nr: i32,

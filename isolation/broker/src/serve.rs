@@ -122,6 +122,7 @@ pub fn serve(
             lane.set_phase(Phase::Refusing);
             // A caller that waits no more has not seen the refusal, and will ask again.
             if listener.fail(call.id, errno).is_ok() {
+                container.looked.forget(key);
                 turn.refused();
             }
         }
@@ -143,6 +144,7 @@ pub fn serve(
             container.counters.count(Counter::Continued);
             lane.set_phase(Phase::Refusing);
             if listener.proceed(call.id).is_ok() {
+                container.looked.forget(key);
                 turn.refused();
             }
         }
@@ -195,6 +197,7 @@ fn say(
             Err(_unwritable) => listener.fail(call.id, EFAULT),
         };
         if answered.is_ok() {
+            container.looked.forget(key_of(call));
             turn.refused();
         }
     }
@@ -318,7 +321,7 @@ fn map(
             if is_elsewhere || policy == Managed::Allow {
                 return Outcome::Proceed;
             }
-            return let_map(container, reaper, suspect);
+            return let_map(container, reaper, key_of(call), suspect);
         }
     };
     let is_pool = |base, length| {
@@ -328,26 +331,27 @@ fn map(
     let (base, length) = match verdict::managed::map(mapping, policy, is_pool) {
         Verdict::Execute(Effect::Managed { base, length }) => (base, length),
         Verdict::Execute(_) if policy == Managed::Allow => return Outcome::Proceed,
-        Verdict::Execute(_) => return let_map(container, reaper, suspect),
+        Verdict::Execute(_) => return let_map(container, reaper, key_of(call), suspect),
         Verdict::Refuse(refusal) => return refused(refusal, None),
     };
     let charge = || {
         let managed = &container.managed;
         managed.charge(container, file.id, (base, length), mapper)
     };
-    let_map(container, reaper, charge)
+    let_map(container, reaper, key_of(call), charge)
 }
 
 /// Lets the caller map, once it is remembered that it may.
 fn let_map(
     container: &Container,
     reaper: &Reaper,
+    key: CallKey,
     remember: impl Fn() -> Result<(), managed::Refused>,
 ) -> Outcome {
     let mut remembered = remember();
     match &remembered {
         Err(managed::Refused::Ledger(ledger::Refusal::OverQuota { .. })) => {
-            if give_up_what_is_gone(container, reaper) {
+            if give_up_what_is_gone(container, reaper, key) {
                 remembered = remember();
             }
         }
@@ -376,10 +380,16 @@ fn let_map(
     }
 }
 
-/// Before memory is refused: a process that has just exited may still be charged, and so may memory that is mapped no more.
-fn give_up_what_is_gone(container: &Container, reaper: &Reaper) -> bool {
+/// Before memory is refused: a process that has just exited may still be charged, and so may memory that is mapped no more. Once
+/// a call ([`crate::looked`]).
+fn give_up_what_is_gone(container: &Container, reaper: &Reaper, key: CallKey) -> bool {
+    if container.looked.has(key) {
+        return false;
+    }
     let unmapped = container.managed.look(container, Occasion::Refusal);
-    reaper.reap_now(container) || unmapped
+    let found = reaper.reap_now(container) || unmapped;
+    container.looked.note(key);
+    found
 }
 
 #[expect(
@@ -607,7 +617,7 @@ fn begin<'a>(
     let mut set_aside = account.set_aside(&mut change, effect, op, carrier);
     if let Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) = &set_aside {
         drop(change);
-        let found = give_up_what_is_gone(container, reaper);
+        let found = give_up_what_is_gone(container, reaper, key);
         change = container.journal.change();
         if found {
             set_aside = account.set_aside(&mut change, effect, op, carrier);
@@ -1219,6 +1229,7 @@ pub(crate) fn deliver(
     };
     match answered {
         Ok(()) => {
+            container.looked.forget(key_of(call));
             turn.delivered(finished);
             if finished.replaces.is_some() && finished.books == Books::No {
                 container.answers.give_up(finished.number);

@@ -2,6 +2,8 @@
 //! reported, and all of it is over when its cause is.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
@@ -71,6 +73,12 @@ fn full_disk() {
     assert_eq!(unwritten(&kept), None);
     let keeper = kept.keeper_pid();
     kept.disk().fill();
+    // What is left of its last page the log would still have.
+    let log = kept.dir().join("broker.log");
+    let left = (4096 - std::fs::metadata(&log).unwrap().len() % 4096) % 4096;
+    let mut log = OpenOptions::new().append(true).open(log).unwrap();
+    log.write_all(&vec![b'\n'; usize::try_from(left).unwrap()])
+        .unwrap();
     for round in 0..3 {
         replace(&kept);
         allocates(10 + round);

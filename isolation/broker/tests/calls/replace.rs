@@ -252,8 +252,8 @@ fn stopped() {
     );
 }
 
-/// Beside so many processes of ordinary priority an idle one runs every ten seconds or so.
-const HOGS: usize = 8;
+/// Beside so many processes of ordinary priority an idle one has a millisecond in twenty seconds or so.
+const HOGS: usize = 64;
 
 /// On the first core of all that this process may use, of which one is kept busy.
 fn starved() {
