@@ -1,4 +1,4 @@
-//! `cargo xtask`: the project's own commands. `demo` shows, `test` checks, `bench` measures, `headers` compares drivers.
+//! `cargo xtask`: the project's own commands. `demo` shows, `test` checks, `bench` measures, `long` tries for hours, `headers` compares drivers.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -6,6 +6,7 @@ mod card;
 mod demo;
 mod engines;
 mod headers;
+mod long;
 mod machine;
 mod table;
 mod test;
@@ -33,6 +34,8 @@ enum Task {
     Bench(bench::Options),
     /// Every engine and version against every check: docs/engines.md, and target/engines.json.
     Engines(engines::Options),
+    /// The suites that take longer than CI has.
+    Long(long::Options),
     /// What a driver version changes in the ABI that cgpu decodes, from its public headers.
     Headers(headers::Options),
 }
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Card(options) => card::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Engines(options) => engines::run(&options),
+        Task::Long(options) => long::run(&options),
         Task::Headers(options) => headers::run(&options),
     };
     match done {

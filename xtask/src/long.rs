@@ -1,0 +1,86 @@
+//! `cargo xtask long`: the suites that take longer than CI has, before an issue is resolved.
+
+use std::fs;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use integration::cache::repository;
+use integration::command::progress;
+use integration::programs::{Profile, Programs, target_folder};
+
+use crate::machine;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(clap::Subcommand)]
+enum Suite {
+    /// Hostile tenants in ten containers while our processes are killed, the state folder is full and the configuration
+    /// changes; writes docs/measurements/chaos.md.
+    Chaos {
+        /// How long.
+        #[arg(long, default_value_t = 3600)]
+        seconds: u64,
+        /// How many of them attack at a time; two cores can serve three and their neighbours.
+        #[arg(long, default_value_t = 10)]
+        at_once: u64,
+        /// Repeats the draws of a former run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    match options.suite {
+        Suite::Chaos {
+            seconds,
+            at_once,
+            seed,
+        } => chaos(seconds, at_once, seed),
+    }
+}
+
+fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
+    let programs = Programs::build(Profile::Release)?;
+    let summary = target_folder().join("chaos.txt");
+    // A summary of a former run is none of this one's.
+    if summary.exists() {
+        fs::remove_file(&summary)?;
+    }
+    progress(&format!("chaos for {seconds} s"));
+    let began = Instant::now();
+    let mut test = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    test.args(["test", "--package", "security", "--test", "chaos"])
+        .args(["--", "--nocapture"])
+        .current_dir(repository())
+        .env("CGPU_BIN", programs.folder())
+        .env("CGPU_CHAOS_SECONDS", seconds.to_string())
+        .env("CGPU_CHAOS_AT_ONCE", at_once.to_string())
+        .env("CGPU_CHAOS_SUMMARY", &summary);
+    if let Some(seed) = seed {
+        test.env("CGPU_CHAOS_SEED", seed.to_string());
+    }
+    let status = test.status().context("starting cargo test")?;
+    if !status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let told = fs::read_to_string(&summary).context("the run left no summary")?;
+    let page = repository().join("docs/measurements/chaos.md");
+    fs::create_dir_all(page.parent().context("a folder")?)?;
+    fs::write(
+        &page,
+        format!(
+            "# Chaos\n\nWritten by `cargo xtask long chaos --seconds {seconds} --at-once {at_once}`; {} s in all, release build, {}. The test is\n\
+             `integration/security/tests/chaos`: nothing was above a quota at any sample, no neighbour had an error, the accounts agreed\n\
+             while memory was held, and nothing was left.\n\n```text\n{told}```\n",
+            began.elapsed().as_secs(),
+            machine::describe(),
+        ),
+    )?;
+    println!("wrote {}", page.display());
+    Ok(ExitCode::SUCCESS)
+}
