@@ -315,6 +315,8 @@ enum Stage {
     Paused,
     Ended,
     WhileDeleting,
+    /// And the configuration cannot be read any more.
+    WithoutConfiguration,
 }
 
 /// A life up to `stage`; what is left hanging is let go by the kill.
@@ -422,11 +424,14 @@ async fn killed_later(id: &'static str, stage: Stage) {
     lived_to(&scene, &task, stage).await;
     let shim = nix::unistd::Pid::from_raw(i32::try_from(shim).expect("a process"));
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill -9");
+    if stage == Stage::WithoutConfiguration {
+        fs::write(scene.dir.path().join("cgpu.toml"), "none of it").expect("a file");
+    }
     let cleaned = scene.shim("delete");
     let answer = api::DeleteResponse::parse_from_bytes(&cleaned.stdout).expect("an answer");
     assert_eq!(answer.exit_status, 137);
     assert!(answer.pid > 0 && answer.exited_at.seconds > 0);
-    assert!(cleaned.stderr.is_empty());
+    assert!(cleaned.stderr.is_empty() || stage == Stage::WithoutConfiguration);
 
     assert!(!runc_state(id).exists(), "{stage:?}: runc knows it still");
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
@@ -487,6 +492,13 @@ async fn killed_while_runc_starts() {
 async fn killed_while_the_container_runs() {
     need_runc!();
     killed_later("killed-running", Stage::Running).await;
+}
+
+/// An engine keeps a bundle whose shim's `delete` fails for ever, and refuses another container of that name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_cannot_be_released_keeps_no_bundle() {
+    need_runc!();
+    killed_later("killed-unreleased", Stage::WithoutConfiguration).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
