@@ -175,15 +175,25 @@ fn pointer(address: u64) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::process::{Child, Command, Stdio};
 
     use super::*;
 
+    /// A program that has come to its script: before that its mappings are still being made.
     fn sleeper(script: &str) -> Child {
         let mut command = Command::new("sh");
-        command.args(["-c", script]).stdin(Stdio::piped());
-        command.spawn().unwrap()
+        command.args(["-c", &format!("echo; {script}")]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = [0; 1];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut line)
+            .unwrap();
+        child
     }
 
     fn pid(child: &Child) -> i32 {
