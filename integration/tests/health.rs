@@ -12,8 +12,8 @@ use serde_json::Value;
 const GIB: u64 = 1 << 30;
 const NO_MEMORY: Option<i32> = Some(3);
 
-fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
-    let rig = match rig::start(Suite::Host)? {
+fn with(test: &str, body: fn(&mut Rig) -> Result<()>) -> Result<()> {
+    let mut rig = match rig::start(Suite::Host)? {
         Ok(rig) => rig,
         Err(reason) => skip!(test, "{reason}"),
     };
@@ -21,13 +21,13 @@ fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
         text.replace("[broker]\n", "[broker]\nhung_call_ms = 300\n")
             + "\n[isolation]\nreconcile_ms = 200\n"
     })?;
-    body(&rig)?;
+    body(&mut rig)?;
     rig.finish()
 }
 
 macro_rules! tests {
     ($($name:ident)*) => {
-        $(#[test] fn $name() -> Result<()> { with(stringify!($name), bodies::$name) })*
+        $(#[test] fn $name() -> Result<()> { with(stringify!($name), |rig| bodies::$name(rig)) })*
     };
 }
 
@@ -36,6 +36,7 @@ tests! {
     an_xid_and_a_hung_call_are_the_container_s_own
     a_lost_card_gets_no_more_containers
     a_slice_grows_and_shrinks_while_it_runs
+    a_killed_simulator_is_a_state_and_costs_no_quota
 }
 
 fn fault(rig: &Rig, args: &[&str]) -> Result<()> {
@@ -323,5 +324,54 @@ mod bodies {
         all_but("b", 22)?.success()?;
         rig.containerd.remove("a")?;
         rig.containerd.remove("b")
+    }
+
+    /// A simulator that is killed takes what its cards held along. Containers that run are told to be started again; new ones are served
+    /// by the next simulator.
+    pub(super) fn a_killed_simulator_is_a_state_and_costs_no_quota(rig: &mut Rig) -> Result<()> {
+        const EIO: &str = "Input/output error";
+        let holds = ["cgpu-burn", "hold", "1Gi"];
+        let memory = &["cgpu.io/memory=2Gi"];
+        rig.detached("a", memory, &holds)?.success()?;
+        wait_until("it to hold its memory", LIMIT, || {
+            Ok(ps(rig, "a")?["cards"][0]["used_bytes"] == GIB)
+        })?;
+        let granted = |rig: &Rig| -> Result<Value> {
+            let cards = rig.node.cgpu(&["cards", "--json"])?.success()?.json()?;
+            Ok(cards["cards"][0]["granted_bytes"].clone())
+        };
+        rig.node.kill_sim()?;
+        told(rig, "a", "driver_unreachable")?;
+        let row = ps(rig, "a")?;
+        assert_eq!(row["state"], "driver_unreachable", "{row}");
+        let health = row["health"].as_str().context("no health")?;
+        assert!(health.contains("driver unreachable (simulated"), "{health}");
+        assert_eq!(row["cards"][0]["used_bytes"], GIB, "its file is still open");
+        let tried = rig.containerd.exec("a", &["cgpu-burn", "alloc", "1Mi"])?;
+        assert!(tried.stderr.contains(EIO), "{tried:?}");
+        assert!(ps(rig, "a")?["calls"]["unreached"].as_u64() > Some(0));
+        let started = rig.hold("b", memory)?;
+        assert_ne!(started.code, Some(0), "{started:?}");
+        assert!(started.stderr.contains("sim.sock"), "{started:?}");
+
+        rig.node.start_sim()?;
+        assert_eq!(granted(rig)?, 2 * GIB, "what failed to start is given back");
+        rig.containerd.remove("b")?;
+        rig.hold("b", memory)?.success()?;
+        assert_eq!(allocates(rig, "b", "1Gi")?, Some(0));
+        assert_eq!(ps(rig, "b")?["health"], "ok");
+        // A new simulator has none of the first one's objects.
+        let tried = rig.containerd.exec("a", &["cgpu-burn", "alloc", "1Mi"])?;
+        assert!(tried.stderr.contains(EIO), "{tried:?}");
+        assert_eq!(ps(rig, "a")?["state"], "driver_unreachable");
+        rig.containerd.remove("a")?;
+        rig.detached("a", memory, &holds)?.success()?;
+        wait_until("it to hold its memory again", LIMIT, || {
+            Ok(ps(rig, "a")?["cards"][0]["used_bytes"] == GIB)
+        })?;
+        for id in ["a", "b"] {
+            rig.containerd.remove(id)?;
+        }
+        Ok(())
     }
 }

@@ -100,6 +100,8 @@ pub struct Health {
     pub unwritten: Option<String>,
     /// What the system does not give it.
     pub short_of: Option<String>,
+    /// Why the executor or the simulator cannot be reached.
+    pub unreachable: Option<String>,
 }
 
 /// One card's comparison.
@@ -163,6 +165,7 @@ struct Calls {
     continued: u64,
     refused: u64,
     replayed: u64,
+    unreached: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -250,6 +253,7 @@ fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
             ("continued", status.calls.continued),
             ("refused", status.calls.refused),
             ("replayed", status.calls.replayed),
+            ("unreached", status.calls.unreached),
         ],
         replaced: status.broker.replaced,
         health: status.health,

@@ -147,16 +147,19 @@ impl PsIncidents {
         })
         .collect();
         if parts.is_empty() {
-            "ok".to_owned()
+            OK.to_owned()
         } else {
             parts.join(", ")
         }
     }
 }
 
+const OK: &str = "ok";
+
 /// What went wrong, what the broker lacks, and that nothing vouches for the figures but the ledger itself.
 fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
-    let incidents = PsIncidents::from(health).text();
+    let incidents = Some(PsIncidents::from(health).text())
+        .filter(|text| text != OK || health.unreachable.is_none());
     let lacking = health.short_of.clone();
     let unwritten = health
         .unwritten
@@ -165,7 +168,11 @@ fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
     let uncompared = reconciled
         .filter(|reconciled| !reconciled.by_driver)
         .map(|_| "not reconciled".to_owned());
-    let parts = [Some(incidents), lacking, unwritten, uncompared];
+    let unreachable = health
+        .unreachable
+        .as_ref()
+        .map(|why| format!("driver unreachable ({why})"));
+    let parts = [incidents, unreachable, lacking, unwritten, uncompared];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -175,6 +182,8 @@ fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
 pub enum State {
     /// Its broker answers; with a backend that has none, its door or a process of it lives.
     Running,
+    /// Its broker answers, and the executor or simulator behind it does not: its calls fail with EIO.
+    DriverUnreachable,
     /// Its broker lives and has not answered in time.
     Silent,
     /// Its door lives, its broker has ended: no call of the container succeeds.
@@ -189,6 +198,7 @@ impl State {
     pub fn text(self) -> &'static str {
         match self {
             Self::Running => "running",
+            Self::DriverUnreachable => "driver unreachable",
             Self::Silent => "silent",
             Self::BrokerGone => "broker gone",
             Self::Stale => "stale",
@@ -305,6 +315,9 @@ pub struct PsCalls {
     /// Answered from a result that a signal had kept from being delivered.
     #[serde(default)]
     pub replayed: u64,
+    /// Failed with EIO: the executor or the simulator did not answer.
+    #[serde(default)]
+    pub unreached: u64,
 }
 
 /// What a broker answers to `status`. Fields that a newer broker adds are ignored.
@@ -405,6 +418,9 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
     let state = match (vgpu.broker, &status) {
         (BrokerState::None, _) if vgpu.life == Life::Live => State::Running,
         (BrokerState::None, _) => State::Stale,
+        (BrokerState::Alive, Some(status)) if status.health.unreachable.is_some() => {
+            State::DriverUnreachable
+        }
         (BrokerState::Alive, Some(_)) => State::Running,
         (BrokerState::Alive, None) => State::Silent,
         (BrokerState::Gone, _) if door_lives => State::BrokerGone,
@@ -574,13 +590,20 @@ mod tests {
         let mut status = status();
         status["health"]["unwritten"] = json!("No space left on device");
         status["health"]["short_of"] = json!("no descriptor: Too many open files");
+        status["health"]["unreachable"] = json!("executor at /x: connect");
         status["folded"] = json!({
             "living": [],
             "ended": [{"uuid": "GPU-1", "used_bytes": 7, "processes": 19_998}],
         });
         let vgpu = one(&granted(Some(status), BrokerState::Alive), true, None, &[]);
         let health = vgpu.health.unwrap();
-        for part in ["no descriptor", "state not written (No space", "2 Xids"] {
+        assert_eq!(vgpu.state, State::DriverUnreachable);
+        for part in [
+            "driver unreachable (executor at /x",
+            "no descriptor",
+            "state not written (No space",
+            "2 Xids",
+        ] {
             assert!(health.contains(part), "{health}");
         }
         assert_eq!(vgpu.other_processes.unwrap().ended[0].processes, 19_998);

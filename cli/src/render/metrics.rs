@@ -267,7 +267,7 @@ fn own_processes(registry: &mut Registry, all: &[ContainerMetrics]) {
 
 fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     let (up, hung) = (Gauges::default(), Gauges::default());
-    let compared = Gauges::default();
+    let (compared, reachable) = (Gauges::default(), Gauges::default());
     let modes = Gauges::<OfKind>::default();
     let (quota, used, peak) = (Gauges::default(), Gauges::default(), Gauges::default());
     let (driver_counts, ledger_has) = (Gauges::default(), Gauges::default());
@@ -293,6 +293,11 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         };
         up.get_or_create(&labels).set(u64::from(one.is_up));
         modes.get_or_create(&kind(one.mode)).set(1);
+        if one.is_up {
+            reachable
+                .get_or_create(&labels)
+                .set(u64::from(one.health.unreachable.is_none()));
+        }
         hung.get_or_create(&labels).set(one.health.hung_calls);
         if let Some(is_reconciled) = one.is_reconciled {
             compared
@@ -345,6 +350,11 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         }
     }
     registry.register("broker_up", "Whether the container's broker answers", up);
+    registry.register(
+        "driver_reachable",
+        "Whether the executor or the simulator of the container's calls answers; 0: they fail with EIO",
+        reachable,
+    );
     registry.register(
         "isolation_mode",
         "1 for the mode in which the container is held",

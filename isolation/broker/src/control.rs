@@ -223,6 +223,8 @@ pub struct CallCounts {
     pub refused: u64,
     /// Answered from an undelivered result.
     pub replayed: u64,
+    /// Failed with EIO: the executor or the simulator did not answer.
+    pub unreached: u64,
 }
 
 /// What the serving process itself knows.
@@ -399,6 +401,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
             continued: counters.value(Counter::Continued),
             refused: counters.value(Counter::Refused),
             replayed: counters.value(Counter::Replayed),
+            unreached: counters.value(Counter::Unreached),
         },
         listeners: serving.listeners,
         broker: serving.broker.clone(),

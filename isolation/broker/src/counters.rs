@@ -19,6 +19,8 @@ pub enum Counter {
     Refused,
     /// Answered from the record of a call whose first answer was not delivered.
     Replayed,
+    /// Failed with EIO: whoever makes the calls did not answer.
+    Unreached,
     /// Comparisons of the ledger with the driver's sums.
     Reconciled,
     /// Those in which the driver counted more.
@@ -49,6 +51,7 @@ impl Counter {
             Self::Continued => 2,
             Self::Refused => 3,
             Self::Replayed => 4,
+            Self::Unreached => 5,
             Self::Reconciled => 32,
             Self::Violations => 33,
             Self::Xid => 34,

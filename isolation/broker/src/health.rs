@@ -16,6 +16,7 @@ mod hung;
 mod incidents;
 mod kernel_log;
 mod kill;
+mod reach;
 mod reconcile;
 mod refusals;
 mod shortage;
@@ -74,6 +75,7 @@ pub struct Health {
     reconciler: Reconciler,
     hung: Hung,
     storage: storage::Storage,
+    reach: reach::Reach,
 }
 
 /// `health` of the status.
@@ -99,6 +101,10 @@ pub struct HealthStatus {
     /// What the system does not give the broker at this moment, so that calls wait or fail; absent while nothing is lacking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_of: Option<String>,
+    /// Why the process that makes the calls, the executor or the simulator, cannot be reached: calls fail with EIO. Absent while it
+    /// can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable: Option<String>,
 }
 
 /// Counts of incidents.
@@ -155,6 +161,7 @@ impl Health {
             throttled: value(Counter::Throttled),
             unwritten: storage::trouble(&self.events),
             short_of: self.shortage.text(),
+            unreachable: self.reach.trouble(),
         }
     }
 
@@ -233,9 +240,18 @@ impl Health {
         }
     }
 
-    /// Asks the driver for incidents. It may take as long as it likes.
-    pub fn ask_for_incidents(&self, container: &Container) {
-        incidents::ask(container);
+    /// Asks the driver for a sign of life, and for incidents. It may take as long as it likes.
+    pub fn ask_the_driver(&self, container: &Container) {
+        let reached = container.driver.reach();
+        self.take_reach(container, &reached);
+        if reached.is_ok() {
+            incidents::ask(container);
+        }
+    }
+
+    /// A request to the driver has ended so.
+    pub(crate) fn take_reach<T>(&self, container: &Container, result: &Result<T, driver::Error>) {
+        reach::take(container, result);
     }
 
     /// Compares the ledger with the driver's sums once. It may take as long as the driver likes.
@@ -405,7 +421,7 @@ pub fn start(container: &Arc<Container>, replaced: u64) -> std::io::Result<()> {
                 std::thread::sleep(pause);
                 since_comparison += pause;
                 let health = &watched.health;
-                health.ask_for_incidents(&watched);
+                health.ask_the_driver(&watched);
                 if since_comparison >= reconcile {
                     since_comparison = Duration::ZERO;
                     health.reconcile(&watched);

@@ -757,7 +757,9 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
     container.board.goes_to_driver(ticket.lane);
     let done = container.driver.execute(target, caller, ticket, &mut call);
     container.health.is_back(container, ticket.lane);
+    container.health.take_reach(container, &done);
     replace(&mut call.segments, &put_back);
+    let is_in_doubt = matches!(&done, Err(error) if error.is_in_doubt());
     let mut answer = match done {
         Ok(done) => {
             container.counters.count(Counter::Executed);
@@ -768,7 +770,10 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
             }
         }
         Err(error) => {
-            tracing::error!(call = op.name(), error = %error, "the driver could not be reached");
+            if error.is_unreachable() {
+                container.counters.count(Counter::Unreached);
+            }
+            container.health.refused(container, op.name(), &error);
             Done::errno(error.errno(), &before)
         }
     };
@@ -823,7 +828,11 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
             answer = Done::refused(refusal, &before);
         }
     } else {
-        account.give_back(&mut change, &set_aside);
+        // What the kernel may have given for all that stays reserved as long as the container lives: its executor, without which
+        // nothing can be freed, is gone.
+        if !is_in_doubt {
+            account.give_back(&mut change, &set_aside);
+        }
         let first = turn.answered(|first| {
             is_same(effect, &before, first)
                 && account.stands(&change, effect, origin, op, &first.after)

@@ -216,6 +216,10 @@ impl Standby {
         let Some(handed) = Handed::receive(&self.link)? else {
             return Err(Error::NoHandOver);
         };
+        // A container does not start without whoever makes its calls; one that runs keeps its quota, and is told.
+        if handed.replaced == 0 {
+            self.driver.reach()?;
+        }
         let io = |step| {
             move |errno: nix::errno::Errno| Error::Io {
                 step,

@@ -215,6 +215,42 @@ impl Error {
             Self::Unsupported(_) => 25, // ENOTTY
         }
     }
+
+    /// Whether the process that makes the calls, an executor or a simulator, does not answer. A lack of descriptors or memory in this
+    /// process is not its fault.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Sim { source, .. } | Self::Executor { source, .. } => !is_scarcity(source),
+            Self::Malformed { .. } | Self::Refused { .. } | Self::ExecutorAnswer { .. } => true,
+            Self::Sums(_) | Self::Unsupported(_) => false,
+        }
+    }
+
+    /// Whether the kernel may have carried out the call all the same: an executor has it, and has not answered. What a simulator
+    /// did ends with it.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        match self {
+            Self::Executor { step, .. } => *step == executor::RECEIVE,
+            Self::ExecutorAnswer { .. } => true,
+            Self::Sim { .. }
+            | Self::Malformed { .. }
+            | Self::Refused { .. }
+            | Self::Sums(_)
+            | Self::Unsupported(_) => false,
+        }
+    }
+}
+
+/// Whether this process, not its peer, lacks something.
+fn is_scarcity(error: &std::io::Error) -> bool {
+    use nix::errno::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
+    )
 }
 
 /// One card as its driver numbers it.
@@ -287,6 +323,14 @@ pub trait Driver: Send + Sync {
     /// looks for those that hold a file passes it over.
     fn process(&self) -> Option<i32> {
         None
+    }
+
+    /// Asks whoever makes the calls for a sign of life. A driver that this process calls itself has nobody to ask.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`], where it does not answer.
+    fn reach(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     /// What the driver itself counts for this container on its cards, for the ledger to be compared with; `None` where it cannot

@@ -6,13 +6,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::nodes::Nodes;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::wire::{
-    self, Answer, CardAccount, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Replaces, Request, WireFd,
+    self, Answer, CardAccount, Fault, Greeting, MAX_MESSAGE_BYTES, PROTOCOL, Replaces, Request,
+    WireFd,
 };
 use crate::{
     AskedCard, Binding, Call, Caller, CardIdentity, CardSum, CardTime, Driver, Error, Executed,
@@ -24,9 +26,8 @@ use crate::{
 pub struct SimDriver {
     socket: PathBuf,
     session: String,
-    version: String,
-    cards: Vec<CardIdentity>,
-    implicit: ImplicitBytes,
+    /// Set by the first connection.
+    greeting: OnceLock<Greeting>,
     nodes: Nodes,
     idle: Mutex<Vec<Connection>>,
 }
@@ -35,14 +36,6 @@ pub struct SimDriver {
 struct Connection {
     socket: OwnedFd,
     buffer: Vec<u8>,
-}
-
-/// A new connection, and what its greeting said.
-struct Opened {
-    connection: Connection,
-    version: String,
-    cards: Vec<CardIdentity>,
-    implicit: ImplicitBytes,
 }
 
 impl SimDriver {
@@ -62,25 +55,14 @@ impl SimDriver {
         };
         let nodes =
             Nodes::below(&socket.with_file_name("dev")).map_err(failed("list the device files"))?;
-        let mut driver = Self {
+        let driver = Self {
             socket: socket.to_owned(),
             session: session.to_owned(),
-            version: String::new(),
-            cards: Vec::new(),
-            implicit: ImplicitBytes::default(),
+            greeting: OnceLock::new(),
             nodes,
             idle: Mutex::default(),
         };
-        let Opened {
-            connection,
-            version,
-            cards,
-            implicit,
-        } = driver.open()?;
-        driver.version = version;
-        driver.cards = cards;
-        driver.implicit = implicit;
-        driver.put_back(connection);
+        driver.put_back(driver.open()?);
         Ok(driver)
     }
 
@@ -114,7 +96,7 @@ impl SimDriver {
         let socket = self.socket.display().to_string();
         match answer {
             Answer::Refused { reason } => Error::Refused { socket, reason },
-            Answer::Welcome { .. }
+            Answer::Welcome(_)
             | Answer::Done { .. }
             | Answer::Ok
             | Answer::Account(_)
@@ -127,7 +109,7 @@ impl SimDriver {
         }
     }
 
-    fn open(&self) -> Result<Opened, Error> {
+    fn open(&self) -> Result<Connection, Error> {
         let socket = sys::fd_passing::connect_seqpacket(&self.socket)
             .map_err(|source| self.failed("connect", source))?;
         let mut connection = Connection {
@@ -138,19 +120,18 @@ impl SimDriver {
             protocol: PROTOCOL,
             session: self.session.clone(),
         };
-        match self.exchange(&mut connection, &hello, &[])?.0 {
-            Answer::Welcome {
-                driver_version,
-                cards,
-                implicit,
-            } => Ok(Opened {
-                connection,
-                version: driver_version,
-                cards,
-                implicit,
-            }),
-            other => Err(self.unexpected(other)),
+        let greeting = match self.exchange(&mut connection, &hello, &[])?.0 {
+            Answer::Welcome(greeting) => greeting,
+            other => return Err(self.unexpected(other)),
+        };
+        let started = greeting.started_unix_ns;
+        if self.greeting.get_or_init(|| greeting).started_unix_ns != started {
+            return Err(Error::Refused {
+                socket: self.socket.display().to_string(),
+                reason: "it was started anew, and knows nothing of this container".to_owned(),
+            });
         }
+        Ok(connection)
     }
 
     fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Error> {
@@ -170,10 +151,16 @@ impl SimDriver {
             .pop();
         let mut connection = match pooled {
             Some(connection) => connection,
-            None => self.open()?.connection,
+            None => self.open()?,
         };
-        // A connection that failed is dropped: what would come next on it is unknown.
-        let answer = self.exchange(&mut connection, request, files)?;
+        // A connection that failed is dropped: what would come next on it is unknown. Others may be of a simulator that has ended as
+        // well; those that are not keep the session.
+        let answer = self
+            .exchange(&mut connection, request, files)
+            .inspect_err(|_dropped| {
+                let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                idle.retain(|other| !has_hung_up(other));
+            })?;
         self.put_back(connection);
         Ok(answer)
     }
@@ -224,15 +211,20 @@ impl SimDriver {
 
 impl Driver for SimDriver {
     fn version(&self) -> &str {
-        &self.version
+        self.greeting
+            .get()
+            .map_or("", |greeting| &greeting.driver_version)
     }
 
     fn cards(&self) -> &[CardIdentity] {
-        &self.cards
+        self.greeting.get().map_or(&[], |greeting| &greeting.cards)
     }
 
     fn implicit(&self) -> ImplicitBytes {
-        self.implicit
+        self.greeting
+            .get()
+            .map(|greeting| greeting.implicit)
+            .unwrap_or_default()
     }
 
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
@@ -326,6 +318,10 @@ impl Driver for SimDriver {
         Binding::None
     }
 
+    fn reach(&self) -> Result<(), Error> {
+        self.open().map(drop)
+    }
+
     fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         match self.ask(&Request::Sums)?.0 {
             Answer::Sums(sums) => Ok(Some(sums)),
@@ -350,6 +346,15 @@ impl Driver for SimDriver {
     fn closed(&self, file: FileId) -> Result<(), Error> {
         self.done(&Request::Closed { file })
     }
+}
+
+fn has_hung_up(connection: &Connection) -> bool {
+    let mut polled = [PollFd::new(connection.socket.as_fd(), PollFlags::POLLIN)];
+    let ready = poll(&mut polled, PollTimeout::ZERO);
+    ready.is_err()
+        || polled[0]
+            .revents()
+            .is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
 /// The file that exports go to and imports come from is told by itself: another container's broker has another number

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Raised when a message changes its shape.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
 pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;
@@ -94,18 +94,24 @@ pub enum Replaces {
     CalledOn,
 }
 
+/// What a simulator says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// Driver version that the simulated driver plays.
+    pub driver_version: String,
+    /// The cards.
+    pub cards: Vec<CardIdentity>,
+    /// What objects without a size field cost: the simulator charges it, and the broker's ledger the same.
+    pub implicit: ImplicitBytes,
+    /// When it started, nanoseconds since 1970. Another one knows nothing of a session of this one's.
+    pub started_unix_ns: u64,
+}
+
 /// One answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// To [`Request::Hello`].
-    Welcome {
-        /// Driver version that the simulated driver plays.
-        driver_version: String,
-        /// The cards.
-        cards: Vec<CardIdentity>,
-        /// What objects without a size field cost: the simulator charges it, and the broker's ledger the same.
-        implicit: ImplicitBytes,
-    },
+    Welcome(Greeting),
     /// To [`Request::Ioctl`].
     Done {
         /// What the ioctl returns: 0 or a negative errno.

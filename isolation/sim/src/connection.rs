@@ -104,11 +104,7 @@ fn greeted(
                 (Answer::Refused { reason }, None)
             }
             Some(Request::Hello { session, .. }) => {
-                let welcome = Answer::Welcome {
-                    driver_version: machine.driver_version().to_owned(),
-                    cards: machine.identities(),
-                    implicit: machine.implicit(),
-                };
+                let welcome = Answer::Welcome(machine.greeting());
                 (welcome, Some(machine.join(&session)))
             }
             Some(_other) => (refused("the first request must be a greeting"), None),

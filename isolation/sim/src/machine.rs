@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use driver::wire::{CardAccount, Fault, Replaces, WireFd};
-use driver::{
-    Caller, CardIdentity, CardSum, CardTime, FileId, FileKind, ImplicitBytes, Incident,
-    IncidentKind,
-};
+use driver::wire::{CardAccount, Fault, Greeting, Replaces, WireFd};
+use driver::{Caller, CardSum, CardTime, FileId, FileKind, ImplicitBytes, Incident, IncidentKind};
 use nvabi::Release;
 use nvabi::class::CLIENT_HANDLE_BASE;
 
@@ -85,6 +82,7 @@ impl Hardware {
 #[derive(Debug)]
 pub struct Machine {
     hardware: Arc<Hardware>,
+    started_unix_ns: u64,
     sessions: Mutex<BTreeMap<String, Joined>>,
 }
 
@@ -147,6 +145,7 @@ impl Machine {
         };
         Arc::new(Self {
             hardware: Arc::new(hardware),
+            started_unix_ns: now_unix_ns(),
             sessions: Mutex::default(),
         })
     }
@@ -157,26 +156,22 @@ impl Machine {
         &self.hardware.version
     }
 
-    /// What objects without a size take.
+    /// What it says of itself.
     #[must_use]
-    pub fn implicit(&self) -> ImplicitBytes {
-        self.hardware.implicit
+    pub fn greeting(&self) -> Greeting {
+        let cards = &self.hardware.cards;
+        Greeting {
+            driver_version: self.hardware.version.clone(),
+            cards: cards.iter().map(|card| card.identity()).collect(),
+            implicit: self.hardware.implicit,
+            started_unix_ns: self.started_unix_ns,
+        }
     }
 
     /// The cards, by index.
     #[must_use]
     pub fn cards(&self) -> &[Arc<SimCard>] {
         &self.hardware.cards
-    }
-
-    /// The cards as the driver numbers them.
-    #[must_use]
-    pub fn identities(&self) -> Vec<CardIdentity> {
-        self.hardware
-            .cards
-            .iter()
-            .map(|card| card.identity())
-            .collect()
     }
 
     /// What each card holds.
@@ -400,4 +395,11 @@ impl Drop for SessionHandle {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+fn now_unix_ns() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

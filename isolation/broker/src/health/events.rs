@@ -65,6 +65,10 @@ pub enum EventKind {
     Shortage,
     /// It does again.
     ShortageOver,
+    /// The process that makes the calls, the executor or the simulator, does not answer.
+    DriverUnreachable,
+    /// It does again.
+    DriverReachable,
 }
 
 impl EventKind {
@@ -86,6 +90,8 @@ impl EventKind {
             Self::StateWritten => "state_written",
             Self::Shortage => "shortage",
             Self::ShortageOver => "shortage_over",
+            Self::DriverUnreachable => "driver_unreachable",
+            Self::DriverReachable => "driver_reachable",
         }
     }
 }

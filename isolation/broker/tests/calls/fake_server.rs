@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
-use driver::wire::{Answer, MAX_MESSAGE_BYTES, Request};
+use driver::wire::{Answer, Greeting, MAX_MESSAGE_BYTES, Request};
 use driver::{Call, Driver, FileRef, ImplicitBytes, Link, Segment, Ticket};
 
 use crate::fake::{Fake, Handle};
@@ -69,11 +69,12 @@ fn serve(handle: &Handle, lanes: &Lanes, connection: &OwnedFd) -> io::Result<()>
         }
         let request: Request = postcard::from_bytes(&buffer[..length]).map_err(io::Error::other)?;
         let answer = match request {
-            Request::Hello { .. } => Answer::Welcome {
+            Request::Hello { .. } => Answer::Welcome(Greeting {
                 driver_version: handle.version().to_owned(),
                 cards: handle.cards().to_vec(),
                 implicit: ImplicitBytes::default(),
-            },
+                started_unix_ns: 0,
+            }),
             Request::Ioctl {
                 file,
                 kind,

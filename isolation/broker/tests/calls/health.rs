@@ -206,7 +206,7 @@ fn incidents_are_told_to_whom_they_concern() {
         number,
         detail: "MMU fault".to_owned(),
     };
-    let ask = || stage.container.health.ask_for_incidents(&stage.container);
+    let ask = || stage.container.health.ask_the_driver(&stage.container);
     add(UUID, xid(31), Some(false));
     add("GPU-another", IncidentKind::CardLost, None);
     ask();

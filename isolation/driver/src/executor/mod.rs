@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nvabi::bytes::{put, put_u32, u32_at};
@@ -37,6 +37,9 @@ use crate::{
 use sums::Asker;
 use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
 
+/// The step after which an executor has a call.
+pub(crate) const RECEIVE: &str = "receive";
+
 /// Why a driver for a container could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -49,7 +52,7 @@ pub enum ConnectError {
 }
 
 /// The kernel's driver in the way that a mode asks for: strict ([`Binding::Executor`]) by the executor that was started for the
-/// container's folder, otherwise by this process.
+/// container's folder, otherwise by this process. An executor that does not answer fails the calls, not this.
 ///
 /// # Errors
 /// [`ConnectError`]
@@ -62,7 +65,13 @@ pub fn kernel_for(
         Binding::Executor => {
             let facts = Facts::of_kernel(implicit)?;
             let socket = container_dir.join(SOCKET_NAME);
-            Ok(Box::new(ExecutorDriver::connect(&socket, facts)?))
+            let driver = ExecutorDriver::away(&socket, facts);
+            match driver.greet() {
+                Err(error) if !error.is_unreachable() => return Err(error.into()),
+                // Whoever starts a container asks for a sign of life ([`Driver::reach`]); a successor reports it and serves.
+                Ok(()) | Err(_) => {}
+            }
+            Ok(Box::new(driver))
         }
         Binding::Caller | Binding::None => Ok(Box::new(KernelDriver::open(implicit)?)),
     }
@@ -73,7 +82,8 @@ pub fn kernel_for(
 pub struct ExecutorDriver {
     socket: PathBuf,
     facts: Facts,
-    pid: i32,
+    /// Known since it was first spoken with.
+    pid: OnceLock<i32>,
     idle: Mutex<Vec<Connection>>,
     /// Files that the executor has from us.
     held: Mutex<HashSet<FileId>>,
@@ -93,18 +103,26 @@ impl ExecutorDriver {
     /// # Errors
     /// [`Error::Executor`] where none listens, [`Error::ExecutorAnswer`] where it is of another build.
     pub fn connect(socket: &Path, facts: Facts) -> Result<Self, Error> {
-        let mut driver = Self {
+        let driver = Self::away(socket, facts);
+        driver.greet()?;
+        Ok(driver)
+    }
+
+    /// Of an executor that has not answered yet.
+    fn away(socket: &Path, facts: Facts) -> Self {
+        Self {
             socket: socket.to_owned(),
             facts,
-            pid: 0,
+            pid: OnceLock::new(),
             idle: Mutex::default(),
             held: Mutex::default(),
             asker: Asker::default(),
-        };
-        let (connection, pid) = driver.open()?;
-        driver.pid = pid;
-        driver.put_back(connection);
-        Ok(driver)
+        }
+    }
+
+    fn greet(&self) -> Result<(), Error> {
+        self.put_back(self.open()?);
+        Ok(())
     }
 
     /// Asks for sums by the nodes of another folder than `/dev`, and waits for each answer no longer than `patience`.
@@ -129,7 +147,7 @@ impl ExecutorDriver {
         }
     }
 
-    fn open(&self) -> Result<(Connection, i32), Error> {
+    fn open(&self) -> Result<Connection, Error> {
         let socket = sys::fd_passing::connect_seqpacket(&self.socket)
             .map_err(|source| self.failed("connect", source))?;
         let mut connection = Connection {
@@ -138,7 +156,10 @@ impl ExecutorDriver {
             buffer: vec![0; MAX_MESSAGE_BYTES],
         };
         match self.simple(&mut connection, &Request::Hello { protocol: PROTOCOL })? {
-            Answer::Welcome { pid } => Ok((connection, pid)),
+            Answer::Welcome { pid } => {
+                self.pid.get_or_init(|| pid);
+                Ok(connection)
+            }
             other => Err(self.unexpected(&other)),
         }
     }
@@ -148,7 +169,7 @@ impl ExecutorDriver {
         let pooled = lock(&self.idle).pop();
         match pooled {
             Some(connection) => Ok(connection),
-            None => Ok(self.open()?.0),
+            None => self.open(),
         }
     }
 
@@ -195,9 +216,9 @@ impl ExecutorDriver {
         self.wait_for(connection, patience)?;
         let (length, _none) =
             sys::fd_passing::receive(connection.socket.as_fd(), &mut connection.buffer)
-                .map_err(|source| self.failed("receive", source))?;
+                .map_err(|source| self.failed(RECEIVE, source))?;
         if length == 0 {
-            return Err(self.failed("receive", io::ErrorKind::UnexpectedEof.into()));
+            return Err(self.failed(RECEIVE, io::ErrorKind::UnexpectedEof.into()));
         }
         let message = connection.buffer.get(..length).unwrap_or_default();
         let (answer, rest) = postcard::take_from_bytes(message)
@@ -391,7 +412,11 @@ impl Driver for ExecutorDriver {
     }
 
     fn process(&self) -> Option<i32> {
-        Some(self.pid)
+        self.pid.get().copied()
+    }
+
+    fn reach(&self) -> Result<(), Error> {
+        self.open().map(drop)
     }
 
     fn sums(&self, cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {

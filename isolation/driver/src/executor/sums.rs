@@ -342,7 +342,8 @@ impl Asking<'_> {
         let subdevice = class::NV20_SUBDEVICE_0;
         self.allocate(ctl, root, DEVICE, SUBDEVICE, subdevice, &mut params)?;
 
-        let pid = self.driver.pid.cast_unsigned();
+        let pid = self.driver.pid.get().copied().unwrap_or_default();
+        let pid = pid.cast_unsigned();
         let cmd = control::NV2080_CTRL_CMD_GPU_GET_PID_INFO;
         let answered = self.control(ctl, SUBDEVICE, cmd, |params| {
             put_u32(params, pid_info::COUNT, 1);

@@ -2,9 +2,14 @@
 
 use std::os::fd::AsFd;
 
+use broker::counters::Counter;
+use broker::health::EventKind;
 use driver::executor::ExecutorDriver;
 use driver::nodes::Nodes;
 use driver::{Binding, Call, Caller, Driver, FileId, FileKind, FileRef, Link, Segment, Ticket};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::nvos21;
 
@@ -38,6 +43,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "a_tenant_that_ends_leaves_nothing",
         a_tenant_that_ends_leaves_nothing,
+    ),
+    (
+        "a_killed_executor_is_reported_and_costs_no_quota",
+        a_killed_executor_is_reported_and_costs_no_quota,
     ),
 ];
 
@@ -296,4 +305,54 @@ fn a_tenant_that_ends_leaves_nothing() {
         stage.executor().held().unwrap().is_empty()
     });
     assert_eq!(stage.used_bytes(), 0);
+}
+
+/// One call was answered, and one is in the driver, which carries it out: the ledger has both.
+fn a_killed_executor_is_reported_and_costs_no_quota() {
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let (tenant, process) = stage.tenant();
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let called = tenant.memory(fd, client, device, 0, 16 * MIB);
+    assert_eq!(called.status(), rm::OK);
+    let status = || stage.container.health.status(&stage.container);
+    assert_eq!(status().unreachable, None);
+    stage.kernel.hold_back(rm::ALLOC);
+    std::thread::scope(|scope| {
+        let lost = scope.spawn(|| tenant.memory(fd, client, device, 0, 8 * MIB));
+        stage.kernel.wait_for_held(1);
+        let executor = Pid::from_raw(stage.executor().process().unwrap());
+        kill(executor, Signal::SIGKILL).unwrap();
+        assert_eq!(lost.join().unwrap().ret, Err(Errno::EIO as i32));
+    });
+    stage.kernel.let_go();
+    until("the driver has carried it out", || {
+        stage.kernel.held_bytes() == 24 * MIB
+    });
+    assert_eq!(stage.used_bytes(), 24 * MIB);
+    let called = tenant.memory(fd, client, device, 0, MIB);
+    assert_eq!(called.ret, Err(Errno::EIO as i32));
+    assert_eq!(stage.used_bytes(), 24 * MIB, "it was never sent");
+    stage.container.health.ask_the_driver(&stage.container);
+
+    let counted = stage.container.counters.value(Counter::Unreached);
+    assert_eq!(counted, 2);
+    let why = status().unreachable.unwrap();
+    assert!(why.contains("executor at "), "{why}");
+    let events = stage.container.health.events.last();
+    let [event] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(event.kind, EventKind::DriverUnreachable);
+    assert!(
+        event.text.contains("until the container is started again"),
+        "{event:?}"
+    );
+    // What the files held goes with them, also without whoever would have freed it.
+    drop((tenant, process));
+    until("the files are given up, and what is in doubt stays", || {
+        stage.beat();
+        stage.used_bytes() == 8 * MIB
+    });
 }

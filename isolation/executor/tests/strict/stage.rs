@@ -245,6 +245,7 @@ impl Stage {
         self.reaper.beat(&self.container);
     }
 
+    /// With what is reserved for calls under way.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.container.journal.change().ledger.used(CardSlot(0))
     }
@@ -369,6 +370,13 @@ impl Driver for Front {
         match &self.way {
             Way::Strict(executor) => executor.sums(cards),
             Way::Compat(..) => Ok(None),
+        }
+    }
+
+    fn reach(&self) -> Result<(), Error> {
+        match &self.way {
+            Way::Strict(executor) => executor.reach(),
+            Way::Compat(..) => Ok(()),
         }
     }
 

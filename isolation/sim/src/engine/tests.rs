@@ -86,7 +86,10 @@ fn engine() -> Engine {
 fn kernels_follow_each_other_by_the_card_s_time_however_late_their_ends_are_told() {
     let engine = engine();
     let tenant = Tenant::new(&engine, "a/b");
+    // All are there before the first begins, however slow this thread is.
+    engine.schedule_group(tenant.group, false);
     tenant.submit(&engine, 50, MS);
+    engine.schedule_group(tenant.group, true);
     let ends = tenant.ends(50);
     let gap_ns = Costs::default().gap_ns;
     assert!(

@@ -50,7 +50,7 @@ impl Connection {
             protocol: PROTOCOL,
             session: session.to_owned(),
         });
-        assert!(matches!(welcome.0, Answer::Welcome { .. }));
+        assert!(matches!(welcome.0, Answer::Welcome(_)));
         connection
     }
 
