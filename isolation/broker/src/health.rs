@@ -242,7 +242,15 @@ impl Health {
 
     /// Asks the driver for a sign of life, and for incidents. It may take as long as it likes.
     pub fn ask_the_driver(&self, container: &Container) {
-        let reached = container.driver.reach();
+        let mut reached = container.driver.reach();
+        if matches!(&reached, Err(driver::Error::Anew { .. })) {
+            let change = container.journal.change();
+            if change.holds_nothing() {
+                container.driver.begin_anew();
+                drop(change);
+                reached = container.driver.reach();
+            }
+        }
         self.take_reach(container, &reached);
         if reached.is_ok() {
             incidents::ask(container);

@@ -249,6 +249,14 @@ impl State {
         FileId(self.last_file + 1)
     }
 
+    /// Whether the container has no open file of the driver's, no call under way and no object.
+    #[must_use]
+    pub fn holds_nothing(&self) -> bool {
+        self.files().next().is_none()
+            && self.open().next().is_none()
+            && self.ledger.count(Counted::Objects) == 0
+    }
+
     /// The files, by identity.
     pub fn files(&self) -> impl Iterator<Item = (FileId, &FileEntry)> {
         self.files.iter().map(|(id, entry)| (*id, entry))

@@ -174,6 +174,12 @@ pub enum Error {
         /// Its reason.
         reason: String,
     },
+    /// Another simulated driver answers than the one that knows what the container has.
+    #[error("simulated driver at {socket} was started anew and has nothing of this container's")]
+    Anew {
+        /// Path of the socket.
+        socket: String,
+    },
     /// The executor's socket failed.
     #[error("executor at {socket}: {step}")]
     Executor {
@@ -209,6 +215,7 @@ impl Error {
             Self::Sim { .. }
             | Self::Malformed { .. }
             | Self::Refused { .. }
+            | Self::Anew { .. }
             | Self::Executor { .. }
             | Self::ExecutorAnswer { .. }
             | Self::Sums(_) => 5, // EIO
@@ -222,7 +229,10 @@ impl Error {
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Sim { source, .. } | Self::Executor { source, .. } => !is_scarcity(source),
-            Self::Malformed { .. } | Self::Refused { .. } | Self::ExecutorAnswer { .. } => true,
+            Self::Malformed { .. }
+            | Self::Refused { .. }
+            | Self::Anew { .. }
+            | Self::ExecutorAnswer { .. } => true,
             Self::Sums(_) | Self::Unsupported(_) => false,
         }
     }
@@ -237,6 +247,7 @@ impl Error {
             Self::Sim { .. }
             | Self::Malformed { .. }
             | Self::Refused { .. }
+            | Self::Anew { .. }
             | Self::Sums(_)
             | Self::Unsupported(_) => false,
         }
@@ -332,6 +343,9 @@ pub trait Driver: Send + Sync {
     fn reach(&self) -> Result<(), Error> {
         Ok(())
     }
+
+    /// Takes whoever answers now for the driver, after [`Error::Anew`]. The container has nothing that the former one knew.
+    fn begin_anew(&self) {}
 
     /// What the driver itself counts for this container on its cards, for the ledger to be compared with; `None` where it cannot
     /// say.

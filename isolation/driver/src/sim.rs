@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::nodes::Nodes;
@@ -28,6 +29,8 @@ pub struct SimDriver {
     session: String,
     /// Set by the first connection.
     greeting: OnceLock<Greeting>,
+    /// Which simulator has the session, by its start; 0: the next one that answers.
+    started_unix_ns: AtomicU64,
     nodes: Nodes,
     idle: Mutex<Vec<Connection>>,
 }
@@ -59,6 +62,7 @@ impl SimDriver {
             socket: socket.to_owned(),
             session: session.to_owned(),
             greeting: OnceLock::new(),
+            started_unix_ns: AtomicU64::new(0),
             nodes,
             idle: Mutex::default(),
         };
@@ -125,12 +129,16 @@ impl SimDriver {
             other => return Err(self.unexpected(other)),
         };
         let started = greeting.started_unix_ns;
-        if self.greeting.get_or_init(|| greeting).started_unix_ns != started {
-            return Err(Error::Refused {
+        let order = Ordering::SeqCst;
+        let before = self
+            .started_unix_ns
+            .compare_exchange(0, started, order, order);
+        if before.is_err_and(|before| before != started) {
+            return Err(Error::Anew {
                 socket: self.socket.display().to_string(),
-                reason: "it was started anew, and knows nothing of this container".to_owned(),
             });
         }
+        self.greeting.get_or_init(|| greeting);
         Ok(connection)
     }
 
@@ -320,6 +328,10 @@ impl Driver for SimDriver {
 
     fn reach(&self) -> Result<(), Error> {
         self.open().map(drop)
+    }
+
+    fn begin_anew(&self) {
+        self.started_unix_ns.store(0, Ordering::SeqCst);
     }
 
     fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {

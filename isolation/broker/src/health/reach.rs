@@ -1,12 +1,15 @@
 //! Whether the process that makes the container's calls answers: the executor of strict mode, or the simulator.
 //!
-//! Calls fail with EIO, and quota and grant stay as they are. Neither can be replaced for a container that runs: the driver binds the
-//! container's clients to the executor, and a simulator that is started anew has none of its objects.
+//! Calls fail with EIO, and quota and grant stay as they are. The executor of a container cannot be replaced: the driver binds the
+//! container's clients to it. A simulator that is started anew has none of the container's objects, and serves it once its programs
+//! have closed the files that they had open.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::{EventKind, told};
+use driver::Binding;
+
 use crate::container::Container;
 
 /// What was reported last.
@@ -38,8 +41,11 @@ pub(super) fn take<T>(container: &Container, result: &Result<T, driver::Error>) 
             reach.is_lost.store(true, Ordering::SeqCst);
             drop(reported);
             if before.is_none() {
-                let text =
-                    format!("calls fail with EIO until the container is started again: {why}");
+                let end = match container.driver.binding() {
+                    Binding::None => "its programs are started again beside a simulator that runs",
+                    Binding::Executor | Binding::Caller => "the container is started again",
+                };
+                let text = format!("calls fail with EIO until {end}: {why}");
                 let health = &container.health;
                 health.tell(container, EventKind::DriverUnreachable, text);
             }
