@@ -87,6 +87,28 @@ pub enum Subcommand {
     Other,
 }
 
+impl Subcommand {
+    /// The container that it is about, if that is there already.
+    #[must_use]
+    pub fn container(&self) -> Option<&str> {
+        match self {
+            Self::Checkpoint { id }
+            | Self::Start { id }
+            | Self::Exec { id, .. }
+            | Self::Update { id }
+            | Self::Delete {
+                which: Deleted::One(id),
+            } => Some(id),
+            Self::Create { .. }
+            | Self::Restore { .. }
+            | Self::Delete {
+                which: Deleted::ByPattern,
+            }
+            | Self::Other => None,
+        }
+    }
+}
+
 /// What `delete` removes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {

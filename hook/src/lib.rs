@@ -39,5 +39,6 @@
 pub mod child;
 pub mod command_line;
 pub mod error_log;
+mod kept;
 pub mod runtime;
 pub mod stage;

@@ -17,6 +17,7 @@ use vgpu::{Config, ContainerKey, DoorKind, Request};
 use crate::child;
 use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
 use crate::error_log::ErrorLog;
+use crate::kept;
 
 /// The namespace of containers whose caller names no state folder; runc's own default ends so.
 const DEFAULT_NAMESPACE: &str = "runc";
@@ -29,7 +30,15 @@ const LISTEN_FDS_MAX: u32 = 1 << 16;
 /// # Errors
 /// The container does not start, or the runtime cannot be started; the text is for the engine's user.
 pub fn run(arguments: Vec<OsString>, log: &ErrorLog) -> anyhow::Result<ExitCode> {
-    let config = Config::load()?;
+    let configured = Config::load();
+    let guessed = configured.as_ref().ok();
+    let guessed = guessed
+        .and_then(|config| vgpu::runc::path(config).ok())
+        .unwrap_or_else(|| PathBuf::from("runc"));
+    let invocation = parse(&arguments, Spelling::of(&guessed))?;
+    let bundle = invocation.bundle(&arguments);
+    let config = configuration(&invocation, bundle.as_deref(), configured)?;
+    // The runtime that the container was made with may be another, which spells its options in another way.
     let program = vgpu::runc::path(&config)?;
     refuse_this_program(&program)?;
     let invocation = parse(&arguments, Spelling::of(&program))?;
@@ -38,9 +47,64 @@ pub fn run(arguments: Vec<OsString>, log: &ErrorLog) -> anyhow::Result<ExitCode>
         arguments,
         config,
         root: invocation.root.clone(),
+        bundle,
         global_words: invocation.global_words,
     };
     runtime.run(invocation, log)
+}
+
+impl Invocation {
+    /// The bundle of the container that is to be made, or that the runtime has: of the first word that names one.
+    fn bundle(&self, arguments: &[OsString]) -> Option<PathBuf> {
+        match &self.subcommand {
+            Subcommand::Create { bundle, .. } | Subcommand::Restore { bundle } => {
+                bundle_or_here(bundle.clone()).ok()
+            }
+            Subcommand::Checkpoint { .. }
+            | Subcommand::Start { .. }
+            | Subcommand::Exec { .. }
+            | Subcommand::Delete { .. }
+            | Subcommand::Update { .. }
+            | Subcommand::Other => arguments
+                .iter()
+                .skip(self.global_words)
+                .filter_map(|word| word.to_str())
+                .find_map(|word| kept::bundle_of(self.root.as_deref(), word)),
+        }
+    }
+}
+
+/// A container that runs is held by the configuration that it was made by; one without a vGPU needs none.
+fn configuration(
+    invocation: &Invocation,
+    bundle: Option<&Path>,
+    configured: Result<Config, vgpu::Error>,
+) -> anyhow::Result<Config> {
+    let id = match &invocation.subcommand {
+        Subcommand::Create { id, .. } => Some(id.as_str()),
+        Subcommand::Restore { .. } => None,
+        other => {
+            if let Some(kept) = bundle.and_then(Config::kept_in) {
+                return Ok(kept);
+            }
+            other.container()
+        }
+    };
+    let error = match configured {
+        Ok(config) => return Ok(config),
+        Err(error) => error,
+    };
+    let spec = bundle.map(vgpu::read_spec);
+    let is_plain = match &spec {
+        // The runtime knows no such container, or is asked about none.
+        None => true,
+        Some(Ok(spec)) => vgpu::asks_for_nothing(Whose { id, bundle }, spec),
+        Some(Err(_unreadable)) => false,
+    };
+    // Which runtime is to run it, the broken configuration may say: without one in the usual places that is what is wrong.
+    let plain = Config::default();
+    anyhow::ensure!(is_plain && vgpu::runc::path(&plain).is_ok(), error);
+    Ok(plain)
 }
 
 /// A configuration that names this program as its own runtime would call itself for ever.
@@ -64,6 +128,8 @@ struct Runtime {
     arguments: Vec<OsString>,
     config: Config,
     root: Option<PathBuf>,
+    /// Of the container that the command is about.
+    bundle: Option<PathBuf>,
     /// So many of `arguments` stand before the subcommand.
     global_words: usize,
 }
@@ -129,6 +195,10 @@ impl Runtime {
     ) -> anyhow::Result<ExitCode> {
         let key = self.key(id)?;
         let Some(door) = vgpu::create(&self.config, &key, bundle, DoorKind::Runtime)? else {
+            // Its next commands must find the same runtime.
+            if self.config.runc.is_some() {
+                self.config.keep_in(bundle)?;
+            }
             kept.pass_on().context("cannot pass descriptors on")?;
             return self.take_this_place();
         };
@@ -268,6 +338,9 @@ impl Runtime {
         // A container that could not be deleted may still run.
         if status.success() {
             vgpu::release_if(&self.config, &key?, DoorKind::Runtime)?;
+            if let Some(bundle) = &self.bundle {
+                Config::forget(bundle);
+            }
         }
         Ok(child::exit_code(status))
     }

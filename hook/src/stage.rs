@@ -75,7 +75,7 @@ struct State {
 /// # Errors
 /// The container must not start, or not everything of it could be released.
 pub fn run(stage: Stage, input: &mut dyn Read, output: &mut dyn Write) -> anyhow::Result<()> {
-    let config = configuration(stage)?;
+    let configured = configuration(stage);
     let mut bytes = Vec::new();
     input
         .take(INPUT_MAX_BYTES + 1)
@@ -85,11 +85,32 @@ pub fn run(stage: Stage, input: &mut dyn Read, output: &mut dyn Write) -> anyhow
         u64::try_from(bytes.len()).is_ok_and(|length| length <= INPUT_MAX_BYTES),
         "the standard input is longer than {INPUT_MAX_BYTES} bytes"
     );
+    if stage == Stage::Precreate {
+        return precreate(configured, &bytes, output);
+    }
+    let state = state(&bytes)?;
+    let config = match Config::kept_in(&state.bundle).map_or(configured, Ok) {
+        Ok(config) => config,
+        Err(error) => {
+            let spec = vgpu::read_spec(&state.bundle)?;
+            anyhow::ensure!(vgpu::asks_for_nothing(state.whose(), &spec), error);
+            return Ok(());
+        }
+    };
     match stage {
-        Stage::Precreate => precreate(&config, &bytes, output),
-        Stage::CreateRuntime => create_runtime(&config, &state(&bytes)?),
-        Stage::Poststart => poststart(&config, &state(&bytes)?),
-        Stage::Poststop => poststop(&config, &state(&bytes)?),
+        Stage::Precreate => Ok(()),
+        Stage::CreateRuntime => create_runtime(&config, &state),
+        Stage::Poststart => poststart(&config, &state),
+        Stage::Poststop => poststop(&config, &state),
+    }
+}
+
+impl State {
+    fn whose(&self) -> Whose<'_> {
+        Whose {
+            id: Some(&self.id),
+            bundle: Some(&self.bundle),
+        }
     }
 }
 
@@ -116,7 +137,11 @@ fn state(bytes: &[u8]) -> anyhow::Result<State> {
     serde_json::from_value(state).context(WHAT)
 }
 
-fn precreate(config: &Config, bytes: &[u8], output: &mut dyn Write) -> anyhow::Result<()> {
+fn precreate(
+    configured: Result<Config, vgpu::Error>,
+    bytes: &[u8],
+    output: &mut dyn Write,
+) -> anyhow::Result<()> {
     let spec = strict_json::parse(Document::Spec, bytes)
         .context("the standard input is no container spec")?;
     let mut answer = |bytes: &[u8]| -> anyhow::Result<()> {
@@ -129,6 +154,10 @@ fn precreate(config: &Config, bytes: &[u8], output: &mut dyn Write) -> anyhow::R
         id: podman::container_id(&spec).ok(),
         bundle: None,
     };
+    if configured.is_err() && vgpu::asks_for_nothing(whose, &spec) {
+        return answer(bytes);
+    }
+    let config = &configured?;
     if Request::from_spec(config, whose, &spec)?.is_none() {
         return answer(bytes);
     }
@@ -199,12 +228,8 @@ fn call_again(spec: &mut Value) -> anyhow::Result<()> {
 fn create_runtime(config: &Config, state: &State) -> anyhow::Result<()> {
     let spec = vgpu::read_spec(&state.bundle)?;
     let Some(mark) = vgpu::edit::applied_for(&spec)? else {
-        let whose = Whose {
-            id: Some(&state.id),
-            bundle: Some(&state.bundle),
-        };
         anyhow::ensure!(
-            Request::from_spec(config, whose, &spec)?.is_none(),
+            Request::from_spec(config, state.whose(), &spec)?.is_none(),
             "container {} asks for a vGPU, but its spec was not edited before it was created, and no hook can still do that (its seccomp filter is in the spec): let the engine use cgpu-runtime or io.containerd.cgpu.v2, or, with podman, the precreate hook",
             state.id
         );
@@ -225,6 +250,7 @@ fn create_runtime(config: &Config, state: &State) -> anyhow::Result<()> {
         "the spec is marked as edited for {mark}, but this is container {}",
         state.id
     );
+    config.keep_in(&state.bundle)?;
     match grant.backend {
         // Its filter is loaded between here and its first instruction: see `poststart`.
         Backend::Broker => Ok(()),
@@ -261,7 +287,10 @@ fn is_bundle(granted: Option<&Path>, bundle: &Path) -> bool {
 }
 
 fn poststop(config: &Config, state: &State) -> anyhow::Result<()> {
-    Ok(vgpu::release_if(config, &key(&state.id)?, DoorKind::Hook)?)
+    vgpu::release_if(config, &key(&state.id)?, DoorKind::Hook)?;
+    // A grant that came by `precreate` knows no bundle.
+    Config::forget(&state.bundle);
+    Ok(())
 }
 
 fn key(id: &str) -> anyhow::Result<ContainerKey> {

@@ -235,7 +235,10 @@ fn a_container_s_environment_names_no_configuration() {
     let Some(host) = Host::find() else { return };
     let folder = host.path("bundles").join("plain");
     fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("config.json"), "{}").unwrap();
+    let spec = |annotations: &str| {
+        let text = format!(r#"{{"annotations": {{{annotations}}}}}"#);
+        fs::write(folder.join("config.json"), text).unwrap();
+    };
     let evil = host.path("evil.toml");
     fs::write(&evil, "state_dir = 7").unwrap();
     let called = |path: Option<&str>| {
@@ -251,9 +254,14 @@ fn a_container_s_environment_names_no_configuration() {
             &state(&host, "plain", "creating", 1),
         )
     };
-    let of_container = called(Some("/bin"));
-    assert!(of_container.status.success(), "{}", said(&of_container));
+    spec(r#""cgpu.io/memory": "1Gi""#);
+    let of_container = said(&called(Some("/bin")));
+    assert!(!of_container.contains("evil.toml"), "{of_container}");
     // The same file, named by ourselves, is read.
-    let ours = called(None);
-    assert!(said(&ours).contains("evil.toml"), "{}", said(&ours));
+    let ours = said(&called(None));
+    assert!(ours.contains("evil.toml"), "{ours}");
+    // And it is nothing to a container that asks for nothing.
+    spec("");
+    let plain = called(None);
+    assert!(plain.status.success(), "{}", said(&plain));
 }

@@ -31,12 +31,13 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
         .ok()
         .and_then(|text| text.trim().parse().ok());
     // Its processes may still run; the control group is there as long as runc has not deleted it.
-    if let Err(error) = Cards.disarm(&invocation.namespace, &id) {
+    let cards = Cards::of_bundle(&invocation.namespace, &id, &bundle)?;
+    if let Err(error) = cards.disarm(&invocation.namespace, &id) {
         tracing::warn!(container = %id, %error, "cannot undo what holds the container");
     }
     let forced = force(&invocation.namespace, &id, &bundle);
     let unmounted = rootfs::unmount(&bundle.join("rootfs"));
-    if let Err(error) = Cards.release(&invocation.namespace, &id) {
+    if let Err(error) = cards.release(&invocation.namespace, &id) {
         tracing::warn!(container = %id, %error, "the vGPU is not released yet");
     }
     let socket = crate::bootstrap::remove_dead_socket(&bundle);

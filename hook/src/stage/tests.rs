@@ -116,7 +116,7 @@ fn a_state_or_spec_that_the_runtime_reads_differently_is_refused() {
         "{\"annotation\u{17f}\":{\"cgpu.io/memory\":\"4Gi\"}}",
         r#"{"annotations":{},"annotations":{"cgpu.io/memory":"4Gi"}}"#,
     ] {
-        precreate(&Config::default(), hostile.as_bytes(), &mut output).expect_err(hostile);
+        precreate(Ok(Config::default()), hostile.as_bytes(), &mut output).expect_err(hostile);
         assert!(output.is_empty(), "nothing is handed back");
     }
 }

@@ -4,6 +4,9 @@ mod compute;
 mod driver;
 mod isolation;
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use cards::placement::Policy;
@@ -23,6 +26,9 @@ pub const PATH_VARIABLE: &str = "CGPU_CONFIG";
 
 /// Of a simulated card; which kind this host has is not known here.
 const TENANTS_MAX: u32 = 100;
+
+/// The name, in a container's bundle, of the configuration that it was made by.
+const KEPT: &str = "cgpu-kept.toml";
 
 /// A configuration is a page of text.
 const SIZE_MAX_BYTES: u64 = 1 << 20;
@@ -51,6 +57,27 @@ pub struct Config {
     pub isolation: IsolationConfig,
     /// How cards' time is divided.
     pub compute: ComputeConfig,
+    /// The text that it was read from.
+    #[serde(skip)]
+    pub text: SourceText,
+}
+
+/// A configuration as it was written. Two that are written in different ways may be the same.
+#[derive(Clone, Default)]
+pub struct SourceText(String);
+
+impl PartialEq for SourceText {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SourceText {}
+
+impl std::fmt::Debug for SourceText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
 }
 
 /// Table `[broker]`.
@@ -176,6 +203,7 @@ impl Default for Config {
             request: RequestConfig::default(),
             isolation: IsolationConfig::default(),
             compute: ComputeConfig::default(),
+            text: SourceText::default(),
         }
     }
 }
@@ -248,6 +276,51 @@ impl Config {
         Self::from_file(path)
     }
 
+    /// Keeps the text in the bundle of a container that is made by this configuration: until its end it is held by it, whatever becomes
+    /// of the host's file.
+    ///
+    /// # Errors
+    /// The bundle cannot be written.
+    pub fn keep_in(&self, bundle: &Path) -> Result<(), Error> {
+        let path = bundle.join(KEPT);
+        let temporary = bundle.join(format!("{KEPT}.tmp"));
+        let written = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(self.text.0.as_bytes()))
+            .and_then(|()| std::fs::rename(&temporary, &path));
+        written.map_err(Error::io("keep the configuration as", &path))
+    }
+
+    /// The configuration by which the container of this bundle was made. `None`: there is none, for a container without a vGPU; or others
+    /// can change it.
+    #[must_use]
+    pub fn kept_in(bundle: &Path) -> Option<Self> {
+        let path = bundle.join(KEPT);
+        // The host's own serves as well, as long as it is right.
+        Self::from_trusted(&path)
+            .inspect_err(|error| {
+                if path.exists() {
+                    tracing::warn!(error = %crate::chain(error), "the configuration of the container cannot be used");
+                }
+            })
+            .ok()
+    }
+
+    /// The container of this bundle has come to its end.
+    pub fn forget(bundle: &Path) {
+        match std::fs::remove_file(bundle.join(KEPT)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(bundle = %bundle.display(), %error, "the configuration of the container stays in its bundle");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
     /// Reads one file, whoever wrote it.
     ///
     /// # Errors
@@ -266,10 +339,11 @@ impl Config {
     /// # Errors
     /// Text that is not TOML, an unknown key, a value that is not allowed.
     pub fn from_text(path: &Path, text: &str) -> Result<Self, Error> {
-        let config: Self = toml::from_str(text).map_err(|source| Error::ConfigSyntax {
+        let mut config: Self = toml::from_str(text).map_err(|source| Error::ConfigSyntax {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
+        text.clone_into(&mut config.text.0);
         let absolute = [
             ("state_dir", Some(&config.state_dir)),
             ("runc", config.runc.as_ref()),

@@ -256,7 +256,21 @@ fn create_ahead_watched(
         return Ok(None);
     };
     let host = Host::find(config)?;
-    create_on(config, &host, key, &spec, &request, (bundle, door), watch).map(Some)
+    config.keep_in(bundle)?;
+    create_on(config, &host, key, &spec, &request, (bundle, door), watch)
+        .inspect_err(|_refused| Config::forget(bundle))
+        .map(Some)
+}
+
+/// Whether a container asks for nothing by any configuration: it is the runtime's alone then, also where the host's is broken. A
+/// spec that is malformed, or that another door has edited, does ask.
+#[must_use]
+pub fn asks_for_nothing(whose: Whose<'_>, spec: &Value) -> bool {
+    matches!(edit::applied_for(spec), Ok(None))
+        && matches!(
+            Request::from_spec(&Config::default(), whose, spec),
+            Ok(None)
+        )
 }
 
 /// [`create`] for an engine that hands its spec over before there is a bundle: what is returned is the spec that the engine is
@@ -927,7 +941,10 @@ fn undo(
         Ok(Grant {
             bundle: Some(bundle),
             ..
-        }) => restore(dir, key, &bundle),
+        }) => {
+            restore(dir, key, &bundle);
+            Config::forget(&bundle);
+        }
         Ok(_) => {}
         Err(cards::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
         Err(error @ cards::Error::Newer { .. }) => return Err(error.into()),

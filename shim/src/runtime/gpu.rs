@@ -2,11 +2,14 @@
 //! program, so they run on a thread of their own.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use vgpu::Config;
 pub use vgpu::backend::Started;
+use vgpu::request::Whose;
 
 use super::reaper::Reaper;
 use crate::error::{Error, Result};
@@ -140,8 +143,67 @@ pub(super) async fn off_thread<T: Send + 'static>(
     Ok(done.map_err(|_panic| Error::Lost("the GPU side"))??)
 }
 
-/// The real cards.
-pub struct Cards;
+/// The real cards. Each container is held by the configuration that it was made by; one that got no vGPU needs none.
+#[derive(Default)]
+pub struct Cards {
+    configs: Mutex<HashMap<vgpu::ContainerKey, Arc<Config>>>,
+}
+
+impl Cards {
+    /// Those of a container that another process of this program has made, with this bundle.
+    ///
+    /// # Errors
+    /// Its name is not one.
+    pub fn of_bundle(
+        namespace: &str,
+        id: &ContainerId,
+        bundle: &Path,
+    ) -> std::result::Result<Self, GpuError> {
+        let key = key(namespace, id)?;
+        // A container of a former version has kept none.
+        let config = Config::kept_in(bundle).or_else(|| Config::load().ok());
+        let configs = config.map(|config| (key, Arc::new(config)));
+        Ok(Self {
+            configs: Mutex::new(configs.into_iter().collect()),
+        })
+    }
+
+    fn configs(&self) -> MutexGuard<'_, HashMap<vgpu::ContainerKey, Arc<Config>>> {
+        self.configs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with a container's configuration; one that got no vGPU here is left alone.
+    fn with<T: Default>(
+        &self,
+        namespace: &str,
+        id: &ContainerId,
+        body: impl FnOnce(&Config, &vgpu::ContainerKey) -> std::result::Result<T, vgpu::Error>,
+    ) -> std::result::Result<T, GpuError> {
+        let key = key(namespace, id)?;
+        let config = self.configs().get(&key).cloned();
+        match config {
+            Some(config) => Ok(body(&config, &key)?),
+            None => Ok(T::default()),
+        }
+    }
+}
+
+/// A broken configuration is no concern of a container that asks for nothing.
+fn unless_plain(
+    error: vgpu::Error,
+    id: &ContainerId,
+    bundle: &Path,
+) -> std::result::Result<Option<(Share, Readiness)>, GpuError> {
+    let whose = Whose {
+        id: Some(id.as_str()),
+        bundle: Some(bundle),
+    };
+    if !vgpu::asks_for_nothing(whose, &vgpu::read_spec(bundle)?) {
+        return Err(error.into());
+    }
+    tracing::warn!(container = %id, error = %vgpu::chain(&error), "the container asks for no vGPU, and is made without a configuration");
+    Ok(None)
+}
 
 impl Gpu for Cards {
     fn create(
@@ -150,9 +212,15 @@ impl Gpu for Cards {
         id: &ContainerId,
         bundle: &Path,
     ) -> std::result::Result<Option<(Share, Readiness)>, GpuError> {
-        let config = vgpu::Config::load()?;
+        let config = match Config::load() {
+            Ok(config) => config,
+            Err(error) => return unless_plain(error, id, bundle),
+        };
         let key = key(namespace, id)?;
         let created = vgpu::create_ahead(&config, &key, bundle, vgpu::DoorKind::Shim)?;
+        if created.is_some() {
+            self.configs().insert(key, Arc::new(config));
+        }
         Ok(created.map(|(share, pending)| -> (Share, Readiness) {
             (Box::new(share), Box::new(move || Ok(pending.wait()?)))
         }))
@@ -164,11 +232,9 @@ impl Gpu for Cards {
         id: &ContainerId,
         init: Pid,
     ) -> std::result::Result<(), GpuError> {
-        Ok(vgpu::arm(
-            &vgpu::Config::load()?,
-            &key(namespace, id)?,
-            init.as_nix().as_raw(),
-        )?)
+        self.with(namespace, id, |config, key| {
+            vgpu::arm(config, key, init.as_nix().as_raw())
+        })
     }
 
     fn watch_start(
@@ -177,8 +243,9 @@ impl Gpu for Cards {
         id: &ContainerId,
         init: Pid,
     ) -> std::result::Result<Option<StartWatch>, GpuError> {
-        let (config, key) = (vgpu::Config::load()?, key(namespace, id)?);
-        let watch = vgpu::watch_start(&config, &key, init.as_nix().as_raw())?;
+        let watch = self.with(namespace, id, |config, key| {
+            vgpu::watch_start(config, key, init.as_nix().as_raw())
+        })?;
         Ok(watch.map(|watch| -> StartWatch { Box::new(|started| Ok(watch.finish(started)?)) }))
     }
 
@@ -188,16 +255,17 @@ impl Gpu for Cards {
         id: &ContainerId,
         process: Pid,
     ) -> std::result::Result<(), GpuError> {
-        let (config, key) = (vgpu::Config::load()?, key(namespace, id)?);
-        Ok(vgpu::hold_exec(&config, &key, process.as_nix().as_raw())?)
+        self.with(namespace, id, |config, key| {
+            vgpu::hold_exec(config, key, process.as_nix().as_raw())
+        })
     }
 
     fn follow(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
-        Ok(vgpu::follow(&vgpu::Config::load()?, &key(namespace, id)?)?)
+        self.with(namespace, id, vgpu::follow)
     }
 
     fn disarm(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
-        Ok(vgpu::disarm(&vgpu::Config::load()?, &key(namespace, id)?)?)
+        self.with(namespace, id, vgpu::disarm)
     }
 
     fn edit_exec(
@@ -206,15 +274,15 @@ impl Gpu for Cards {
         id: &ContainerId,
         process: &mut Value,
     ) -> std::result::Result<(), GpuError> {
-        Ok(vgpu::edit_exec(
-            &vgpu::Config::load()?,
-            &key(namespace, id)?,
-            process,
-        )?)
+        self.with(namespace, id, |config, key| {
+            vgpu::edit_exec(config, key, process)
+        })
     }
 
     fn release(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
-        Ok(vgpu::release(&vgpu::Config::load()?, &key(namespace, id)?)?)
+        self.with(namespace, id, vgpu::release)?;
+        self.configs().remove(&key(namespace, id)?);
+        Ok(())
     }
 }
 
