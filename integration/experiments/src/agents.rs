@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::{Result, bail};
 use compute::{
-    Action, Channel, Engine, Event, Fail, Governor, Group, Lever, LeverError, MemoryCard,
-    MemoryTable, Objects, Setup, Surroundings, Used,
+    Action, Channel, Confirmed, Engine, Event, Fail, Governor, Group, Lever, LeverError,
+    MemoryCard, MemoryTable, Objects, Setup, Surroundings, Used, try_levers,
 };
 use plan::{CardRules, Terms};
 use runlist::world::{
@@ -14,7 +14,7 @@ use runlist::world::{
 };
 use runlist::{Enable, Interleave};
 
-use crate::scene::{Rescue, Tenant, Turn};
+use crate::scene::{Refusal, Rescue, Tenant, Turn};
 
 /// More actions than this at one instant are a loop without progress.
 const ACTIONS_MAX: u32 = 100_000;
@@ -47,8 +47,43 @@ struct Facts {
     terms: Terms,
     join_ns: u64,
     generation: u64,
-    /// By place in the list of the client's lanes; handles count from 1.
-    lanes: Vec<LaneId>,
+    /// All that its programs have ever made; handles count by place, so that none is used twice.
+    lanes: Vec<Lane>,
+    decoys: Decoys,
+}
+
+#[derive(Clone, Copy)]
+struct Lane {
+    id: LaneId,
+    is_live: bool,
+}
+
+/// Groups of one channel each that are listed, never run, and refuse to be stopped.
+#[derive(Default)]
+struct Decoys {
+    handles: std::ops::Range<u32>,
+    refusal: Option<Refusal>,
+}
+
+impl Decoys {
+    /// What the driver answers, if one of them is in the call's list.
+    fn answer(&self, lever: &Lever) -> Option<LeverError> {
+        /// NV_ERR_INVALID_STATE (nvstatuscodes.h)
+        const INVALID_STATE: u32 = 0x40;
+        let is_refused = match lever {
+            Lever::Open { channels, .. } | Lever::Close { channels, .. } => channels
+                .iter()
+                .any(|channel| self.handles.contains(&channel.handle)),
+            Lever::Schedule { group, .. } => self.handles.contains(group),
+            _ => false,
+        };
+        self.refusal
+            .filter(|_| is_refused)
+            .map(|refusal| match refusal {
+                Refusal::Gone => LeverError::Gone,
+                Refusal::Odd => LeverError::Status(INVALID_STATE),
+            })
+    }
 }
 
 struct Broker {
@@ -58,6 +93,8 @@ struct Broker {
     wake: Option<WakeId>,
     /// Inside the driver: its thread hears nothing until the call is answered.
     inside: bool,
+    /// What the call under way is answered, whatever the world says of it.
+    refused: Option<LeverError>,
     /// Killed inside the driver: it ends when the call does.
     killed: Option<Vec<(u64, Rescue)>>,
     waiting: VecDeque<Event>,
@@ -67,6 +104,8 @@ struct Broker {
 const CLIENT_HANDLE: u32 = 0xc1d0_0001;
 const GROUP_HANDLES: u32 = 0x5c00_0000;
 const CHANNEL_HANDLES: u32 = 0x5c10_0000;
+/// Of decoys: group and channel have the same.
+const DECOY_HANDLES: u32 = 0x5c20_0000;
 
 fn handle(base: u32, place: usize) -> u32 {
     base + u32::try_from(place).expect("few lanes")
@@ -97,6 +136,7 @@ impl Agents {
                 join_ns: world.agent_now_ns(),
                 generation: 1,
                 lanes: Vec::new(),
+                decoys: Decoys::default(),
             },
             broker: None,
         });
@@ -111,7 +151,44 @@ impl Agents {
         client: ClientId,
     ) -> Result<()> {
         if let Some(seat) = self.seats[index].as_mut() {
-            seat.facts.lanes = world.groups(client);
+            let made = world.groups(client).into_iter();
+            seat.facts
+                .lanes
+                .extend(made.map(|id| Lane { id, is_live: true }));
+            seat.facts.generation += 1;
+        }
+        self.tell(world, index, Event::ObjectsChanged)
+    }
+
+    /// The container's program has freed its channel groups.
+    pub(crate) fn freed(&mut self, world: &mut World, index: usize) -> Result<()> {
+        self.forget(index);
+        self.tell(world, index, Event::ObjectsChanged)
+    }
+
+    fn forget(&mut self, index: usize) {
+        if let Some(seat) = self.seats[index].as_mut() {
+            for lane in &mut seat.facts.lanes {
+                lane.is_live = false;
+            }
+            seat.facts.generation += 1;
+        }
+    }
+
+    /// The container has other decoys than before.
+    pub(crate) fn decoys(
+        &mut self,
+        world: &mut World,
+        index: usize,
+        count: u32,
+        refusal: Refusal,
+    ) -> Result<()> {
+        if let Some(seat) = self.seats[index].as_mut() {
+            let start = seat.facts.decoys.handles.end.max(DECOY_HANDLES);
+            seat.facts.decoys = Decoys {
+                handles: start..start + count,
+                refusal: Some(refusal),
+            };
             seat.facts.generation += 1;
         }
         self.tell(world, index, Event::ObjectsChanged)
@@ -119,11 +196,7 @@ impl Agents {
 
     /// A container has ended; its broker takes its leave.
     pub(crate) fn leave(&mut self, world: &mut World, index: usize) -> Result<()> {
-        let Some(seat) = self.seats[index].as_mut() else {
-            return Ok(());
-        };
-        seat.facts.lanes.clear();
-        seat.facts.generation += 1;
+        self.forget(index);
         self.tell(world, index, Event::ObjectsChanged)?;
         self.tell(world, index, Event::Stopping)
     }
@@ -241,6 +314,7 @@ impl Agents {
             tables,
             wake: None,
             inside: false,
+            refused: None,
             killed: None,
             waiting: VecDeque::new(),
         });
@@ -290,14 +364,18 @@ impl Agents {
                 asked_ns, result, ..
             } => {
                 self.calls.push((asked_ns, world.now_ns() - asked_ns));
+                let mut result = answer(result);
                 if let Some(broker) = self.broker(index) {
                     broker.inside = false;
+                    if let Some(refused) = broker.refused.take() {
+                        result = Err(refused);
+                    }
                     if broker.killed.is_some() {
                         self.end(world, index);
                         return Ok(());
                     }
                 }
-                self.tell(world, index, Event::Answered(answer(result).into()))?;
+                self.tell(world, index, Event::Answered(result.into()))?;
                 // What happened meanwhile.
                 while let Some(event) = self
                     .broker(index)
@@ -357,6 +435,7 @@ impl Agents {
             }
             Action::Pull(lever) => {
                 broker.inside = true;
+                broker.refused = seat.facts.decoys.answer(&lever);
                 let (card, control) = control(&seat.facts, &lever);
                 world.call(broker.agent, card, control);
             }
@@ -391,20 +470,25 @@ impl Agents {
     }
 }
 
-/// A lever as the driver's call.
+/// Of a handle in the list of lanes; that of a decoy is beyond its end.
+fn place(handle: u32, base: u32) -> usize {
+    usize::try_from(handle - base).unwrap_or(usize::MAX)
+}
+
+/// A lever as the driver's call; one that is refused does nothing but take its time.
 fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
     let group = |handle: u32| {
         facts
             .lanes
-            .get(usize::try_from(handle - GROUP_HANDLES).unwrap_or(usize::MAX))
-            .map(|lane| lane.group)
+            .get(place(handle, GROUP_HANDLES))
+            .map(|lane| lane.id.group)
     };
     let channels = |channels: &[Channel]| {
         channels
             .iter()
             .filter_map(|channel| {
-                let place = usize::try_from(channel.handle - CHANNEL_HANDLES).unwrap_or(usize::MAX);
-                facts.lanes.get(place).map(|lane| lane.channel)
+                let place = place(channel.handle, CHANNEL_HANDLES);
+                facts.lanes.get(place).map(|lane| lane.id.channel)
             })
             .collect()
     };
@@ -516,6 +600,18 @@ fn answer(result: Result<Answer, CallError>) -> Result<Option<u64>, LeverError> 
     }
 }
 
+fn group_of(handle: u32, channel: u32) -> Group {
+    Group {
+        client: CLIENT_HANDLE,
+        handle,
+        engine: Engine::Graphics,
+        channels: vec![Channel {
+            client: CLIENT_HANDLE,
+            handle: channel,
+        }],
+    }
+}
+
 /// What a governor sees.
 struct View<'a> {
     world: &'a World,
@@ -525,13 +621,14 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn lanes(&self, card: usize) -> impl Iterator<Item = (usize, &LaneId)> {
+    /// All that there have been.
+    fn lanes(&self, card: usize) -> impl Iterator<Item = (usize, &Lane)> {
         let on = self.facts.cards.get(card).copied();
         self.facts
             .lanes
             .iter()
             .enumerate()
-            .filter(move |(_, lane)| Some(lane.card) == on)
+            .filter(move |(_, lane)| Some(lane.id.card) == on)
     }
 }
 
@@ -545,19 +642,15 @@ impl Surroundings for View<'_> {
     }
 
     fn objects(&self, card: usize) -> Objects {
+        let live = self.lanes(card).filter(|(_, lane)| lane.is_live);
+        let own =
+            live.map(|(place, _)| (handle(GROUP_HANDLES, place), handle(CHANNEL_HANDLES, place)));
+        let decoys = self.facts.decoys.handles.clone();
         Objects {
             generation: self.facts.generation,
-            groups: self
-                .lanes(card)
-                .map(|(place, _)| Group {
-                    client: CLIENT_HANDLE,
-                    handle: handle(GROUP_HANDLES, place),
-                    engine: Engine::Graphics,
-                    channels: vec![Channel {
-                        client: CLIENT_HANDLE,
-                        handle: handle(CHANNEL_HANDLES, place),
-                    }],
-                })
+            groups: own
+                .chain(decoys.map(|decoy| (decoy, decoy)))
+                .map(|(group, channel)| group_of(group, channel))
                 .collect(),
         }
     }
@@ -578,7 +671,7 @@ impl Surroundings for View<'_> {
     fn used(&self, card: usize) -> Option<Used> {
         let used_ns = self
             .lanes(card)
-            .map(|(_, lane)| self.world.metered_used_ns(lane.card, lane.group))
+            .map(|(_, lane)| self.world.metered_used_ns(lane.id.card, lane.id.group))
             .sum();
         let now_ns = self.world.now_ns();
         let age_ns = now_ns % FECS_PERIOD_NS;
@@ -588,10 +681,22 @@ impl Surroundings for View<'_> {
         })
     }
 
+    /// A group of the broker's own refuses nothing here.
+    fn confirm(&mut self, _card: usize) -> Confirmed {
+        let own = group_of(handle(GROUP_HANDLES, 0), handle(CHANNEL_HANDLES, 0));
+        match try_levers(&own, &mut |_| Ok(None)) {
+            Ok(found) => Confirmed::Found(found),
+            Err(_) => Confirmed::Failed,
+        }
+    }
+
     fn busy(&self, card: usize) -> Option<bool> {
         Some(
             self.lanes(card)
-                .any(|(_, lane)| self.world.runlist(lane.card).is_busy(lane.group) == Ok(true)),
+                .filter(|(_, lane)| lane.is_live)
+                .any(|(_, lane)| {
+                    self.world.runlist(lane.id.card).is_busy(lane.id.group) == Ok(true)
+                }),
         )
     }
 }

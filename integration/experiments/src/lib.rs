@@ -12,6 +12,7 @@
 
 mod adversaries;
 mod agents;
+mod attacks;
 mod bursts;
 mod caps;
 mod changes;
@@ -28,6 +29,7 @@ pub mod stage;
 pub mod terms;
 mod throttles;
 
+pub use attacks::{ATTACKS, Attack};
 pub use run::{Experiment, run};
 
 impl Experiment {
@@ -78,6 +80,10 @@ impl Experiment {
             Experiment {
                 name: "adversaries",
                 run: adversaries::experiment,
+            },
+            Experiment {
+                name: "attacks",
+                run: attacks::experiment,
             },
             Experiment {
                 name: "chaos",

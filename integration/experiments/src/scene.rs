@@ -84,6 +84,36 @@ pub enum Throttle {
     },
 }
 
+/// What a container does with its own channel groups to weaken the gate that holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trick {
+    /// Its program makes all its groups and frees them, again and again.
+    Churn {
+        /// How long they are there.
+        on_ns: u64,
+        /// How long there are none.
+        off_ns: u64,
+    },
+    /// Beside its own there are groups that never run, and that the driver does not stop.
+    Decoys {
+        /// How many.
+        count: u32,
+        /// What the driver answers to a call that has one of them in its list.
+        refusal: Refusal,
+        /// How often they are others.
+        renewed_ns: u64,
+    },
+}
+
+/// What a driver answers that does not stop a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// It knows no such channel: it has ended while the broker still lists it.
+    Gone,
+    /// NV_ERR_INVALID_STATE, of many statuses one that says nothing of the channel's end.
+    Odd,
+}
+
 /// One container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
@@ -107,6 +137,8 @@ pub struct Tenant {
     pub throttle: Option<Throttle>,
     /// The slice that it takes for itself under [`Steering::Native`]; `None`: the driver's.
     pub slice_ns: Option<u64>,
+    /// What it does to its own gate, if anything.
+    pub trick: Option<Trick>,
 }
 
 impl Tenant {
@@ -124,6 +156,25 @@ impl Tenant {
             stubborn: false,
             throttle: None,
             slice_ns: None,
+            trick: None,
+        }
+    }
+
+    /// As it is, on these cards.
+    #[must_use]
+    pub fn on(self, cards: &[usize]) -> Self {
+        Self {
+            cards: cards.to_vec(),
+            ..self
+        }
+    }
+
+    /// As it is, with a trick.
+    #[must_use]
+    pub fn with(self, trick: Trick) -> Self {
+        Self {
+            trick: Some(trick),
+            ..self
         }
     }
 }

@@ -9,7 +9,7 @@ use runlist::{Mode, world};
 use crate::agents::Agents;
 use crate::measure::Curve;
 use crate::report::Findings;
-use crate::scene::{Load, Record, Scene, Steering, Tenant, Throttle, Turn};
+use crate::scene::{Load, Record, Scene, Steering, Tenant, Throttle, Trick, Turn};
 
 /// From the start of a container's broker to its program's first channel group.
 const START_NS: u64 = 5_000_000;
@@ -53,6 +53,10 @@ enum Cue {
     Join(usize),
     /// Its program makes its channel groups.
     Start(usize),
+    /// It frees them.
+    Free(usize),
+    /// A container's decoys are others.
+    Decoys(usize),
     Leave(usize),
     Turn(Turn),
     /// A period of a throttle begins.
@@ -68,7 +72,8 @@ struct Play<'s> {
     scene: &'s Scene,
     steering: Steering,
     world: World,
-    clients: Vec<Option<ClientId>>,
+    /// Per tenant: one after the other where it frees its groups and makes others.
+    clients: Vec<Vec<ClientId>>,
     agents: Agents,
     /// By time and then by the order in which they were named.
     cues: BTreeMap<(u64, usize), Cue>,
@@ -117,7 +122,7 @@ impl<'s> Play<'s> {
             scene,
             steering,
             world: World::new(setup),
-            clients: vec![None; scene.tenants.len()],
+            clients: vec![Vec::new(); scene.tenants.len()],
             agents: Agents::new(scene.cards, &scene.rules, scene.tenants.len()),
             cues,
             named,
@@ -156,6 +161,11 @@ impl<'s> Play<'s> {
         self.record()
     }
 
+    /// The program that a tenant has now.
+    fn client(&self, tenant: usize) -> Option<ClientId> {
+        self.clients[tenant].last().copied()
+    }
+
     fn follow(&mut self) {
         for (at_ns, turn) in self.agents.follows() {
             self.name(at_ns, Cue::Turn(turn));
@@ -171,7 +181,7 @@ impl<'s> Play<'s> {
     fn period(&mut self, tenant: usize, last_ppm: u64) {
         let now_ns = self.world.now_ns();
         let (Some(throttle), Some(client)) =
-            (self.scene.tenants[tenant].throttle, self.clients[tenant])
+            (self.scene.tenants[tenant].throttle, self.client(tenant))
         else {
             return;
         };
@@ -215,7 +225,14 @@ impl<'s> Play<'s> {
             Cue::Start(index) => {
                 let tenant = &self.scene.tenants[index];
                 let client = self.start(tenant);
-                self.clients[index] = Some(client);
+                self.clients[index].push(client);
+                match tenant.trick {
+                    Some(Trick::Churn { on_ns, .. }) => {
+                        self.name(now_ns + on_ns, Cue::Free(index));
+                    }
+                    Some(Trick::Decoys { .. }) => self.name(now_ns, Cue::Decoys(index)),
+                    None => {}
+                }
                 if self.steering == Steering::Native && tenant.throttle.is_some() {
                     self.name(
                         now_ns,
@@ -229,15 +246,38 @@ impl<'s> Play<'s> {
                     self.agents.found(&mut self.world, index, client)?;
                 }
             }
+            Cue::Free(index) => {
+                if let Some(client) = self.client(index) {
+                    self.world.stop(client);
+                }
+                if self.steering == Steering::Governed {
+                    self.agents.freed(&mut self.world, index)?;
+                }
+                if let Some(Trick::Churn { off_ns, .. }) = self.scene.tenants[index].trick {
+                    self.name(now_ns + off_ns, Cue::Start(index));
+                }
+            }
+            Cue::Decoys(index) => {
+                if let Some(Trick::Decoys {
+                    count,
+                    refusal,
+                    renewed_ns,
+                }) = self.scene.tenants[index].trick
+                    && self.steering == Steering::Governed
+                {
+                    self.agents.decoys(&mut self.world, index, count, refusal)?;
+                    self.name(now_ns + renewed_ns, Cue::Decoys(index));
+                }
+            }
             Cue::Leave(index) => {
-                if let Some(client) = self.clients[index] {
+                if let Some(client) = self.client(index) {
                     self.world.stop(client);
                 }
                 self.agents.leave(&mut self.world, index)?;
             }
             Cue::Period { tenant, duty_ppm } => self.period(tenant, duty_ppm),
             Cue::Freeze(tenant) => {
-                if let Some(client) = self.clients[tenant] {
+                if let Some(client) = self.client(tenant) {
                     self.world.inject(now_ns, Fault::Freeze(client));
                 }
             }
@@ -329,14 +369,14 @@ impl<'s> Play<'s> {
             }
             record.time.push(time);
         }
-        for (tenant, client) in scene.tenants.iter().zip(&self.clients) {
-            let Some(client) = *client else {
+        for (tenant, clients) in scene.tenants.iter().zip(&self.clients) {
+            if clients.is_empty() {
                 record.used.push(Vec::new());
                 record.latencies_ns.push(Vec::new());
                 record.steps.push(0);
                 record.gap_max_ns.push(0);
                 continue;
-            };
+            }
             let curves = tenant
                 .cards
                 .iter()
@@ -344,14 +384,20 @@ impl<'s> Play<'s> {
                     step_ns,
                     used_ns: (0..=scene.until_ns / step_ns)
                         .map(|sample| {
-                            self.world
-                                .client_used_between(client, card, 0, sample * step_ns)
+                            let until_ns = sample * step_ns;
+                            let used = clients.iter().map(|client| {
+                                self.world.client_used_between(*client, card, 0, until_ns)
+                            });
+                            used.sum()
                         })
                         .collect(),
                 })
                 .collect();
             record.used.push(curves);
-            let groups = self.world.groups(client);
+            let groups: Vec<_> = clients
+                .iter()
+                .flat_map(|client| self.world.groups(*client))
+                .collect();
             let end_ns = tenant.leaves_ns.unwrap_or(scene.until_ns);
             let gap_max_ns = tenant
                 .cards
@@ -380,11 +426,15 @@ impl<'s> Play<'s> {
                 .max()
                 .unwrap_or(0);
             record.gap_max_ns.push(gap_max_ns);
-            record.steps.push(match tenant.load {
-                Load::Gang { .. } => self.world.done(client).requests,
+            let steps = clients.iter().map(|client| match tenant.load {
+                Load::Gang { .. } => self.world.done(*client).requests,
                 _ => 0,
             });
-            record.latencies_ns.push(self.world.take_latencies(client));
+            record.steps.push(steps.sum());
+            let latencies = clients
+                .iter()
+                .flat_map(|client| self.world.take_latencies(*client));
+            record.latencies_ns.push(latencies.collect());
         }
         Ok(record)
     }
