@@ -38,6 +38,16 @@ pub enum Profile {
     Release,
 }
 
+impl Profile {
+    /// Cargo's name for the folder.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
 /// The folder with our programs; those for images in `static/` below it.
 #[derive(Debug, Clone)]
 pub struct Programs {
@@ -48,10 +58,7 @@ impl Programs {
     /// Builds what has changed and gathers it. cargo shows its own progress.
     pub fn build(profile: Profile) -> Result<Self> {
         let target = target_folder();
-        let name = match profile {
-            Profile::Dev => "debug",
-            Profile::Release => "release",
-        };
+        let name = profile.folder();
         let _lock = cache::lock("programs")?;
         progress(&format!("building our programs ({name})"));
         let mut host = cargo(profile);
@@ -95,20 +102,21 @@ impl Programs {
         Ok(Self { folder })
     }
 
-    /// Builds one more program that runs inside images, for tests alone: it is in no folder that is shipped.
-    pub fn build_static(package: &str, program: &str) -> Result<PathBuf> {
+    /// Builds one more program that runs inside images, for tests and numbers alone: it is in no folder that is shipped.
+    pub fn build_static(package: &str, program: &str, profile: Profile) -> Result<PathBuf> {
         let _lock = cache::lock("programs")?;
-        progress(&format!("building {program} (debug)"));
+        let name = profile.folder();
+        progress(&format!("building {program} ({name})"));
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let target = target_folder().join("static");
-        let mut inside = cargo(Profile::Dev);
+        let mut inside = cargo(profile);
         inside
             .args(["--package", package, "--bin", program, "--target", &triple])
             .arg("--target-dir")
             .arg(&target)
             .env("RUSTFLAGS", STATIC_FLAGS);
         built(&mut inside)?;
-        Ok(target.join(&triple).join("debug").join(program))
+        Ok(target.join(&triple).join(name).join(program))
     }
 
     /// What `CGPU_BIN` names, or else a development build, made once a test process.

@@ -13,13 +13,14 @@
 //! It is an attacker, and calls the kernel as no wrapper lets it: `kernel` is the only module with unsafe code.
 
 pub mod attacks;
+mod busy;
 mod child;
 mod kernel;
 mod neighbour;
 mod seat;
 mod tally;
 
-pub use attacks::ATTACKS;
+pub use attacks::{ATTACKS, NOT_ALONE};
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -101,8 +102,10 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     if let Some(code) = child::disguised(&name, &stage)? {
         return Ok(code);
     }
-    if name == "neighbour" {
-        return neighbour::run(&stage);
+    match name.as_str() {
+        "neighbour" => return neighbour::run(&stage),
+        "busy" => return busy::run(&stage),
+        _ => {}
     }
     let attack = ATTACKS
         .iter()

@@ -1,9 +1,16 @@
 //! The one who must not notice: an honest program that keeps memory filled with a pattern, reads it again and again, and
 //! allocates and frees beside it.
+//!
+//! Where there is a file `DIR/samples`, each allocation adds a line to it: when it began, by CLOCK_MONOTONIC, and how long it
+//! took, both in nanoseconds.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::time::ClockId;
 use rmclient::{Client, Form, Nodes};
 use serde_json::json;
 
@@ -18,6 +25,15 @@ const WINDOW_WORDS: usize = 16 * 1024;
 fn pattern(word: usize) -> u32 {
     let word = u32::try_from(word).unwrap_or(u32::MAX);
     word.wrapping_mul(0x9e37_79b9) ^ 0x5eed_5eed
+}
+
+/// The file of samples, where somebody wants them.
+fn samples(stage: &Stage) -> Result<Option<File>> {
+    match File::options().append(true).open(stage.out.join("samples")) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).context("open the file of samples"),
+    }
 }
 
 /// Goes on until it is told to stop, and tells after each round what it has seen.
@@ -41,6 +57,7 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
     let held = card.memory()?.used_bytes();
     let (mut rounds, mut at, mut slowest_us) = (0u64, 0usize, 0u128);
     let mut errors: Vec<String> = Vec::new();
+    let mut samples = samples(stage)?;
     while !stage.out.join("go").exists() {
         for word in (at..at + WINDOW_WORDS).map(|word| word % words) {
             let found = mapping.words().read_u32(word * 4);
@@ -50,7 +67,8 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
             }
         }
         at = (at + WINDOW_WORDS) % words;
-        let began = std::time::Instant::now();
+        let begins = Duration::from(ClockId::CLOCK_MONOTONIC.now().context("read the clock")?);
+        let began = Instant::now();
         match card.allocate(Form::Long, PIECE_BYTES) {
             Ok(piece) => {
                 let used = card.memory()?.used_bytes();
@@ -61,7 +79,12 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
             }
             Err(error) => errors.push(error.to_string()),
         }
-        slowest_us = slowest_us.max(began.elapsed().as_micros());
+        let took = began.elapsed();
+        if let Some(samples) = &mut samples {
+            let line = format!("{} {}\n", begins.as_nanos(), took.as_nanos());
+            samples.write_all(line.as_bytes()).context("add a sample")?;
+        }
+        slowest_us = slowest_us.max(took.as_micros());
         rounds += 1;
         errors.truncate(20);
         let document = json!({
@@ -69,7 +92,7 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
             "client": client.root().0, "memory": filled.handle.0, "ballast": ballast.handle.0,
         });
         tell(&stage.out, "neighbour.json", &document)?;
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -49,6 +49,14 @@ attacks! {
     floods: blocked_calls thread_flood file_flood client_flood refused_flood;
 }
 
+/// Attacks that one container does not play by itself: they need a second one, calls that hang, or a program that gains privileges.
+pub const NOT_ALONE: [&str; 4] = [
+    "blocked_calls",
+    "setuid_exec",
+    "fd_to_other_container",
+    "fd_from_other_container",
+];
+
 /// What anybody may do: half of the slice, and no more is asked for.
 fn honest(stage: &mut Stage) -> Result<Value> {
     let mut seat = Seat::take()?;

@@ -41,7 +41,7 @@ pub(crate) fn watch(world: &World) -> Result<()> {
         }
         world.count("samples of the cards' account");
         for guest in world.neighbours() {
-            let Some(report) = guest.report() else {
+            let Some(report) = guest.neighbour_report() else {
                 continue;
             };
             if let Some(errors) = report["errors"].as_array().filter(|all| !all.is_empty()) {

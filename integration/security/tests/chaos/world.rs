@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::ops::Deref;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use integration::command::wait_until;
-use integration::containerd::CGPU;
-use integration::programs::Programs;
+use integration::programs::{Profile, Programs};
 use integration::rig::Rig;
+use integration::tenant::{self, INSIDE, PROGRAM, Tenant};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde_json::Value;
@@ -26,22 +26,12 @@ const NEIGHBOURS: u64 = 2;
 const MIB: u64 = 1 << 20;
 const QUOTA_BYTES: u64 = 512 * MIB;
 const NEIGHBOUR_BYTES: u64 = 2048 * MIB;
-const INSIDE: &str = "/out";
-const PROGRAM: &str = "/out/cgpu-tenant";
 /// An attack that has not reported by then is left to itself: brokers are being killed under it.
 const ATTACK_LIMIT: Duration = Duration::from_secs(20);
 /// How long a container may take to be there again once nothing stands in its way.
 const RESTART: Duration = Duration::from_secs(60);
 /// How long accounts may differ by what has just ended.
 const SETTLE: Duration = Duration::from_secs(40);
-
-/// Attacks that this run cannot play: they need a second container, calls that hang, or programs that gain privileges.
-const OTHERS: [&str; 4] = [
-    "blocked_calls",
-    "setuid_exec",
-    "fd_to_other_container",
-    "fd_from_other_container",
-];
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,10 +59,7 @@ impl Draws {
 /// One container.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    pub(crate) id: String,
-    out: PathBuf,
-    /// `uid:gid` of its programs.
-    user: &'static str,
+    tenant: Tenant,
     pub(crate) quota_bytes: u64,
     pub(crate) is_attacker: bool,
 }
@@ -83,7 +70,6 @@ pub(crate) struct World {
     folder: tempfile::TempDir,
     guests: Vec<Guest>,
     seed: u64,
-    numbers: AtomicU64,
     stopped: AtomicBool,
     counts: Mutex<BTreeMap<String, u64>>,
     /// How many more attackers may go on at this moment.
@@ -96,9 +82,8 @@ pub(crate) struct World {
 impl World {
     /// Starts all containers; so many of the attackers go on at a time.
     pub(crate) fn new(rig: Rig, seed: u64, at_once: u64) -> Result<Self> {
-        let tenant = Programs::build_static("security", "cgpu-tenant")?;
+        let program = Programs::build_static("security", "cgpu-tenant", Profile::Dev)?;
         let folder = tempfile::Builder::new().prefix("cgpu-chaos").tempdir()?;
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let mut guests = Vec::new();
         for number in 0..ATTACKERS + NEIGHBOURS {
             let is_attacker = number < ATTACKERS;
@@ -107,14 +92,13 @@ impl World {
             } else {
                 format!("neighbour-{number}")
             };
-            let out = folder.path().join(&id);
-            fs::create_dir_all(&out)?;
-            fs::set_permissions(&out, fs::Permissions::from_mode(0o777))?;
-            fs::copy(&tenant, out.join("cgpu-tenant"))?;
+            let user = if number % 2 == 0 {
+                tenant::UNPRIVILEGED
+            } else {
+                tenant::ROOT
+            };
             guests.push(Guest {
-                id,
-                out,
-                user: if number % 2 == 0 { "1000:1000" } else { "0:0" },
+                tenant: Tenant::make(folder.path(), &program, &id, user)?,
                 quota_bytes: if is_attacker {
                     QUOTA_BYTES
                 } else {
@@ -128,7 +112,6 @@ impl World {
             folder,
             guests,
             seed,
-            numbers: AtomicU64::new(1),
             stopped: AtomicBool::new(false),
             counts: Mutex::default(),
             turns: Mutex::new(at_once.max(1)),
@@ -190,20 +173,9 @@ impl World {
     }
 
     fn start(&self, guest: &Guest) -> Result<()> {
-        let mount = format!(
-            "type=bind,src={},dst={INSIDE},options=rbind:rw",
-            guest.out.display()
-        );
         let memory = format!("cgpu.io/memory={}Mi", guest.quota_bytes / MIB);
-        let mut options = vec![
-            "--runtime",
-            CGPU,
-            "--annotation",
-            &memory,
-            "--mount",
-            &mount,
-        ];
-        if guest.is_attacker && guest.user == "0:0" {
+        let mut options = vec!["--annotation", memory.as_str()];
+        if guest.is_attacker && guest.user == tenant::ROOT {
             options.push("--allow-new-privs");
         }
         let program: &[&str] = if guest.is_attacker {
@@ -211,10 +183,7 @@ impl World {
         } else {
             &[PROGRAM, "neighbour", "--quota", "0", "--out", INSIDE]
         };
-        self.rig
-            .containerd
-            .run_detached(&self.rig.image, &guest.id, &options, program)?
-            .success()?;
+        guest.tenant.start(&self.rig, &options, program)?;
         Ok(())
     }
 
@@ -247,7 +216,7 @@ impl World {
         let attacks: Vec<&str> = security::ATTACKS
             .iter()
             .map(|attack| attack.name)
-            .filter(|name| !OTHERS.contains(name))
+            .filter(|name| !security::NOT_ALONE.contains(name))
             .collect();
         let mut failures = 0;
         while Instant::now() < until {
@@ -297,7 +266,7 @@ impl World {
             Some(document) if document["error"].is_null() => Tried::Done,
             Some(_) => Tried::Failed,
             None => {
-                let log = fs::read_to_string(guest.log()).unwrap_or_default();
+                let log = guest.log();
                 let is_gone = [
                     "not found",
                     "not running",
@@ -316,41 +285,15 @@ impl World {
     }
 
     fn exec(&self, guest: &Guest, attack: &str) -> Result<Child> {
-        let name = format!("attack-{}", self.numbers.fetch_add(1, Ordering::SeqCst));
-        let quota = guest.quota_bytes.to_string();
-        let log = fs::File::create(guest.log())?;
-        let neighbour = self.neighbours().next().and_then(Guest::report);
+        let neighbour = self.neighbours().next().and_then(Guest::neighbour_report);
         let foreign = |key: &str| {
             let number = neighbour.as_ref().and_then(|said| said[key].as_u64());
-            number.unwrap_or_default().to_string()
+            number.unwrap_or_default()
         };
-        let (client, memory) = (foreign("client"), foreign("memory"));
-        self.rig
-            .containerd
-            .ctr_command(&[
-                "tasks",
-                "exec",
-                "--exec-id",
-                &name,
-                "--user",
-                guest.user,
-                &guest.id,
-                PROGRAM,
-                attack,
-                "--quota",
-                &quota,
-                "--out",
-                INSIDE,
-                "--client",
-                &client,
-                "--memory",
-                &memory,
-            ])?
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("starting ctr")
+        let foreign = (foreign("client"), foreign("memory"));
+        let words = tenant::attack_words(attack, guest.quota_bytes, INSIDE, foreign);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        guest.tenant.exec(&self.rig, &words)
     }
 
     /// Every attacker takes what it can and holds it: ledgers, the cards' account and the processes' own tables agree.
@@ -379,7 +322,7 @@ impl World {
                             tries < 3,
                             "{} cannot use its GPU after the trouble: {told:?} {}",
                             guest.id,
-                            fs::read_to_string(guest.log()).unwrap_or_default()
+                            guest.log()
                         );
                         self.restart(guest)?;
                     }
@@ -529,54 +472,37 @@ enum Tried {
     NoContainer,
 }
 
+impl Deref for Guest {
+    type Target = Tenant;
+
+    fn deref(&self) -> &Tenant {
+        &self.tenant
+    }
+}
+
 impl Guest {
-    fn log(&self) -> PathBuf {
-        self.out.join("exec.log")
-    }
-
-    /// Clears the folder for the next attack.
-    fn clear(&self) -> Result<()> {
-        for entry in fs::read_dir(&self.out)? {
-            let entry = entry?;
-            if entry.file_name() == "cgpu-tenant" {
-                continue;
-            }
-            // A former attack that was left to itself may remove its own files meanwhile.
-            let _gone = if entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())
-            } else {
-                fs::remove_file(entry.path())
-            };
-        }
-        Ok(())
-    }
-
     fn until_report(&self, child: &mut Child, patience: Duration) -> Result<Option<Value>> {
-        let report = self.out.join("report.json");
+        let report = || self.tenant.report("report.json");
         let until = Instant::now() + patience;
         loop {
-            if let Some(document) = read(&report) {
+            if let Some(document) = report() {
                 return Ok(Some(document));
             }
             if child.try_wait()?.is_some() || Instant::now() > until {
-                return Ok(read(&report));
+                return Ok(report());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     /// What a neighbour last said.
-    pub(crate) fn report(&self) -> Option<Value> {
-        read(&self.out.join("neighbour.json"))
+    pub(crate) fn neighbour_report(&self) -> Option<Value> {
+        self.tenant.report("neighbour.json")
     }
 
     pub(crate) fn rounds(&self) -> Option<u64> {
-        self.report()?["rounds"].as_u64()
+        self.neighbour_report()?["rounds"].as_u64()
     }
-}
-
-fn read(path: &Path) -> Option<Value> {
-    serde_json::from_str(&fs::read_to_string(path).ok()?).ok()
 }
 
 /// What has happened, for people and for `docs/`.

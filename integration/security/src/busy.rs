@@ -1,0 +1,128 @@
+//! A plain container's load: as much CPU time as it is told to use, and no call to the driver.
+//!
+//! `DIR/rate` says how much, in thousandths of a core; it is read again and again, and 0 or no file is rest. The threads
+//! work in short pieces, as calls do: long ones would hold up a neighbour for longer than an attack does.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::time::ClockId;
+
+use crate::Stage;
+
+/// How long a thread rests between two pieces, and how often the rate is read.
+const PIECE: Duration = Duration::from_millis(1);
+const LOOK: Duration = Duration::from_millis(10);
+/// What could not be used, for want of a processor, is made up for up to this.
+const MOST_OWED_NS: u64 = 20_000_000;
+
+/// CPU time that a thread should have used and has not.
+#[derive(Debug, Default)]
+struct Owed {
+    ns: u64,
+}
+
+impl Owed {
+    /// Time has passed at a rate of so many thousandths of this thread.
+    fn accrue(&mut self, passed_ns: u64, per_mille: u64) {
+        let due = passed_ns.saturating_mul(per_mille.min(1000)) / 1000;
+        self.ns = self.ns.saturating_add(due).min(MOST_OWED_NS);
+        if per_mille == 0 {
+            self.ns = 0;
+        }
+    }
+
+    fn used(&mut self, used_ns: u64) {
+        self.ns = self.ns.saturating_sub(used_ns);
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let used = ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from);
+    used.map_or(0, |used| u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn rate(file: &Path) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+/// Uses its part of the rate, for ever.
+fn burn(part: &AtomicU64) {
+    let mut owed = Owed::default();
+    let mut last = Instant::now();
+    let mut before = thread_cpu_ns();
+    loop {
+        let per_mille = part.load(Ordering::Relaxed);
+        std::thread::sleep(if per_mille == 0 { LOOK } else { PIECE });
+        let now = Instant::now();
+        let passed = now.duration_since(last).as_nanos();
+        last = now;
+        owed.accrue(u64::try_from(passed).unwrap_or(u64::MAX), per_mille);
+        loop {
+            let used = thread_cpu_ns();
+            owed.used(used - before);
+            before = used;
+            if owed.ns == 0 {
+                break;
+            }
+            for _turn in 0..200 {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// Goes on until it is told to stop.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
+    let threads = std::thread::available_parallelism()
+        .context("count the processors")?
+        .get();
+    let part = Arc::new(AtomicU64::new(0));
+    for _thread in 0..threads {
+        let part = Arc::clone(&part);
+        std::thread::Builder::new().spawn(move || burn(&part))?;
+    }
+    let file = stage.out.join("rate");
+    while !stage.out.join("go").exists() {
+        part.store(rate(&file) / u64::try_from(threads)?, Ordering::Relaxed);
+        std::thread::sleep(LOOK);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_uses_its_rate_and_makes_up_for_little() {
+        let mut owed = Owed::default();
+        let mut used = 0;
+        for _piece in 0..1000 {
+            owed.accrue(1_000_000, 250);
+            // It looks at the clock now and then, so it uses somewhat more than is owed; the next piece is shorter.
+            let piece = owed.ns;
+            owed.used(piece);
+            used += piece;
+        }
+        assert_eq!(used, 250_000_000);
+
+        // No processor for a second.
+        owed.accrue(1_000_000_000, 1000);
+        assert_eq!(owed.ns, MOST_OWED_NS);
+        // Told to rest.
+        owed.accrue(1_000_000, 0);
+        assert_eq!(owed.ns, 0);
+        // More than all of one thread is not to be had.
+        owed.accrue(1_000_000, 5000);
+        assert_eq!(owed.ns, 1_000_000);
+    }
+}
