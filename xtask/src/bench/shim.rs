@@ -224,7 +224,7 @@ impl Bench {
 }
 
 /// Does the same with all, [`AT_ONCE`] at a time.
-fn at_once<T: Send>(
+pub(super) fn at_once<T: Send>(
     ids: &[String],
     work: impl Fn(usize, &str) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
