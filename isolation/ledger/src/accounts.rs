@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ProcessId};
 use crate::refusal::Refusal;
 use crate::usage::Usages;
@@ -132,6 +133,10 @@ impl Accounts {
 
     pub(crate) fn usages(&self) -> &Usages {
         &self.usages
+    }
+
+    pub(crate) fn allocation_count(&self) -> u64 {
+        wide(self.allocations.len())
     }
 
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (AllocationId, &Allocation)> {

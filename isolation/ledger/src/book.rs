@@ -16,6 +16,7 @@ pub struct Ledger {
     pub(crate) accounts: Accounts,
     pub(crate) counts: Counts,
     pub(crate) clients: BTreeMap<ClientHandle, Client>,
+    pub(crate) clients_by_file: BTreeSet<(FileId, ClientHandle)>,
     pub(crate) mappings: BTreeMap<(FileId, CardSlot), Pieces>,
     /// External ranges of each uvm file: first to last address.
     pub(crate) ranges: BTreeMap<FileId, BTreeMap<u64, u64>>,
@@ -128,6 +129,7 @@ impl Ledger {
             accounts: Accounts::new(quotas),
             counts: Counts::new(limits),
             clients: BTreeMap::new(),
+            clients_by_file: BTreeSet::new(),
             mappings: BTreeMap::new(),
             ranges: BTreeMap::new(),
             managed: BTreeMap::new(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::book::{Ledger, PinFor};
 use crate::counts::{Counted, ObjectKind, wide};
-use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle};
+use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId};
 
 /// A running sum that is not what a full count yields: a bug in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum Discrepancy {
         /// The full count.
         found: u64,
     },
-    /// An object's edge that the tree's index lacks, or the other way round.
+    /// An object's edge that the tree's index lacks, a client that its file's lacks, or the other way round.
     Edges {
         /// The client.
         client: ClientHandle,
@@ -212,21 +212,25 @@ impl Ledger {
 
     fn check_edges(&self) -> Result<(), Discrepancy> {
         for (client, it) in &self.clients {
-            let mut children: BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>> = BTreeMap::new();
-            let mut dependants: BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>> = BTreeMap::new();
+            let mut children = BTreeSet::new();
+            let mut dependants = BTreeSet::new();
             for (handle, object) in &it.tree.objects {
-                if let Some(parent) = object.parent {
-                    children.entry(parent).or_default().insert(*handle);
-                }
-                for needed in &object.depends_on {
-                    dependants.entry(*needed).or_default().insert(*handle);
-                }
+                children.extend(object.parent.map(|parent| (parent, *handle)));
+                dependants.extend(object.depends_on.iter().map(|needed| (*needed, *handle)));
             }
-            if children != it.tree.children || dependants != it.tree.dependants {
+            let is_listed = self.clients_by_file.contains(&(it.file, *client));
+            if children != it.tree.children || dependants != it.tree.dependants || !is_listed {
                 return Err(Discrepancy::Edges { client: *client });
             }
         }
-        Ok(())
+        match self
+            .clients_by_file
+            .iter()
+            .find(|(file, client)| self.owner_file(*client) != Some(*file))
+        {
+            Some((_, client)) => Err(Discrepancy::Edges { client: *client }),
+            None => Ok(()),
+        }
     }
 
     fn check_pieces(&self) -> Result<(), Discrepancy> {

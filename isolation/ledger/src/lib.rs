@@ -78,6 +78,7 @@ mod operations;
 mod references;
 mod refusal;
 mod snapshot;
+pub mod steps;
 mod tree;
 mod usage;
 

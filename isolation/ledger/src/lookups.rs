@@ -31,16 +31,7 @@ impl Ledger {
     /// that of what it hangs below.
     #[must_use]
     pub fn card_of(&self, client: ClientHandle, handle: ObjectHandle) -> Option<CardSlot> {
-        self.clients
-            .get(&client)?
-            .tree
-            .ancestry(handle)
-            .find_map(|object| {
-                object.card.or_else(|| {
-                    let allocation = self.accounts.allocation(object.allocation?)?;
-                    Some(allocation.card)
-                })
-            })
+        self.object(client, handle)?.on_card
     }
 
     /// All clients with the file that owns each and the process that made it, by handle.

@@ -13,6 +13,7 @@ use crate::identity::{AllocationId, CardSlot, FileId, ProcessId};
 use crate::mappings::Span;
 use crate::objects::Recorded;
 use crate::refusal::Refusal;
+use crate::steps::Stepped;
 
 /// Pieces by first address; no two overlap.
 pub(crate) type ManagedPieces = BTreeMap<u64, ManagedPiece>;
@@ -91,6 +92,7 @@ impl Ledger {
             .rev()
             .take_while(|(_, piece)| piece.last >= span.base())
             .map(|(base, _)| *base)
+            .stepped()
             .collect();
         let touched: Vec<(u64, ManagedPiece)> = touched
             .into_iter()
@@ -142,7 +144,11 @@ impl Ledger {
     pub(crate) fn drop_managed(&mut self, uvm_file: FileId, freed: &mut Freed) {
         let pieces = self.managed.remove(&uvm_file).unwrap_or_default();
         self.counts.subtract(Counted::Mappings, wide(pieces.len()));
-        for id in pieces.into_values().flat_map(|piece| piece.allocations) {
+        for id in pieces
+            .into_values()
+            .stepped()
+            .flat_map(|piece| piece.allocations)
+        {
             self.release(Some(id), freed);
         }
     }

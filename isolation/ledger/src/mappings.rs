@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::identity::AllocationId;
+use crate::steps::Stepped;
 
 /// A piece of address space that is not empty and does not pass the end of it.
 #[derive(
@@ -98,6 +99,7 @@ impl Pieces {
             .rev()
             .take_while(|(_, piece)| piece.last >= span.base)
             .map(|(base, piece)| (*base, *piece))
+            .stepped()
             .collect();
         let mut changes = Vec::new();
         for (base, piece) in touched {

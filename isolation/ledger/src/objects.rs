@@ -6,6 +6,7 @@ use crate::accounts::Demand;
 use crate::book::{Client, Freed, Held, Ledger, Reservation, Source, edge};
 use crate::counts::ObjectKind;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
+use crate::steps::Stepped;
 use crate::tree::{Object, Tree};
 
 /// Where a new handle stands, and who made it.
@@ -177,17 +178,18 @@ impl Ledger {
     /// No call may be under way on the file (the broker's own descriptor keeps it alive that long).
     pub fn close_file(&mut self, file: FileId) -> Freed {
         let mut freed = self.drop_address_space(file);
+        let all = (file, ClientHandle(0))..=(file, ClientHandle(u32::MAX));
         let owned: Vec<ClientHandle> = self
-            .clients
-            .iter()
-            .filter(|(_, it)| it.file == file)
-            .map(|(client, _)| *client)
+            .clients_by_file
+            .range(all)
+            .map(|(_, client)| *client)
+            .stepped()
             .collect();
         for client in owned {
             self.drop_client(client, &mut freed);
         }
         if let Some(exports) = self.exports.remove(&file) {
-            for allocation in exports.references {
+            for allocation in exports.references.into_iter().stepped() {
                 self.release(Some(allocation), &mut freed);
             }
         }
@@ -216,15 +218,25 @@ impl Ledger {
             .iter()
             .filter_map(|other| edge(client, handle, *other))
             .collect();
+        let parent = edge(client, handle, parent);
+        let allocation = source
+            .allocation
+            .and_then(|id| self.accounts.allocation(id));
+        let above = parent.and_then(|parent| owner.tree.objects.get(&parent));
+        let on_card = source
+            .card
+            .or_else(|| allocation.map(|allocation| allocation.card))
+            .or_else(|| above?.on_card);
         owner.tree.insert(
             handle,
             Object {
                 class: source.class,
                 kind: source.kind,
-                parent: edge(client, handle, parent),
-                depends_on,
+                parent,
+                depends_on: depends_on.into_iter().collect(),
                 process,
                 card: source.card,
+                on_card,
                 allocation: source.allocation,
             },
         );
@@ -272,6 +284,7 @@ impl Ledger {
 
     fn insert_client(&mut self, file: FileId, client: ClientHandle, process: ProcessId) {
         self.counts.add_object(ObjectKind::Client);
+        self.clients_by_file.insert((file, client));
         self.clients.insert(
             client,
             Client {
@@ -284,6 +297,7 @@ impl Ledger {
 
     fn drop_client(&mut self, client: ClientHandle, freed: &mut Freed) {
         if let Some(gone) = self.clients.remove(&client) {
+            self.clients_by_file.remove(&(gone.file, client));
             self.counts.subtract_object(ObjectKind::Client);
             freed.objects = freed.objects.saturating_add(1);
             self.bury(gone.tree.objects.into_values(), freed);
@@ -298,7 +312,7 @@ impl Ledger {
     }
 
     fn bury(&mut self, objects: impl Iterator<Item = Object>, freed: &mut Freed) {
-        for object in objects {
+        for object in objects.stepped() {
             self.counts.subtract_object(object.kind);
             self.release(object.allocation, freed);
             freed.objects = freed.objects.saturating_add(1);

@@ -1,11 +1,14 @@
 //! References beside the allocating handle: duplicates, external mappings, exports.
 
+use std::collections::btree_map::Entry;
+
 use crate::accounts::Demand;
 use crate::book::{Exports, Freed, Ledger, Pin, Source};
 use crate::counts::{Counted, ObjectKind, wide};
 use crate::identity::{AllocationId, CardSlot, FileId, ObjectHandle, ProcessId};
 use crate::mappings::{Change, Span};
 use crate::objects::{Place, Recorded};
+use crate::steps::Stepped;
 
 /// Memory that another container has exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -58,6 +61,7 @@ impl Ledger {
             .rev()
             .take_while(|(_, last)| **last >= span.base())
             .map(|(base, _)| *base)
+            .stepped()
             .collect();
         for base in &overlapped {
             ranges.remove(base);
@@ -124,14 +128,15 @@ impl Ledger {
     /// such range is known, the pieces that start at `base` go.
     pub fn free_range(&mut self, uvm_file: FileId, base: u64) -> Freed {
         let mut freed = Freed::default();
-        let known = self
-            .ranges
-            .get_mut(&uvm_file)
-            .and_then(|ranges| ranges.remove(&base))
-            .and_then(|last| Span::between(base, last));
-        if known.is_some() {
-            self.counts.subtract(Counted::Ranges, 1);
-            self.ranges.retain(|_, ranges| !ranges.is_empty());
+        let mut known = None;
+        if let Entry::Occupied(mut ranges) = self.ranges.entry(uvm_file) {
+            if let Some(last) = ranges.get_mut().remove(&base) {
+                known = Span::between(base, last);
+                self.counts.subtract(Counted::Ranges, 1);
+            }
+            if ranges.get().is_empty() {
+                ranges.remove();
+            }
         }
         for card in self.cards_mapped_by(uvm_file, None) {
             let there = self
@@ -234,6 +239,7 @@ impl Ledger {
         self.mappings
             .range((uvm_file, CardSlot(0))..=(uvm_file, CardSlot(u8::MAX)))
             .map(|((_, card), _)| *card)
+            .stepped()
             .filter(|card| only.is_none_or(|only| only == *card))
             .collect()
     }

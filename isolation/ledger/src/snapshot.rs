@@ -68,7 +68,7 @@ impl Ledger {
                 })
                 .collect(),
             counts: self.counts.all().collect(),
-            allocations: wide(self.accounts.allocations().count()),
+            allocations: self.accounts.allocation_count(),
             exporting_files: wide(self.exports.len()),
             reservations: wide(self.reservations.len()),
             pins: wide(self.pins.len()),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::counts::ObjectKind;
 use crate::identity::{AllocationId, CardSlot, ObjectHandle, ProcessId};
+use crate::steps::Stepped;
 
 /// One object of a client.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -17,21 +18,29 @@ pub struct Object {
     pub kind: ObjectKind,
     /// The parent; none when that is the client itself.
     pub parent: Option<ObjectHandle>,
-    /// Objects of the same client that take this one with them when they are freed.
-    pub depends_on: BTreeSet<ObjectHandle>,
+    /// Objects of the same client that take this one with them when they are freed: in order, each once.
+    pub depends_on: Box<[ObjectHandle]>,
     /// The process that made it.
     pub process: ProcessId,
     /// The card, where the object itself says it (devices); others inherit it.
     pub card: Option<CardSlot>,
+    /// The card that it is on: its own, that of its memory, or its parent's. It never changes, since an object is made after those
+    /// above it and goes with them.
+    pub(crate) on_card: Option<CardSlot>,
     /// The device memory that this handle refers to.
     pub allocation: Option<AllocationId>,
 }
 
+/// An edge, from the object that takes others with it to one of those.
+type Edge = (ObjectHandle, ObjectHandle);
+
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Tree {
     pub(crate) objects: BTreeMap<ObjectHandle, Object>,
-    pub(crate) children: BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>>,
-    pub(crate) dependants: BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>>,
+    /// From parents to children.
+    pub(crate) children: BTreeSet<Edge>,
+    /// From what is needed to what needs it.
+    pub(crate) dependants: BTreeSet<Edge>,
 }
 
 impl Tree {
@@ -39,10 +48,10 @@ impl Tree {
     pub(crate) fn insert(&mut self, handle: ObjectHandle, object: Object) {
         debug_assert!(!self.objects.contains_key(&handle));
         if let Some(parent) = object.parent {
-            self.children.entry(parent).or_default().insert(handle);
+            self.children.insert((parent, handle));
         }
         for needed in &object.depends_on {
-            self.dependants.entry(*needed).or_default().insert(handle);
+            self.dependants.insert((*needed, handle));
         }
         self.objects.insert(handle, object);
     }
@@ -53,14 +62,19 @@ impl Tree {
         let mut doomed = vec![handle];
         // Every round takes edges out before it follows them, so a cycle ends by itself.
         while let Some(handle) = doomed.pop() {
-            doomed.extend(self.children.remove(&handle).unwrap_or_default());
-            doomed.extend(self.dependants.remove(&handle).unwrap_or_default());
+            for edges in [&mut self.children, &mut self.dependants] {
+                let first = doomed.len();
+                doomed.extend(from(edges, handle).stepped());
+                for to in doomed.get(first..).unwrap_or_default() {
+                    edges.remove(&(handle, *to));
+                }
+            }
             if let Some(object) = self.objects.remove(&handle) {
                 if let Some(parent) = object.parent {
-                    unlink(&mut self.children, parent, handle);
+                    self.children.remove(&(parent, handle));
                 }
                 for needed in &object.depends_on {
-                    unlink(&mut self.dependants, *needed, handle);
+                    self.dependants.remove(&(*needed, handle));
                 }
                 removed.push(object);
             }
@@ -71,29 +85,13 @@ impl Tree {
     /// Whether an object has this handle, or another names it as its parent or as what it depends on.
     pub(crate) fn is_named(&self, handle: ObjectHandle) -> bool {
         self.objects.contains_key(&handle)
-            || self.children.contains_key(&handle)
-            || self.dependants.contains_key(&handle)
-    }
-
-    /// The object and those above it, nearest first, as far as they are known.
-    pub(crate) fn ancestry(&self, handle: ObjectHandle) -> impl Iterator<Item = &Object> {
-        // The bound ends a walk round a cycle; `insert` after `remove` leaves none.
-        std::iter::successors(self.objects.get(&handle), |object| {
-            self.objects.get(&object.parent?)
-        })
-        .take(self.objects.len())
+            || [&self.children, &self.dependants]
+                .into_iter()
+                .any(|edges| from(edges, handle).next().is_some())
     }
 }
 
-fn unlink(
-    edges: &mut BTreeMap<ObjectHandle, BTreeSet<ObjectHandle>>,
-    from: ObjectHandle,
-    to: ObjectHandle,
-) {
-    if let Some(set) = edges.get_mut(&from) {
-        set.remove(&to);
-        if set.is_empty() {
-            edges.remove(&from);
-        }
-    }
+fn from(edges: &BTreeSet<Edge>, handle: ObjectHandle) -> impl Iterator<Item = ObjectHandle> {
+    let all = (handle, ObjectHandle(0))..=(handle, ObjectHandle(u32::MAX));
+    edges.range(all).map(|(_, to)| *to)
 }
