@@ -1,6 +1,7 @@
 //! Bytes: what each card's share holds, and the allocations that hold it.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ProcessId};
@@ -29,6 +30,15 @@ pub struct Demand {
     pub purpose: Purpose,
 }
 
+/// What is held of a card, and on whose behalf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charge {
+    pub(crate) card: CardSlot,
+    pub(crate) bytes: u64,
+    pub(crate) purpose: Purpose,
+    pub(crate) process: ProcessId,
+}
+
 /// One allocation of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Allocation {
@@ -41,7 +51,20 @@ pub struct Allocation {
     /// The process that allocated it.
     pub process: ProcessId,
     /// Handles, mapping pieces, exports and pins that refer to it; never 0.
-    pub references: u64,
+    pub references: u32,
+    /// Handles alone.
+    pub handles: u32,
+}
+
+impl Allocation {
+    fn charge(&self) -> Charge {
+        Charge {
+            card: self.card,
+            bytes: self.bytes,
+            purpose: self.purpose,
+            process: self.process,
+        }
+    }
 }
 
 /// One card's share. Sums are wider than what they add, so that no sequence of records can wrap them.
@@ -51,6 +74,8 @@ pub(crate) struct Share {
     pub(crate) held_bytes: u128,
     pub(crate) reserved_bytes: u128,
     pub(crate) peak_bytes: u128,
+    /// Of the bytes held, those of [`Purpose::Memory`] that have a handle.
+    pub(crate) named_bytes: u128,
 }
 
 impl Share {
@@ -60,6 +85,7 @@ impl Share {
             held_bytes: 0,
             reserved_bytes: 0,
             peak_bytes: 0,
+            named_bytes: 0,
         }
     }
 
@@ -74,33 +100,12 @@ pub(crate) fn narrow(bytes: u128) -> u64 {
 }
 
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-#[serde(from = "Written")]
 pub(crate) struct Accounts {
     shares: BTreeMap<CardSlot, Share>,
     allocations: BTreeMap<AllocationId, Allocation>,
-    next: u64,
-    /// Follows from the allocations, and is not written down.
-    #[serde(skip)]
+    /// The number of the last allocation.
+    last: u64,
     usages: Usages,
-}
-
-/// What is written down of [`Accounts`].
-#[derive(serde::Deserialize)]
-struct Written {
-    shares: BTreeMap<CardSlot, Share>,
-    allocations: BTreeMap<AllocationId, Allocation>,
-    next: u64,
-}
-
-impl From<Written> for Accounts {
-    fn from(written: Written) -> Self {
-        Self {
-            usages: Usages::of(written.allocations.values()),
-            shares: written.shares,
-            allocations: written.allocations,
-            next: written.next,
-        }
-    }
 }
 
 impl Accounts {
@@ -180,21 +185,69 @@ impl Accounts {
         purpose: Purpose,
         process: ProcessId,
     ) -> AllocationId {
-        let share = self.shares.entry(card).or_insert_with(|| Share::new(0));
-        share.held_bytes = share.held_bytes.saturating_add(u128::from(bytes));
-        share.peak_bytes = share.peak_bytes.max(share.held_bytes);
-        let id = AllocationId(self.next);
-        self.next = self.next.wrapping_add(1);
         let allocation = Allocation {
             card,
             bytes,
             purpose,
             process,
             references: 1,
+            handles: 0,
         };
-        self.usages.add(&allocation);
+        self.hold(allocation.charge());
+        self.last = self.last.saturating_add(1);
+        let id = AllocationId(NonZeroU64::new(self.last).unwrap_or(NonZeroU64::MAX));
         self.allocations.insert(id, allocation);
         id
+    }
+
+    /// Charges what no handle refers to.
+    pub(crate) fn hold(&mut self, charge: Charge) {
+        let share = self
+            .shares
+            .entry(charge.card)
+            .or_insert_with(|| Share::new(0));
+        share.held_bytes = share.held_bytes.saturating_add(u128::from(charge.bytes));
+        share.peak_bytes = share.peak_bytes.max(share.held_bytes);
+        self.usages.add(charge);
+    }
+
+    /// Ends a charge.
+    pub(crate) fn let_go(&mut self, charge: Charge) {
+        self.usages.remove(charge);
+        if let Some(share) = self.shares.get_mut(&charge.card) {
+            let bytes = u128::from(charge.bytes);
+            debug_assert!(share.held_bytes >= bytes);
+            share.held_bytes = share.held_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// One more handle is a reference to it.
+    pub(crate) fn name(&mut self, id: AllocationId) {
+        let Some(allocation) = self.allocations.get_mut(&id) else {
+            debug_assert!(false, "{id} is gone and gets a handle");
+            return;
+        };
+        allocation.handles = allocation.handles.saturating_add(1);
+        if allocation.handles == 1
+            && let Some(bytes) = named_bytes(&mut self.shares, allocation)
+        {
+            *bytes = bytes.saturating_add(u128::from(allocation.bytes));
+        }
+    }
+
+    /// One of its handles is gone; the reference is not.
+    pub(crate) fn unname(&mut self, id: AllocationId) {
+        let Some(allocation) = self.allocations.get_mut(&id) else {
+            debug_assert!(false, "{id} is gone and loses a handle");
+            return;
+        };
+        debug_assert!(allocation.handles > 0);
+        allocation.handles = allocation.handles.saturating_sub(1);
+        if allocation.handles == 0
+            && let Some(bytes) = named_bytes(&mut self.shares, allocation)
+        {
+            *bytes = bytes.saturating_sub(u128::from(allocation.bytes));
+        }
     }
 
     pub(crate) fn retain(&mut self, id: AllocationId) {
@@ -216,12 +269,16 @@ impl Accounts {
             return None;
         }
         let gone = self.allocations.remove(&id)?;
-        self.usages.remove(&gone);
-        if let Some(share) = self.shares.get_mut(&gone.card) {
-            let bytes = u128::from(gone.bytes);
-            debug_assert!(share.held_bytes >= bytes);
-            share.held_bytes = share.held_bytes.saturating_sub(bytes);
-        }
+        self.let_go(gone.charge());
         Some(gone)
     }
+}
+
+/// Where memory that has a handle is summed up; `None` for what the driver takes by itself.
+fn named_bytes<'a>(
+    shares: &'a mut BTreeMap<CardSlot, Share>,
+    allocation: &Allocation,
+) -> Option<&'a mut u128> {
+    let share = shares.get_mut(&allocation.card)?;
+    (allocation.purpose == Purpose::Memory).then_some(&mut share.named_bytes)
 }

@@ -174,6 +174,14 @@ impl Ledger {
         self.quota(card).saturating_sub(self.used(card))
     }
 
+    /// Bytes held of memory that was asked for by size and has a handle.
+    #[must_use]
+    pub fn named(&self, card: CardSlot) -> u64 {
+        self.accounts
+            .share(card)
+            .map_or(0, |it| narrow(it.named_bytes))
+    }
+
     /// The most bytes ever held at once; reservations do not count.
     #[must_use]
     pub fn peak(&self, card: CardSlot) -> u64 {

@@ -1,6 +1,7 @@
 //! Who and what the ledger speaks of.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// The place of a card in the container's own list: 0 is what it sees as `/dev/nvidia0`'s card.
 #[derive(
@@ -11,6 +12,36 @@ pub struct CardSlot(pub u8);
 impl CardSlot {
     /// No card: the host's own memory, as far as a driver allocates it for the container. Its pages stand in no control group.
     pub const HOST: Self = Self(127);
+}
+
+/// Some of a container's cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct CardSet([u64; 4]);
+
+impl CardSet {
+    pub(crate) fn iter(self) -> impl Iterator<Item = CardSlot> {
+        (0..=u8::MAX)
+            .zip(self.bits())
+            .filter(|(_, bit)| *bit)
+            .map(|(card, _)| CardSlot(card))
+    }
+
+    fn bits(self) -> impl Iterator<Item = bool> {
+        let of_word = |word: u64| (0..u64::BITS).map(move |bit| word >> bit & 1 == 1);
+        self.0.into_iter().flat_map(of_word)
+    }
+}
+
+impl<'a> FromIterator<&'a CardSlot> for CardSet {
+    fn from_iter<I: IntoIterator<Item = &'a CardSlot>>(cards: I) -> Self {
+        let mut set = Self::default();
+        for CardSlot(card) in cards {
+            if let Some(word) = set.0.get_mut(usize::from(card / 64)) {
+                *word |= 1 << (card % 64);
+            }
+        }
+        set
+    }
 }
 
 /// One open file of the tenant (a struct file, not a descriptor), named by the broker and never used again
@@ -51,13 +82,13 @@ pub struct ProcessId(pub i32);
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
-pub struct AllocationId(pub(crate) u64);
+pub struct AllocationId(pub(crate) NonZeroU64);
 
 impl AllocationId {
     /// For others to know it by.
     #[must_use]
     pub fn number(self) -> u64 {
-        self.0
+        self.0.get()
     }
 }
 

@@ -2,15 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::accounts::Purpose;
 use crate::book::{Ledger, PinFor};
 use crate::counts::{Counted, ObjectKind, wide};
-use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId};
+use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle};
+use crate::tree::Object;
 
 /// A running sum that is not what a full count yields: a bug in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discrepancy {
     /// Bytes held on a card.
     Held {
+        /// The card.
+        card: CardSlot,
+        /// The running sum.
+        recorded_bytes: u128,
+        /// The full count.
+        counted_bytes: u128,
+    },
+    /// Bytes of a card that have a handle.
+    Named {
         /// The card.
         card: CardSlot,
         /// The running sum.
@@ -86,27 +97,30 @@ impl Ledger {
             .values()
             .flat_map(|exports| exports.references.iter().copied());
         let pins = self.pins.values().filter_map(|it| it.source.allocation);
-        let managed = self
-            .managed
-            .values()
-            .flat_map(|pieces| pieces.values())
-            .flat_map(|piece| piece.allocations.iter().copied());
+        let mut named: BTreeMap<AllocationId, u32> = BTreeMap::new();
+        for id in handles.clone() {
+            let count = named.entry(id).or_default();
+            *count = count.saturating_add(1);
+        }
         let mut found: BTreeMap<AllocationId, u64> = BTreeMap::new();
-        for id in handles
-            .chain(pieces)
-            .chain(exports)
-            .chain(pins)
-            .chain(managed)
-        {
+        for id in handles.chain(pieces).chain(exports).chain(pins) {
             let count = found.entry(id).or_default();
             *count = count.saturating_add(1);
         }
         for (id, allocation) in self.accounts.allocations() {
-            let counted = found.remove(&id).unwrap_or(0);
-            if counted != allocation.references || counted == 0 {
+            let handles = named.remove(&id).unwrap_or(0);
+            if handles != allocation.handles {
                 return Err(Discrepancy::References {
                     allocation: id,
-                    recorded: allocation.references,
+                    recorded: u64::from(allocation.handles),
+                    counted: u64::from(handles),
+                });
+            }
+            let counted = found.remove(&id).unwrap_or(0);
+            if counted != u64::from(allocation.references) || counted == 0 {
+                return Err(Discrepancy::References {
+                    allocation: id,
+                    recorded: u64::from(allocation.references),
                     counted,
                 });
             }
@@ -123,16 +137,33 @@ impl Ledger {
 
     fn check_bytes(&self) -> Result<(), Discrepancy> {
         for (card, share) in self.accounts.shares() {
-            let counted_bytes: u128 = self
-                .accounts
-                .allocations()
-                .filter(|(_, it)| it.card == card)
-                .map(|(_, it)| u128::from(it.bytes))
+            let allocated = || {
+                self.accounts
+                    .allocations()
+                    .filter(|(_, it)| it.card == card)
+            };
+            let managed = self.managed.values().flatten();
+            let managed = managed.flat_map(|(base, piece)| piece.charges(*base));
+            let counted_bytes: u128 = allocated()
+                .map(|(_, it)| it.bytes)
+                .chain(managed.filter(|it| it.card == card).map(|it| it.bytes))
+                .map(u128::from)
                 .sum();
             if counted_bytes != share.held_bytes {
                 return Err(Discrepancy::Held {
                     card,
                     recorded_bytes: share.held_bytes,
+                    counted_bytes,
+                });
+            }
+            let counted_bytes: u128 = allocated()
+                .filter(|(_, it)| it.purpose == Purpose::Memory && it.handles > 0)
+                .map(|(_, it)| u128::from(it.bytes))
+                .sum();
+            if counted_bytes != share.named_bytes {
+                return Err(Discrepancy::Named {
+                    card,
+                    recorded_bytes: share.named_bytes,
                     counted_bytes,
                 });
             }
@@ -212,14 +243,17 @@ impl Ledger {
 
     fn check_edges(&self) -> Result<(), Discrepancy> {
         for (client, it) in &self.clients {
-            let mut children = BTreeSet::new();
-            let mut dependants = BTreeSet::new();
-            for (handle, object) in &it.tree.objects {
-                children.extend(object.parent.map(|parent| (parent, *handle)));
-                dependants.extend(object.depends_on.iter().map(|needed| (*needed, *handle)));
-            }
+            let tree = &it.tree;
+            let edge = |(handle, object): (&ObjectHandle, &Object)| Some((object.parent?, *handle));
+            let children: BTreeSet<_> = tree.objects.iter().filter_map(edge).collect();
+            let dependants: BTreeSet<_> = tree.needs.iter().map(|(of, to)| (*to, *of)).collect();
+            let mut dependent = tree.needs.iter().map(|(of, _)| of);
             let is_listed = self.clients_by_file.contains(&(it.file, *client));
-            if children != it.tree.children || dependants != it.tree.dependants || !is_listed {
+            if children != tree.children
+                || dependants != tree.dependants
+                || !dependent.all(|of| tree.objects.contains_key(of))
+                || !is_listed
+            {
                 return Err(Discrepancy::Edges { client: *client });
             }
         }

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::accounts::{Demand, Purpose};
+use crate::accounts::{Charge, Demand, Purpose};
 use crate::book::{Freed, Ledger};
 use crate::counts::{Counted, wide};
-use crate::identity::{AllocationId, CardSlot, FileId, ProcessId};
+use crate::identity::{CardSet, CardSlot, FileId, ProcessId};
 use crate::mappings::Span;
 use crate::objects::Recorded;
 use crate::refusal::Refusal;
@@ -18,12 +18,26 @@ use crate::steps::Stepped;
 /// Pieces by first address; no two overlap.
 pub(crate) type ManagedPieces = BTreeMap<u64, ManagedPiece>;
 
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ManagedPiece {
     pub(crate) last: u64,
     pub(crate) process: ProcessId,
-    /// One for each card it may lie on.
-    pub(crate) allocations: Vec<AllocationId>,
+    /// The cards that it may lie on: it is charged on each of them.
+    pub(crate) cards: CardSet,
+}
+
+impl ManagedPiece {
+    /// What a piece that begins at `base` is charged as.
+    pub(crate) fn charges(self, base: u64) -> impl Iterator<Item = Charge> {
+        let bytes = Span::between(base, self.last).map_or(0, length);
+        let charge = move |card| Charge {
+            card,
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            purpose: Purpose::Context,
+            process: self.process,
+        };
+        self.cards.iter().map(charge)
+    }
 }
 
 /// A stretch of managed memory that is charged.
@@ -65,7 +79,7 @@ impl Ledger {
                 self.accounts.unreserve(demand);
             }
         }
-        Ok(self.charge_managed(uvm_file, &gaps, process, cards))
+        Ok(self.charge_managed(uvm_file, &gaps, process, cards.iter().collect()))
     }
 
     /// Charges a stretch that is found mapped, whether it fits or not: by how many bytes the fullest card's share is
@@ -78,7 +92,7 @@ impl Ledger {
         cards: &[CardSlot],
     ) -> Recorded {
         let gaps = self.managed_gaps(uvm_file, span);
-        self.charge_managed(uvm_file, &gaps, process, cards)
+        self.charge_managed(uvm_file, &gaps, process, cards.iter().collect())
     }
 
     /// Uncharges a stretch that is mapped no more; what reaches beyond it stays charged.
@@ -100,12 +114,7 @@ impl Ledger {
             .collect();
         for (base, piece) in touched {
             self.counts.subtract(Counted::Mappings, 1);
-            let mut cards = Vec::new();
-            let mut gone = Freed::default();
-            for id in piece.allocations {
-                cards.extend(self.accounts.allocation(id).map(|it| it.card));
-                self.release(Some(id), &mut gone);
-            }
+            piece.charges(base).for_each(|it| self.accounts.let_go(it));
             let before = (base < span.base())
                 .then(|| Span::between(base, span.base().saturating_sub(1)))
                 .flatten();
@@ -114,11 +123,11 @@ impl Ledger {
                 .flatten();
             let rest: Vec<Span> = before.into_iter().chain(behind).collect();
             let kept: u128 = rest.iter().map(|span| length(*span)).sum();
-            self.charge_managed(uvm_file, &rest, piece.process, &cards);
+            self.charge_managed(uvm_file, &rest, piece.process, piece.cards);
             let kept = u64::try_from(kept).unwrap_or(u64::MAX);
-            for (card, bytes) in gone.bytes {
-                let net = freed.bytes.entry(card).or_default();
-                *net = net.saturating_add(bytes.saturating_sub(kept));
+            for charge in piece.charges(base) {
+                let net = freed.bytes.entry(charge.card).or_default();
+                *net = net.saturating_add(charge.bytes.saturating_sub(kept));
             }
         }
         freed.bytes.retain(|_, bytes| *bytes > 0);
@@ -144,12 +153,11 @@ impl Ledger {
     pub(crate) fn drop_managed(&mut self, uvm_file: FileId, freed: &mut Freed) {
         let pieces = self.managed.remove(&uvm_file).unwrap_or_default();
         self.counts.subtract(Counted::Mappings, wide(pieces.len()));
-        for id in pieces
-            .into_values()
-            .stepped()
-            .flat_map(|piece| piece.allocations)
-        {
-            self.release(Some(id), freed);
+        let charges = pieces.into_iter().stepped();
+        for charge in charges.flat_map(|(base, piece)| piece.charges(base)) {
+            self.accounts.let_go(charge);
+            let bytes = freed.bytes.entry(charge.card).or_default();
+            *bytes = bytes.saturating_add(charge.bytes);
         }
     }
 
@@ -185,22 +193,16 @@ impl Ledger {
         uvm_file: FileId,
         gaps: &[Span],
         process: ProcessId,
-        cards: &[CardSlot],
+        cards: CardSet,
     ) -> Recorded {
         for gap in gaps {
-            let bytes = u64::try_from(length(*gap)).unwrap_or(u64::MAX);
-            let allocations = cards
-                .iter()
-                .map(|card| {
-                    self.accounts
-                        .charge(*card, bytes, Purpose::Context, process)
-                })
-                .collect();
             let piece = ManagedPiece {
                 last: gap.last(),
                 process,
-                allocations,
+                cards,
             };
+            let charges = piece.charges(gap.base());
+            charges.for_each(|it| self.accounts.hold(it));
             self.managed
                 .entry(uvm_file)
                 .or_default()
@@ -209,7 +211,7 @@ impl Ledger {
         }
         let over = cards
             .iter()
-            .map(|card| self.used(*card).saturating_sub(self.quota(*card)))
+            .map(|card| self.used(card).saturating_sub(self.quota(card)))
             .max()
             .filter(|over| *over > 0 && !gaps.is_empty());
         Recorded {

@@ -1,7 +1,5 @@
 //! Clients and objects: what is recorded of them once the driver has made or freed them.
 
-use std::collections::BTreeSet;
-
 use crate::accounts::Demand;
 use crate::book::{Client, Freed, Held, Ledger, Reservation, Source, edge};
 use crate::counts::ObjectKind;
@@ -214,10 +212,9 @@ impl Ledger {
             debug_assert!(false, "{client} was noted before its object");
             return;
         };
-        let depends_on: BTreeSet<ObjectHandle> = depends_on
+        let needs = depends_on
             .iter()
-            .filter_map(|other| edge(client, handle, *other))
-            .collect();
+            .filter_map(|other| edge(client, handle, *other));
         let parent = edge(client, handle, parent);
         let allocation = source
             .allocation
@@ -227,19 +224,19 @@ impl Ledger {
             .card
             .or_else(|| allocation.map(|allocation| allocation.card))
             .or_else(|| above?.on_card);
-        owner.tree.insert(
-            handle,
-            Object {
-                class: source.class,
-                kind: source.kind,
-                parent,
-                depends_on: depends_on.into_iter().collect(),
-                process,
-                card: source.card,
-                on_card,
-                allocation: source.allocation,
-            },
-        );
+        let object = Object {
+            class: source.class,
+            kind: source.kind,
+            parent,
+            process,
+            card: source.card,
+            on_card,
+            allocation: source.allocation,
+        };
+        owner.tree.insert(handle, object, needs);
+        if let Some(id) = source.allocation {
+            self.accounts.name(id);
+        }
         self.counts.add_object(source.kind);
     }
 
@@ -314,7 +311,10 @@ impl Ledger {
     fn bury(&mut self, objects: impl Iterator<Item = Object>, freed: &mut Freed) {
         for object in objects.stepped() {
             self.counts.subtract_object(object.kind);
-            self.release(object.allocation, freed);
+            if let Some(id) = object.allocation {
+                self.accounts.unname(id);
+                self.release(Some(id), freed);
+            }
             freed.objects = freed.objects.saturating_add(1);
         }
     }

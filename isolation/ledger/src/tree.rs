@@ -18,8 +18,6 @@ pub struct Object {
     pub kind: ObjectKind,
     /// The parent; none when that is the client itself.
     pub parent: Option<ObjectHandle>,
-    /// Objects of the same client that take this one with them when they are freed: in order, each once.
-    pub depends_on: Box<[ObjectHandle]>,
     /// The process that made it.
     pub process: ProcessId,
     /// The card, where the object itself says it (devices); others inherit it.
@@ -41,17 +39,26 @@ pub(crate) struct Tree {
     pub(crate) children: BTreeSet<Edge>,
     /// From what is needed to what needs it.
     pub(crate) dependants: BTreeSet<Edge>,
+    /// The same edges, the other way round. Few objects have any.
+    pub(crate) needs: BTreeSet<Edge>,
 }
 
 impl Tree {
-    /// Puts an object in. The caller has taken out what had this handle before.
-    pub(crate) fn insert(&mut self, handle: ObjectHandle, object: Object) {
+    /// Puts an object in, with those that take it with them when they are freed. The caller has taken out what had this handle
+    /// before.
+    pub(crate) fn insert(
+        &mut self,
+        handle: ObjectHandle,
+        object: Object,
+        needs: impl Iterator<Item = ObjectHandle>,
+    ) {
         debug_assert!(!self.objects.contains_key(&handle));
         if let Some(parent) = object.parent {
             self.children.insert((parent, handle));
         }
-        for needed in &object.depends_on {
-            self.dependants.insert((*needed, handle));
+        for needed in needs {
+            self.dependants.insert((needed, handle));
+            self.needs.insert((handle, needed));
         }
         self.objects.insert(handle, object);
     }
@@ -62,19 +69,18 @@ impl Tree {
         let mut doomed = vec![handle];
         // Every round takes edges out before it follows them, so a cycle ends by itself.
         while let Some(handle) = doomed.pop() {
-            for edges in [&mut self.children, &mut self.dependants] {
-                let first = doomed.len();
-                doomed.extend(from(edges, handle).stepped());
-                for to in doomed.get(first..).unwrap_or_default() {
-                    edges.remove(&(handle, *to));
-                }
+            let children = take(&mut self.children, handle);
+            let dependants = take(&mut self.dependants, handle);
+            for dependant in &dependants {
+                self.needs.remove(&(*dependant, handle));
             }
+            doomed.extend(children.into_iter().chain(dependants));
             if let Some(object) = self.objects.remove(&handle) {
                 if let Some(parent) = object.parent {
                     self.children.remove(&(parent, handle));
                 }
-                for needed in &object.depends_on {
-                    self.dependants.remove(&(*needed, handle));
+                for needed in take(&mut self.needs, handle) {
+                    self.dependants.remove(&(needed, handle));
                 }
                 removed.push(object);
             }
@@ -89,6 +95,15 @@ impl Tree {
                 .into_iter()
                 .any(|edges| from(edges, handle).next().is_some())
     }
+}
+
+/// Takes out all edges of one object; where they lead to.
+fn take(edges: &mut BTreeSet<Edge>, handle: ObjectHandle) -> Vec<ObjectHandle> {
+    let all: Vec<ObjectHandle> = from(edges, handle).stepped().collect();
+    for to in &all {
+        edges.remove(&(handle, *to));
+    }
+    all
 }
 
 fn from(edges: &BTreeSet<Edge>, handle: ObjectHandle) -> impl Iterator<Item = ObjectHandle> {

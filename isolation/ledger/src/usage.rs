@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::accounts::{Allocation, Purpose, narrow};
+use crate::accounts::{Charge, Purpose, narrow};
 use crate::identity::{CardSlot, ProcessId};
 use crate::snapshot::ProcessUsage;
 
 /// By card and process; a process that has nothing is not there. Sums are wider than what they add.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Usages(BTreeMap<CardSlot, BTreeMap<ProcessId, Usage>>);
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, serde::Serialize, serde::Deserialize)]
 struct Usage {
     memory_bytes: u128,
     context_bytes: u128,
@@ -34,33 +34,27 @@ impl Usage {
 }
 
 impl Usages {
-    pub(crate) fn of<'a>(allocations: impl Iterator<Item = &'a Allocation>) -> Self {
-        let mut usages = Self::default();
-        allocations.for_each(|allocation| usages.add(allocation));
-        usages
-    }
-
-    pub(crate) fn add(&mut self, allocation: &Allocation) {
-        if allocation.bytes > 0 {
-            let processes = self.0.entry(allocation.card).or_default();
-            let usage = processes.entry(allocation.process).or_default();
-            let sum = usage.of(allocation.purpose);
-            *sum = sum.saturating_add(u128::from(allocation.bytes));
+    pub(crate) fn add(&mut self, charge: Charge) {
+        if charge.bytes > 0 {
+            let processes = self.0.entry(charge.card).or_default();
+            let usage = processes.entry(charge.process).or_default();
+            let sum = usage.of(charge.purpose);
+            *sum = sum.saturating_add(u128::from(charge.bytes));
         }
     }
 
-    pub(crate) fn remove(&mut self, allocation: &Allocation) {
-        let Some(processes) = self.0.get_mut(&allocation.card) else {
+    pub(crate) fn remove(&mut self, charge: Charge) {
+        let Some(processes) = self.0.get_mut(&charge.card) else {
             return;
         };
-        let Some(usage) = processes.get_mut(&allocation.process) else {
+        let Some(usage) = processes.get_mut(&charge.process) else {
             return;
         };
-        let sum = usage.of(allocation.purpose);
-        debug_assert!(*sum >= u128::from(allocation.bytes));
-        *sum = sum.saturating_sub(u128::from(allocation.bytes));
+        let sum = usage.of(charge.purpose);
+        debug_assert!(*sum >= u128::from(charge.bytes));
+        *sum = sum.saturating_sub(u128::from(charge.bytes));
         if usage.memory_bytes == 0 && usage.context_bytes == 0 {
-            processes.remove(&allocation.process);
+            processes.remove(&charge.process);
         }
     }
 
