@@ -38,7 +38,7 @@ pub struct Slot {
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps: the state at all of
 /// these limits fits into the journal. Beyond them a call gets `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`.
-pub(crate) const LIMITS: [(Counted, u64); 7] = [
+pub(crate) const LIMITS: [(Counted, u64); 8] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
@@ -47,6 +47,8 @@ pub(crate) const LIMITS: [(Counted, u64); 7] = [
     // External ones and pieces of managed memory.
     (Counted::Mappings, 1 << 18),
     (Counted::Ranges, 1 << 16),
+    // A place and the memory for it count one each.
+    (Counted::Exports, 1 << 17),
 ];
 
 /// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
@@ -796,7 +798,12 @@ mod tests {
 
     #[test]
     fn whatever_has_no_size_is_counted() {
-        for counted in [Counted::Objects, Counted::Mappings, Counted::Ranges] {
+        for counted in [
+            Counted::Objects,
+            Counted::Mappings,
+            Counted::Ranges,
+            Counted::Exports,
+        ] {
             let most = LIMITS.iter().find(|(limited, _)| *limited == counted);
             assert!(
                 most.is_some_and(|(_, most)| *most <= 1 << 20),

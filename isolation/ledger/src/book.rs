@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::accounts::{Accounts, Demand, narrow};
-use crate::counts::{Counted, Counts, Limits, ObjectKind};
+use crate::counts::{Counted, Counts, Limits, ObjectKind, wide};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::managed::ManagedPieces;
 use crate::mappings::Pieces;
@@ -34,6 +34,9 @@ pub(crate) struct Client {
     pub(crate) tree: Tree,
 }
 
+/// The most that one more place can add to [`Counted::Exports`]: itself, and the memory that is held for it.
+pub(crate) const EXPORTS_OF_A_PLACE: u64 = 2;
+
 /// What one file has exported, until it is closed.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Exports {
@@ -44,6 +47,13 @@ pub(crate) struct Exports {
     pub(crate) references: BTreeSet<AllocationId>,
     /// By index, what was exported by another container: the number by which that one's account knows it.
     pub(crate) adopted: BTreeMap<u32, u64>,
+}
+
+impl Exports {
+    /// What it counts as.
+    pub(crate) fn count(&self) -> u64 {
+        wide(self.by_index.len()).saturating_add(wide(self.references.len()))
+    }
 }
 
 /// What a second reference to an object takes over from it.
@@ -93,7 +103,7 @@ pub enum PinFor {
         /// How many cards the call maps it on.
         cards: u32,
     },
-    /// An exported file, which counts as nothing.
+    /// An exported file: a place in it, and what is held for that.
     Export,
 }
 
@@ -295,7 +305,10 @@ impl Ledger {
                 self.counts.check(Counted::Mappings, pieces)?;
                 self.counts.add(Counted::Mappings, pieces);
             }
-            PinFor::Export => {}
+            PinFor::Export => {
+                self.counts.check(Counted::Exports, EXPORTS_OF_A_PLACE)?;
+                self.counts.add(Counted::Exports, EXPORTS_OF_A_PLACE);
+            }
         }
         if let Some(allocation) = source.allocation {
             self.accounts.retain(allocation);
@@ -326,7 +339,7 @@ impl Ledger {
             match purpose {
                 PinFor::Duplicate => self.counts.subtract_object(source.kind),
                 PinFor::Map { cards } => self.counts.subtract(Counted::Mappings, u64::from(cards)),
-                PinFor::Export => {}
+                PinFor::Export => self.counts.subtract(Counted::Exports, EXPORTS_OF_A_PLACE),
             }
         }
         pinned

@@ -43,6 +43,8 @@ pub enum Counted {
     Mappings,
     /// External ranges of address space.
     Ranges,
+    /// What files have exported: places, and memory that is held for them, one each.
+    Exports,
 }
 
 impl fmt::Display for Counted {
@@ -60,6 +62,7 @@ impl fmt::Display for Counted {
             Self::Objects => "objects",
             Self::Mappings => "external mappings",
             Self::Ranges => "external ranges",
+            Self::Exports => "exports",
         })
     }
 }

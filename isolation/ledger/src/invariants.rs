@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::accounts::Purpose;
-use crate::book::{Ledger, PinFor};
+use crate::book::{EXPORTS_OF_A_PLACE, Ledger, PinFor};
 use crate::counts::{Counted, ObjectKind, wide};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle};
 use crate::tree::Object;
@@ -221,6 +221,14 @@ impl Ledger {
         }
         for pieces in self.managed.values() {
             note(Counted::Mappings, wide(pieces.len()));
+        }
+        for exports in self.exports.values() {
+            note(Counted::Exports, exports.count());
+        }
+        for pinned in self.pins.values() {
+            if pinned.purpose == PinFor::Export {
+                note(Counted::Exports, EXPORTS_OF_A_PLACE);
+            }
         }
         for ranges in self.ranges.values() {
             note(Counted::Ranges, wide(ranges.len()));

@@ -2,7 +2,7 @@
 
 use crate::accounts::Demand;
 use crate::book::{Client, Freed, Held, Ledger, Reservation, Source, edge};
-use crate::counts::ObjectKind;
+use crate::counts::{Counted, ObjectKind};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::steps::Stepped;
 use crate::tree::{Object, Tree};
@@ -187,6 +187,7 @@ impl Ledger {
             self.drop_client(client, &mut freed);
         }
         if let Some(exports) = self.exports.remove(&file) {
+            self.counts.subtract(Counted::Exports, exports.count());
             for allocation in exports.references.into_iter().stepped() {
                 self.release(Some(allocation), &mut freed);
             }

@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 
 use crate::accounts::Demand;
-use crate::book::{Exports, Freed, Ledger, Pin, Source};
+use crate::book::{EXPORTS_OF_A_PLACE, Freed, Ledger, Pin, Source};
 use crate::counts::{Counted, ObjectKind, wide};
 use crate::identity::{AllocationId, CardSlot, FileId, ObjectHandle, ProcessId};
 use crate::mappings::{Change, Span};
@@ -176,17 +176,16 @@ impl Ledger {
         let Some(pinned) = self.settle_pin(pin) else {
             return freed;
         };
-        let Exports {
-            by_index,
-            references,
-            adopted,
-        } = self.exports.entry(file).or_default();
-        by_index.insert(index, pinned.source);
-        adopted.remove(&index);
+        let exports = self.exports.entry(file).or_default();
+        let before = exports.count();
+        exports.by_index.insert(index, pinned.source);
+        exports.adopted.remove(&index);
         let is_new = pinned
             .source
             .allocation
-            .is_some_and(|allocation| references.insert(allocation));
+            .is_some_and(|allocation| exports.references.insert(allocation));
+        let more = exports.count().saturating_sub(before);
+        self.counts.add(Counted::Exports, more);
         // The pin's reference becomes the export's, unless the file holds this allocation already.
         if !is_new {
             self.release(pinned.source.allocation, &mut freed);
@@ -199,7 +198,7 @@ impl Ledger {
     /// `origin` is the exporter's number for the memory; what is there already under the same number is not charged again.
     ///
     /// # Errors
-    /// [`crate::Refusal::OverQuota`], [`crate::Refusal::NoShare`]; nothing is changed then.
+    /// [`crate::Refusal::OverQuota`], [`crate::Refusal::NoShare`], [`crate::Refusal::TooMany`]; nothing is changed then.
     pub fn adopt_export(
         &mut self,
         file: FileId,
@@ -210,6 +209,7 @@ impl Ledger {
         if known.is_some_and(|exports| exports.adopted.get(&index) == Some(&adopted.origin)) {
             return Ok(());
         }
+        self.counts.check(Counted::Exports, EXPORTS_OF_A_PLACE)?;
         if let Some(demand) = adopted.demand {
             self.accounts.reserve(demand)?;
             self.accounts.unreserve(demand);
@@ -223,6 +223,7 @@ impl Ledger {
             self.accounts.charge(card, bytes, purpose, adopted.process)
         });
         let exports = self.exports.entry(file).or_default();
+        let before = exports.count();
         let source = Source {
             class: adopted.class,
             kind: ObjectKind::Memory,
@@ -232,6 +233,8 @@ impl Ledger {
         exports.by_index.insert(index, source);
         exports.references.extend(allocation);
         exports.adopted.insert(index, adopted.origin);
+        let more = exports.count().saturating_sub(before);
+        self.counts.add(Counted::Exports, more);
         Ok(())
     }
 

@@ -761,3 +761,61 @@ fn a_refusal_says_what_was_asked_and_what_is_left() {
         "card 0: 601 bytes asked, 400 of 1000 used"
     );
 }
+
+#[test]
+fn exports_are_counted_by_their_places_and_by_what_they_hold() {
+    let limits = Limits::none().with(Counted::Exports, 4);
+    let mut ledger = Ledger::with_limits(&[(CARD, QUOTA)], limits);
+    let full = Err(Refusal::TooMany {
+        counted: Counted::Exports,
+        limit: 4,
+    });
+    let made = |ledger: &mut Ledger, handle: u32| {
+        let place = on_device(ObjectHandle(handle));
+        add(ledger, place, ObjectKind::Memory, memory(10), &[]);
+    };
+    made(&mut ledger, 1);
+    let export = |ledger: &mut Ledger, handle: u32, index: u32| {
+        let pin = ledger.pin(CLIENT, ObjectHandle(handle), PinFor::Export)?;
+        // What is under way counts as what it may become.
+        ledger.export(pin, FileId(9), index);
+        Ok::<_, Refusal>(())
+    };
+    // One object in many places.
+    assert_eq!(export(&mut ledger, 1, 0), Ok(()));
+    assert_eq!(export(&mut ledger, 1, 1), Ok(()));
+    assert_eq!(ledger.count(Counted::Exports), 3);
+    assert_eq!(export(&mut ledger, 1, 2), full);
+    ledger.close_file(FileId(9));
+    assert_eq!(ledger.count(Counted::Exports), 0);
+    // Many objects, one after the other, in one place: the driver may hold all of them.
+    for handle in 2..4 {
+        made(&mut ledger, handle);
+        assert_eq!(export(&mut ledger, handle, 0), Ok(()));
+        ledger.free(CLIENT, ObjectHandle(handle));
+    }
+    made(&mut ledger, 4);
+    assert_eq!(ledger.count(Counted::Exports), 3);
+    assert_eq!(export(&mut ledger, 4, 0), full);
+    ledger.close_file(FileId(9));
+    // What others have exported.
+    let adopted = |origin| ledger::Adopted {
+        origin,
+        class: 0x40,
+        demand: None,
+        process: PROCESS,
+    };
+    for index in 0..3 {
+        let known = ledger.adopt_export(FileId(9), index, adopted(index.into()));
+        assert_eq!(known, Ok(()));
+    }
+    assert_eq!(ledger.adopt_export(FileId(9), 3, adopted(3)), full);
+    assert_eq!(
+        ledger.adopt_export(FileId(9), 2, adopted(2)),
+        Ok(()),
+        "it is there"
+    );
+    ledger.close_file(FileId(9));
+    assert_eq!(ledger.count(Counted::Exports), 0);
+    assert_eq!(ledger.check_invariants(), Ok(()));
+}

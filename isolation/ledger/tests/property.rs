@@ -248,11 +248,13 @@ fn reference_step() -> impl Strategy<Value = Step> {
 fn limits() -> impl Strategy<Value = Limits> {
     prop_oneof![
         Just(Limits::none()),
-        (1_u64..5, 3_u64..16, 1_u64..6, 1_u64..4).prop_map(|(kind, all, maps, ranges)| {
+        (1_u64..5, 3_u64..16, 1_u64..6, 1_u64..4, 2_u64..6).prop_map(|limits| {
+            let (kind, all, maps, ranges, exports) = limits;
             let limits = Limits::none()
                 .with(Counted::Objects, all)
                 .with(Counted::Mappings, maps)
-                .with(Counted::Ranges, ranges);
+                .with(Counted::Ranges, ranges)
+                .with(Counted::Exports, exports);
             KINDS
                 .iter()
                 .fold(limits, |limits, it| limits.with(Counted::Kind(*it), kind))
@@ -474,6 +476,7 @@ impl Pair {
             Counted::Objects,
             Counted::Mappings,
             Counted::Ranges,
+            Counted::Exports,
         ]) {
             prop_assert_eq!(ledger.count(counted), model.count(counted), "{}", counted);
         }

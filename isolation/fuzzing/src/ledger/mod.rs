@@ -431,6 +431,7 @@ impl Pair {
             Counted::Objects,
             Counted::Mappings,
             Counted::Ranges,
+            Counted::Exports,
         ]) {
             assert_eq!(ledger.count(counted), model.count(counted), "{counted}");
         }

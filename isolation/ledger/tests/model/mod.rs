@@ -186,6 +186,15 @@ impl Model {
                     .sum();
                 self.pieces() + under_way
             }
+            Counted::Exports => {
+                let exports = self.exports.iter();
+                let places: BTreeSet<_> = exports.clone().map(|(file, at, _)| (file, at)).collect();
+                let held: BTreeSet<_> = exports
+                    .filter_map(|(file, _, it)| Some((file, it.alloc?)))
+                    .collect();
+                let under_way = self.pins.iter().filter(|(_, it)| *it == PinFor::Export);
+                (places.len() + held.len() + 2 * under_way.count()) as u64
+            }
         }
     }
 
@@ -294,7 +303,7 @@ impl Model {
         match purpose {
             PinFor::Duplicate => self.object_allowed(source.kind)?,
             PinFor::Map { cards } => self.allowed(Counted::Mappings, u64::from(cards))?,
-            PinFor::Export => {}
+            PinFor::Export => self.allowed(Counted::Exports, 2)?,
         }
         self.pins.push((source, purpose));
         Ok(())
