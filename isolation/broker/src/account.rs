@@ -589,7 +589,7 @@ impl Account {
             Effect::Free { client, object } => !has(*client, Some(*object)),
             Effect::Range { base, .. } => ledger.has_range(ledger::FileId(file.0), *base),
             Effect::FreeRange { base } => !ledger.has_range(ledger::FileId(file.0), *base),
-            Effect::Pool { base, length } => state.pools(file).any(|pool| pool == (*base, *length)),
+            Effect::Pool { base, length } => state.has_pool(file, (*base, *length)),
             Effect::OsEvent {
                 client,
                 number,

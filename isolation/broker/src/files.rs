@@ -23,7 +23,7 @@ use sys::pidfd::PidFd;
 
 use crate::journal::Journal;
 use crate::link::{KeeperLink, Stored};
-use crate::state::{FileEntry, Op, State};
+use crate::state::{Op, State};
 
 /// An open file of the driver that the tenant holds.
 #[derive(Debug)]
@@ -118,7 +118,15 @@ pub struct FileTable {
 struct Inner {
     /// In the order of `kcmp`, so that a tenant with thousands of files makes no look-up slow.
     files: Vec<Arc<OpenFile>>,
-    hints: HashMap<(i32, i32), Arc<OpenFile>>,
+    /// The same.
+    by_id: HashMap<FileId, Arc<OpenFile>>,
+    hints: HashMap<(i32, i32), FileId>,
+}
+
+impl Inner {
+    fn in_use(&self, id: FileId) -> Option<InUse> {
+        self.by_id.get(&id).map(InUse::new)
+    }
 }
 
 impl FileTable {
@@ -127,14 +135,9 @@ impl FileTable {
     #[must_use]
     pub fn restore(keeper: Arc<KeeperLink>, state: &State, stored: Vec<(FileId, OwnedFd)>) -> Self {
         let mut files = Vec::new();
-        let known: HashMap<FileId, FileKind> = state
-            .files()
-            .filter(|(_, entry)| !entry.is_closing)
-            .map(|(id, entry)| (id, entry.kind))
-            .collect();
         for (id, fd) in stored {
-            if let Some(kind) = known.get(&id) {
-                files.push(Arc::new(OpenFile::new(id, *kind, fd)));
+            if let Some(entry) = state.file(id).filter(|entry| !entry.is_closing) {
+                files.push(Arc::new(OpenFile::new(id, entry.kind, fd)));
             }
         }
         // Own descriptors can always be compared.
@@ -146,6 +149,10 @@ impl FileTable {
             keeper,
             most_files: most_files(soft),
             inner: Mutex::new(Inner {
+                by_id: files
+                    .iter()
+                    .map(|file| (file.id, Arc::clone(file)))
+                    .collect(),
                 files,
                 hints: HashMap::new(),
             }),
@@ -155,9 +162,7 @@ impl FileTable {
     /// A file by its identity, as long as it is held.
     #[must_use]
     pub fn in_use(&self, id: FileId) -> Option<InUse> {
-        let inner = self.lock();
-        let file = inner.files.iter().find(|file| file.id == id)?;
-        Some(InUse::new(file))
+        self.lock().in_use(id)
     }
 
     /// Looks up descriptor `number` of thread `tid`.
@@ -169,7 +174,11 @@ impl FileTable {
         tgid: i32,
         number: i32,
     ) -> Lookup {
-        let hint = self.lock().hints.get(&(tid, number)).map(InUse::new);
+        let hint = {
+            let inner = self.lock();
+            let hint = inner.hints.get(&(tid, number));
+            hint.and_then(|id| inner.in_use(*id))
+        };
         if let Some(file) = hint {
             match sys::kcmp::file(tid, number, file.fd.as_fd()) {
                 Ok(Ordering::Equal) => return Lookup::Ours(file),
@@ -183,7 +192,7 @@ impl FileTable {
                 if inner.hints.len() >= MOST_HINTS {
                     inner.hints.clear();
                 }
-                inner.hints.insert((tid, number), Arc::clone(&file.0));
+                inner.hints.insert((tid, number), file.id);
                 Lookup::Ours(file)
             }
             Ok(Found::Foreign(fd)) => Lookup::Foreign(fd),
@@ -249,8 +258,22 @@ impl FileTable {
         }
         let file = Arc::new(OpenFile::new(id, kind, fd));
         let in_use = InUse::new(&file);
+        inner.by_id.insert(id, Arc::clone(&file));
         inner.files.insert(at, file);
         Ok(Found::Ours(in_use))
+    }
+
+    /// The file that is held and stands under a number of another process.
+    ///
+    /// # Errors
+    /// The process is gone, has no such descriptor, or may not be looked at.
+    pub fn of_process(&self, pid: i32, number: i32) -> io::Result<Option<InUse>> {
+        let inner = self.lock();
+        let at = position(&inner.files, |file| {
+            sys::kcmp::file(pid, number, file.fd.as_fd()).map(Ordering::reverse)
+        })?;
+        let file = at.ok().and_then(|at| inner.files.get(at));
+        Ok(file.map(InUse::new))
     }
 
     /// Whether any file of a kind is held.
@@ -267,19 +290,23 @@ impl FileTable {
     /// our duplicate closes when the returned one goes.
     pub fn take_idle(&self, journal: &Journal, id: FileId) -> Option<Arc<OpenFile>> {
         let mut inner = self.lock();
-        let at = inner.files.iter().position(|file| file.id == id)?;
-        if inner.files.get(at)?.active.load(atomic::Ordering::SeqCst) > 0 {
+        let file = inner.by_id.get(&id)?;
+        if file.active.load(atomic::Ordering::SeqCst) > 0 {
             return None;
         }
+        // Own descriptors can always be compared.
+        let at = position(&inner.files, |other| {
+            sys::kcmp::own_files(other.fd.as_fd(), file.fd.as_fd())
+        });
+        let at = at.ok()?.ok()?;
         let mut change = journal.change();
-        let is_needed = |entry: &FileEntry| !entry.is_closing && entry.registered_with == Some(id);
-        if change.files().any(|(_, entry)| is_needed(entry)) {
+        if change.has_registered(id) {
             return None;
         }
         change.note(Op::FileClosing(id));
         drop(change);
-        inner.hints.retain(|_, file| file.id != id);
-        Some(inner.files.remove(at))
+        inner.files.remove(at);
+        inner.by_id.remove(&id)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

@@ -448,10 +448,7 @@ impl Inner {
 /// Gives up what `UVM_FREE` has freed of processes that are gone; what a living one still has mapped is not the driver's to free.
 pub(crate) fn freed(change: &mut Change<'_>, file: FileId, base: u64) {
     let file = ledger::FileId(file.0);
-    let named = change
-        .ledger
-        .managed()
-        .find(|it| it.uvm_file == file && it.span.base() == base);
+    let named = change.ledger.managed_at(file, base);
     if let Some(it) = named.filter(|it| !exists(it.process.0)) {
         change.record(Operation::UnmapManaged {
             uvm_file: file,

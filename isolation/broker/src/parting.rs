@@ -58,10 +58,9 @@ fn zeroed(bytes: u32) -> Vec<u8> {
 /// Root clients that were made by a file, each with the process that made it.
 fn clients_of(container: &Container, file: &OpenFile) -> Vec<(u32, i32)> {
     let state = container.journal.change();
-    let clients = state.ledger.clients();
+    let clients = state.ledger.clients_of(ledger::FileId(file.id.0));
     clients
-        .filter(|(_, of, _)| of.0 == file.id.0)
-        .map(|(client, _, process)| (client.0, process.0))
+        .map(|(client, process)| (client.0, process.0))
         .collect()
 }
 

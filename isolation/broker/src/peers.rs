@@ -5,7 +5,6 @@
 //! the files that its own container has exported by (`kcmp`), and tells what those hold only to the group that its own
 //! grant names. A group's name begins with the namespace, so all of it is in the folders beside our own. Whoever does not answer in time has exported nothing: what nobody vouches for is refused.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use driver::FileId;
 use ledger::Exported;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -171,19 +169,8 @@ pub fn answer(container: &Container, asker: &UnixStream, fd: i32, group: &str) -
             exports: Vec::new(),
         };
     };
-    let exporting: Vec<ledger::FileId> = {
-        let state = container.journal.change();
-        state.ledger.exporting_files().collect()
-    };
-    let same = exporting.into_iter().find(|id| {
-        let file = container.files.in_use(FileId(id.0));
-        file.is_some_and(|file| {
-            matches!(
-                sys::kcmp::file(pid, fd, file.fd.as_fd()),
-                Ok(Ordering::Equal)
-            )
-        })
-    });
+    let same = container.files.of_process(pid, fd).ok().flatten();
+    let same = same.map(|file| ledger::FileId(file.id.0));
     let state = container.journal.change();
     let told = |exported: Exported| {
         let memory = match exported.allocation {

@@ -295,9 +295,9 @@ impl Reaper {
             let noted = state.files().map(|(id, entry)| (id, entry.is_closing));
             noted.collect()
         };
-        let held = container.files.held();
+        let held: HashSet<FileId> = container.files.held().iter().map(|file| file.id).collect();
         for (id, is_closing) in noted {
-            if is_closing || !held.iter().any(|file| file.id == id) {
+            if is_closing || !held.contains(&id) {
                 close(container, id, None);
             }
         }

@@ -326,7 +326,7 @@ fn map(
     };
     let is_pool = |base, length| {
         let state = container.journal.change();
-        state.pools(file.id).any(|pool| pool == (base, length))
+        state.has_pool(file.id, (base, length))
     };
     let (base, length) = match verdict::managed::map(mapping, policy, is_pool) {
         Verdict::Execute(Effect::Managed { base, length }) => (base, length),
@@ -983,8 +983,7 @@ fn see_client(
     if let Some(client) = client.map(ledger::ClientHandle)
         && change.ledger.owner_file(client).is_none()
     {
-        let of = change.files().find(|(id, _)| *id == file.id);
-        let of = of.and_then(|(_, entry)| entry.registered_with);
+        let of = change.file(file.id).and_then(|of| of.registered_with);
         change.record(ledger::Operation::SeeClient {
             file: ledger::FileId(of.unwrap_or(file.id).0),
             client,

@@ -15,9 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use driver::{Caller, FileId, FileKind, Segment};
-use ledger::{
-    Applied, CardSlot, Counted, Ledger, ObjectKind, Operation, PinToken, Refusal, ReservationToken,
-};
+use ledger::steps::Stepped;
+use ledger::{Applied, CardSlot, Ledger, Operation, PinToken, Recorded, Refusal, ReservationToken};
 use serde::{Deserialize, Serialize};
 
 use crate::replay::{Books, CallKey, End};
@@ -35,14 +34,56 @@ pub struct State {
     last_file: u64,
     last_call: u64,
     open: BTreeMap<u32, OpenCall>,
-    kept: BTreeMap<i32, Kept>,
+    kept: Records,
     cgroup: Option<PathBuf>,
     /// Semaphore pools of uvm files: first address, bytes, and what is set aside for each as long as it is there.
-    pools: BTreeMap<FileId, BTreeMap<u64, (u64, ReservationToken)>>,
+    pools: BTreeMap<(FileId, u64), (u64, ReservationToken)>,
     /// Channel groups and channels, and the terms of the container's share.
     scheduling: Scheduling,
-    /// Events by the file that made them: client and number.
-    os_events: BTreeMap<FileId, BTreeSet<(u32, u32)>>,
+    os_events: OsEvents,
+    /// Control files, each with a device file that is registered with it and is held.
+    registered: BTreeSet<(FileId, FileId)>,
+}
+
+/// Client and number.
+type OsEvent = (u32, u32);
+
+/// Events of files. Two files may have an event of the same name.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct OsEvents {
+    by_file: BTreeSet<(FileId, OsEvent)>,
+    by_name: BTreeSet<(OsEvent, FileId)>,
+}
+
+impl OsEvents {
+    fn insert(&mut self, file: FileId, event: OsEvent) {
+        self.by_file.insert((file, event));
+        self.by_name.insert((event, file));
+    }
+
+    fn files_of(&self, event: OsEvent) -> impl Iterator<Item = FileId> {
+        let all = (event, FileId(0))..=(event, FileId(u64::MAX));
+        self.by_name.range(all).map(|(_, file)| *file).stepped()
+    }
+
+    /// The event is freed, by whichever file.
+    fn remove(&mut self, event: OsEvent) {
+        let files: Vec<FileId> = self.files_of(event).collect();
+        for file in files {
+            self.by_name.remove(&(event, file));
+            self.by_file.remove(&(file, event));
+        }
+    }
+
+    fn remove_all_of(&mut self, file: FileId) {
+        let all = (file, (0, 0))..=(file, (u32::MAX, u32::MAX));
+        let of_file = self.by_file.range(all).map(|(_, event)| *event);
+        let events: Vec<OsEvent> = of_file.stepped().collect();
+        for event in events {
+            self.by_name.remove(&(event, file));
+            self.by_file.remove(&(file, event));
+        }
+    }
 }
 
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
@@ -154,6 +195,38 @@ pub struct Kept {
     pub finished: Finished,
 }
 
+impl Finished {
+    /// What its blocks take.
+    fn bytes(&self) -> usize {
+        let blocks = self.before.iter().chain(self.after.iter());
+        blocks.map(|block| block.bytes.len()).sum()
+    }
+}
+
+/// What is kept, by thread.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Records {
+    by_thread: BTreeMap<i32, Kept>,
+    /// Of all their blocks.
+    bytes: usize,
+}
+
+impl Records {
+    fn insert(&mut self, tid: i32, kept: Kept) {
+        let bytes = self.bytes.saturating_add(kept.finished.bytes());
+        if self.by_thread.len() < MOST_RECORDS && bytes <= MOST_RECORD_BYTES {
+            self.bytes = bytes;
+            self.by_thread.insert(tid, kept);
+        }
+    }
+
+    fn remove(&mut self, tid: i32) {
+        if let Some(kept) = self.by_thread.remove(&tid) {
+            self.bytes = self.bytes.saturating_sub(kept.finished.bytes());
+        }
+    }
+}
+
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
@@ -211,6 +284,8 @@ pub struct Answer {
 
 /// Records of threads that died stay until the next beat; beyond this many no further result is kept.
 pub(crate) const MOST_RECORDS: usize = 1024;
+/// The same, of what their blocks take together.
+pub(crate) const MOST_RECORD_BYTES: usize = 8 << 20;
 
 impl State {
     /// The state of a container that has done nothing yet.
@@ -223,11 +298,12 @@ impl State {
             last_file: 0,
             last_call: 0,
             open: BTreeMap::new(),
-            kept: BTreeMap::new(),
+            kept: Records::default(),
             cgroup: None,
             pools: BTreeMap::new(),
             scheduling: Scheduling::default(),
-            os_events: BTreeMap::new(),
+            os_events: OsEvents::default(),
+            registered: BTreeSet::new(),
         }
     }
 
@@ -257,6 +333,19 @@ impl State {
             && self.ledger.count(Counted::Objects) == 0
     }
 
+    /// A file that is known.
+    #[must_use]
+    pub fn file(&self, id: FileId) -> Option<&FileEntry> {
+        self.files.get(&id)
+    }
+
+    /// Whether a device file that is held is registered with a control file.
+    #[must_use]
+    pub fn has_registered(&self, control: FileId) -> bool {
+        let all = (control, FileId(0))..=(control, FileId(u64::MAX));
+        self.registered.range(all).next().is_some()
+    }
+
     /// The files, by identity.
     pub fn files(&self) -> impl Iterator<Item = (FileId, &FileEntry)> {
         self.files.iter().map(|(id, entry)| (*id, entry))
@@ -276,37 +365,45 @@ impl State {
     /// What is kept for a thread.
     #[must_use]
     pub fn kept(&self, tid: i32) -> Option<&Kept> {
-        self.kept.get(&tid)
+        self.kept.by_thread.get(&tid)
     }
 
     /// The threads for which something is kept.
     pub fn kept_threads(&self) -> impl Iterator<Item = i32> {
-        self.kept.keys().copied()
+        self.kept.by_thread.keys().copied()
     }
 
     /// The semaphore pools of a uvm file: first address, bytes.
     pub fn pools(&self, file: FileId) -> impl Iterator<Item = (u64, u64)> {
-        let pools = self.pools.get(&file).into_iter().flatten();
-        pools.map(|(base, (bytes, _))| (*base, *bytes))
+        let pools = self.pools.range((file, 0)..=(file, u64::MAX));
+        pools
+            .map(|((_, base), (bytes, _))| (*base, *bytes))
+            .stepped()
+    }
+
+    /// Whether a uvm file has a semaphore pool at this address, of so many bytes.
+    #[must_use]
+    pub fn has_pool(&self, file: FileId, (base, bytes): (u64, u64)) -> bool {
+        let pool = self.pools.get(&(file, base));
+        pool.is_some_and(|(of, _)| *of == bytes)
     }
 
     /// How many semaphore pools there are.
     #[must_use]
     pub fn pool_count(&self) -> usize {
-        self.pools.values().map(BTreeMap::len).sum()
+        self.pools.len()
     }
 
     /// Whether a client has an event of a number.
     #[must_use]
     pub fn has_os_event(&self, client: u32, number: u32) -> bool {
-        let mut files = self.os_events.values();
-        files.any(|events| events.contains(&(client, number)))
+        self.os_events.files_of((client, number)).next().is_some()
     }
 
     /// How many events there are.
     #[must_use]
     pub fn os_event_count(&self) -> usize {
-        self.os_events.values().map(BTreeSet::len).sum()
+        self.os_events.by_file.len()
     }
 
     /// Where the container's processes are.
@@ -322,15 +419,15 @@ impl State {
     pub fn apply(&mut self, op: Op) -> Result<Applied, Refusal> {
         match op {
             Op::Ledger(operation) => {
-                let before = self.scheduled();
                 let applied = self.ledger.apply(operation);
-                if self
-                    .scheduled()
-                    .iter()
-                    .zip(before)
-                    .any(|(now, before)| *now < before)
+                if let Ok(
+                    Applied::Freed(freed)
+                    | Applied::Recorded(Recorded {
+                        replaced: freed, ..
+                    }),
+                ) = &applied
                 {
-                    self.scheduling.forget_gone(&self.ledger);
+                    self.scheduling.forget(&freed.scheduled);
                 }
                 return applied;
             }
@@ -358,10 +455,10 @@ impl State {
             }
             Op::Settle(lane, end) => self.settle(lane, end),
             Op::Keep(tid, None) | Op::ForgetThread(tid) => {
-                self.kept.remove(&tid);
+                self.kept.remove(tid);
             }
             Op::Keep(tid, Some(end)) => {
-                if let Some(kept) = self.kept.get_mut(&tid) {
+                if let Some(kept) = self.kept.by_thread.get_mut(&tid) {
                     kept.end = end;
                 }
             }
@@ -377,43 +474,44 @@ impl State {
             Op::FileRegistered(device, control) => {
                 if let Some(entry) = self.files.get_mut(&device) {
                     // The first registration stays: the driver refuses a second.
-                    entry.registered_with.get_or_insert(control);
+                    let control = *entry.registered_with.get_or_insert(control);
+                    if !entry.is_closing {
+                        self.registered.insert((control, device));
+                    }
                 }
             }
             Op::FileClosing(id) => {
                 if let Some(entry) = self.files.get_mut(&id) {
                     entry.is_closing = true;
+                    if let Some(control) = entry.registered_with {
+                        self.registered.remove(&(control, id));
+                    }
                 }
             }
             Op::FileGone(id) => {
-                self.files.remove(&id);
-                for (_, reservation) in self.pools.remove(&id).unwrap_or_default().into_values() {
-                    self.ledger.apply(Operation::RollBack { reservation })?;
+                let entry = self.files.remove(&id);
+                if let Some(control) = entry.and_then(|entry| entry.registered_with) {
+                    self.registered.remove(&(control, id));
                 }
-                self.os_events.remove(&id);
+                let bases: Vec<u64> = self.pools(id).map(|(base, _)| base).collect();
+                for base in bases {
+                    self.end_pool((id, base))?;
+                }
+                self.os_events.remove_all_of(id);
             }
             Op::Pool(file, (base, bytes), reservation) => {
-                let pools = self.pools.entry(file).or_default();
                 // The driver makes none where there is one.
-                if let Some((_, former)) = pools.insert(base, (bytes, reservation)) {
-                    self.ledger.apply(Operation::RollBack {
-                        reservation: former,
-                    })?;
-                }
+                self.end_pool((file, base))?;
+                self.pools.insert((file, base), (bytes, reservation));
             }
             Op::PoolGone(file, base) => {
-                let pools = self.pools.get_mut(&file);
-                if let Some((_, reservation)) = pools.and_then(|pools| pools.remove(&base)) {
-                    self.ledger.apply(Operation::RollBack { reservation })?;
-                }
+                self.end_pool((file, base))?;
             }
             Op::OsEvent(file, event) => {
-                self.os_events.entry(file).or_default().insert(event);
+                self.os_events.insert(file, event);
             }
             Op::OsEventGone(event) => {
-                for events in self.os_events.values_mut() {
-                    events.remove(&event);
-                }
+                self.os_events.remove(event);
             }
             Op::GpuId(id, slot) => {
                 self.numbering.slot_of_gpu_id.insert(id, slot);
@@ -428,10 +526,11 @@ impl State {
         Ok(Applied::Done)
     }
 
-    /// How many channel groups and channels there are, with those of calls under way.
-    fn scheduled(&self) -> [u64; 2] {
-        [ObjectKind::ChannelGroup, ObjectKind::Channel]
-            .map(|kind| self.ledger.count(Counted::Kind(kind)))
+    fn end_pool(&mut self, pool: (FileId, u64)) -> Result<(), Refusal> {
+        if let Some((_, reservation)) = self.pools.remove(&pool) {
+            self.ledger.apply(Operation::RollBack { reservation })?;
+        }
+        Ok(())
     }
 
     fn settle(&mut self, lane: u32, end: Option<End>) {
@@ -439,12 +538,13 @@ impl State {
             return;
         };
         let tid = begun.caller.tid;
-        self.kept.remove(&tid);
-        if let (Some(end), Some(finished)) = (end, finished)
-            && self.kept.len() < MOST_RECORDS
-        {
+        self.kept.remove(tid);
+        if let (Some(end), Some(finished)) = (end, finished) {
             let key = begun.key;
             self.kept.insert(tid, Kept { key, end, finished });
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

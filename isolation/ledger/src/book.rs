@@ -112,6 +112,8 @@ pub enum PinFor {
 pub struct Freed {
     /// Objects taken out, clients among them.
     pub objects: u64,
+    /// Channel groups and channels among the objects.
+    pub scheduled: BTreeSet<(ClientHandle, ObjectHandle)>,
     /// Bytes no longer charged: those whose last reference this was.
     pub bytes: BTreeMap<CardSlot, u64>,
 }

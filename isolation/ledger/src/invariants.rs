@@ -255,10 +255,14 @@ impl Ledger {
             let edge = |(handle, object): (&ObjectHandle, &Object)| Some((object.parent?, *handle));
             let children: BTreeSet<_> = tree.objects.iter().filter_map(edge).collect();
             let dependants: BTreeSet<_> = tree.needs.iter().map(|(of, to)| (*to, *of)).collect();
+            let is_device =
+                |object: &Object| matches!(object.kind, ObjectKind::Device | ObjectKind::Subdevice);
+            let devices = tree.objects.iter().filter(|(_, it)| is_device(it));
             let mut dependent = tree.needs.iter().map(|(of, _)| of);
             let is_listed = self.clients_by_file.contains(&(it.file, *client));
             if children != tree.children
                 || dependants != tree.dependants
+                || !devices.map(|(handle, _)| handle).eq(&tree.devices)
                 || !dependent.all(|of| tree.objects.contains_key(of))
                 || !is_listed
             {

@@ -6,6 +6,7 @@ use crate::counts::{ObjectKind, wide};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::references::Exported;
 use crate::snapshot::ProcessUsage;
+use crate::steps::Stepped;
 use crate::tree::Object;
 
 impl Ledger {
@@ -38,7 +39,34 @@ impl Ledger {
     pub fn clients(&self) -> impl Iterator<Item = (ClientHandle, FileId, ProcessId)> + '_ {
         self.clients
             .iter()
+            .stepped()
             .map(|(client, it)| (*client, it.file, it.process))
+    }
+
+    /// The file that owns a client, and the process that made it; none for a client that is not ours.
+    #[must_use]
+    pub fn client(&self, client: ClientHandle) -> Option<(FileId, ProcessId)> {
+        let it = self.clients.get(&client)?;
+        Some((it.file, it.process))
+    }
+
+    /// The clients that a file owns, each with the process that made it.
+    pub fn clients_of(&self, file: FileId) -> impl Iterator<Item = (ClientHandle, ProcessId)> + '_ {
+        let all = (file, ClientHandle(0))..=(file, ClientHandle(u32::MAX));
+        let clients = self.clients_by_file.range(all);
+        clients.filter_map(|(_, client)| Some((*client, self.clients.get(client)?.process)))
+    }
+
+    /// The devices and subdevices of a client, by handle.
+    pub fn devices(
+        &self,
+        client: ClientHandle,
+    ) -> impl Iterator<Item = (ObjectHandle, &Object)> + '_ {
+        let tree = self.clients.get(&client).map(|it| &it.tree).into_iter();
+        tree.flat_map(|tree| {
+            let devices = tree.devices.iter();
+            devices.filter_map(|handle| Some((*handle, tree.objects.get(handle)?)))
+        })
     }
 
     /// Whether a uvm file has an external range that starts at this address.
@@ -96,6 +124,7 @@ impl Ledger {
             .get(&client)
             .into_iter()
             .flat_map(|it| it.tree.objects.iter())
+            .stepped()
             .map(|(handle, object)| (*handle, object))
     }
 

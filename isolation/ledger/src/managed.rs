@@ -137,10 +137,21 @@ impl Ledger {
         freed
     }
 
+    /// The stretch of a file that is charged as managed from this address on.
+    #[must_use]
+    pub fn managed_at(&self, uvm_file: FileId, base: u64) -> Option<ManagedSpan> {
+        let piece = self.managed.get(&uvm_file)?.get(&base)?;
+        Some(ManagedSpan {
+            uvm_file,
+            span: Span::between(base, piece.last)?,
+            process: piece.process,
+        })
+    }
+
     /// All that is charged as managed, by file and address.
     pub fn managed(&self) -> impl Iterator<Item = ManagedSpan> + '_ {
         self.managed.iter().flat_map(|(uvm_file, pieces)| {
-            pieces.iter().filter_map(|(base, piece)| {
+            pieces.iter().stepped().filter_map(|(base, piece)| {
                 Some(ManagedSpan {
                     uvm_file: *uvm_file,
                     span: Span::between(*base, piece.last)?,

@@ -298,19 +298,27 @@ impl Ledger {
             self.clients_by_file.remove(&(gone.file, client));
             self.counts.subtract_object(ObjectKind::Client);
             freed.objects = freed.objects.saturating_add(1);
-            self.bury(gone.tree.objects.into_values(), freed);
+            self.bury(client, gone.tree.objects.into_iter(), freed);
         }
     }
 
     fn drop_object(&mut self, client: ClientHandle, handle: ObjectHandle, freed: &mut Freed) {
         if let Some(owner) = self.clients.get_mut(&client) {
             let removed = owner.tree.remove(handle);
-            self.bury(removed.into_iter(), freed);
+            self.bury(client, removed.into_iter(), freed);
         }
     }
 
-    fn bury(&mut self, objects: impl Iterator<Item = Object>, freed: &mut Freed) {
-        for object in objects.stepped() {
+    fn bury(
+        &mut self,
+        client: ClientHandle,
+        objects: impl Iterator<Item = (ObjectHandle, Object)>,
+        freed: &mut Freed,
+    ) {
+        for (handle, object) in objects.stepped() {
+            if matches!(object.kind, ObjectKind::ChannelGroup | ObjectKind::Channel) {
+                freed.scheduled.insert((client, handle));
+            }
             self.counts.subtract_object(object.kind);
             if let Some(id) = object.allocation {
                 self.accounts.unname(id);

@@ -41,6 +41,8 @@ pub(crate) struct Tree {
     pub(crate) dependants: BTreeSet<Edge>,
     /// The same edges, the other way round. Few objects have any.
     pub(crate) needs: BTreeSet<Edge>,
+    /// Devices and subdevices.
+    pub(crate) devices: BTreeSet<ObjectHandle>,
 }
 
 impl Tree {
@@ -60,11 +62,14 @@ impl Tree {
             self.dependants.insert((needed, handle));
             self.needs.insert((handle, needed));
         }
+        if is_device(object.kind) {
+            self.devices.insert(handle);
+        }
         self.objects.insert(handle, object);
     }
 
     /// Takes out an object, everything below it and everything that depends on any of these.
-    pub(crate) fn remove(&mut self, handle: ObjectHandle) -> Vec<Object> {
+    pub(crate) fn remove(&mut self, handle: ObjectHandle) -> Vec<(ObjectHandle, Object)> {
         let mut removed = Vec::new();
         let mut doomed = vec![handle];
         // Every round takes edges out before it follows them, so a cycle ends by itself.
@@ -82,7 +87,10 @@ impl Tree {
                 for needed in take(&mut self.needs, handle) {
                     self.dependants.remove(&(needed, handle));
                 }
-                removed.push(object);
+                if is_device(object.kind) {
+                    self.devices.remove(&handle);
+                }
+                removed.push((handle, object));
             }
         }
         removed
@@ -95,6 +103,10 @@ impl Tree {
                 .into_iter()
                 .any(|edges| from(edges, handle).next().is_some())
     }
+}
+
+fn is_device(kind: ObjectKind) -> bool {
+    matches!(kind, ObjectKind::Device | ObjectKind::Subdevice)
 }
 
 /// Takes out all edges of one object; where they lead to.

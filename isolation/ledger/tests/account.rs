@@ -124,8 +124,8 @@ fn map(ledger: &mut Ledger, uvm: FileId, at: Span, cards: &[CardSlot]) -> Freed 
 
 fn released(bytes: u64) -> Freed {
     Freed {
-        objects: 0,
         bytes: [(CARD, bytes)].into(),
+        ..Freed::default()
     }
 }
 
@@ -631,6 +631,7 @@ fn a_handle_made_anew_replaces_what_it_named() {
         Freed {
             objects: 1,
             bytes: [(CARD, 400)].into(),
+            ..Freed::default()
         }
     );
     assert_eq!(ledger.used(CARD), 300);

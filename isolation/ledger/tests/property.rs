@@ -435,7 +435,16 @@ impl Pair {
         self.model.note_peaks();
         if let Some(freed) = freed {
             let things = self.model.clients.len() + self.model.objects.len();
+            let living = self.model.scheduled();
+            prop_assert!(
+                before
+                    .scheduled
+                    .difference(&living)
+                    .all(|it| freed.scheduled.contains(it))
+            );
+            prop_assert!(freed.scheduled.is_subset(&before.scheduled));
             let expected = Freed {
+                scheduled: freed.scheduled.clone(),
                 objects: (before.things + added - things) as u64,
                 ..self.model.freed_since(&before)
             };

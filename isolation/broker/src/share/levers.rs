@@ -374,7 +374,7 @@ impl Subdevice {
             let state = container.journal.change();
             let of = ClientHandle(client);
             let find = |kind| {
-                let mut objects = state.ledger.objects(of);
+                let mut objects = state.ledger.devices(of);
                 let found = objects.find(|(handle, object)| {
                     object.kind == kind && state.ledger.card_of(of, *handle) == Some(card)
                 });
@@ -469,9 +469,8 @@ fn issue(
 ) -> Result<Vec<Segment>, LeverError> {
     let (file, process) = {
         let state = container.journal.change();
-        let mut clients = state.ledger.clients();
-        let found = clients.find(|(of, ..)| *of == ClientHandle(client));
-        let (_, file, process) = found.ok_or(LeverError::Gone)?;
+        let owner = state.ledger.client(ClientHandle(client));
+        let (file, process) = owner.ok_or(LeverError::Gone)?;
         if state.open().any(|(_, call)| call.finished.is_none()) {
             container.beside_own.set(true);
         }

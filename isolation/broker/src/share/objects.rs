@@ -3,7 +3,7 @@
 //! Part of the [`State`](crate::state::State), and changed by its ops only. What exists, below which parent and on which card is the
 //! ledger's to say; here stands what the ledger does not look at. An entry goes with its object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use compute::{Channel, Engine, Group, Objects};
 use ledger::{CardSlot, ClientHandle, Ledger, ObjectHandle, ObjectKind};
@@ -215,14 +215,11 @@ impl Scheduling {
     }
 
     /// Forgets what the ledger has no more.
-    pub(crate) fn forget_gone(&mut self, ledger: &Ledger) {
-        let before = self.objects.len();
-        self.objects.retain(|(client, handle), _| {
-            let object = ledger.object(ClientHandle(*client), ObjectHandle(*handle));
-            object.is_some_and(|object| is_scheduled(object.kind))
-        });
-        if self.objects.len() != before {
-            self.generation += 1;
+    pub(crate) fn forget(&mut self, gone: &BTreeSet<(ClientHandle, ObjectHandle)>) {
+        for (client, handle) in gone {
+            if self.objects.remove(&(client.0, handle.0)).is_some() {
+                self.generation += 1;
+            }
         }
     }
 
@@ -233,10 +230,6 @@ impl Scheduling {
         let entry = self.objects.get(&group)?;
         (entry.engine != Engine::Graphics).then_some(group)
     }
-}
-
-fn is_scheduled(kind: ObjectKind) -> bool {
-    matches!(kind, ObjectKind::ChannelGroup | ObjectKind::Channel)
 }
 
 #[cfg(test)]

@@ -151,6 +151,7 @@ impl Pair {
         if let Some((freed, added)) = done {
             let things = self.model.clients.len() + self.model.objects.len();
             let expected = Freed {
+                scheduled: freed.scheduled.clone(),
                 objects: u64::try_from(before.things + added - things).expect("a small number"),
                 ..self.model.freed_since(&before)
             };

@@ -577,7 +577,18 @@ impl Model {
         Before {
             living: self.living(),
             things: self.clients.len() + self.objects.len(),
+            scheduled: self.scheduled(),
         }
+    }
+
+    /// Channel groups and channels.
+    pub(crate) fn scheduled(&self) -> BTreeSet<(ClientHandle, ObjectHandle)> {
+        let is_scheduled = |kind| matches!(kind, ObjectKind::ChannelGroup | ObjectKind::Channel);
+        let objects = self
+            .objects
+            .iter()
+            .filter(|it| is_scheduled(it.source.kind));
+        objects.map(|it| (it.client, it.handle)).collect()
     }
 
     /// To be called after every step.
@@ -594,6 +605,7 @@ pub(crate) struct Before {
     living: BTreeSet<Alloc>,
     /// Clients and objects.
     pub(crate) things: usize,
+    pub(crate) scheduled: BTreeSet<(ClientHandle, ObjectHandle)>,
 }
 
 fn leans_on(object: &ObjectFact, other: ObjectHandle) -> bool {
