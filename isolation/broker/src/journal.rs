@@ -10,11 +10,12 @@
 //! *Commit.* The bytes of a frame are copied behind the half's length, then the length is stored. A kill at any instruction
 //! leaves whole frames only. One [`Change`] is one frame: its ops take effect together or not at all.
 //!
-//! *Compaction.* Beyond a threshold the whole state is written to the other half, then the valid half's number is stored.
+//! *Compaction.* Beyond a threshold the whole state is written to the other half, then the valid half's number is stored. It is
+//! written there directly: no copy of it takes the broker's memory.
 //!
 //! One lock guards state and log together. It is the innermost: nobody waits for anything while a `Change` lives.
 
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,12 +36,14 @@ const HALF_AT: usize = 16;
 const LENGTHS_AT: usize = 24;
 
 const HALVES_AT: usize = 4096;
-/// A container at all its limits (a million objects) has a state of some 60 MiB.
+/// What a container can have at most is less: see the tests.
 const HALF_BYTES: usize = 256 << 20;
 const BYTES: usize = HALVES_AT + 2 * HALF_BYTES;
 
-/// A log is compacted when it is longer than this, and than four times the state.
+/// A log is compacted when it is longer than this, and than twice the state: a successor reads no more than that.
 const COMPACT_BYTES: usize = 256 << 10;
+/// More than one frame can have: some blocks of 64 KiB each.
+const MOST_FRAME_BYTES: usize = 4 << 20;
 /// A half that was longer gives its memory back.
 const RETAINED_BYTES: usize = 512 << 10;
 
@@ -313,17 +316,39 @@ impl Log {
     }
 
     fn is_long(&self) -> bool {
-        self.length > COMPACT_BYTES.max(4 * self.snapshot_bytes)
+        self.length > longest_log(self.snapshot_bytes)
     }
 
     /// Writes the whole state to the other half, and makes that the valid one.
     fn compact(&mut self, state: &State) {
         let (former, former_length) = (self.half, self.length);
-        let snapshot = written(state, Vec::new());
+        #[cfg(debug_assertions)]
+        self.seam.before_append();
         self.half = 1 - former;
-        self.length = 0;
-        self.snapshot_bytes = snapshot.len();
-        self.append(&snapshot);
+        let start = Self::start(self.half);
+        let rest = Rest {
+            shared: &mut self.shared,
+            at: start + 4,
+            end: start + HALF_BYTES,
+        };
+        let rest = BufWriter::with_capacity(WRITE_BYTES, rest);
+        let rest = match postcard::to_io(state, rest).map(BufWriter::into_inner) {
+            Ok(Ok(rest)) => rest,
+            Ok(Err(error)) => fatal(&format!("the state does not fit: {error}")),
+            Err(error) => fatal(&format!(
+                "the state has no written form, or does not fit: {error}"
+            )),
+        };
+        self.snapshot_bytes = rest.at - start - 4;
+        self.length = self.snapshot_bytes + 4;
+        let head = u32::try_from(self.snapshot_bytes).unwrap_or(u32::MAX);
+        if self.shared.write(start, &head.to_le_bytes()).is_none() {
+            fatal("it is full");
+        }
+        self.word(LENGTHS_AT + self.half * 8)
+            .store(self.length as u64, Ordering::Release);
+        #[cfg(debug_assertions)]
+        self.seam.after_append();
         self.word(HALF_AT)
             .store(self.half as u64, Ordering::Release);
         self.word(MAGIC_AT).store(MAGIC, Ordering::Release);
@@ -332,6 +357,36 @@ impl Log {
         {
             tracing::debug!(error = %error, "memory of the journal is kept");
         }
+    }
+}
+
+/// How long a log may become whose first frame is a state of so many bytes. Behind it there is room for a frame.
+fn longest_log(snapshot_bytes: usize) -> usize {
+    let longest = COMPACT_BYTES.max(snapshot_bytes.saturating_mul(2));
+    longest.min(HALF_BYTES - MOST_FRAME_BYTES)
+}
+
+/// So much of a state is written at once.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// A part of the memory that is written from its beginning on.
+struct Rest<'a> {
+    shared: &'a mut Shared,
+    at: usize,
+    end: usize,
+}
+
+impl Write for Rest<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let end = self.at.saturating_add(bytes.len());
+        let written = (end <= self.end).then(|| self.shared.write(self.at, bytes));
+        written.flatten().ok_or(io::ErrorKind::StorageFull)?;
+        self.at = end;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -29,7 +29,7 @@ const STACK_BYTES: usize = 128 * 1024;
 /// One container cannot have more calls under way, at all its listeners together; further ones wait their turn.
 const MOST_THREADS: usize = 64;
 /// With those that hold up a refusal ([`crate::health::Throttle`]), which must not keep other calls waiting.
-const MOST_WITH_HELD_UP: usize = 256;
+pub(crate) const MOST_WITH_HELD_UP: usize = 256;
 /// Waiting threads beyond this end themselves.
 const MOST_WAITING: usize = 2;
 

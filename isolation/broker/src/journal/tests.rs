@@ -129,45 +129,67 @@ fn a_spoilt_frame_is_an_error_that_names_it() {
     );
 }
 
-/// What a container may have at most, with numbers as long as they can be, beside the records of calls that are kept.
 #[test]
-fn the_state_at_all_limits_fits() {
+fn a_log_is_compacted_before_its_half_is_full() {
+    for snapshot_bytes in [
+        0,
+        1 << 10,
+        1 << 20,
+        50 << 20,
+        100 << 20,
+        128 << 20,
+        200 << 20,
+    ] {
+        let longest = longest_log(snapshot_bytes);
+        assert!(longest + MOST_FRAME_BYTES <= HALF_BYTES, "{snapshot_bytes}");
+        // And not all the time.
+        let room = longest.saturating_sub(snapshot_bytes + 4);
+        assert!(room >= COMPACT_BYTES / 2, "{snapshot_bytes}: {room}");
+    }
+}
+
+/// The next number's place, numbers being as long as they can be.
+const HIGH: u32 = 0xf000_0000;
+
+/// A part of all that a container may have at most is made, of things that are all alike.
+fn at_all_limits(part: u64) -> State {
     use ledger::{
-        Actual, Applied, ClientHandle, Counted, Limits, ObjectHandle, Place, ProcessId, Span,
+        Actual, Adopted, Applied, ClientHandle, Counted, Limits, ObjectHandle, Place, ProcessId,
+        Span,
     };
-    const HIGH: u32 = 0xf000_0000;
-    /// A part of it is made, of things that are all alike.
-    const PART: u32 = 64;
     let limits = crate::account::LIMITS;
+    let small = |most: usize| u32::try_from(most as u64 / part).unwrap();
     let most = |counted| {
         let limit = limits.iter().find(|(of, _)| *of == counted);
-        u32::try_from(limit.unwrap().1).unwrap() / PART
+        u32::try_from(limit.unwrap().1 / part).unwrap()
     };
     let all = limits.iter().fold(Limits::none(), |all, (counted, most)| {
-        all.with(*counted, most / u64::from(PART))
+        all.with(*counted, most / part)
     });
     let quota = [(CardSlot(0), u64::MAX)];
-    let mut ledger = Ledger::with_limits(&quota, all);
-    let client = ClientHandle(u32::MAX);
+    let ledger = Ledger::with_limits(&quota, all);
+    let mut state = State::new(ledger, Numbering::default());
+    let mut make = |operation| state.apply(Op::Ledger(operation)).unwrap();
     let file = ledger::FileId(u64::MAX);
     let process = ProcessId(i32::MAX);
-    ledger
-        .apply(Operation::SeeClient {
+    let clients = most(Counted::Kind(ObjectKind::Client));
+    for client in 0..clients {
+        make(Operation::SeeClient {
             file,
-            client,
+            client: ClientHandle(u32::MAX - client),
             process,
-        })
-        .unwrap();
-    for number in 1..most(Counted::Objects) {
-        let Ok(Applied::Reserved(reservation)) = ledger.apply(reserve(1 << 20)) else {
+        });
+    }
+    for number in 0..most(Counted::Objects) - clients {
+        let Applied::Reserved(reservation) = make(reserve(1 << 20)) else {
             panic!("{number} objects are too many")
         };
-        let add = Operation::AddObject {
+        make(Operation::AddObject {
             place: Place {
                 file,
-                client,
+                client: ClientHandle(u32::MAX - number % clients),
                 parent: ObjectHandle(HIGH),
-                handle: ObjectHandle(HIGH + number),
+                handle: ObjectHandle(HIGH + 1 + number),
                 process,
             },
             class: 0xffff,
@@ -176,36 +198,90 @@ fn the_state_at_all_limits_fits() {
             depends_on: vec![ObjectHandle(HIGH)],
             reservation,
             actual: Actual::AsReserved,
-        };
-        ledger.apply(add).unwrap();
+        });
     }
+    let span = |number: u64| Span::new((1 << 46) + number * 8192, 4096).unwrap();
     for number in 0..u64::from(most(Counted::Mappings)) {
-        let map = Operation::MapManaged {
+        make(Operation::MapManaged {
             uvm_file: file,
-            span: Span::new((1 << 46) + number * 8192, 4096).unwrap(),
+            span: span(number),
             process,
             cards: vec![CardSlot(0)],
-        };
-        ledger.apply(map).unwrap();
+        });
     }
     for number in 0..u64::from(most(Counted::Ranges)) {
-        let span = Span::new((1 << 46) + number * 8192, 4096).unwrap();
-        let range = Operation::AddRange {
+        make(Operation::AddRange {
             uvm_file: file,
-            span,
-        };
-        ledger.apply(range).unwrap();
+            span: span(number),
+        });
     }
-    let state = State::new(ledger, Numbering::default());
+    for number in 0..most(Counted::Exports) / 2 {
+        make(Operation::AdoptExport {
+            file: ledger::FileId(u64::MAX - u64::from(number >> 8)),
+            index: number & 0xff,
+            adopted: Adopted {
+                origin: u64::MAX - u64::from(number),
+                class: 0xffff,
+                demand: Some(Demand {
+                    card: CardSlot(0),
+                    bytes: 1 << 20,
+                    purpose: Purpose::Memory,
+                }),
+                process,
+            },
+        });
+    }
+    for number in 0..crate::files::MOST_FILES as u64 / part {
+        let (file, control) = (
+            FileId(u64::MAX - 1 - 2 * number),
+            FileId(u64::MAX - 2 - 2 * number),
+        );
+        state.apply(Op::FileSeen(file, FileKind::Uvm)).unwrap();
+        state.apply(Op::FileRegistered(file, control)).unwrap();
+    }
+    for number in 0..small(crate::account::MOST_OS_EVENTS) {
+        let event = (HIGH, HIGH + number);
+        state
+            .apply(Op::OsEvent(FileId(u64::MAX - 1), event))
+            .unwrap();
+    }
+    for number in 0..small(verdict::schedule::MOST_SCHEDULED) {
+        let added =
+            crate::share::objects::Change::Added((HIGH, HIGH + number), compute::Engine::Graphics);
+        state.apply(Op::Schedule(added)).unwrap();
+    }
+    state
+}
+
+/// With numbers as long as they can be, beside the blocks of calls.
+#[test]
+fn the_state_at_all_limits_fits() {
+    const PART: u32 = 64;
+    let state = at_all_limits(PART.into());
     let bytes = postcard::to_stdvec(&state).unwrap().len() * PART as usize;
-    // Events, pools and files are smaller than the smallest of these; a record has two copies of a call's blocks.
-    let others =
-        (crate::account::MOST_OS_EVENTS + crate::account::MOST_POOLS + crate::files::MOST_FILES)
-            * 64;
-    let records = crate::state::MOST_RECORDS * 2 * (verdict::blocks::MAX_BLOCK_BYTES + 4096);
-    let sum = bytes + others + records + COMPACT_BYTES;
+    let pools = crate::account::MOST_POOLS * 64;
+    // Calls under way, each with its blocks before and after.
+    let calls = crate::workers::MOST_WITH_HELD_UP * 2 * CALL_BYTES;
+    let records = crate::state::MOST_RECORD_BYTES + crate::state::MOST_RECORDS * 128;
+    let sum = bytes + pools + calls + records;
     assert!(
-        sum < HALF_BYTES,
-        "{bytes} of the ledger, {records} of records"
+        longest_log(sum) >= 2 * sum,
+        "{bytes} of tables, {calls} of calls, {records} of records"
     );
+    // What `vgpu::own_group` lets a broker write.
+    assert_eq!(2 * HALF_BYTES, 512 << 20);
+}
+
+/// Of a call's blocks, which are few: its struct, its parameters, and what they point to.
+const CALL_BYTES: usize = 3 * verdict::blocks::MAX_BLOCK_BYTES;
+
+#[test]
+fn a_successor_has_all_that_there_may_be() {
+    let file = Journal::memfd().unwrap();
+    let journal = Journal::open(file.try_clone().unwrap(), || at_all_limits(64)).unwrap();
+    let change = Op::FileSeen(FileId(1), FileKind::Ctl);
+    journal.change().note(change);
+    let before = image(&journal);
+    drop(journal);
+    assert!(image(&open(&file)) == before);
 }
