@@ -102,6 +102,13 @@ pub(crate) enum Ask {
     },
     StopFlipping,
     Storm(Storm),
+    /// So many clients, or pieces of memory below a device, one after the other; the answer is how many there were before the first
+    /// refusal.
+    Fill {
+        fd: i32,
+        below: Option<(u32, u32)>,
+        count: u32,
+    },
 }
 
 /// Allocations and frees under a timer's signals.
@@ -315,7 +322,27 @@ fn answer(ask: Ask, files: &mut Files) -> io::Result<(Reply, Option<OwnedFd>)> {
             value(0)
         }
         Ask::Storm(storm) => Ok((Reply::Storm(storm.run()?), None)),
+        Ask::Fill { fd, below, count } => value(fill(fd, below, count)?),
     }
+}
+
+fn fill(fd: i32, below: Option<(u32, u32)>, count: u32) -> io::Result<i64> {
+    const PARAMS: usize = 512;
+    let pages = Pages::new(1, Guard::Closed)?;
+    let params_at = pages.address() + PARAMS as u64;
+    for number in 0..count {
+        let arg = match below {
+            Some((client, device)) => rm::alloc(client, device, 0, rm::VIDMEM, params_at),
+            None => rm::alloc(0, 0, 0, rm::ROOT, 0),
+        };
+        pages.write(0, &arg).unwrap();
+        pages.write(PARAMS, &rm::memory_params(1)).unwrap();
+        pages.ioctl(fd, rm::ALLOC.into(), 0)?;
+        if rm::status(&pages.read(0, arg.len()).unwrap()) != rm::OK {
+            return Ok(number.into());
+        }
+    }
+    Ok(count.into())
 }
 
 fn at<T>(address: u64, act: impl FnOnce(&Pages, usize) -> T) -> T {

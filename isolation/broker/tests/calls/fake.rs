@@ -1,6 +1,6 @@
 //! A driver behind the trait that keeps objects as RM does, records every call, and can be made to wait.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -40,8 +40,7 @@ pub(crate) struct Seen {
 struct State {
     nodes: HashMap<(u64, u64), FileKind>,
     clients: HashMap<u32, FileId>,
-    /// By client and handle: parent, bytes.
-    objects: HashMap<(u32, u32), (u32, u64)>,
+    objects: Objects,
     /// Channels and groups that may not run.
     stopped: HashSet<(u32, u32)>,
     /// By client and channel group, microseconds.
@@ -110,7 +109,7 @@ impl Fake {
 
     /// Bytes that its objects hold.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.lock().objects.values().map(|(_, bytes)| bytes).sum()
+        self.lock().objects.bytes
     }
 
     /// Whether a real driver might not answer any more.
@@ -134,7 +133,7 @@ impl Fake {
 
     /// An object ends, and the broker is not told.
     pub(crate) fn lose(&self, client: u32, object: u32) {
-        self.lock().objects.remove(&(client, object));
+        self.lock().objects.remove((client, object));
     }
 
     pub(crate) fn timeslice(&self, client: u32, group: u32) -> Option<u64> {
@@ -235,8 +234,7 @@ impl Fake {
                 }
             }
             state.objects.insert((client, handle), (parent, bytes));
-            let held: u64 = state.objects.values().map(|(_, bytes)| bytes).sum();
-            state.peak_bytes = state.peak_bytes.max(held);
+            state.peak_bytes = state.peak_bytes.max(state.objects.bytes);
             handle
         };
         put_u32(&mut arg.bytes, nvos21::H_NEW, handle);
@@ -252,21 +250,15 @@ impl Fake {
                 false => status::NV_ERR_INVALID_CLIENT,
             };
         }
-        if state.objects.remove(&(client, object)).is_none() {
+        if !state.objects.remove((client, object)) {
             return status::NV_ERR_OBJECT_NOT_FOUND;
         }
         self.freed.fetch_add(1, Ordering::SeqCst);
         let mut below = vec![object];
         while let Some(parent) = below.pop() {
-            let children: Vec<(u32, u32)> = state
-                .objects
-                .iter()
-                .filter(|((of, _), (above, _))| *of == client && *above == parent)
-                .map(|(key, _)| *key)
-                .collect();
-            for child in children {
-                state.objects.remove(&child);
-                below.push(child.1);
+            for child in state.objects.below(client, parent) {
+                state.objects.remove((client, child));
+                below.push(child);
             }
         }
         status::NV_OK
@@ -287,6 +279,47 @@ fn page_of(params: &[u8]) -> u64 {
     }
 }
 
+/// As many as a broker lets a tenant have: each is found by its name, or below its parent.
+#[derive(Debug, Default)]
+struct Objects {
+    /// By client and handle: parent, bytes.
+    by_name: BTreeMap<(u32, u32), (u32, u64)>,
+    /// Client, parent and handle.
+    by_parent: BTreeSet<(u32, u32, u32)>,
+    /// Of all of them.
+    bytes: u64,
+}
+
+impl Objects {
+    fn contains_key(&self, name: &(u32, u32)) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    fn insert(&mut self, name: (u32, u32), (parent, bytes): (u32, u64)) {
+        self.remove(name);
+        self.by_name.insert(name, (parent, bytes));
+        self.by_parent.insert((name.0, parent, name.1));
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, name: (u32, u32)) -> bool {
+        let Some((parent, bytes)) = self.by_name.remove(&name) else {
+            return false;
+        };
+        self.by_parent.remove(&(name.0, parent, name.1));
+        self.bytes -= bytes;
+        true
+    }
+
+    fn below(&self, client: u32, parent: u32) -> Vec<u32> {
+        let all = (client, parent, 0)..=(client, parent, u32::MAX);
+        self.by_parent
+            .range(all)
+            .map(|(_, _, handle)| *handle)
+            .collect()
+    }
+}
+
 impl State {
     /// Below an object that is not there some drivers make no handle, and never answer again.
     fn look_for_destination(&mut self, client: u32, parent: u32) {
@@ -295,7 +328,11 @@ impl State {
     }
 
     fn drop_client(&mut self, client: u32) -> bool {
-        self.objects.retain(|(of, _), _| *of != client);
+        let all = self.objects.by_name.range((client, 0)..=(client, u32::MAX));
+        let all: Vec<(u32, u32)> = all.map(|(name, _)| *name).collect();
+        for name in all {
+            self.objects.remove(name);
+        }
         self.clients.remove(&client).is_some()
     }
 }
