@@ -11,6 +11,7 @@ use integration::docker::Docker;
 use integration::leftovers;
 use integration::packages::Suite;
 use integration::rig::{self, Rig};
+use serde_json::Value;
 
 /// Reads the first of these files that is there.
 fn value(folder: &Path, names: &[&str]) -> Result<String> {
@@ -30,6 +31,18 @@ fn group(rig: &Rig, controller: &str) -> Result<PathBuf> {
     };
     let found = all.iter().find(of_tree).cloned();
     found.with_context(|| format!("no group for {controller} among {all:?}"))
+}
+
+/// What the only vGPU's broker is told of its container's CPU time.
+fn told(rig: &Rig) -> Result<Value> {
+    let mut folder = rig.node.state_dir().join("vgpus");
+    for _namespace_and_container in 0..2 {
+        let mut entries = fs::read_dir(&folder)?;
+        folder = entries.next().context("no vGPU")??.path();
+    }
+    Ok(serde_json::from_slice(&fs::read(
+        folder.join("cpu-time.json"),
+    )?)?)
 }
 
 fn pids_in(group: &Path) -> Result<Vec<i32>> {
@@ -78,7 +91,7 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     docker.load(&rig.image)?;
     let words = |text: &'static str| text.split(' ');
     let mut run: Vec<&str> =
-        words("run -d --name held --network=none --cpu-shares 512 --cpu-quota 50000").collect();
+        words("run -d --name held --network=none --cpu-shares 2048 --cpu-quota 50000").collect();
     run.extend(words(
         "-e ALIYUN_COM_GPU_MEM_CONTAINER=4 -e ALIYUN_COM_GPU_MEM_DEV=24 --runtime",
     ));
@@ -87,13 +100,25 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     all_are_inside(&rig)?;
     let cpu = group(&rig, "cpu")?;
     let weight = || value(&cpu, &["cpu.shares", "cpu.weight"]);
-    let quota = || value(&cpu, &["cpu.cfs_quota_us", "cpu.max"]);
+    // The broker is told of the quota. The kernel would stop the governor with all the others.
+    let quota = || told(&rig);
+    let kernels = || value(&cpu, &["cpu.cfs_quota_us", "cpu.max"]);
     let first = weight()?;
-    ensure!(quota()?.starts_with("50000"), "{}", quota()?);
+    ensure!(quota()?["quota_ppm"] == 500_000, "{}", quota()?);
+    let usage = quota()?["usage"]["path"].clone();
+    ensure!(
+        usage.as_str().is_some_and(|path| Path::new(path).exists()),
+        "{usage}"
+    );
+    ensure!(
+        ["-1", "max 100000"].contains(&kernels()?.as_str()),
+        "{}",
+        kernels()?
+    );
     docker
-        .docker(&words("update --cpu-shares 256 --cpu-quota 30000 held").collect::<Vec<_>>())?
+        .docker(&words("update --cpu-shares 4096 --cpu-quota 30000 held").collect::<Vec<_>>())?
         .success()?;
-    ensure!(quota()?.starts_with("30000"), "{}", quota()?);
+    ensure!(quota()?["quota_ppm"] == 300_000, "{}", quota()?);
     ensure!(weight()? != first, "{first}");
     let top = docker
         .docker(&["top", "held", "-o", "pid,args"])?

@@ -15,6 +15,7 @@ use crate::account::{Account, Slot};
 use crate::answer_files::AnswerFiles;
 use crate::board::Board;
 use crate::counters::Counters;
+use crate::cpu_time::Allowance;
 use crate::files::FileTable;
 use crate::health::Health;
 use crate::journal::{self, Journal};
@@ -68,6 +69,8 @@ pub struct Container {
     pub managed: ManagedMappings,
     /// Its share of its cards' time.
     pub share: Share,
+    /// CPU time that may be spent on it.
+    pub cpu_time: Allowance,
     /// Threads that serve a call now, of all listeners together.
     pub at_work: AtomicUsize,
 }
@@ -151,6 +154,7 @@ impl Container {
             memories: Memories::default(),
             managed: ManagedMappings::default(),
             share: Share::default(),
+            cpu_time: Allowance::default(),
             at_work: AtomicUsize::new(0),
         })
     }

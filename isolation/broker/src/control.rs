@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::counters::Counter;
+use crate::cpu_time::CpuTimeStatus;
 use crate::health::{Event, EventKind, HealthStatus, Watching};
 use crate::link::FromBroker;
 use crate::peers;
@@ -132,6 +133,9 @@ pub struct Status {
     /// What the driver has taken of the host's memory; absent where that is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<HostMemoryStatus>,
+    /// Its CPU time; absent where its container has no quota of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_time: Option<CpuTimeStatus>,
     /// What each of the largest living processes has allocated.
     pub processes: Vec<ProcessStatus>,
     /// What all others have.
@@ -387,6 +391,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
         container: container.name.clone(),
         driver: container.driver.version().to_owned(),
         cards,
+        cpu_time: container.cpu_time.status(),
         host_memory: host_memory.map(|host| HostMemoryStatus {
             limit_bytes: host.quota_bytes,
             used_bytes: host.held_bytes,

@@ -21,6 +21,7 @@ pub mod board;
 pub mod container;
 pub mod control;
 pub mod counters;
+pub mod cpu_time;
 pub mod fetch;
 pub mod files;
 pub mod health;

@@ -41,6 +41,9 @@ use crate::state::Op;
 /// So many times as long as a round has worked, exits begin no other: they take a tenth of one core at most.
 const REST: u32 = 9;
 
+/// No work waits longer for CPU time of the container: what that has given up comes back all the same.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
 /// Each watched process costs a descriptor. The exit of a process beyond these is found by the beat.
 pub const MOST_WATCHED: usize = 1024;
 /// Where descriptors are scarce, processes get one in so many: the tenant's files need them more.
@@ -214,7 +217,9 @@ impl Reaper {
             // Before what it announces is looked at; nothing to read means that nobody has asked.
             let _asked = self.woken.read();
             let have_exited = self.take_exits(container);
-            if self.is_over.load(Ordering::SeqCst) {
+            let is_over = || self.is_over.load(Ordering::SeqCst);
+            container.cpu_time.wait(LONGEST_WAIT, || !is_over());
+            if is_over() {
                 return;
             }
             let is_look_due = self.is_look_due.swap(false, Ordering::SeqCst);

@@ -28,6 +28,7 @@ use nvabi::{DriverVersion, Release};
 use crate::account::{Slot, uuid_bytes};
 use crate::container::{Container, Inheritance, TakeOverError};
 use crate::control::{BrokerStatus, Serving};
+use crate::cpu_time::Allowance;
 use crate::health::{self, KernelLog, Lack};
 use crate::keeper::{self, Abandonment};
 use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
@@ -244,6 +245,8 @@ impl Standby {
         container.health = health::Health::new(self.plan);
         container.terms = self.terms;
         container.share = self.share;
+        container.cpu_time = Allowance::of(self.dir.clone());
+        container.cpu_time.follow();
         let container = Arc::new(container);
         container.board.beat();
         let mut mask = SigSet::empty();
@@ -433,6 +436,7 @@ impl Broker {
                 looked = Instant::now();
                 self.reaper.ask_for_beat();
                 self.container.share.beat(&self.container);
+                self.container.cpu_time.follow();
                 self.sessions.retain(|_, session| !session.is_over());
                 self.sessions.values().for_each(Session::revive);
                 self.refill_spares();

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -207,7 +208,13 @@ impl Session {
     }
 
     fn wait_and_serve(self: &Arc<Self>, lane: &Lane) {
-        while !self.dead.load(Ordering::SeqCst) {
+        let is_wanted = || !self.dead.load(Ordering::SeqCst);
+        loop {
+            // A call that waits meanwhile waits in the kernel, and is nobody's yet.
+            self.container.cpu_time.wait(Duration::MAX, is_wanted);
+            if !is_wanted() {
+                break;
+            }
             let Some(words) = lane.for_next_call() else {
                 break;
             };

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod book;
+pub mod cpu_time;
 mod error;
 pub mod grant;
 pub mod health;
@@ -32,6 +33,7 @@ pub mod promised;
 pub mod rules;
 pub mod store;
 
+pub use cpu_time::CpuTime;
 pub use error::Error;
 pub use grant::{
     Backend, CardGrant, ComputeMode, ComputeTerms, Door, DoorKind, DriverSpec, Grant, IoUring,

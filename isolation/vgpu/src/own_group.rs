@@ -10,8 +10,12 @@
 //! ```
 //!
 //! The supervisor enters before its program is executed ([`OwnGroup::admit`]); what it starts inherits the group. Memory and
-//! processes are limited from the beginning. Weight and quota of CPU time are the container's own, from [`OwnGroup::follow`] on:
-//! until the container starts, its broker may hold a lock of the node, and is not throttled.
+//! processes are limited from the beginning. The weight of CPU time is the container's own, from [`OwnGroup::follow`] on, but between
+//! the default and ten times that.
+//!
+//! The group has no quota of CPU time. The kernel would stop all of its threads for the rest of a period, the governor and whoever
+//! holds a lock of the driver among them, and the container's neighbours would pay. The broker is told the container's quota in
+//! `cpu-time.json` ([`CpuTime`]), and has the container's calls wait.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -20,7 +24,9 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cards::ContainerKey;
+use cards::cpu_time::{self, UsageFile};
+use cards::store::DiskStore;
+use cards::{ContainerKey, CpuTime};
 use serde::Serialize;
 
 use crate::state::ContainerDir;
@@ -47,9 +53,14 @@ const MEMORY_BYTES: u64 = 2 * (BASE_BYTES + OBJECT_BYTES * MOST_OBJECTS) + JOURN
 /// Threads: two brokers during a replacement, each with 256 at work and those that wait on listeners, and the executor's 1024.
 const MOST_THREADS: u64 = 8192;
 
-/// A tenth of one core: with less a broker neither starts in time nor answers its supervisor.
-const LEAST_QUOTA_US: u64 = 10_000;
-const PERIOD_US: u64 = 100_000;
+/// The default weight of version 1 and of version 2. With less than that the governor, which is in the group, gets no processor in time on
+/// a busy host: with the weight of a Kubernetes container that asks for no CPU time, 2, gates closed half a second late.
+const DEFAULT_SHARES: u64 = 1024;
+const DEFAULT_WEIGHT: u64 = 100;
+/// So many times as much at most: governors of others compete with it.
+const MOST_TIMES: u64 = 10;
+/// Of one core, millionths: with less a broker serves no call in time.
+const LEAST_QUOTA_PPM: u64 = 100_000;
 
 /// How long processes may take to be gone once they were told to end, before they are killed, and in all.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
@@ -93,8 +104,8 @@ struct CpuTerms {
     shares: Option<u64>,
     /// `cpu.weight` of version 2.
     weight: Option<u64>,
-    /// In a period of [`PERIOD_US`]; absent: as much as there is.
-    quota_us: Option<u64>,
+    /// Of one core, millionths; absent: as much as there is.
+    quota_ppm: Option<u64>,
 }
 
 impl Tree {
@@ -271,14 +282,14 @@ impl OwnGroup {
     /// Takes weight and quota of CPU time over from the container of this process, and notes where they are found.
     ///
     /// # Errors
-    /// [`Error::OwnGroup`]; the group keeps what it had.
+    /// [`Error::OwnGroup`], or a file of the container's folder that cannot be written.
     pub(crate) fn follow(&self, dir: &ContainerDir, init: i32) -> Result<(), Error> {
         let Some(group) = self.cpu_group_of(init) else {
             return Ok(());
         };
         let note = dir.file(NOTE);
         fs::write(&note, group.as_os_str().as_bytes()).map_err(Error::io("write", &note))?;
-        self.follow_group(&group)
+        self.follow_group(dir, &group)
     }
 
     /// [`OwnGroup::follow`], by the container's group that was noted then.
@@ -288,31 +299,33 @@ impl OwnGroup {
     pub(crate) fn follow_again(&self, dir: &ContainerDir) -> Result<(), Error> {
         use std::os::unix::ffi::OsStringExt;
         match fs::read(dir.file(NOTE)) {
-            Ok(path) => self.follow_group(Path::new(&std::ffi::OsString::from_vec(path))),
+            Ok(path) => self.follow_group(dir, Path::new(&std::ffi::OsString::from_vec(path))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(Error::io("read", dir.file(NOTE))(error)),
         }
     }
 
-    fn follow_group(&self, group: &Path) -> Result<(), Error> {
+    fn follow_group(&self, dir: &ContainerDir, group: &Path) -> Result<(), Error> {
         let terms = self.terms_of(group);
+        let told = CpuTime {
+            version: cpu_time::VERSION,
+            quota_ppm: terms.quota_ppm,
+            usage: self.usage_file(),
+        };
+        told.write(&DiskStore, dir.path())?;
         match &self.tree {
             Tree::V1 { .. } => {
-                let shares = terms.shares.unwrap_or(1024);
+                let shares = terms.shares.unwrap_or(DEFAULT_SHARES);
+                let shares = shares.clamp(DEFAULT_SHARES, DEFAULT_SHARES * MOST_TIMES);
                 self.set("cpu", "cpu.shares", &shares.to_string())?;
-                self.set("cpu", "cpu.cfs_period_us", &PERIOD_US.to_string())?;
-                let quota = terms
-                    .quota_us
-                    .map_or_else(|| "-1".to_owned(), |quota| quota.to_string());
-                self.set("cpu", "cpu.cfs_quota_us", &quota)
+                // A former version of cgpu gave it one.
+                self.set("cpu", "cpu.cfs_quota_us", "-1")
             }
             Tree::V2 { .. } => {
-                let weight = terms.weight.unwrap_or(100);
+                let weight = terms.weight.unwrap_or(DEFAULT_WEIGHT);
+                let weight = weight.clamp(DEFAULT_WEIGHT, DEFAULT_WEIGHT * MOST_TIMES);
                 self.set("", "cpu.weight", &weight.to_string())?;
-                let quota = terms
-                    .quota_us
-                    .map_or_else(|| "max".to_owned(), |quota| quota.to_string());
-                self.set("", "cpu.max", &format!("{quota} {PERIOD_US}"))
+                self.set("", "cpu.max", "max")
             }
         }
     }
@@ -347,7 +360,7 @@ impl OwnGroup {
             Tree::V1 { root } => root.join("cpu"),
             Tree::V2 { root } => root.clone(),
         };
-        let quota_us = group
+        let quota_ppm = group
             .ancestors()
             .take_while(|folder| folder.starts_with(&root))
             .filter_map(|folder| match self.tree {
@@ -355,12 +368,24 @@ impl OwnGroup {
                 Tree::V2 { .. } => quota_v2(folder),
             })
             .filter(|(_, period)| *period > 0)
-            .map(|(quota, period)| quota.saturating_mul(PERIOD_US) / period)
+            .map(|(quota, period)| quota.saturating_mul(1_000_000) / period)
             .min();
         CpuTerms {
             shares: number(group, "cpu.shares"),
             weight: number(group, "cpu.weight"),
-            quota_us: quota_us.map(|quota| quota.max(LEAST_QUOTA_US)),
+            quota_ppm: quota_ppm.map(|quota| quota.max(LEAST_QUOTA_PPM)),
+        }
+    }
+
+    /// Where the kernel counts the CPU time of its processes; nowhere where no tree does.
+    fn usage_file(&self) -> Option<UsageFile> {
+        let there = |path: PathBuf| path.exists().then_some(path);
+        match &self.tree {
+            Tree::V1 { .. } => ["cpuacct", "cpu"]
+                .into_iter()
+                .find_map(|tree| there(self.folder(tree).join("cpuacct.usage")))
+                .map(UsageFile::Nanoseconds),
+            Tree::V2 { .. } => there(self.folder("").join("cpu.stat")).map(UsageFile::CpuStat),
         }
     }
 
@@ -369,26 +394,21 @@ impl OwnGroup {
         if !self.exists() {
             return None;
         }
+        let cpu_ns = self.usage_file().and_then(|file| {
+            let text = fs::read_to_string(file.path()).ok()?;
+            file.nanoseconds(&text)
+        });
         Some(match self.tree {
             Tree::V1 { .. } => OwnUsage {
-                cpu_ns: ["cpuacct", "cpu"]
-                    .into_iter()
-                    .find_map(|tree| self.number(tree, "cpuacct.usage")),
+                cpu_ns,
                 memory_bytes: self.number("memory", "memory.usage_in_bytes"),
                 threads: self.number("pids", "pids.current"),
             },
-            Tree::V2 { .. } => {
-                let stat = fs::read_to_string(self.folder("").join("cpu.stat")).unwrap_or_default();
-                let usec = stat
-                    .lines()
-                    .find_map(|line| line.strip_prefix("usage_usec "))
-                    .and_then(|usec| usec.parse::<u64>().ok());
-                OwnUsage {
-                    cpu_ns: usec.map(|usec| usec.saturating_mul(1000)),
-                    memory_bytes: self.number("", "memory.current"),
-                    threads: self.number("", "pids.current"),
-                }
-            }
+            Tree::V2 { .. } => OwnUsage {
+                cpu_ns,
+                memory_bytes: self.number("", "memory.current"),
+                threads: self.number("", "pids.current"),
+            },
         })
     }
 

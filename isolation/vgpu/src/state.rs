@@ -14,7 +14,7 @@ pub(crate) struct ContainerDir(PathBuf);
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 23] = [
+const FILES: [&str; 25] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
@@ -36,6 +36,8 @@ const FILES: [&str; 23] = [
     "filter.programs",
     "pod.json",
     crate::own_group::NOTE,
+    cards::cpu_time::FILE_NAME,
+    "cpu-time.json.tmp",
     "grant.json.tmp",
     "grant.json",
 ];

@@ -1,6 +1,6 @@
 //! Whether a broker whose heartbeat stands still is hung, or has had no CPU time.
 //!
-//! A broker is throttled with its control group, and starved where many processes want few cores. Another one in its place would
+//! A broker is starved where many processes want few cores, and throttled where a group above its own has a quota. Another one in its place would
 //! fare no better, and ending it costs more of what is scarce. So time counts against a broker only where it could have run:
 //!
 //! - one that has had [`ENOUGH_CPU`] since its heartbeat was last seen, and did not beat, is hung;

@@ -46,6 +46,8 @@ struct State {
     /// By client and channel group, microseconds.
     timeslices: HashMap<(u32, u32), u64>,
     seen: Vec<Seen>,
+    /// When a gate was opened (`true`) or closed.
+    turns: Vec<(Instant, bool)>,
     /// A handle was to be made below an object that is not there.
     is_wedged: bool,
     /// The most that all objects ever held at once.
@@ -134,6 +136,11 @@ impl Fake {
     /// An object ends, and the broker is not told.
     pub(crate) fn lose(&self, client: u32, object: u32) {
         self.lock().objects.remove((client, object));
+    }
+
+    /// When gates were opened (`true`) and closed since this was last asked.
+    pub(crate) fn take_turns(&self) -> Vec<(Instant, bool)> {
+        std::mem::take(&mut self.lock().turns)
     }
 
     pub(crate) fn timeslice(&self, client: u32, group: u32) -> Option<u64> {
@@ -418,6 +425,9 @@ fn schedule(
     let is_known = |name: &(u32, u32)| state.objects.contains_key(name);
     if !is_known(&name) || !names.iter().all(is_known) {
         return Some(status::NV_ERR_INVALID_OBJECT_HANDLE);
+    }
+    if cmd == control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
+        state.turns.push((Instant::now(), is_on));
     }
     for name in names {
         if is_on {

@@ -8,6 +8,7 @@
 mod agent;
 mod bounds;
 mod card_wide;
+mod cpu_time;
 mod events;
 mod exits;
 mod exports;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         replace::TESTS,
         share::TESTS,
         provoked::TESTS,
+        cpu_time::TESTS,
         strict::TESTS,
         neighbours::TESTS,
     ]

@@ -526,7 +526,7 @@ fn preempts() {
     assert_eq!(stage.fake.controls(cmd).len(), 26);
 }
 
-fn wishes() -> Value {
+pub(crate) fn wishes() -> Value {
     json!({"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"})
 }
 
@@ -567,7 +567,7 @@ fn turns() {
     assert_eq!(compute["holds"], true);
     assert!(compute["window_ns"].as_u64() > Some(0));
     assert!(compute["counts"]["calls"].as_u64() > Some(8));
-    let status = governor_status(kept.broker_pid().unwrap());
+    let status = of_governor(kept.broker_pid().unwrap(), "status");
     for set in ["CapEff", "CapPrm"] {
         let line = status.lines().find(|line| line.starts_with(set)).unwrap();
         // CAP_SYS_NICE is bit 23.
@@ -579,14 +579,14 @@ fn turns() {
     assert!(kept.fake.timeslice(tenant.client, tenant.group) < Some(1_000_000));
 }
 
-/// `/proc` of the governor's thread.
-fn governor_status(broker: i32) -> String {
+/// A file of the governor's thread in `/proc`.
+pub(crate) fn of_governor(broker: i32, file: &str) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{broker}/task")).unwrap();
     let governor = tasks.map(|task| task.unwrap().path()).find(|task| {
         let name = std::fs::read_to_string(task.join("comm"));
         name.is_ok_and(|name| name.trim() == "governor")
     });
-    std::fs::read_to_string(governor.unwrap().join("status")).unwrap()
+    std::fs::read_to_string(governor.unwrap().join(file)).unwrap()
 }
 
 fn reshared() {

@@ -39,6 +39,14 @@ impl Played {
         fs::read_to_string(self.root.path().join(path)).unwrap_or_else(|_| "(absent)".to_owned())
     }
 
+    /// Follows the container's group; what its broker is told then.
+    fn follow(&self, group: &OwnGroup, container: &str) -> CpuTime {
+        let dir = ContainerDir::at(self.root.path());
+        let container = self.root.path().join(container);
+        group.follow_group(&dir, &container).unwrap();
+        CpuTime::read(dir.path()).unwrap().unwrap()
+    }
+
     fn write(&self, path: &str, text: &str) {
         let path = self.root.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -120,22 +128,47 @@ fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
         ("cpu/pod/cpu.cfs_period_us", "100000\n"),
         ("cpu/pod/c/cpu.cfs_quota_us", "-1\n"),
         ("cpu/pod/c/cpu.cfs_period_us", "100000\n"),
-        ("cpu/pod/c/cpu.shares", "256\n"),
+        ("cpu/pod/c/cpu.shares", "2560\n"),
     ] {
         played.write(path, text);
     }
-    let container = played.root.path().join("cpu/pod/c");
-    group.follow_group(&container).unwrap();
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), "256");
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "150000");
+    let told = played.follow(&group, "cpu/pod/c");
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), "2560");
+    assert_eq!(told.quota_ppm, Some(1_500_000));
+    assert_eq!(told.usage, None, "no tree counts");
+    // The kernel would stop the governor with all the others.
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "-1");
     // An update, to less than any broker can live on.
     played.write("cpu/pod/c/cpu.cfs_quota_us", "1000\n");
-    group.follow_group(&container).unwrap();
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "10000");
+    let count = played.root.path().join("cpu/cgpu/tests+a/cpuacct.usage");
+    fs::write(&count, "7\n").unwrap();
+    let told = played.follow(&group, "cpu/pod/c");
+    assert_eq!(told.quota_ppm, Some(100_000));
+    assert_eq!(told.usage, Some(UsageFile::Nanoseconds(count)));
     played.write("cpu/pod/c/cpu.cfs_quota_us", "-1\n");
     played.write("cpu/pod/cpu.cfs_quota_us", "-1\n");
-    group.follow_group(&container).unwrap();
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "-1");
+    assert_eq!(played.follow(&group, "cpu/pod/c").quota_ppm, None);
+}
+
+/// The governor is in the group, and its neighbours' governors are beside it.
+#[test]
+fn no_containers_weight_starves_its_own_or_another_governor() {
+    let played = Played::v1();
+    let group = OwnGroup::of(&played.config, &key("a"));
+    group.make().unwrap();
+    for (containers, own) in [("2", "1024"), ("262144", "10240")] {
+        played.write("cpu/c/cpu.shares", containers);
+        played.follow(&group, "cpu/c");
+        assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), own);
+    }
+    let played = Played::v2();
+    let group = OwnGroup::of(&played.config, &key("a"));
+    group.make().unwrap();
+    for (containers, own) in [("1", "100"), ("10000", "1000")] {
+        played.write("c/cpu.weight", containers);
+        played.follow(&group, "c");
+        assert_eq!(played.read("cgpu/tests+a/cpu.weight"), own);
+    }
 }
 
 #[test]
@@ -145,14 +178,17 @@ fn version_2_takes_weight_and_quota_over() {
     group.make().unwrap();
     played.write("pod/cpu.max", "max 100000\n");
     played.write("pod/c/cpu.max", "20000 50000\n");
-    played.write("pod/c/cpu.weight", "39\n");
-    let container = played.root.path().join("pod/c");
-    group.follow_group(&container).unwrap();
-    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "40000 100000");
-    assert_eq!(played.read("cgpu/tests+a/cpu.weight"), "39");
+    played.write("pod/c/cpu.weight", "390\n");
+    played.write("cgpu/tests+a/cpu.stat", "usage_usec 3\nuser_usec 1\n");
+    let told = played.follow(&group, "pod/c");
+    assert_eq!(told.quota_ppm, Some(400_000));
+    let stat = played.root.path().join("cgpu/tests+a/cpu.stat");
+    assert_eq!(told.usage, Some(UsageFile::CpuStat(stat)));
+    assert_eq!(group.usage().unwrap().cpu_ns, Some(3_000));
+    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "max");
+    assert_eq!(played.read("cgpu/tests+a/cpu.weight"), "390");
     played.write("pod/c/cpu.max", "max 100000\n");
-    group.follow_group(&container).unwrap();
-    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "max 100000");
+    assert_eq!(played.follow(&group, "pod/c").quota_ppm, None);
 }
 
 #[test]
