@@ -74,6 +74,9 @@ fn every_spelling_of_a_call_is_made_even_without_a_filter() {
 
 #[cfg(feature = "nvml")]
 mod host {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -100,6 +103,43 @@ mod host {
             .unwrap();
         assert_eq!(driver["level"], "missing");
         assert!(driver["remedy"].is_string());
+    }
+
+    #[test]
+    fn doctor_without_root_says_so_and_blames_nothing_else() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: doctor_without_root_says_so_and_blames_nothing_else: starts as root");
+            return;
+        }
+        // Whoever it is must be able to reach the program.
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let program = folder.path().join("cgpu");
+        std::fs::copy(env!("CARGO_BIN_EXE_cgpu"), &program).unwrap();
+        let nobody = |arguments: &[&str]| {
+            let mut command = Command::new(&program);
+            command.args(arguments).uid(65534).gid(65534);
+            command.output().unwrap()
+        };
+        let output = nobody(&["doctor"]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("sudo cgpu doctor"), "{said}");
+        for wrong in [
+            "CONFIG_CHECKPOINT",
+            "neither the kernel",
+            "move it away",
+            "No GPU container",
+        ] {
+            assert!(!said.contains(wrong), "{wrong}: {said}");
+        }
+        let output = nobody(&["doctor", "--repair"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            error_of(&output).contains("needs root"),
+            "{}",
+            error_of(&output)
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ enum Command {
         #[command(flatten)]
         form: Form,
     },
-    /// What this host offers to GPU containers, what is missing, and how to get it. Exit code 0: one could start.
+    /// Check whether GPU containers can run on this host, and what is missing or broken. Exits 0 if nothing is; run it as root.
     Doctor {
         #[command(flatten)]
         form: Form,

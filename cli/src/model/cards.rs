@@ -50,7 +50,7 @@ pub struct CardRow {
     pub compute: CardCompute,
     /// To whom.
     pub grants: Vec<CardGrantRow>,
-    /// Why nothing is placed on it; absent: it is well.
+    /// Why nothing is placed on it, or nothing that is works; absent: it is well.
     pub unhealthy: Option<String>,
 }
 
@@ -129,10 +129,14 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
     } else {
         (Vec::new(), vec![nothing; found.len()])
     };
+    let trouble = driver.trouble(config);
     let mut joined = join(driver, driver_version, (&found, &promised), &books);
     for (row, card) in joined.cards.iter_mut().zip(&found) {
         let health = cards::health::of(&config.state_dir, &card.uuid)?;
-        row.unhealthy = health.map(|health| health.reason);
+        let unanswered = trouble
+            .as_ref()
+            .map(|why| format!("the driver does not answer ({why})"));
+        row.unhealthy = health.map(|health| health.reason).or(unanswered);
     }
     Ok(joined)
 }

@@ -1,6 +1,9 @@
-//! What this host offers to GPU containers, what is missing, and how to get it.
+//! What this host offers to GPU containers, what is missing or broken, and how to get it.
 //!
-//! [`Facts`] are looked up by the command; [`assess`] judges them and touches nothing.
+//! [`Facts`] are looked up by the command; [`assess`] judges them and touches nothing. What a start needs is judged here, what
+//! goes on on the host in `standing`.
+
+mod standing;
 
 use std::path::PathBuf;
 
@@ -11,6 +14,7 @@ use vgpu::backend::{Kind, Offer, Survey};
 use vgpu::config::{ConfiguredMode, IsolationConfig};
 use vgpu::userland::Survey as Libraries;
 
+pub use self::standing::{Container, Engine, Named, Program, Standing};
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
 
@@ -39,14 +43,20 @@ pub struct Facts {
     pub runc: Result<Runc, String>,
     /// The broker program.
     pub broker: Result<PathBuf, String>,
+    /// The programs beside this one.
+    pub programs: Vec<Program>,
+    /// The engines of this host.
+    pub engines: Vec<Engine>,
     /// Which driver would be behind the containers' cards.
     pub driver: HostDriver,
     /// Its version.
     pub driver_version: Result<DriverVersion, String>,
     /// How many cards it has; for the kernel's driver asked through NVML.
     pub cards: Result<usize, String>,
-    /// For the simulated driver: whether `cgpu-sim` accepts connections.
+    /// For the simulated driver: whether `cgpu-sim` answers.
     pub simulator: Result<(), String>,
+    /// Cards on which nothing is placed, and why: UUID and reason.
+    pub unwell: Result<Vec<(String, String)>, String>,
     /// For the kernel's driver: its user libraries, as containers would get them.
     pub libraries: Option<Result<Libraries, String>>,
     /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
@@ -59,8 +69,10 @@ pub struct Facts {
     pub state_dir: PathBuf,
     /// Whether it can be used.
     pub state_dir_usable: Result<(), String>,
-    /// Containers whose door and broker have ended, or why they cannot be listed.
-    pub stale: Result<Vec<String>, String>,
+    /// The containers that hold a vGPU, or why they cannot be listed.
+    pub containers: Result<Vec<Container>, String>,
+    /// Containers whose supervisor runs while their folder is gone.
+    pub forsaken: Vec<String>,
 }
 
 /// Why the filters of a process cannot be read.
@@ -103,6 +115,8 @@ pub struct Doctor {
     pub version: u32,
     /// Whether a GPU container could start now.
     pub can_start: bool,
+    /// Whether nothing is missing or broken; what only works worse than it could does not count.
+    pub is_well: bool,
     /// What would hold a container to its slice; absent where none could start.
     pub choice: Option<Choice>,
     /// Who could hold a container to its memory, strongest first.
@@ -162,6 +176,8 @@ pub enum Level {
     Ok,
     /// Works, but worse than it could.
     Note,
+    /// Something that was there is broken. Other containers may run, and start.
+    Broken,
     /// No GPU container can start.
     Missing,
 }
@@ -184,6 +200,14 @@ impl Check {
         }
     }
 
+    fn broken(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            level: Level::Broken,
+            remedy: Some(remedy.into()),
+            ..Self::ok(name, found)
+        }
+    }
+
     fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             level: Level::Missing,
@@ -196,11 +220,17 @@ impl Check {
 /// Judges the facts.
 #[must_use]
 pub fn assess(facts: &Facts) -> Doctor {
+    if !facts.is_root {
+        return unprivileged(facts);
+    }
     let mut checks = kernel(facts);
     checks.extend(programs(facts));
+    checks.extend(standing::programs(facts));
     checks.extend(driver(facts));
     checks.extend(isolation(facts));
     checks.extend(state(facts));
+    checks.extend(standing::containers(facts));
+    checks.extend(standing::engines(facts));
     let backends = facts.backends.as_ref().map_or_else(
         |_why| Vec::new(),
         |survey| survey.offers.iter().map(DoctorBackend::from).collect(),
@@ -219,6 +249,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     Doctor {
         version: JSON_VERSION,
         can_start,
+        is_well: can_start && checks.iter().all(|check| check.level != Level::Broken),
         choice: can_start.then(|| choice(facts)),
         backends,
         checks,
@@ -226,6 +257,33 @@ pub fn assess(facts: &Facts) -> Doctor {
         cleared_cards: None,
     }
 }
+
+/// What can be seen without root. What cannot is not guessed at: a file that another user cannot read is not missing.
+fn unprivileged(facts: &Facts) -> Doctor {
+    let mut checks = vec![Check::missing(
+        "privileges",
+        "not root: driver, cards, state folder, containers, filters and engines were not looked at",
+        "run this as root: `sudo cgpu doctor`",
+    )];
+    checks.extend(
+        kernel(facts)
+            .into_iter()
+            .filter(|check| !NEED_ROOT.contains(&check.name)),
+    );
+    Doctor {
+        version: JSON_VERSION,
+        can_start: false,
+        is_well: false,
+        choice: None,
+        backends: Vec::new(),
+        checks,
+        reclaimed: None,
+        cleared_cards: None,
+    }
+}
+
+/// Checks of the kernel that say something only to root.
+const NEED_ROOT: [&str; 2] = ["pidfd_getfd", "look at the filter in force"];
 
 /// Checks of what only a broker needs; that of the driver is about its layouts where the driver itself is there.
 const BROKER_S: [&str; 5] = [
@@ -323,12 +381,12 @@ fn filters(read: &Result<(), FiltersUnread>) -> Check {
         Err(FiltersUnread::NoTrace(why)) => Check::missing(
             NAME,
             format!("processes cannot be traced: {why}"),
-            "run this as root with CAP_SYS_PTRACE, set kernel.yama.ptrace_scope below 3 (which takes a restart of the host), and forbid ptrace by no seccomp profile",
+            "run this with CAP_SYS_PTRACE, set kernel.yama.ptrace_scope below 3 (which takes a restart of the host), and forbid ptrace by no seccomp profile",
         ),
         Err(FiltersUnread::NoFilters(why)) => Check::missing(
             NAME,
             format!("the kernel does not give out the filters of a process: {why}"),
-            "run a kernel with CONFIG_CHECKPOINT_RESTORE, and this as root under no seccomp profile itself",
+            "use a kernel with CONFIG_CHECKPOINT_RESTORE, and run this under no seccomp profile",
         ),
         Err(FiltersUnread::NotTried(why)) => Check::note(
             NAME,
@@ -403,11 +461,11 @@ fn driver(facts: &Facts) -> Vec<Check> {
         ),
     }];
     match (facts.driver, &facts.simulator) {
-        (HostDriver::Sim, Ok(())) => checks.push(Check::ok("simulator", "accepts connections")),
+        (HostDriver::Sim, Ok(())) => checks.push(Check::ok("simulator", "answers")),
         (HostDriver::Sim, Err(why)) => checks.push(Check::missing(
             "simulator",
-            format!("does not accept connections: {why}"),
-            "start cgpu-sim again",
+            format!("does not answer: {why}"),
+            "start cgpu-sim again, with the same profile; running containers find their cards again by themselves",
         )),
         _ => {}
     }
@@ -417,7 +475,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
     };
     checks.push(match &facts.cards {
         Ok(0) => Check::missing(inventory, "no card", "add a card to this host or profile"),
-        Ok(count) => Check::ok(inventory, format!("{count} cards")),
+        Ok(count) => standing::cards(inventory, *count, &facts.unwell),
         Err(why) => Check::missing(
             inventory,
             why,
@@ -499,30 +557,12 @@ fn state(facts: &Facts) -> Vec<Check> {
             Ok(source) => Check::ok("configuration", source),
             Err(why) => Check::missing("configuration", why, "correct the file"),
         },
-        match (&facts.state_dir_usable, facts.is_root) {
-            (Ok(()), _) => Check::ok("state folder", dir.to_string()),
-            (Err(why), true) => Check::missing(
-                "state folder",
-                format!("{dir}: {why}"),
-                "name another folder as `state_dir` in cgpu.toml",
-            ),
-            (Err(why), false) => Check::missing(
-                "state folder",
-                format!("{dir}: {why}"),
-                "run this as root: the state folder is root's alone",
-            ),
-        },
-        match &facts.stale {
-            Ok(none) if none.is_empty() => Check::ok("stale grants", "none"),
-            Ok(stale) => Check::note(
-                "stale grants",
-                stale.join(", "),
-                "`cgpu doctor --repair` takes them back now, the next start of a GPU container otherwise",
-            ),
+        match &facts.state_dir_usable {
+            Ok(()) => Check::ok("state folder", dir.to_string()),
             Err(why) => Check::missing(
-                "stale grants",
-                why,
-                "a grant or card book that cannot be read is never overwritten: move it away once nothing runs",
+                "state folder",
+                format!("{dir}: {why}"),
+                "make room there and let root write, or name another folder as `state_dir` in cgpu.toml",
             ),
         },
     ]
@@ -571,6 +611,7 @@ mod tests {
     use vgpu::config::Allow;
 
     use super::*;
+    use crate::model::ps::State;
 
     fn healthy() -> Facts {
         Facts {
@@ -589,17 +630,21 @@ mod tests {
                 notify: true,
             }),
             broker: Ok(PathBuf::from("/usr/bin/cgpu-broker")),
+            programs: Vec::new(),
+            engines: Vec::new(),
             driver: HostDriver::Sim,
             driver_version: Ok("570.195.03".parse().unwrap()),
             cards: Ok(2),
             simulator: Ok(()),
+            unwell: Ok(Vec::new()),
             libraries: None,
             uvm_disable_hmm: None,
             isolation: IsolationConfig::default(),
             backends: Ok(survey(Kind::Broker)),
             state_dir: PathBuf::from("/run/cgpu"),
             state_dir_usable: Ok(()),
-            stale: Ok(Vec::new()),
+            containers: Ok(Vec::new()),
+            forsaken: Vec::new(),
         }
     }
 
@@ -716,7 +761,10 @@ mod tests {
         let mut facts = healthy();
         facts.wait_killable = false;
         facts.cgroup = Cgroup::None;
-        facts.stale = Ok(vec!["default/c1".to_owned()]);
+        facts.containers = Ok(vec![Container {
+            name: "default/c1".to_owned(),
+            state: State::Stale,
+        }]);
         facts.filters = Err(FiltersUnread::NotTried("why".into()));
         let document = assess(&facts);
         assert!(document.can_start);

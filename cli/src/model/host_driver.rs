@@ -1,6 +1,8 @@
 //! Which driver is behind this host's cards.
 
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
 use cards::{Inventory, SimulatedInventory};
 use nvabi::DriverVersion;
@@ -10,6 +12,9 @@ use vgpu::config::DriverKind;
 
 /// Where the kernel's driver says its version.
 pub const KERNEL_VERSION_PATH: &str = "/proc/driver/nvidia/version";
+
+/// How long the simulator may take to answer.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// The driver behind the cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -34,6 +39,47 @@ impl HostDriver {
             DriverKind::Auto if Path::new(KERNEL_VERSION_PATH).exists() => Self::Kernel,
             DriverKind::Auto if simulated => Self::Sim,
             DriverKind::Auto => Self::None,
+        }
+    }
+
+    /// Whether `cgpu-sim` answers, within [`ANSWER`]. A process that has been stopped takes connections and answers nothing.
+    ///
+    /// # Errors
+    /// Why not, as text.
+    pub fn simulator_answers(config: &Config) -> Result<(), String> {
+        let socket = SimulatedInventory::socket_path(&config.state_dir);
+        let asked = socket.clone();
+        let (said, answer) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let ask = || -> std::io::Result<()> {
+                let connection = sys::fd_passing::connect_seqpacket(&asked)?;
+                // No request: the simulator says that it does not understand, and that is an answer.
+                sys::fd_passing::send(connection.as_fd(), &[0xff], &[])?;
+                match sys::fd_passing::receive(connection.as_fd(), &mut [0; 4096])? {
+                    (0, _) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                    _ => Ok(()),
+                }
+            };
+            drop(said.send(ask()));
+        });
+        match answer.recv_timeout(ANSWER) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("{}: {error}", socket.display())),
+            Err(_late) => Err(format!(
+                "{}: nothing within {} s",
+                socket.display(),
+                ANSWER.as_secs()
+            )),
+        }
+    }
+
+    /// Why the driver behind this host's cards answers nobody, as far as that can be asked; `None`: it answers, or there is none.
+    #[must_use]
+    pub fn trouble(self, config: &Config) -> Option<String> {
+        match self {
+            Self::Sim => Self::simulator_answers(config).err(),
+            // NVML has answered when the cards are known.
+            Self::Kernel | Self::None => None,
         }
     }
 

@@ -176,6 +176,15 @@ fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// The health of a container whose driver does not answer, whatever its broker has seen of that.
+fn unanswered(health: Option<&str>) -> String {
+    const TEXT: &str = "the driver does not answer";
+    match health {
+        None | Some("ok") => TEXT.to_owned(),
+        Some(more) => format!("{TEXT}, {more}"),
+    }
+}
+
 /// Whether a vGPU is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -376,14 +385,22 @@ struct BrokerPid {
 /// A state folder or grant that cannot be read.
 pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
     let mut vgpus = Vec::new();
-    for state in vgpu::list(config)? {
+    let states = vgpu::list(config)?;
+    let is_simulated = |state: &VgpuState| matches!(state.grant.driver, DriverSpec::Sim { .. });
+    let simulator_is_silent =
+        states.iter().any(is_simulated) && HostDriver::simulator_answers(config).is_err();
+    for state in states {
         let dir = config
             .state_dir
             .join("vgpus")
             .join(state.grant.key.relative_dir());
         let door_lives = FileLock::is_held(&dir.join("door.lock"))?;
         let promised = promised(config, &state.grant)?;
-        vgpus.push(one(&state, door_lives, broker_pid(&dir), &promised));
+        let mut vgpu = one(&state, door_lives, broker_pid(&dir), &promised);
+        if simulator_is_silent && is_simulated(&state) {
+            vgpu.health = Some(unanswered(vgpu.health.as_deref()));
+        }
+        vgpus.push(vgpu);
     }
     Ok(Ps {
         version: JSON_VERSION,

@@ -12,6 +12,7 @@ pub fn render(doctor: &Doctor) -> String {
         let mark = match check.level {
             Level::Ok => "ok",
             Level::Note => "note",
+            Level::Broken => "BROKEN",
             Level::Missing => "MISSING",
         };
         rows.add_row([mark, check.name, check.found.as_str()]);
@@ -46,7 +47,11 @@ pub fn render(doctor: &Doctor) -> String {
             cards.join(", ")
         ));
     }
+    let not_looked_at = doctor.checks.iter().any(|check| check.name == "privileges");
     match &doctor.choice {
+        None if not_looked_at => {
+            text.push_str("\n\nWhether a GPU container can start was not looked at.");
+        }
         Some(choice) => text.push_str(&format!(
             "\n\nA GPU container can start. Backend: {} ({})\n  memory:  {}\n  compute: {}",
             choice.backend, choice.reason, choice.memory, choice.compute

@@ -56,14 +56,18 @@ struct Identity {
 /// The program that [`start`] would start.
 ///
 /// # Errors
-/// The configured program is absent, or others can change it; without one, this program's own place is not known.
+/// The program is absent, or others can change it; this program's own place is not known.
 pub fn program(config: &Config) -> Result<PathBuf, Error> {
-    if let Some(path) = &config.broker.path {
-        trusted::program("broker", path)?;
-        return Ok(path.clone());
-    }
-    let me = std::env::current_exe().map_err(Error::io("find", Path::new("/proc/self/exe")))?;
-    Ok(me.with_file_name(PROGRAM))
+    let path = match &config.broker.path {
+        Some(path) => path.clone(),
+        None => {
+            let me = Path::new("/proc/self/exe");
+            let me = std::env::current_exe().map_err(Error::io("find", me))?;
+            me.with_file_name(PROGRAM)
+        }
+    };
+    trusted::program("broker", &path)?;
+    Ok(path)
 }
 
 /// A broker that was started. Dropped unawaited it goes on; whoever ends the grant ends it.

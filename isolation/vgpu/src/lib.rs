@@ -63,4 +63,4 @@ pub use request::Request;
 pub use resize::{
     Asked, Changed, Reshared, Resized, RulesAsked, RulesChanged, change, resize_memory, set_rules,
 };
-pub use trusted::is_trusted_program;
+pub use trusted::{is_trusted_program, program as check_program};

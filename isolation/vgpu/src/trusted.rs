@@ -12,7 +12,7 @@ use crate::walk::walk;
 ///
 /// # Errors
 /// It is absent, no file that can be run, or others can change it.
-pub(crate) fn program(what: &'static str, path: &Path) -> Result<(), Error> {
+pub fn program(what: &'static str, path: &Path) -> Result<(), Error> {
     check(what, path, |metadata| metadata.mode() & 0o111 != 0)
 }
 

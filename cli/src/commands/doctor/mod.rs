@@ -1,6 +1,7 @@
 //! `cgpu doctor`
 
 mod probe;
+mod standing;
 
 use std::process::ExitCode;
 
@@ -9,6 +10,7 @@ use cards::lock::FileLock;
 use sys::pidfd::PidFd;
 use vgpu::Config;
 
+pub(super) use self::standing::standing_of;
 use super::Form;
 use crate::model::doctor::assess;
 use crate::model::ps;
@@ -48,6 +50,9 @@ fn await_abandoned_brokers(config: &Config) -> anyhow::Result<()> {
 }
 
 pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
+    if repair == Repair::Yes && !nix::unistd::geteuid().is_root() {
+        anyhow::bail!("`cgpu doctor --repair` needs root: it changes the state folder");
+    }
     let loaded = Config::load();
     let reclaimed = match (&loaded, repair) {
         (Ok(config), Repair::Yes) if config.state_dir.is_dir() => {
@@ -74,7 +79,7 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     doctor.reclaimed = reclaimed;
     doctor.cleared_cards = cleared_cards;
     form.print(&doctor, render::doctor::render)?;
-    Ok(if doctor.can_start {
+    Ok(if doctor.is_well {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

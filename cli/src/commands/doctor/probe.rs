@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cards::SimulatedInventory;
-use nix::unistd::{AccessFlags, access, geteuid};
+use nix::unistd::geteuid;
 use serde_json::Value;
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
 use vgpu::config::{DEFAULT_PATH, PATH_VARIABLE};
 use vgpu::{Config, chain};
 
-use crate::model::doctor::{Cgroup, Facts, FiltersUnread, Runc};
+use super::standing;
+use crate::model::doctor::{Cgroup, Container, Facts, FiltersUnread, Runc};
 use crate::model::host_driver::{HostDriver, kernel_version};
-use crate::model::ps::{self, State};
+use crate::model::ps;
 
 /// Whether heterogeneous memory management is off; `Y` or `N`.
 const UVM_DISABLE_HMM: &str = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm";
@@ -58,11 +58,14 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         mmap_min_addr: mmap_min_addr(),
         cgroup: cgroup(),
         runc: runc(config),
-        broker: broker(config),
+        broker: vgpu::broker::program(config).map_err(|error| chain(&error)),
+        programs: standing::programs(),
+        engines: super::super::install::survey(Path::new("/"), Path::new("/proc")),
         driver,
         driver_version,
+        unwell: unwell(config, &inventory),
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
-        simulator: simulator(config),
+        simulator: HostDriver::simulator_answers(config),
         libraries,
         uvm_disable_hmm: match driver {
             HostDriver::Kernel => std::fs::read_to_string(UVM_DISABLE_HMM).ok(),
@@ -71,8 +74,9 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         isolation: config.isolation.clone(),
         backends: vgpu::backend::survey(config).map_err(|error| chain(&error)),
         state_dir: config.state_dir.clone(),
-        state_dir_usable: state_dir(&config.state_dir),
-        stale: stale(config),
+        state_dir_usable: standing::state_dir(&config.state_dir),
+        containers: containers(config),
+        forsaken: standing::forsaken(&config.state_dir, Path::new("/proc")),
     }
 }
 
@@ -189,45 +193,33 @@ fn runc(config: &Config) -> Result<Runc, String> {
     })
 }
 
-fn broker(config: &Config) -> Result<PathBuf, String> {
-    let path = vgpu::broker::program(config).map_err(|error| chain(&error))?;
-    match access(&path, AccessFlags::X_OK) {
-        Ok(()) => Ok(path),
-        Err(errno) => Err(format!("{}: {}", path.display(), errno.desc())),
+/// The cards that nothing is placed on.
+fn unwell(
+    config: &Config,
+    inventory: &Result<Option<cards::Inventory>, String>,
+) -> Result<Vec<(String, String)>, String> {
+    let Ok(Some(inventory)) = inventory else {
+        return Ok(Vec::new());
+    };
+    let mut unwell = Vec::new();
+    for card in &inventory.cards {
+        let health = cards::health::of(&config.state_dir, &card.uuid);
+        if let Some(health) = health.map_err(|error| chain(&error))? {
+            unwell.push((card.uuid.to_string(), health.reason));
+        }
     }
+    Ok(unwell)
 }
 
-fn simulator(config: &Config) -> Result<(), String> {
-    let socket = SimulatedInventory::socket_path(&config.state_dir);
-    match sys::fd_passing::connect_seqpacket(&socket) {
-        Ok(_connected) => Ok(()),
-        Err(error) => Err(format!("{}: {error}", socket.display())),
-    }
-}
-
-/// The folder itself, or where it is not there yet, the nearest parent that is.
-fn state_dir(dir: &Path) -> Result<(), String> {
-    let existing = dir
-        .ancestors()
-        .find(|ancestor| ancestor.exists())
-        .unwrap_or_else(|| Path::new("/"));
-    if !existing.is_dir() {
-        return Err(format!("{} is not a folder", existing.display()));
-    }
-    access(
-        existing,
-        AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
-    )
-    .map_err(|errno| format!("{}: {}", existing.display(), errno.desc()))
-}
-
-fn stale(config: &Config) -> Result<Vec<String>, String> {
+fn containers(config: &Config) -> Result<Vec<Container>, String> {
     let ps = ps::collect(config).map_err(|error| chain(&error))?;
     Ok(ps
         .vgpus
         .iter()
-        .filter(|vgpu| vgpu.state == State::Stale)
-        .map(|vgpu| format!("{}/{}", vgpu.namespace, vgpu.container))
+        .map(|vgpu| Container {
+            name: format!("{}/{}", vgpu.namespace, vgpu.container),
+            state: vgpu.state,
+        })
         .collect())
 }
 

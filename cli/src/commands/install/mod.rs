@@ -19,6 +19,7 @@ use self::journal::{Journal, Phase};
 use self::place::{RealDisk, Writer};
 use self::plan::{AsDefault, Wish};
 use self::report::{Action, Report};
+pub(super) use self::survey::survey;
 use self::transaction::{Site, Work};
 use super::Form;
 
@@ -30,6 +31,7 @@ mod json_text;
 mod place;
 mod plan;
 mod report;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod toml_text;

@@ -113,19 +113,23 @@ impl Report {
     }
 }
 
+/// What makes an engine read its configuration; `None` for one that reads it each time.
+pub(super) fn reload(engine: Engine) -> Option<&'static str> {
+    match engine {
+        Engine::Containerd => Some("systemctl restart containerd"),
+        Engine::Docker => Some("systemctl reload docker"),
+        Engine::Crio => Some("systemctl restart crio"),
+        Engine::Podman | Engine::PodmanHook => None,
+    }
+}
+
 fn engine(action: Action, work: &Work) -> EngineReport {
     let state = match &work.skipped {
         Some(_) => State::Skipped,
         None if work.changes() => State::Changed,
         None => State::Unchanged,
     };
-    let then = match work.engine {
-        _ if state != State::Changed => None,
-        Engine::Containerd => Some("systemctl restart containerd"),
-        Engine::Docker => Some("systemctl reload docker"),
-        Engine::Crio => Some("systemctl restart crio"),
-        Engine::Podman | Engine::PodmanHook => None,
-    };
+    let then = reload(work.engine).filter(|_| state == State::Changed);
     EngineReport {
         engine: work.engine,
         version: work.version.map(|version| version.to_string()),

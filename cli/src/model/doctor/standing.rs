@@ -1,0 +1,345 @@
+//! How what is installed and running stands: programs, cards, containers, engines.
+
+use std::path::PathBuf;
+
+use super::{Check, Facts, Level};
+use crate::model::host_driver::HostDriver;
+use crate::model::ps::State;
+use vgpu::config::ConfiguredMode;
+
+/// One of cgpu's own programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Its file's name.
+    pub name: &'static str,
+    /// Where it should be.
+    pub path: PathBuf,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+/// How a program stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is there, and root's alone.
+    Fine,
+    /// There is no such file.
+    Absent,
+    /// Others than root can change it, or it cannot be run; why.
+    Untrusted(String),
+}
+
+/// A container that holds a vGPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// `namespace/id`
+    pub name: String,
+    /// As `cgpu ps` shows it.
+    pub state: State,
+}
+
+/// An engine that is installed here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Engine {
+    /// `containerd`, `docker`, `podman` or `crio`.
+    pub name: &'static str,
+    /// Which of our programs its configuration names, or why that cannot be read.
+    pub names: Result<Vec<Named>, String>,
+    /// The command that makes it read its configuration again, where the running daemon is older than that.
+    pub unread: Option<String>,
+}
+
+/// A program that an engine's configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The configuration's file.
+    pub file: String,
+    /// The program.
+    pub program: PathBuf,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+/// What only one kind of container, or one engine, needs is no reason that nothing starts.
+pub(super) fn programs(facts: &Facts) -> Vec<Check> {
+    const NAME: &str = "programs";
+    let mut checks = Vec::new();
+    let mut fine = Vec::new();
+    for program in &facts.programs {
+        let path = program.path.display();
+        match &program.standing {
+            Standing::Fine => fine.push(program.name),
+            Standing::Untrusted(why) => checks.push(Check::broken(
+                NAME,
+                why.clone(),
+                format!(
+                    "whoever can change it holds every container: install it again, then `chown root: {path}` and `chmod 0755 {path}`"
+                ),
+            )),
+            Standing::Absent => {
+                let (level, lost) = lost_without(program.name, facts);
+                checks.push(Check {
+                    level,
+                    ..Check::note(
+                        NAME,
+                        format!("{path} is not there: {lost}"),
+                        format!("install {} beside cgpu", program.name),
+                    )
+                });
+            }
+        }
+    }
+    if !fine.is_empty() {
+        checks.push(Check::ok(NAME, fine.join(", ")));
+    }
+    checks
+}
+
+/// What does not work where a program is not there.
+fn lost_without(program: &str, facts: &Facts) -> (Level, &'static str) {
+    let is_strict =
+        facts.driver == HostDriver::Kernel && facts.isolation.mode == ConfiguredMode::Strict;
+    match program {
+        "cgpu-executor" if is_strict => (
+            Level::Missing,
+            "no container of a real card starts in mode strict",
+        ),
+        "cgpu-executor" => (Level::Note, "mode strict on a real card needs it"),
+        "cgpu-limits" => (Level::Note, "the backend driver-limit needs it"),
+        "cgpu-hook" => (
+            Level::Note,
+            "podman's hook (`cgpu install --engine podman-hook`) needs it",
+        ),
+        "cgpu-runtime" => (
+            Level::Broken,
+            "no GPU container of docker before 24, podman or CRI-O starts",
+        ),
+        _ => (
+            Level::Broken,
+            "no GPU container of containerd or docker 24 and later starts",
+        ),
+    }
+}
+
+/// What is known against the cards. As long as one is well, containers are placed on it.
+pub(super) fn cards(
+    name: &'static str,
+    count: usize,
+    unwell: &Result<Vec<(String, String)>, String>,
+) -> Check {
+    const REMEDY: &str = "restart what ran on it, reset or replace the card, then `cgpu doctor --repair` lets containers be placed on it again";
+    match unwell {
+        Ok(none) if none.is_empty() => Check::ok(name, format!("{count} cards")),
+        Ok(unwell) => {
+            let told: Vec<String> = unwell
+                .iter()
+                .map(|(uuid, reason)| format!("{uuid}: {reason}"))
+                .collect();
+            let found = format!(
+                "{} of {count} are not well: {}",
+                unwell.len(),
+                told.join("; ")
+            );
+            if unwell.len() < count {
+                Check::broken(name, found, REMEDY)
+            } else {
+                Check::missing(name, found, REMEDY)
+            }
+        }
+        Err(why) => Check::missing(
+            name,
+            why,
+            "a card's health.json that cannot be read keeps everything from the card: `cgpu doctor --repair` removes it",
+        ),
+    }
+}
+
+/// What goes on in the containers that hold a vGPU.
+pub(super) fn containers(facts: &Facts) -> Vec<Check> {
+    const STALE: &str = "stale grants";
+    let containers = match &facts.containers {
+        Ok(containers) => containers,
+        Err(why) => {
+            return vec![Check::missing(
+                STALE,
+                why,
+                "a grant or card book that cannot be read is never overwritten: move it away once nothing runs",
+            )];
+        }
+    };
+    let named = |state: State| {
+        let of: Vec<&str> = containers
+            .iter()
+            .filter(|container| container.state == state)
+            .map(|container| container.name.as_str())
+            .collect();
+        (!of.is_empty()).then(|| of.join(", "))
+    };
+    let mut checks = vec![match named(State::Stale) {
+        None => Check::ok(STALE, "none"),
+        Some(stale) => Check::note(
+            STALE,
+            stale,
+            "`cgpu doctor --repair` takes them back now, the next start of a GPU container otherwise",
+        ),
+    }];
+    if let Some(gone) = named(State::BrokerGone) {
+        checks.push(Check::broken(
+            "brokers",
+            format!(
+                "gone: {gone}: no GPU call of theirs succeeds, and nothing starts another broker"
+            ),
+            "restart these containers; `cgpu events CONTAINER` says what happened",
+        ));
+    }
+    if let Some(silent) = named(State::Silent) {
+        checks.push(Check::note(
+            "brokers",
+            format!("no answer in time: {silent}"),
+            "look again: on a busy host it comes later; a broker that hangs is replaced within some seconds",
+        ));
+    }
+    if !facts.forsaken.is_empty() {
+        checks.push(Check::broken(
+            "state folder",
+            format!(
+                "removed under running containers: {}; nothing knows of their grants, and others may be granted the same memory",
+                facts.forsaken.join(", ")
+            ),
+            format!(
+                "restart these containers, and leave {} alone while GPU containers run",
+                facts.state_dir.display()
+            ),
+        ));
+    }
+    checks
+}
+
+/// Which engines know of cgpu.
+pub(super) fn engines(facts: &Facts) -> Vec<Check> {
+    facts.engines.iter().map(engine).collect()
+}
+
+fn engine(engine: &Engine) -> Check {
+    let name = engine.name;
+    let named = match &engine.names {
+        Ok(named) => named,
+        Err(why) => {
+            return Check::note(
+                name,
+                format!("its configuration cannot be read: {why}"),
+                "correct the file",
+            );
+        }
+    };
+    if named.is_empty() {
+        return Check::note(
+            name,
+            "does not know the runtime",
+            format!("`cgpu install --engine {name}`"),
+        );
+    }
+    let broken: Vec<String> = named
+        .iter()
+        .filter_map(|named| match &named.standing {
+            Standing::Fine => None,
+            Standing::Absent => Some(format!(
+                "{} names {}, which is not there",
+                named.file,
+                named.program.display()
+            )),
+            Standing::Untrusted(why) => Some(format!("{} names a program: {why}", named.file)),
+        })
+        .collect();
+    if !broken.is_empty() {
+        return Check::broken(
+            name,
+            broken.join("; "),
+            format!(
+                "put the program there (root's, mode 0755), or `cgpu install --engine {name}` from where the programs are"
+            ),
+        );
+    }
+    if let Some(command) = &engine.unread {
+        return Check::note(
+            name,
+            "its configuration has changed since it was started",
+            format!("`{command}`, if that was not done"),
+        );
+    }
+    let mut files: Vec<&str> = named.iter().map(|named| named.file.as_str()).collect();
+    files.dedup();
+    Check::ok(name, format!("knows the runtime ({})", files.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(check: &Check, level: Level, parts: &[&str]) {
+        assert_eq!(check.level, level, "{check:?}");
+        let text = format!(
+            "{} {}",
+            check.found,
+            check.remedy.clone().unwrap_or_default()
+        );
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_lost_card_is_broken_and_the_last_one_stops_all_starts() {
+        let lost = |uuid: &str| (uuid.to_owned(), "the card was lost".to_owned());
+        one(&cards("cards", 2, &Ok(Vec::new())), Level::Ok, &["2 cards"]);
+        let parts = ["1 of 2", "GPU-1: the card was lost", "cgpu doctor --repair"];
+        one(
+            &cards("cards", 2, &Ok(vec![lost("GPU-1")])),
+            Level::Broken,
+            &parts,
+        );
+        let both = Ok(vec![lost("GPU-1"), lost("GPU-2")]);
+        one(&cards("cards", 2, &both), Level::Missing, &["2 of 2"]);
+        one(
+            &cards("cards", 2, &Err("torn".into())),
+            Level::Missing,
+            &["torn"],
+        );
+    }
+
+    #[test]
+    fn an_engine_is_installed_or_says_what_it_lacks() {
+        let mut docker = Engine {
+            name: "docker",
+            names: Ok(Vec::new()),
+            unread: None,
+        };
+        one(
+            &engine(&docker),
+            Level::Note,
+            &["does not know", "cgpu install --engine docker"],
+        );
+        let named = |standing| {
+            Ok(vec![Named {
+                file: "/etc/docker/daemon.json".to_owned(),
+                program: "/usr/bin/cgpu-runtime".into(),
+                standing,
+            }])
+        };
+        docker.names = named(Standing::Absent);
+        let parts = ["daemon.json", "/usr/bin/cgpu-runtime, which is not there"];
+        one(&engine(&docker), Level::Broken, &parts);
+        docker.names = named(Standing::Untrusted("mode 777".to_owned()));
+        one(&engine(&docker), Level::Broken, &["mode 777"]);
+        docker.names = named(Standing::Fine);
+        one(&engine(&docker), Level::Ok, &["knows the runtime"]);
+        docker.unread = Some("systemctl reload docker".to_owned());
+        one(
+            &engine(&docker),
+            Level::Note,
+            &["changed since", "systemctl reload docker"],
+        );
+        docker.names = Err("a comma".to_owned());
+        one(&engine(&docker), Level::Note, &["a comma"]);
+    }
+}

@@ -1,0 +1,258 @@
+//! `cgpu doctor` finds what breaks on a running host, and says what to do. Each fault is made, found, and gone again.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use integration::command::{LIMIT, capture, wait_until};
+use integration::packages::Suite;
+use integration::rig::{self, Rig};
+use integration::skip;
+use nix::mount::{MsFlags, mount};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+macro_rules! tests {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() -> Result<()> {
+            let mut rig = match rig::start(Suite::Host)? {
+                Ok(rig) => rig,
+                Err(reason) => skip!(stringify!($name), "{reason}"),
+            };
+            bodies::$name(&mut rig)?;
+            rig.finish()
+        })*
+    };
+}
+
+tests! {
+    a_broker_that_is_gone_and_a_card_that_is_lost
+    a_simulator_that_does_not_answer
+    a_state_folder_that_is_full_or_removed
+    programs_that_are_missing_or_anybodys
+}
+
+/// Exit code and document.
+fn doctor(rig: &Rig) -> Result<(Option<i32>, Value)> {
+    let said = rig.node.cgpu(&["doctor", "--json"])?;
+    Ok((said.code, said.json()?))
+}
+
+/// The check of this name that is not in order, and that the exit code says so.
+fn found(rig: &Rig, name: &str, level: &str, part: &str) -> Result<()> {
+    let (code, document) = doctor(rig)?;
+    in_order_but(&document, name, level, part)?;
+    ensure!(code == Some(1), "exit code {code:?}");
+    Ok(())
+}
+
+fn in_order_but(document: &Value, name: &str, level: &str, part: &str) -> Result<()> {
+    let checks = document["checks"].as_array().context("no checks")?;
+    let check = checks
+        .iter()
+        .find(|check| check["name"] == name && check["level"] == level)
+        .with_context(|| format!("nothing is {level} with {name}: {document}"))?;
+    let told = check["found"].as_str().unwrap_or_default();
+    ensure!(told.contains(part), "{part:?} is not in {told:?}");
+    ensure!(check["remedy"].is_string(), "no remedy: {check}");
+    Ok(())
+}
+
+fn well(rig: &Rig) -> Result<()> {
+    wait_until("doctor to find nothing", LIMIT, || {
+        Ok(doctor(rig)?.0 == Some(0))
+    })
+    .with_context(|| format!("{:?}", doctor(rig)))
+}
+
+fn health(rig: &Rig, command: &str) -> Result<Value> {
+    let document = rig.node.cgpu(&[command, "--json"])?.success()?.json()?;
+    Ok(match command {
+        "ps" => document["vgpus"][0]["health"].clone(),
+        _ => document["cards"][0]["unhealthy"].clone(),
+    })
+}
+
+fn broker_of(rig: &Rig, id: &str) -> Result<(i32, i32)> {
+    let folder = rig
+        .node
+        .state_dir()
+        .join("vgpus")
+        .join(rig.node.namespace());
+    let text = fs::read_to_string(folder.join(id).join("broker.pid"))?;
+    let identity: Value = serde_json::from_str(&text)?;
+    let keeper = identity["pid"].as_i64().context("no pid")?;
+    let all = format!("/proc/{keeper}/task/{keeper}/children");
+    let child = fs::read_to_string(all)?;
+    let child = child.split_whitespace().last().context("no broker")?;
+    Ok((i32::try_from(keeper)?, child.parse()?))
+}
+
+mod bodies {
+    use super::*;
+
+    pub(super) fn a_broker_that_is_gone_and_a_card_that_is_lost(rig: &mut Rig) -> Result<()> {
+        well(rig)?;
+        rig.hold("a", &["cgpu.io/memory=1Gi"])?.success()?;
+        well(rig)?;
+        let (keeper, broker) = broker_of(rig, "a")?;
+        kill(Pid::from_raw(keeper), Signal::SIGSTOP)?;
+        kill(Pid::from_raw(broker), Signal::SIGKILL)?;
+        kill(Pid::from_raw(keeper), Signal::SIGKILL)?;
+        let name = format!("{}/a", rig.node.namespace());
+        wait_until("the broker to be found gone", LIMIT, || {
+            Ok(found(rig, "brokers", "broken", &name).is_ok())
+        })?;
+        rig.containerd.remove("a")?;
+        well(rig)?;
+
+        rig.hold("b", &["cgpu.io/memory=1Gi"])?.success()?;
+        let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+        let card = ps["vgpus"][0]["cards"][0]["uuid"]
+            .as_str()
+            .context("no card")?;
+        let mut fault = rig.node.command("cgpu-sim")?;
+        fault
+            .args(["fault", "--state-dir"])
+            .arg(rig.node.state_dir());
+        capture(fault.args(["card-lost", card]), LIMIT)?.success()?;
+        wait_until("the card to be found lost", LIMIT, || {
+            Ok(found(rig, "cards", "broken", card).is_ok())
+        })?;
+        rig.containerd.remove("b")?;
+        let mut fault = rig.node.command("cgpu-sim")?;
+        fault
+            .args(["fault", "--state-dir"])
+            .arg(rig.node.state_dir());
+        capture(fault.arg("clear"), LIMIT)?.success()?;
+        rig.node.cgpu(&["doctor", "--repair"])?.success()?;
+        well(rig)
+    }
+
+    pub(super) fn a_simulator_that_does_not_answer(rig: &mut Rig) -> Result<()> {
+        rig.hold("a", &["cgpu.io/memory=1Gi"])?.success()?;
+        ensure!(health(rig, "cards")?.is_null() && health(rig, "ps")? == "ok");
+        let unanswered = |rig: &Rig| -> Result<()> {
+            found(rig, "simulator", "missing", "does not answer")?;
+            for command in ["ps", "cards"] {
+                let health = health(rig, command)?;
+                let text = health.as_str().unwrap_or_default();
+                ensure!(
+                    text.contains("the driver does not answer"),
+                    "{command}: {text}"
+                );
+            }
+            Ok(())
+        };
+        let [simulator] = rig.node.running("cgpu-sim")[..] else {
+            anyhow::bail!("not one simulator");
+        };
+        // It is there and takes connections: only an answer counts.
+        kill(Pid::from_raw(simulator), Signal::SIGSTOP)?;
+        let stopped = unanswered(rig);
+        kill(Pid::from_raw(simulator), Signal::SIGCONT)?;
+        stopped.context("stopped")?;
+        rig.node.kill_sim()?;
+        unanswered(rig).context("killed")?;
+        rig.node.start_sim()?;
+        well(rig)?;
+        rig.containerd.remove("a")
+    }
+
+    pub(super) fn a_state_folder_that_is_full_or_removed(rig: &mut Rig) -> Result<()> {
+        let state = rig.node.state_dir();
+        let resize = |size: &str| {
+            let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID;
+            mount(None::<&str>, &state, None::<&str>, flags, Some(size))
+        };
+        resize("size=512k")?;
+        // It ends where there is no more room.
+        drop(fs::write(state.join("fill"), vec![0; 1 << 20]));
+        found(rig, "state folder", "missing", "No space left")?;
+        fs::remove_file(state.join("fill"))?;
+        resize("size=50%")?;
+        well(rig)?;
+
+        rig.hold("a", &["cgpu.io/memory=1Gi"])?.success()?;
+        fs::remove_dir_all(state.join("vgpus"))?;
+        let name = format!("{}/a", rig.node.namespace());
+        found(rig, "state folder", "broken", &name)?;
+        rig.containerd.remove("a")?;
+        // Its control group and its entry in the card's book have nobody any more.
+        rig.node.cgpu(&["doctor", "--repair"])?.success()?;
+        well(rig)
+    }
+
+    pub(super) fn programs_that_are_missing_or_anybodys(rig: &mut Rig) -> Result<()> {
+        let folder = rig.node.root().join("programs");
+        fs::create_dir(&folder)?;
+        let names = [
+            "cgpu",
+            "cgpu-broker",
+            "containerd-shim-cgpu-v2",
+            "cgpu-runtime",
+            "cgpu-hook",
+            "cgpu-executor",
+            "cgpu-limits",
+        ];
+        for name in names {
+            let program = rig.node.command(name)?;
+            fs::copy(Path::new(program.get_program()), folder.join(name))?;
+        }
+        rig.node.edit_config(|text| {
+            let (before, after) = text.split_once("[broker]\n").unwrap_or((&text, ""));
+            let after = after.split_once("\n\n").map_or("", |(_, rest)| rest);
+            format!("{before}{after}")
+        })?;
+        let doctor = || -> Result<(Option<i32>, Value)> {
+            let mut command = Command::new(folder.join("cgpu"));
+            command.env("CGPU_CONFIG", rig.node.config());
+            let said = capture(command.args(["doctor", "--json"]), LIMIT)?;
+            Ok((said.code, said.json()?))
+        };
+        let (code, document) = doctor()?;
+        ensure!(code == Some(0), "{document}");
+        for (name, check, level) in [
+            ("cgpu-broker", "broker", "missing"),
+            ("containerd-shim-cgpu-v2", "programs", "broken"),
+            ("cgpu-runtime", "programs", "broken"),
+            ("cgpu-hook", "programs", "note"),
+            ("cgpu-executor", "programs", "note"),
+            ("cgpu-limits", "programs", "note"),
+        ] {
+            let away = folder.join("away");
+            fs::rename(folder.join(name), &away)?;
+            in_order_but(&doctor()?.1, check, level, name)?;
+            fs::rename(&away, folder.join(name))?;
+            let mode =
+                |mode| fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode));
+            mode(0o777)?;
+            let (code, document) = doctor()?;
+            ensure!(code == Some(1), "{name}: {code:?}");
+            let level = if name == "cgpu-broker" {
+                "missing"
+            } else {
+                "broken"
+            };
+            in_order_but(&document, check, level, "777")?;
+            mode(0o755)?;
+        }
+        ensure!(doctor()?.0 == Some(0));
+        // And no container is started with a broker that anybody could have put there.
+        fs::set_permissions(
+            folder.join("cgpu-broker"),
+            fs::Permissions::from_mode(0o777),
+        )?;
+        let mut run = Command::new(folder.join("cgpu"));
+        run.env("CGPU_CONFIG", rig.node.config());
+        let said = capture(run.args(["run", "--memory", "1Gi", "--", "true"]), LIMIT)?;
+        ensure!(
+            said.code == Some(1) && said.stderr.contains("777"),
+            "{said:?}"
+        );
+        Ok(())
+    }
+}
