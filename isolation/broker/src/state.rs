@@ -330,7 +330,7 @@ impl State {
     pub fn holds_nothing(&self) -> bool {
         self.files().next().is_none()
             && self.open().next().is_none()
-            && self.ledger.count(Counted::Objects) == 0
+            && self.ledger.count(ledger::Counted::Objects) == 0
     }
 
     /// A file that is known.

@@ -150,6 +150,10 @@ impl Pair {
         self.model.note_peaks();
         if let Some((freed, added)) = done {
             let things = self.model.clients.len() + self.model.objects.len();
+            let living = self.model.scheduled();
+            let mut gone = before.scheduled.difference(&living);
+            assert!(gone.all(|it| freed.scheduled.contains(it)));
+            assert!(freed.scheduled.is_subset(&before.scheduled));
             let expected = Freed {
                 scheduled: freed.scheduled.clone(),
                 objects: u64::try_from(before.things + added - things).expect("a small number"),

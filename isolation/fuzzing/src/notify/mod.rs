@@ -150,7 +150,7 @@ struct Stage {
 impl Stage {
     fn new(world: &'static World, quotas: &[u64]) -> Self {
         let driver = SimDriver::connect(&world.socket, SESSION).expect("a session");
-        let identities = world.server.machine().identities();
+        let identities = world.server.machine().greeting().cards;
         let slots: Vec<Slot> = identities
             .iter()
             .zip(quotas)
