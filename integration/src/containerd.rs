@@ -93,6 +93,14 @@ impl Containerd {
         &self.namespace
     }
 
+    /// The bundle that it makes for a container.
+    pub fn bundle(&self, id: &str) -> PathBuf {
+        self.folder
+            .join("state/io.containerd.runtime.v2.task")
+            .join(&self.namespace)
+            .join(id)
+    }
+
     /// What the daemon has logged.
     pub fn log(&self) -> String {
         self.daemon.output()

@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use integration::command::wait_until;
+use integration::command::{capture, wait_until};
 use integration::programs::{Profile, Programs};
 use integration::rig::Rig;
 use integration::tenant::{self, INSIDE, PROGRAM, Tenant};
@@ -204,10 +204,46 @@ impl World {
                 Err(error) if Instant::now() > until => {
                     return Err(error.context(format!("making {} again", guest.id)));
                 }
-                Err(_) => self.count("starts refused in trouble"),
+                Err(error) => {
+                    self.count("starts refused in trouble");
+                    if format!("{error:#}").contains("file exists") {
+                        self.clean_up_for_the_engine(guest)?;
+                    }
+                }
             }
             std::thread::sleep(Duration::from_millis(200));
         }
+    }
+
+    /// containerd gives up a `delete` after 5 s, keeps the bundle, and refuses another container of that name until it is itself started
+    /// again and calls `delete` once more (`cleanupAfterDeadShim`; its own shim's bundles fare no better). That is done here at once: it
+    /// must succeed, and a `delete` that failed by itself is wrong.
+    fn clean_up_for_the_engine(&self, guest: &Guest) -> Result<()> {
+        let engine = &self.rig.containerd;
+        let about = format!("id={}", guest.id);
+        for line in engine.log().lines() {
+            let is_failure =
+                line.contains("failed to delete") || line.contains("failed to clean up");
+            let is_given_up = line.contains("deadline exceeded") || line.contains("signal: killed");
+            if is_failure && line.contains(&about) && !is_given_up {
+                self.is_wrong(format!("{}: {line}", guest.id));
+            }
+        }
+        let bundle = engine.bundle(&guest.id);
+        let mut delete = self.rig.node.command("containerd-shim-cgpu-v2")?;
+        delete
+            .env("PATH", engine.search_path())
+            .args(["-namespace", engine.namespace(), "-id", &guest.id])
+            .arg("-address")
+            .arg(engine.socket())
+            .arg("-bundle")
+            .arg(&bundle)
+            .arg("delete")
+            .current_dir(&bundle);
+        capture(&mut delete, RESTART)?.success()?;
+        fs::remove_dir_all(&bundle)?;
+        self.count("deletes that containerd gave up after 5 s");
+        Ok(())
     }
 
     /// One attack after the other; a container that was lost to trouble is made again.
