@@ -123,7 +123,8 @@ impl Container {
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
             .with_host_memory(host_memory_bytes);
         let board = Board::open(board).map_err(TakeOverError::Board)?;
-        let journal = Journal::open(journal, || account.fresh_state())?;
+        let fresh = || account.fresh_state();
+        let journal = Journal::open_moving(journal, fresh, &|| board.beat())?;
         let (mut files, mut answers) = (Vec::new(), Vec::new());
         for (what, fd) in stored {
             match what {

@@ -15,6 +15,7 @@
 //!
 //! One lock guards state and log together. It is the innermost: nobody waits for anything while a `Change` lives.
 
+use std::cell::Cell;
 use std::io::{self, BufWriter, Write};
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -22,6 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ledger::{Applied, Operation, Refusal};
+use postcard::de_flavors::Flavor;
+use serde::Deserialize;
 use sys::shared::{Shared, memfd};
 
 use crate::state::{Op, State};
@@ -111,8 +114,21 @@ impl Journal {
     /// # Errors
     /// [`Error`]; the memory is as it was.
     pub fn open(file: OwnedFd, fresh: impl FnOnce() -> State) -> Result<Self, Error> {
+        Self::open_moving(file, fresh, &|| {})
+    }
+
+    /// The same; `moved` is told again and again while there is something to read, which may take longer than a hung broker is
+    /// waited for.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_moving(
+        file: OwnedFd,
+        fresh: impl FnOnce() -> State,
+        moved: &dyn Fn(),
+    ) -> Result<Self, Error> {
         let mut log = Log::open(file)?;
-        let state = match log.read()? {
+        let state = match log.read(moved)? {
             Some(state) => state,
             None => {
                 let state = fresh();
@@ -257,7 +273,7 @@ impl Log {
     }
 
     /// The state that the log describes; `None` when nobody has written it yet.
-    fn read(&mut self) -> Result<Option<State>, Error> {
+    fn read(&mut self, moved: &dyn Fn()) -> Result<Option<State>, Error> {
         if self.word(MAGIC_AT).load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
@@ -275,11 +291,20 @@ impl Log {
         let malformed = |frame, source| Error::Malformed { frame, source };
         let (_, first) = frames.next().ok_or_else(|| malformed(0, None))?;
         let first = first.ok_or_else(|| malformed(0, None))?;
-        let mut state: State =
-            postcard::from_bytes(first).map_err(|source| malformed(0, Some(source)))?;
+        let told = Told {
+            moved,
+            bytes: Cell::new(0),
+        };
+        let mut source = postcard::Deserializer::from_flavor(Source {
+            rest: first,
+            told: &told,
+        });
+        let state = State::deserialize(&mut source);
+        let mut state = state.map_err(|source| malformed(0, Some(source)))?;
         let snapshot_bytes = first.len();
         for (frame, bytes) in frames {
             let mut rest = bytes.ok_or_else(|| malformed(frame, None))?;
+            told.read(rest.len());
             while !rest.is_empty() {
                 let (op, left) = postcard::take_from_bytes::<Op>(rest)
                     .map_err(|source| malformed(frame, Some(source)))?;
@@ -357,6 +382,55 @@ impl Log {
         {
             tracing::debug!(error = %error, "memory of the journal is kept");
         }
+    }
+}
+
+/// Of so many bytes read somebody is told.
+const TOLD_BYTES: usize = 16 << 10;
+
+struct Told<'a> {
+    moved: &'a dyn Fn(),
+    bytes: Cell<usize>,
+}
+
+impl Told<'_> {
+    fn read(&self, bytes: usize) {
+        let read = self.bytes.get().saturating_add(bytes);
+        let is_due = read >= TOLD_BYTES;
+        self.bytes.set(if is_due { 0 } else { read });
+        if is_due {
+            (self.moved)();
+        }
+    }
+}
+
+/// Bytes whose reading is told of.
+struct Source<'de> {
+    rest: &'de [u8],
+    told: &'de Told<'de>,
+}
+
+impl<'de> Flavor<'de> for Source<'de> {
+    type Remainder = &'de [u8];
+    type Source = &'de [u8];
+
+    fn pop(&mut self) -> postcard::Result<u8> {
+        let [first] = self.try_take_n(1)? else {
+            return Err(postcard::Error::DeserializeUnexpectedEnd);
+        };
+        Ok(*first)
+    }
+
+    fn try_take_n(&mut self, count: usize) -> postcard::Result<&'de [u8]> {
+        let parts = self.rest.split_at_checked(count);
+        let (taken, rest) = parts.ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
+        self.rest = rest;
+        self.told.read(count);
+        Ok(taken)
+    }
+
+    fn finalize(self) -> postcard::Result<&'de [u8]> {
+        Ok(self.rest)
     }
 }
 

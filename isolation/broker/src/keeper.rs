@@ -622,7 +622,9 @@ impl Keeper {
         for child in self.broker.as_mut().into_iter().chain(next) {
             let is_stuck = match child.stage() {
                 Stage::Serving => child.is_hung(beats, HANG),
-                Stage::Starting | Stage::Standby | Stage::TakingOver => child.is_stuck(START),
+                // The former one beats no more, and a full journal takes its time to be read.
+                Stage::TakingOver => child.is_hung(beats, START),
+                Stage::Starting | Stage::Standby => child.is_stuck(START),
             };
             // One without CPU time takes its time to die as well.
             if is_stuck && !child.is_killed() {

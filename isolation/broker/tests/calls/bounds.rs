@@ -319,7 +319,7 @@ fn a_full_ledger_outlives_its_broker() {
         let mut made = 0;
         while made < count {
             // An answer has its time.
-            let count = (count - made).min(8192);
+            let count = (count - made).min(1024);
             let more = tenant.ok(&Ask::Fill { fd, below, count });
             made += u32::try_from(more).unwrap();
             if more < i64::from(count) {
