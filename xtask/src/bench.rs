@@ -93,6 +93,60 @@ impl Measured {
 }
 
 const VGPU: [&str; 4] = ["--runtime", CGPU, "--annotation", "cgpu.io/memory=1Gi"];
+/// Rows of the broker's bench of its memory, as they are called here, with their units. The targets are the rows' own.
+const TABLES: [(&str, &str, &str); 10] = [
+    (
+        "broker's tables, private memory: nothing",
+        "private memory, nothing",
+        "MiB",
+    ),
+    (
+        "broker's tables, private memory: 10 000 objects",
+        "private memory, 10 000 objects",
+        "MiB",
+    ),
+    (
+        "broker's tables, private memory: 100 000 objects",
+        "private memory, 100 000 objects",
+        "MiB",
+    ),
+    (
+        "broker's tables, private memory: 2^18 objects",
+        "private memory, objects at their maximum",
+        "MiB",
+    ),
+    (
+        "broker's tables, private memory: clients at their maximum",
+        "private memory, clients at their maximum",
+        "MiB",
+    ),
+    (
+        "broker's tables, private memory: 2^18 pieces of managed memory",
+        "private memory, managed memory at its maximum",
+        "MiB",
+    ),
+    (
+        "broker's tables, private memory: everything at its maximum",
+        "private memory, everything at its maximum",
+        "MiB",
+    ),
+    (
+        "the same of a successor",
+        "private memory of a successor, everything at its maximum",
+        "MiB",
+    ),
+    (
+        "journal: everything at its maximum",
+        "journal, everything at its maximum",
+        "MiB",
+    ),
+    (
+        "journal taken over: everything at its maximum",
+        "a journal taken over, everything at its maximum",
+        "ms",
+    ),
+];
+
 const PASSING: &str = include_str!("../../integration/payloads/passing_calls.py");
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -157,6 +211,7 @@ fn on_engines(options: &Options, parts: &[Part]) -> Result<bool> {
             }
             Part::Memory => {
                 bench.memory()?;
+                bench.tables()?;
                 bench.size(&programs)?;
             }
             Part::Attacks => bench.attacks(options.quick)?,
@@ -200,6 +255,9 @@ struct Row {
     name: String,
     median: f64,
     p99: f64,
+    /// What is promised of it.
+    #[serde(default)]
+    target: Option<f64>,
 }
 
 struct Bench {
@@ -245,21 +303,7 @@ impl Bench {
     /// The broker's own bench: its workers under the real filter, a driver that makes a real ioctl on the duplicate.
     fn notified_calls(&mut self) -> Result<()> {
         progress("notified calls");
-        let bench = || {
-            let mut command =
-                Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            command
-                .args(["bench", "--package", "broker", "--bench", "notify"])
-                .current_dir(repository());
-            command
-        };
-        // Building it takes minutes, and shows that it does.
-        if !bench().arg("--no-run").status()?.success() {
-            bail!("the broker's bench does not build");
-        }
-        let said = succeed(bench().args(["--quiet", "--", "--json"]))?;
-        let rows: Vec<Row> =
-            serde_json::from_value(said.json()?).context("rows of the notify bench")?;
+        let rows = of_the_broker("notify")?;
         for (name, row, target) in [
             (
                 "notified call, answered by the broker (refusals, fewer than are held up)",
@@ -345,6 +389,20 @@ impl Bench {
         Ok(())
     }
 
+    /// What a broker's tables cost with so many of what a container can have, and how long a successor takes to have them.
+    fn tables(&mut self) -> Result<()> {
+        progress("memory of a broker's tables");
+        let rows = of_the_broker("memory")?;
+        for (name, row, unit) in TABLES {
+            let row = rows
+                .iter()
+                .find(|one| one.name == row)
+                .with_context(|| format!("no row {row}"))?;
+            self.add(name, unit, row.median, row.p99, row.target);
+        }
+        Ok(())
+    }
+
     /// Private memory of each process of the node that runs `program`, in MB.
     fn private_mb(&self, program: &str) -> Result<Vec<f64>> {
         let mut all = Vec::new();
@@ -362,6 +420,23 @@ impl Bench {
         }
         Ok(all)
     }
+}
+
+/// Rows of one of the broker's own benches.
+fn of_the_broker(name: &str) -> Result<Vec<Row>> {
+    let bench = || {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command
+            .args(["bench", "--package", "broker", "--bench", name])
+            .current_dir(repository());
+        command
+    };
+    // Building it takes minutes, and shows that it does.
+    if !bench().arg("--no-run").status()?.success() {
+        bail!("the broker's bench {name} does not build");
+    }
+    let said = succeed(bench().args(["--quiet", "--", "--json"]))?;
+    serde_json::from_value(said.json()?).with_context(|| format!("rows of the bench {name}"))
 }
 
 fn microseconds(kind: &Value) -> Result<(f64, f64)> {
