@@ -665,7 +665,7 @@ fn listings(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Resu
     }
     let list = playable();
     let (count, each) = extent.listings;
-    let mut turns = Vec::new();
+    let (mut turns, mut silent) = (Vec::new(), 0);
     for turn in 0..count {
         turns.push(field.turn(
             |attacker| rotated(&list, attacker * 6 + turn),
@@ -674,6 +674,7 @@ fn listings(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Resu
                 (0..each)
                     .map(|_| {
                         let listed = rig.node.cgpu(&["ps"])?.success()?;
+                        silent += usize::from(listed.stdout.contains("silent"));
                         Ok(listed.took.as_secs_f64() * 1e3)
                     })
                     .collect::<Result<Vec<f64>>>()
@@ -696,7 +697,10 @@ fn listings(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Resu
             unit: "ms",
             median: (quantile(times, 0.5), target),
             p99: (quantile(times, 0.99), target),
-            note: note(&turns),
+            note: format!(
+                "{silent} of all listings with a broker that did not answer in time; {}",
+                note(&turns)
+            ),
         });
     }
     Ok(())
