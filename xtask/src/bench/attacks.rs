@@ -9,6 +9,7 @@
 //!               └── CPU time of container and vGPU, each ── as much ──▶┘
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -98,8 +99,10 @@ struct Field<'a> {
     hostile: Vec<Member>,
     plain: Vec<Member>,
     sim: u32,
-    /// Rounds of attacks that were played to their end, and those of them that could not be played.
-    rounds: (usize, usize),
+    /// Attacks that were played to their end.
+    rounds: usize,
+    /// Those of them that could not be played, by name.
+    failed: BTreeMap<String, usize>,
     _folder: tempfile::TempDir,
 }
 
@@ -227,14 +230,13 @@ fn player(user: &str, foreign: (u64, u64)) -> String {
     )
 }
 
-/// Of lines that [`player`] has written: attacks that were played to their end, and those of them that could not be played. What was
-/// killed is neither.
-fn rounds(text: &str) -> (usize, usize) {
-    let codes = text.lines().filter_map(|line| line.split(' ').nth(1));
-    let ended = codes.filter(|code| *code != "137");
-    ended.fold((0, 0), |(played, failed), code| {
-        (played + 1, failed + usize::from(code != "0"))
-    })
+/// Of lines that [`player`] has written: how many attacks were played to their end, and those of them that could not be played. What
+/// was killed is neither.
+fn rounds(text: &str) -> (usize, Vec<&str>) {
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let ended: Vec<_> = lines.filter(|(_, code)| *code != "137").collect();
+    let failed = ended.iter().filter(|(_, code)| *code != "0");
+    (ended.len(), failed.map(|(attack, _)| *attack).collect())
 }
 
 /// Opens the FIFO that [`player`] reads; none while it plays.
@@ -303,7 +305,8 @@ impl<'a> Field<'a> {
             hostile,
             plain,
             sim: u32::try_from(*sim.first().context("no cgpu-sim runs")?)?,
-            rounds: (0, 0),
+            rounds: 0,
+            failed: BTreeMap::new(),
             _folder: folder,
         })
     }
@@ -413,7 +416,10 @@ impl<'a> Field<'a> {
             let text = fs::read_to_string(out.join("rounds")).unwrap_or_default();
             let (played, failed) = rounds(&text);
             all += played;
-            self.rounds = (self.rounds.0 + played, self.rounds.1 + failed);
+            self.rounds += played;
+            for attack in failed {
+                *self.failed.entry(attack.to_owned()).or_default() += 1;
+            }
         }
         Ok(all)
     }
@@ -467,8 +473,11 @@ impl<'a> Field<'a> {
             report["errors"].as_array().is_some_and(Vec::is_empty),
             "the neighbour noticed: {report}"
         );
-        let (played, failed) = self.rounds;
-        progress(&format!("{played} rounds of attacks, {failed} cut short"));
+        let (played, failed) = (self.rounds, self.failed.values().sum::<usize>());
+        progress(&format!(
+            "{played} rounds of attacks, {failed} cut short: {:?}",
+            self.failed
+        ));
         ensure!(
             played > 0 && failed * 10 < played,
             "{failed} of {played} rounds of attacks could not be played"
@@ -793,7 +802,7 @@ mod tests {
 
     #[test]
     fn what_was_killed_is_no_round() {
-        assert_eq!(rounds("one 0\ntwo 1\none 0\ntwo 137\n"), (3, 1));
-        assert_eq!(rounds(""), (0, 0));
+        assert_eq!(rounds("one 0\ntwo 1\none 0\ntwo 137\n"), (3, vec!["two"]));
+        assert_eq!(rounds(""), (0, vec![]));
     }
 }
