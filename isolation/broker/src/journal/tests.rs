@@ -264,8 +264,10 @@ fn the_state_at_all_limits_fits() {
     let calls = crate::workers::MOST_WITH_HELD_UP * 2 * CALL_BYTES;
     let records = crate::state::MOST_RECORD_BYTES + crate::state::MOST_RECORDS * 128;
     let sum = bytes + pools + calls + records;
+    // Not only the state, but a log behind it that is not compacted all the time.
+    let room = longest_log(sum).saturating_sub(sum);
     assert!(
-        longest_log(sum) >= 2 * sum,
+        room >= HALF_BYTES / 4,
         "{bytes} of tables, {calls} of calls, {records} of records"
     );
     // What `vgpu::own_group` lets a broker write.

@@ -86,7 +86,7 @@ impl Plan<'_> {
         }
         if !self.shares_slices(member) {
             let slice_us = match (groups, self.online) {
-                (_, true) => offline_us(groups, rules),
+                (_, true) => self.offline_us(groups, rules),
                 (1, _) => slice::SEGMENT_US,
                 // Its own groups alternate within its segment: each at least twice, with few switches.
                 (_, false) => (open_ns / 2_000 / groups).clamp(slice::LEAST_US, 5_000),
@@ -117,16 +117,39 @@ impl Plan<'_> {
 
     /// The slice of containers of high priority: a second for a lone group; several take turns among themselves.
     fn online_us(&self) -> u64 {
-        let groups: u64 = self
-            .members
+        match self.online_groups() {
+            0 | 1 => slice::ONLINE_US,
+            groups => (20_000 / groups).max(2_000),
+        }
+    }
+
+    /// Of all containers of high priority.
+    fn online_groups(&self) -> u64 {
+        self.members
             .iter()
             .filter(|member| member.promise == Promise::UpTo)
             .map(|member| u64::from(member.tenant.groups))
-            .sum();
-        match groups {
-            0 | 1 => slice::ONLINE_US,
-            _ => (20_000 / groups).max(2_000),
-        }
+            .sum()
+    }
+
+    /// The slice of containers beside those of high priority, which wait for one of them at most: short, but long enough that the
+    /// shortest slice beside it is the card's ratio. Of several groups of high priority, the switches count as well: a flood of groups
+    /// would cost the others time. Groups of one container alternate, which should not cost it too much.
+    fn offline_us(&self, groups: u64, rules: &CardRules) -> u64 {
+        let ratio = u64::from(rules.prio_ratio_percent.clamp(1, 99));
+        let highs = self.online_groups().max(1);
+        let switches = match highs {
+            1 => 0,
+            _ => highs + 1,
+        };
+        let shortest_us =
+            highs * slice::HARDWARE_LEAST_US + switches * u64::from(rules.costs.switch_us);
+        let for_ratio = (shortest_us * (100 - ratio)).div_ceil(ratio);
+        for_ratio.max(match groups {
+            // What a request waits for at most, before the switch: as short as the hardware has it.
+            0 | 1 => slice::HARDWARE_LEAST_US,
+            _ => slice::BORROWED_US,
+        })
     }
 
     /// What holds a container of high priority to the ratio beside one other that is always busy.
@@ -141,29 +164,11 @@ impl Plan<'_> {
             .filter(|member| member.promise == Promise::Leftover && member.tenant.groups > 0)
             .map(|member| {
                 let groups = u64::from(member.tenant.groups);
-                groups * offline_us(groups, rules)
+                groups * self.offline_us(groups, rules)
             })
             .min()
             .unwrap_or(slice::SEGMENT_US);
-        let highs = self
-            .members
-            .iter()
-            .filter(|member| member.promise == Promise::UpTo)
-            .map(|member| u64::from(member.tenant.groups))
-            .sum::<u64>()
-            .max(1);
+        let highs = self.online_groups().max(1);
         Some(slice::quantise_us(others * ratio / (100 - ratio) / highs))
     }
-}
-
-/// The slice of containers beside one of high priority, which waits for one of them at most: short, but long enough that the
-/// shortest slice beside it is the card's ratio. Groups of one container alternate, which should not cost it too much.
-fn offline_us(groups: u64, rules: &CardRules) -> u64 {
-    let ratio = u64::from(rules.prio_ratio_percent.clamp(1, 99));
-    let for_ratio = (slice::HARDWARE_LEAST_US * (100 - ratio)).div_ceil(ratio);
-    for_ratio.max(match groups {
-        // What a request waits for at most, before the switch: as short as the hardware has it.
-        0 | 1 => slice::HARDWARE_LEAST_US,
-        _ => slice::BORROWED_US,
-    })
 }
