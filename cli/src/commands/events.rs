@@ -1,18 +1,19 @@
-//! `cgpu events`: what went wrong, container by container.
+//! `cgpu events`: what went wrong, container by container, also of those that have ended.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use cards::GpuUuid;
+use cards::events::{self, Event};
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use vgpu::{Config, ContainerKey};
 
-use super::set::find;
+use super::set::pick;
 use crate::model::JSON_VERSION;
+use crate::output::moment;
 
 /// How often `--follow` looks.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -20,7 +21,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// The options of `cgpu events`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The container, as `cgpu ps` shows it; absent: all of them.
+    /// The container, as `cgpu ps` shows it, or one that has ended; absent: all of them, and the cards.
     container: Option<String>,
     /// Print one JSON document a line.
     #[arg(long)]
@@ -30,61 +31,61 @@ pub(super) struct Options {
     follow: bool,
 }
 
+/// Whose log it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Subject {
+    Container(ContainerKey),
+    Card(GpuUuid),
+}
+
 /// One line of `cgpu events --json`.
 #[derive(Debug, Serialize)]
 struct Printed<'a> {
     version: u32,
-    namespace: &'a str,
-    container: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    card: Option<&'a str>,
     #[serde(flatten)]
     event: &'a Event,
 }
 
-/// One line of a container's `events.jsonl`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Event {
-    at_unix_ms: u64,
-    kind: String,
-    text: String,
-}
-
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let config = Config::load()?;
-    let mut read: HashMap<ContainerKey, usize> = HashMap::new();
+    let named = options.container.as_deref();
+    let named = named.map(|name| find(&config, name)).transpose()?;
+    let mut last: HashMap<Subject, Vec<Event>> = HashMap::new();
     loop {
-        let keys = match &options.container {
-            Some(name) => vec![find(&config, name)?],
-            None => vgpu::list(&config)?
+        let mut found = Vec::new();
+        for subject in named
+            .clone()
+            .map_or_else(|| all(&config), |one| Ok(vec![one]))?
+        {
+            let folder = match &subject {
+                Subject::Container(key) => events::of_container(&config.state_dir, key),
+                Subject::Card(uuid) => events::of_card(&config.state_dir, uuid),
+            };
+            let all = events::read(&folder)?;
+            let seen = last.insert(subject.clone(), all.clone());
+            let new = all
                 .into_iter()
-                .map(|state| state.grant.key)
-                .collect(),
-        };
-        let mut events = Vec::new();
-        for key in keys {
-            let vgpus = config.state_dir.join("vgpus");
-            let all = of_folder(&vgpus.join(key.relative_dir()))?;
-            let seen = read.insert(key.clone(), all.len()).unwrap_or(0);
-            // A file that was begun anew is shorter than what was read of it.
-            let seen = if seen > all.len() { 0 } else { seen };
-            events.extend(all.into_iter().skip(seen).map(|event| (key.clone(), event)));
+                .skip(already(&seen.unwrap_or_default(), &last[&subject]));
+            found.extend(new.map(|event| (subject.clone(), event)));
         }
-        events.sort_by_key(|(_, event)| event.at_unix_ms);
-        for (key, event) in &events {
+        found.sort_by_key(|(_, event)| event.at_unix_ms);
+        for (subject, event) in &found {
             let line = if options.json {
-                serde_json::to_string(&Printed {
-                    version: JSON_VERSION,
-                    namespace: key.namespace(),
-                    container: key.id(),
-                    event,
-                })?
+                serde_json::to_string(&printed(subject, event))?
             } else {
-                text(key, event)
+                text(subject, event)
             };
             crate::output::say(&line)?;
         }
         if !options.follow {
-            if events.is_empty() && !options.json {
-                crate::output::say("Nothing has happened")?;
+            if found.is_empty() && !options.json {
+                crate::output::say("No events")?;
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -92,51 +93,103 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn text(key: &ContainerKey, event: &Event) -> String {
-    format!(
-        "{}  {key}  {}  {}",
+/// The containers that have a log, and the cards.
+fn all(config: &Config) -> anyhow::Result<Vec<Subject>> {
+    let containers = events::containers(&config.state_dir).context("read the events")?;
+    let cards = events::cards(&config.state_dir).context("read the events")?;
+    let containers = containers.into_iter().map(Subject::Container);
+    Ok(containers
+        .chain(cards.into_iter().map(Subject::Card))
+        .collect())
+}
+
+/// The container of this name, among those that have a log or hold a vGPU.
+fn find(config: &Config, name: &str) -> anyhow::Result<Subject> {
+    let logged = events::containers(&config.state_dir).context("read the events")?;
+    let mut known: BTreeSet<ContainerKey> = logged.into_iter().collect();
+    known.extend(vgpu::list(config)?.into_iter().map(|state| state.grant.key));
+    let known: Vec<ContainerKey> = known.into_iter().collect();
+    pick(&known, name, "holds a vGPU here or has events").map(Subject::Container)
+}
+
+/// How many of the events of now were there before: a log that has become long has lost its oldest ones.
+fn already(before: &[Event], now: &[Event]) -> usize {
+    (0..=before.len().min(now.len()))
+        .rev()
+        .find(|count| {
+            let tail = before.len() - count;
+            before.get(tail..) == now.get(..*count)
+        })
+        .unwrap_or(0)
+}
+
+fn printed<'a>(subject: &'a Subject, event: &'a Event) -> Printed<'a> {
+    let (namespace, container, card) = match subject {
+        Subject::Container(key) => (Some(key.namespace()), Some(key.id()), None),
+        Subject::Card(uuid) => (None, None, Some(uuid.as_str())),
+    };
+    Printed {
+        version: JSON_VERSION,
+        namespace,
+        container,
+        card,
+        event,
+    }
+}
+
+fn text(subject: &Subject, event: &Event) -> String {
+    let whose = match subject {
+        Subject::Container(key) => key.to_string(),
+        Subject::Card(uuid) => format!("card {uuid}"),
+    };
+    let line = format!(
+        "{}  {whose}  {}  {}",
         moment(event.at_unix_ms),
         event.kind,
         event.text
-    )
-}
-
-/// Seconds since 1970 with milliseconds: what `date -d @…` reads.
-fn moment(at_unix_ms: u64) -> String {
-    format!("{}.{:03}", at_unix_ms / 1000, at_unix_ms % 1000)
-}
-
-/// What stands in a container's folder; a line that is being written is left for the next look.
-fn of_folder(folder: &Path) -> anyhow::Result<Vec<Event>> {
-    let path: PathBuf = folder.join("events.jsonl");
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.with_context(|| format!("read {}", path.display()))?,
-    };
-    let complete = text.rfind('\n').and_then(|end| text.get(..end));
-    Ok(complete
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect())
+    );
+    // A driver or a process may have named itself.
+    line.replace(|character: char| character.is_control(), " ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn event(number: u64) -> Event {
+        Event {
+            at_unix_ms: 1_795_331_784_991 + number,
+            ..Event::now("xid", "Xid 31")
+        }
+    }
+
     #[test]
-    fn whole_lines_are_read_and_said() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(of_folder(folder.path()).unwrap(), []);
-        fs::write(
-            folder.path().join("events.jsonl"),
-            "{\"at_unix_ms\":1500,\"kind\":\"xid\",\"text\":\"Xid 31\"}\nno event\n{\"at_unix_ms\":2",
-        )
-        .unwrap();
-        let events = of_folder(folder.path()).unwrap();
-        let key = ContainerKey::new("default", "c1").unwrap();
-        assert_eq!(text(&key, &events[0]), "1.500  default/c1  xid  Xid 31");
-        assert_eq!(events.len(), 1);
+    fn an_event_is_said_with_its_moment_as_people_read_it() {
+        let container = Subject::Container(ContainerKey::new("default", "c1").unwrap());
+        assert_eq!(
+            text(&container, &event(0)),
+            "2026-11-22T07:16:24.991Z  default/c1  xid  Xid 31"
+        );
+        let loud = Event {
+            text: "\u{1b}[2J\nXid".to_owned(),
+            ..event(0)
+        };
+        assert!(text(&container, &loud).ends_with("xid   [2J Xid"));
+        let card = Subject::Card(GpuUuid::new("GPU-1").unwrap());
+        assert!(text(&card, &event(0)).contains("  card GPU-1  "));
+        let document = serde_json::to_value(printed(&card, &event(0))).unwrap();
+        assert_eq!(document["card"], "GPU-1");
+        assert_eq!(document.get("container"), None);
+        assert_eq!(document["at_unix_ms"], 1_795_331_784_991_u64);
+    }
+
+    #[test]
+    fn what_was_said_is_not_said_again_when_the_oldest_have_gone() {
+        let events: Vec<Event> = (0..9).map(event).collect();
+        assert_eq!(already(&[], &events), 0);
+        assert_eq!(already(&events[..4], &events), 4);
+        assert_eq!(already(&events[..4], &events[2..]), 2);
+        assert_eq!(already(&events[..2], &events[5..]), 0);
+        assert_eq!(already(&events, &events), 9);
     }
 }

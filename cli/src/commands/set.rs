@@ -251,23 +251,34 @@ pub(super) fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> 
         .into_iter()
         .map(|state| state.grant.key)
         .collect();
-    let named: Vec<&ContainerKey> = all
-        .iter()
-        .filter(|key| key.to_string() == name || key.id() == name)
-        .collect();
+    pick(&all, name, "holds a vGPU here")
+}
+
+/// The one of this name: an id, or a namespace and an id, in full or by its beginning. `what`: what those that there are do.
+pub(super) fn pick(all: &[ContainerKey], name: &str, what: &str) -> anyhow::Result<ContainerKey> {
+    let is_named = |key: &&ContainerKey| key.to_string() == name || key.id() == name;
+    let begins = |key: &&ContainerKey| {
+        !name.is_empty()
+            && (key.to_string().starts_with(name) && name.contains('/')
+                || key.id().starts_with(name))
+    };
+    let mut named: Vec<&ContainerKey> = all.iter().filter(is_named).collect();
+    if named.is_empty() {
+        named = all.iter().filter(begins).collect();
+    }
     match named.as_slice() {
         [one] => Ok((*one).clone()),
         [] => {
             let known: Vec<String> = all.iter().map(ToString::to_string).collect();
             bail!(
-                "no container {name:?} holds a vGPU here; those that do: {}",
+                "no container {name:?} {what}; those that do: {}",
                 or_none(&known)
             )
         }
         several => {
             let several: Vec<String> = several.iter().map(ToString::to_string).collect();
             bail!(
-                "{name:?} is the id of several containers; name one of {}",
+                "{name:?} is the id of several containers, or its beginning; name one of {}",
                 several.join(", ")
             )
         }
@@ -285,6 +296,42 @@ fn or_none(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_is_named_as_engines_show_it() {
+        let key = |namespace: &str, id: &str| ContainerKey::new(namespace, id).unwrap();
+        let all = [
+            key("default", "dup"),
+            key("moby", "dup"),
+            key("moby", "e95e304dafa2aa"),
+            key("moby", "e95f"),
+            key("moby", "e95"),
+        ];
+        for (name, id) in [
+            ("e95e304dafa2", "e95e304dafa2aa"),
+            ("moby/e95e", "e95e304dafa2aa"),
+            ("e95f", "e95f"),
+            // Whole names come first.
+            ("e95", "e95"),
+            ("moby/dup", "dup"),
+        ] {
+            assert_eq!(
+                pick(&all, name, "is here").unwrap(),
+                key("moby", id),
+                "{name}"
+            );
+        }
+        for (name, part) in [
+            ("dup", "default/dup, moby/dup"),
+            ("e", "moby/e95e304dafa2aa, moby/e95f, moby/e95"),
+            ("web", "no container \"web\""),
+            ("", "no container \"\""),
+            ("mob", "no container"),
+        ] {
+            let error = pick(&all, name, "is here").unwrap_err().to_string();
+            assert!(error.contains(part), "{name}: {error}");
+        }
+    }
 
     #[test]
     fn a_slice_that_holds_too_much_is_said_to() {

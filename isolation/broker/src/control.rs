@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::container::Container;
 use crate::counters::Counter;
 use crate::cpu_time::CpuTimeStatus;
-use crate::health::{Event, EventKind, HealthStatus, Watching};
+use crate::health::{Event, EventKind, HealthStatus, Mib, Watching};
 use crate::link::FromBroker;
 use crate::peers;
 use crate::scarce;
@@ -308,10 +308,11 @@ fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas,
         let before = change.ledger.quota(*slot);
         if before != card.quota_bytes {
             told.push(format!(
-                "card {}: {before} -> {} bytes, {} in use",
+                "card {}: {} -> {}, {} in use",
                 card.uuid,
-                card.quota_bytes,
-                change.ledger.used(*slot)
+                Mib(before),
+                Mib(card.quota_bytes),
+                Mib(change.ledger.used(*slot))
             ));
         }
         change.record(Operation::SetQuota {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hung (the board)  ─┐
-//! incidents (driver, ├─▶ Health ─▶ events (ring, events.jsonl), counters (the board), log
+//! incidents (driver, ├─▶ Health ─▶ events (ring, the container's log), counters (the board), log
 //!   kernel's log)    │       │
 //! reconcile (driver) ─┘      └─ cards/<uuid>/health.json, kill
 //! throttle, refusals ◀─ serve
@@ -16,6 +16,7 @@ mod hung;
 mod incidents;
 mod kernel_log;
 mod kill;
+mod over_quota;
 mod reach;
 mod reconcile;
 mod refusals;
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use events::{Event, EventKind, Events};
 pub use incidents::Source;
 pub use kernel_log::KernelLog;
+pub(crate) use over_quota::Mib;
 pub use reconcile::{Comparison, Drift};
 pub use shortage::{Lack, Shortage};
 pub use throttle::Throttle;
@@ -40,6 +42,7 @@ pub use throttle::Throttle;
 use crate::container::Container;
 use crate::counters::Counter;
 use hung::Hung;
+use over_quota::OverQuota;
 use reconcile::{Reconciler, Standing};
 use refusals::Refusals;
 
@@ -49,8 +52,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// What a broker is told of its watch.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The container's folder, for `events.jsonl`; `None`: events are kept in memory only.
-    pub dir: Option<PathBuf>,
+    /// The folder of the container's log; `None`: events are kept in memory only.
+    pub log_dir: Option<PathBuf>,
     /// The state folder, for the cards' health; `None`: nobody else is told.
     pub state_dir: Option<PathBuf>,
     /// Times.
@@ -72,6 +75,7 @@ pub struct Health {
     /// What the system does not give.
     pub shortage: Shortage,
     refusals: Refusals,
+    over_quota: OverQuota,
     reconciler: Reconciler,
     hung: Hung,
     storage: storage::Storage,
@@ -135,7 +139,7 @@ impl Health {
     /// The health of a container that is watched as planned; takes up the events that a former broker has written.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
-        let events = plan.dir.as_deref().map(Events::in_folder);
+        let events = plan.log_dir.as_deref().map(Events::in_folder);
         Self {
             events: events.unwrap_or_default(),
             plan,
@@ -210,6 +214,14 @@ impl Health {
                 );
             }
             None => container.counters.count(Counter::SuppressedLogs),
+        }
+    }
+
+    /// Says that memory was asked for that does not fit, of each card once in a while.
+    pub fn over_quota(&self, container: &Container, why: &ledger::Refusal) {
+        let slots = container.account.slots();
+        if let Some(text) = self.over_quota.told(slots, why) {
+            self.tell(container, EventKind::OverQuota, text);
         }
     }
 

@@ -998,8 +998,9 @@ fn note(container: &Container, op: &Op, refusal: Refusal, why: &Why) -> Refusal 
 }
 
 fn note_named(container: &Container, call: &str, refusal: Refusal, why: &Why) -> Refusal {
-    if let Why::Ledger(ledger::Refusal::OverQuota { card, .. }) = why {
+    if let Why::Ledger(why @ ledger::Refusal::OverQuota { card, .. }) = why {
         container.counters.count(Counter::OverQuota(*card));
+        container.health.over_quota(container, why);
     }
     container.health.refused(container, call, why);
     refusal

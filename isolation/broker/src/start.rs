@@ -725,7 +725,7 @@ fn plan_of(dir: &Path, grant: &Grant, slots: &[Slot]) -> health::Plan {
         .ancestors()
         .nth(grant.key.relative_dir().components().count() + 1);
     health::Plan {
-        dir: Some(dir.to_owned()),
+        log_dir: state_dir.map(|state_dir| cards::events::of_container(state_dir, &grant.key)),
         state_dir: state_dir.map(Path::to_owned),
         watch: grant.isolation.watch,
         on_violation: grant.isolation.on_violation,

@@ -6,6 +6,7 @@
 //! - [`grant`]: one container's placed request, which its broker is started from.
 //! - [`promised`]: what of a card's time is promised; [`rules`]: how it is divided.
 //! - [`health`]: the cards that nothing may be placed on.
+//! - [`events`]: what happened around containers and cards, for people.
 //! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
 //!
 //! This crate must not know of engines, bundles, annotations or seccomp: a request arrives here as bytes and card names.
@@ -23,6 +24,7 @@
 pub mod book;
 pub mod cpu_time;
 mod error;
+pub mod events;
 pub mod grant;
 pub mod health;
 pub mod identity;

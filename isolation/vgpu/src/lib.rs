@@ -7,6 +7,7 @@
 //! - [`userland`]: the driver's libraries in a container of real cards.
 //! - [`backend`]: who holds a container to its memory, and the choice.
 //! - [`broker`]: starts and stops `cgpu-broker`.
+//! - [`events`]: what a frontend adds to the container's log.
 //! - [`strict_json`]: reads JSON of others so that nobody can read it differently.
 //!
 //! This crate must not know of containerd, of docker, or of a driver's calls: a door hands it a bundle and a name.
@@ -30,6 +31,7 @@ pub mod config;
 mod control;
 pub mod edit;
 mod error;
+pub mod events;
 mod exposure;
 mod held;
 mod host;

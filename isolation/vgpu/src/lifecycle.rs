@@ -4,7 +4,7 @@
 //! step is known from the folder alone, so that one routine ([`undo`]) is the way back after a failure, at release, and
 //! in reclaim.
 
-mod pod;
+pub(crate) mod pod;
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,13 +22,14 @@ use verdict::filter::FilterSpec;
 use crate::backend::{self, Wanted};
 use crate::broker::Starting;
 use crate::bundle::Spec;
+use crate::events::Log;
 use crate::host::Host;
 use crate::own_group::{self, OwnGroup, OwnUsage};
 use crate::request::Whose;
 use crate::state::{self, ContainerDir};
 use crate::{
-    Config, Error, Request, bundle, control, edit, exposure, host_memory, note, resize, sockets,
-    userland,
+    Config, Error, Request, bundle, control, edit, exposure, host_memory, note, request, resize,
+    sockets, userland,
 };
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
@@ -78,7 +79,10 @@ impl Vgpu {
 /// What a container needs before it may start, and what is not waited for yet.
 #[derive(Debug)]
 #[must_use = "a container whose backend is not ready must not start"]
-pub struct Pending(Option<Starting>);
+pub struct Pending {
+    starting: Option<Starting>,
+    log: Log,
+}
 
 impl Pending {
     /// Waits until the container may start.
@@ -86,7 +90,12 @@ impl Pending {
     /// # Errors
     /// Its broker did not start; the text has the broker's own reason. The vGPU is to be released.
     pub fn wait(self) -> Result<(), Error> {
-        self.0.map_or(Ok(()), Starting::wait)
+        let log = self.log.clone();
+        self.ready().inspect_err(|error| log.refused(error))
+    }
+
+    fn ready(self) -> Result<(), Error> {
+        self.starting.map_or(Ok(()), Starting::wait)
     }
 }
 
@@ -190,6 +199,7 @@ pub fn create(
     door: DoorKind,
 ) -> Result<Option<Vgpu>, Error> {
     create_watched(config, key, bundle, door, &Unwatched)
+        .inspect_err(|error| Log::of_bundle(config, key, bundle).refused(error))
 }
 
 /// [`create`] for a door that has something to do while the broker starts: the runtime's `create` may run meanwhile, since
@@ -204,6 +214,7 @@ pub fn create_ahead(
     door: DoorKind,
 ) -> Result<Option<(Vgpu, Pending)>, Error> {
     create_ahead_watched(config, key, bundle, door, &Unwatched)
+        .inspect_err(|error| Log::of_bundle(config, key, bundle).refused(error))
 }
 
 pub(crate) fn create_watched(
@@ -226,7 +237,7 @@ fn when_ready(
     watch: &dyn Watch,
 ) -> Result<Vgpu, Error> {
     match pending
-        .wait()
+        .ready()
         .and_then(|()| watch.reached(Step::BrokerReady))
     {
         Ok(()) => Ok(vgpu),
@@ -279,6 +290,18 @@ pub fn asks_for_nothing(whose: Whose<'_>, spec: &Value) -> bool {
 /// # Errors
 /// As [`create`]; a spec that is marked as edited.
 pub fn create_handed(
+    config: &Config,
+    key: &ContainerKey,
+    spec: &Value,
+    door: DoorKind,
+) -> Result<Option<(Vgpu, Value)>, Error> {
+    create_of_handed(config, key, spec, door).inspect_err(|error| {
+        let namespace = request::pod_namespace(spec);
+        Log::new(config, key, namespace.as_deref()).refused(error);
+    })
+}
+
+fn create_of_handed(
     config: &Config,
     key: &ContainerKey,
     spec: &Value,
@@ -387,7 +410,10 @@ fn create_spec(
     let placed = grant(config, host, key, request, &choice, origin, watch)?;
     let started = || -> Result<(Vec<Mount>, Pending), Error> {
         // It needs the grant alone: all that follows is done while it starts.
-        let pending = Pending(choice.backend.prepare(&placed.dir, &placed.grant)?);
+        let pending = Pending {
+            starting: choice.backend.prepare(&placed.dir, &placed.grant)?,
+            log: Log::new(config, key, request.pod_namespace.as_deref()),
+        };
         let mut mounts = mounts(config, host, &placed)?;
         let userland = userland::prepare(&userland::Scene {
             config,
@@ -426,6 +452,11 @@ fn create_spec(
 /// # Errors
 /// As [`create`].
 pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> Result<Vgpu, Error> {
+    create_of_plain(config, key, request)
+        .inspect_err(|error| Log::new(config, key, None).refused(error))
+}
+
+fn create_of_plain(config: &Config, key: &ContainerKey, request: &Request) -> Result<Vgpu, Error> {
     let host = Host::find(config)?;
     state::prepare(&config.state_dir)?;
     let choice = backend::choose(config, &host, wanted(request), backend::Runtime::Own)?;
@@ -442,9 +473,12 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
         &Unwatched,
     )?;
     let started = || -> Result<Vec<Mount>, Error> {
-        let pending = Pending(choice.backend.prepare(&placed.dir, &placed.grant)?);
+        let pending = Pending {
+            starting: choice.backend.prepare(&placed.dir, &placed.grant)?,
+            log: Log::new(config, key, request.pod_namespace.as_deref()),
+        };
         let mounts = mounts(config, &host, &placed)?;
-        pending.wait()?;
+        pending.ready()?;
         Ok(mounts)
     };
     match started() {
@@ -460,9 +494,12 @@ pub fn create_plain(config: &Config, key: &ContainerKey, request: &Request) -> R
 /// The grant cannot be read, or the container cannot be held.
 pub fn arm(config: &Config, key: &ContainerKey, init: i32) -> Result<(), Error> {
     let dir = ContainerDir::of(&config.state_dir, key);
-    let grant = Grant::read(dir.path())?;
-    backend::of(config, grant.backend).arm(&dir, &grant, init)?;
-    with_own_group(config, &grant, |group| group.follow(&dir, init))
+    let armed = || {
+        let grant = Grant::read(dir.path())?;
+        backend::of(config, grant.backend).arm(&dir, &grant, init)?;
+        with_own_group(config, &grant, |group| group.follow(&dir, init))
+    };
+    armed().inspect_err(|error| Log::of(config, key, &dir).refused(error))
 }
 
 /// After a container was given other resources: its vGPU's own processes get the same weight and quota of CPU time. A container
@@ -509,6 +546,9 @@ pub fn disarm(config: &Config, key: &ContainerKey) -> Result<(), Error> {
         return Ok(());
     }
     let grant = Grant::read(dir.path())?;
+    if grant.backend == cards::Backend::Broker {
+        Log::of(config, key, &dir).broker_gone(&dir);
+    }
     backend::of(config, grant.backend).disarm(&dir)
 }
 
@@ -573,10 +613,14 @@ pub fn release(config: &Config, key: &ContainerKey) -> Result<(), Error> {
     if !dir.exists() {
         return Ok(());
     }
+    let log = Log::of(config, key, &dir);
     // Outside the lock: a broker may take a second to end, and other containers start meanwhile.
     end(config, &dir)?;
     let lock = StateLock::take(&config.state_dir)?;
-    undo(config, key, &dir, &lock)
+    undo(config, key, &dir, &lock)?;
+    drop(lock);
+    log.ended("the container has ended, and its vGPU was given back");
+    Ok(())
 }
 
 /// [`release`], if the grant was made by this kind of door: a runtime wrapper below a shim must leave the shim's alone.
@@ -800,7 +844,7 @@ fn grant(
         };
         watch.reached(Step::DoorLocked)?;
         if let Some(place) = &request.pod {
-            pod::note(&dir, place)?;
+            pod::note(&dir, place, request.pod_namespace.as_deref())?;
         }
         grant.write(&store, dir.path())?;
         watch.reached(Step::GrantWritten)?;
@@ -976,8 +1020,10 @@ fn reclaim_locked(config: &Config, lock: &StateLock) -> Result<Vec<ContainerKey>
             continue;
         }
         // A broker whose door was killed before it took its lock; a reservation that a killed door has left.
+        let log = Log::of(config, &key, &dir);
         end(config, &dir)?;
         undo(config, &key, &dir, lock)?;
+        log.ended("neither frontend nor broker lived any more: its vGPU was taken back");
         tracing::info!(%key, "reclaimed a stale vGPU");
         reclaimed.push(key);
     }

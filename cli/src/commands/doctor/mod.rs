@@ -70,6 +70,9 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     let cleared_cards = match (&loaded, repair) {
         (Ok(config), Repair::Yes) => {
             let cleared = cards::health::clear(&config.state_dir)?;
+            for uuid in &cleared {
+                vgpu::events::card_repaired(config, uuid);
+            }
             Some(cleared.iter().map(ToString::to_string).collect())
         }
         (_, Repair::Yes) => Some(Vec::new()),

@@ -1,26 +1,20 @@
-//! What happened, for people: the last ones in memory, all of them in `events.jsonl`, which is held short.
+//! What happened, for people: the last ones in memory, all of them in the container's log ([`cards::events`]).
 
 use std::collections::VecDeque;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use cards::events as log;
+pub(super) use cards::events::now_unix_ms;
 use serde::{Deserialize, Serialize};
 
 /// As many are in the status.
 const KEPT: usize = 32;
-/// A file that is longer becomes `events.1.jsonl`, of which there is one.
-const FILE_BYTES: u64 = 256 << 10;
 /// So many may come at once; then one a second.
 const BURST: u32 = 64;
 const PERIOD: Duration = Duration::from_secs(1);
-/// Of one event's text.
-const TEXT_BYTES: usize = 1024;
-const NAME: &str = "events.jsonl";
-const FORMER_NAME: &str = "events.1.jsonl";
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +47,8 @@ pub enum EventKind {
     HungCallOver,
     /// Another broker serves.
     BrokerReplaced,
+    /// Memory was asked for that does not fit.
+    OverQuota,
     /// A quota was changed.
     QuotaChanged,
     /// The share of a card's time: other terms, or a driver that does not let it be held.
@@ -84,6 +80,7 @@ impl EventKind {
             Self::HungCall => "hung_call",
             Self::HungCallOver => "hung_call_over",
             Self::BrokerReplaced => "broker_replaced",
+            Self::OverQuota => "over_quota",
             Self::QuotaChanged => "quota_changed",
             Self::Share => "share",
             Self::StateUnwritten => "state_unwritten",
@@ -141,10 +138,10 @@ impl Default for Inner {
 }
 
 impl Events {
-    /// Those of a container's folder; what a former broker has written there is taken up.
+    /// Those of a log's folder; what a former broker has written there is taken up.
     #[must_use]
     pub fn in_folder(folder: &Path) -> Self {
-        let text = fs::read_to_string(folder.join(NAME)).unwrap_or_default();
+        let text = fs::read_to_string(folder.join(log::NAME)).unwrap_or_default();
         let mut inner = Inner::default();
         for event in text
             .lines()
@@ -179,7 +176,7 @@ impl Events {
             return false;
         };
         inner.tokens = tokens;
-        let mut text = cut(text).to_owned();
+        let mut text = log::cut(text).to_owned();
         let left_out = std::mem::take(&mut inner.left_out);
         if left_out > 0 {
             text.push_str(&format!(" ({left_out} events before it were left out)"));
@@ -217,7 +214,7 @@ impl Events {
             return;
         };
         while let Some(event) = inner.last.iter().rev().nth(inner.unwritten.wrapping_sub(1)) {
-            if let Err(error) = append(folder, event) {
+            if let Err(error) = log::append(folder, event) {
                 inner.failure = Some(error.to_string());
                 return;
             }
@@ -245,44 +242,6 @@ impl Inner {
     }
 }
 
-fn append(folder: &Path, event: &Event) -> io::Result<()> {
-    let path = folder.join(NAME);
-    let is_long = fs::symlink_metadata(&path).is_ok_and(|file| file.len() > FILE_BYTES);
-    if is_long {
-        fs::rename(&path, folder.join(FORMER_NAME))?;
-    }
-    let mut line = serde_json::to_vec(event)?;
-    line.push(b'\n');
-    let mut file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
-        .open(path)?;
-    let before = file.metadata()?.len();
-    let written = file.write_all(&line);
-    if written.is_err() {
-        // Half a line would make one with the next event.
-        file.set_len(before)?;
-    }
-    written
-}
-
-/// No event is longer, whatever a driver or a process calls itself.
-fn cut(text: &str) -> &str {
-    let end = (0..=TEXT_BYTES.min(text.len()))
-        .rev()
-        .find(|at| text.is_char_boundary(*at));
-    text.get(..end.unwrap_or_default()).unwrap_or_default()
-}
-
-pub(super) fn now_unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,7 +258,7 @@ mod tests {
         assert_eq!(second.last().len(), KEPT);
         assert_eq!(second.last()[0].text, "number 8");
         assert!(second.add(EventKind::QuotaChanged, "more"));
-        let text = fs::read_to_string(folder.path().join(NAME)).unwrap();
+        let text = fs::read_to_string(folder.path().join(log::NAME)).unwrap();
         assert_eq!(text.lines().count(), 41);
         assert!(text.contains(r#""kind":"quota_changed""#), "{text}");
     }
@@ -321,39 +280,11 @@ mod tests {
     }
 
     #[test]
-    fn the_file_stays_short() {
-        let folder = tempfile::tempdir().unwrap();
-        let long = "x".repeat(4096);
-        for _ in 0..200 {
-            let event = Event {
-                at_unix_ms: 1,
-                kind: EventKind::Violation,
-                text: long.clone(),
-            };
-            append(folder.path(), &event).unwrap();
-        }
-        for name in [NAME, FORMER_NAME] {
-            let bytes = fs::metadata(folder.path().join(name)).unwrap().len();
-            assert!((1..FILE_BYTES + 8192).contains(&bytes), "{name}: {bytes}");
-        }
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn no_event_is_longer_than_its_bound() {
-        let events = Events::default();
-        assert!(events.add(EventKind::Xid, &"ä".repeat(TEXT_BYTES)));
-        let last = events.last().pop().unwrap();
-        assert_eq!(last.text.len(), TEXT_BYTES);
-        assert!(events.add(EventKind::Xid, &format!("x{}", "ä".repeat(TEXT_BYTES))));
-        let last = events.last().pop().unwrap();
-        assert_eq!(last.text.len(), TEXT_BYTES - 1);
-    }
-
-    #[test]
     fn what_could_not_be_written_is_written_later() {
         let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("not there yet");
+        // A file where the folder should be.
+        let folder = parent.path().join("log");
+        fs::write(&folder, "").unwrap();
         let events = Events::in_folder(&folder);
         let count = u64::try_from(KEPT).unwrap() + 8;
         for number in 0..count {
@@ -361,13 +292,13 @@ mod tests {
         }
         assert!(events.trouble().is_some());
         assert_eq!(events.retry(), None);
-        fs::create_dir(&folder).unwrap();
+        fs::remove_file(&folder).unwrap();
         let recovered = events.retry().unwrap();
-        assert!(recovered.why.contains("No such file"), "{recovered:?}");
+        assert!(recovered.why.contains("Not a directory"), "{recovered:?}");
         assert_eq!(recovered.lost, 8);
         assert_eq!((events.trouble(), events.retry()), (None, None));
         assert!(events.add(EventKind::Xid, "after"));
-        let text = fs::read_to_string(folder.join(NAME)).unwrap();
+        let text = fs::read_to_string(folder.join(log::NAME)).unwrap();
         let texts: Vec<Event> = text
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())

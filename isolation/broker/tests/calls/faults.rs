@@ -52,7 +52,7 @@ fn replace(kept: &Kept) {
 }
 
 fn kinds(kept: &Kept) -> Vec<String> {
-    let text = std::fs::read_to_string(kept.dir().join("events.jsonl")).unwrap_or_default();
+    let text = std::fs::read_to_string(kept.log_dir().join("events.jsonl")).unwrap_or_default();
     text.lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
         .map(|event| event["kind"].as_str().unwrap().to_owned())

@@ -186,7 +186,7 @@ fn a_violation_kills_where_it_shall() {
 fn incidents_are_told_to_whom_they_concern() {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan {
-        dir: Some(folder.path().to_owned()),
+        log_dir: Some(folder.path().to_owned()),
         state_dir: Some(folder.path().to_owned()),
         ..Plan::default()
     };

@@ -188,6 +188,15 @@ impl Kept {
         &self.dir
     }
 
+    /// Where its events are.
+    pub(crate) fn log_dir(&self) -> PathBuf {
+        let container = self
+            .dir
+            .strip_prefix(self.folder.path().join("vgpus"))
+            .unwrap();
+        self.folder.path().join("events/containers").join(container)
+    }
+
     pub(crate) fn node(&self, name: &str) -> PathBuf {
         self.folder.path().join("sim/dev").join(name)
     }
@@ -305,6 +314,10 @@ impl Disk {
             &["-t", "tmpfs", "-o", &format!("size={bytes}"), "none"],
             &path,
         );
+        // The containers' logs are on the same disk.
+        let events = path.join("events");
+        std::fs::create_dir(&events).unwrap();
+        std::os::unix::fs::symlink(&events, state_dir.join("events")).unwrap();
         Self {
             path,
             mounts: AtomicU32::new(1),

@@ -11,6 +11,7 @@ use cards::{ContainerKey, Grant};
 use serde::{Deserialize, Serialize};
 
 use super::{end, undo};
+use crate::events::Log;
 use crate::request::{AmountOf, PodPlace};
 use crate::state::{self, ContainerDir};
 use crate::{Config, Error, control};
@@ -28,15 +29,23 @@ struct Note {
     container: String,
     /// It has the pod's own amount.
     has_pod_amount: bool,
+    /// The pod's namespace, where its engine says one.
+    #[serde(default)]
+    namespace: Option<String>,
 }
 
 /// Notes a container's place, before its grant is durable.
-pub(super) fn note(dir: &ContainerDir, place: &PodPlace) -> Result<(), Error> {
+pub(super) fn note(
+    dir: &ContainerDir,
+    place: &PodPlace,
+    namespace: Option<&str>,
+) -> Result<(), Error> {
     let path = dir.file(FILE);
     let note = Note {
         sandbox: place.sandbox.clone(),
         container: place.container.clone(),
         has_pod_amount: place.amount == AmountOf::Pod,
+        namespace: namespace.map(str::to_owned),
     };
     let text = serde_json::to_vec(&note).map_err(|source| Error::SpecJson {
         path: path.clone(),
@@ -56,6 +65,11 @@ pub(super) fn note(dir: &ContainerDir, place: &PodPlace) -> Result<(), Error> {
 fn noted(dir: &ContainerDir) -> Option<Note> {
     let text = cards::store::read_capped("pod", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
     serde_json::from_slice(&text).ok()
+}
+
+/// The namespace of the pod that a container is in.
+pub(crate) fn namespace(dir: &ContainerDir) -> Option<String> {
+    noted(dir)?.namespace
 }
 
 /// The other containers of a pod, as their brokers have seen them.
@@ -182,8 +196,12 @@ pub(super) fn make_room(
 ) -> Result<(), Error> {
     for (other, dir, note) in others(config, key, place)? {
         if has_ended(&other, &dir, neighbours)? {
+            let log = Log::of(config, &other, &dir);
             end(config, &dir)?;
             undo(config, &other, &dir, lock)?;
+            log.ended(
+                "it had ended, and another container of its pod started: its vGPU was given back",
+            );
             tracing::info!(key = %other, "given back: it has ended, and another of its pod starts");
         } else if takes_from(place, &note) {
             return Err(Error::PodAmountTaken {

@@ -39,6 +39,11 @@ pub use self::pod::{AmountOf, PodPlace};
 use crate::config::{DisableRule, EnvironmentRule};
 use crate::{Config, Error, exposure, host_memory, spec};
 
+/// Whose pod a container is in, of a spec that may be refused for anything else.
+pub(crate) fn pod_namespace(spec: &Value) -> Option<String> {
+    engine::pod_namespace(&spec::annotations(spec).ok()?).ok()?
+}
+
 /// The value that [`Error::Value`] quotes is cut here: it comes from strangers and ends in logs.
 const QUOTED_CHARS_MAX: usize = 120;
 

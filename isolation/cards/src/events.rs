@@ -1,0 +1,409 @@
+//! What happened, for people and scripts: a bounded log for each container and each card, which outlives both.
+//!
+//! ```text
+//!   <state_dir>/events/containers/<namespace>/<id>/events.jsonl ──long──▶ events.1.jsonl
+//!   <state_dir>/events/cards/<uuid>/events.jsonl
+//! ```
+//!
+//! A container's broker and its frontends append to the same file, one whole line a write, and no broker to another container's.
+//! Whoever adds to the log of a container that has ended keeps the number of those logs at [`KEPT`]: beyond it the oldest log of
+//! that tenant goes that has most of them. A tenant that makes many containers end or be refused thus loses its own logs, and
+//! those of another only where that one has as many.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::identity::{ContainerKey, GpuUuid};
+use crate::store;
+
+/// A file that is longer becomes [`FORMER_NAME`], of which there is one.
+pub const FILE_BYTES: u64 = 64 << 10;
+/// Of one event's text.
+pub const TEXT_BYTES: usize = 1024;
+/// So many logs of containers that have ended are kept.
+pub const KEPT: usize = 128;
+/// The file's name in its folder.
+pub const NAME: &str = "events.jsonl";
+/// What became of it when it was long.
+pub const FORMER_NAME: &str = "events.1.jsonl";
+
+/// What of a file is read: more than it ever has.
+const READ_BYTES: u64 = 4 * FILE_BYTES;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// What, for example `xid`.
+    pub kind: String,
+    /// For people.
+    pub text: String,
+    /// Whose container it was, in the last line of one that has ended: the engine's namespace, and the pod's behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+impl Event {
+    /// One that happens now. The text is cut at [`TEXT_BYTES`].
+    #[must_use]
+    pub fn now(kind: &str, text: &str) -> Self {
+        Self {
+            at_unix_ms: now_unix_ms(),
+            kind: kind.to_owned(),
+            text: cut(text).to_owned(),
+            tenant: None,
+        }
+    }
+}
+
+/// The folder of a container's log.
+#[must_use]
+pub fn of_container(state_dir: &Path, key: &ContainerKey) -> PathBuf {
+    all_containers(state_dir).join(key.relative_dir())
+}
+
+/// The folder of a card's log.
+#[must_use]
+pub fn of_card(state_dir: &Path, uuid: &GpuUuid) -> PathBuf {
+    state_dir.join("events/cards").join(uuid.as_str())
+}
+
+fn all_containers(state_dir: &Path) -> PathBuf {
+    state_dir.join("events/containers")
+}
+
+/// The containers that have a log.
+///
+/// # Errors
+/// The system's, from reading folders.
+pub fn containers(state_dir: &Path) -> io::Result<Vec<ContainerKey>> {
+    let all = all_containers(state_dir);
+    let mut keys = Vec::new();
+    for namespace in names(&all)? {
+        for id in names(&all.join(&namespace))? {
+            // What else is there is nobody's log.
+            keys.extend(ContainerKey::new(namespace.as_str(), id));
+        }
+    }
+    keys.sort();
+    Ok(keys)
+}
+
+/// The cards that have a log.
+///
+/// # Errors
+/// The system's, from reading a folder.
+pub fn cards(state_dir: &Path) -> io::Result<Vec<GpuUuid>> {
+    let mut uuids: Vec<GpuUuid> = names(&state_dir.join("events/cards"))?
+        .into_iter()
+        .filter_map(|name| GpuUuid::new(name).ok())
+        .collect();
+    uuids.sort();
+    Ok(uuids)
+}
+
+fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    entries
+        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// Whether anything stands in a folder's log.
+#[must_use]
+pub fn has_any(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(NAME)).is_ok_and(|file| file.len() > 0)
+}
+
+/// What stands in a folder's log, oldest first; no log is an empty one. A line that is no event is left out, as is the one that is
+/// being written.
+///
+/// # Errors
+/// The system's, from reading.
+pub fn read(folder: &Path) -> Result<Vec<Event>, crate::Error> {
+    let mut events = Vec::new();
+    for name in [FORMER_NAME, NAME] {
+        let bytes = match store::read_capped("events", &folder.join(name), READ_BYTES) {
+            Err(crate::Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                continue;
+            }
+            other => other?,
+        };
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        events.extend(
+            lines
+                .filter(|line| line.ends_with(b"\n"))
+                .filter_map(|line| serde_json::from_slice::<Event>(line).ok()),
+        );
+    }
+    Ok(events)
+}
+
+/// Appends an event, which is an [`Event`] or has its fields. The folder is made where it is not there.
+///
+/// # Errors
+/// The system's; half a line is taken back.
+pub fn append<T: Serialize>(folder: &Path, event: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(event)?;
+    line.push(b'\n');
+    let path = folder.join(NAME);
+    let mut file = match open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)?;
+            open(&path)?
+        }
+        other => other?,
+    };
+    if file.metadata()?.len() > FILE_BYTES && is_rotated(&file, folder)? {
+        file = open(&path)?;
+    }
+    let before = file.metadata()?.len();
+    let written = file.write_all(&line);
+    if written.is_err() {
+        // Half a line would make one with the next event.
+        file.set_len(before)?;
+    }
+    written
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+}
+
+/// Of two that find the file long one moves it: a second move would put a short file in the place of the long one. Nobody waits:
+/// who does not get the lock adds to a long file once more.
+fn is_rotated(file: &File, folder: &Path) -> io::Result<bool> {
+    if file.try_lock().is_err() {
+        return Ok(false);
+    }
+    let path = folder.join(NAME);
+    let (held, there) = (file.metadata()?, fs::symlink_metadata(&path)?);
+    if held.ino() == there.ino() {
+        fs::rename(&path, folder.join(FORMER_NAME))?;
+    }
+    Ok(true)
+}
+
+/// Adds the last event of a container that has ended, or never began, and makes room among those that have. `lives` says which
+/// containers have not.
+///
+/// # Errors
+/// The system's.
+pub fn end(
+    state_dir: &Path,
+    key: &ContainerKey,
+    event: &Event,
+    lives: impl Fn(&ContainerKey) -> bool,
+) -> io::Result<()> {
+    append(&of_container(state_dir, key), event)?;
+    let mut ended: Vec<Kept> = Vec::new();
+    for other in containers(state_dir)? {
+        if other != *key && lives(&other) {
+            continue;
+        }
+        ended.push(Kept::new(state_dir, other));
+    }
+    make_room(state_dir, ended)
+}
+
+/// The log of a container that has ended.
+struct Kept {
+    key: ContainerKey,
+    tenant: String,
+    at_unix_ms: u64,
+}
+
+impl Kept {
+    fn new(state_dir: &Path, key: ContainerKey) -> Self {
+        let last = read(&of_container(state_dir, &key))
+            .unwrap_or_default()
+            .pop();
+        let (tenant, at_unix_ms) = match last {
+            Some(event) => (event.tenant, event.at_unix_ms),
+            None => (None, 0),
+        };
+        Self {
+            tenant: tenant.unwrap_or_else(|| key.namespace().to_owned()),
+            key,
+            at_unix_ms,
+        }
+    }
+}
+
+fn make_room(state_dir: &Path, ended: Vec<Kept>) -> io::Result<()> {
+    let mut excess = ended.len().saturating_sub(KEPT);
+    if excess == 0 {
+        return Ok(());
+    }
+    let mut by_tenant: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
+    for kept in ended {
+        by_tenant.entry(kept.tenant.clone()).or_default().push(kept);
+    }
+    for kept in by_tenant.values_mut() {
+        // The oldest is last.
+        kept.sort_by_key(|kept| std::cmp::Reverse(kept.at_unix_ms));
+    }
+    while excess > 0 {
+        let most = by_tenant.values_mut().max_by_key(|kept| kept.len());
+        let Some(oldest) = most.and_then(Vec::pop) else {
+            break;
+        };
+        remove(state_dir, &oldest.key)?;
+        excess -= 1;
+    }
+    Ok(())
+}
+
+fn remove(state_dir: &Path, key: &ContainerKey) -> io::Result<()> {
+    let folder = of_container(state_dir, key);
+    for name in [FORMER_NAME, NAME] {
+        match fs::remove_file(folder.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    // Another container may have come to the namespace, or to this very name.
+    let _not_empty = fs::remove_dir(&folder);
+    let _not_empty = folder.parent().map(fs::remove_dir);
+    Ok(())
+}
+
+/// No event is longer, whatever a driver or a process calls itself.
+#[must_use]
+pub fn cut(text: &str) -> &str {
+    let end = (0..=TEXT_BYTES.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at));
+    text.get(..end.unwrap_or_default()).unwrap_or_default()
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn now_unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, id: &str) -> ContainerKey {
+        ContainerKey::new(namespace, id).unwrap()
+    }
+
+    #[test]
+    fn the_file_stays_short() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..400 {
+            append(folder.path(), &Event::now("violation", &"x".repeat(4096))).unwrap();
+        }
+        for name in [NAME, FORMER_NAME] {
+            let bytes = fs::metadata(folder.path().join(name)).unwrap().len();
+            assert!((1..FILE_BYTES + 2048).contains(&bytes), "{name}: {bytes}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        let events = read(folder.path()).unwrap();
+        assert!(events.len() > 60, "{}", events.len());
+    }
+
+    #[test]
+    fn a_log_that_another_one_has_just_moved_is_not_moved_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        append(folder.path(), &Event::now("xid", "of the long file")).unwrap();
+        let held = open(&path).unwrap();
+        fs::rename(&path, folder.path().join(FORMER_NAME)).unwrap();
+        append(folder.path(), &Event::now("xid", "of the new one")).unwrap();
+        assert!(is_rotated(&held, folder.path()).unwrap());
+        let texts: Vec<String> = read(folder.path())
+            .unwrap()
+            .into_iter()
+            .map(|event| event.text)
+            .collect();
+        assert_eq!(texts, ["of the long file", "of the new one"]);
+        // Somebody else is at it.
+        let other = open(&path).unwrap();
+        other.lock().unwrap();
+        assert!(!is_rotated(&open(&path).unwrap(), folder.path()).unwrap());
+    }
+
+    #[test]
+    fn whole_lines_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read(folder.path()).unwrap(), []);
+        let lines =
+            "{\"at_unix_ms\":1,\"kind\":\"xid\",\"text\":\"a\"}\nno event\n{\"at_unix_ms\":2";
+        fs::write(folder.path().join(NAME), lines).unwrap();
+        assert_eq!(read(folder.path()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_tenant_whose_containers_end_by_the_hundred_loses_its_own_logs() {
+        let state = tempfile::tempdir().unwrap();
+        let end_of = |key: &ContainerKey, tenant: &str, at_unix_ms: u64| {
+            let event = Event {
+                at_unix_ms,
+                tenant: Some(tenant.to_owned()),
+                ..Event::now("refused", "for a reason")
+            };
+            end(state.path(), key, &event, |other| other.id() == "alive").unwrap();
+        };
+        let alive = key("k8s.io", "alive");
+        append(
+            &of_container(state.path(), &alive),
+            &Event::now("xid", "Xid 31"),
+        )
+        .unwrap();
+        let quiet: Vec<ContainerKey> = (0..5)
+            .map(|at| key("k8s.io", &format!("quiet{at}")))
+            .collect();
+        for (at, key) in quiet.iter().enumerate() {
+            end_of(key, "k8s.io/quiet", at as u64);
+        }
+        for at in 0..(KEPT as u64 * 2) {
+            end_of(
+                &key("k8s.io", &format!("loud{at}")),
+                "k8s.io/loud",
+                100 + at,
+            );
+        }
+        let kept = containers(state.path()).unwrap();
+        assert_eq!(kept.len(), KEPT + 1, "and the one that lives");
+        assert!(kept.contains(&alive) && quiet.iter().all(|key| kept.contains(key)));
+        let last = key("k8s.io", &format!("loud{}", KEPT * 2 - 1));
+        assert!(kept.contains(&last), "the newest is there");
+        assert!(!kept.contains(&key("k8s.io", "loud0")), "the oldest is not");
+    }
+
+    #[test]
+    fn no_event_is_longer_than_its_bound() {
+        for text in [
+            "ä".repeat(TEXT_BYTES),
+            format!("x{}", "ä".repeat(TEXT_BYTES)),
+        ] {
+            let cut = cut(&text).len();
+            assert!((TEXT_BYTES - 1..=TEXT_BYTES).contains(&cut), "{cut}");
+        }
+    }
+}

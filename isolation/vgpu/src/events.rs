@@ -1,0 +1,117 @@
+//! What frontends add to a container's log ([`cards::events`]): what its broker cannot, because it is gone or never was.
+//!
+//! Nothing depends on an event: one that cannot be written is left out.
+
+use std::path::{Path, PathBuf};
+
+use cards::events::{self, Event};
+use cards::lock::FileLock;
+use cards::{ContainerKey, GpuUuid};
+
+use crate::lifecycle::pod;
+use crate::request;
+use crate::state::{self, ContainerDir};
+use crate::{Config, Error, bundle, chain};
+
+/// A container did not start.
+pub const REFUSED: &str = "refused";
+/// Its broker and that one's supervisor were found gone.
+pub const BROKER_GONE: &str = "broker_gone";
+/// Its vGPU was given back.
+pub const ENDED: &str = "ended";
+/// A card is used again for new containers.
+pub const CARD_REPAIRED: &str = "card_repaired";
+
+/// A container's log, as its frontends write it.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    state_dir: PathBuf,
+    key: ContainerKey,
+    tenant: String,
+}
+
+impl Log {
+    pub(crate) fn new(config: &Config, key: &ContainerKey, pod_namespace: Option<&str>) -> Self {
+        let namespace = key.namespace();
+        Self {
+            state_dir: config.state_dir.clone(),
+            key: key.clone(),
+            tenant: pod_namespace.map_or_else(
+                || namespace.to_owned(),
+                |pod_namespace| format!("{namespace}/{pod_namespace}"),
+            ),
+        }
+    }
+
+    /// Of a container that has its folder.
+    pub(crate) fn of(config: &Config, key: &ContainerKey, dir: &ContainerDir) -> Self {
+        Self::new(config, key, pod::namespace(dir).as_deref())
+    }
+
+    /// Of one that may never have got so far.
+    pub(crate) fn of_bundle(config: &Config, key: &ContainerKey, bundle: &Path) -> Self {
+        let spec = bundle::Spec::read(bundle).ok();
+        let namespace = spec.and_then(|spec| request::pod_namespace(&spec.value));
+        Self::new(config, key, namespace.as_deref())
+    }
+
+    /// The container did not start. One of that name that did has nothing to do with it.
+    pub(crate) fn refused(&self, error: &Error) {
+        if !matches!(error, Error::Exists { .. }) {
+            self.last(REFUSED, &chain(error));
+        }
+    }
+
+    /// The container has ended. What nothing has happened to leaves no log.
+    pub(crate) fn ended(&self, text: &str) {
+        if events::has_any(&events::of_container(&self.state_dir, &self.key)) {
+            self.last(ENDED, text);
+        }
+    }
+
+    /// At the container's end, while its door is still held: no supervisor ends by itself then.
+    pub(crate) fn broker_gone(&self, dir: &ContainerDir) {
+        let is_gone = matches!(
+            (FileLock::is_held(&dir.door_lock()), dir.has_broker()),
+            (Ok(true), Ok(false))
+        );
+        let folder = events::of_container(&self.state_dir, &self.key);
+        let last = events::read(&folder).unwrap_or_default().pop();
+        // One that never came is told already.
+        if is_gone && last.is_none_or(|event| event.kind != REFUSED) {
+            let text = "found at the container's end: broker and supervisor were gone, and no GPU call of the container has succeeded since";
+            self.add(|| events::append(&folder, &Event::now(BROKER_GONE, text)));
+        }
+    }
+
+    fn last(&self, kind: &str, text: &str) {
+        let event = Event {
+            tenant: Some(self.tenant.clone()),
+            ..Event::now(kind, text)
+        };
+        let lives = |key: &ContainerKey| ContainerDir::of(&self.state_dir, key).exists();
+        self.add(|| events::end(&self.state_dir, &self.key, &event, lives));
+    }
+
+    fn add(&self, write: impl FnOnce() -> std::io::Result<()>) {
+        // A state folder that is not root's alone is none: what is made there could be made anywhere.
+        let written = state::prepare(&self.state_dir)
+            .map_err(|error| chain(&error))
+            .and_then(|()| write().map_err(|error| error.to_string()));
+        if let Err(why) = written {
+            tracing::debug!(key = %self.key, why, "an event is not written");
+        }
+    }
+}
+
+/// A card's bad health was taken back.
+pub fn card_repaired(config: &Config, uuid: &GpuUuid) {
+    let event = Event::now(
+        CARD_REPAIRED,
+        "its report of bad health was taken back: containers are placed on it again",
+    );
+    let folder = events::of_card(&config.state_dir, uuid);
+    if let Err(error) = events::append(&folder, &event) {
+        tracing::debug!(%uuid, %error, "an event is not written");
+    }
+}
