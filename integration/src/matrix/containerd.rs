@@ -15,7 +15,7 @@ use crate::packages::Engines;
 use crate::programs::Programs;
 use crate::rig::Rig;
 
-use super::engine::{Ask, Container, Engine, Lacks, Usage};
+use super::engine::{Container, Engine, Lacks, Usage};
 
 /// How long an event may come after the end that it belongs to.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);
@@ -60,8 +60,8 @@ impl Ctr {
 
     fn options(&self, container: &Container<'_>) -> Result<Vec<String>> {
         let mut options = self.door.clone();
-        if let Ask::Gib(gib) = container.ask {
-            options.extend(["--annotation".into(), format!("cgpu.io/memory={gib}Gi")]);
+        if let Some(amount) = container.ask.amount() {
+            options.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
         }
         if let Some(bytes) = container.memory_bytes {
             options.extend(["--memory-limit".into(), bytes.to_string()]);

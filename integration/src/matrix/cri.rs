@@ -19,7 +19,7 @@ use crate::pods::PodsSetup;
 use crate::programs::Programs;
 use crate::rig::TWO_CARDS;
 
-use super::engine::{Ask, Container, Engine, Lacks, Restarts, Usage, told_code};
+use super::engine::{Container, Engine, Lacks, Restarts, Usage, told_code};
 
 /// Where shims keep runc's state of everything that CRI makes.
 const RUNC_STATE: &str = "/run/containerd/runc";
@@ -215,10 +215,8 @@ impl Cri {
         if container.health.is_some() {
             return Err(Lacks("probes are the kubelet's").into());
         }
-        let ask = match container.ask {
-            Ask::Nothing => Vec::new(),
-            Ask::Gib(gib) => vec![format!("cgpu.io/memory={gib}Gi")],
-        };
+        let ask = container.ask.amount();
+        let ask = ask.map(|amount| format!("cgpu.io/memory={amount}"));
         let ask: Vec<&str> = ask.iter().map(String::as_str).collect();
         let pod = self.pod(container.name, &ask)?;
         let id = pod.run(&PodContainer {

@@ -9,7 +9,7 @@ use crate::packages::Engines;
 use crate::programs::Programs;
 use crate::rig::Rig;
 
-use super::engine::{Ask, Container, Engine, Restarts, Usage};
+use super::engine::{Container, Engine, Restarts, Usage};
 
 /// One dockerd on a containerd of its own.
 pub(super) struct DockerRow {
@@ -44,14 +44,17 @@ impl DockerRow {
             .to_vec();
         args.extend(["--runtime".into(), self.runtime.into()]);
         args.extend(how.iter().map(|&word| word.to_owned()));
-        if let Ask::Gib(gib) = container.ask {
+        if let Some(amount) = container.ask.amount() {
             // --annotation came with docker 24.
             if self.docker.version() >= (24, 0) {
-                args.extend(["--annotation".into(), format!("cgpu.io/memory={gib}Gi")]);
+                args.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
             } else {
                 args.extend([
                     "-e".into(),
-                    format!("ALIYUN_COM_GPU_MEM_CONTAINER={gib}"),
+                    format!(
+                        "ALIYUN_COM_GPU_MEM_CONTAINER={}",
+                        amount.trim_end_matches("Gi")
+                    ),
                     "-e".into(),
                     "ALIYUN_COM_GPU_MEM_DEV=24".into(),
                 ]);

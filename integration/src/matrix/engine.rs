@@ -29,6 +29,19 @@ pub enum Ask {
     Nothing,
     /// So many GiB of one card, in the way that the engine offers.
     Gib(u32),
+    /// An amount that is none, and is refused.
+    Wrong(&'static str),
+}
+
+impl Ask {
+    /// The amount of memory as an annotation has it.
+    pub fn amount(self) -> Option<String> {
+        match self {
+            Self::Nothing => None,
+            Self::Gib(gib) => Some(format!("{gib}Gi")),
+            Self::Wrong(text) => Some(text.to_owned()),
+        }
+    }
 }
 
 /// When the engine itself starts a container again.

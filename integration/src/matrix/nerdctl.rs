@@ -11,7 +11,7 @@ use crate::programs::Programs;
 use crate::rig::Rig;
 
 use super::docker::usage_of;
-use super::engine::{Ask, Container, Engine, Lacks, Restarts, Usage, told_code};
+use super::engine::{Container, Engine, Lacks, Restarts, Usage, told_code};
 use super::rows::Door;
 
 /// nerdctl on a containerd of its own.
@@ -56,8 +56,8 @@ impl NerdctlRow {
             .to_vec();
         args.extend(["--runtime".into(), self.runtime.clone()]);
         args.extend(how.iter().map(|&word| word.to_owned()));
-        if let Ask::Gib(gib) = container.ask {
-            args.extend(["--annotation".into(), format!("cgpu.io/memory={gib}Gi")]);
+        if let Some(amount) = container.ask.amount() {
+            args.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
         }
         if let Some(bytes) = container.memory_bytes {
             args.extend([

@@ -11,7 +11,7 @@ use crate::programs::Programs;
 use crate::rig::TWO_CARDS;
 
 use super::docker::usage_of;
-use super::engine::{Ask, Container, Engine, Lacks, Restarts, Usage};
+use super::engine::{Container, Engine, Lacks, Restarts, Usage};
 
 /// podman on a node of its own.
 pub(super) struct PodmanRow {
@@ -49,8 +49,8 @@ impl PodmanRow {
     fn run(&self, how: &[&str], container: &Container<'_>) -> Result<Outcome> {
         let mut options: Vec<String> = vec!["--name".into(), container.name.into()];
         options.extend(how.iter().map(|&word| word.to_owned()));
-        if let Ask::Gib(gib) = container.ask {
-            options.extend(["--annotation".into(), format!("cgpu.io/memory={gib}Gi")]);
+        if let Some(amount) = container.ask.amount() {
+            options.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
         }
         if let Some(bytes) = container.memory_bytes {
             options.extend([

@@ -9,6 +9,10 @@ use crate::runtime::GpuFault;
 use crate::task::Denied;
 
 /// The error with its code, and all its causes as text.
+///
+/// containerd 1.6 makes an error of a code that it knows anew, by `status.Errorf(code, text)`
+/// (`errdefs.ToGRPC`): what it reads as a verb would reach people as `80 %!o(MISSING)f`. One of no such code is passed on as it is,
+/// and in those stand runc's own words, which engines look into.
 pub(super) fn status(error: &Error) -> ttrpc::Error {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -16,7 +20,35 @@ pub(super) fn status(error: &Error) -> ttrpc::Error {
         text.push_str(&format!(": {next}"));
         cause = next.source();
     }
-    ttrpc::Error::RpcStatus(ttrpc::get_status(code(error), text))
+    let code = code(error);
+    if code != Code::UNKNOWN {
+        text = without_verbs(&text);
+    }
+    ttrpc::Error::RpcStatus(ttrpc::get_status(code, text))
+}
+
+/// A per cent sign behind a number becomes the word, any other one its number in the alphabet.
+fn without_verbs(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(character) = rest.next() {
+        if character != '%' {
+            plain.push(character);
+            continue;
+        }
+        let is_unit = plain
+            .trim_end_matches(' ')
+            .ends_with(|of: char| of.is_ascii_digit())
+            && !rest.peek().is_some_and(char::is_ascii_alphanumeric);
+        if !is_unit {
+            plain.push_str("\\x25");
+        } else if plain.ends_with(' ') {
+            plain.push_str("percent");
+        } else {
+            plain.push_str(" percent");
+        }
+    }
+    plain
 }
 
 fn code(error: &Error) -> Code {
@@ -95,6 +127,41 @@ mod tests {
                 format!("OCI runtime create failed: {message}")
             )
         );
+    }
+
+    #[test]
+    fn no_engine_can_take_an_error_for_a_format() {
+        let refused = |text: &str| {
+            let error = Error::Gpu(crate::runtime::GpuError {
+                fault: GpuFault::Precondition,
+                text: text.to_owned(),
+            });
+            rpc(&error).1
+        };
+        for (text, told) in [
+            (
+                "80 % of its time, 70 % left",
+                "80 percent of its time, 70 percent left",
+            ),
+            (
+                "cgpu.io/compute = \"120%\"",
+                "cgpu.io/compute = \"120 percent\"",
+            ),
+            (
+                "/log%20it, 1%20, %s %",
+                "/log\\x2520it, 1\\x2520, \\x25s \\x25",
+            ),
+            ("ends with 5%", "ends with 5 percent"),
+        ] {
+            assert_eq!(refused(text), told);
+        }
+        // Passed on as it is, and looked into.
+        let message = "exec: \"/no%20such\": stat /no%20such: no such file or directory".to_owned();
+        let error = Error::Runc {
+            verb: "create",
+            message: message.clone(),
+        };
+        assert!(rpc(&error).1.ends_with(&message));
     }
 
     #[test]

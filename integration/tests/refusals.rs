@@ -1,0 +1,61 @@
+//! What a person reads when a container is refused, through each kind of engine: whole, whatever stands in it.
+
+use anyhow::{Result, bail, ensure};
+use integration::matrix::{Ask, Container, Door, Family, ROWS, Row};
+use integration::oci::OciRuntime;
+use integration::packages::Suite;
+use integration::programs::Programs;
+use integration::skip;
+
+/// Verbs of Go's fmt, one that takes a flag and one without a letter among them.
+const WRONG: &str = "80% of %s %d 5%";
+
+/// As the shim says it, and as the wrapper does, whose text no engine uses as a format.
+const TOLD: [&str; 2] = [r"80 percent of \x25s \x25d 5 percent", WRONG];
+
+macro_rules! rows {
+    ($($name:ident: $family:ident $suite:ident $oci:ident $door:ident;)*) => {
+        $(#[test] fn $name() -> Result<()> {
+            let row = Row {
+                family: Family::$family,
+                origin: Suite::$suite.into(),
+                oci: OciRuntime::$oci,
+                door: Door::$door,
+            };
+            per_cent_signs(stringify!($name), &row)
+        })*
+    };
+}
+
+rows! {
+    per_cent_signs_through_ctr: Containerd Host HostRunc Shim;
+    per_cent_signs_through_ctr_of_containerd_1_7: Containerd Trixie HostRunc Shim;
+    per_cent_signs_through_docker: Docker Trixie HostRunc Shim;
+    per_cent_signs_through_docker_and_the_wrapper: Docker Host HostRunc Wrapper;
+    per_cent_signs_through_cri: Cri Host HostRunc Shim;
+}
+
+fn per_cent_signs(test: &str, row: &Row) -> Result<()> {
+    assert!(ROWS.contains(row), "{} is no row", row.key());
+    if let Some(reason) = skip::lacks_root() {
+        skip!(test, "{reason}");
+    }
+    let engine = match row.open(Programs::for_tests()?)? {
+        Ok(engine) => engine,
+        Err(absent) => skip!(test, "{}", absent.reason),
+    };
+    let container = Container {
+        ask: Ask::Wrong(WRONG),
+        ..Container::waiting("refused")
+    };
+    let told = match engine.start(&container) {
+        Err(error) => format!("{error:#}"),
+        Ok(()) => bail!("{WRONG:?} was taken for an amount"),
+    };
+    // A client may quote the text once more.
+    let plain = told.replace(r"\\", r"\");
+    ensure!(!told.contains("%!"), "{told}");
+    ensure!(TOLD.iter().any(|text| plain.contains(text)), "{told}");
+    engine.remove_all()?;
+    engine.finish()
+}
