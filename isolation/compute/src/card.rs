@@ -434,6 +434,12 @@ impl Card {
         }
         let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
         let closed_ns = now_ns.saturating_sub(save_ns);
+        if let (Phase::Closed { start_ns, .. }, Some(cycle)) = (self.phase, &self.view.cycle)
+            && start_ns < closed_ns
+        {
+            let passed = cycle.between(start_ns, closed_ns);
+            self.lateness.passed(passed, closed_ns);
+        }
         let ahead_ns = self.lateness.closed(closed_ns, self.metered);
         if ahead_ns > 0 && self.view.is_trimmed() {
             let ppm = self

@@ -183,6 +183,24 @@ impl Cycle {
             .unwrap_or(u64::MAX)
     }
 
+    /// Segments, from start to end, that begin from one time on and before another, by the layout.
+    pub(crate) fn between(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = (u64, u64)> {
+        let window_ns = self.window_ns.max(1);
+        let windows = (from_ns / window_ns).saturating_sub(1)..=to_ns / window_ns;
+        windows
+            .map(move |window| window.saturating_mul(window_ns))
+            .flat_map(|base_ns| {
+                self.spans.iter().map(move |span| {
+                    let at_ns = base_ns.saturating_add(span.offset_ns);
+                    let end_ns = at_ns
+                        .saturating_add(span.length_ns)
+                        .saturating_add(span.after_ns);
+                    (at_ns.saturating_sub(span.before_ns), end_ns)
+                })
+            })
+            .filter(move |(start_ns, _)| (from_ns..to_ns).contains(start_ns))
+    }
+
     /// The first segment that is still worth opening and begins after `after_ns`: the one under way, or a later one.
     fn next(
         &self,
@@ -333,6 +351,18 @@ mod tests {
     fn the_shortest_stay_is_a_segment_or_what_lies_between_two() {
         assert_eq!(cycle(30, 20).shortest_ns(), 20 * MS);
         assert_eq!(cycle(30, 93).shortest_ns(), 7 * MS);
+    }
+
+    #[test]
+    fn segments_between_two_times_are_those_that_begin_there() {
+        let cycle = cycle(30, 20);
+        let between = |from_ms: u64, to_ms: u64| -> Vec<(u64, u64)> {
+            let all = cycle.between(from_ms * MS, to_ms * MS);
+            all.map(|(start, end)| (start / MS, end / MS)).collect()
+        };
+        assert_eq!(between(130, 330), [(130, 150), (230, 250)]);
+        assert_eq!(between(131, 331), [(230, 250), (330, 350)]);
+        assert_eq!(between(0, 30), []);
     }
 
     #[test]

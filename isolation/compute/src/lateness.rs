@@ -41,6 +41,15 @@ impl Lateness {
         self.meant_ns = self.meant_ns.saturating_add(length_ns);
     }
 
+    /// Segments that came while the call to close it waited: they were to be had as well, until it closed. Of one that is under way the rest
+    /// can still be.
+    pub(crate) fn passed(&mut self, segments: impl Iterator<Item = (u64, u64)>, closed_ns: u64) {
+        for (start_ns, end_ns) in segments {
+            self.meant(start_ns, end_ns.min(closed_ns));
+        }
+        (self.last_start_ns, self.cut_ns) = (None, closed_ns);
+    }
+
     /// It has opened.
     pub(crate) fn opened(&mut self, now_ns: u64) {
         self.opened_ns.get_or_insert(now_ns);
@@ -129,6 +138,20 @@ mod tests {
         lateness.cut(215 * MS);
         lateness.meant(205 * MS, 225 * MS);
         assert_eq!(lateness.closed(235 * MS, true), 9_850_000);
+    }
+
+    #[test]
+    fn segments_that_pass_while_it_cannot_close_are_its_own() {
+        let mut lateness = Lateness::default();
+        lateness.meant(10 * MS, 70 * MS);
+        lateness.opened(10 * MS);
+        // 100 ms too long, of which 40 ms are in the next segment, that of 110 to 170.
+        lateness.passed([(110 * MS, 170 * MS)].into_iter(), 150 * MS);
+        assert_eq!(lateness.closed(150 * MS, true), 39_400_000);
+        // It has the rest of that segment.
+        lateness.meant(110 * MS, 170 * MS);
+        lateness.opened(150 * MS);
+        assert_eq!(lateness.closed(170 * MS, true), 0);
     }
 
     #[test]
