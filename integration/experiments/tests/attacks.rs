@@ -44,6 +44,29 @@ fn a_gang_moves_no_cap_on_any_of_its_cards() {
     holds("a gang on two cards");
 }
 
+/// High priority has up to four fifths of any second (`prio_ratio`), whatever it has left unused before.
+#[test]
+fn idling_and_bursting_gains_high_priority_no_second_beyond_its_ratio() {
+    for (seed, (on_ms, off_ms)) in [
+        (2_318, 475),
+        (1_945, 834),
+        (2_427, 240),
+        (362, 1_145),
+        (800, 400),
+        (1_000, 1_000),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let scene = Scene::new(480 + seed as u64, UNTIL_NS)
+            .with(Tenant::new(online(), bursts(on_ms, off_ms)))
+            .with(Tenant::new(offline(), BUSY))
+            .with(Tenant::new(offline(), BUSY));
+        let what = format!("{on_ms} of {} ms", on_ms + off_ms);
+        is_bounded(&what, &play(&scene), 0, 80.0);
+    }
+}
+
 /// The least that those of low priority have together beside one of high priority with so many groups, over 10 s and over any second,
 /// percent of the card.
 fn left_beside(groups: u32, load: Load) -> [f64; 2] {

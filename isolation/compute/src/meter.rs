@@ -125,25 +125,33 @@ impl Meter {
         self.demand = None;
     }
 
-    /// Whether more than this part of the last second was used. Once above, it must fall below seven eighths of it.
+    /// Whether any second, the last one or one under way, comes to more than this part of it, if no more is used of its rest than
+    /// what slices leave to one that is capped. Once so, it must fall below fifteen sixteenths of the bound.
     pub(crate) fn capped(&mut self, ratio_percent: u32) -> Capped {
-        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
+        let Some(last) = self.last() else {
             return self.capped;
         };
         let bound_ns = SECOND_NS / 100 * u64::from(ratio_percent);
-        // What is older than a second counts in part.
-        let elapsed_ns = last.at_ns.saturating_sub(first.at_ns).max(1);
-        let used_ns = last.used_ns.saturating_sub(first.used_ns);
-        let used_ns = if elapsed_ns > SECOND_NS {
-            u64::try_from(u128::from(used_ns) * u128::from(SECOND_NS) / u128::from(elapsed_ns))
-                .unwrap_or(u64::MAX)
-        } else {
-            used_ns
+        // Beside others that are busy, slices in the proportion of the bound and the switches among them leave a little less.
+        let held_ns = bound_ns - bound_ns / 32 * 5;
+        let in_part = |ns: u64, part_ns: u64, of_ns: u64| {
+            let part = u128::from(ns) * u128::from(part_ns) / u128::from(of_ns.max(1));
+            u64::try_from(part).unwrap_or(u64::MAX)
         };
+        let second_from = |sample: &Used| {
+            let elapsed_ns = last.at_ns.saturating_sub(sample.at_ns);
+            let used_ns = last.used_ns.saturating_sub(sample.used_ns);
+            match SECOND_NS.checked_sub(elapsed_ns) {
+                Some(rest_ns) => used_ns.saturating_add(in_part(held_ns, rest_ns, SECOND_NS)),
+                // What is older than a second counts in part.
+                None => in_part(used_ns, SECOND_NS, elapsed_ns),
+            }
+        };
+        let used_ns = self.samples.iter().map(second_from).max().unwrap_or(0);
         // The account is some time old when it is seen, and the slice some more until it is set: stopped a little before the bound.
         self.capped = match self.capped {
             Capped::No if used_ns >= bound_ns - bound_ns / 32 => Capped::Yes,
-            Capped::Yes if used_ns < bound_ns - bound_ns / 8 => Capped::No,
+            Capped::Yes if used_ns < bound_ns - bound_ns / 16 => Capped::No,
             same => same,
         };
         self.capped
@@ -172,14 +180,40 @@ mod tests {
     #[test]
     fn priority_is_bounded_over_the_last_second_and_freed_again() {
         let (mut meter, mut used) = (Meter::default(), 0);
-        run(&mut meter, 0, 700, 100, &mut used);
+        run(&mut meter, 0, 250, 100, &mut used);
         assert_eq!(meter.capped(80), Capped::No);
-        run(&mut meter, 700, 1_000, 100, &mut used);
+        run(&mut meter, 250, 400, 100, &mut used);
+        assert_eq!(
+            meter.capped(80),
+            Capped::Yes,
+            "the rest of the second has 67 %"
+        );
+        run(&mut meter, 400, 900, 67, &mut used);
         assert_eq!(meter.capped(80), Capped::Yes);
-        run(&mut meter, 1_000, 2_500, 78, &mut used);
-        assert_eq!(meter.capped(80), Capped::Yes);
-        run(&mut meter, 2_500, 3_500, 30, &mut used);
+        run(&mut meter, 900, 1_400, 67, &mut used);
         assert_eq!(meter.capped(80), Capped::No);
+    }
+
+    /// However it divides its work: none of the seconds has more than the bound.
+    #[test]
+    fn what_was_left_unused_is_no_credit() {
+        for idle_ms in [100, 300, 500, 700, 900, 2_000] {
+            let (mut meter, mut used) = (Meter::default(), 0);
+            let mut of_each = Vec::new();
+            let mut busy_ms = 0;
+            for at_ms in (0..20_000).step_by(50) {
+                let percent = match meter.capped(80) {
+                    _ if busy_ms >= 2_000 => 0,
+                    Capped::No => 100,
+                    Capped::Yes => 66,
+                };
+                busy_ms = (busy_ms + 50) % (2_000 + idle_ms);
+                run(&mut meter, at_ms, at_ms + 50, percent, &mut used);
+                of_each.push(percent);
+            }
+            let most = of_each.windows(20).map(|second| second.iter().sum::<u64>());
+            assert!(most.max() <= Some(80 * 20), "{idle_ms}");
+        }
     }
 
     #[test]
