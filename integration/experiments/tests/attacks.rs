@@ -5,13 +5,6 @@
 
 use experiments::ATTACKS;
 use experiments::report::{Effort, cells};
-use experiments::scene::{Load, MS, S, Scene, Steering, Tenant};
-use experiments::stage::Stage;
-use experiments::terms::{BUSY, offline, online};
-
-const SETTLED_NS: u64 = 4 * S;
-const UNTIL_NS: u64 = SETTLED_NS + 14 * S;
-const LONG_NS: u64 = 10 * S;
 
 /// All that is promised under an attack holds; at least what is had in the end.
 fn holds(what: &str) {
@@ -42,72 +35,6 @@ fn containers_that_come_and_go_move_no_cap_over_ten_seconds() {
 #[test]
 fn a_gang_moves_no_cap_on_any_of_its_cards() {
     holds("a gang on two cards");
-}
-
-/// High priority has up to four fifths of any second (`prio_ratio`), whatever it has left unused before.
-#[test]
-fn idling_and_bursting_gains_high_priority_no_second_beyond_its_ratio() {
-    for (seed, (on_ms, off_ms)) in [
-        (2_318, 475),
-        (1_945, 834),
-        (2_427, 240),
-        (362, 1_145),
-        (800, 400),
-        (1_000, 1_000),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let scene = Scene::new(480 + seed as u64, UNTIL_NS)
-            .with(Tenant::new(online(), bursts(on_ms, off_ms)))
-            .with(Tenant::new(offline(), BUSY))
-            .with(Tenant::new(offline(), BUSY));
-        let what = format!("{on_ms} of {} ms", on_ms + off_ms);
-        is_bounded(&what, &play(&scene), 0, 80.0);
-    }
-}
-
-/// The least that those of low priority have together beside one of high priority with so many groups, over 10 s and over any second,
-/// percent of the card.
-fn left_beside(groups: u32, load: Load) -> [f64; 2] {
-    let mut high = Tenant::new(online(), load);
-    high.groups = groups;
-    let scene = Scene::new(470, UNTIL_NS)
-        .with(high)
-        .with(Tenant::new(offline(), BUSY))
-        .with(Tenant::new(offline(), BUSY));
-    let record = Stage::default().play(&scene, Steering::Governed).unwrap();
-    let least = [LONG_NS, S].map(|window_ns| {
-        let [one, other] =
-            [1, 2].map(|low| record.used[low][0].shares(window_ns, SETTLED_NS, UNTIL_NS));
-        let sums = one.iter().zip(&other).map(|(one, other)| one + other);
-        sums.fold(f64::INFINITY, f64::min)
-    });
-    println!(
-        "{groups} groups of high priority leave {:.2} % over 10 s, {:.2} % over 1 s",
-        least[0], least[1]
-    );
-    least
-}
-
-/// What they switch among themselves is no time of the others'.
-#[test]
-fn many_groups_of_high_priority_leave_the_others_what_one_leaves() {
-    let bursts = Load::Bursts {
-        depth: 64,
-        kernel_ns: 5 * MS,
-        on_ns: 30 * MS,
-        off_ns: 25 * MS,
-    };
-    for load in [BUSY, bursts] {
-        let one = left_beside(1, load);
-        for groups in [4, 16, 64] {
-            let many = left_beside(groups, load);
-            for ((many, one), part) in many.into_iter().zip(one).zip([0.8, 0.7]) {
-                assert!(many >= one * part, "{groups} groups: {many} of {one}");
-            }
-        }
-    }
 }
 
 #[test]

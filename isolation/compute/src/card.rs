@@ -251,7 +251,7 @@ impl Card {
             self.poll_at_ns = self.next_look_ns(now_ns);
             changed |= self.peers.look(self.index, &self.page, world);
             self.counts.bad_pages = self.peers.bad_pages();
-            self.read_meter(world);
+            self.read_meter(now_ns, world);
             self.make_even(now_ns);
             self.say_busy(now_ns, world.busy(self.index));
         }

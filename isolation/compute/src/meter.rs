@@ -125,13 +125,13 @@ impl Meter {
         self.demand = None;
     }
 
-    /// Whether any second, the last one or one under way, comes to more than this part of it, if no more is used of its rest than
+    /// Whether any second, the last one or one under way, comes to more than this part of it, parts of a million, if no more is used of its rest than
     /// what slices leave to one that is capped. Once so, it must fall below fifteen sixteenths of the bound.
-    pub(crate) fn capped(&mut self, ratio_percent: u32) -> Capped {
+    pub(crate) fn capped(&mut self, bound_ppm: u32) -> Capped {
         let Some(last) = self.last() else {
             return self.capped;
         };
-        let bound_ns = SECOND_NS / 100 * u64::from(ratio_percent);
+        let bound_ns = SECOND_NS / 1_000_000 * u64::from(bound_ppm);
         // Beside others that are busy, slices in the proportion of the bound and the switches among them leave a little less.
         let held_ns = bound_ns - bound_ns / 32 * 5;
         let in_part = |ns: u64, part_ns: u64, of_ns: u64| {
@@ -181,17 +181,17 @@ mod tests {
     fn priority_is_bounded_over_the_last_second_and_freed_again() {
         let (mut meter, mut used) = (Meter::default(), 0);
         run(&mut meter, 0, 250, 100, &mut used);
-        assert_eq!(meter.capped(80), Capped::No);
+        assert_eq!(meter.capped(800_000), Capped::No);
         run(&mut meter, 250, 400, 100, &mut used);
         assert_eq!(
-            meter.capped(80),
+            meter.capped(800_000),
             Capped::Yes,
             "the rest of the second has 67 %"
         );
         run(&mut meter, 400, 900, 67, &mut used);
-        assert_eq!(meter.capped(80), Capped::Yes);
+        assert_eq!(meter.capped(800_000), Capped::Yes);
         run(&mut meter, 900, 1_400, 67, &mut used);
-        assert_eq!(meter.capped(80), Capped::No);
+        assert_eq!(meter.capped(800_000), Capped::No);
     }
 
     /// However it divides its work: none of the seconds has more than the bound.
@@ -202,7 +202,7 @@ mod tests {
             let mut of_each = Vec::new();
             let mut busy_ms = 0;
             for at_ms in (0..20_000).step_by(50) {
-                let percent = match meter.capped(80) {
+                let percent = match meter.capped(800_000) {
                     _ if busy_ms >= 2_000 => 0,
                     Capped::No => 100,
                     Capped::Yes => 66,
@@ -258,6 +258,6 @@ mod tests {
         meter.sample(used(0, 30), None);
         meter.sample(used(0, u64::MAX), None);
         assert_eq!(meter.seems_busy(u64::MAX), Some(false));
-        assert_eq!(meter.capped(80), Capped::No);
+        assert_eq!(meter.capped(800_000), Capped::No);
     }
 }

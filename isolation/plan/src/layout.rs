@@ -83,7 +83,7 @@ pub struct Share {
     pub entitlement_ppm: u32,
     /// The slice of each of its channel groups, as the hardware holds it.
     pub slice_us: u64,
-    /// High priority: the slice of each of its groups while it has used more of the last second than the card's prio_ratio.
+    /// High priority: the slice of each of its groups while it is held to its part of the card's prio_ratio.
     pub capped_slice_us: Option<u64>,
     /// When its channels are enabled.
     pub gate: Gate,

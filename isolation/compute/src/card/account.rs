@@ -1,6 +1,6 @@
 //! What the card's account says that the container has had, and what follows from it.
 
-use plan::Priority;
+use plan::{Page, Priority, Promise};
 
 use super::Card;
 use crate::meter::Capped;
@@ -10,7 +10,7 @@ use crate::world::Surroundings;
 const MADE_UP_NS: u64 = 300_000_000;
 
 impl Card {
-    pub(super) fn read_meter(&mut self, world: &mut dyn Surroundings) {
+    pub(super) fn read_meter(&mut self, now_ns: u64, world: &mut dyn Surroundings) {
         let used = world.used(self.index);
         self.metered = used.is_some();
         if let Some(used) = used {
@@ -18,10 +18,37 @@ impl Card {
         }
         let online = self.terms.priority == Priority::High;
         self.capped = if online && self.metered {
-            self.meter.capped(self.rules.prio_ratio_percent)
+            let bound_ppm = self.bound_ppm(now_ns, world.table(self.index).peers());
+            self.meter.capped(bound_ppm)
         } else {
             Capped::No
         };
+    }
+
+    /// What all of high priority may have of a second is divided among those that are not known to be idle.
+    fn bound_ppm(&self, now_ns: u64, peers: &[Page]) -> u32 {
+        let ratio_ppm = self.rules.prio_ratio_percent * 10_000;
+        let is_idle = |key: &str| {
+            let page = peers.iter().find(|page| page.key == key);
+            page.is_some_and(|page| page.busy_at(now_ns) == Some(false))
+        };
+        let own_ppm = self
+            .view
+            .share
+            .as_ref()
+            .map_or(0, |share| share.entitlement_ppm);
+        let shares = self.view.layout.shares.iter();
+        let others_ppm: u64 = shares
+            .filter(|share| share.promise == Promise::UpTo && share.key != self.page.key)
+            .filter(|share| !is_idle(&share.key))
+            .map(|share| u64::from(share.entitlement_ppm))
+            .sum();
+        let part =
+            u64::from(ratio_ppm) * u64::from(own_ppm) / (u64::from(own_ppm) + others_ppm).max(1);
+        match own_ppm {
+            0 => ratio_ppm,
+            _ => u32::try_from(part).unwrap_or(ratio_ppm),
+        }
     }
 
     /// After a close. The account's times need not lie between segments: what is compared is the time that the gate was meant to be open.

@@ -82,7 +82,8 @@ impl Plan<'_> {
     ) -> (u64, bool) {
         let groups = u64::from(member.tenant.groups.max(1));
         if member.promise == Promise::UpTo {
-            return (slice::quantise_us(self.online_us()), false);
+            let slice_us = self.online_us(member, &rules.costs);
+            return (slice::quantise_us(slice_us), false);
         }
         if !self.shares_slices(member) {
             let slice_us = match (groups, self.online) {
@@ -115,21 +116,49 @@ impl Plan<'_> {
         )
     }
 
-    /// The slice of containers of high priority: a second for a lone group; several take turns among themselves.
-    fn online_us(&self) -> u64 {
-        match self.online_groups() {
-            0 | 1 => slice::ONLINE_US,
-            groups => (20_000 / groups).max(2_000),
-        }
-    }
-
-    /// Of all containers of high priority.
-    fn online_groups(&self) -> u64 {
+    /// Those of high priority that are there.
+    fn highs(&self) -> impl Iterator<Item = &Member<'_>> {
         self.members
             .iter()
-            .filter(|member| member.promise == Promise::UpTo)
-            .map(|member| u64::from(member.tenant.groups))
-            .sum()
+            .filter(|member| member.promise == Promise::UpTo && member.tenant.groups > 0)
+    }
+
+    /// A container's part of a round of all of high priority.
+    fn high_turn_us(&self, member: &Member<'_>, round_us: u64) -> u64 {
+        let sum: u64 = self
+            .highs()
+            .map(|member| u64::from(member.segment_ppm))
+            .sum();
+        round_us * u64::from(member.segment_ppm) / sum.max(1)
+    }
+
+    /// The shortest round of all of high priority in which each of their groups has a slice of this length, and each container its part.
+    fn high_round_us(&self, costs: &Costs, slice_us: u64) -> u64 {
+        let sum: u64 = self
+            .highs()
+            .map(|member| u64::from(member.segment_ppm))
+            .sum();
+        let round_us = |member: &Member<'_>| {
+            let groups = u64::from(member.tenant.groups);
+            let turn_us = slice_us * groups + own_switches_us(costs, groups);
+            (turn_us * sum).div_ceil(u64::from(member.segment_ppm).max(1))
+        };
+        self.highs().map(round_us).max().unwrap_or(slice_us)
+    }
+
+    /// The slice of a container of high priority: a second for a lone group; several take turns among themselves, and containers have
+    /// their parts whatever groups they make.
+    fn online_us(&self, member: &Member<'_>, costs: &Costs) -> u64 {
+        let groups = u64::from(member.tenant.groups.max(1));
+        if self.highs().count() <= 1 {
+            return match groups {
+                1 => slice::ONLINE_US,
+                _ => (20_000 / groups).max(2_000),
+            };
+        }
+        let round_us = self.high_round_us(costs, slice::FLOOR_US).max(20_000);
+        let turn_us = self.high_turn_us(member, round_us);
+        (turn_us.saturating_sub(own_switches_us(costs, groups)) / groups).max(slice::FLOOR_US)
     }
 
     /// The slice of containers beside those of high priority, which wait for one of them at most: short, but long enough that the
@@ -137,13 +166,14 @@ impl Plan<'_> {
     /// would cost the others time. Groups of one container alternate, which should not cost it too much.
     fn offline_us(&self, groups: u64, rules: &CardRules) -> u64 {
         let ratio = u64::from(rules.prio_ratio_percent.clamp(1, 99));
-        let highs = self.online_groups().max(1);
-        let switches = match highs {
-            1 => 0,
-            _ => highs + 1,
+        let high_groups: u32 = self.highs().map(|member| member.tenant.groups).sum();
+        let containers = u64::try_from(self.highs().count()).unwrap_or(u64::MAX);
+        let switches = match high_groups {
+            0 | 1 => 0,
+            _ => containers + 1,
         };
-        let shortest_us =
-            highs * slice::HARDWARE_LEAST_US + switches * u64::from(rules.costs.switch_us);
+        let shortest_us = self.high_round_us(&rules.costs, slice::HARDWARE_LEAST_US)
+            + switches * u64::from(rules.costs.switch_us);
         let for_ratio = (shortest_us * (100 - ratio)).div_ceil(ratio);
         for_ratio.max(match groups {
             // What a request waits for at most, before the switch: as short as the hardware has it.
@@ -168,7 +198,8 @@ impl Plan<'_> {
             })
             .min()
             .unwrap_or(slice::SEGMENT_US);
-        let highs = self.online_groups().max(1);
-        Some(slice::quantise_us(others * ratio / (100 - ratio) / highs))
+        let turn_us = self.high_turn_us(member, others * ratio / (100 - ratio));
+        let groups = u64::from(member.tenant.groups.max(1));
+        Some(slice::quantise_us(turn_us / groups))
     }
 }
