@@ -163,13 +163,13 @@ mod host {
             return;
         }
         for (option, value, parts) in [
-            ("--compute", "0", &["cgpu.io/compute", "1 to 100"][..]),
+            ("--compute", "0", &["--compute", "1 to 100"][..]),
             ("--compute", "101", &["101", "1 to 100"]),
             ("--compute", "much", &["much", "1 to 100"]),
-            ("--weight", "0", &["cgpu.io/weight", "1 to 1000"]),
+            ("--weight", "0", &["--weight", "1 to 1000"]),
             ("--weight", "1001", &["1001", "1 to 1000"]),
             ("--policy", "greedy", &["greedy", "0 or fair-share"]),
-            ("--policy", "fixed", &["fixed", "cgpu.io/compute"]),
+            ("--policy", "fixed", &["fixed", "--compute"]),
             ("--priority", "urgent", &["urgent", "high, normal, low"]),
         ] {
             let output = cgpu(&["run", "--memory", "1Gi", option, value, "--", "true"]);
@@ -177,6 +177,7 @@ mod host {
             for part in parts {
                 let error = error_of(&output);
                 assert!(error.contains(part), "{option} {value}: {error}");
+                assert!(!error.contains("cgpu.io"), "{option} {value}: {error}");
             }
         }
         for (arguments, part) in [
@@ -184,10 +185,13 @@ mod host {
                 &["set", "gone", "--compute", "30%"][..],
                 "no container \"gone\"",
             ),
-            (&["set", "gone"], "nothing to change was named: --memory"),
+            (
+                &["set", "gone"],
+                "nothing to change: give at least one of --memory",
+            ),
             (
                 &["set", "--card", "0"],
-                "nothing to change was named: --policy",
+                "nothing to change: give at least one of --policy",
             ),
             (&["set", "--card", "0", "--policy", "greedy"], "greedy"),
             (&["set", "--card", "0", "--prio-ratio", "-1"], "20 to 99"),
@@ -207,9 +211,69 @@ mod host {
             &["set", "c1", "--card", "0", "--policy", "soft"],
             &["set", "--card", "0", "--compute", "30"],
             &["set", "--policy", "soft"],
+            &["set"],
         ] {
             let output = cgpu(arguments);
             assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        }
+        let error = error_of(&cgpu(&["set"]));
+        assert!(
+            error.contains("a container") && error.contains("--card"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn commands_of_the_host_say_so_in_a_container_and_without_root() {
+        if !nix::unistd::geteuid().is_root() {
+            println!(
+                "SKIP: commands_of_the_host_say_so_in_a_container_and_without_root: needs root"
+            );
+            return;
+        }
+        let (program, config) = (env!("CARGO_BIN_EXE_cgpu"), config());
+        for command in ["ps", "cards", "doctor", "events", "metrics"] {
+            let script = format!(
+                "mount -t tmpfs none /dev && touch /dev/cgpu-slice.json && exec {program} {command}"
+            );
+            let output = Command::new("unshare")
+                .args(["--mount", "sh", "-c", &script])
+                .env("CGPU_CONFIG", &config)
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(1), "{command}");
+            let error = error_of(&output);
+            assert!(
+                error.contains("for the host") && error.contains("cgpu smi"),
+                "{error}"
+            );
+        }
+        // A folder of root's, as the state folder is, and somebody else.
+        let folder = tempfile::tempdir().unwrap();
+        let set = |path: &std::path::Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        set(folder.path(), 0o755);
+        let program = folder.path().join("cgpu");
+        std::fs::copy(env!("CARGO_BIN_EXE_cgpu"), &program).unwrap();
+        let state = folder.path().join("state");
+        std::fs::create_dir_all(state.join("vgpus")).unwrap();
+        set(&state, 0o700);
+        let config = folder.path().join("cgpu.toml");
+        std::fs::write(&config, format!("state_dir = {state:?}\n")).unwrap();
+        for arguments in [
+            &["ps"][..],
+            &["cards"],
+            &["events"],
+            &["metrics"],
+            &["set", "c1", "--memory", "1Gi"],
+        ] {
+            let mut command = Command::new(&program);
+            command.args(arguments).env("CGPU_CONFIG", &config);
+            let output = command.uid(65534).gid(65534).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+            let error = error_of(&output);
+            assert!(error.contains("sudo"), "{arguments:?}: {error}");
         }
     }
 

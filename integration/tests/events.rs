@@ -156,6 +156,12 @@ mod bodies {
             kill(Pid::from_raw(child.parse()?), Signal::SIGKILL)?;
         }
         kill(keeper, Signal::SIGKILL)?;
+        wait_until("the broker to be gone", LIMIT, || {
+            let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+            Ok(ps["vgpus"][0]["state"] == "broker_gone")
+        })?;
+        let exec = rig.containerd.exec("gone", &["true"])?.failure()?;
+        ensure!(exec.contains("restart the container"), "{exec}");
         rig.containerd.remove("gone")?;
         let kinds = kinds(rig, "gone")?;
         ensure!(kinds == ["broker_gone", "ended"], "{kinds:?}");

@@ -1,6 +1,10 @@
 //! What a person reads when a container is refused, through each kind of engine: whole, whatever stands in it.
 
+use std::process::Command;
+use std::time::Duration;
+
 use anyhow::{Result, bail, ensure};
+use integration::command::capture;
 use integration::matrix::{Ask, Container, Door, Family, ROWS, Row};
 use integration::oci::OciRuntime;
 use integration::packages::Suite;
@@ -33,6 +37,35 @@ rows! {
     per_cent_signs_through_docker: Docker Trixie HostRunc Shim;
     per_cent_signs_through_docker_and_the_wrapper: Docker Host HostRunc Wrapper;
     per_cent_signs_through_cri: Cri Host HostRunc Shim;
+}
+
+#[test]
+fn every_program_answers_help_and_version_at_once() -> Result<()> {
+    let programs = Programs::for_tests()?;
+    for name in [
+        "cgpu",
+        "cgpu-broker",
+        "cgpu-executor",
+        "cgpu-hook",
+        "cgpu-limits",
+        "cgpu-sim",
+    ] {
+        for flag in ["--help", "--version"] {
+            let mut command = Command::new(programs.program(name)?);
+            let said = capture(command.arg(flag), Duration::from_secs(20))?.success()?;
+            ensure!(said.stdout.contains(name), "{name} {flag}: {said:?}");
+        }
+    }
+    // An input that is none is refused.
+    for (name, part) in [
+        ("cgpu-executor", "no listening socket"),
+        ("cgpu-limits", "EOF"),
+    ] {
+        let mut command = Command::new(programs.program(name)?);
+        let said = capture(&mut command, Duration::from_secs(20))?.failure()?;
+        ensure!(said.contains(part), "{name}: {said}");
+    }
+    Ok(())
 }
 
 fn per_cent_signs(test: &str, row: &Row) -> Result<()> {

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
-/// Containers that share a card, each held to its own memory.
+/// Share NVIDIA GPUs between containers, each with its own memory limit.
 #[derive(Debug, Parser)]
 #[command(name = "cgpu", version)]
 pub struct Arguments {
@@ -36,7 +36,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The cards as the driver shows them from here: inside a slice the slice.
+    /// Show GPUs as the driver reports them; in a container, only its slice.
     Smi {
         #[command(flatten)]
         form: Form,
@@ -127,7 +127,8 @@ impl Form {
         } else {
             table(document)
         };
-        Ok(crate::output::say(&text)?)
+        use anyhow::Context;
+        crate::output::say(&text).context("write to standard output")
     }
 }
 
@@ -137,6 +138,36 @@ impl Form {
 /// The step that failed.
 #[cfg(feature = "nvml")]
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    use std::io::ErrorKind;
+    // Bound in wherever a broker holds the container; the host has none.
+    let is_inside = std::path::Path::new(vgpu::note::TARGET).exists();
+    // The last two are steps of a `run` on the host.
+    let is_for_both = matches!(
+        arguments.command,
+        Command::Smi { .. } | Command::RunInside { .. } | Command::WithParent { .. }
+    );
+    if is_inside && !is_for_both {
+        anyhow::bail!(
+            "this is a container with a vGPU, and the command is for the host; here `cgpu smi` shows what the container has"
+        );
+    }
+    let is_denied = |error: &anyhow::Error| {
+        error.chain().any(|cause| {
+            let io = cause.downcast_ref::<std::io::Error>();
+            io.is_some_and(|io| io.kind() == ErrorKind::PermissionDenied)
+        })
+    };
+    host(arguments).map_err(|error| {
+        if is_denied(&error) && !nix::unistd::geteuid().is_root() {
+            error.context("this needs root; run it with sudo")
+        } else {
+            error
+        }
+    })
+}
+
+#[cfg(feature = "nvml")]
+fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Smi { form, dev } => smi::run(form, &dev),
         Command::Ps { form } => ps::run(form),

@@ -16,7 +16,6 @@ use crate::size::human;
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// The container, as `cgpu ps` shows it; the namespace may be left out where the id is the only one.
-    #[arg(required_unless_present = "card")]
     container: Option<String>,
     /// A card, by UUID or index: changes its rules, for all of its containers.
     #[arg(long, value_name = "CARD", conflicts_with_all = ["container", "memory", "compute", "weight", "priority"])]
@@ -135,7 +134,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     match (&options.card, &options.container) {
         (Some(card), _) => set_card(&config, options, card)?,
         (None, Some(container)) => set_container(&config, options, container)?,
-        (None, None) => bail!("neither a container nor --card was named"),
+        (None, None) => {
+            let what = "name a container, as `cgpu ps` shows it, or a card with --card (and what to change: see --help)";
+            clap::Command::new("cgpu set")
+                .error(clap::error::ErrorKind::MissingRequiredArgument, what)
+                .exit()
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -149,7 +153,9 @@ fn set_container(config: &Config, options: &Options, name: &str) -> anyhow::Resu
         priority: options.priority.as_deref(),
     };
     if asked == Asked::default() {
-        bail!("nothing to change was named: --memory, --compute, --weight, --policy or --priority");
+        bail!(
+            "nothing to change: give at least one of --memory, --compute, --weight, --policy and --priority"
+        );
     }
     let key = find(config, name)?;
     let done = vgpu::change(config, &key, &asked).with_context(|| format!("change {key}"))?;
@@ -171,7 +177,9 @@ fn set_card(config: &Config, options: &Options, card: &str) -> anyhow::Result<()
         prio_ratio: options.prio_ratio.as_deref(),
     };
     if asked == RulesAsked::default() {
-        bail!("nothing to change was named: --policy, --max-tenants, --idle or --prio-ratio");
+        bail!(
+            "nothing to change: give at least one of --policy, --max-tenants, --idle and --prio-ratio"
+        );
     }
     let done = vgpu::set_rules(config, card, &asked)
         .with_context(|| format!("change the rules of card {card}"))?;

@@ -160,7 +160,7 @@ struct StatusCard {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Calls {
-    total: u64,
+    answered: u64,
     executed: u64,
     continued: u64,
     refused: u64,
@@ -248,7 +248,7 @@ fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
         own: vgpu.own.unwrap_or_default(),
         slices,
         calls: vec![
-            ("total", status.calls.total),
+            ("answered", status.calls.answered),
             ("executed", status.calls.executed),
             ("continued", status.calls.continued),
             ("refused", status.calls.refused),
@@ -300,7 +300,7 @@ mod tests {
             &state(Some(json!({
                 "cards": [{"uuid": "GPU-1", "quota_bytes": 8192, "used_bytes": 10, "peak_bytes": 20, "refused": 3,
                            "compute": {"tier": "three", "used_ns": 9, "counts": {"calls": 4}}}],
-                "calls": {"total": 7, "refused": 2},
+                "calls": {"total": 7, "answered": 5, "refused": 2},
                 "broker": {"replaced": 1, "pid": 5},
                 "health": {"violations": 1, "incidents": {"xid": 2},
                            "drift": [{"uuid": "GPU-1", "driver_bytes": 9, "ledger_bytes": 8}]},
@@ -318,6 +318,7 @@ mod tests {
             (share.tier.as_deref(), share.used_ns, share.lever_calls),
             (Some("3"), Some(9), Some(4))
         );
+        assert_eq!(told.calls.iter().map(|(_, count)| count).sum::<u64>(), 7);
         assert!(told.calls.contains(&("refused", 2)) && told.calls.contains(&("replayed", 0)));
         assert_eq!(
             (

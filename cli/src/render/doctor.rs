@@ -43,7 +43,7 @@ pub fn render(doctor: &Doctor) -> String {
     }
     if let Some(cards) = doctor.cleared_cards.as_ref().filter(|it| !it.is_empty()) {
         text.push_str(&format!(
-            "\n\nContainers are placed again on {}",
+            "\n\nHealthy again, and used for new containers: {}",
             cards.join(", ")
         ));
     }

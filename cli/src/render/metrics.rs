@@ -105,7 +105,16 @@ pub fn render(metrics: &Metrics) -> anyhow::Result<String> {
     );
     let mut text = String::new();
     encode(&mut text, &registry).context("write the metrics")?;
-    Ok(text)
+    Ok(in_order(&text))
+}
+
+/// The samples of each metric by their labels: the library keeps them in a table without an order.
+fn in_order(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    for samples in lines.split_mut(|line| line.starts_with('#')) {
+        samples.sort_unstable();
+    }
+    lines.join("\n") + "\n"
 }
 
 /// Parts of a million as a ratio; exact for a double.
@@ -424,6 +433,30 @@ mod tests {
     use crate::model::share::Share;
 
     #[test]
+    fn samples_are_in_the_same_order_every_time_and_add_up() {
+        let card = |number: u32| CardMetrics {
+            uuid: format!("GPU-{number:02}"),
+            minor: number,
+            memory_bytes: 1,
+            granted_bytes: 0,
+            reserved_ppm: 0,
+            left_ppm: 0,
+        };
+        let metrics = Metrics {
+            containers: Vec::new(),
+            cards: (0..16).map(card).collect(),
+        };
+        let text = render(&metrics).unwrap();
+        let samples: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("cgpu_card_memory_bytes{"))
+            .collect();
+        assert_eq!(samples.len(), 16);
+        assert!(samples.is_sorted(), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
     fn every_sample_is_named_with_its_container_and_card() {
         let metrics = Metrics {
             containers: vec![ContainerMetrics {
@@ -456,7 +489,7 @@ mod tests {
                         ..Share::default()
                     },
                 }],
-                calls: vec![("total", 9)],
+                calls: vec![("executed", 9)],
                 replaced: 1,
                 health: Health {
                     violations: 1,
@@ -487,7 +520,7 @@ mod tests {
             "cgpu_quota_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 4096",
             "cgpu_used_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 64",
             "cgpu_over_quota_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 2",
-            "cgpu_calls_total{namespace=\"default\",container=\"c\\\"1\",kind=\"total\"} 9",
+            "cgpu_calls_total{namespace=\"default\",container=\"c\\\"1\",kind=\"executed\"} 9",
             "cgpu_incidents_total{namespace=\"default\",container=\"c\\\"1\",kind=\"xid\"} 3",
             "cgpu_isolation_mode{namespace=\"default\",container=\"c\\\"1\",kind=\"sim\"} 1",
             "cgpu_reconciled{namespace=\"default\",container=\"c\\\"1\"} 0",

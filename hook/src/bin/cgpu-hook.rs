@@ -9,7 +9,25 @@ use std::process::ExitCode;
 use anyhow::Context;
 use hook::stage;
 
+/// What it is, for whoever starts it by hand.
+const HELP: &str = concat!(
+    "cgpu-hook ",
+    env!("CARGO_PKG_VERSION"),
+    ": podman's hook, started by podman and the runtime: `cgpu install --engine podman-hook` sets it up"
+);
+
 fn main() -> ExitCode {
+    let first = std::env::args_os().nth(1);
+    if first.is_some_and(|flag| {
+        ["--help", "-h", "--version", "-V"]
+            .iter()
+            .any(|known| flag == *known)
+    }) {
+        return match writeln!(std::io::stdout(), "{HELP}") {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_unread) => ExitCode::FAILURE,
+        };
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,25 @@ use broker::keeper::{self, Keeper};
 use broker::start::Standby;
 use tracing_subscriber::filter::LevelFilter;
 
+/// What it is, for whoever starts it by hand.
+const HELP: &str = concat!(
+    "cgpu-broker ",
+    env!("CARGO_PKG_VERSION"),
+    ": answers a container's calls, started by cgpu's frontends: cgpu-broker --dir FOLDER\n"
+);
+
 fn main() -> ExitCode {
+    let first = std::env::args_os().nth(1);
+    if first.is_some_and(|flag| {
+        ["--help", "-h", "--version", "-V"]
+            .iter()
+            .any(|known| flag == *known)
+    }) {
+        return match io::stdout().write_all(HELP.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_unread) => ExitCode::FAILURE,
+        };
+    }
     // The folder comes last. A wrong command line has no folder, and its log is standard error as it is.
     let dir = std::env::args_os().last().map(PathBuf::from);
     let former = dir.filter(|dir| dir.is_absolute());

@@ -309,8 +309,13 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
     if wanted == 0 {
         return Err(Refusal::NoCards);
     }
+    // A refusal says what the cards have left that were asked for.
+    let mut in_question = allowed.clone();
     let candidates = match &wish.cards {
-        Choice::Named(names) => named_rooms(rooms, &allowed, names)?,
+        Choice::Named(names) => {
+            in_question = named_rooms(rooms, &allowed, names)?;
+            in_question.clone()
+        }
         Choice::Count(count) => {
             let enough = usize::try_from(*count).is_ok_and(|count| count <= allowed.len());
             if !enough {
@@ -325,7 +330,7 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
                 .filter(|room| room.unhealthy.is_none())
                 .collect();
             if usize::try_from(*count).map_or(true, |count| count > healthy.len()) {
-                return Err(does_not_fit(rooms, wish, compute));
+                return Err(does_not_fit(&in_question, wish, compute));
             }
             by_preference(healthy, wish.policy)
         }
@@ -358,7 +363,7 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
     {
         return Err(Refusal::AboveCard {
             asked_bytes,
-            left: left(rooms, compute),
+            left: left(&in_question, compute),
         });
     }
     if let Some(refusal) = refused_by_all(&candidates, compute) {
@@ -385,7 +390,7 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
     if complete {
         Ok(slices)
     } else {
-        Err(does_not_fit(rooms, wish, compute))
+        Err(does_not_fit(&in_question, wish, compute))
     }
 }
 
@@ -403,7 +408,7 @@ fn refused_by_all(candidates: &[&Room], compute: &ComputeTerms) -> Option<TimeRe
     first
 }
 
-fn does_not_fit(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Refusal {
+fn does_not_fit(rooms: &[&Room], wish: &Wish, compute: &ComputeTerms) -> Refusal {
     Refusal::DoesNotFit {
         wanted: format!("{wish}{}", Asked(compute)),
         left: left(rooms, compute),
@@ -582,7 +587,7 @@ fn unknown(name: &CardName, rooms: &[Room]) -> Refusal {
     }
 }
 
-fn left(rooms: &[Room], compute: &ComputeTerms) -> Vec<Left> {
+fn left(rooms: &[&Room], compute: &ComputeTerms) -> Vec<Left> {
     rooms
         .iter()
         .map(|room| Left {

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use limits::Question;
@@ -20,7 +20,33 @@ fn main() -> ExitCode {
     }
 }
 
+/// What it is, for whoever starts it by hand.
+const HELP: &str = concat!(
+    "cgpu-limits ",
+    env!("CARGO_PKG_VERSION"),
+    ": asks NVML for a container, started by cgpu's frontends: one question as JSON on standard input, one answer on standard output"
+);
+
 fn run() -> std::io::Result<()> {
+    match std::env::args_os().nth(1) {
+        Some(flag)
+            if ["--help", "-h", "--version", "-V"]
+                .iter()
+                .any(|known| flag == *known) =>
+        {
+            return writeln!(std::io::stdout(), "{HELP}");
+        }
+        Some(other) => {
+            let text = format!("{} is no option: --help and --version are", other.display());
+            return Err(std::io::Error::other(text));
+        }
+        None if std::io::stdin().is_terminal() => {
+            return Err(std::io::Error::other(
+                "standard input is a terminal, and a question is expected; see --help",
+            ));
+        }
+        None => {}
+    }
     let mut text = Vec::new();
     std::io::stdin()
         .take(QUESTION_MAX_BYTES)

@@ -16,6 +16,24 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// A variable without which another one says nothing.
+    #[error("{key} is missing: {beside} needs it, and it is {is}")]
+    Missing {
+        /// The variable.
+        key: &'static str,
+        /// The one that is there.
+        beside: String,
+        /// What it says.
+        is: &'static str,
+    },
+    /// A process for a container whose broker is gone.
+    #[error(
+        "the broker of {key} is gone, so that no process can be added to this container and no GPU call in it succeeds: restart the container"
+    )]
+    BrokerGone {
+        /// The container.
+        key: cards::ContainerKey,
+    },
     /// An annotation of ours that does not exist.
     #[error("unknown annotation {key}: allowed are {allowed}")]
     UnknownKey {

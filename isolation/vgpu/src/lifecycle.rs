@@ -586,6 +586,11 @@ pub fn edit_exec(config: &Config, key: &ContainerKey, process: &mut Value) -> Re
         return Ok(());
     }
     exposure::admit_exec(config, key, &dir, process)?;
+    let has_broker = Grant::read(dir.path())?.backend == cards::Backend::Broker;
+    if has_broker && !dir.has_broker()? {
+        // Else runc fails at the listener's socket, and says nothing of a broker.
+        return Err(Error::BrokerGone { key: key.clone() });
+    }
     edit::apply_to_exec(process)
 }
 

@@ -296,6 +296,7 @@ impl From<vgpu::Error> for GpuError {
         use vgpu::Error as E;
         let fault = match &error {
             E::Value { .. }
+            | E::Missing { .. }
             | E::UnknownKey { .. }
             | E::Contradiction { .. }
             | E::NoMemoryTerm

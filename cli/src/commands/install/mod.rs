@@ -40,8 +40,8 @@ mod transaction;
 /// The options of both.
 #[derive(Debug, Args)]
 pub(super) struct Common {
-    /// containerd, docker, podman, crio, podman-hook; several with commas. NAME@VERSION where its program is not there to
-    /// be asked. Default: those found; of `uninstall`: all that are installed.
+    /// containerd, docker, podman, crio, podman-hook; several with commas. NAME@VERSION if the engine is not installed
+    /// here. Default: those found; of `uninstall`: all that are installed.
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     engine: Vec<Asked>,
     /// Another file system's top, for images and packages.
@@ -50,7 +50,7 @@ pub(super) struct Common {
     /// Show what would be done, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Let the engines read their configuration again. Otherwise it is said how.
+    /// Reload or restart the engines; otherwise the commands are only printed.
     #[arg(long)]
     restart: bool,
     #[command(flatten)]

@@ -141,7 +141,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let mut config = Config::load()?;
     // The request is judged before anything is started.
-    let mut request = Request::from_terms(&config, options.terms())?;
+    let mut request = Request::from_terms(&config, options.terms())
+        // What was typed is an option, and has the annotation's name.
+        .map_err(|error| anyhow::anyhow!(vgpu::chain(&error).replace("cgpu.io/", "--")))?;
     options.apply_isolation(&mut request.isolation)?;
     options.warn();
     let ending = supervise::keep_ending_signals()?;

@@ -143,6 +143,10 @@ fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
         refusal.contains("does not fit") && refusal.contains("native"),
         "{refusal}"
     );
+    assert!(
+        !refusal.contains("card 1"),
+        "it was not asked for: {refusal}"
+    );
     let unmeasured = Wish {
         amount: Amount::Unmeasured,
         ..wish(0, 1)

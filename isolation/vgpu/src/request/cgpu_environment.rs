@@ -82,12 +82,10 @@ fn unschedulable(key: &str, value: &str) -> Option<String> {
 }
 
 fn share(container: &str, device: Option<&str>) -> Result<Share, Error> {
-    let device = device.ok_or_else(|| {
-        bad_value(
-            DEVICE,
-            "",
-            "the card's size in the units of ALIYUN_COM_GPU_MEM_CONTAINER, which is set",
-        )
+    let device = device.ok_or_else(|| Error::Missing {
+        key: DEVICE,
+        beside: format!("{CONTAINER} = {container:?}"),
+        is: "the card's memory in the same units, for example 24",
     })?;
     let share = Share {
         container: units(CONTAINER, container)?,

@@ -249,7 +249,11 @@ fn bad_environment_is_refused_where_it_asks() {
     for (environment, parts) in [
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=4"][..],
-            &["ALIYUN_COM_GPU_MEM_DEV"][..],
+            &[
+                "ALIYUN_COM_GPU_MEM_DEV is missing",
+                "CONTAINER = \"4\"",
+                "for example 24",
+            ][..],
         ),
         (
             &[
