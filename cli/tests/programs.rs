@@ -105,6 +105,14 @@ mod host {
         assert!(driver["remedy"].is_string());
     }
 
+    /// By another process: a child that a test beside this one forks meanwhile would hold the copy open for writing, and it could
+    /// not be started.
+    fn copy_of_cgpu(to: &std::path::Path) {
+        let mut copy = Command::new("cp");
+        copy.arg(env!("CARGO_BIN_EXE_cgpu")).arg(to);
+        assert!(copy.status().unwrap().success());
+    }
+
     #[test]
     fn doctor_without_root_says_so_and_blames_nothing_else() {
         if !nix::unistd::geteuid().is_root() {
@@ -115,7 +123,7 @@ mod host {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let program = folder.path().join("cgpu");
-        std::fs::copy(env!("CARGO_BIN_EXE_cgpu"), &program).unwrap();
+        copy_of_cgpu(&program);
         let nobody = |arguments: &[&str]| {
             let mut command = Command::new(&program);
             command.args(arguments).uid(65534).gid(65534);
@@ -255,7 +263,7 @@ mod host {
         };
         set(folder.path(), 0o755);
         let program = folder.path().join("cgpu");
-        std::fs::copy(env!("CARGO_BIN_EXE_cgpu"), &program).unwrap();
+        copy_of_cgpu(&program);
         let state = folder.path().join("state");
         std::fs::create_dir_all(state.join("vgpus")).unwrap();
         set(&state, 0o700);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -137,13 +136,13 @@ mod bodies {
         ensure!(health(rig, "cards")?.is_null() && health(rig, "ps")? == "ok");
         let unanswered = |rig: &Rig| -> Result<()> {
             found(rig, "simulator", "missing", "does not answer")?;
-            for command in ["ps", "cards"] {
+            for (command, part) in [
+                ("ps", "driver unreachable"),
+                ("cards", "the driver does not answer"),
+            ] {
                 let health = health(rig, command)?;
                 let text = health.as_str().unwrap_or_default();
-                ensure!(
-                    text.contains("the driver does not answer"),
-                    "{command}: {text}"
-                );
+                ensure!(text.contains(part), "{command}: {text}");
             }
             Ok(())
         };
@@ -200,7 +199,10 @@ mod bodies {
         ];
         for name in names {
             let program = rig.node.command(name)?;
-            fs::copy(Path::new(program.get_program()), folder.join(name))?;
+            // By another process: what a test beside this one forks meanwhile would hold a copy open for writing.
+            let mut copy = Command::new("cp");
+            copy.arg(program.get_program()).arg(folder.join(name));
+            capture(&mut copy, LIMIT)?.success()?;
         }
         rig.node.edit_config(|text| {
             let (before, after) = text.split_once("[broker]\n").unwrap_or((&text, ""));

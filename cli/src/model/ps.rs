@@ -178,9 +178,11 @@ fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
 
 /// The health of a container whose driver does not answer, whatever its broker has seen of that.
 fn unanswered(health: Option<&str>) -> String {
-    const TEXT: &str = "the driver does not answer";
+    const TEXT: &str = "driver unreachable";
     match health {
         None | Some("ok") => TEXT.to_owned(),
+        // The broker has seen it as well, and says why.
+        Some(told) if told.contains(TEXT) => told.to_owned(),
         Some(more) => format!("{TEXT}, {more}"),
     }
 }

@@ -202,8 +202,11 @@ mod tests {
     fn a_daemon_that_is_older_than_its_configuration_is_told_to_read_it() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
-        let sleep = fs::read("/bin/sleep").unwrap();
-        let daemon = program(root, "usr/bin/dockerd", &sleep);
+        let daemon = program(root, "usr/bin/dockerd", b"");
+        // By another process: what a test beside this one forks meanwhile would hold the copy open for writing.
+        let mut copy = Command::new("cp");
+        copy.arg("/bin/sleep").arg(&daemon);
+        assert!(copy.status().unwrap().success());
         file(root, plan::DAEMON_JSON, "{}");
         let daemon_json = &at(root, plan::DAEMON_JSON);
         let unread = || survey(root, Path::new("/proc"))[0].unread.clone();

@@ -156,8 +156,14 @@ pub(super) fn cards(
 
 /// What goes on in the containers that hold a vGPU.
 pub(super) fn containers(facts: &Facts) -> Vec<Check> {
+    let mut checks = of(&facts.containers);
+    checks.extend(forsaken(facts));
+    checks
+}
+
+fn of(containers: &Result<Vec<Container>, String>) -> Vec<Check> {
     const STALE: &str = "stale grants";
-    let containers = match &facts.containers {
+    let containers = match containers {
         Ok(containers) => containers,
         Err(why) => {
             return vec![Check::missing(
@@ -192,6 +198,13 @@ pub(super) fn containers(facts: &Facts) -> Vec<Check> {
             "restart these containers; `cgpu events CONTAINER` says what happened",
         ));
     }
+    if let Some(unreachable) = named(State::DriverUnreachable) {
+        checks.push(Check::broken(
+            "brokers",
+            format!("the executor or simulator behind them does not answer: {unreachable}: their GPU calls fail with EIO"),
+            "simulated cards: start cgpu-sim again; else restart these containers, whose executors are gone. `cgpu events CONTAINER` says since when",
+        ));
+    }
     if let Some(silent) = named(State::Silent) {
         checks.push(Check::note(
             "brokers",
@@ -199,20 +212,25 @@ pub(super) fn containers(facts: &Facts) -> Vec<Check> {
             "look again: on a busy host it comes later; a broker that hangs is replaced within some seconds",
         ));
     }
-    if !facts.forsaken.is_empty() {
-        checks.push(Check::broken(
-            "state folder",
-            format!(
-                "removed under running containers: {}; nothing knows of their grants, and others may be granted the same memory",
-                facts.forsaken.join(", ")
-            ),
-            format!(
-                "restart these containers, and leave {} alone while GPU containers run",
-                facts.state_dir.display()
-            ),
-        ));
-    }
     checks
+}
+
+/// Supervisors whose container's folder is gone.
+fn forsaken(facts: &Facts) -> Option<Check> {
+    if facts.forsaken.is_empty() {
+        return None;
+    }
+    Some(Check::broken(
+        "state folder",
+        format!(
+            "removed under running containers: {}; nothing knows of their grants, and others may be granted the same memory",
+            facts.forsaken.join(", ")
+        ),
+        format!(
+            "restart these containers, then `cgpu doctor --repair`; leave {} alone while GPU containers run",
+            facts.state_dir.display()
+        ),
+    ))
 }
 
 /// Which engines know of cgpu.
@@ -305,6 +323,38 @@ mod tests {
             Level::Missing,
             &["torn"],
         );
+    }
+
+    #[test]
+    fn each_state_of_a_container_has_its_check_and_its_remedy() {
+        for (state, name, level, part) in [
+            (State::Running, "stale grants", Level::Ok, "none"),
+            (State::Stale, "stale grants", Level::Note, "--repair"),
+            (
+                State::BrokerGone,
+                "brokers",
+                Level::Broken,
+                "restart these containers",
+            ),
+            (
+                State::DriverUnreachable,
+                "brokers",
+                Level::Broken,
+                "start cgpu-sim again",
+            ),
+            (State::Silent, "brokers", Level::Note, "look again"),
+        ] {
+            let container = Container {
+                name: "default/c1".to_owned(),
+                state,
+            };
+            let checks = of(&Ok(vec![container]));
+            let check = checks.iter().rfind(|check| check.name == name).unwrap();
+            one(check, level, &[part]);
+            if level != Level::Ok {
+                one(check, level, &["default/c1"]);
+            }
+        }
     }
 
     #[test]
