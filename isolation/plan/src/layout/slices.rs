@@ -55,6 +55,13 @@ impl Plan<'_> {
             // Everyone should have its turn within a segment.
             round_us = round_us.min((pool_ns / 2_000).max(longest(slice::LEAST_US).min(most)));
         }
+        let switches_us = u64::from(costs.switch_us) * count;
+        let pool_us = (pool_ns / 1_000).saturating_sub(u64::from(costs.switch_us));
+        if pool_us > 0 {
+            // Whole rounds: whoever's slice is cut by the end of the segment loses the rest of it, and that would be the same one each time.
+            let rounds = (pool_us / (round_us + switches_us)).max(1);
+            round_us = (pool_us / rounds).saturating_sub(switches_us).min(most);
+        }
         // Rather a long round than a wrong share.
         Round {
             round_us: round_us.max(longest(slice::FLOOR_US).min(250_000)),
