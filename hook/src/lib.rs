@@ -42,3 +42,4 @@ pub mod error_log;
 mod kept;
 pub mod runtime;
 pub mod stage;
+pub mod system_log;

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use hook::{child, command_line, error_log, runtime};
+use hook::{child, command_line, error_log, runtime, system_log};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     let result = if name.as_deref() == Some(child::NAME.as_ref()) {
         child::become_runtime(&arguments)
     } else {
+        system_log::warnings("cgpu-runtime");
         runtime::run(arguments, &log)
     };
     result.unwrap_or_else(|error| {

@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
-use std::os::unix::net::UnixDatagram;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use hook::stage;
+use hook::system_log::{self, Severity};
 
 /// What it is, for whoever starts it by hand.
 const HELP: &str = concat!(
@@ -28,30 +28,17 @@ fn main() -> ExitCode {
             Err(_unread) => ExitCode::FAILURE,
         };
     }
+    system_log::warnings("cgpu-hook");
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let text = format!("cgpu-hook: {error:#}");
             // Runtimes show what a failed hook says here. podman does not, at precreate: the system's log is left then.
             drop(writeln!(std::io::stderr(), "{text}"));
-            log(&text);
+            system_log::send(Severity::Error, &text);
             ExitCode::FAILURE
         }
     }
-}
-
-/// Where the system's log is written to; a host may have none.
-const SYSTEM_LOG: &str = "/dev/log";
-
-/// Facility daemon, severity error (RFC 3164).
-const PRIORITY: u8 = (3 << 3) | 3;
-
-fn log(text: &str) {
-    let sent = UnixDatagram::unbound().and_then(|socket| {
-        socket.set_nonblocking(true)?;
-        socket.send_to(format!("<{PRIORITY}>{text}").as_bytes(), SYSTEM_LOG)
-    });
-    drop(sent);
 }
 
 fn run() -> anyhow::Result<()> {
