@@ -71,6 +71,13 @@ fn card_of(rig: &Rig, id: &str) -> Result<String> {
     Ok(uuid.context("no card")?.to_owned())
 }
 
+fn index_of(rig: &Rig, uuid: &str) -> Result<String> {
+    let document = rig.node.cgpu(&["cards", "--json"])?.success()?.json()?;
+    let rows = document["cards"].as_array().context("no cards")?;
+    let row = rows.iter().find(|row| row["uuid"] == uuid);
+    Ok(row.context("no such card")?["index"].to_string())
+}
+
 mod bodies {
     use super::*;
 
@@ -168,7 +175,9 @@ mod bodies {
 
         rig.hold("lost", &["cgpu.io/memory=1Gi"])?.success()?;
         let card = card_of(rig, "lost")?;
-        fault(rig, &["card-lost", &card])?;
+        // By its index, as everywhere.
+        let index = index_of(rig, &card)?;
+        fault(rig, &["card-lost", "--card", &index])?;
         told(rig, "lost", "card_lost")?;
         rig.containerd.remove("lost")?;
         fault(rig, &["clear"])?;

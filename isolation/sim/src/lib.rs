@@ -54,10 +54,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The profile cannot be read.
-    #[error("profile {path} cannot be read")]
+    #[error(
+        "profile {path} cannot be read, and is none of those that come with cgpu-sim: {shipped}"
+    )]
     ProfileUnreadable {
         /// The file.
         path: PathBuf,
+        /// Those that are known by name.
+        shipped: String,
         /// The system's error.
         #[source]
         source: std::io::Error,

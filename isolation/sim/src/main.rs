@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use cards::SimulatedInventory;
+use cards::{Inventory, SimulatedInventory};
 use clap::{Args, Parser, Subcommand};
 use driver::Driver;
 use driver::sim::SimDriver;
@@ -38,7 +38,7 @@ struct Arguments {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// The profile (TOML): which driver, which cards.
+    /// The profile (TOML): which driver, which cards; or one that comes with the program: mixed, old-driver, shares, two-ada.
     #[arg(long, value_name = "FILE", required = true)]
     profile: Option<PathBuf>,
     /// Standard error is a file that is to stay short: what is older goes to this file, and what is older than that is gone.
@@ -92,16 +92,16 @@ enum Command {
 enum Injected {
     /// The next allocations on a card fail for lack of memory.
     OutOfMemory {
-        /// The card, GPU-…
-        uuid: String,
+        #[command(flatten)]
+        card: OneCard,
         /// How many allocations.
         #[arg(long, default_value_t = 1)]
         calls: u32,
     },
     /// Every call on a card fails as if it had fallen off the bus.
     CardLost {
-        /// The card, GPU-…
-        uuid: String,
+        #[command(flatten)]
+        card: OneCard,
     },
     /// The next calls take long.
     Slow {
@@ -113,7 +113,7 @@ enum Injected {
     },
     /// A channel of a session faults: its channels on the card are dead, and the card reports an Xid.
     Xid {
-        /// The card, GPU-…
+        /// The card: GPU-…, or its index.
         #[arg(long)]
         card: String,
         /// Whose channel: namespace/container.
@@ -134,7 +134,7 @@ enum Injected {
     },
     /// Takes memory of a card for a session that has not asked for it.
     Leak {
-        /// The card, GPU-…
+        /// The card: GPU-…, or its index.
         #[arg(long)]
         card: String,
         /// Whose sum grows: namespace/container.
@@ -221,27 +221,62 @@ fn measure(state_dir: &Path, count: usize, bytes: u64) -> anyhow::Result<()> {
     say(&format!("{times}\n"))
 }
 
+/// A card, by option as everywhere, or as the only word.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct OneCard {
+    /// The card: GPU-…, or its index.
+    #[arg(long = "card", value_name = "CARD")]
+    option: Option<String>,
+    /// The same.
+    #[arg(value_name = "CARD")]
+    word: Option<String>,
+}
+
+impl OneCard {
+    fn name(self) -> String {
+        self.option.or(self.word).unwrap_or_default()
+    }
+}
+
+/// A card's UUID: what is no index is taken for one.
+fn uuid_of(state_dir: &Path, card: String) -> anyhow::Result<String> {
+    let Ok(index) = card.parse::<u32>() else {
+        return Ok(card);
+    };
+    let cards = Inventory::simulated(state_dir)?.cards;
+    let named = cards.iter().find(|card| card.index == index);
+    let named = named.with_context(|| format!("no card {index}; there are {}", cards.len()))?;
+    Ok(named.uuid.to_string())
+}
+
 fn inject(state_dir: &Path, fault: Injected) -> anyhow::Result<()> {
+    let uuid = |card| uuid_of(state_dir, card);
     let fault = match fault {
-        Injected::OutOfMemory { uuid, calls } => Fault::OutOfMemory { uuid, calls },
-        Injected::CardLost { uuid } => Fault::CardLost { uuid },
+        Injected::OutOfMemory { card, calls } => Fault::OutOfMemory {
+            uuid: uuid(card.name())?,
+            calls,
+        },
+        Injected::CardLost { card } => Fault::CardLost {
+            uuid: uuid(card.name())?,
+        },
         Injected::Slow { millis, calls } => Fault::Slow { millis, calls },
         Injected::Xid {
-            card: uuid,
+            card,
             session,
             number,
         } => Fault::Xid {
-            uuid,
+            uuid: uuid(card)?,
             session,
             number,
         },
         Injected::Hang { session, calls } => Fault::Hang { session, calls },
         Injected::Leak {
-            card: uuid,
+            card,
             session,
             bytes,
         } => Fault::Leak {
-            uuid,
+            uuid: uuid(card)?,
             session,
             bytes,
         },

@@ -155,17 +155,38 @@ pub struct CardProfile {
     pub copy_mib_per_s: u32,
 }
 
+/// Profiles that are known by their name, where there is no file of that name.
+const SHIPPED: [(&str, &str); 4] = [
+    ("mixed", include_str!("../../../configs/sim/mixed.toml")),
+    (
+        "old-driver",
+        include_str!("../../../configs/sim/old-driver.toml"),
+    ),
+    ("shares", include_str!("../../../configs/sim/shares.toml")),
+    ("two-ada", include_str!("../../../configs/sim/two-ada.toml")),
+];
+
 impl Profile {
-    /// Reads a profile.
+    /// Reads a profile: a file, or one of those that come with the program.
     ///
     /// # Errors
     /// Unreadable, of another shape, or a value out of range; each names the key and what is allowed.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::ProfileUnreadable {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::parse(path, &text)
+        let read = std::fs::read_to_string(path);
+        let shipped = SHIPPED
+            .into_iter()
+            .find(|(name, _)| path.as_os_str() == *name);
+        match (read, shipped) {
+            (Ok(text), _) => Self::parse(path, &text),
+            (Err(error), Some((_, text))) if error.kind() == std::io::ErrorKind::NotFound => {
+                Self::parse(path, text)
+            }
+            (Err(source), _) => Err(Error::ProfileUnreadable {
+                path: path.to_owned(),
+                shipped: SHIPPED.map(|(name, _)| name).join(", "),
+                source,
+            }),
+        }
     }
 
     /// As [`Profile::read`], from text; the path is for messages.

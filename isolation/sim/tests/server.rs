@@ -260,9 +260,19 @@ fn every_shipped_profile_is_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/sim");
     let mut read = 0;
     for entry in fs::read_dir(&folder).unwrap() {
-        let profile = Profile::read(&entry.unwrap().path()).unwrap();
+        let path = entry.unwrap().path();
+        let profile = Profile::read(&path).unwrap();
         assert!(!profile.cards.is_empty());
+        let by_name = Profile::read(Path::new(path.file_stem().unwrap())).unwrap();
+        assert_eq!(by_name.cards.len(), profile.cards.len());
         read += 1;
     }
+    let error = Profile::read(Path::new("two-adas"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("two-ada,") || error.ends_with("two-ada"),
+        "{error}"
+    );
     assert!(read >= 3, "profiles in {}", folder.display());
 }

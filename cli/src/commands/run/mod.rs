@@ -78,7 +78,7 @@ pub(super) struct Options {
     /// Log the command's calls and hold nothing: for finding out what a program does.
     #[arg(long, conflicts_with_all = ["mode", "managed"])]
     observe: bool,
-    /// Start simulated cards of this profile for the command alone, and end them with it.
+    /// Start simulated cards of this profile for the command alone, and end them with it: a file, or a name such as two-ada.
     #[arg(long, value_name = "PROFILE")]
     simulate: Option<PathBuf>,
     /// The command and its arguments.
