@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,6 +35,9 @@ pub const FORMER_NAME: &str = "events.1.jsonl";
 
 /// What of a file is read: more than it ever has.
 const READ_BYTES: u64 = 4 * FILE_BYTES;
+
+/// Longer than any line: a text of which every byte is escaped, and names around it.
+const TAIL_BYTES: u64 = 16 << 10;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +152,20 @@ pub fn read(folder: &Path) -> Result<Vec<Event>, crate::Error> {
     Ok(events)
 }
 
+/// The last event of a folder's log, without reading the others: logs of many containers are looked at together.
+fn last(folder: &Path) -> io::Result<Option<Event>> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(folder.join(NAME))?;
+    let from = file.metadata()?.len().saturating_sub(TAIL_BYTES);
+    file.seek(SeekFrom::Start(from))?;
+    let mut tail = Vec::new();
+    file.take(2 * TAIL_BYTES).read_to_end(&mut tail)?;
+    let mut lines = tail.split(|byte| *byte == b'\n').rev();
+    Ok(lines.find_map(|line| serde_json::from_slice(line).ok()))
+}
+
 /// Appends an event, which is an [`Event`] or has its fields. The folder is made where it is not there.
 ///
 /// # Errors
@@ -214,14 +231,13 @@ pub fn end(
     lives: impl Fn(&ContainerKey) -> bool,
 ) -> io::Result<()> {
     append(&of_container(state_dir, key), event)?;
-    let mut ended: Vec<Kept> = Vec::new();
-    for other in containers(state_dir)? {
-        if other != *key && lives(&other) {
-            continue;
-        }
-        ended.push(Kept::new(state_dir, other));
+    let mut ended = containers(state_dir)?;
+    ended.retain(|other| other == key || !lives(other));
+    if ended.len() <= KEPT {
+        return Ok(());
     }
-    make_room(state_dir, ended)
+    let ended = ended.into_iter().map(|key| Kept::new(state_dir, key));
+    make_room(state_dir, ended.collect())
 }
 
 /// The log of a container that has ended.
@@ -233,9 +249,7 @@ struct Kept {
 
 impl Kept {
     fn new(state_dir: &Path, key: ContainerKey) -> Self {
-        let last = read(&of_container(state_dir, &key))
-            .unwrap_or_default()
-            .pop();
+        let last = last(&of_container(state_dir, &key)).unwrap_or_default();
         let (tenant, at_unix_ms) = match last {
             Some(event) => (event.tenant, event.at_unix_ms),
             None => (None, 0),
@@ -250,9 +264,6 @@ impl Kept {
 
 fn make_room(state_dir: &Path, ended: Vec<Kept>) -> io::Result<()> {
     let mut excess = ended.len().saturating_sub(KEPT);
-    if excess == 0 {
-        return Ok(());
-    }
     let mut by_tenant: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
     for kept in ended {
         by_tenant.entry(kept.tenant.clone()).or_default().push(kept);
@@ -356,6 +367,13 @@ mod tests {
             "{\"at_unix_ms\":1,\"kind\":\"xid\",\"text\":\"a\"}\nno event\n{\"at_unix_ms\":2";
         fs::write(folder.path().join(NAME), lines).unwrap();
         assert_eq!(read(folder.path()).unwrap().len(), 1);
+        assert_eq!(last(folder.path()).unwrap().unwrap().text, "a");
+        for number in 0..200 {
+            let text = format!("{number}{}", "\u{1}".repeat(TEXT_BYTES));
+            append(folder.path(), &Event::now("xid", &text)).unwrap();
+        }
+        let all = read(folder.path()).unwrap();
+        assert_eq!(last(folder.path()).unwrap(), all.last().cloned());
     }
 
     #[test]
