@@ -422,7 +422,8 @@ fn what_happens_to_any_container_is_followed_as_it_happens() {
     let told = |followed: &Followed, container: &str, quota_bytes: u64| {
         let [of, kind, text] = followed.next();
         assert_eq!((&*of, &*kind), (container, "quota_changed"), "{text}");
-        assert!(text.contains(&format!("-> {quota_bytes} bytes")), "{text}");
+        let quota = format!("-> {} MiB", quota_bytes >> 20);
+        assert!(text.contains(&quota), "{text}");
     };
     let mut first = Asked::start(&host, &one);
     first.share();
