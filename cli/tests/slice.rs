@@ -439,8 +439,10 @@ fn what_happens_to_any_container_is_followed_as_it_happens() {
     told(&followed, &second_name, 3 * GIB);
     set(&first_name, "4Gi");
     told(&followed, &first_name, 4 * GIB);
-    // One that ends is missed by nobody.
+    // One that ends says so, and the others are followed on.
     first.end();
+    let [of, kind, _] = followed.next();
+    assert_eq!((&*of, &*kind), (&*first_name, "ended"));
     set(&second_name, "1Gi");
     told(&followed, &second_name, GIB);
     second.end();
