@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! worker, reaper ──wait──▶ bucket ◀──what the control group has used── supervisor, broker with its governor, executor
-//!                            └─ filled at the container's quota + RESERVE
+//!                            └─ filled at the container's quota - RESERVE
 //! ```
 //!
-//! The kernel's quota is of no use here. It stops every thread of the group for the rest of a period: the governor, whose gate then
-//! closes late, in its neighbours' time; and a call with the driver's locks in its hands, for which the whole node waits. So the
-//! group has no quota, and whoever works for the tenant waits here instead, *before* it takes the next call: it holds no lock then.
+//! The group has the container's quota, at the end of which the kernel stops every thread for the rest of a period: the governor, whose
+//! gate then closes late, in its neighbours' time; and a call with the driver's locks in its hands, for which the whole node waits. So
+//! it is not to come to that: whoever works for the tenant waits here, *before* it takes the next call, when it holds no lock.
 //! The governor, the heartbeat and the control socket never wait.
 //!
 //! Everything that the group uses is counted, whoever has used it: by this, a call that has begun is counted as well, and so is the
@@ -27,9 +27,16 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use serde::{Deserialize, Serialize};
 
-/// Beside the container's quota, millionths of a core. The governor of a container with one channel takes 10,000 in a debug build,
-/// the heartbeat and the looks of every second 2,000.
+/// What calls leave of the container's quota, millionths of a core; of a small one a quarter. The governor of a container with one channel
+/// takes 10,000 in a debug build, the heartbeat and the looks of every second 2,000.
 pub const RESERVE_PPM: u64 = 50_000;
+
+/// What calls have of a quota, millionths of a core.
+#[must_use]
+pub fn allowed_ppm(quota_ppm: u64) -> u64 {
+    quota_ppm.saturating_sub(RESERVE_PPM.min(quota_ppm / 4))
+}
+
 /// What is saved up at most: as much as comes in this time, which is the kernel's own period.
 pub const BURST: Duration = Duration::from_millis(100);
 /// Once nothing is left, work goes on with what comes in this time: to wait for every single call would cost as much as the call.
@@ -180,7 +187,7 @@ impl Limit {
 /// `cpu_time` in the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTimeStatus {
-    /// What supervisor, broker and executor may use together: the container's quota and [`RESERVE_PPM`], millionths of a core.
+    /// What supervisor, broker and executor may use before calls wait: the container's quota less [`RESERVE_PPM`], millionths of a core.
     pub allowed_ppm: u64,
     /// How long threads have waited for it since this broker began, all together, milliseconds.
     pub waited_ms: u64,
@@ -230,7 +237,7 @@ impl Allowance {
         }
         let rate_ppm = said
             .as_ref()
-            .and_then(|said| Some(said.quota_ppm?.saturating_add(RESERVE_PPM)));
+            .and_then(|said| Some(allowed_ppm(said.quota_ppm?)));
         let usage = said.as_ref().and_then(|said| said.usage.as_ref());
         let is_counted_as_before =
             inner.said.as_ref().and_then(|said| said.usage.as_ref()) == usage;
@@ -420,7 +427,7 @@ mod tests {
         };
         allowance.follow();
         assert_eq!(allowance.status(), None, "no file, no limit");
-        write(Some(200_000));
+        write(Some(300_000));
         allowance.follow();
         let status = allowance.status().unwrap();
         assert_eq!((status.allowed_ppm, status.waited_ms), (250_000, 0));
@@ -429,7 +436,7 @@ mod tests {
         use_up(10_000_000_000);
         assert!(next().unwrap() > Duration::from_secs(39));
         // What is owed is owed at another rate as well.
-        write(Some(950_000));
+        write(Some(1_050_000));
         allowance.follow();
         let wait = next().unwrap();
         assert!((9..=10).contains(&wait.as_secs()), "{wait:?}");

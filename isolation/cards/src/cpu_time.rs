@@ -1,8 +1,7 @@
 //! How much CPU time a vGPU's own processes may spend on their container: `cpu-time.json` in the container's folder.
 //!
-//! A frontend writes it when the container starts and whenever its resources change; the broker follows it. The kernel is given
-//! no quota for these processes: it would stop a thread wherever that is, also with a lock of the driver or of the governor in its
-//! hands, and the governor with it.
+//! A frontend writes it when the container starts and whenever its resources change; the broker follows it and has calls wait before the
+//! kernel's quota of these processes is used up: at its end the kernel stops the governor with all the others.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -24,7 +24,7 @@ use crate::broker::Starting;
 use crate::bundle::Spec;
 use crate::events::Log;
 use crate::host::Host;
-use crate::own_group::{self, OwnGroup, OwnUsage};
+use crate::own_group::{self, Governor, OwnGroup, OwnUsage};
 use crate::request::Whose;
 use crate::state::{self, ContainerDir};
 use crate::{
@@ -497,7 +497,8 @@ pub fn arm(config: &Config, key: &ContainerKey, init: i32) -> Result<(), Error> 
     let armed = || {
         let grant = Grant::read(dir.path())?;
         backend::of(config, grant.backend).arm(&dir, &grant, init)?;
-        with_own_group(config, &grant, |group| group.follow(&dir, init))
+        let governor = Governor::of(config, &grant);
+        with_own_group(config, &grant, |group| group.follow(&dir, init, governor))
     };
     armed().inspect_err(|error| Log::of(config, key, &dir).refused(error))
 }
@@ -513,7 +514,8 @@ pub fn follow(config: &Config, key: &ContainerKey) -> Result<(), Error> {
         return Ok(());
     }
     let grant = Grant::read(dir.path())?;
-    with_own_group(config, &grant, |group| group.follow_again(&dir))
+    let governor = Governor::of(config, &grant);
+    with_own_group(config, &grant, |group| group.follow_again(&dir, governor))
 }
 
 /// Changes the group of a vGPU's own processes, if it has one. `cgpu run` goes on where that fails.

@@ -10,12 +10,12 @@
 //! ```
 //!
 //! The supervisor enters before its program is executed ([`OwnGroup::admit`]); what it starts inherits the group. Memory and
-//! processes are limited from the beginning. The weight of CPU time is the container's own, from [`OwnGroup::follow`] on, but between
-//! the default and ten times that.
+//! processes are limited from the beginning. Weight and quota of CPU time are the container's own, from [`OwnGroup::follow`] on. Where
+//! the container's share of a card's time is governed, the weight is between the default and ten times that.
 //!
-//! The group has no quota of CPU time. The kernel would stop all of its threads for the rest of a period, the governor and whoever
-//! holds a lock of the driver among them, and the container's neighbours would pay. The broker is told the container's quota in
-//! `cpu-time.json` ([`CpuTime`]), and has the container's calls wait.
+//! At the end of a quota the kernel stops all threads of the group for the rest of a period, the governor and whoever holds a lock of
+//! the driver among them, and the container's neighbours would pay. So the broker is told the quota in `cpu-time.json` ([`CpuTime`])
+//! and has the container's calls wait before that is used up; what it leaves in one period is there in the next (`cpu.cfs_burst_us`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 
 use cards::cpu_time::{self, UsageFile};
 use cards::store::DiskStore;
-use cards::{ContainerKey, CpuTime};
+use cards::{ContainerKey, CpuTime, Grant};
+use plan::Terms;
 use serde::Serialize;
 
 use crate::state::ContainerDir;
@@ -59,8 +60,34 @@ const DEFAULT_SHARES: u64 = 1024;
 const DEFAULT_WEIGHT: u64 = 100;
 /// So many times as much at most: governors of others compete with it.
 const MOST_TIMES: u64 = 10;
+/// In a period of this length, microseconds, the group may use its quota.
+const PERIOD_US: u64 = 100_000;
 /// Of one core, millionths: with less a broker serves no call in time.
 const LEAST_QUOTA_PPM: u64 = 100_000;
+
+/// Whether neighbours depend on a thread in the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Governor {
+    /// The driver divides the card's time.
+    None,
+    /// The broker turns the container's gate by the clock.
+    HoldsShares,
+}
+
+impl Governor {
+    /// By the container's terms on its cards as they are now. Terms that cannot be read may be governed.
+    pub(crate) fn of(config: &Config, grant: &Grant) -> Self {
+        let is_native = grant.cards.iter().all(|card| {
+            let terms = cards::rules::terms_on(&config.state_dir, &card.uuid, &grant.compute);
+            matches!(terms, Ok(Terms::NATIVE))
+        });
+        if is_native {
+            Self::None
+        } else {
+            Self::HoldsShares
+        }
+    }
+}
 
 /// How long processes may take to be gone once they were told to end, before they are killed, and in all.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
@@ -283,29 +310,42 @@ impl OwnGroup {
     ///
     /// # Errors
     /// [`Error::OwnGroup`], or a file of the container's folder that cannot be written.
-    pub(crate) fn follow(&self, dir: &ContainerDir, init: i32) -> Result<(), Error> {
+    pub(crate) fn follow(
+        &self,
+        dir: &ContainerDir,
+        init: i32,
+        governor: Governor,
+    ) -> Result<(), Error> {
         let Some(group) = self.cpu_group_of(init) else {
             return Ok(());
         };
         let note = dir.file(NOTE);
         fs::write(&note, group.as_os_str().as_bytes()).map_err(Error::io("write", &note))?;
-        self.follow_group(dir, &group)
+        self.follow_group(dir, &group, governor)
     }
 
     /// [`OwnGroup::follow`], by the container's group that was noted then.
     ///
     /// # Errors
     /// As [`OwnGroup::follow`].
-    pub(crate) fn follow_again(&self, dir: &ContainerDir) -> Result<(), Error> {
+    pub(crate) fn follow_again(&self, dir: &ContainerDir, governor: Governor) -> Result<(), Error> {
         use std::os::unix::ffi::OsStringExt;
         match fs::read(dir.file(NOTE)) {
-            Ok(path) => self.follow_group(dir, Path::new(&std::ffi::OsString::from_vec(path))),
+            Ok(path) => {
+                let group = PathBuf::from(std::ffi::OsString::from_vec(path));
+                self.follow_group(dir, &group, governor)
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(Error::io("read", dir.file(NOTE))(error)),
         }
     }
 
-    fn follow_group(&self, dir: &ContainerDir, group: &Path) -> Result<(), Error> {
+    fn follow_group(
+        &self,
+        dir: &ContainerDir,
+        group: &Path,
+        governor: Governor,
+    ) -> Result<(), Error> {
         let terms = self.terms_of(group);
         let told = CpuTime {
             version: cpu_time::VERSION,
@@ -313,20 +353,43 @@ impl OwnGroup {
             usage: self.usage_file(),
         };
         told.write(&DiskStore, dir.path())?;
+        let weight = |own: Option<u64>, default: u64| {
+            let own = own.unwrap_or(default);
+            match governor {
+                Governor::None => own,
+                Governor::HoldsShares => own.clamp(default, default * MOST_TIMES),
+            }
+        };
+        let quota_us = terms.quota_ppm.map(|ppm| ppm * PERIOD_US / 1_000_000);
+        let written = |none: &str| quota_us.map_or_else(|| none.to_owned(), |us| us.to_string());
         match &self.tree {
             Tree::V1 { .. } => {
-                let shares = terms.shares.unwrap_or(DEFAULT_SHARES);
-                let shares = shares.clamp(DEFAULT_SHARES, DEFAULT_SHARES * MOST_TIMES);
+                let shares = weight(terms.shares, DEFAULT_SHARES);
                 self.set("cpu", "cpu.shares", &shares.to_string())?;
-                // A former version of cgpu gave it one.
-                self.set("cpu", "cpu.cfs_quota_us", "-1")
+                // A burst is no longer than its quota: that may become less.
+                self.save_up("cpu", "cpu.cfs_burst_us", 0);
+                self.set("cpu", "cpu.cfs_period_us", &PERIOD_US.to_string())?;
+                self.set("cpu", "cpu.cfs_quota_us", &written("-1"))?;
+                self.save_up("cpu", "cpu.cfs_burst_us", quota_us.unwrap_or(0));
             }
             Tree::V2 { .. } => {
-                let weight = terms.weight.unwrap_or(DEFAULT_WEIGHT);
-                let weight = weight.clamp(DEFAULT_WEIGHT, DEFAULT_WEIGHT * MOST_TIMES);
+                let weight = weight(terms.weight, DEFAULT_WEIGHT);
                 self.set("", "cpu.weight", &weight.to_string())?;
-                self.set("", "cpu.max", "max")
+                self.save_up("", "cpu.max.burst", 0);
+                let most = format!("{} {PERIOD_US}", written("max"));
+                self.set("", "cpu.max", &most)?;
+                self.save_up("", "cpu.max.burst", quota_us.unwrap_or(0));
             }
+        }
+        Ok(())
+    }
+
+    /// What is left of a quota can be used later, where the kernel knows that (5.14 and later).
+    fn save_up(&self, controller: &str, file: &str, burst_us: u64) {
+        if self.folder(controller).join(file).exists()
+            && let Err(error) = self.set(controller, file, &burst_us.to_string())
+        {
+            tracing::debug!(error = %crate::chain(&error), "nothing of a quota is saved up");
         }
     }
 

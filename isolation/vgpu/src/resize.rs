@@ -26,7 +26,7 @@ pub use self::asked::Asked;
 pub use self::share::{Reshared, RulesAsked, RulesChanged, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, backend, control, note, request};
+use crate::{Config, Error, backend, control, lifecycle, note, request};
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,9 +136,20 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
         reshares: terms.is_some(),
         told_terms: Cell::new(false),
     };
-    change.make(&before, &after).inspect_err(|_failure| {
+    let changed = change.make(&before, &after).inspect_err(|_failure| {
         change.back_to(&before);
-    })
+    })?;
+    if terms.is_some() {
+        follow_terms(config, key);
+    }
+    Ok(changed)
+}
+
+/// The weight of a vGPU's own processes depends on whether the container's share is governed.
+fn follow_terms(config: &Config, key: &ContainerKey) {
+    if let Err(error) = lifecycle::follow(config, key) {
+        tracing::warn!(%key, error = %crate::chain(&error), "the weight of the vGPU's own processes is what it was");
+    }
 }
 
 /// A state folder that is not there holds no container.

@@ -40,10 +40,10 @@ impl Played {
     }
 
     /// Follows the container's group; what its broker is told then.
-    fn follow(&self, group: &OwnGroup, container: &str) -> CpuTime {
+    fn follow(&self, group: &OwnGroup, container: &str, governor: Governor) -> CpuTime {
         let dir = ContainerDir::at(self.root.path());
         let container = self.root.path().join(container);
-        group.follow_group(&dir, &container).unwrap();
+        group.follow_group(&dir, &container, governor).unwrap();
         CpuTime::read(dir.path()).unwrap().unwrap()
     }
 
@@ -128,26 +128,31 @@ fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
         ("cpu/pod/cpu.cfs_period_us", "100000\n"),
         ("cpu/pod/c/cpu.cfs_quota_us", "-1\n"),
         ("cpu/pod/c/cpu.cfs_period_us", "100000\n"),
-        ("cpu/pod/c/cpu.shares", "2560\n"),
+        ("cpu/pod/c/cpu.shares", "256\n"),
     ] {
         played.write(path, text);
     }
-    let told = played.follow(&group, "cpu/pod/c");
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), "2560");
+    played.write("cpu/cgpu/tests+a/cpu.cfs_burst_us", "0");
+    let told = played.follow(&group, "cpu/pod/c", Governor::None);
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), "256");
     assert_eq!(told.quota_ppm, Some(1_500_000));
     assert_eq!(told.usage, None, "no tree counts");
-    // The kernel would stop the governor with all the others.
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "-1");
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "150000");
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_burst_us"), "150000");
     // An update, to less than any broker can live on.
     played.write("cpu/pod/c/cpu.cfs_quota_us", "1000\n");
     let count = played.root.path().join("cpu/cgpu/tests+a/cpuacct.usage");
     fs::write(&count, "7\n").unwrap();
-    let told = played.follow(&group, "cpu/pod/c");
+    let told = played.follow(&group, "cpu/pod/c", Governor::None);
     assert_eq!(told.quota_ppm, Some(100_000));
     assert_eq!(told.usage, Some(UsageFile::Nanoseconds(count)));
+    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "10000");
     played.write("cpu/pod/c/cpu.cfs_quota_us", "-1\n");
     played.write("cpu/pod/cpu.cfs_quota_us", "-1\n");
-    assert_eq!(played.follow(&group, "cpu/pod/c").quota_ppm, None);
+    assert_eq!(
+        played.follow(&group, "cpu/pod/c", Governor::None).quota_ppm,
+        None
+    );
 }
 
 /// The governor is in the group, and its neighbours' governors are beside it.
@@ -158,7 +163,7 @@ fn no_containers_weight_starves_its_own_or_another_governor() {
     group.make().unwrap();
     for (containers, own) in [("2", "1024"), ("262144", "10240")] {
         played.write("cpu/c/cpu.shares", containers);
-        played.follow(&group, "cpu/c");
+        played.follow(&group, "cpu/c", Governor::HoldsShares);
         assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), own);
     }
     let played = Played::v2();
@@ -166,7 +171,7 @@ fn no_containers_weight_starves_its_own_or_another_governor() {
     group.make().unwrap();
     for (containers, own) in [("1", "100"), ("10000", "1000")] {
         played.write("c/cpu.weight", containers);
-        played.follow(&group, "c");
+        played.follow(&group, "c", Governor::HoldsShares);
         assert_eq!(played.read("cgpu/tests+a/cpu.weight"), own);
     }
 }
@@ -178,17 +183,20 @@ fn version_2_takes_weight_and_quota_over() {
     group.make().unwrap();
     played.write("pod/cpu.max", "max 100000\n");
     played.write("pod/c/cpu.max", "20000 50000\n");
-    played.write("pod/c/cpu.weight", "390\n");
+    played.write("pod/c/cpu.weight", "39\n");
     played.write("cgpu/tests+a/cpu.stat", "usage_usec 3\nuser_usec 1\n");
-    let told = played.follow(&group, "pod/c");
+    let told = played.follow(&group, "pod/c", Governor::None);
     assert_eq!(told.quota_ppm, Some(400_000));
     let stat = played.root.path().join("cgpu/tests+a/cpu.stat");
     assert_eq!(told.usage, Some(UsageFile::CpuStat(stat)));
     assert_eq!(group.usage().unwrap().cpu_ns, Some(3_000));
-    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "max");
-    assert_eq!(played.read("cgpu/tests+a/cpu.weight"), "390");
+    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "40000 100000");
+    assert_eq!(played.read("cgpu/tests+a/cpu.weight"), "39");
     played.write("pod/c/cpu.max", "max 100000\n");
-    assert_eq!(played.follow(&group, "pod/c").quota_ppm, None);
+    assert_eq!(
+        played.follow(&group, "pod/c", Governor::None).quota_ppm,
+        None
+    );
 }
 
 #[test]

@@ -206,6 +206,7 @@ pub fn set_rules(
         .map(|(key, before, terms)| {
             let dir = ContainerDir::of(&config.state_dir, &key);
             note::update(&dir, &[(card.uuid.clone(), terms)]);
+            super::follow_terms(config, &key);
             let reshared = Reshared {
                 uuid: card.uuid.to_string(),
                 before,
