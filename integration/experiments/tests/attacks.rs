@@ -22,28 +22,6 @@ fn idling_and_bursting_moves_no_cap() {
     holds("idling and bursting under a cap");
 }
 
-/// Those who share what a cap leaves do so in whole rounds of its segment: one with a long slice is not cut for one with many short ones.
-/// A second is off by a part of a round.
-#[test]
-fn many_groups_beside_a_cap_take_nothing_from_who_shares_the_rest() {
-    for (seed, groups) in [1, 8, 16, 24, 32, 48, 64].into_iter().enumerate() {
-        let mut attacker = Tenant::new(weighted(1), BUSY);
-        attacker.groups = groups;
-        let scene = Scene::new(550 + seed as u64, UNTIL_NS)
-            .with(attacker)
-            .with(Tenant::new(weighted(1), BUSY))
-            .with(Tenant::new(fixed(40), BUSY));
-        let record = play(&scene);
-        holds("a cap beside them", &record, 2, 40.0);
-        for (window_ns, part) in [(LONG_NS, 0.98), (S, 0.92)] {
-            let shares = record.used[1][0].shares(window_ns, SETTLED_NS, UNTIL_NS);
-            let least = shares.into_iter().fold(f64::INFINITY, f64::min);
-            println!("{groups} groups: {least:.2} % over {} s", window_ns / S);
-            assert!(least >= 30.0 * part, "{groups} groups: {least}");
-        }
-    }
-}
-
 #[test]
 fn idling_and_bursting_takes_nothing_from_those_who_share_by_weight() {
     holds("idling and bursting by weight");

@@ -4,7 +4,7 @@
 
 use experiments::scene::{Load, MS, Record, S, Scene, Steering, Tenant};
 use experiments::stage::Stage;
-use experiments::terms::{BUSY, fixed, offline, online};
+use experiments::terms::{BUSY, fixed, offline, online, weighted};
 
 const SETTLED_NS: u64 = 4 * S;
 const UNTIL_NS: u64 = SETTLED_NS + 14 * S;
@@ -195,6 +195,28 @@ fn many_groups_of_high_priority_leave_the_others_what_one_leaves() {
             for ((many, one), part) in many.into_iter().zip(one).zip([0.8, 0.7]) {
                 assert!(many >= one * part, "{groups} groups: {many} of {one}");
             }
+        }
+    }
+}
+
+/// Those who share what a cap leaves do so in whole rounds of its segment: one with a long slice is not cut for one with many short ones.
+/// A second is off by a part of a round.
+#[test]
+fn many_groups_beside_a_cap_take_nothing_from_who_shares_the_rest() {
+    for (seed, groups) in [1, 8, 16, 24, 32, 48, 64].into_iter().enumerate() {
+        let mut attacker = Tenant::new(weighted(1), BUSY);
+        attacker.groups = groups;
+        let scene = Scene::new(550 + seed as u64, UNTIL_NS)
+            .with(attacker)
+            .with(Tenant::new(weighted(1), BUSY))
+            .with(Tenant::new(fixed(40), BUSY));
+        let record = play(&scene);
+        holds("a cap beside them", &record, 2, 40.0);
+        for (window_ns, part) in [(LONG_NS, 0.98), (S, 0.92)] {
+            let shares = record.used[1][0].shares(window_ns, SETTLED_NS, UNTIL_NS);
+            let least = shares.into_iter().fold(f64::INFINITY, f64::min);
+            println!("{groups} groups: {least:.2} % over {} s", window_ns / S);
+            assert!(least >= 30.0 * part, "{groups} groups: {least}");
         }
     }
 }
