@@ -248,8 +248,12 @@ fn a_runtime_that_is_not_the_administrator_s_alone_is_refused_with_the_reason() 
     assert_eq!(refused.status.code(), Some(1));
     assert!(said(&refused).contains("mode 757"), "{}", said(&refused));
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
+    // A configuration that cannot be used is told to whoever asks for something by it.
+    let asks = host.bundle("asks", slice());
+    let asks = ["restore", "--bundle", asks.to_str().unwrap(), "c"];
+    let with_it = || wrapper(&host, &asks);
     fs::set_permissions(host.dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let refused = wrapper(&host, &["--version"]);
+    let refused = with_it();
     assert!(
         said(&refused).contains("can replace it"),
         "{}",
@@ -260,7 +264,7 @@ fn a_runtime_that_is_not_the_administrator_s_alone_is_refused_with_the_reason() 
 
     let named = runtime.to_str().unwrap().to_owned();
     edit_config(&host, &named, "runc");
-    assert!(said(&wrapper(&host, &["--version"])).contains("an absolute path"));
+    assert!(said(&with_it()).contains("an absolute path"));
     edit_config(&host, "runc = \"runc\"", &format!("runc = \"{WRAPPER}\""));
     assert!(said(&wrapper(&host, &["--version"])).contains("is cgpu-runtime itself"));
     edit_config(&host, WRAPPER, "/no/such/runtime");
