@@ -83,11 +83,11 @@ fn broker_of(rig: &Rig, id: &str) -> Result<(i32, i32)> {
         .join(rig.node.namespace());
     let text = fs::read_to_string(folder.join(id).join("broker.pid"))?;
     let identity: Value = serde_json::from_str(&text)?;
-    let keeper = identity["pid"].as_i64().context("no pid")?;
-    let all = format!("/proc/{keeper}/task/{keeper}/children");
+    let supervisor = identity["pid"].as_i64().context("no pid")?;
+    let all = format!("/proc/{supervisor}/task/{supervisor}/children");
     let child = fs::read_to_string(all)?;
     let child = child.split_whitespace().last().context("no broker")?;
-    Ok((i32::try_from(keeper)?, child.parse()?))
+    Ok((i32::try_from(supervisor)?, child.parse()?))
 }
 
 mod bodies {
@@ -97,10 +97,10 @@ mod bodies {
         well(rig)?;
         rig.hold("a", &["cgpu.io/memory=1Gi"])?.success()?;
         well(rig)?;
-        let (keeper, broker) = broker_of(rig, "a")?;
-        kill(Pid::from_raw(keeper), Signal::SIGSTOP)?;
+        let (supervisor, broker) = broker_of(rig, "a")?;
+        kill(Pid::from_raw(supervisor), Signal::SIGSTOP)?;
         kill(Pid::from_raw(broker), Signal::SIGKILL)?;
-        kill(Pid::from_raw(keeper), Signal::SIGKILL)?;
+        kill(Pid::from_raw(supervisor), Signal::SIGKILL)?;
         let name = format!("{}/a", rig.node.namespace());
         wait_until("the broker to be found gone", LIMIT, || {
             Ok(found(rig, "brokers", "broken", &name).is_ok())

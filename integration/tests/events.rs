@@ -155,14 +155,15 @@ mod bodies {
             .join(rig.node.namespace());
         let identity = fs::read_to_string(folder.join("gone/broker.pid"))?;
         let identity: Value = serde_json::from_str(&identity)?;
-        let keeper = identity["pid"].as_i64().context("no pid")?;
-        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
-        let keeper = Pid::from_raw(i32::try_from(keeper)?);
-        kill(keeper, Signal::SIGSTOP)?;
+        let supervisor = identity["pid"].as_i64().context("no pid")?;
+        let children =
+            fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"))?;
+        let supervisor = Pid::from_raw(i32::try_from(supervisor)?);
+        kill(supervisor, Signal::SIGSTOP)?;
         for child in children.split_whitespace() {
             kill(Pid::from_raw(child.parse()?), Signal::SIGKILL)?;
         }
-        kill(keeper, Signal::SIGKILL)?;
+        kill(supervisor, Signal::SIGKILL)?;
         wait_until("the broker to be gone", LIMIT, || {
             let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
             Ok(ps["vgpus"][0]["state"] == "broker_gone")

@@ -77,7 +77,7 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
     rig.finish()
 }
 
-/// The brokers that serve: children of keepers.
+/// The brokers that serve: children of supervisors.
 fn serving(rig: &Rig) -> Result<Vec<i32>> {
     let all = rig.node.running("cgpu-broker");
     let parent = |pid: &i32| -> Option<i32> {

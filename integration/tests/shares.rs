@@ -376,7 +376,7 @@ fn kill_brokers(rig: &Rig, id: &str, promised: f64) -> Result<Vec<Away>> {
     Ok(all)
 }
 
-/// What the keeper or broker of a container says, if one answers.
+/// What the supervisor or broker of a container says, if one answers.
 fn status_of(rig: &Rig, id: &str) -> Option<Value> {
     let state = rig.node.state_dir();
     let folder = state.join("vgpus").join(rig.node.namespace()).join(id);

@@ -69,7 +69,7 @@ fn run_of(seed: u64) -> Run {
         }
     }
     // Before, while and after the first windows are known to all; one broker or several, one after the other or at once.
-    // A peer fences what it sees die, by its poll of 50 ms; the keeper needs longer, or as long as a crash report takes.
+    // A peer fences what it sees die, by its poll of 50 ms; the supervisor needs longer, or as long as a crash report takes.
     let mut last_ns = 0;
     for _ in 0..=chance.below(3) {
         let tenant = usize::try_from(chance.below(scene.tenants.len() as u64)).unwrap_or(0);

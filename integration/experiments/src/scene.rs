@@ -193,7 +193,7 @@ pub struct Delays {
 pub enum Rescue {
     /// A peer or the door opens what its slot says may be closed.
     Fence,
-    /// The keeper starts another.
+    /// The supervisor starts another.
     Restart,
 }
 

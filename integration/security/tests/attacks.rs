@@ -293,7 +293,7 @@ fn nobody_is_seen(observed: &Observed) -> Result<()> {
         ensure!(
             !name.starts_with("cgpu-broker")
                 && !name.starts_with("cgpu-sim")
-                && !name.starts_with("cgpu-keeper")
+                && !name.starts_with("cgpu-supervisor")
                 && !name.starts_with("cgpu-exec"),
             "{name} is seen"
         );

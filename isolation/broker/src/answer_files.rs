@@ -1,27 +1,30 @@
-//! Files that answers bring (a simulated mapping's memory): kept until the answer is given, here and with the keeper.
+//! Files that answers bring (a simulated mapping's memory): kept until the answer is given, here and with the supervisor.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::link::{KeeperLink, Stored};
+use crate::link::{Stored, SupervisorLink};
 use crate::state::State;
 
 /// By the call's number.
 #[derive(Debug)]
 pub struct AnswerFiles {
-    keeper: Arc<KeeperLink>,
+    supervisor: Arc<SupervisorLink>,
     files: Mutex<HashMap<u64, Arc<OwnedFd>>>,
 }
 
 impl AnswerFiles {
     /// With what a former broker has left.
     #[must_use]
-    pub fn new(keeper: Arc<KeeperLink>, files: impl IntoIterator<Item = (u64, OwnedFd)>) -> Self {
+    pub fn new(
+        supervisor: Arc<SupervisorLink>,
+        files: impl IntoIterator<Item = (u64, OwnedFd)>,
+    ) -> Self {
         let files = files.into_iter().map(|(call, fd)| (call, Arc::new(fd)));
         Self {
-            keeper,
+            supervisor,
             files: Mutex::new(files.collect()),
         }
     }
@@ -31,7 +34,7 @@ impl AnswerFiles {
     /// # Errors
     /// The system's: then a successor would not have it.
     pub fn keep(&self, call: u64, fd: OwnedFd) -> io::Result<()> {
-        self.keeper.store(Stored::Answer(call), fd.as_fd())?;
+        self.supervisor.store(Stored::Answer(call), fd.as_fd())?;
         self.lock().insert(call, Arc::new(fd));
         Ok(())
     }
@@ -61,14 +64,14 @@ impl AnswerFiles {
         files.retain(|call, _| wanted.contains(call));
         drop(files);
         if !gone.is_empty() {
-            self.keeper.release_later(gone);
+            self.supervisor.release_later(gone);
         }
     }
 
     /// Gives up one call's file: its answer is taken.
     pub fn give_up(&self, call: u64) {
         if self.lock().remove(&call).is_some() {
-            self.keeper.release_later(vec![Stored::Answer(call)]);
+            self.supervisor.release_later(vec![Stored::Answer(call)]);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::cpu_time::Allowance;
 use crate::files::FileTable;
 use crate::health::Health;
 use crate::journal::{self, Journal};
-use crate::link::{KeeperLink, Stored};
+use crate::link::{Stored, SupervisorLink};
 use crate::looked::Looked;
 use crate::managed::ManagedMappings;
 use crate::memories::Memories;
@@ -56,7 +56,7 @@ pub struct Container {
     /// Its processes, as far as they have made a call.
     pub processes: Processes,
     /// Who starts the next broker.
-    pub keeper: Arc<KeeperLink>,
+    pub supervisor: Arc<SupervisorLink>,
     /// What goes wrong.
     pub health: Health,
     /// What its grant says beside the cards.
@@ -85,7 +85,7 @@ pub struct Inheritance {
     /// Descriptors that were stored.
     pub stored: Vec<(Stored, OwnedFd)>,
     /// Who stored them.
-    pub keeper: Arc<KeeperLink>,
+    pub supervisor: Arc<SupervisorLink>,
     /// What the driver may take of the host's memory for the container; `None`: there is no limit.
     pub host_memory_bytes: Option<u64>,
 }
@@ -117,7 +117,7 @@ impl Container {
             board,
             journal,
             stored,
-            keeper,
+            supervisor,
             host_memory_bytes,
         } = inheritance;
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
@@ -132,8 +132,8 @@ impl Container {
                 Stored::Answer(call) => answers.push((call, fd)),
             }
         }
-        let answers = AnswerFiles::new(Arc::clone(&keeper), answers);
-        let files = FileTable::restore(Arc::clone(&keeper), &journal.change(), files);
+        let answers = AnswerFiles::new(Arc::clone(&supervisor), answers);
+        let files = FileTable::restore(Arc::clone(&supervisor), &journal.change(), files);
         answers.retain_those_of(&journal.change());
         Ok(Self {
             name,
@@ -148,7 +148,7 @@ impl Container {
             counters: Counters::on(Arc::clone(&board)),
             board,
             processes: Processes::default(),
-            keeper,
+            supervisor,
             health: Health::default(),
             terms: Terms::default(),
             looked: Looked::default(),
@@ -160,7 +160,7 @@ impl Container {
         })
     }
 
-    /// A container without a keeper: nothing outlives this process.
+    /// A container without a supervisor: nothing outlives this process.
     ///
     /// # Errors
     /// The system's.
@@ -174,7 +174,7 @@ impl Container {
             board: Board::memfd().map_err(TakeOverError::Board)?,
             journal: Journal::memfd().map_err(TakeOverError::Board)?,
             stored: Vec::new(),
-            keeper: Arc::default(),
+            supervisor: Arc::default(),
             host_memory_bytes: None,
         };
         Self::take_over(name, release, driver, slots, inheritance)

@@ -53,7 +53,7 @@ pub enum Request {
         /// The share group that its container names.
         group: String,
     },
-    /// Replace the broker by this program, which the keeper takes from root only; see [`Upgraded`].
+    /// Replace the broker by this program, which the supervisor takes from root only; see [`Upgraded`].
     Upgrade {
         /// Its absolute path.
         program: PathBuf,
@@ -95,7 +95,7 @@ pub struct NewShares {
     pub cards: Vec<NewTerms>,
 }
 
-/// The answer to [`Request::Upgrade`], from the keeper; anything else is `{"error": "…"}`, and the former program serves.
+/// The answer to [`Request::Upgrade`], from the supervisor; anything else is `{"error": "…"}`, and the former program serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upgraded {
     /// The broker that served until now.
@@ -110,7 +110,7 @@ pub struct Upgraded {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerStatus {
     /// The one that lives as long as the container; 0: there is none, it was killed.
-    pub keeper_pid: i32,
+    pub supervisor_pid: i32,
     /// The one that answers.
     pub pid: i32,
     /// How many have served before it.
@@ -276,13 +276,13 @@ pub fn serve(
             Ok(Request::ExportsOf { fd, group }) => {
                 serde_json::to_vec(&peers::answer(container, &writer, fd, &group))?
             }
-            Ok(Request::Upgrade { program }) if serving.broker.keeper_pid != 0 => {
-                // The keeper answers on the connection, when this process is gone.
+            Ok(Request::Upgrade { program }) if serving.broker.supervisor_pid != 0 => {
+                // The supervisor answers on the connection, when this process is gone.
                 let request = FromBroker::Upgrade { program };
-                return container.keeper.send(&request, &[writer.as_fd()]);
+                return container.supervisor.send(&request, &[writer.as_fd()]);
             }
             Ok(Request::Upgrade { .. }) => serde_json::to_vec(&serde_json::json!({
-                "error": "the keeper was killed: this broker cannot be replaced"
+                "error": "the supervisor was killed: this broker cannot be replaced"
             }))?,
             Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
         };

@@ -4,7 +4,7 @@
 //! `struct file`, which `kcmp` compares. So the table holds one duplicate of every file seen, and a (thread, number) pair is
 //! only a hint that is checked on every call.
 //!
-//! The keeper holds a second duplicate of each, and the journal its identity and kind: a successor knows the files by the
+//! The supervisor holds a second duplicate of each, and the journal its identity and kind: a successor knows the files by the
 //! same identities.
 //!
 //! A held duplicate keeps the file open: [`FileTable::take_idle`] gives it up, and is called (by `reaper`) when no process
@@ -22,7 +22,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use sys::pidfd::PidFd;
 
 use crate::journal::Journal;
-use crate::link::{KeeperLink, Stored};
+use crate::link::{Stored, SupervisorLink};
 use crate::state::{Op, State};
 
 /// An open file of the driver that the tenant holds.
@@ -108,8 +108,8 @@ const MOST_HINTS: usize = 4096;
 /// The files of one container.
 #[derive(Debug)]
 pub struct FileTable {
-    keeper: Arc<KeeperLink>,
-    /// At most half of the descriptors that a process may have: what is passed to a keeper that has no room is lost.
+    supervisor: Arc<SupervisorLink>,
+    /// At most half of the descriptors that a process may have: what is passed to a supervisor that has no room is lost.
     most_files: usize,
     inner: Mutex<Inner>,
 }
@@ -133,7 +133,11 @@ impl FileTable {
     /// The files that a state knows and whose duplicates were stored. What was stored and is not known is given up: a broker
     /// was killed between noting it and the call.
     #[must_use]
-    pub fn restore(keeper: Arc<KeeperLink>, state: &State, stored: Vec<(FileId, OwnedFd)>) -> Self {
+    pub fn restore(
+        supervisor: Arc<SupervisorLink>,
+        state: &State,
+        stored: Vec<(FileId, OwnedFd)>,
+    ) -> Self {
         let mut files = Vec::new();
         for (id, fd) in stored {
             if let Some(entry) = state.file(id).filter(|entry| !entry.is_closing) {
@@ -146,7 +150,7 @@ impl FileTable {
         });
         let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _hard)| soft);
         Self {
-            keeper,
+            supervisor,
             most_files: most_files(soft),
             inner: Mutex::new(Inner {
                 by_id: files
@@ -251,8 +255,8 @@ impl FileTable {
             change.note(Op::FileSeen(id, kind));
             id
         };
-        // From here on the keeper has it, so no call on it can outlive the file's identity.
-        if let Err(error) = self.keeper.store(Stored::File(id, kind), fd.as_fd()) {
+        // From here on the supervisor has it, so no call on it can outlive the file's identity.
+        if let Err(error) = self.supervisor.store(Stored::File(id, kind), fd.as_fd()) {
             journal.change().note(Op::FileGone(id));
             return Err(error);
         }

@@ -65,7 +65,7 @@ fn look_for_holders(
         .map(Sought::new)
         .collect::<io::Result<_>>()?;
     let numbers: HashSet<u64> = files.iter().map(|file| file.inode.1).collect();
-    // The keeper, which holds every file that is held here, has started this process.
+    // The supervisor, which holds every file that is held here, has started this process.
     let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
     // Of all processes of the host some cannot be looked at.
     let tolerant = cgroup.is_none();

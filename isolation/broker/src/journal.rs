@@ -224,7 +224,7 @@ fn written<T: serde::Serialize>(value: &T, into: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// A broker that cannot write its journal must not go on: the keeper starts another.
+/// A broker that cannot write its journal must not go on: the supervisor starts another.
 fn fatal(why: &str) -> ! {
     tracing::error!(why, "the journal cannot be written");
     std::process::abort()

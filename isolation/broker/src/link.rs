@@ -1,7 +1,7 @@
-//! What keeper and broker say to each other: one message a packet of postcard, descriptors beside it.
+//! What supervisor and broker say to each other: one message a packet of postcard, descriptors beside it.
 //!
 //! ```text
-//! broker                                   keeper
+//! broker                                   supervisor
 //!   Hello (versions) ─────────────────────▶
 //!   ◀───── Take (board, journal, sockets, lock), Listener …, Stored …, Start
 //!   Ready ────────────────────────────────▶
@@ -9,7 +9,7 @@
 //!   ◀───── Listener …, HandOver
 //! ```
 //!
-//! A message that was sent is not lost with its sender: the keeper reads the socket to its end before it starts another broker.
+//! A message that was sent is not lost with its sender: the supervisor reads the socket to its end before it starts another broker.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ pub const PROTOCOL: u32 = 1;
 /// A path has 4096 bytes at most; everything else is short.
 const MOST_BYTES: usize = 8 * 1024;
 
-/// A descriptor that the keeper stores for the next broker.
+/// A descriptor that the supervisor stores for the next broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stored {
     /// A file of the driver that the tenant holds.
@@ -32,9 +32,9 @@ pub enum Stored {
     Answer(u64),
 }
 
-/// From the keeper.
+/// From the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FromKeeper {
+pub enum FromSupervisor {
     /// Serve; beside it the board, the journal, `control.sock`, `notify.sock` and the file whose lock says that a broker lives.
     Take {
         /// How many brokers there have been before.
@@ -114,17 +114,17 @@ pub fn receive<T: for<'de> Deserialize<'de>>(
     Ok(Some((message, fds)))
 }
 
-/// The broker's end. Without a keeper (it is dead, or there was none) everything is as if it had been done.
+/// The broker's end. Without a supervisor (it is dead, or there was none) everything is as if it had been done.
 #[derive(Debug, Default)]
-pub struct KeeperLink(Option<OwnedFd>);
+pub struct SupervisorLink(Option<OwnedFd>);
 
-impl From<OwnedFd> for KeeperLink {
+impl From<OwnedFd> for SupervisorLink {
     fn from(socket: OwnedFd) -> Self {
         Self(Some(socket))
     }
 }
 
-impl KeeperLink {
+impl SupervisorLink {
     /// The socket, to be watched and read.
     #[must_use]
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -134,7 +134,7 @@ impl KeeperLink {
     /// Sends a message.
     ///
     /// # Errors
-    /// The system's, but for a keeper that has gone.
+    /// The system's, but for a supervisor that has gone.
     pub fn send(&self, message: &FromBroker, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let Some(socket) = self.socket() else {
             return Ok(());
@@ -155,7 +155,7 @@ impl KeeperLink {
     /// Hands a descriptor over for safe keeping: once this returns, it outlives this process.
     ///
     /// # Errors
-    /// As [`KeeperLink::send`].
+    /// As [`SupervisorLink::send`].
     pub fn store(&self, what: Stored, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.send(&FromBroker::Store(what), &[fd])
     }
@@ -163,12 +163,12 @@ impl KeeperLink {
     /// Has stored descriptors closed, and waits until they are.
     ///
     /// # Errors
-    /// As [`KeeperLink::send`].
+    /// As [`SupervisorLink::send`].
     pub fn release(&self, what: Vec<Stored>) -> io::Result<()> {
         let (mut done, told) = io::pipe()?;
         self.send(&FromBroker::Release(what), &[told.as_fd()])?;
         drop(told);
-        // Nothing is ever written; it ends when the keeper closes its end, be it by dying.
+        // Nothing is ever written; it ends when the supervisor closes its end, be it by dying.
         match done.read(&mut [0]) {
             Ok(_end) => Ok(()),
             Err(error) => Err(error),
@@ -178,7 +178,7 @@ impl KeeperLink {
     /// Has stored descriptors closed some time soon.
     pub fn release_later(&self, what: Vec<Stored>) {
         if let Err(error) = self.send(&FromBroker::Release(what), &[]) {
-            tracing::warn!(error = %error, "descriptors stay with the keeper");
+            tracing::warn!(error = %error, "descriptors stay with the supervisor");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `cgpu-broker --dir FOLDER`: the keeper of a container's broker, started by a door; ends with its container.
-//! `cgpu-broker --serve --dir FOLDER`: a broker, started by its keeper, which is at the other end of standard input.
+//! `cgpu-broker --dir FOLDER`: the supervisor of a container's broker, started by a door; ends with its container.
+//! `cgpu-broker --serve --dir FOLDER`: a broker, started by its supervisor, which is at the other end of standard input.
 
 #![forbid(unsafe_code)]
 
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use broker::keeper::{self, Keeper};
 use broker::start::Standby;
+use broker::supervisor::{self, Supervisor};
 use tracing_subscriber::filter::LevelFilter;
 
 /// What it is, for whoever starts it by hand.
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The door shows the last line of the log as the reason, which is the first broker's where that did not start.
-            if !matches!(error.downcast_ref(), Some(keeper::Error::FirstBroker)) {
+            if !matches!(error.downcast_ref(), Some(supervisor::Error::FirstBroker)) {
                 tracing::error!("{error:#}");
             }
             ExitCode::FAILURE
@@ -54,18 +54,18 @@ fn run() -> anyhow::Result<()> {
     match args.as_slice() {
         [flag, dir] if flag == "--dir" => {
             set_oom_score(SUPERVISOR_OOM_SCORE);
-            Ok(Keeper::start(&PathBuf::from(dir))?.run()?)
+            Ok(Supervisor::start(&PathBuf::from(dir))?.run()?)
         }
         [serve, flag, dir] if serve == "--serve" && flag == "--dir" => {
             // The program is executed through a descriptor, whose number would be its name.
             set_oom_score(BROKER_OOM_SCORE);
             nix::sys::prctl::set_name(c"cgpu-broker").context("naming this process")?;
-            let keeper = io::stdin()
+            let supervisor = io::stdin()
                 .as_fd()
                 .try_clone_to_owned()
-                .context("taking the keeper's socket")?;
+                .context("taking the supervisor's socket")?;
             close_stdin().context("closing standard input")?;
-            let standby = Standby::start(&PathBuf::from(dir), keeper)?;
+            let standby = Standby::start(&PathBuf::from(dir), supervisor)?;
             Ok(standby.take_over()?.run()?)
         }
         _ => anyhow::bail!("usage: cgpu-broker --dir FOLDER"),
@@ -84,7 +84,7 @@ fn set_oom_score(score: &str) {
     }
 }
 
-/// A second descriptor of the socket would hide this process's end from the keeper, were it inherited.
+/// A second descriptor of the socket would hide this process's end from the supervisor, were it inherited.
 fn close_stdin() -> anyhow::Result<()> {
     let null = std::fs::File::open("/dev/null")?;
     Ok(nix::unistd::dup2_stdin(null)?)

@@ -349,8 +349,8 @@ fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
         parting::free_all(container, file);
     }
     let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
-    if let Err(error) = container.keeper.release(vec![Stored::File(id, kind)]) {
-        tracing::error!(error = %error, "the keeper was not told of a closed file");
+    if let Err(error) = container.supervisor.release(vec![Stored::File(id, kind)]) {
+        tracing::error!(error = %error, "the supervisor was not told of a closed file");
     }
     drop(file);
     if let Err(error) = container.driver.closed(id) {

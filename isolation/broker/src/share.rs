@@ -46,7 +46,7 @@ pub use terms::{NewTerms, Sources, TermsRefused};
 
 /// How long the end of a broker waits for its gates to open: a lever takes a fraction of a millisecond, or the driver hangs.
 const STOP: Duration = Duration::from_millis(500);
-/// How long a hand-over does, within the time that its keeper gives it.
+/// How long a hand-over does, within the time that its supervisor gives it.
 const HAND_OVER: Duration = Duration::from_millis(10);
 
 /// The share of one container.

@@ -1,8 +1,8 @@
-//! The serving broker, from its start by the keeper until it ends.
+//! The serving broker, from its start by the supervisor until it ends.
 //!
 //! ```text
 //! started ─▶ ready to take over ─Take…Start─▶ serving ──HandOver──▶ ended
-//!             (a standby)                        │ keeper gone
+//!             (a standby)                        │ supervisor gone
 //!                                                ▼
 //!                                      serving alone, until SIGTERM or the container's end
 //! ```
@@ -30,12 +30,12 @@ use crate::container::{Container, Inheritance, TakeOverError};
 use crate::control::{BrokerStatus, Serving};
 use crate::cpu_time::Allowance;
 use crate::health::{self, KernelLog, Lack};
-use crate::keeper::{self, Abandonment};
-use crate::link::{self, FromBroker, FromKeeper, KeeperLink, PROTOCOL, Stored};
+use crate::link::{self, FromBroker, FromSupervisor, PROTOCOL, Stored, SupervisorLink};
 use crate::privilege;
 use crate::reaper::Reaper;
 use crate::scarce::{self, Spares, Watched};
 use crate::share::{self, Share, Sources};
+use crate::supervisor::{self, Abandonment};
 use crate::takeover::take_over;
 use crate::terms::Terms;
 use crate::workers::{Session, WAKE_SIGNAL};
@@ -44,7 +44,7 @@ use crate::{control, journal};
 /// The capability that reading another process's memory and descriptors needs; the broker keeps no other in effect.
 const KEPT: [caps::Capability; 1] = [caps::Capability::CAP_SYS_PTRACE];
 
-/// How often the keeper is shown that this process is not stuck; it replaces one that is still for ten times as long.
+/// How often the supervisor is shown that this process is not stuck; it replaces one that is still for ten times as long.
 const BEAT_MS: u16 = 200;
 
 /// How often closed files are looked for.
@@ -101,11 +101,11 @@ pub enum Error {
     /// Capabilities could not be dropped.
     #[error("capabilities could not be dropped")]
     Capabilities(#[source] caps::errors::CapsError),
-    /// Talking to the keeper failed.
-    #[error("{0} the keeper")]
-    Keeper(&'static str, #[source] std::io::Error),
-    /// The keeper ended, or said something else.
-    #[error("the keeper did not hand over")]
+    /// Talking to the supervisor failed.
+    #[error("{0} the supervisor")]
+    Supervisor(&'static str, #[source] std::io::Error),
+    /// The supervisor ended, or said something else.
+    #[error("the supervisor did not hand over")]
     NoHandOver,
     /// What was handed over cannot be used.
     #[error(transparent)]
@@ -122,7 +122,7 @@ pub struct Standby {
     driver: Box<dyn Driver>,
     release: Release,
     slots: Vec<Slot>,
-    link: KeeperLink,
+    link: SupervisorLink,
     plan: health::Plan,
     terms: Terms,
     host_memory_bytes: Option<u64>,
@@ -142,13 +142,13 @@ pub struct Broker {
     sessions: HashMap<u64, Arc<Session>>,
     last_token: u64,
     has_served: bool,
-    /// The keeper is gone, and this process is not named in its place yet.
+    /// The supervisor is gone, and this process is not named in its place yet.
     is_unnamed: bool,
     spares: Spares,
     watched_notify: Watched,
     watched_control: Watched,
     status: BrokerStatus,
-    // Held while a broker lives, whether the keeper does or not; the kernel releases it with the last process that has it.
+    // Held while a broker lives, whether the supervisor does or not; the kernel releases it with the last process that has it.
     _lock: OwnedFd,
 }
 
@@ -156,17 +156,17 @@ pub struct Broker {
 const TOKEN_SIGNAL: u64 = u64::MAX;
 const TOKEN_NOTIFY: u64 = u64::MAX - 1;
 const TOKEN_CONTROL: u64 = u64::MAX - 2;
-const TOKEN_KEEPER: u64 = u64::MAX - 3;
+const TOKEN_SUPERVISOR: u64 = u64::MAX - 3;
 const SESSIONS_FROM: u64 = 1 << 40;
 
 impl Standby {
-    /// Reads the grant, opens the driver and drops every capability that serving does not need; then tells the keeper.
+    /// Reads the grant, opens the driver and drops every capability that serving does not need; then tells the supervisor.
     ///
     /// # Errors
     /// [`Error`]; nothing is left behind.
-    pub fn start(dir: &Path, keeper: OwnedFd) -> Result<Self, Error> {
+    pub fn start(dir: &Path, supervisor: OwnedFd) -> Result<Self, Error> {
         let grant = read_grant(dir)?;
-        let name = keeper::name_of(&grant);
+        let name = supervisor::name_of(&grant);
         let driver = driver_of(dir, &grant, &name)?;
         let version: DriverVersion = driver
             .version()
@@ -184,13 +184,13 @@ impl Standby {
         sys::signal::interrupts(WAKE_SIGNAL).map_err(io("handling signals"))?;
         let plan = plan_of(dir, &grant, &slots);
         drop_capabilities(grant.isolation.on_violation)?;
-        let link = KeeperLink::from(keeper);
+        let link = SupervisorLink::from(supervisor);
         let hello = FromBroker::Hello {
             protocol: PROTOCOL,
             journal: journal::VERSION,
         };
         link.send(&hello, &[])
-            .map_err(|source| Error::Keeper("greeting", source))?;
+            .map_err(|source| Error::Supervisor("greeting", source))?;
         let terms = Terms::of(&grant.isolation, dir, driver.binding());
         let cards = grant.cards.iter().map(|card| card.uuid.clone()).collect();
         let sources = Sources::new(plan.state_dir.clone(), grant.compute, cards);
@@ -209,7 +209,7 @@ impl Standby {
         })
     }
 
-    /// Waits until the keeper hands over, takes up what the former broker has left, and serves.
+    /// Waits until the supervisor hands over, takes up what the former broker has left, and serves.
     ///
     /// # Errors
     /// [`Error`]; what was handed over is as it was, for another broker to take.
@@ -228,7 +228,7 @@ impl Standby {
                 source: errno.into(),
             }
         };
-        let keeper = Arc::new(self.link);
+        let supervisor = Arc::new(self.link);
         let mut container = Container::take_over(
             self.name,
             self.release,
@@ -238,7 +238,7 @@ impl Standby {
                 board: handed.board,
                 journal: handed.journal,
                 stored: handed.stored,
-                keeper: Arc::clone(&keeper),
+                supervisor: Arc::clone(&supervisor),
                 host_memory_bytes: self.host_memory_bytes,
             },
         )?;
@@ -261,7 +261,7 @@ impl Standby {
         let watched = [
             (Some(signals.as_fd()), TOKEN_SIGNAL),
             (Some(control.as_fd()), TOKEN_CONTROL),
-            (keeper.socket(), TOKEN_KEEPER),
+            (supervisor.socket(), TOKEN_SUPERVISOR),
         ];
         for (fd, token) in watched {
             if let Some(fd) = fd {
@@ -290,7 +290,7 @@ impl Standby {
             watched_notify: Watched::new(TOKEN_NOTIFY),
             watched_control: Watched::new(TOKEN_CONTROL),
             status: BrokerStatus {
-                keeper_pid: std::os::unix::process::parent_id().cast_signed(),
+                supervisor_pid: std::os::unix::process::parent_id().cast_signed(),
                 pid: std::process::id().cast_signed(),
                 replaced: handed.replaced,
                 started_at_unix_ms: now_unix_ms(),
@@ -329,10 +329,10 @@ impl Standby {
             }
             Err(error) => return Err(error.into()),
         }
-        let keeper = &broker.container.keeper;
-        keeper
+        let supervisor = &broker.container.supervisor;
+        supervisor
             .send(&FromBroker::Ready, &[])
-            .map_err(|source| Error::Keeper("telling", source))?;
+            .map_err(|source| Error::Supervisor("telling", source))?;
         Ok(broker)
     }
 }
@@ -350,14 +350,15 @@ struct Handed {
 }
 
 impl Handed {
-    fn receive(link: &KeeperLink) -> Result<Option<Self>, Error> {
+    fn receive(link: &SupervisorLink) -> Result<Option<Self>, Error> {
         let Some(socket) = link.socket() else {
             return Ok(None);
         };
         let next = || {
-            link::receive::<FromKeeper>(socket).map_err(|source| Error::Keeper("hearing", source))
+            link::receive::<FromSupervisor>(socket)
+                .map_err(|source| Error::Supervisor("hearing", source))
         };
-        let Some((FromKeeper::Take { replaced }, fds)) = next()? else {
+        let Some((FromSupervisor::Take { replaced }, fds)) = next()? else {
             return Ok(None);
         };
         let Ok([board, journal, control, notify, lock]) = <[OwnedFd; 5]>::try_from(fds) else {
@@ -378,11 +379,11 @@ impl Handed {
                 return Ok(None);
             };
             match (message, fds.into_iter().next()) {
-                (FromKeeper::Listener { token, pid }, Some(fd)) => {
+                (FromSupervisor::Listener { token, pid }, Some(fd)) => {
                     handed.listeners.push((token, pid, fd));
                 }
-                (FromKeeper::Stored(what), Some(fd)) => handed.stored.push((what, fd)),
-                (FromKeeper::Start, None) => return Ok(Some(handed)),
+                (FromSupervisor::Stored(what), Some(fd)) => handed.stored.push((what, fd)),
+                (FromSupervisor::Start, None) => return Ok(Some(handed)),
                 _ => return Ok(None),
             }
         }
@@ -420,8 +421,8 @@ impl Broker {
                     }
                     TOKEN_NOTIFY => self.take_listener_alone(),
                     TOKEN_CONTROL => self.answer_control(),
-                    TOKEN_KEEPER => {
-                        if self.hear_keeper()? == Heard::HandOver {
+                    TOKEN_SUPERVISOR => {
+                        if self.hear_supervisor()? == Heard::HandOver {
                             self.hand_over();
                             return Ok(());
                         }
@@ -441,9 +442,9 @@ impl Broker {
                 self.sessions.values().for_each(Session::revive);
                 self.refill_spares();
                 if self.is_unnamed {
-                    self.take_the_keepers_place();
+                    self.take_the_supervisors_place();
                 }
-                if self.status.keeper_pid == 0 && self.abandonment().is_complete(&self.dir) {
+                if self.status.supervisor_pid == 0 && self.abandonment().is_complete(&self.dir) {
                     tracing::info!(
                         container = self.container.name,
                         "neither door nor container is left"
@@ -470,27 +471,28 @@ impl Broker {
         }
     }
 
-    fn hear_keeper(&mut self) -> std::io::Result<Heard> {
-        let keeper = Arc::clone(&self.container.keeper);
-        let Some(socket) = keeper.socket() else {
+    fn hear_supervisor(&mut self) -> std::io::Result<Heard> {
+        let supervisor = Arc::clone(&self.container.supervisor);
+        let Some(socket) = supervisor.socket() else {
             return Ok(Heard::Listener);
         };
         self.spares.release();
-        let received = link::receive::<FromKeeper>(socket);
+        let received = link::receive::<FromSupervisor>(socket);
         self.refill_spares();
         // What came with the message is lost, and with a listener all of its calls: the next broker is handed everything anew.
         let received = received?;
         match received {
-            Some((FromKeeper::Listener { token, pid }, fds)) => {
+            Some((FromSupervisor::Listener { token, pid }, fds)) => {
                 if let Some(listener) = fds.into_iter().next() {
                     self.serve_listener(token, pid, listener);
                 }
                 Ok(Heard::Listener)
             }
-            Some((FromKeeper::HandOver, _)) => Ok(Heard::HandOver),
-            Some((FromKeeper::Take { .. } | FromKeeper::Stored(_) | FromKeeper::Start, _)) => {
-                Ok(Heard::Listener)
-            }
+            Some((FromSupervisor::HandOver, _)) => Ok(Heard::HandOver),
+            Some((
+                FromSupervisor::Take { .. } | FromSupervisor::Stored(_) | FromSupervisor::Start,
+                _,
+            )) => Ok(Heard::Listener),
             None if self.has_served => {
                 self.go_on_alone();
                 Ok(Heard::Listener)
@@ -500,36 +502,36 @@ impl Broker {
         }
     }
 
-    /// The keeper was killed. Its calls still wait for answers that only this process can give, so it serves on, and takes the
-    /// keeper's place for the door: by `broker.pid`, by `notify.sock`, by the lock that it shares.
+    /// The supervisor was killed. Its calls still wait for answers that only this process can give, so it serves on, and takes the
+    /// supervisor's place for the door: by `broker.pid`, by `notify.sock`, by the lock that it shares.
     fn go_on_alone(&mut self) {
         tracing::error!(
             container = self.container.name,
-            "the keeper is gone: this broker serves on and cannot be replaced"
+            "the supervisor is gone: this broker serves on and cannot be replaced"
         );
-        if let Some(socket) = self.container.keeper.socket() {
+        if let Some(socket) = self.container.supervisor.socket() {
             let _gone_anyway = self.epoll.delete(socket);
         }
-        self.status.keeper_pid = 0;
+        self.status.supervisor_pid = 0;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_NOTIFY);
         if let Err(errno) = self.epoll.add(self.notify.as_fd(), event) {
             tracing::error!(error = %errno, "execs of this container fail: nobody takes their listeners");
         }
-        self.take_the_keepers_place();
+        self.take_the_supervisors_place();
     }
 
     /// Tried again until it succeeds: who cannot be named cannot be ended by a door.
-    fn take_the_keepers_place(&mut self) {
-        let recorded = keeper::record_identity(&self.dir);
+    fn take_the_supervisors_place(&mut self) {
+        let recorded = supervisor::record_identity(&self.dir);
         self.is_unnamed = recorded.is_err();
         if let Err(error) = recorded {
-            tracing::error!(error = %error, "this broker is not named in its keeper's place");
+            tracing::error!(error = %error, "this broker is not named in its supervisor's place");
         }
     }
 
     fn take_listener_alone(&mut self) {
         self.spares.release();
-        let accepted = keeper::accept_listener(self.notify.as_fd());
+        let accepted = supervisor::accept_listener(self.notify.as_fd());
         self.refill_spares();
         match accepted {
             Ok(handed) => {

@@ -31,7 +31,7 @@ fn choose(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         0 => packet::<Request>(input),
         1 => packet::<Answer>(input),
         2 => packet::<broker::link::FromBroker>(input),
-        3 => packet::<broker::link::FromKeeper>(input),
+        3 => packet::<broker::link::FromSupervisor>(input),
         4 => texts(input),
         5 => listener(input),
         _ => simulator(input),

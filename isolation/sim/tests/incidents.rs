@@ -158,8 +158,8 @@ fn a_lost_card_answers_nobody_and_runs_nothing_until_it_is_back() {
 fn calls_that_hang_keep_nobody_else_and_are_done_once_when_they_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let mut keeper = Connection::open(dir.path(), "ns/one");
-    let objects = keeper.device();
+    let mut supervisor = Connection::open(dir.path(), "ns/one");
+    let objects = supervisor.device();
     let mut neighbour = Connection::open(dir.path(), "ns/other");
     let hang = Fault::Hang {
         session: "ns/one".to_owned(),
@@ -172,15 +172,15 @@ fn calls_that_hang_keep_nobody_else_and_are_done_once_when_they_go_on() {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let mut call = 2;
     // Which of the calls it is depends on who is read first: one of them it is.
-    keeper.send(&piece(ticket(1, call), objects));
-    while !hung.has_answer() && !keeper.has_answer() {
+    supervisor.send(&piece(ticket(1, call), objects));
+    while !hung.has_answer() && !supervisor.has_answer() {
         assert!(std::time::Instant::now() < deadline, "both calls hang");
         std::thread::yield_now();
     }
     let (mut free, stuck, stuck_ticket) = if hung.has_answer() {
-        (hung, keeper, ticket(1, call))
+        (hung, supervisor, ticket(1, call))
     } else {
-        (keeper, hung, ticket(0, 1))
+        (supervisor, hung, ticket(0, 1))
     };
     free.finished();
     for _more in 0..3 {

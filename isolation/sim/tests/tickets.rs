@@ -19,14 +19,14 @@ const SESSION: &str = "ns/one";
 fn a_call_whose_broker_was_killed_in_its_middle_is_answered_to_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let mut keeper = Connection::open(dir.path(), SESSION);
-    let objects = keeper.device();
+    let mut supervisor = Connection::open(dir.path(), SESSION);
+    let objects = supervisor.device();
     // The first broker goes while the simulator works for it, the next one asks at once.
     let slow = Fault::Slow {
         millis: 300,
         calls: 1,
     };
-    assert_eq!(keeper.ask(&Request::Fault(slow)).0, Answer::Ok);
+    assert_eq!(supervisor.ask(&Request::Fault(slow)).0, Answer::Ok);
     let killed = Connection::open(dir.path(), SESSION);
     killed.send(&piece(ticket(0, 1), objects));
     drop(killed);
@@ -36,7 +36,7 @@ fn a_call_whose_broker_was_killed_in_its_middle_is_answered_to_the_next() {
     assert_eq!(used(&server), PIECE_BYTES);
     // And as often as it is asked for.
     assert_eq!(next.done(&piece(ticket(0, 1), objects)).0, first);
-    assert_eq!(keeper.done(&piece(ticket(0, 1), objects)).0, first);
+    assert_eq!(supervisor.done(&piece(ticket(0, 1), objects)).0, first);
     assert_eq!(used(&server), PIECE_BYTES);
     // Other calls, other lanes and unremembered ones are calls of their own.
     for other in [
@@ -60,9 +60,9 @@ fn a_call_whose_broker_was_killed_in_its_middle_is_answered_to_the_next() {
 fn the_file_of_an_answer_comes_again_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let _server = start(dir.path());
-    let mut keeper = Connection::open(dir.path(), SESSION);
-    let objects = keeper.device();
-    let (memory, _file) = keeper.done(&piece(ticket(0, 1), objects));
+    let mut supervisor = Connection::open(dir.path(), SESSION);
+    let objects = supervisor.device();
+    let (memory, _file) = supervisor.done(&piece(ticket(0, 1), objects));
     let mut block = vec![0; 56];
     put_u32(&mut block, nvos33::H_CLIENT, objects.0);
     put_u32(&mut block, nvos33::H_DEVICE, objects.1);
@@ -86,7 +86,7 @@ fn the_file_of_an_answer_comes_again_with_it() {
         vec![target],
     );
     let inode = |file: Option<File>| file.unwrap().metadata().unwrap().ino();
-    let (first, file) = keeper.done(&map);
+    let (first, file) = supervisor.done(&map);
     let first_inode = inode(file);
     let (again, file) = Connection::open(dir.path(), SESSION).done(&map);
     assert_eq!((again, inode(file)), (first, first_inode));
@@ -114,8 +114,8 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let server = start(dir.path());
-        let mut keeper = Connection::open(dir.path(), SESSION);
-        let objects = keeper.device();
+        let mut supervisor = Connection::open(dir.path(), SESSION);
+        let objects = supervisor.device();
         let mut broker = Connection::open(dir.path(), SESSION);
         let mut handles = std::collections::BTreeSet::new();
         for ((lane, fate), call) in calls.iter().zip(1_u64..) {

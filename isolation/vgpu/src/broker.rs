@@ -1,9 +1,9 @@
 //! Starting and stopping `cgpu-broker`.
 //!
-//! What is started is the broker's *keeper*: it starts the process that serves, and another one when that ends. A keeper that
+//! What is started is the broker's *supervisor*: it starts the process that serves, and another one when that ends. A supervisor that
 //! is killed leaves its broker serving alone, which then names itself in `broker.pid`.
 //!
-//! The keeper is its own process group, so that a terminal's signals to its door pass it by, and it inherits nothing but
+//! The supervisor is its own process group, so that a terminal's signals to its door pass it by, and it inherits nothing but
 //! the pipe of its readiness: what else was open here would keep an engine's pipes from ending.
 
 use std::fs::OpenOptions;
@@ -38,11 +38,11 @@ const LOG_TAIL_BYTES: u64 = 4096;
 /// How long a killed process may take to be gone; the kernel needs microseconds unless it hangs in a driver.
 const KILL_TIMEOUT_MS: u16 = 10_000;
 
-/// How long a broker that has lost its keeper may take to name itself, and a keeper whose door was killed before it could
+/// How long a broker that has lost its supervisor may take to name itself, and a supervisor whose door was killed before it could
 /// note it, to end by itself: that takes it two seconds. containerd gives a `delete` five.
 const SUCCESSION: Duration = Duration::from_secs(4);
 
-/// A new broker starts in milliseconds; its keeper gives up on one that does not after ten seconds.
+/// A new broker starts in milliseconds; its supervisor gives up on one that does not after ten seconds.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Which process the broker is. The start time tells it from a later process of the same number.
@@ -237,7 +237,7 @@ fn last_line(log: &Path) -> String {
         .to_owned()
 }
 
-/// Ends the container's broker if it lives: SIGTERM, and SIGKILL after the configured time. A killed keeper leaves a broker that
+/// Ends the container's broker if it lives: SIGTERM, and SIGKILL after the configured time. A killed supervisor leaves a broker that
 /// serves alone; that is ended as well.
 ///
 /// # Errors
@@ -254,7 +254,7 @@ pub(crate) fn stop(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
                 path: dir.path().to_owned(),
             });
         }
-        // It has just lost its keeper, and is about to say who it is.
+        // It has just lost its supervisor, and is about to say who it is.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -462,7 +462,7 @@ pub enum Error {
     BrokerUpgrade {
         /// The container.
         key: cards::ContainerKey,
-        /// What the keeper said.
+        /// What the supervisor said.
         problem: String,
     },
     /// A container that holds no vGPU.

@@ -31,18 +31,22 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
         (10, 8)
     };
     let mut tenant = world.tenant("killed", TENTH, Load::Busy, seconds)?;
-    let keeper = keeper(&tenant.await_ps(&world, has_process));
+    let supervisor = supervisor(&tenant.await_ps(&world, has_process));
     let mut replaced_ms = Vec::new();
     for _kill in 0..kills {
         std::thread::sleep(KILL_EVERY);
-        let Some(pid) = keeper.and_then(broker) else {
+        let Some(pid) = supervisor.and_then(broker) else {
             break;
         };
         if kill(pid, Signal::SIGKILL).is_err() {
             break;
         }
         let began = Instant::now();
-        let replaced = || keeper.and_then(broker).is_some_and(|other| other != pid);
+        let replaced = || {
+            supervisor
+                .and_then(broker)
+                .is_some_and(|other| other != pid)
+        };
         while !replaced() && began.elapsed() < PATIENCE {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -82,7 +86,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
 }
 
 fn has_process(ps: &Value) -> bool {
-    process(ps).is_some() && keeper(ps).is_some()
+    process(ps).is_some() && supervisor(ps).is_some()
 }
 
 fn process(ps: &Value) -> Option<Pid> {
@@ -93,15 +97,15 @@ fn process(ps: &Value) -> Option<Pid> {
 }
 
 /// Who keeps the container's broker: the process that `cgpu ps` names.
-fn keeper(ps: &Value) -> Option<Pid> {
+fn supervisor(ps: &Value) -> Option<Pid> {
     let pid = ps.get("broker_pid")?.as_i64()?;
     Some(Pid::from_raw(i32::try_from(pid).ok()?))
 }
 
-/// The broker itself: the keeper's child of that name.
-fn broker(keeper: Pid) -> Option<Pid> {
+/// The broker itself: the supervisor's child of that name.
+fn broker(supervisor: Pid) -> Option<Pid> {
     let children =
-        std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
+        std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).ok()?;
     children
         .split_ascii_whitespace()
         .filter_map(|pid| pid.parse::<i32>().ok())

@@ -7,7 +7,7 @@
 //!                         └───────────────────────────────────────▶ (no thread), a successor runs
 //! ```
 //!
-//! A thread that is killed with its broker leaves its gates as they are: the keeper starts the next broker within milliseconds, whose
+//! A thread that is killed with its broker leaves its gates as they are: the supervisor starts the next broker within milliseconds, whose
 //! governor begins by opening what it finds.
 
 use std::cell::RefCell;

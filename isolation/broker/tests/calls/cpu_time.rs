@@ -67,7 +67,7 @@ impl Groups {
     }
 
     fn take_in(&self, kept: &Kept) {
-        for pid in [kept.keeper_pid(), kept.broker_pid().unwrap()] {
+        for pid in [kept.supervisor_pid(), kept.broker_pid().unwrap()] {
             for folder in [&self.cpu, &self.cpuacct] {
                 fs::write(folder.join("cgroup.procs"), pid.to_string()).unwrap();
             }

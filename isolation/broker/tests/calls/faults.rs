@@ -25,8 +25,8 @@ pub(crate) const TESTS: &[Test] = &[
         no_descriptors,
     ),
     (
-        "faults::a_keeper_without_descriptors_recovers",
-        keeper_without_descriptors,
+        "faults::a_supervisor_without_descriptors_recovers",
+        supervisor_without_descriptors,
     ),
     (
         "faults::a_lone_broker_names_itself_when_it_can",
@@ -71,7 +71,7 @@ fn full_disk() {
     };
     allocates(1);
     assert_eq!(unwritten(&kept), None);
-    let keeper = kept.keeper_pid();
+    let supervisor = kept.supervisor_pid();
     kept.disk().fill();
     // What is left of its last page the log would still have.
     let log = kept.dir().join("broker.log");
@@ -85,7 +85,7 @@ fn full_disk() {
         let why = unwritten(&kept).unwrap();
         assert!(why.contains("No space left on device"), "{why}");
     }
-    assert_eq!(kept.status()["broker"]["keeper_pid"], keeper);
+    assert_eq!(kept.status()["broker"]["supervisor_pid"], supervisor);
     kept.disk().empty();
     until("the state folder is written again", || {
         unwritten(&kept).is_none()
@@ -101,7 +101,7 @@ fn full_disk() {
         log.contains("log lines were left out: No space left"),
         "{log}"
     );
-    assert_eq!(kept.status()["broker"]["keeper_pid"], keeper);
+    assert_eq!(kept.status()["broker"]["supervisor_pid"], supervisor);
     assert_eq!(kept.used_bytes(), 6 * GRANULE);
 }
 
@@ -131,7 +131,10 @@ fn read_only() {
     allocates(3);
     let kinds = kinds(&kept);
     assert!(kinds.contains(&"state_written".to_owned()), "{kinds:?}");
-    assert_eq!(kept.status()["broker"]["keeper_pid"], kept.keeper_pid());
+    assert_eq!(
+        kept.status()["broker"]["supervisor_pid"],
+        kept.supervisor_pid()
+    );
 }
 
 /// No further descriptor for a process, until it is dropped.
@@ -233,7 +236,7 @@ fn no_descriptors() {
     });
 }
 
-fn keeper_without_descriptors() {
+fn supervisor_without_descriptors() {
     let kept = Kept::new(1 << 30);
     let (tenant, _process) = kept.tenant();
     let fd = tenant.open(&kept.node("nvidiactl"));
@@ -241,25 +244,25 @@ fn keeper_without_descriptors() {
     let device = tenant.device(fd, client);
     let allocates = |handle| tenant.memory(fd, client, device, handle, GRANULE).status();
     assert_eq!(allocates(1), 0);
-    let keeper = kept.keeper_pid();
-    let starved = Starved::of(keeper);
+    let supervisor = kept.supervisor_pid();
+    let starved = Starved::of(supervisor);
     // Nobody can be started, and nothing is accepted.
     let broker = kept.broker_pid().unwrap();
     kept.signal(broker, Signal::SIGKILL);
     until("the broker has ended", || kept.broker_pid() != Some(broker));
     let waiting = UnixStream::connect(kept.dir().join("notify.sock")).unwrap();
-    let before = ticks(keeper);
+    let before = ticks(supervisor);
     let tried = |log: &str| log.matches("no broker could be started").count();
     until("it has been tried for a while", || tried(&kept.log()) >= 8);
-    let spent = ticks(keeper) - before;
-    assert!(spent < 50, "the keeper spins: {spent} ticks");
+    let spent = ticks(supervisor) - before;
+    assert!(spent < 50, "the supervisor spins: {spent} ticks");
     drop(starved);
     drop(waiting);
     assert_eq!(allocates(2), 0);
     let (second, _process) = kept.tenant();
     let fd = second.open(&kept.node("nvidiactl"));
     assert_ne!(second.client(fd), 0);
-    assert_eq!(kept.keeper_pid(), keeper);
+    assert_eq!(kept.supervisor_pid(), supervisor);
     assert_eq!(kept.used_bytes(), 2 * GRANULE);
 }
 
@@ -274,9 +277,9 @@ fn lone_on_a_full_disk() {
     let broker = kept.broker_pid().unwrap();
     std::fs::write(kept.dir().join("broker.pid"), "{}").unwrap();
     kept.disk().fill();
-    kept.signal(kept.keeper_pid(), Signal::SIGKILL);
+    kept.signal(kept.supervisor_pid(), Signal::SIGKILL);
     until("the broker serves alone", || {
-        kept.status()["broker"]["keeper_pid"] == 0
+        kept.status()["broker"]["supervisor_pid"] == 0
     });
     assert_eq!(allocates(2), 0);
     kept.disk().empty();

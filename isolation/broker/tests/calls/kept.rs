@@ -1,4 +1,4 @@
-//! A container whose broker is the real program, with its keeper, in front of a driver that outlives it.
+//! A container whose broker is the real program, with its supervisor, in front of a driver that outlives it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,7 +28,7 @@ pub(crate) struct Kept {
     /// The state folder.
     folder: tempfile::TempDir,
     dir: PathBuf,
-    keeper: Child,
+    supervisor: Child,
     // Held as a door holds it.
     _door: File,
 }
@@ -142,7 +142,7 @@ impl Kept {
             .create(true)
             .open(dir.join("broker.log"))
             .unwrap();
-        let mut keeper = Command::new(program())
+        let mut supervisor = Command::new(program())
             .arg("--dir")
             .arg(&dir)
             .envs(environment.iter().copied())
@@ -152,14 +152,14 @@ impl Kept {
             .spawn()
             .unwrap();
         let mut said = String::new();
-        let mut stdout = keeper.stdout.take().unwrap();
+        let mut stdout = supervisor.stdout.take().unwrap();
         stdout.read_to_string(&mut said).unwrap();
         let kept = Self {
             fake,
             disk: None,
             folder,
             dir,
-            keeper,
+            supervisor,
             _door: door,
         };
         if said == "ready\n" {
@@ -216,14 +216,15 @@ impl Kept {
         sys::fd_passing::send(stream.as_fd(), state.as_bytes(), &[listener.as_fd()]).unwrap();
     }
 
-    pub(crate) fn keeper_pid(&self) -> i32 {
-        self.keeper.id().cast_signed()
+    pub(crate) fn supervisor_pid(&self) -> i32 {
+        self.supervisor.id().cast_signed()
     }
 
     /// The broker that runs now, if one does.
     pub(crate) fn broker_pid(&self) -> Option<i32> {
-        let keeper = self.keeper.id();
-        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        let supervisor = self.supervisor.id();
+        let children =
+            std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
         children.ok()?.split_whitespace().next()?.parse().ok()
     }
 
@@ -254,7 +255,7 @@ impl Kept {
         self.status()["cards"][0]["used_bytes"].as_u64().unwrap()
     }
 
-    /// What the keeper holds open, when it has taken all that its broker gave it: a message needs no answer, but all are read
+    /// What the supervisor holds open, when it has taken all that its broker gave it: a message needs no answer, but all are read
     /// before the next broker is started.
     pub(crate) fn settled_descriptors(&self) -> Vec<String> {
         let broker = self.broker_pid().unwrap();
@@ -263,9 +264,9 @@ impl Kept {
         self.descriptors()
     }
 
-    /// What the keeper holds open now.
+    /// What the supervisor holds open now.
     pub(crate) fn descriptors(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.keeper_pid())).unwrap();
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.supervisor_pid())).unwrap();
         let what = |entry: std::fs::DirEntry| {
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
             format!("{} {}", entry.file_name().display(), target.display())
@@ -273,7 +274,7 @@ impl Kept {
         entries.flatten().map(what).collect()
     }
 
-    /// Waits until the keeper holds as many as it then did.
+    /// Waits until the supervisor holds as many as it then did.
     pub(crate) fn until_as_many(&self, as_then: &[String]) {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -283,7 +284,7 @@ impl Kept {
             }
             assert!(
                 Instant::now() < until,
-                "the keeper has {now:#?}, and had {as_then:#?}"
+                "the supervisor has {now:#?}, and had {as_then:#?}"
             );
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -295,8 +296,8 @@ impl Drop for Kept {
         if std::thread::panicking() {
             println!("{}", self.log());
         }
-        self.signal(self.keeper_pid(), Signal::SIGTERM);
-        self.keeper.wait().unwrap();
+        self.signal(self.supervisor_pid(), Signal::SIGTERM);
+        self.supervisor.wait().unwrap();
     }
 }
 

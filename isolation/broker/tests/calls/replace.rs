@@ -34,7 +34,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("replace::a_broker_without_cpu_time_is_waited_for", starved),
     ("replace::upgraded_under_load", upgraded),
     ("replace::what_cannot_serve_does_not_replace", not_upgraded),
-    ("replace::a_killed_keeper_fails_no_call", keeper_killed),
+    (
+        "replace::a_killed_supervisor_fails_no_call",
+        supervisor_killed,
+    ),
     ("replace::files_are_given_up_by_all", files_given_up),
 ];
 
@@ -110,12 +113,12 @@ fn serves() {
     assert_eq!(report.failures, []);
     assert!(report.allocated > 0);
     let status = kept.status();
-    assert_eq!(status["broker"]["keeper_pid"], kept.keeper_pid());
+    assert_eq!(status["broker"]["supervisor_pid"], kept.supervisor_pid());
     assert_eq!(status["broker"]["pid"], kept.broker_pid().unwrap());
     assert_eq!(status["broker"]["replaced"], 0);
     assert_eq!(kept.used_bytes(), 0);
-    let [keeper, broker] = [kept.keeper_pid(), kept.broker_pid().unwrap()].map(private_kib);
-    println!("  private memory: keeper {keeper} KiB, broker {broker} KiB");
+    let [supervisor, broker] = [kept.supervisor_pid(), kept.broker_pid().unwrap()].map(private_kib);
+    println!("  private memory: supervisor {supervisor} KiB, broker {broker} KiB");
 }
 
 fn private_kib(pid: i32) -> u64 {
@@ -370,19 +373,22 @@ fn not_upgraded() {
     assert_eq!(kept.broker_pid(), Some(before));
 }
 
-fn keeper_killed() {
+fn supervisor_killed() {
     let kept = Kept::new(GRANULE * 4);
     let tenant = loaded(&kept);
     let broker = kept.broker_pid().unwrap();
     std::thread::scope(|scope| {
         let storm = scope.spawn(|| tenant.storm(600, Signals::None, true));
         std::thread::sleep(Duration::from_millis(200));
-        kept.signal(kept.keeper_pid(), Signal::SIGKILL);
+        kept.signal(kept.supervisor_pid(), Signal::SIGKILL);
         assert_eq!(storm.join().unwrap().failures, []);
     });
     let status = kept.status();
     assert_eq!(
-        (&status["broker"]["keeper_pid"], &status["broker"]["pid"]),
+        (
+            &status["broker"]["supervisor_pid"],
+            &status["broker"]["pid"]
+        ),
         (&json!(0), &json!(broker))
     );
     // It takes listeners itself, names itself for the door, and holds the lock.
@@ -400,7 +406,7 @@ fn keeper_killed() {
         answer["error"]
             .as_str()
             .unwrap()
-            .contains("keeper was killed")
+            .contains("supervisor was killed")
     );
     kept.signal(broker, Signal::SIGTERM);
     until("it has ended", || !sys::lock::is_held(&lock).unwrap());

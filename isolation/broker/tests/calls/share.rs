@@ -56,7 +56,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("share::a_killed_broker_leaves_no_gate_closed", killed),
     ("share::an_upgrade_leaves_no_gate_closed", upgraded),
     (
-        "share::without_keeper_and_broker_every_call_fails_and_nobody_turns_the_gate",
+        "share::without_supervisor_and_broker_every_call_fails_and_nobody_turns_the_gate",
         orphaned,
     ),
     ("share::a_waiting_call_outlives_its_broker", held_over_kills),
@@ -530,7 +530,7 @@ pub(crate) fn wishes() -> Value {
     json!({"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"})
 }
 
-/// A process with a channel of the compute engine behind a broker with its keeper.
+/// A process with a channel of the compute engine behind a broker with its supervisor.
 pub(crate) fn computing_behind(kept: &Kept) -> (Computing<Box<Tenant>>, Process) {
     let (tenant, process) = kept.tenant();
     let fd = tenant.open(&kept.node("nvidiactl"));
@@ -679,7 +679,7 @@ fn killed() {
     });
     // Told to end it opens the gate, and leaves no slot.
     until("it is closed", is_closed);
-    kept.signal(kept.keeper_pid(), Signal::SIGTERM);
+    kept.signal(kept.supervisor_pid(), Signal::SIGTERM);
     until("the gate is open", || !is_closed());
     until("the slot is gone", || !kept.slot().exists());
 }
@@ -693,7 +693,7 @@ fn orphaned() {
     let broker = kept.broker_pid().unwrap();
     // Stopped, so that neither does anything about the other's end.
     kept.signal(broker, Signal::SIGSTOP);
-    kept.signal(kept.keeper_pid(), Signal::SIGKILL);
+    kept.signal(kept.supervisor_pid(), Signal::SIGKILL);
     kept.signal(broker, Signal::SIGKILL);
     let call = || {
         let arg = rm::alloc(tenant.client, tenant.client, 0, rm::DEVICE, 0);

@@ -27,8 +27,8 @@ pub(crate) const TESTS: &[Test] = &[
         closed_files_are_closed_here_too,
     ),
     (
-        "it_ends_with_its_keeper_and_its_brokers",
-        it_ends_with_its_keeper_and_its_brokers,
+        "it_ends_with_its_supervisor_and_its_brokers",
+        it_ends_with_its_supervisor_and_its_brokers,
     ),
     ("two_executors_are_two_users", two_executors_are_two_users),
     (
@@ -225,14 +225,14 @@ fn closed_files_are_closed_here_too() {
     });
 }
 
-fn it_ends_with_its_keeper_and_its_brokers() {
+fn it_ends_with_its_supervisor_and_its_brokers() {
     let mut executor = Executor::new();
     let driver = executor.connect();
     let pidfd = sys::pidfd::PidFd::open(driver.process().unwrap()).unwrap();
-    // The broker goes, the keeper stays.
+    // The broker goes, the supervisor stays.
     drop(driver);
     let driver = executor.connect();
-    // The keeper goes, the broker stays.
+    // The supervisor goes, the broker stays.
     let (reader, _writer) = std::io::pipe().unwrap();
     let (null, _unused) = std::io::pipe().unwrap();
     drop(std::mem::replace(

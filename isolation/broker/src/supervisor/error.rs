@@ -1,4 +1,4 @@
-//! Why a keeper could not start, or not go on.
+//! Why a supervisor could not start, or not go on.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ use driver::sim::SimDriver;
 use super::Error;
 use crate::start::binding_of;
 
-/// Held by the keeper for the container's life.
+/// Held by the supervisor for the container's life.
 pub(super) enum DriverSession {
     /// A simulator frees a session with its last connection: this one is never the last.
     Sim { _connection: Box<SimDriver> },

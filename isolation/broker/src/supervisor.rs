@@ -1,4 +1,4 @@
-//! The keeper: the process that lives as long as the container, and starts one broker after the other.
+//! The supervisor: the process that lives as long as the container, and starts one broker after the other.
 //!
 //! ```text
 //!            spawn            Hello            Take … Start            Ready
@@ -13,7 +13,7 @@
 //!
 //! An *upgrade* starts the next broker beside the serving one. Only when it has said that it reads the journal is the former
 //! told to hand over, so a program that cannot serve costs nothing. One that fails later is followed by the former program,
-//! which the keeper holds open.
+//! which the supervisor holds open.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -29,7 +29,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::board::Board;
 use crate::control::Upgraded;
 use crate::journal::{self, Journal};
-use crate::link::{self, FromBroker, FromKeeper, PROTOCOL};
+use crate::link::{self, FromBroker, FromSupervisor, PROTOCOL};
 use crate::scarce::{Spares, Watched};
 use crate::start::read_grant;
 
@@ -70,8 +70,8 @@ const TOKEN_SIGNAL: u64 = u64::MAX;
 const TOKEN_NOTIFY: u64 = u64::MAX - 1;
 const LISTENERS_FROM: u64 = 1 << 40;
 
-/// The keeper of one container.
-pub struct Keeper {
+/// The supervisor of one container.
+pub struct Supervisor {
     dir: std::path::PathBuf,
     name: String,
     lock: File,
@@ -81,7 +81,7 @@ pub struct Keeper {
     beats: std::sync::Arc<Board>,
     journal: OwnedFd,
     epoll: Epoll,
-    // Registered with `epoll`; readable once the keeper is told to end.
+    // Registered with `epoll`; readable once the supervisor is told to end.
     _signals: SignalFd,
     // Held: the driver keeps the container's objects as long as somebody is connected.
     _session: DriverSession,
@@ -112,7 +112,7 @@ struct Upgrade {
     hand_over_at: Option<Instant>,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Takes the container's folder: lock, sockets, the driver's session.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Keeper {
         let ended = self.keep();
         let next = self.upgrade.take().map(|upgrade| upgrade.child);
         for mut child in self.broker.take().into_iter().chain(next) {
-            // A broker that outlives its keeper would serve on alone.
+            // A broker that outlives its supervisor would serve on alone.
             child.end();
             child.wait();
         }
@@ -270,7 +270,7 @@ impl Keeper {
             return Ok(());
         }
         self.start_at = None;
-        match self.spawn(|keeper| keeper.program.try_clone()) {
+        match self.spawn(|supervisor| supervisor.program.try_clone()) {
             Ok((child, _)) => self.broker = Some(child),
             Err(error) if !self.is_ready => return Err(error),
             Err(error) => {
@@ -335,7 +335,7 @@ impl Keeper {
             (FromBroker::Hello { protocol, journal }, None) => {
                 if (protocol, journal) != (PROTOCOL, journal::VERSION) {
                     let problem = format!(
-                        "it speaks protocol {protocol} and journal {journal}, this container's keeper {PROTOCOL} and {}",
+                        "it speaks protocol {protocol} and journal {journal}, this container's supervisor {PROTOCOL} and {}",
                         journal::VERSION
                     );
                     return self.turn_away(number, &problem);
@@ -379,7 +379,7 @@ impl Keeper {
             Some(broker) => {
                 upgrade.hand_over_at = Some(Instant::now());
                 self.paused_at = Some(Instant::now());
-                if let Err(error) = broker.send(&FromKeeper::HandOver, &[]) {
+                if let Err(error) = broker.send(&FromSupervisor::HandOver, &[]) {
                     tracing::debug!(error = %error, "the former broker has just ended");
                 }
             }
@@ -411,7 +411,7 @@ impl Keeper {
         let replaced = self.replaced;
         // The beat starts anew, whatever the former broker's did.
         let beats = self.beats.beats();
-        let take = FromKeeper::Take { replaced };
+        let take = FromSupervisor::Take { replaced };
         let fds = [
             self.board.as_fd(),
             self.journal.as_fd(),
@@ -429,12 +429,12 @@ impl Keeper {
         let handed = || -> io::Result<()> {
             child.send(&take, &fds)?;
             for (token, pid, listener) in self.vault.listeners() {
-                child.send(&FromKeeper::Listener { token, pid }, &[listener])?;
+                child.send(&FromSupervisor::Listener { token, pid }, &[listener])?;
             }
             for (what, fd) in self.vault.stored() {
-                child.send(&FromKeeper::Stored(what), &[fd])?;
+                child.send(&FromSupervisor::Stored(what), &[fd])?;
             }
-            child.send(&FromKeeper::Start, &[])
+            child.send(&FromSupervisor::Start, &[])
         };
         let handed = handed();
         self.replaced += 1;
@@ -661,7 +661,7 @@ impl Keeper {
         if let Err(errno) = self.epoll.add(listener, hung_up) {
             tracing::warn!(error = %errno, "a listener's end will not be seen");
         }
-        let message = FromKeeper::Listener { token, pid };
+        let message = FromSupervisor::Listener { token, pid };
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         for child in self.broker.iter().chain(next) {
             let takes = matches!(child.stage(), Stage::TakingOver | Stage::Serving);

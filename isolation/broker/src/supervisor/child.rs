@@ -1,4 +1,4 @@
-//! One broker as its keeper sees it.
+//! One broker as its supervisor sees it.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -18,7 +18,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::Error;
 use super::starvation::Patience;
-use crate::link::{self, FromKeeper};
+use crate::link::{self, FromSupervisor};
 
 /// The name under which a broker runs, wherever its program is.
 const NAME: &str = "cgpu-broker";
@@ -137,7 +137,7 @@ impl Child {
         })
     }
 
-    /// Its number among the keeper's children.
+    /// Its number among the supervisor's children.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -151,7 +151,7 @@ impl Child {
     }
 
     /// Sends a message. A broker that does not read although it could is stuck; one without CPU time is waited for.
-    pub(super) fn send(&self, message: &FromKeeper, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(super) fn send(&self, message: &FromSupervisor, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut patience = Patience::new();
         loop {
             match link::send(self.socket(), message, fds) {

@@ -1,4 +1,4 @@
-//! The container's folder and the process itself: what keeper and lone broker both deal with.
+//! The container's folder and the process itself: what supervisor and lone broker both deal with.
 
 use std::error::Error as _;
 use std::fs::{File, OpenOptions};
@@ -38,7 +38,7 @@ impl Abandonment {
 /// Waits for the listener of a container whose door has gone.
 ///
 /// `cgpu-hook` ends before its engine creates the container. Any other door ends when that is done, or is killed on the way: the
-/// listener is then in the socket, and so with the keeper by its next look, or it will never come.
+/// listener is then in the socket, and so with the supervisor by its next look, or it will never come.
 #[derive(Debug)]
 pub(super) struct FirstListener {
     /// Of a hook; its number may be another process's by now, and is then waited for in vain.
@@ -123,7 +123,7 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
-/// The keeper needs none: it signals its own children, and what it executes becomes root's again.
+/// The supervisor needs none: it signals its own children, and what it executes becomes root's again.
 pub(super) fn drop_capabilities() -> Result<(), Error> {
     for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
         caps::set(None, set, &CapsHashSet::new()).map_err(Error::Capabilities)?;
@@ -152,7 +152,7 @@ pub(crate) fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, intake::
     intake::receive(&connection)
 }
 
-/// Names this process in `broker.pid`, as the door does for a keeper (`vgpu::broker`).
+/// Names this process in `broker.pid`, as the door does for a supervisor (`vgpu::broker`).
 pub(crate) fn record_identity(dir: &Path) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Field 22; the fields are counted behind the program's name, which can hold anything.
