@@ -3,11 +3,13 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use integration::command::{LIMIT, capture, wait_until};
 use integration::packages::Suite;
 use integration::rig::{self, Rig};
 use integration::skip;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const CONTAINERS: [&str; 3] = ["c0", "c1", "c2"];
 const KILLS: usize = 30;
@@ -33,7 +35,7 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
         let mut kills = 0;
         let mut upgrades = Vec::new();
         while began.elapsed() < Duration::from_secs(SECONDS) - Duration::from_secs(3) {
-            for broker in serving(&rig)? {
+            for broker in serving(&rig) {
                 // It may have ended by itself in this moment.
                 capture(
                     Command::new("kill").args(["-9", &broker.to_string()]),
@@ -45,7 +47,7 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
             }
             if upgrades.len() < 9 {
                 wait_until("a broker for each container", LIMIT, || {
-                    Ok(serving(&rig)?.len() == CONTAINERS.len() && rig.node.ledgers().is_ok())
+                    Ok(serving(&rig).len() == CONTAINERS.len() && rig.node.ledgers().is_ok())
                 })?;
                 let report = rig.node.cgpu(&["upgrade", "--json"])?.success()?.json()?;
                 for row in report["containers"].as_array().context("no containers")? {
@@ -77,19 +79,110 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
     rig.finish()
 }
 
-/// The brokers that serve: children of supervisors.
-fn serving(rig: &Rig) -> Result<Vec<i32>> {
-    let all = rig.node.running("cgpu-broker");
-    let parent = |pid: &i32| -> Option<i32> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        line.trim().parse().ok()
+/// Any one process of ours may be killed, again and again: `cgpu ps` shows who serves and who watches, and each kill is an event.
+#[test]
+fn brokers_and_supervisors_are_killed_in_turn_under_load() -> Result<()> {
+    let rig = match rig::start(Suite::Host)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(
+            "brokers_and_supervisors_are_killed_in_turn_under_load",
+            "{reason}"
+        ),
     };
-    Ok(all
-        .iter()
-        .copied()
-        .filter(|pid| parent(pid).is_some_and(|parent| all.contains(&parent)))
-        .collect())
+    rig.hold("c0", &["cgpu.io/memory=2Gi"])?.success()?;
+    let mut waits = Vec::new();
+    std::thread::scope(|scope| -> Result<()> {
+        let load = scope.spawn(|| churn(&rig, "c0"));
+        for round in 0..24 {
+            let before = pids(&rig)?;
+            ensure!(serving(&rig) == [before.broker], "{before:?}");
+            ensure!(watching(&rig) == [before.supervisor], "{before:?}");
+            let is_broker = round % 3 == 0;
+            let victim = if is_broker {
+                before.broker
+            } else {
+                before.supervisor
+            };
+            let began = Instant::now();
+            kill(Pid::from_raw(victim), Signal::SIGKILL)?;
+            wait_until("both to be there again", LIMIT, || {
+                let Ok(now) = pids(&rig) else {
+                    return Ok(false);
+                };
+                let (changed, kept) = if is_broker {
+                    (now.broker != victim, now.supervisor == before.supervisor)
+                } else {
+                    (now.supervisor != victim, now.broker == before.broker)
+                };
+                ensure!(kept, "{before:?} {now:?}");
+                Ok(changed)
+            })?;
+            waits.push(began.elapsed().as_millis());
+        }
+        match load.join() {
+            Ok(done) => done,
+            Err(_) => bail!("a thread of the test panicked"),
+        }
+    })?;
+    waits.sort_unstable();
+    println!("ready again, as `cgpu ps` tells, after {waits:?} ms");
+    let events = rig.node.cgpu(&["events", "c0"])?.success()?.stdout;
+    for kind in ["supervisor_replaced", "broker_replaced"] {
+        ensure!(events.contains(kind), "{events}");
+    }
+    // The one that watches now ends with the container, and so does its broker.
+    rig.containerd.remove("c0")?;
+    ensure!(
+        watching(&rig).is_empty() && serving(&rig).is_empty(),
+        "left: {:?} {:?}",
+        watching(&rig),
+        serving(&rig)
+    );
+    assert_eq!(rig.node.grants(), Vec::<String>::new());
+    rig.finish()
+}
+
+#[derive(Debug)]
+struct Pids {
+    broker: i32,
+    supervisor: i32,
+}
+
+/// As `cgpu ps` tells.
+fn pids(rig: &Rig) -> Result<Pids> {
+    let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+    let vgpu = &ps["vgpus"][0];
+    ensure!(vgpu["health"] == "ok", "{vgpu}");
+    let pid = |key: &str| -> Result<i32> {
+        let pid = vgpu[key].as_i64();
+        Ok(i32::try_from(
+            pid.with_context(|| format!("{key} is absent"))?,
+        )?)
+    };
+    Ok(Pids {
+        broker: pid("broker_pid")?,
+        supervisor: pid("supervisor_pid")?,
+    })
+}
+
+/// The brokers, by their command line.
+fn serving(rig: &Rig) -> Vec<i32> {
+    of_ours(rig, |words| words.contains(&"--serve"))
+}
+
+/// Those who start brokers.
+fn watching(rig: &Rig) -> Vec<i32> {
+    of_ours(rig, |words| !words.contains(&"--serve"))
+}
+
+fn of_ours(rig: &Rig, is_wanted: impl Fn(&[&str]) -> bool) -> Vec<i32> {
+    let mut all = rig.node.running("cgpu-broker");
+    all.retain(|pid| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line.split('\0').collect();
+        words.contains(&"--dir") && is_wanted(&words)
+    });
+    all
 }
 
 fn churn(rig: &Rig, id: &str) -> Result<()> {

@@ -40,7 +40,11 @@ struct Row {
 #[serde(untagged)]
 enum Outcome {
     Upgraded(Upgraded),
-    Failed { error: String },
+    Failed {
+        error: String,
+        /// Whether the former broker serves on; without one every call of the container fails.
+        served: bool,
+    },
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
@@ -60,34 +64,60 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     // One after the other: a program that cannot serve is then seen at the first container.
     let containers: Vec<Row> = keys
         .into_iter()
-        .map(|key| Row {
-            namespace: key.namespace().to_owned(),
-            container: key.id().to_owned(),
-            outcome: match vgpu::broker::upgrade(&config, &key) {
+        .map(|key| {
+            let outcome = match vgpu::broker::upgrade(&config, &key) {
                 Ok(upgraded) => Outcome::Upgraded(upgraded),
                 Err(error) => Outcome::Failed {
                     error: vgpu::chain(&error),
+                    served: has_broker(&config, &key)?,
                 },
-            },
+            };
+            Ok(Row {
+                namespace: key.namespace().to_owned(),
+                container: key.id().to_owned(),
+                outcome,
+            })
         })
-        .collect();
+        .collect::<anyhow::Result<_>>()?;
     let report = Report {
         version: JSON_VERSION,
         containers,
     };
     options.form.print(&report, render)?;
-    let failed = report
-        .containers
-        .iter()
-        .filter(|row| matches!(row.outcome, Outcome::Failed { .. }))
-        .count();
-    if failed > 0 {
-        bail!(
-            "{failed} of {} brokers were not replaced; their containers run on with the former program",
-            report.containers.len()
-        );
+    match problem(&report.containers) {
+        Some(problem) => bail!(problem),
+        None => Ok(ExitCode::SUCCESS),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+fn has_broker(config: &Config, key: &ContainerKey) -> anyhow::Result<bool> {
+    let mut states = vgpu::list(config)?.into_iter();
+    let state = states.find(|state| state.grant.key == *key);
+    Ok(state.is_some_and(|state| state.broker == BrokerState::Alive))
+}
+
+/// What did not go well, and what to do.
+fn problem(rows: &[Row]) -> Option<String> {
+    let served = rows.iter().filter_map(|row| match row.outcome {
+        Outcome::Failed { served, .. } => Some(served),
+        Outcome::Upgraded(_) => None,
+    });
+    let (run_on, gone): (Vec<bool>, Vec<bool>) = served.partition(|served| *served);
+    let failed = run_on.len() + gone.len();
+    if failed == 0 {
+        return None;
+    }
+    let first = format!("{failed} of {} brokers were not replaced", rows.len());
+    Some(match (run_on.len(), gone.len()) {
+        (_, 0) => format!("{first}; their containers run on with the former program"),
+        (0, _) => format!(
+            "{first} and are gone: GPU calls of their containers fail until these are restarted"
+        ),
+        (run_on, gone) => format!(
+            "{first}; {run_on} of their containers run on with the former program, and {gone} have no broker any more: their GPU calls \
+             fail until they are restarted"
+        ),
+    })
 }
 
 fn render(report: &Report) -> String {
@@ -106,9 +136,56 @@ fn render(report: &Report) -> String {
                     upgraded.pid,
                     f64::from(u32::try_from(upgraded.pause_us).unwrap_or(u32::MAX)) / 1000.0
                 ),
-                Outcome::Failed { error } => format!("{name}: {error}"),
+                Outcome::Failed { error, .. } => format!("{name}: {error}"),
             }
         })
         .collect();
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(outcome: Outcome) -> Row {
+        Row {
+            namespace: "default".to_owned(),
+            container: "a".to_owned(),
+            outcome,
+        }
+    }
+
+    fn failed(served: bool) -> Row {
+        row(Outcome::Failed {
+            error: "no".to_owned(),
+            served,
+        })
+    }
+
+    #[test]
+    fn who_has_no_broker_any_more_is_not_said_to_run_on() {
+        let upgraded = || {
+            row(Outcome::Upgraded(Upgraded {
+                old_pid: 1,
+                pid: 2,
+                pause_us: 3,
+            }))
+        };
+        assert_eq!(problem(&[upgraded()]), None);
+        let text = problem(&[upgraded(), failed(true)]).unwrap();
+        assert!(
+            text.starts_with("1 of 2") && text.contains("former program"),
+            "{text}"
+        );
+        let text = problem(&[failed(false)]).unwrap();
+        assert!(
+            !text.contains("former program") && text.contains("restarted"),
+            "{text}"
+        );
+        let text = problem(&[failed(false), failed(true), failed(true)]).unwrap();
+        assert!(
+            text.contains("2 of their") && text.contains("1 have no broker"),
+            "{text}"
+        );
+    }
 }

@@ -43,8 +43,11 @@ pub struct PsVgpu {
     pub driver_version: String,
     /// Whether it is alive.
     pub state: State,
-    /// Its broker's process, if it lives.
+    /// The process that serves its calls; absent where it has not answered.
     pub broker_pid: Option<i32>,
+    /// The process that starts another broker when that one ends. Absent where there is none, and for the moment in which the
+    /// broker starts the next.
+    pub supervisor_pid: Option<i32>,
     /// What supervisor, broker and executor use of the host, by their control group; absent where they have none.
     pub own_processes: Option<OwnUsage>,
     /// `on`; or `off` and why, where the configuration let the container have what leads out of its slice.
@@ -157,9 +160,11 @@ impl PsIncidents {
 const OK: &str = "ok";
 
 /// What went wrong, what the broker lacks, and that nothing vouches for the figures but the ledger itself.
-fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
+fn health_text(status: &BrokerStatus, reconciled: Option<&PsReconciled>) -> String {
+    let health = &status.health;
+    let unwatched = (status.broker.supervisor_pid == 0).then(|| "no supervisor".to_owned());
     let incidents = Some(PsIncidents::from(health).text())
-        .filter(|text| text != OK || health.unreachable.is_none());
+        .filter(|text| text != OK || (health.unreachable.is_none() && unwatched.is_none()));
     let lacking = health.short_of.clone();
     let unwritten = health
         .unwritten
@@ -172,7 +177,14 @@ fn health_text(health: &Health, reconciled: Option<&PsReconciled>) -> String {
         .unreachable
         .as_ref()
         .map(|why| format!("driver unreachable ({why})"));
-    let parts = [incidents, unreachable, lacking, unwritten, uncompared];
+    let parts = [
+        incidents,
+        unreachable,
+        unwatched,
+        lacking,
+        unwritten,
+        uncompared,
+    ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -347,6 +359,14 @@ struct BrokerStatus {
     watching: Watching,
     #[serde(default)]
     host_memory: Option<BrokerHostMemory>,
+    broker: Pids,
+}
+
+/// Which processes serve; 0: none.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Pids {
+    pid: i32,
+    supervisor_pid: i32,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -375,9 +395,9 @@ struct BrokerHostMemory {
     refused: u64,
 }
 
-/// `broker.pid` of a container's folder.
+/// `broker.pid` of a container's folder: the supervisor, or a broker that has just lost it.
 #[derive(Debug, Deserialize)]
-struct BrokerPid {
+struct NamedPid {
     pid: i32,
 }
 
@@ -398,7 +418,7 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
             .join(state.grant.key.relative_dir());
         let door_lives = FileLock::is_held(&dir.join("door.lock"))?;
         let promised = promised(config, &state.grant)?;
-        let mut vgpu = one(&state, door_lives, broker_pid(&dir), &promised);
+        let mut vgpu = one(&state, door_lives, named_pid(&dir), &promised);
         if simulator_is_silent && is_simulated(&state) {
             vgpu.health = Some(unanswered(vgpu.health.as_deref()));
         }
@@ -422,13 +442,13 @@ pub(super) fn promised(config: &Config, grant: &Grant) -> Result<Vec<Share>, vgp
         .collect()
 }
 
-fn broker_pid(container_dir: &Path) -> Option<i32> {
+fn named_pid(container_dir: &Path) -> Option<i32> {
     let text = std::fs::read(container_dir.join("broker.pid")).ok()?;
-    let written: BrokerPid = serde_json::from_slice(&text).ok()?;
+    let written: NamedPid = serde_json::from_slice(&text).ok()?;
     Some(written.pid)
 }
 
-fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[Share]) -> PsVgpu {
+fn one(vgpu: &VgpuState, door_lives: bool, named_pid: Option<i32>, promised: &[Share]) -> PsVgpu {
     let grant = &vgpu.grant;
     let status: Option<BrokerStatus> = vgpu
         .status
@@ -480,6 +500,11 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
             reason: status.watching.sums_reason.clone(),
         })
     });
+    let pids = status.as_ref().map(|status| status.broker);
+    let supervisor_pid = match pids {
+        Some(pids) => Some(pids.supervisor_pid).filter(|pid| *pid != 0),
+        None => named_pid.filter(|_| vgpu.broker == BrokerState::Alive),
+    };
     let told = status.as_ref().and_then(|status| status.host_memory);
     let granted = grant.isolation.host_memory_bytes;
     let is_limited = grant.backend == Backend::Broker;
@@ -495,7 +520,7 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
     PsVgpu {
         health: status
             .as_ref()
-            .map(|status| health_text(&status.health, reconciled.as_ref())),
+            .map(|status| health_text(status, reconciled.as_ref())),
         incidents,
         reconciled,
         namespace: grant.key.namespace().to_owned(),
@@ -509,7 +534,8 @@ fn one(vgpu: &VgpuState, door_lives: bool, broker_pid: Option<i32>, promised: &[
         },
         driver_version: grant.driver_version.clone(),
         state,
-        broker_pid: broker_pid.filter(|_| vgpu.broker == BrokerState::Alive),
+        broker_pid: pids.map(|pids| pids.pid),
+        supervisor_pid,
         own_processes: vgpu.own,
         isolation: grant.isolation.summary(),
         weakened: grant.isolation.weakened.clone(),
@@ -573,6 +599,7 @@ mod tests {
             "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
             "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
             "listeners": 1, "something_newer": true,
+            "broker": {"supervisor_pid": 98, "pid": 99, "replaced": 0, "started_at_unix_ms": 1},
             "host_memory": {"limit_bytes": 8u64 << 30, "used_bytes": 32 << 20, "peak_bytes": 48 << 20, "refused": 1},
             "health": {"hung_calls": 1, "violations": 0, "incidents": {"xid": 2, "card_lost": 0, "hung_call": 3}},
             "watching": {"sums": false, "sums_reason": "the driver has not answered within 10000 ms", "incidents": "kernel log"},
@@ -607,6 +634,7 @@ mod tests {
     #[test]
     fn what_a_broker_lacks_is_said_and_what_others_hold_comes_through() {
         let mut status = status();
+        status["broker"]["supervisor_pid"] = json!(0);
         status["health"]["unwritten"] = json!("No space left on device");
         status["health"]["short_of"] = json!("no descriptor: Too many open files");
         status["health"]["unreachable"] = json!("executor at /x: connect");
@@ -622,6 +650,7 @@ mod tests {
             "no descriptor",
             "state not written (No space",
             "2 Xids",
+            "no supervisor",
         ] {
             assert!(health.contains(part), "{health}");
         }

@@ -34,9 +34,15 @@ impl AnswerFiles {
     /// # Errors
     /// The system's: then a successor would not have it.
     pub fn keep(&self, call: u64, fd: OwnedFd) -> io::Result<()> {
+        let mut files = self.lock();
         self.supervisor.store(Stored::Answer(call), fd.as_fd())?;
-        self.lock().insert(call, Arc::new(fd));
+        files.insert(call, Arc::new(fd));
         Ok(())
+    }
+
+    /// Every file that is kept, and no other is before `look` is done with them.
+    pub fn while_kept<T>(&self, look: impl FnOnce(&HashMap<u64, Arc<OwnedFd>>) -> T) -> T {
+        look(&self.lock())
     }
 
     /// The file of a call.

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use driver::{Driver, FileKind};
 use nvabi::Release;
@@ -57,6 +57,8 @@ pub struct Container {
     pub processes: Processes,
     /// Who starts the next broker.
     pub supervisor: Arc<SupervisorLink>,
+    /// What keeps the driver's side, for the next supervisor; the present one has it too.
+    session: Mutex<Option<Arc<OwnedFd>>>,
     /// What goes wrong.
     pub health: Health,
     /// What its grant says beside the cards.
@@ -125,11 +127,12 @@ impl Container {
         let board = Board::open(board).map_err(TakeOverError::Board)?;
         let fresh = || account.fresh_state();
         let journal = Journal::open_moving(journal, fresh, &|| board.beat())?;
-        let (mut files, mut answers) = (Vec::new(), Vec::new());
+        let (mut files, mut answers, mut session) = (Vec::new(), Vec::new(), None);
         for (what, fd) in stored {
             match what {
                 Stored::File(id, _) => files.push((id, fd)),
                 Stored::Answer(call) => answers.push((call, fd)),
+                Stored::Session => session = Some(Arc::new(fd)),
             }
         }
         let answers = AnswerFiles::new(Arc::clone(&supervisor), answers);
@@ -149,6 +152,7 @@ impl Container {
             board,
             processes: Processes::default(),
             supervisor,
+            session: Mutex::new(session),
             health: Health::default(),
             terms: Terms::default(),
             looked: Looked::default(),
@@ -158,6 +162,32 @@ impl Container {
             cpu_time: Allowance::default(),
             at_work: AtomicUsize::new(0),
         })
+    }
+
+    /// What keeps the driver's side of the container: see [`Driver::session`].
+    pub(crate) fn session(&self) -> Option<Arc<OwnedFd>> {
+        self.lock_session().clone()
+    }
+
+    /// Has the driver's side kept anew, by a driver that knows nothing of the container yet.
+    ///
+    /// # Errors
+    /// The driver does not answer, or the supervisor does not take it.
+    pub(crate) fn begin_session(&self) -> Result<(), driver::Error> {
+        let Some(fd) = self.driver.session()? else {
+            return Ok(());
+        };
+        // Before it is stored: a supervisor that is started meanwhile is handed it.
+        let fd = Arc::new(fd);
+        *self.lock_session() = Some(Arc::clone(&fd));
+        if let Err(error) = self.supervisor.store(Stored::Session, fd.as_fd()) {
+            tracing::warn!(%error, "the driver's session ends with this broker");
+        }
+        Ok(())
+    }
+
+    fn lock_session(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A container without a supervisor: nothing outlives this process.

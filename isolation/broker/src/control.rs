@@ -109,7 +109,7 @@ pub struct Upgraded {
 /// Which processes serve a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerStatus {
-    /// The one that lives as long as the container; 0: there is none, it was killed.
+    /// The one that starts brokers; 0: it was killed, and the next one does not watch yet.
     pub supervisor_pid: i32,
     /// The one that answers.
     pub pid: i32,
@@ -282,7 +282,7 @@ pub fn serve(
                 return container.supervisor.send(&request, &[writer.as_fd()]);
             }
             Ok(Request::Upgrade { .. }) => serde_json::to_vec(&serde_json::json!({
-                "error": "the supervisor was killed: this broker cannot be replaced"
+                "error": "the supervisor was killed, and the next one does not watch yet: try again"
             }))?,
             Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
         };

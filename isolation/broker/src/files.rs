@@ -285,6 +285,11 @@ impl FileTable {
         self.lock().files.iter().any(|file| file.kind == kind)
     }
 
+    /// Every file that is held, and no other is taken in or given up before `look` is done with them.
+    pub fn while_held<T>(&self, look: impl FnOnce(&[Arc<OpenFile>]) -> T) -> T {
+        look(&self.lock().files)
+    }
+
     /// Every file that is held, in the order of `kcmp`.
     pub fn held(&self) -> Vec<Arc<OpenFile>> {
         self.lock().files.clone()

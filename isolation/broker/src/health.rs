@@ -260,7 +260,7 @@ impl Health {
             if change.holds_nothing() {
                 container.driver.begin_anew();
                 drop(change);
-                reached = container.driver.reach();
+                reached = container.begin_session();
             }
         }
         self.take_reach(container, &reached);

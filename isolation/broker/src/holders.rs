@@ -38,14 +38,15 @@ pub enum Look {
 
 /// The files of `held`, which are in the order of `kcmp`, that no process holds; none at all while a file may be out of
 /// sight, or a process cannot be looked at. The processes are those of a cgroup. Without one they are all of the host's, of
-/// which some cannot be looked at, and whose sockets and rings are not looked into: any program would count.
+/// which some cannot be looked at, and whose sockets and rings are not looked into: any program would count. `others` are
+/// processes that hold duplicates for the broker.
 pub fn without_holder(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
     look: Look,
-    of_driver: Option<i32>,
+    others: &[i32],
 ) -> Vec<Arc<OpenFile>> {
-    match look_for_holders(held, cgroup, look, of_driver) {
+    match look_for_holders(held, cgroup, look, others) {
         Ok(without) => without,
         Err(error) => {
             tracing::warn!(error = %error, "who holds which file cannot be seen: none is given up");
@@ -58,15 +59,14 @@ fn look_for_holders(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
     look: Look,
-    of_driver: Option<i32>,
+    others: &[i32],
 ) -> io::Result<Vec<Arc<OpenFile>>> {
     let mut files: Vec<Sought> = held
         .into_iter()
         .map(Sought::new)
         .collect::<io::Result<_>>()?;
     let numbers: HashSet<u64> = files.iter().map(|file| file.inode.1).collect();
-    // The supervisor, which holds every file that is held here, has started this process.
-    let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
+    let this = std::process::id().cast_signed();
     // Of all processes of the host some cannot be looked at.
     let tolerant = cgroup.is_none();
     let mut pids = processes_in(cgroup)?;
@@ -75,7 +75,7 @@ fn look_for_holders(
     }
     for pid in pids
         .into_iter()
-        .filter(|pid| !ours.contains(pid) && of_driver != Some(*pid))
+        .filter(|pid| *pid != this && !others.contains(pid))
     {
         if files.iter().all(|file| file.is_held) {
             return Ok(Vec::new());

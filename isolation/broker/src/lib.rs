@@ -46,6 +46,7 @@ pub mod serve;
 pub mod share;
 pub mod start;
 pub mod state;
+mod succession;
 pub mod supervisor;
 pub mod takeover;
 pub mod terms;

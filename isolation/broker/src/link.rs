@@ -9,16 +9,26 @@
 //!   ◀───── Listener …, HandOver
 //! ```
 //!
+//! A broker whose supervisor was killed starts the next one, and hands it all that the former had:
+//!
+//! ```text
+//! broker                                   supervisor
+//!   Adopt (board, journal, sockets, lock), Listener …, Store …, Ready ──▶
+//!   ◀───── Adopted
+//! ```
+//!
 //! A message that was sent is not lost with its sender: the supervisor reads the socket to its end before it starts another broker.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use driver::{FileId, FileKind};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a message changes its form; [`FromBroker::Hello`] keeps its own for ever.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// A path has 4096 bytes at most; everything else is short.
 const MOST_BYTES: usize = 8 * 1024;
@@ -30,12 +40,54 @@ pub enum Stored {
     File(FileId, FileKind),
     /// A file that a call's answer brings, by the call's number.
     Answer(u64),
+    /// What keeps the driver's side of the container: see [`driver::Driver::session`], and the executor's lifeline.
+    Session,
+}
+
+/// What a supervisor gives every broker, and a broker its next supervisor.
+#[derive(Debug)]
+pub struct Estate {
+    /// Of [`crate::board::Board::memfd`].
+    pub board: OwnedFd,
+    /// Of [`crate::journal::Journal::memfd`].
+    pub journal: OwnedFd,
+    /// `control.sock`, listening.
+    pub control: OwnedFd,
+    /// `notify.sock`, listening.
+    pub notify: OwnedFd,
+    /// The file whose lock says that a broker lives.
+    pub lock: OwnedFd,
+}
+
+impl Estate {
+    /// In the order of [`Estate::take`].
+    #[must_use]
+    pub fn fds(&self) -> [BorrowedFd<'_>; 5] {
+        [
+            self.board.as_fd(),
+            self.journal.as_fd(),
+            self.control.as_fd(),
+            self.notify.as_fd(),
+            self.lock.as_fd(),
+        ]
+    }
+
+    /// What came with a message; `None` where something is lacking.
+    pub fn take(fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        Some(Self {
+            board: fds.next()?,
+            journal: fds.next()?,
+            control: fds.next()?,
+            notify: fds.next()?,
+            lock: fds.next()?,
+        })
+    }
 }
 
 /// From the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSupervisor {
-    /// Serve; beside it the board, the journal, `control.sock`, `notify.sock` and the file whose lock says that a broker lives.
+    /// Serve; beside it an [`Estate`].
     Take {
         /// How many brokers there have been before.
         replaced: u64,
@@ -53,6 +105,8 @@ pub enum FromSupervisor {
     Start,
     /// Take no further call, finish those under way, and end.
     HandOver,
+    /// It watches over the broker that has started it, and is named in `broker.pid`.
+    Adopted,
 }
 
 /// From the broker.
@@ -75,6 +129,22 @@ pub enum FromBroker {
     Upgrade {
         /// The program.
         program: std::path::PathBuf,
+    },
+    /// Watch over this broker; beside it an [`Estate`], and the broker's own process descriptor.
+    Adopt {
+        /// The broker.
+        pid: i32,
+        /// How many brokers there were before it.
+        replaced: u64,
+        /// Whether a listener has ever been handed over.
+        has_served: bool,
+    },
+    /// A seccomp listener that the broker serves.
+    Listener {
+        /// As in [`FromSupervisor::Listener`].
+        token: u64,
+        /// As in [`FromSupervisor::Listener`].
+        pid: Option<i32>,
     },
 }
 
@@ -114,21 +184,62 @@ pub fn receive<T: for<'de> Deserialize<'de>>(
     Ok(Some((message, fds)))
 }
 
-/// The broker's end. Without a supervisor (it is dead, or there was none) everything is as if it had been done.
+/// The broker's end. Without a supervisor (it is dead, or there was none) everything is as if it had been done: whoever comes
+/// next is handed all that there is then.
 #[derive(Debug, Default)]
-pub struct SupervisorLink(Option<OwnedFd>);
-
-impl From<OwnedFd> for SupervisorLink {
-    fn from(socket: OwnedFd) -> Self {
-        Self(Some(socket))
-    }
+pub struct SupervisorLink {
+    /// Held for writing while a successor is handed everything, so that nothing is stored or released beside that.
+    socket: RwLock<Option<Arc<OwnedFd>>>,
+    pid: AtomicI32,
 }
 
 impl SupervisorLink {
+    /// The link to a supervisor.
+    #[must_use]
+    pub fn new(socket: OwnedFd, pid: i32) -> Self {
+        Self {
+            socket: RwLock::new(Some(Arc::new(socket))),
+            pid: AtomicI32::new(pid),
+        }
+    }
+
     /// The socket, to be watched and read.
     #[must_use]
-    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(AsFd::as_fd)
+    pub fn socket(&self) -> Option<Arc<OwnedFd>> {
+        let socket = self.socket.read().unwrap_or_else(PoisonError::into_inner);
+        socket.clone()
+    }
+
+    /// The supervisor's process; 0 while there is none.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// The supervisor has ended.
+    pub fn lose(&self) {
+        self.pid.store(0, Ordering::Relaxed);
+        *self.socket.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Takes up the link to another supervisor, once `hand_over` has sent it everything. Nothing is stored or released meanwhile.
+    ///
+    /// # Errors
+    /// Those of `hand_over`; the link is as it was.
+    pub fn take_up(
+        &self,
+        next: OwnedFd,
+        hand_over: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut socket = self.socket.write().unwrap_or_else(PoisonError::into_inner);
+        hand_over(next.as_fd())?;
+        *socket = Some(Arc::new(next));
+        Ok(())
+    }
+
+    /// It has said that it watches.
+    pub fn is_watched_by(&self, pid: i32) {
+        self.pid.store(pid, Ordering::Relaxed);
     }
 
     /// Sends a message.
@@ -136,10 +247,11 @@ impl SupervisorLink {
     /// # Errors
     /// The system's, but for a supervisor that has gone.
     pub fn send(&self, message: &FromBroker, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let Some(socket) = self.socket() else {
+        let socket = self.socket.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(socket) = socket.as_ref() else {
             return Ok(());
         };
-        match send(socket, message, fds) {
+        match send(socket.as_fd(), message, fds) {
             Err(error)
                 if matches!(
                     error.kind(),

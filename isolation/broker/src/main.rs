@@ -1,10 +1,11 @@
 //! `cgpu-broker --dir FOLDER`: the supervisor of a container's broker, started by a door; ends with its container.
 //! `cgpu-broker --serve --dir FOLDER`: a broker, started by its supervisor, which is at the other end of standard input.
+//! `cgpu-broker --succeed --dir FOLDER`: a supervisor in the place of one that was killed, started by the broker at that other end.
 
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,16 +58,13 @@ fn run() -> anyhow::Result<()> {
             Ok(Supervisor::start(&PathBuf::from(dir))?.run()?)
         }
         [serve, flag, dir] if serve == "--serve" && flag == "--dir" => {
-            // The program is executed through a descriptor, whose number would be its name.
             set_oom_score(BROKER_OOM_SCORE);
-            nix::sys::prctl::set_name(c"cgpu-broker").context("naming this process")?;
-            let supervisor = io::stdin()
-                .as_fd()
-                .try_clone_to_owned()
-                .context("taking the supervisor's socket")?;
-            close_stdin().context("closing standard input")?;
-            let standby = Standby::start(&PathBuf::from(dir), supervisor)?;
+            let standby = Standby::start(&PathBuf::from(dir), given_socket()?)?;
             Ok(standby.take_over()?.run()?)
+        }
+        [succeed, flag, dir] if succeed == "--succeed" && flag == "--dir" => {
+            set_oom_score(SUPERVISOR_OOM_SCORE);
+            Ok(Supervisor::succeed(&PathBuf::from(dir), given_socket()?)?.run()?)
         }
         _ => anyhow::bail!("usage: cgpu-broker --dir FOLDER"),
     }
@@ -84,7 +82,18 @@ fn set_oom_score(score: &str) {
     }
 }
 
-/// A second descriptor of the socket would hide this process's end from the supervisor, were it inherited.
+/// The socket to whoever has started this process, by a path whose last part would be its name.
+fn given_socket() -> anyhow::Result<OwnedFd> {
+    nix::sys::prctl::set_name(c"cgpu-broker").context("naming this process")?;
+    let socket = io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("taking the socket")?;
+    close_stdin().context("closing standard input")?;
+    Ok(socket)
+}
+
+/// A second descriptor of the socket would hide this process's end from the other side, were it inherited.
 fn close_stdin() -> anyhow::Result<()> {
     let null = std::fs::File::open("/dev/null")?;
     Ok(nix::unistd::dup2_stdin(null)?)

@@ -321,11 +321,17 @@ fn cpu_time() -> Duration {
 fn close_unheld(container: &Container) -> bool {
     let cgroup = container.journal.change().cgroup().cloned();
     let mut orphans = container.files.held();
+    // The supervisor holds every file that is held here.
+    let supervisor = Some(container.supervisor.pid()).filter(|pid| *pid != 0);
+    let others: Vec<i32> = supervisor
+        .into_iter()
+        .chain(container.driver.process())
+        .collect();
     for look in [Look::Forth, Look::Back] {
         if orphans.is_empty() {
             return false;
         }
-        orphans = without_holder(orphans, cgroup.as_deref(), look, container.driver.process());
+        orphans = without_holder(orphans, cgroup.as_deref(), look, &others);
     }
     // Device files first: the driver holds the control file that one is registered with.
     orphans.sort_by_key(|file| file.kind == FileKind::Ctl);

@@ -4,7 +4,7 @@
 //! started ─▶ ready to take over ─Take…Start─▶ serving ──HandOver──▶ ended
 //!             (a standby)                        │ supervisor gone
 //!                                                ▼
-//!                                      serving alone, until SIGTERM or the container's end
+//!                              serving alone, until a supervisor that it starts watches ([`crate::succession`])
 //! ```
 
 use std::collections::HashMap;
@@ -30,11 +30,12 @@ use crate::container::{Container, Inheritance, TakeOverError};
 use crate::control::{BrokerStatus, Serving};
 use crate::cpu_time::Allowance;
 use crate::health::{self, KernelLog, Lack};
-use crate::link::{self, FromBroker, FromSupervisor, PROTOCOL, Stored, SupervisorLink};
+use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL, Stored, SupervisorLink};
 use crate::privilege;
 use crate::reaper::Reaper;
 use crate::scarce::{self, Spares, Watched};
 use crate::share::{self, Share, Sources};
+use crate::succession::Succession;
 use crate::supervisor::{self, Abandonment};
 use crate::takeover::take_over;
 use crate::terms::Terms;
@@ -137,8 +138,9 @@ pub struct Broker {
     epoll: Arc<Epoll>,
     // Registered with `epoll`; readable once the broker is told to end.
     _signals: SignalFd,
-    notify: OwnedFd,
+    estate: Estate,
     control: UnixListener,
+    succession: Succession,
     sessions: HashMap<u64, Arc<Session>>,
     last_token: u64,
     has_served: bool,
@@ -148,8 +150,6 @@ pub struct Broker {
     watched_notify: Watched,
     watched_control: Watched,
     status: BrokerStatus,
-    // Held while a broker lives, whether the supervisor does or not; the kernel releases it with the last process that has it.
-    _lock: OwnedFd,
 }
 
 /// What an epoll event is about; sessions report their token above [`SESSIONS_FROM`].
@@ -184,7 +184,8 @@ impl Standby {
         sys::signal::interrupts(WAKE_SIGNAL).map_err(io("handling signals"))?;
         let plan = plan_of(dir, &grant, &slots);
         drop_capabilities(grant.isolation.on_violation)?;
-        let link = SupervisorLink::from(supervisor);
+        let pid = std::os::unix::process::parent_id().cast_signed();
+        let link = SupervisorLink::new(supervisor, pid);
         let hello = FromBroker::Hello {
             protocol: PROTOCOL,
             journal: journal::VERSION,
@@ -235,8 +236,8 @@ impl Standby {
             self.driver,
             self.slots,
             Inheritance {
-                board: handed.board,
-                journal: handed.journal,
+                board: shared(&handed.estate.board)?,
+                journal: shared(&handed.estate.journal)?,
                 stored: handed.stored,
                 supervisor: Arc::clone(&supervisor),
                 host_memory_bytes: self.host_memory_bytes,
@@ -257,11 +258,12 @@ impl Standby {
             .map_err(io("waiting for signals"))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io("making an epoll"))?;
         let epoll = Arc::new(epoll);
-        let control = UnixListener::from(handed.control);
+        let control = UnixListener::from(shared(&handed.estate.control)?);
+        let to_supervisor = supervisor.socket();
         let watched = [
             (Some(signals.as_fd()), TOKEN_SIGNAL),
             (Some(control.as_fd()), TOKEN_CONTROL),
-            (supervisor.socket(), TOKEN_SUPERVISOR),
+            (to_supervisor.as_ref().map(AsFd::as_fd), TOKEN_SUPERVISOR),
         ];
         for (fd, token) in watched {
             if let Some(fd) = fd {
@@ -280,8 +282,9 @@ impl Standby {
             reaper,
             epoll,
             _signals: signals,
-            notify: handed.notify,
+            estate: handed.estate,
             control,
+            succession: Succession::default(),
             sessions: HashMap::new(),
             last_token: 0,
             has_served: false,
@@ -290,12 +293,11 @@ impl Standby {
             watched_notify: Watched::new(TOKEN_NOTIFY),
             watched_control: Watched::new(TOKEN_CONTROL),
             status: BrokerStatus {
-                supervisor_pid: std::os::unix::process::parent_id().cast_signed(),
+                supervisor_pid: 0,
                 pid: std::process::id().cast_signed(),
                 replaced: handed.replaced,
                 started_at_unix_ms: now_unix_ms(),
             },
-            _lock: handed.lock,
             container,
         };
         let sessions: Vec<Arc<Session>> = handed
@@ -337,14 +339,19 @@ impl Standby {
     }
 }
 
+/// What this process gives its next supervisor, for another use here.
+fn shared(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+    fd.try_clone().map_err(|source| Error::Io {
+        step: "sharing a descriptor",
+        path: PathBuf::new(),
+        source,
+    })
+}
+
 /// All that comes between `Take` and `Start`.
 struct Handed {
     replaced: u64,
-    board: OwnedFd,
-    journal: OwnedFd,
-    control: OwnedFd,
-    notify: OwnedFd,
-    lock: OwnedFd,
+    estate: Estate,
     listeners: Vec<(u64, Option<i32>, OwnedFd)>,
     stored: Vec<(Stored, OwnedFd)>,
 }
@@ -355,22 +362,18 @@ impl Handed {
             return Ok(None);
         };
         let next = || {
-            link::receive::<FromSupervisor>(socket)
+            link::receive::<FromSupervisor>(socket.as_fd())
                 .map_err(|source| Error::Supervisor("hearing", source))
         };
         let Some((FromSupervisor::Take { replaced }, fds)) = next()? else {
             return Ok(None);
         };
-        let Ok([board, journal, control, notify, lock]) = <[OwnedFd; 5]>::try_from(fds) else {
+        let Some(estate) = Estate::take(&mut fds.into_iter()) else {
             return Ok(None);
         };
         let mut handed = Self {
             replaced,
-            board,
-            journal,
-            control,
-            notify,
-            lock,
+            estate,
             listeners: Vec::new(),
             stored: Vec::new(),
         };
@@ -432,7 +435,9 @@ impl Broker {
             }
             self.watched_control
                 .resume(&self.epoll, self.control.as_fd());
-            self.watched_notify.resume(&self.epoll, self.notify.as_fd());
+            self.watched_notify
+                .resume(&self.epoll, self.estate.notify.as_fd());
+            self.seek_supervisor();
             if looked.elapsed() >= Duration::from_millis(LOOK_MS) {
                 looked = Instant::now();
                 self.reaper.ask_for_beat();
@@ -444,7 +449,10 @@ impl Broker {
                 if self.is_unnamed {
                     self.take_the_supervisors_place();
                 }
-                if self.status.supervisor_pid == 0 && self.abandonment().is_complete(&self.dir) {
+                if !self.is_watched() {
+                    self.succession.give_up_on_the_stuck();
+                }
+                if !self.is_watched() && self.abandonment().is_complete(&self.dir) {
                     tracing::info!(
                         container = self.container.name,
                         "neither door nor container is left"
@@ -477,7 +485,7 @@ impl Broker {
             return Ok(Heard::Listener);
         };
         self.spares.release();
-        let received = link::receive::<FromSupervisor>(socket);
+        let received = link::receive::<FromSupervisor>(socket.as_fd());
         self.refill_spares();
         // What came with the message is lost, and with a listener all of its calls: the next broker is handed everything anew.
         let received = received?;
@@ -489,35 +497,90 @@ impl Broker {
                 Ok(Heard::Listener)
             }
             Some((FromSupervisor::HandOver, _)) => Ok(Heard::HandOver),
+            Some((FromSupervisor::Adopted, _)) => {
+                self.is_adopted();
+                Ok(Heard::Listener)
+            }
             Some((
                 FromSupervisor::Take { .. } | FromSupervisor::Stored(_) | FromSupervisor::Start,
                 _,
             )) => Ok(Heard::Listener),
-            None if self.has_served => {
+            None => {
                 self.go_on_alone();
                 Ok(Heard::Listener)
             }
-            // No process has ever been handed over, so no call can be waiting.
-            None => Ok(Heard::HandOver),
         }
     }
 
-    /// The supervisor was killed. Its calls still wait for answers that only this process can give, so it serves on, and takes the
-    /// supervisor's place for the door: by `broker.pid`, by `notify.sock`, by the lock that it shares.
+    /// The supervisor was killed. This broker serves on, and takes the supervisor's place for the door until the next one watches: by
+    /// `broker.pid`, by `notify.sock`, by the lock that it shares.
     fn go_on_alone(&mut self) {
         tracing::error!(
             container = self.container.name,
-            "the supervisor is gone: this broker serves on and cannot be replaced"
+            "the supervisor is gone: this broker serves on, and starts another"
         );
         if let Some(socket) = self.container.supervisor.socket() {
             let _gone_anyway = self.epoll.delete(socket);
         }
-        self.status.supervisor_pid = 0;
+        self.container.supervisor.lose();
+        self.succession.lost();
+        self.watch_notify();
+        self.take_the_supervisors_place();
+    }
+
+    fn is_watched(&self) -> bool {
+        self.container.supervisor.pid() != 0
+    }
+
+    fn watch_notify(&self) {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_NOTIFY);
-        if let Err(errno) = self.epoll.add(self.notify.as_fd(), event) {
+        if let Err(errno) = self.epoll.add(self.estate.notify.as_fd(), event) {
             tracing::error!(error = %errno, "execs of this container fail: nobody takes their listeners");
         }
-        self.take_the_supervisors_place();
+    }
+
+    /// Starts the next supervisor where there is none, unless the last ones have failed just now.
+    fn seek_supervisor(&mut self) {
+        if self.container.supervisor.socket().is_some() || !self.succession.is_due() {
+            return;
+        }
+        // A listener that comes from here on is the next supervisor's to take.
+        let _not_watched = self.epoll.delete(self.estate.notify.as_fd());
+        let listeners = self
+            .sessions
+            .iter()
+            .map(|(token, session)| (token - SESSIONS_FROM, session.listener().as_fd()));
+        let started = self.succession.start(
+            &self.dir,
+            &self.container,
+            &self.estate,
+            (self.status.replaced, self.has_served),
+            listeners,
+        );
+        let watched = started.and_then(|()| {
+            let socket = self.container.supervisor.socket();
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_SUPERVISOR);
+            match socket {
+                Some(socket) => Ok(self.epoll.add(socket, event)?),
+                None => Ok(()),
+            }
+        });
+        if let Err(error) = watched {
+            tracing::error!(%error, "no supervisor could be started");
+            self.container.supervisor.lose();
+            self.succession.lost();
+            self.watch_notify();
+        }
+    }
+
+    /// The supervisor that was started watches over this process, and is named in its place.
+    fn is_adopted(&mut self) {
+        let pid = self.succession.pid();
+        self.container.supervisor.is_watched_by(pid);
+        self.is_unnamed = false;
+        let text = format!("the supervisor was killed, and process {pid} has taken its place");
+        let health = &self.container.health;
+        health.tell(&self.container, health::EventKind::SupervisorReplaced, text);
     }
 
     /// Tried again until it succeeds: who cannot be named cannot be ended by a door.
@@ -531,7 +594,7 @@ impl Broker {
 
     fn take_listener_alone(&mut self) {
         self.spares.release();
-        let accepted = supervisor::accept_listener(self.notify.as_fd());
+        let accepted = supervisor::accept_listener(self.estate.notify.as_fd());
         self.refill_spares();
         match accepted {
             Ok(handed) => {
@@ -540,7 +603,8 @@ impl Broker {
             }
             Err(error) => {
                 tracing::warn!(error = %error, "a hand-over was turned away");
-                self.watched_notify.pause(&self.epoll, self.notify.as_fd());
+                self.watched_notify
+                    .pause(&self.epoll, self.estate.notify.as_fd());
             }
         }
     }
@@ -615,7 +679,10 @@ impl Broker {
         let container = Arc::clone(&self.container);
         let serving = Serving {
             listeners: self.sessions.len(),
-            broker: self.status.clone(),
+            broker: BrokerStatus {
+                supervisor_pid: self.container.supervisor.pid(),
+                ..self.status.clone()
+            },
         };
         // A slow reader must not keep listeners waiting.
         let thread = std::thread::Builder::new()

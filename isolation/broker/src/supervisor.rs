@@ -1,4 +1,4 @@
-//! The supervisor: the process that lives as long as the container, and starts one broker after the other.
+//! The supervisor: the process that outlives every broker of a container, and starts one after the other.
 //!
 //! ```text
 //!            spawn            Hello            Take … Start            Ready
@@ -14,8 +14,10 @@
 //! An *upgrade* starts the next broker beside the serving one. Only when it has said that it reads the journal is the former
 //! told to hand over, so a program that cannot serve costs nothing. One that fails later is followed by the former program,
 //! which the supervisor holds open.
+//!
+//! A supervisor that is killed is followed by one that its broker starts ([`crate::succession`]) and hands everything to: either of the
+//! two brings the other back, and only both at once are the end.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -26,13 +28,16 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use cards::Grant;
+
 use crate::board::Board;
 use crate::control::Upgraded;
 use crate::journal::{self, Journal};
-use crate::link::{self, FromBroker, FromSupervisor, PROTOCOL};
+use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL, Stored};
 use crate::scarce::{Spares, Watched};
 use crate::start::read_grant;
 
+mod adoption;
 mod child;
 mod error;
 mod session;
@@ -42,7 +47,6 @@ mod vault;
 
 use child::{Child, Death, Program, Stage};
 pub use error::Error;
-use session::DriverSession;
 use surroundings::FirstListener;
 pub(crate) use surroundings::{Abandonment, accept_listener, name_of, record_identity};
 use vault::Vault;
@@ -74,17 +78,11 @@ const LISTENERS_FROM: u64 = 1 << 40;
 pub struct Supervisor {
     dir: std::path::PathBuf,
     name: String,
-    lock: File,
-    notify: OwnedFd,
-    control: OwnedFd,
-    board: OwnedFd,
+    estate: Estate,
     beats: std::sync::Arc<Board>,
-    journal: OwnedFd,
     epoll: Epoll,
     // Registered with `epoll`; readable once the supervisor is told to end.
     _signals: SignalFd,
-    // Held: the driver keeps the container's objects as long as somebody is connected.
-    _session: DriverSession,
     vault: Vault,
     program: Program,
     /// Serves, or is about to.
@@ -123,8 +121,10 @@ impl Supervisor {
         let name = name_of(&grant);
         let lock = surroundings::lock(dir)?;
         surroundings::raise_descriptor_limit();
-        let program = Program::this()?;
-        let session = DriverSession::open(dir, &grant, &name)?;
+        let mut vault = Vault::default();
+        if let Some(session) = session::begin(dir, &grant, &name)? {
+            vault.store(Stored::Session, session);
+        }
         let listen = |socket: &str| {
             let path = dir.join(socket);
             // Left by a broker that was killed; the lock says that it is gone.
@@ -137,13 +137,65 @@ impl Supervisor {
             Some(notify) => notify,
             None => listen("notify.sock")?,
         };
-        let control = listen("control.sock")?;
-        let board = Board::memfd().map_err(Error::io("making the board for", dir))?;
-        let copy = board
+        let estate = Estate {
+            board: Board::memfd().map_err(Error::io("making the board for", dir))?,
+            journal: Journal::memfd().map_err(Error::io("making the journal for", dir))?,
+            control: listen("control.sock")?,
+            notify,
+            lock: lock.into(),
+        };
+        Self::new(dir, &grant, name, estate, vault)
+    }
+
+    /// Takes the place of a supervisor that was killed: `broker`, at the other end, hands everything over.
+    ///
+    /// # Errors
+    /// [`Error`]; the broker serves on alone.
+    pub fn succeed(dir: &Path, broker: OwnedFd) -> Result<Self, Error> {
+        let grant = read_grant(dir)?;
+        let name = name_of(&grant);
+        surroundings::raise_descriptor_limit();
+        let adoption::Handed {
+            process,
+            replaced,
+            has_served,
+            estate,
+            vault,
+        } = adoption::receive(broker.as_fd(), dir)?;
+        let mut supervisor = Self::new(dir, &grant, name, estate, vault)?;
+        let watching = |errno: nix::errno::Errno| Error::io("watching", dir)(errno.into());
+        child::hurry(&broker).map_err(watching)?;
+        supervisor.children = 1;
+        let broker = Child::adopt(supervisor.children, process, broker);
+        supervisor.watch(&broker)?;
+        for (token, _, listener) in supervisor.vault.listeners() {
+            supervisor.watch_end(token, listener);
+        }
+        supervisor.start_at = None;
+        supervisor.is_ready = true;
+        supervisor.has_served = has_served;
+        supervisor.replaced = replaced + 1;
+        record_identity(dir).map_err(Error::io("naming this process in", dir))?;
+        broker
+            .send(&FromSupervisor::Adopted, &[])
+            .map_err(Error::io("answering the broker of", dir))?;
+        supervisor.broker = Some(broker);
+        Ok(supervisor)
+    }
+
+    fn new(
+        dir: &Path,
+        grant: &Grant,
+        name: String,
+        estate: Estate,
+        vault: Vault,
+    ) -> Result<Self, Error> {
+        let program = Program::this()?;
+        let board = estate
+            .board
             .try_clone()
             .map_err(Error::io("sharing the board of", dir))?;
-        let beats = Board::open(copy).map_err(Error::io("mapping the board of", dir))?;
-        let journal = Journal::memfd().map_err(Error::io("making the journal for", dir))?;
+        let beats = Board::open(board).map_err(Error::io("mapping the board of", dir))?;
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTERM);
         mask.add(Signal::SIGINT);
@@ -153,7 +205,7 @@ impl Supervisor {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(watching)?;
         for (fd, token) in [
             (signals.as_fd(), TOKEN_SIGNAL),
-            (notify.as_fd(), TOKEN_NOTIFY),
+            (estate.notify.as_fd(), TOKEN_NOTIFY),
         ] {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
             epoll.add(fd, event).map_err(watching)?;
@@ -162,16 +214,11 @@ impl Supervisor {
         Ok(Self {
             dir: dir.to_owned(),
             name,
-            lock,
-            notify,
-            control,
-            board,
+            estate,
             beats,
-            journal,
             epoll,
             _signals: signals,
-            _session: session,
-            vault: Vault::default(),
+            vault,
             program,
             broker: None,
             upgrade: None,
@@ -232,7 +279,8 @@ impl Supervisor {
                 }
             }
             self.watch_over_children();
-            self.watched_notify.resume(&self.epoll, self.notify.as_fd());
+            self.watched_notify
+                .resume(&self.epoll, self.estate.notify.as_fd());
             if looked.elapsed() >= Duration::from_secs(1) {
                 looked = Instant::now();
                 self.refill_spares();
@@ -288,15 +336,24 @@ impl Supervisor {
         let program = program(self).map_err(Error::io("opening the program of", &self.dir))?;
         self.children += 1;
         let child = Child::spawn(&program, &self.dir, self.children)?;
-        let watch = |fd: BorrowedFd<'_>| {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, child.number());
-            self.epoll
-                .add(fd, event)
-                .map_err(|errno| Error::io("watching", &self.dir)(errno.into()))
-        };
-        // A socket of a dead child reports its end, and so its exit.
-        watch(child.socket())?;
+        self.watch(&child)?;
         Ok((child, program))
+    }
+
+    /// A socket of a dead child reports its end, and so its exit.
+    fn watch(&self, child: &Child) -> Result<(), Error> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, child.number());
+        self.epoll
+            .add(child.socket(), event)
+            .map_err(|errno| Error::io("watching", &self.dir)(errno.into()))
+    }
+
+    /// Only the end of a listener is of interest here; EPOLLHUP is always reported.
+    fn watch_end(&self, token: u64, listener: BorrowedFd<'_>) {
+        let hung_up = EpollEvent::new(EpollFlags::empty(), LISTENERS_FROM + token);
+        if let Err(errno) = self.epoll.add(listener, hung_up) {
+            tracing::warn!(error = %errno, "a listener's end will not be seen");
+        }
     }
 
     /// A child has said something, or ended.
@@ -412,13 +469,6 @@ impl Supervisor {
         // The beat starts anew, whatever the former broker's did.
         let beats = self.beats.beats();
         let take = FromSupervisor::Take { replaced };
-        let fds = [
-            self.board.as_fd(),
-            self.journal.as_fd(),
-            self.control.as_fd(),
-            self.notify.as_fd(),
-            self.lock.as_fd(),
-        ];
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         let child = self
             .broker
@@ -427,7 +477,7 @@ impl Supervisor {
             .find(|child| child.number() == number);
         let Some(child) = child else { return };
         let handed = || -> io::Result<()> {
-            child.send(&take, &fds)?;
+            child.send(&take, &self.estate.fds())?;
             for (token, pid, listener) in self.vault.listeners() {
                 child.send(&FromSupervisor::Listener { token, pid }, &[listener])?;
             }
@@ -641,14 +691,16 @@ impl Supervisor {
 
     fn take_listener(&mut self) {
         self.spares.release();
-        let accepted = accept_listener(self.notify.as_fd());
+        let accepted = accept_listener(self.estate.notify.as_fd());
         self.refill_spares();
         let handed = match accepted {
             Ok(handed) => handed,
             Err(error) => {
                 tracing::warn!(error = %error, "a hand-over was turned away");
                 // One that could not be accepted is still there.
-                return self.watched_notify.pause(&self.epoll, self.notify.as_fd());
+                return self
+                    .watched_notify
+                    .pause(&self.epoll, self.estate.notify.as_fd());
             }
         };
         self.has_served = true;
@@ -656,11 +708,7 @@ impl Supervisor {
         let Some((token, pid, listener)) = self.vault.listener(token) else {
             return;
         };
-        // Only the end is of interest here; EPOLLHUP is always reported.
-        let hung_up = EpollEvent::new(EpollFlags::empty(), LISTENERS_FROM + token);
-        if let Err(errno) = self.epoll.add(listener, hung_up) {
-            tracing::warn!(error = %errno, "a listener's end will not be seen");
-        }
+        self.watch_end(token, listener);
         let message = FromSupervisor::Listener { token, pid };
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         for child in self.broker.iter().chain(next) {

@@ -347,6 +347,15 @@ pub trait Driver: Send + Sync {
     /// Takes whoever answers now for the driver, after [`Error::Anew`]. The container has nothing that the former one knew.
     fn begin_anew(&self) {}
 
+    /// A descriptor that keeps what the driver has of the container, wherever it is open. `None`: the driver's files do that
+    /// themselves.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn session(&self) -> Result<Option<OwnedFd>, Error> {
+        Ok(None)
+    }
+
     /// What the driver itself counts for this container on its cards, for the ledger to be compared with; `None` where it cannot
     /// say.
     ///

@@ -334,6 +334,11 @@ impl Driver for SimDriver {
         self.started_unix_ns.store(0, Ordering::SeqCst);
     }
 
+    /// A connection of its own: a simulator frees a session with its last one.
+    fn session(&self) -> Result<Option<OwnedFd>, Error> {
+        Ok(Some(self.open()?.socket))
+    }
+
     fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         match self.ask(&Request::Sums)?.0 {
             Answer::Sums(sums) => Ok(Some(sums)),

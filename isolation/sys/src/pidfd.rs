@@ -17,6 +17,13 @@ impl AsFd for PidFd {
     }
 }
 
+impl From<OwnedFd> for PidFd {
+    /// One that another process has opened and sent.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
 const PIDFD_THREAD: libc::c_uint = libc::O_EXCL.cast_unsigned();
 
 impl PidFd {

@@ -40,7 +40,7 @@ fn await_abandoned_brokers(config: &Config) -> anyhow::Result<()> {
             vgpu.door == DoorKind::Run && !FileLock::is_held(&dir.join("door.lock"))?;
         // A number that names no process any more is a broker that has ended.
         if is_abandoned
-            && let Some(pid) = vgpu.broker_pid
+            && let Some(pid) = vgpu.supervisor_pid.or(vgpu.broker_pid)
             && let Ok(broker) = PidFd::open(pid)
         {
             broker.wait_exit(BROKER_END_MS)?;

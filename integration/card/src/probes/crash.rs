@@ -96,9 +96,9 @@ fn process(ps: &Value) -> Option<Pid> {
     Some(Pid::from_raw(i32::try_from(pid).ok()?))
 }
 
-/// Who keeps the container's broker: the process that `cgpu ps` names.
+/// Who starts the container's brokers.
 fn supervisor(ps: &Value) -> Option<Pid> {
-    let pid = ps.get("broker_pid")?.as_i64()?;
+    let pid = ps.get("supervisor_pid")?.as_i64()?;
     Some(Pid::from_raw(i32::try_from(pid).ok()?))
 }
 

@@ -47,6 +47,8 @@ pub enum EventKind {
     HungCallOver,
     /// Another broker serves.
     BrokerReplaced,
+    /// The supervisor was killed, and another one watches.
+    SupervisorReplaced,
     /// Memory was asked for that does not fit.
     OverQuota,
     /// A quota was changed.
@@ -80,6 +82,7 @@ impl EventKind {
             Self::HungCall => "hung_call",
             Self::HungCallOver => "hung_call_over",
             Self::BrokerReplaced => "broker_replaced",
+            Self::SupervisorReplaced => "supervisor_replaced",
             Self::OverQuota => "over_quota",
             Self::QuotaChanged => "quota_changed",
             Self::Share => "share",

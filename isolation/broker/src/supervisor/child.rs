@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
 use nix::sys::time::{TimeVal, TimeValLike};
+use sys::pidfd::PidFd;
 
 use super::Error;
 use super::starvation::Patience;
@@ -79,6 +80,12 @@ pub(super) enum Death {
     ByItself,
 }
 
+/// A broker that does not read in time is an error.
+pub(super) fn hurry(socket: &OwnedFd) -> nix::Result<()> {
+    let seconds = TimeVal::seconds(SEND.as_secs().cast_signed());
+    setsockopt(socket, SendTimeout, &seconds)
+}
+
 /// How far a broker has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -88,10 +95,21 @@ pub(super) enum Stage {
     Serving,
 }
 
+/// Whose end can be waited for.
+#[derive(Debug)]
+enum Process {
+    Started(std::process::Child),
+    /// By this supervisor's predecessor.
+    Adopted {
+        pid: i32,
+        handle: PidFd,
+    },
+}
+
 #[derive(Debug)]
 pub(super) struct Child {
     number: u64,
-    process: std::process::Child,
+    process: Process,
     socket: OwnedFd,
     stage: Stage,
     started_at: Instant,
@@ -113,8 +131,7 @@ impl Child {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(failed)?;
-        let seconds = TimeVal::seconds(SEND.as_secs().cast_signed());
-        setsockopt(&ours, SendTimeout, &seconds).map_err(failed)?;
+        hurry(&ours).map_err(failed)?;
         let executable = format!("/proc/self/fd/{}", program.file.as_raw_fd());
         let process = Command::new(executable)
             .arg0(NAME)
@@ -125,16 +142,31 @@ impl Child {
             .stdout(Stdio::null())
             .spawn()
             .map_err(Error::io("executing", &program.path))?;
-        Ok(Self {
+        Ok(Self::new(
+            number,
+            Process::Started(process),
+            ours,
+            Stage::Starting,
+        ))
+    }
+
+    /// A broker that serves, and has started this supervisor.
+    pub(super) fn adopt(number: u64, (pid, handle): (i32, PidFd), socket: OwnedFd) -> Self {
+        let process = Process::Adopted { pid, handle };
+        Self::new(number, process, socket, Stage::Serving)
+    }
+
+    fn new(number: u64, process: Process, socket: OwnedFd, stage: Stage) -> Self {
+        Self {
             number,
             process,
-            socket: ours,
-            stage: Stage::Starting,
+            socket,
+            stage,
             started_at: Instant::now(),
             beats: 0,
             patience: Patience::new(),
             is_killed: Cell::new(false),
-        })
+        }
     }
 
     /// Its number among the supervisor's children.
@@ -143,7 +175,10 @@ impl Child {
     }
 
     pub(super) fn pid(&self) -> i32 {
-        self.process.id().cast_signed()
+        match &self.process {
+            Process::Started(process) => process.id().cast_signed(),
+            Process::Adopted { pid, .. } => *pid,
+        }
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
@@ -208,31 +243,54 @@ impl Child {
 
     pub(super) fn kill(&self) {
         self.is_killed.set(true);
-        let pid = nix::unistd::Pid::from_raw(self.pid());
-        // Not waited for yet, so the number is still its own.
-        if let Err(errno) = nix::sys::signal::kill(pid, Signal::SIGKILL) {
-            tracing::debug!(error = %errno, "a broker that is gone");
+        if let Err(error) = self.signal(Signal::SIGKILL) {
+            tracing::debug!(%error, "a broker that is gone");
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        match &self.process {
+            Process::Started(process) => {
+                // Not waited for yet, so the number is still its own.
+                let pid = nix::unistd::Pid::from_raw(process.id().cast_signed());
+                Ok(nix::sys::signal::kill(pid, signal)?)
+            }
+            Process::Adopted { handle, .. } => handle.signal(signal as i32),
+        }
+    }
+
+    /// Whether it has ended, or nothing can be said of it.
+    fn has_ended(&mut self) -> bool {
+        match &mut self.process {
+            Process::Started(process) => !matches!(process.try_wait(), Ok(None)),
+            Process::Adopted { handle, .. } => !matches!(handle.wait_exit(0), Ok(false)),
         }
     }
 
     /// Tells it to end, which opens the container's gates, and kills it if it does not.
     pub(super) fn end(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.pid());
-        let told =
-            self.stage == Stage::Serving && nix::sys::signal::kill(pid, Signal::SIGTERM).is_ok();
+        let told = self.stage == Stage::Serving && self.signal(Signal::SIGTERM).is_ok();
         let until = Instant::now() + LAST_WORDS;
         while told && Instant::now() < until {
-            match self.process.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-                Ok(Some(_)) | Err(_) => return,
+            if self.has_ended() {
+                return;
             }
+            std::thread::sleep(Duration::from_millis(1));
         }
         self.kill();
     }
 
     /// Waits for its end, and says how that came.
     pub(super) fn wait(&mut self) -> Death {
-        match self.process.wait() {
+        let process = match &mut self.process {
+            Process::Started(process) => process,
+            Process::Adopted { handle, .. } => {
+                while matches!(handle.wait_exit(u16::MAX), Ok(false)) {}
+                // Whoever waits for it is told how; it has served, so that it makes no difference here.
+                return Death::ByItself;
+            }
+        };
+        match process.wait() {
             Ok(status) if status.signal() == Some(Signal::SIGKILL as i32) => Death::Killed,
             Ok(_) => Death::ByItself,
             Err(error) => {

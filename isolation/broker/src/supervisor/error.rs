@@ -44,6 +44,9 @@ pub enum Error {
     /// The executor could not be started.
     #[error(transparent)]
     Executor(#[from] driver::executor::SpawnError),
+    /// The broker that has started this supervisor did not hand everything over.
+    #[error("the broker did not hand over")]
+    NotHandedOver,
     /// The first broker did not start.
     #[error("the broker did not start")]
     FirstBroker,

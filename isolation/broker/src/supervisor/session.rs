@@ -1,43 +1,33 @@
 //! What keeps a driver's side of a container alive while no broker runs.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use cards::grant::{DriverSpec, Grant};
-use driver::Binding;
-use driver::executor::{self, SOCKET_NAME, Started};
+use driver::executor::{self, SOCKET_NAME};
 use driver::sim::SimDriver;
+use driver::{Binding, Driver};
 
 use super::Error;
 use crate::start::binding_of;
 
-/// Held by the supervisor for the container's life.
-pub(super) enum DriverSession {
-    /// A simulator frees a session with its last connection: this one is never the last.
-    Sim { _connection: Box<SimDriver> },
-    /// The process in which strict mode's calls are made; it remembers the answers of calls whose broker was killed.
-    Executor { _started: Started },
-    /// The files themselves, which the vault holds, are the session.
-    Files,
-}
-
-impl DriverSession {
-    /// Needs the capabilities that an executor becomes nobody with.
-    pub(super) fn open(dir: &Path, grant: &Grant, name: &str) -> Result<Self, Error> {
-        if let DriverSpec::Sim { socket } = &grant.driver {
-            let connection =
-                SimDriver::connect(socket, name).map_err(|error| Error::Broker(error.into()))?;
-            return Ok(Self::Sim {
-                _connection: Box::new(connection),
-            });
+/// Begins the driver's side of a container; it ends when nobody has the descriptor open. `None`: the files themselves, which the
+/// vault holds, keep it.
+///
+/// Needs the capabilities that an executor becomes nobody with.
+pub(super) fn begin(dir: &Path, grant: &Grant, name: &str) -> Result<Option<OwnedFd>, Error> {
+    if let DriverSpec::Sim { socket } = &grant.driver {
+        let session = SimDriver::connect(socket, name).and_then(|driver| driver.session());
+        return session.map_err(|error| Error::Broker(error.into()));
+    }
+    match binding_of(grant) {
+        // It remembers the answers of calls whose broker was killed.
+        Binding::Executor => {
+            let program = executor::beside_this_program()
+                .map_err(Error::io("finding the executor for", dir))?;
+            let started = executor::spawn(&program, &dir.join(SOCKET_NAME))?;
+            Ok(Some(started.lifeline))
         }
-        match binding_of(grant) {
-            Binding::Executor => {
-                let program = executor::beside_this_program()
-                    .map_err(Error::io("finding the executor for", dir))?;
-                let started = executor::spawn(&program, &dir.join(SOCKET_NAME))?;
-                Ok(Self::Executor { _started: started })
-            }
-            Binding::Caller | Binding::None => Ok(Self::Files),
-        }
+        Binding::Caller | Binding::None => Ok(None),
     }
 }

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -152,7 +153,7 @@ pub(crate) fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, intake::
     intake::receive(&connection)
 }
 
-/// Names this process in `broker.pid`, as the door does for a supervisor (`vgpu::broker`).
+/// Names this process in `broker.pid`, as the door does for the first supervisor (`vgpu::broker`).
 pub(crate) fn record_identity(dir: &Path) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Field 22; the fields are counted behind the program's name, which can hold anything.
@@ -164,11 +165,18 @@ pub(crate) fn record_identity(dir: &Path) -> io::Result<()> {
         "pid": std::process::id(),
         "start_ticks": start_ticks.unwrap_or_default(),
     });
-    // Beside it first: on a full disk the former name is better than half of one.
-    let (beside, path) = (dir.join("broker.pid.tmp"), dir.join("broker.pid"));
-    std::fs::write(&beside, identity.to_string())?;
-    std::fs::rename(beside, path)
+    // In place, by one write that is longer than any former one: a full disk has room for it.
+    let text = format!("{:<IDENTITY_BYTES$}", identity.to_string());
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(dir.join("broker.pid"))?;
+    file.write_all_at(text.as_bytes(), 0)
 }
+
+/// Two numbers of 64 bits and their names; blanks follow.
+const IDENTITY_BYTES: usize = 80;
 
 /// An error with its sources.
 pub(super) fn in_one_line(error: &Error) -> String {

@@ -20,12 +20,14 @@ pub(super) struct Vault {
 enum Key {
     File(u64),
     Answer(u64),
+    Session,
 }
 
 fn key(what: &Stored) -> Key {
     match what {
         Stored::File(id, _) => Key::File(id.0),
         Stored::Answer(call) => Key::Answer(*call),
+        Stored::Session => Key::Session,
     }
 }
 
@@ -34,6 +36,12 @@ impl Vault {
         self.last_token += 1;
         self.listeners.insert(self.last_token, (pid, listener));
         self.last_token
+    }
+
+    /// One that a broker serves already, by its token.
+    pub(super) fn adopt_listener(&mut self, token: u64, listener: OwnedFd, pid: Option<i32>) {
+        self.last_token = self.last_token.max(token);
+        self.listeners.insert(token, (pid, listener));
     }
 
     /// No process has the filter any more.

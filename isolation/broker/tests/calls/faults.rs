@@ -275,18 +275,25 @@ fn lone_on_a_full_disk() {
     let allocates = |handle| tenant.memory(fd, client, device, handle, GRANULE).status();
     assert_eq!(allocates(1), 0);
     let broker = kept.broker_pid().unwrap();
-    std::fs::write(kept.dir().join("broker.pid"), "{}").unwrap();
+    let supervisor = kept.supervisor_pid();
     kept.disk().fill();
-    kept.signal(kept.supervisor_pid(), Signal::SIGKILL);
-    until("the broker serves alone", || {
-        kept.status()["broker"]["supervisor_pid"] == 0
+    kept.signal(supervisor, Signal::SIGKILL);
+    let failed = |log: &str| log.matches("naming this process").count();
+    until("none can be named, and so none watches", || {
+        failed(&kept.log()) > 2 || kept.status()["broker"]["supervisor_pid"] == 0
     });
     assert_eq!(allocates(2), 0);
     kept.disk().empty();
-    until("the broker is named", || {
-        let text = std::fs::read_to_string(kept.dir().join("broker.pid")).unwrap();
-        serde_json::from_str::<Value>(&text).is_ok_and(|named| named["pid"] == broker)
-    });
+    let next = kept.next_supervisor(supervisor);
+    assert_eq!(kept.named_pid(), Some(next));
+    assert_eq!(kept.status()["broker"]["pid"], broker);
     assert_eq!(allocates(3), 0);
+    // The place is there by now: the next one is named on a full disk too.
+    kept.disk().fill();
+    kept.signal(next, Signal::SIGKILL);
+    let third = kept.next_supervisor(next);
+    assert_eq!(kept.named_pid(), Some(third));
     kept.signal(broker, Signal::SIGKILL);
+    assert_eq!(allocates(4), 0);
+    assert_eq!(kept.used_bytes(), 4 * GRANULE);
 }

@@ -216,16 +216,48 @@ impl Kept {
         sys::fd_passing::send(stream.as_fd(), state.as_bytes(), &[listener.as_fd()]).unwrap();
     }
 
+    /// Who watches over the broker: the process that was started here, until another one has taken its place.
     pub(crate) fn supervisor_pid(&self) -> i32 {
-        self.supervisor.id().cast_signed()
+        self.named_pid()
+            .unwrap_or(self.supervisor.id().cast_signed())
     }
 
-    /// The broker that runs now, if one does.
+    /// The process that `broker.pid` names.
+    pub(crate) fn named_pid(&self) -> Option<i32> {
+        let text = std::fs::read_to_string(self.dir.join("broker.pid")).ok()?;
+        let named: Value = serde_json::from_str(&text).ok()?;
+        i32::try_from(named["pid"].as_i64()?).ok()
+    }
+
+    /// The broker that runs now, if one does: the supervisor's child, or its parent.
     pub(crate) fn broker_pid(&self) -> Option<i32> {
-        let supervisor = self.supervisor.id();
+        let supervisor = self.supervisor_pid();
         let children =
             std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
-        children.ok()?.split_whitespace().next()?.parse().ok()
+        let child = children.ok()?.split_whitespace().next().map(str::parse);
+        if let Some(child) = child {
+            return child.ok();
+        }
+        let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).ok()?;
+        let parent = status
+            .lines()
+            .find_map(|line| line.strip_prefix("PPid:\t"))?;
+        let command = std::fs::read(format!("/proc/{parent}/cmdline")).ok()?;
+        let serves = command
+            .split(|byte| *byte == 0)
+            .any(|arg| arg == b"--serve");
+        parent.parse().ok().filter(|_| serves)
+    }
+
+    /// Waits for a supervisor that is not `former`, and says which.
+    pub(crate) fn next_supervisor(&self, former: i32) -> i32 {
+        let mut pid = 0;
+        until("another supervisor watches", || {
+            let now = &self.status()["broker"]["supervisor_pid"];
+            pid = i32::try_from(now.as_i64().unwrap()).unwrap();
+            pid != 0 && pid != former
+        });
+        pid
     }
 
     pub(crate) fn signal(&self, pid: i32, signal: Signal) {
@@ -297,6 +329,13 @@ impl Drop for Kept {
             println!("{}", self.log());
         }
         self.signal(self.supervisor_pid(), Signal::SIGTERM);
+        // Another one may have taken its place.
+        if self.supervisor_pid() != self.supervisor.id().cast_signed() {
+            until("its successor has ended", || {
+                let lock = File::open(self.dir.join("broker.lock")).unwrap();
+                !sys::lock::is_held(&lock).unwrap()
+            });
+        }
         self.supervisor.wait().unwrap();
     }
 }

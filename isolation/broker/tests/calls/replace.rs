@@ -38,6 +38,15 @@ pub(crate) const TESTS: &[Test] = &[
         "replace::a_killed_supervisor_fails_no_call",
         supervisor_killed,
     ),
+    (
+        "replace::supervisor_and_broker_killed_in_turn",
+        killed_in_turn,
+    ),
+    (
+        "replace::a_supervisor_that_was_stopped_is_followed",
+        supervisor_stopped,
+    ),
+    ("replace::both_killed_at_once_are_the_end", both_killed),
     ("replace::files_are_given_up_by_all", files_given_up),
 ];
 
@@ -377,39 +386,118 @@ fn supervisor_killed() {
     let kept = Kept::new(GRANULE * 4);
     let tenant = loaded(&kept);
     let broker = kept.broker_pid().unwrap();
+    let first = kept.supervisor_pid();
     std::thread::scope(|scope| {
         let storm = scope.spawn(|| tenant.storm(600, Signals::None, true));
         std::thread::sleep(Duration::from_millis(200));
-        kept.signal(kept.supervisor_pid(), Signal::SIGKILL);
+        kept.signal(first, Signal::SIGKILL);
         assert_eq!(storm.join().unwrap().failures, []);
     });
-    let status = kept.status();
-    assert_eq!(
-        (
-            &status["broker"]["supervisor_pid"],
-            &status["broker"]["pid"]
-        ),
-        (&json!(0), &json!(broker))
-    );
-    // It takes listeners itself, names itself for the door, and holds the lock.
-    let second = loaded(&kept);
-    assert_eq!(second.storm(50, Signals::None, true).failures, []);
-    let recorded = std::fs::read_to_string(kept.dir().join("broker.pid")).unwrap();
-    let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();
-    assert_eq!(recorded["pid"], broker);
+    let second = kept.next_supervisor(first);
+    assert_eq!(kept.status()["broker"]["pid"], broker);
+    // The door finds it, and the lock is held.
+    assert_eq!(kept.named_pid(), Some(second));
     let lock = std::fs::File::open(kept.dir().join("broker.lock")).unwrap();
     assert!(sys::lock::is_held(&lock).unwrap());
+    let kinds = events(&kept);
+    assert!(
+        kinds.contains(&"supervisor_replaced".to_owned()),
+        "{kinds:?}"
+    );
+    // It takes listeners, and lets the broker be replaced.
+    let other = loaded(&kept);
+    assert_eq!(other.storm(50, Signals::None, true).failures, []);
     let answer = kept
         .ask(&json!({"op": "upgrade", "program": program()}))
         .unwrap();
-    assert!(
-        answer["error"]
-            .as_str()
-            .unwrap()
-            .contains("supervisor was killed")
-    );
-    kept.signal(broker, Signal::SIGTERM);
-    until("it has ended", || !sys::lock::is_held(&lock).unwrap());
+    assert_eq!(answer["old_pid"], broker, "{answer}");
+    for tenant in [&tenant, &other] {
+        assert_eq!(tenant.storm(50, Signals::None, true).failures, []);
+    }
+    kept.signal(second, Signal::SIGTERM);
+    until("all have ended", || !sys::lock::is_held(&lock).unwrap());
+}
+
+/// Each brings the other back, as often as it takes; what the container holds is known to all of them.
+fn killed_in_turn() {
+    let kept = Kept::new(GRANULE * 64);
+    let tenants = [loaded(&kept), loaded(&kept)];
+    let held = &tenants[0];
+    for handle in 1..=8 {
+        let answer = held
+            .tenant
+            .memory(held.fd, held.client, held.device, handle, GRANULE);
+        assert_eq!(answer.status(), rm::OK);
+    }
+    let before = kept.settled_descriptors();
+    let mut waited = Vec::new();
+    for round in 0..12 {
+        std::thread::scope(|scope| {
+            let storm = scope.spawn(|| tenants[1].storm(200, Signals::None, true));
+            let supervisor = kept.supervisor_pid();
+            let began = Instant::now();
+            kept.signal(supervisor, Signal::SIGKILL);
+            let next = kept.next_supervisor(supervisor);
+            waited.push(began.elapsed().as_micros());
+            if round % 2 == 0 {
+                let broker = kept.broker_pid().unwrap();
+                kept.signal(broker, Signal::SIGKILL);
+                assert_ne!(kept.status()["broker"]["pid"], broker);
+                assert_eq!(kept.supervisor_pid(), next);
+            }
+            assert_eq!(storm.join().unwrap().failures, []);
+        });
+    }
+    waited.sort_unstable();
+    println!("  a supervisor watched again after {waited:?} µs");
+    assert_eq!(kept.used_bytes(), 8 * GRANULE);
+    assert_eq!(kept.fake.held_bytes(), 8 * GRANULE);
+    // Nothing of the tenant's is held twice, and nothing was forgotten.
+    kept.settled_descriptors();
+    kept.until_as_many(&before);
+}
+
+/// It brings no third one up while it is not known to be dead, and one that never watches is given up.
+fn supervisor_stopped() {
+    let kept = Kept::new(GRANULE * 4);
+    let tenant = loaded(&kept);
+    let first = kept.supervisor_pid();
+    let broker = kept.broker_pid().unwrap();
+    kept.signal(first, Signal::SIGKILL);
+    let second = kept.next_supervisor(first);
+    kept.signal(second, Signal::SIGSTOP);
+    // The broker needs nobody to answer.
+    assert_eq!(tenant.storm(20, Signals::None, false).failures, []);
+    kept.signal(second, Signal::SIGKILL);
+    let third = kept.next_supervisor(second);
+    assert_ne!(third, first);
+    assert_eq!(kept.status()["broker"]["pid"], broker);
+    assert_eq!(tenant.storm(20, Signals::None, true).failures, []);
+}
+
+/// Within one moment they are the end of the container's GPU: calls fail, nothing is left of the two.
+fn both_killed() {
+    let kept = Kept::new(GRANULE * 4);
+    let tenant = loaded(&kept);
+    let broker = kept.broker_pid().unwrap();
+    kept.signal(broker, Signal::SIGSTOP);
+    kept.signal(kept.supervisor_pid(), Signal::SIGKILL);
+    kept.signal(broker, Signal::SIGKILL);
+    let lock = std::fs::File::open(kept.dir().join("broker.lock")).unwrap();
+    until("both are gone", || !sys::lock::is_held(&lock).unwrap());
+    until("the driver has let go", || kept.fake.held_bytes() == 0);
+    let arg = rm::alloc(tenant.client, tenant.client, 0, rm::DEVICE, 0);
+    let call = || tenant.tenant.call(tenant.fd, rm::ALLOC, &arg, &[]).ret;
+    until("nobody listens to its filter", || {
+        call() == Err(nix::errno::Errno::ENOSYS as i32)
+    });
+}
+
+fn events(kept: &Kept) -> Vec<String> {
+    let status = kept.status();
+    let events = status["events"].as_array().unwrap();
+    let kind = |event: &serde_json::Value| event["kind"].as_str().unwrap().to_owned();
+    events.iter().map(kind).collect()
 }
 
 fn files_given_up() {

@@ -1,0 +1,160 @@
+//! The next supervisor: a broker whose supervisor was killed starts one, and hands it all that it has.
+//!
+//! It is this very program, executed again, so that the two understand each other; it is root's again then, and in the container's own
+//! control group like whoever starts it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::sockopt::SendTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
+use nix::sys::time::{TimeVal, TimeValLike};
+use sys::pidfd::PidFd;
+
+use crate::container::Container;
+use crate::link::{self, Estate, FromBroker, Stored};
+
+/// A supervisor that does not read for so long is stuck. New files of the tenant's wait meanwhile.
+const SEND_SECONDS: i64 = 1;
+/// So long it may take from its start until it watches.
+const START: Duration = Duration::from_secs(10);
+/// One that has watched for less than this counts as a failure, and the next one starts later each time.
+const SHORT_LIFE: Duration = Duration::from_secs(2);
+/// So many short lives in a row come at no cost.
+const FREE_FAILURES: u32 = 8;
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
+
+/// The supervisors that this broker has started.
+#[derive(Debug, Default)]
+pub(crate) struct Succession {
+    process: Option<Child>,
+    started_at: Option<Instant>,
+    failures: u32,
+}
+
+impl Succession {
+    /// The supervisor has ended: when it was ours it is waited for.
+    pub(crate) fn lost(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // It may only have closed its socket.
+            let _ended = process.kill();
+            if let Err(error) = process.wait() {
+                tracing::debug!(%error, "a supervisor was waited for already");
+            }
+        }
+        let lived = self.started_at.map(|at| at.elapsed());
+        self.failures = match lived {
+            Some(lived) if lived < SHORT_LIFE => self.failures.saturating_add(1),
+            Some(_) | None => 0,
+        };
+    }
+
+    /// Whether the next one may be started now.
+    pub(crate) fn is_due(&self) -> bool {
+        let Some(late) = self.failures.checked_sub(FREE_FAILURES) else {
+            return true;
+        };
+        let delay = LONGEST_DELAY.min(FIRST_DELAY * (1 << late.min(10)));
+        self.started_at.is_none_or(|at| at.elapsed() >= delay)
+    }
+
+    /// Ends one that was started and has not come to watch.
+    pub(crate) fn give_up_on_the_stuck(&mut self) {
+        let is_late = self.started_at.is_some_and(|at| at.elapsed() > START);
+        if let Some(process) = self.process.as_mut().filter(|_| is_late) {
+            tracing::error!(pid = process.id(), "a supervisor does not come to watch");
+            // Its socket ends with it.
+            let _ended = process.kill();
+        }
+    }
+
+    /// The process that was started last.
+    pub(crate) fn pid(&self) -> i32 {
+        let process = self.process.as_ref();
+        process.map_or(0, |process| process.id().cast_signed())
+    }
+
+    /// Starts a supervisor and hands it everything. It says `Adopted` when it watches.
+    ///
+    /// # Errors
+    /// The system's; what was started is to be given up by [`Succession::lost`].
+    pub(crate) fn start<'a>(
+        &mut self,
+        dir: &Path,
+        container: &Container,
+        estate: &Estate,
+        (replaced, has_served): (u64, bool),
+        listeners: impl Iterator<Item = (u64, BorrowedFd<'a>)>,
+    ) -> io::Result<()> {
+        self.started_at = Some(Instant::now());
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )?;
+        setsockopt(&ours, SendTimeout, &TimeVal::seconds(SEND_SECONDS))?;
+        let pid = std::process::id().cast_signed();
+        let adopt = FromBroker::Adopt {
+            pid,
+            replaced,
+            has_served,
+        };
+        let this = PidFd::open(pid)?;
+        self.process = Some(execute(dir, theirs)?);
+        hand_over(container, ours, |socket| {
+            let [board, journal, control, notify, lock] = estate.fds();
+            let fds = [board, journal, control, notify, lock, this.as_fd()];
+            link::send(socket, &adopt, &fds)?;
+            for (token, listener) in listeners {
+                let message = FromBroker::Listener { token, pid: None };
+                link::send(socket, &message, &[listener])?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The program that runs, whatever lies at its place by now.
+fn execute(dir: &Path, stdin: OwnedFd) -> io::Result<Child> {
+    Command::new("/proc/self/exe")
+        .arg0("cgpu-broker")
+        .arg("--succeed")
+        .arg("--dir")
+        .arg(dir)
+        .stdin(Stdio::from(stdin))
+        .stdout(Stdio::null())
+        .spawn()
+}
+
+/// Nothing is stored or released while what there is goes over.
+fn hand_over(
+    container: &Container,
+    to: OwnedFd,
+    first: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    container.files.while_held(|files| {
+        container.answers.while_kept(|answers| {
+            container.supervisor.take_up(to, |socket| {
+                first(socket)?;
+                let files = files
+                    .iter()
+                    .map(|file| (Stored::File(file.id, file.kind), file.fd.as_fd()));
+                let answers = answers
+                    .iter()
+                    .map(|(call, fd)| (Stored::Answer(*call), fd.as_fd()));
+                let session = container.session();
+                let session = session.as_ref().map(|fd| (Stored::Session, fd.as_fd()));
+                for (what, fd) in files.chain(answers).chain(session) {
+                    link::send(socket, &FromBroker::Store(what), &[fd])?;
+                }
+                link::send(socket, &FromBroker::Ready, &[])
+            })
+        })
+    })
+}
