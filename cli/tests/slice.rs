@@ -211,6 +211,76 @@ fn what_the_command_leaves_running_ends_with_it() {
     assert!(state.is_empty() || state.contains(") Z "), "{state}");
 }
 
+/// Whether a process runs; a killed orphan that nobody has waited for runs no more.
+fn runs(pid: &str) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !state.is_empty() && !state.contains(") Z ")
+}
+
+#[test]
+fn what_a_command_has_started_ends_with_a_run_that_is_killed() {
+    let name = "what_a_command_has_started_ends_with_a_run_that_is_killed";
+    let Some(host) = Host::find(name) else {
+        return;
+    };
+    if !Path::new("/sys/fs/cgroup").exists() {
+        println!("SKIP: {name}: no cgroups");
+        return;
+    }
+    let _sim = Sim::start(&host);
+    let mut run = Command::new(env!("CARGO_BIN_EXE_cgpu"))
+        .arg("run")
+        .args(ONE_GIB)
+        .args(["--", "sh", "-c"])
+        .arg("setsid sh -c 'sleep 1000 & echo $$ $!; wait' </dev/null & wait")
+        .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut stdout = BufReader::new(run.stdout.take().unwrap());
+    stdout.read_line(&mut said).unwrap();
+    let pids: Vec<&str> = said.split_whitespace().collect();
+    assert_eq!(pids.len(), 2, "{said}");
+    assert!(pids.iter().all(|pid| runs(pid)), "{said}");
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while pids.iter().any(|pid| runs(pid)) {
+        assert!(std::time::Instant::now() < until, "{said}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn runs_of_two_pid_namespaces_leave_each_other_alone() {
+    let name = "runs_of_two_pid_namespaces_leave_each_other_alone";
+    let Some(host) = Host::find(name) else {
+        return;
+    };
+    let _sim = Sim::start(&host);
+    let mut first = Asked::start(&host, &ONE_GIB);
+    first.share();
+    let beside = || {
+        Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc"])
+            .arg(env!("CARGO_BIN_EXE_cgpu"))
+            .arg("run")
+            .args(ONE_GIB)
+            .args(["--", "true"])
+            .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+            .output()
+            .unwrap()
+    };
+    // The same number each time, in a namespace of its own.
+    for _ in 0..2 {
+        let output = beside();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    first.share();
+    first.end();
+}
+
 /// Simulated cards for several commands; they end with it.
 struct Sim(std::process::Child);
 

@@ -138,3 +138,39 @@ fn docker_exits_with_our_shim_as_with_runc_s() -> Result<()> {
     let test = "docker_exits_with_our_shim_as_with_runc_s";
     compared(Suite::Newer, test, CGPU, RUNC)
 }
+
+/// What `cgpu set` has changed ends with a `docker restart`, and is said to.
+#[test]
+fn a_restart_begins_with_what_was_asked_for() -> Result<()> {
+    let test = "a_restart_begins_with_what_was_asked_for";
+    let rig = match rig::start(Suite::Host)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let mut docker = Docker::start(&rig.node, &rig.containerd)?;
+    docker.load(&rig.image)?;
+    let image = rig.image.name.as_str();
+    let mut args = vec!["run", "-d", "--name", "again", "--network=none"];
+    args.extend(["--runtime", "cgpu", "-e", "ALIYUN_COM_GPU_MEM_CONTAINER=4"]);
+    args.extend(["-e", "ALIYUN_COM_GPU_MEM_DEV=24", image, "sleep", "1000"]);
+    let id = docker.docker(&args)?.success()?.stdout.trim().to_owned();
+    let quota = || -> Result<u64> {
+        let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+        let quota = ps["vgpus"][0]["cards"][0]["quota_bytes"].as_u64();
+        quota.context("no quota")
+    };
+    assert_eq!(quota()?, 4 << 30);
+    let said = rig.node.cgpu(&["set", &id, "--memory", "6Gi"])?.success()?;
+    assert!(said.stdout.contains("until the container ends"), "{said:?}");
+    assert_eq!(quota()?, 6 << 30);
+    docker.docker(&["restart", "-t", "0", "again"])?.success()?;
+    assert_eq!(quota()?, 4 << 30);
+    let said = rig.node.cgpu(&["events", &id])?.success()?.stdout;
+    let restarted = said.lines().find(|line| line.contains("restarted"));
+    let restarted = restarted.with_context(|| said.clone())?;
+    assert!(restarted.contains("4096 MiB on card GPU-"), "{restarted}");
+    docker.docker(&["rm", "-f", "again"])?.success()?;
+    docker.stop()?;
+    drop(docker);
+    rig.finish()
+}

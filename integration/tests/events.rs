@@ -124,10 +124,28 @@ mod bodies {
 
         // Another container of the same name has its own life below the first one's.
         rig.hold("h1", &["cgpu.io/memory=1Gi"])?.success()?;
-        ensure!(kinds(rig, "h1")? == all);
+        let again = [&all[..], &["restarted"]].concat();
+        ensure!(kinds(rig, "h1")? == again, "{:?}", kinds(rig, "h1")?);
         rig.containerd.remove("h1")?;
-        let twice = [&all[..], &["ended"]].concat();
+        let twice = [&again[..], &["ended"]].concat();
         ensure!(kinds(rig, "h1")? == twice, "{:?}", kinds(rig, "h1")?);
+        // What was changed in its first life is told where that ends, and where the second begins.
+        let tells: Vec<bool> = events(rig, &["h1"])?
+            .iter()
+            .map(|event| {
+                event["text"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .contains("cgpu set")
+            })
+            .collect();
+        ensure!(
+            tells == [false, false, false, true, true, false],
+            "{tells:?}"
+        );
+        rig.hold("h1", &["cgpu.io/memory=1Gi"])?.success()?;
+        ensure!(kinds(rig, "h1")? == twice, "{:?}", kinds(rig, "h1")?);
+        rig.containerd.remove("h1")?;
         Ok(())
     }
 

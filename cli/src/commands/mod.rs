@@ -68,7 +68,7 @@ enum Command {
     /// What is granted, held and refused, as metrics in the OpenMetrics text form.
     #[cfg(feature = "nvml")]
     Metrics,
-    /// Change a running container's slice; it is visible inside at once.
+    /// Change a running container's slice; it is visible inside at once, and forgotten when the container ends or is restarted.
     #[cfg(feature = "nvml")]
     Set(Box<set::Options>),
     /// Replace the brokers of running containers by the installed program, one at a time, while their calls wait.
@@ -96,6 +96,13 @@ enum Command {
     RunInside {
         /// What is prepared, as JSON.
         plan: String,
+    },
+    /// What ends the processes of a `run` that was killed.
+    #[cfg(feature = "nvml")]
+    #[command(hide = true)]
+    RunGuard {
+        /// Their control group.
+        group: PathBuf,
     },
     /// A program that ends with this one.
     #[cfg(feature = "nvml")]
@@ -141,10 +148,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     use std::io::ErrorKind;
     // Bound in wherever a broker holds the container; the host has none.
     let is_inside = std::path::Path::new(vgpu::note::TARGET).exists();
-    // The last two are steps of a `run` on the host.
+    // All others are steps of a `run` on the host.
     let is_for_both = matches!(
         arguments.command,
-        Command::Smi { .. } | Command::RunInside { .. } | Command::WithParent { .. }
+        Command::Smi { .. }
+            | Command::RunInside { .. }
+            | Command::RunGuard { .. }
+            | Command::WithParent { .. }
     );
     if is_inside && !is_for_both {
         anyhow::bail!(
@@ -188,6 +198,7 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Uninstall(options) => install::uninstall(&options),
         Command::Run(options) => run::run(&options),
         Command::RunInside { plan } => run::inside(&plan),
+        Command::RunGuard { group } => run::guard(group),
         Command::WithParent { command } => run::with_parent(&command),
     }
 }

@@ -249,9 +249,13 @@ fn render(changed: &Changed) -> String {
             share.now.text()
         )
     });
-    let lines: Vec<String> = memory.chain(compute).collect();
+    let lines: Vec<String> = memory.chain(compute).chain([ENDS.to_owned()]).collect();
     lines.join("\n")
 }
+
+/// No engine tells a restart from another container of the same name.
+const ENDS: &str =
+    "This holds until the container ends: when it is started again, it has what it asks for.";
 
 /// The container of this name.
 pub(super) fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cards::events::{self, Event};
 use cards::lock::FileLock;
-use cards::{ContainerKey, GpuUuid};
+use cards::{ContainerKey, GpuUuid, Grant};
 
 use crate::lifecycle::pod;
 use crate::request;
@@ -19,6 +19,10 @@ pub const REFUSED: &str = "refused";
 pub const BROKER_GONE: &str = "broker_gone";
 /// Its vGPU was given back.
 pub const ENDED: &str = "ended";
+/// It was started again, and what `cgpu set` had changed in its former life is forgotten.
+pub const RESTARTED: &str = "restarted";
+/// What a broker tells of `cgpu set`.
+const CHANGED: [&str; 2] = ["quota_changed", "share_changed"];
 /// A card is used again for new containers.
 pub const CARD_REPAIRED: &str = "card_repaired";
 
@@ -64,8 +68,40 @@ impl Log {
 
     /// The container has ended. What nothing has happened to leaves no log.
     pub(crate) fn ended(&self, text: &str) {
-        if events::has_any(&events::of_container(&self.state_dir, &self.key)) {
+        let folder = events::of_container(&self.state_dir, &self.key);
+        if !events::has_any(&folder) {
+            return;
+        }
+        let events = events::read(&folder).unwrap_or_default();
+        if was_changed(&mut events.iter().rev()) {
+            self.last(
+                ENDED,
+                &format!(
+                    "{text}; a restart begins with what the container asks for, without what `cgpu set` had changed"
+                ),
+            );
+        } else {
             self.last(ENDED, text);
+        }
+    }
+
+    /// The container was started. An engine starts one again by another one of the same name.
+    pub(crate) fn begun(&self, grant: &Grant) {
+        let folder = events::of_container(&self.state_dir, &self.key);
+        let events = events::read(&folder).unwrap_or_default();
+        let mut latest_first = events.iter().rev();
+        let has_ended = latest_first.next().is_some_and(|event| event.kind == ENDED);
+        if has_ended && was_changed(&mut latest_first) {
+            let slices: Vec<String> = grant
+                .cards
+                .iter()
+                .map(|card| format!("{} MiB on card {}", card.quota_bytes >> 20, card.uuid))
+                .collect();
+            let text = format!(
+                "started again with what it asks for, {}; what `cgpu set` had changed in its former life is forgotten",
+                slices.join(" and ")
+            );
+            self.add(|| events::append(&folder, &Event::now(RESTARTED, &text)));
         }
     }
 
@@ -102,6 +138,13 @@ impl Log {
             tracing::debug!(key = %self.key, why, "an event is not written");
         }
     }
+}
+
+/// Whether `cgpu set` has changed a container in the life that is looked at, of which the latest events come first.
+fn was_changed<'a>(events: &mut impl Iterator<Item = &'a Event>) -> bool {
+    events
+        .take_while(|event| event.kind != ENDED)
+        .any(|event| CHANGED.contains(&event.kind.as_str()))
 }
 
 /// A card's bad health was taken back.

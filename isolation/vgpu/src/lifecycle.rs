@@ -414,6 +414,7 @@ fn create_spec(
             starting: choice.backend.prepare(&placed.dir, &placed.grant)?,
             log: Log::new(config, key, request.pod_namespace.as_deref()),
         };
+        pending.log.begun(&placed.grant);
         let mut mounts = mounts(config, host, &placed)?;
         let userland = userland::prepare(&userland::Scene {
             config,

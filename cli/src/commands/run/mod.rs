@@ -9,21 +9,24 @@
 //! ```
 //!
 //! The slice holds for CMD and all its children, and ends with CMD: children that it leaves running are killed, since what they
-//! hold of a card is no longer granted. It is no sandbox: a process that is root on the host can reach what it
+//! hold of a card is no longer granted, also where `cgpu run` itself is killed. It is no sandbox: a process that is root on the host can reach what it
 //! likes by other ways than the driver's calls. CAP_SYS_ADMIN is taken from CMD, since the driver lets its holders past
 //! any limit.
 
+mod guard;
 mod inside;
 mod own_cgroup;
 mod own_sim;
 mod private_dev;
 mod supervise;
 
+pub(super) use guard::run as guard;
 pub(super) use inside::run as inside;
 pub(super) use own_sim::with_parent;
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -35,6 +38,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vgpu::{Config, Request, request};
 
+use self::guard::Guard;
 use self::inside::Plan;
 use self::own_cgroup::{OwnCgroup, Owner};
 use self::private_dev::DevPlan;
@@ -174,6 +178,20 @@ fn after(code: anyhow::Result<ExitCode>, undone: anyhow::Result<()>) -> anyhow::
     }
 }
 
+/// This program's number; in a PID namespace of its own beside that one's, since numbers repeat.
+fn own_name() -> anyhow::Result<String> {
+    let pid = std::process::id();
+    let path = "/proc/self/ns/pid";
+    let namespace = std::fs::metadata(path).with_context(|| format!("find {path}"))?;
+    Ok(match namespace.ino() {
+        HOST_PID_NAMESPACE => pid.to_string(),
+        other => format!("{pid}-{other}"),
+    })
+}
+
+/// The inode of the namespace that the kernel begins with (`PROC_PID_INIT_INO` of `include/linux/proc_ns.h`).
+const HOST_PID_NAMESPACE: u64 = 0xeffffffc;
+
 /// The command in its slice, from grant to release.
 fn granted(
     config: &Config,
@@ -182,7 +200,7 @@ fn granted(
     command: &[OsString],
     ending: supervise::EndingSignals,
 ) -> anyhow::Result<ExitCode> {
-    let key = ContainerKey::new(NAMESPACE, std::process::id().to_string())?;
+    let key = ContainerKey::new(NAMESPACE, own_name()?)?;
     let vgpu = vgpu::create_plain(config, &key, request)?;
     let code = Owner::of(state_dir)
         .and_then(|owner| supervised(config, &owner, &vgpu, &key, command, ending));
@@ -206,6 +224,7 @@ fn supervised(
         Backend::DriverLimit => OwnCgroup::make_in_v2(owner, &config.backend.cgroup_root)?,
         Backend::Broker | Backend::Share => OwnCgroup::make(owner)?,
     };
+    let guard = cgroup.as_ref().map(Guard::start).transpose()?;
     let code = start(vgpu, key, command, cgroup.as_ref())
         .and_then(|child| held(config, key, child))
         .and_then(|child| supervise::wait(child, &signals));
@@ -214,7 +233,8 @@ fn supervised(
         code,
         vgpu::disarm(config, key).context("undo what held the command"),
     );
-    after(code, cgroup.map_or(Ok(()), OwnCgroup::end))
+    let code = after(code, cgroup.map_or(Ok(()), OwnCgroup::end));
+    after(code, guard.map_or(Ok(()), Guard::stand_down))
 }
 
 /// Holds a command that waits for it.

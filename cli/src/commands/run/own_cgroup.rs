@@ -26,8 +26,8 @@ const HIERARCHIES: [(&str, &str); 3] = [
     ("", "/sys/fs/cgroup/unified"),
 ];
 
-/// Whose groups they are: those of one state folder. Another cgpu beside this one, or one in a container that sees the same
-/// groups and not the same processes, has runs of its own, which are none of ours to end.
+/// Whose groups they are: those of one state folder and one PID namespace. Another cgpu beside this one, or one in a container that
+/// sees the same groups and not the same processes, has runs of its own, which are none of ours to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner(String);
 
@@ -36,7 +36,9 @@ impl Owner {
         let metadata =
             fs::metadata(state_dir).with_context(|| format!("find {}", state_dir.display()))?;
         let (device, inode) = (metadata.dev(), metadata.ino());
-        Ok(Self(format!("{device:x}-{inode:x}")))
+        let pids = "/proc/self/ns/pid";
+        let namespace = fs::metadata(pids).with_context(|| format!("find {pids}"))?;
+        Ok(Self(format!("{device:x}-{inode:x}-{:x}", namespace.ino())))
     }
 
     fn name(&self, pid: u32) -> String {
@@ -82,6 +84,11 @@ impl OwnCgroup {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Some(Self(folder))),
             Err(error) => Err(error).with_context(|| format!("make {}", folder.display())),
         }
+    }
+
+    /// One that another process has made.
+    pub(super) fn at(folder: PathBuf) -> Self {
+        Self(folder)
     }
 
     /// Its folder.
@@ -185,6 +192,7 @@ mod tests {
             tempfile::tempdir().unwrap(),
         );
         let owner = Owner::of(own.path()).unwrap();
+        let inside = Owner(format!("{}0", owner.0));
         let stranger = Owner::of(other.path()).unwrap();
         let mut victim = std::process::Command::new("sleep")
             .arg("1000")
@@ -198,6 +206,8 @@ mod tests {
         let pid = victim.id().to_string();
         for name in [
             stranger.name(GONE),
+            // The same state folder, seen from another PID namespace.
+            inside.name(GONE),
             // As an older cgpu named them, and as anybody may.
             format!("{PREFIX}{GONE}"),
             format!("{PREFIX}{}-x-{GONE}", owner.0),

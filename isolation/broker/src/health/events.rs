@@ -53,8 +53,10 @@ pub enum EventKind {
     OverQuota,
     /// A quota was changed.
     QuotaChanged,
-    /// The share of a card's time: other terms, or a driver that does not let it be held.
+    /// The share of a card's time: a driver that does not let it be held, or a gate that does not hold.
     Share,
+    /// Its terms were changed.
+    ShareChanged,
     /// Log or events cannot be written to the container's folder.
     StateUnwritten,
     /// They can again.
@@ -86,6 +88,7 @@ impl EventKind {
             Self::OverQuota => "over_quota",
             Self::QuotaChanged => "quota_changed",
             Self::Share => "share",
+            Self::ShareChanged => "share_changed",
             Self::StateUnwritten => "state_unwritten",
             Self::StateWritten => "state_written",
             Self::Shortage => "shortage",

@@ -190,7 +190,7 @@ impl Share {
         if !told.is_empty() {
             let text = told.join("; ");
             let health = &container.health;
-            health.tell(container, EventKind::Share, text);
+            health.tell(container, EventKind::ShareChanged, text);
         }
         Ok(cards.to_vec())
     }
