@@ -35,6 +35,9 @@ pub(crate) struct Options {
     /// Fewer repetitions: to see that it works, not for numbers.
     #[arg(long)]
     quick: bool,
+    /// Of the part `attacks` a neighbour's allocations beside this attack alone; may be given again.
+    #[arg(long, value_name = "ATTACK")]
+    attack: Vec<String>,
     /// A folder of programs to measure (as `target/cgpu-programs/release`), built before; else they are built.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
@@ -214,7 +217,7 @@ fn on_engines(options: &Options, parts: &[Part]) -> Result<bool> {
                 bench.tables()?;
                 bench.size(&programs)?;
             }
-            Part::Attacks => bench.attacks(options.quick)?,
+            Part::Attacks => bench.attacks(options.quick, &options.attack)?,
             Part::Compute => {}
         }
     }

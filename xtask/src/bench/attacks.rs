@@ -17,7 +17,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use experiments::Experiment;
 use experiments::report::{Effort, Target};
 use integration::command::{progress, wait_until};
@@ -519,8 +519,13 @@ fn samples(text: &str) -> Vec<(Duration, Duration)> {
 
 impl Bench {
     /// All of it.
-    pub(super) fn attacks(&mut self, quick: bool) -> Result<()> {
+    pub(super) fn attacks(&mut self, quick: bool, only: &[String]) -> Result<()> {
         let extent = Extent::new(quick);
+        let mut attacks = playable();
+        if let Some(unknown) = only.iter().find(|name| !attacks.contains(&name.as_str())) {
+            bail!("no attack {unknown:?}: {}", attacks.join(", "));
+        }
+        attacks.retain(|attack| only.is_empty() || only.iter().any(|name| name == attack));
         progress(&format!(
             "attacks, without {}: they need a second container, calls that hang, or a program that gains privileges",
             NOT_ALONE.join(", ")
@@ -530,10 +535,14 @@ impl Bench {
                 "niceness {nice}: cgpu-sim gives way to all groups of containers, so that the ratios say nothing of cgpu"
             ));
         }
-        for row in on_a_node(&self.rig, &extent)? {
+        let is_whole = only.is_empty();
+        for row in on_a_node(&self.rig, &extent, &attacks, is_whole)? {
             self.add_with_tail(row.name, row.unit, row.median, row.p99, row.note);
         }
-        self.shares(extent.effort)
+        if is_whole {
+            self.shares(extent.effort)?;
+        }
+        Ok(())
     }
 
     /// Shares of a card under attack, in virtual time.
@@ -557,12 +566,19 @@ impl Bench {
 }
 
 /// Everything that is measured beside containers, which are gone afterwards.
-fn on_a_node(rig: &Rig, extent: &Extent) -> Result<Vec<Row>> {
+fn on_a_node(
+    rig: &Rig,
+    extent: &Extent,
+    attacks: &[&'static str],
+    is_whole: bool,
+) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut field = Field::start(rig)?;
-    neighbours(&mut field, extent, &mut rows)?;
-    starts(&mut field, extent, &mut rows)?;
-    listings(&mut field, extent, &mut rows)?;
+    neighbours(&mut field, extent, attacks, &mut rows)?;
+    if is_whole {
+        starts(&mut field, extent, &mut rows)?;
+        listings(&mut field, extent, &mut rows)?;
+    }
     field.is_sound()?;
     let ids = rig.containerd.containers()?;
     for removed in at_once(&ids, |_, id| rig.containerd.remove(id)) {
@@ -580,8 +596,13 @@ struct Row {
 }
 
 /// A neighbour's allocation beside each attack.
-fn neighbours(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Result<()> {
-    for attack in playable() {
+fn neighbours(
+    field: &mut Field<'_>,
+    extent: &Extent,
+    attacks: &[&'static str],
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    for &attack in attacks {
         let turns = (0..extent.turns)
             .map(|_turn| {
                 field.turn(
