@@ -92,7 +92,11 @@ impl Marks {
         let bound = fs::read_to_string("/proc/net/unix").unwrap_or_default();
         found
             .difference(&self.sockets_before)
-            .filter(|path| !bound.contains(&*path.to_string_lossy()) && path.exists())
+            .filter(|path| {
+                // The second name of a socket of cgpu's is not the one that it was bound by.
+                let bound_by = path.to_string_lossy().replace("/cgpu-", "/");
+                !bound.contains(&bound_by) && path.exists()
+            })
             .cloned()
             .collect()
     }

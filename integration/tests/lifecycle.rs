@@ -39,6 +39,7 @@ under_both_containerds! {
     events_come_in_order
     an_oom_kill_is_reported
     containers_of_one_group_share_a_shim
+    a_shim_is_where_containerds_own_tools_look_for_it
     a_program_that_is_not_there_is_an_error_and_leaves_nothing
     a_killed_shim_leaves_a_container_that_can_be_removed
     a_restarted_containerd_finds_its_containers
@@ -413,6 +414,31 @@ fn containers_of_one_group_share_a_shim(rig: &mut Rig) -> Result<()> {
         rig.containerd.remove(id)?;
     }
     wait_until("the shim's end", LIMIT, || Ok(shims(rig)? == 0))
+}
+
+fn a_shim_is_where_containerds_own_tools_look_for_it(rig: &mut Rig) -> Result<()> {
+    rig.hold("alone", &[])?.success()?;
+    rig.hold("grouped", &["io.containerd.runc.v2.group=pod"])?
+        .success()?;
+    for group in ["alone", "pod"] {
+        let path = rig.containerd.socket();
+        let path = path.join(rig.containerd.namespace()).join(group);
+        let mut sum = Command::new("sh");
+        sum.args(["-c", "printf %s \"$1\" | sha256sum", "sh"])
+            .arg(path);
+        let sum = capture(&mut sum, LIMIT)?.success()?.stdout;
+        let sum = sum.split(' ').next().context("a sum")?;
+        let socket = format!("/run/containerd/s/{sum}");
+        let bound = fs::read_to_string("/proc/net/unix")?;
+        assert!(
+            bound.lines().any(|entry| entry.ends_with(&socket)),
+            "{socket}"
+        );
+    }
+    for id in ["alone", "grouped"] {
+        rig.containerd.remove(id)?;
+    }
+    Ok(())
 }
 
 fn a_program_that_is_not_there_is_an_error_and_leaves_nothing(rig: &mut Rig) -> Result<()> {

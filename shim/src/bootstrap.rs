@@ -19,6 +19,7 @@ use protobuf::well_known_types::any::Any;
 use rustix::process::getpid;
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
 use sha2::{Digest, Sha256};
+use vgpu::sockets::Folder;
 
 use crate::command_line::{Invocation, Verbosity};
 use crate::error::{Error, Result, file, system};
@@ -81,13 +82,13 @@ pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
         .filter(|dir| !dir.is_empty());
     let dir = dir.map_or_else(|| PathBuf::from(vgpu::sockets::DIR), PathBuf::from);
     let name = socket_name(&invocation.address, &invocation.namespace, group);
-    let socket = vgpu::sockets::path(&dir, &name);
-    let server = match bind(&socket)? {
+    let socket = dir.join(&name);
+    let server = match bind(&dir, &name)? {
         Some(listener) => {
             let server = spawn_server(invocation, params, &options, listener, &bundle);
             Some(server.inspect_err(|_| {
                 // Nobody will answer there.
-                drop(std::fs::remove_file(&socket));
+                drop(vgpu::sockets::remove(&socket));
             })?)
         }
         None => None,
@@ -136,45 +137,66 @@ fn reply(call: &Call, address: String) -> Result<Vec<u8>> {
     }
 }
 
-/// The same for every container of a group under one containerd, and for no other.
+/// The same for every container of a group under one containerd, and for no other: what containerd's `shim.SocketAddress`
+/// computes, by which its tools find a shim.
 fn socket_name(containerd: &str, namespace: &str, group: &str) -> String {
-    let mut hash = Sha256::new();
-    for part in ["cgpu", containerd, namespace, group] {
-        hash.update(part.as_bytes());
-        hash.update([0]);
-    }
-    hash.finalize()
+    Sha256::digest(joined(&[containerd, namespace, group]))
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect()
 }
 
-/// Binds the socket; `None` if a server of this group answers there already.
-fn bind(socket: &Path) -> Result<Option<UnixListener>> {
-    if let Some(dir) = socket.parent() {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o711)
-            .create(dir)
-            .map_err(file("create", dir))?;
+/// What Go's `filepath.Join` makes of them: `.`, `..` and empty parts are resolved.
+fn joined(parts: &[&str]) -> String {
+    let given: Vec<&str> = parts
+        .iter()
+        .copied()
+        .filter(|part| !part.is_empty())
+        .collect();
+    let path = given.join("/");
+    let root = if path.starts_with('/') { "/" } else { "" };
+    let mut kept: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if kept.last().is_some_and(|last| *last != "..") => drop(kept.pop()),
+            ".." if !root.is_empty() => {}
+            part => kept.push(part),
+        }
     }
-    let _lock = socket
-        .parent()
-        .map(|dir| vgpu::sockets::lock(dir).map_err(file("lock", dir)))
-        .transpose()?;
-    let listener = match UnixListener::bind(socket) {
+    if kept.is_empty() && root.is_empty() && !path.is_empty() {
+        return ".".to_owned();
+    }
+    format!("{root}{}", kept.join("/"))
+}
+
+/// Binds the socket; `None` if a server of this group answers there already.
+fn bind(dir: &Path, name: &str) -> Result<Option<UnixListener>> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o711)
+        .create(dir)
+        .map_err(file("create", dir))?;
+    let folder = Folder::lock(dir).map_err(file("lock", dir))?;
+    let socket = dir.join(name);
+    let listener = match UnixListener::bind(&socket) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            if UnixStream::connect(socket).is_ok() {
-                return Ok(None);
+            if UnixStream::connect(&socket).is_ok() {
+                return match folder.is_ours(name).map_err(file("stat", &socket))? {
+                    true => Ok(None),
+                    // Its shim would make our container a plain one.
+                    false => Err(Error::ForeignShim(socket)),
+                };
             }
-            std::fs::remove_file(socket).map_err(file("remove", socket))?;
-            UnixListener::bind(socket)
+            std::fs::remove_file(&socket).map_err(file("remove", &socket))?;
+            UnixListener::bind(&socket)
         }
         other => other,
     };
-    let listener = listener.map_err(file("bind", socket))?;
-    std::fs::set_permissions(socket, PermissionsExt::from_mode(0o600))
-        .map_err(file("set the mode of", socket))?;
+    let listener = listener.map_err(file("bind", &socket))?;
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o600))
+        .map_err(file("set the mode of", &socket))?;
+    folder.claim(name).map_err(file("link", socket))?;
     Ok(Some(listener))
 }
 
@@ -188,7 +210,7 @@ pub(crate) fn remove_dead_socket(bundle: &Path) -> Result<()> {
     };
     match UnixStream::connect(socket) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(socket).map_err(file("remove", socket))
+            vgpu::sockets::remove(socket).map_err(file("remove", socket))
         }
         // It lives and serves others of its group, or it is gone.
         Ok(_) | Err(_) => Ok(()),
@@ -426,9 +448,13 @@ mod tests {
     #[test]
     fn a_socket_is_bound_once_and_taken_over_from_the_dead() {
         let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("d/s");
-        let first = bind(&socket).unwrap().unwrap();
-        assert!(bind(&socket).unwrap().is_none(), "a live server is found");
+        let sockets = dir.path().join("d");
+        let socket = sockets.join("s");
+        let first = bind(&sockets, "s").unwrap().unwrap();
+        assert!(
+            bind(&sockets, "s").unwrap().is_none(),
+            "a live server is found"
+        );
         std::fs::write(
             dir.path().join("address"),
             format!("unix://{}", socket.display()),
@@ -438,19 +464,47 @@ mod tests {
         assert!(socket.exists(), "a live server keeps its socket");
         drop(first);
         remove_dead_socket(dir.path()).unwrap();
-        assert!(!socket.exists(), "a dead one does not");
+        assert_eq!(
+            std::fs::read_dir(&sockets).unwrap().count(),
+            0,
+            "a dead one does not"
+        );
         drop(UnixListener::bind(&socket).unwrap());
-        assert!(bind(&socket).unwrap().is_some(), "a dead one is replaced");
+        let taken = bind(&sockets, "s").unwrap();
+        assert!(taken.is_some(), "a dead one is replaced, whosever it was");
     }
 
     #[test]
-    fn names_differ_by_every_part() {
-        let names = [
-            socket_name("a", "b", "c"),
-            socket_name("ab", "", "c"),
-            socket_name("a", "bc", ""),
-        ];
-        assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);
-        assert_eq!(names[0].len(), 64);
+    fn another_shim_of_the_group_is_no_server_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let foreign = UnixListener::bind(dir.path().join("s")).unwrap();
+        let error = bind(dir.path(), "s").unwrap_err().to_string();
+        assert!(error.contains("another runtime's shim"), "{error}");
+        assert!(
+            UnixStream::connect(dir.path().join("s")).is_ok(),
+            "it is left alone"
+        );
+        drop(foreign);
+    }
+
+    /// Each by `filepath.Join` and SHA-256 of Go.
+    #[test]
+    fn a_socket_is_named_as_containerd_names_it() {
+        for (parts, path) in [
+            (["/run/c.sock", "k8s.io", "id"], "/run/c.sock/k8s.io/id"),
+            (["/run//./c.sock/", "ns", "a/../b"], "/run/c.sock/ns/b"),
+            (["/a", "..", "../../b"], "/b"),
+            (["a", "..", "../b"], "../b"),
+            (["", "ns", "id"], "ns/id"),
+            (["a", "..", ""], "."),
+            (["", "", ""], ""),
+        ] {
+            assert_eq!(joined(&parts), path, "{parts:?}");
+        }
+        // printf %s /run/containerd/containerd.sock/default/web | sha256sum
+        assert_eq!(
+            socket_name("/run/containerd/containerd.sock", "default", "web"),
+            "2cde4450fa38c74f53603e01d2afd903b315a27a596f12a151414cd59897d883"
+        );
     }
 }

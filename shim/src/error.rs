@@ -105,6 +105,11 @@ pub enum Error {
     /// Something that the machine has few of.
     #[error("{0} is busy")]
     Busy(&'static str),
+    /// A container of this group has a shim of another runtime, which knows no vGPU.
+    #[error(
+        "another runtime's shim serves this container's group at {0}: give all containers of a group one runtime, or this one a group of its own"
+    )]
+    ForeignShim(PathBuf),
     /// A program that mounts for the kernel.
     #[error("{program} failed: {message}")]
     Helper {

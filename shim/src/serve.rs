@@ -123,7 +123,7 @@ async fn serve_on(
     end_asked(&supervisor, &shutdown, start).await?;
     // First, so that no new `start` finds a server that is about to end.
     if let Some(socket) = socket {
-        std::fs::remove_file(&socket).map_err(file("remove", socket))?;
+        vgpu::sockets::remove(&socket).map_err(file("remove", socket))?;
     }
     server.shutdown().await.map_err(ttrpc("stop the server"))?;
     drop((server, supervisor));

@@ -1,11 +1,15 @@
-//! Sockets that a door's server listens on, in a folder shared with other programs: ours are known by their names.
+//! Sockets that a door's server listens on, in a folder shared with other programs: ours have a second name there.
+//!
+//! The first name is the one that containerd's shims compute, so that its tools find our server too. The second, a hard link,
+//! says that the server is ours, and stays true when another program takes the first.
 //!
 //! A program that is killed leaves the file of its socket behind, and whoever would remove it may have been killed with it.
-//! So [`sweep`] removes what nobody listens on; [`lock`] keeps it from a socket that is being made.
+//! So [`sweep`] removes what nobody listens on; [`Folder`] keeps it from a socket that is being made.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -14,20 +18,89 @@ pub const DIR: &str = "/run/containerd/s";
 
 const PREFIX: &str = "cgpu-";
 
-/// Where a door's socket stands. `name` is of the door's choice and says for whom it listens.
-#[must_use]
-pub fn path(dir: &Path, name: &str) -> PathBuf {
-    dir.join(format!("{PREFIX}{name}"))
+/// The folder, held against [`sweep`] and other doors while this lives: from before a socket is bound until it has its
+/// second name.
+#[derive(Debug)]
+pub struct Folder {
+    dir: PathBuf,
+    _lock: File,
 }
 
-/// Holds off [`sweep`] while the returned file lives: from before a socket is bound until somebody listens on it.
+impl Folder {
+    /// Waits for whoever holds it.
+    ///
+    /// # Errors
+    /// The folder is not there, or cannot be locked.
+    pub fn lock(dir: &Path) -> io::Result<Self> {
+        let folder = File::open(dir)?;
+        folder.lock()?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            _lock: folder,
+        })
+    }
+
+    /// Gives the socket, which the caller has just bound, its second name.
+    ///
+    /// # Errors
+    /// The name cannot be made.
+    pub fn claim(&self, name: &str) -> io::Result<()> {
+        let (socket, mark) = (self.dir.join(name), self.mark(name));
+        match fs::hard_link(&socket, &mark) {
+            // Of a server that was killed.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                fs::remove_file(&mark)?;
+                fs::hard_link(socket, mark)
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the socket of this name is one of ours.
+    ///
+    /// # Errors
+    /// It cannot be looked at. A socket that is not there is no error.
+    pub fn is_ours(&self, name: &str) -> io::Result<bool> {
+        let inode = |path: PathBuf| match fs::symlink_metadata(path) {
+            Ok(found) => Ok(Some((found.dev(), found.ino()))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        let socket = inode(self.dir.join(name))?;
+        Ok(socket.is_some() && socket == inode(self.mark(name))?)
+    }
+
+    /// Removes both names of a socket of ours.
+    ///
+    /// # Errors
+    /// A name cannot be removed. One that is not there, or another program's, is no error.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        if self.is_ours(name)? {
+            fs::remove_file(self.dir.join(name))?;
+        }
+        match fs::remove_file(self.mark(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn mark(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{PREFIX}{name}"))
+    }
+}
+
+/// Removes a socket of ours by its path.
 ///
 /// # Errors
-/// The folder is not there, or cannot be locked.
-pub fn lock(dir: &Path) -> io::Result<File> {
-    let folder = File::open(dir)?;
-    folder.lock()?;
-    Ok(folder)
+/// Its folder cannot be locked, or the socket not removed.
+pub fn remove(socket: &Path) -> io::Result<()> {
+    match (
+        socket.parent(),
+        socket.file_name().and_then(|name| name.to_str()),
+    ) {
+        (Some(dir), Some(name)) => Folder::lock(dir)?.remove(name),
+        _ => Ok(()),
+    }
 }
 
 /// Removes the sockets of ours on which nobody listens; says how many. A folder that is not there has none.
@@ -35,7 +108,7 @@ pub fn lock(dir: &Path) -> io::Result<File> {
 /// # Errors
 /// The folder cannot be read or locked, or a socket cannot be removed.
 pub fn sweep(dir: &Path) -> io::Result<usize> {
-    let _lock = match lock(dir) {
+    let folder = match Folder::lock(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         other => other?,
     };
@@ -47,21 +120,23 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
         .collect();
     let mut removed = 0;
     for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        let (Some(name), Some(text)) = (
-            path.file_name().and_then(|name| name.to_str()),
-            path.to_str(),
-        ) else {
+        let mark = entry?.path();
+        let name = mark.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
-        if !name.starts_with(PREFIX) || known.contains(text) {
+        if dir
+            .join(name)
+            .to_str()
+            .is_some_and(|socket| known.contains(socket))
+        {
             continue;
         }
         // The table is of this network namespace only; a connection is certain.
-        if UnixStream::connect(&path)
+        if UnixStream::connect(&mark)
             .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         {
-            fs::remove_file(&path)?;
+            folder.remove(name)?;
             removed += 1;
         }
     }
@@ -85,18 +160,56 @@ mod tests {
         assert_eq!(removed, wanted);
     }
 
+    /// As a door does.
+    fn bound(dir: &Path, name: &str) -> UnixListener {
+        let folder = Folder::lock(dir).unwrap();
+        let listener = UnixListener::bind(dir.join(name)).unwrap();
+        folder.claim(name).unwrap();
+        listener
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn only_dead_sockets_of_ours_go() {
         let dir = tempfile::tempdir().unwrap();
-        let live = UnixListener::bind(path(dir.path(), "live")).unwrap();
-        drop(UnixListener::bind(path(dir.path(), "dead")).unwrap());
+        let live = bound(dir.path(), "live");
+        drop(bound(dir.path(), "dead"));
         drop(UnixListener::bind(dir.path().join("foreign")).unwrap());
         swept(dir.path(), 1);
-        assert!(path(dir.path(), "live").exists());
-        assert!(!path(dir.path(), "dead").exists());
-        assert!(dir.path().join("foreign").exists());
+        assert_eq!(names(dir.path()), ["cgpu-live", "foreign", "live"]);
         drop(live);
         swept(dir.path(), 1);
+        assert_eq!(names(dir.path()), ["foreign"]);
         assert_eq!(sweep(&dir.path().join("absent")).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_socket_that_another_program_has_taken_is_no_longer_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = |name| Folder::lock(dir.path()).unwrap().is_ours(name).unwrap();
+        drop(bound(dir.path(), "s"));
+        assert!(ours("s") && !ours("absent"));
+        fs::remove_file(dir.path().join("s")).unwrap();
+        let foreign = UnixListener::bind(dir.path().join("s")).unwrap();
+        assert!(!ours("s"));
+        remove(&dir.path().join("s")).unwrap();
+        assert_eq!(names(dir.path()), ["s"], "it stays, our name does not");
+        drop(foreign);
+        fs::remove_file(dir.path().join("s")).unwrap();
+        drop(bound(dir.path(), "s"));
+        fs::remove_file(dir.path().join("s")).unwrap();
+        drop(bound(dir.path(), "s"));
+        assert!(
+            ours("s"),
+            "a new server's name takes the place of a killed one's"
+        );
     }
 }

@@ -391,12 +391,10 @@ impl Task for TaskService {
         _: &TtrpcContext,
         request: api::ConnectRequest,
     ) -> ttrpc::Result<api::ConnectResponse> {
-        let id = container(&request.id)?;
-        // containerd also connects before it has created anything.
-        let task = self
-            .supervisor
-            .state(&id, &Target::Init)
+        // containerd also connects before it has created anything, and its tools without any identity.
+        let task = ContainerId::new(&request.id)
             .ok()
+            .and_then(|id| self.supervisor.state(&id, &Target::Init).ok())
             .and_then(|process| process.view.pid);
         Ok(api::ConnectResponse {
             shim_pid: std::process::id(),

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use containerd_shim_protos::api;
 use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Extension};
 use containerd_shim_protos::types::introspection::RuntimeInfo;
 use protobuf::well_known_types::any::Any;
@@ -304,5 +305,96 @@ async fn the_server_is_killed_a_little_later_than_containerd_and_sooner_than_nev
     };
     let server = score(&shim_pid(&task, "score").await.to_string());
     assert_eq!(server, (score("self") + 1).min(1_000));
+    shutdown(&task, &socket).await;
+}
+
+/// Where containerd's own helper looks for the shim of a group: `shim.SocketAddress`.
+fn computed_socket(engine: &Engine, group: &str) -> PathBuf {
+    use sha2::{Digest, Sha256};
+    let path = engine
+        .path("containerd.sock")
+        .join(NAMESPACE.as_str())
+        .join(group);
+    let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
+    let name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    Path::new("/run/containerd/s").join(name)
+}
+
+/// Terminals that a process has open, once there are as many as `wanted`.
+async fn terminals(process: u32, wanted: usize) {
+    let open = || {
+        let fds = fs::read_dir(format!("/proc/{process}/fd")).expect("the shim lives");
+        let targets = fds.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        targets
+            .filter(|target| target.to_string_lossy().contains("ptmx"))
+            .count()
+    };
+    until(&format!("{wanted} terminals"), || open() == wanted).await;
+}
+
+/// As containerd's suite for CRI does in `TestContainerTTYLeakAfterExit`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_shim_found_by_containerds_own_rule_keeps_no_terminal_of_an_ended_process() {
+    need_runc!();
+    let engine = Engine::new().await;
+    let id = "found";
+    drop(engine.bundle(id, "sleep 1000", true));
+    let (_task, socket) = engine.start_shim(id).await;
+    assert_eq!(socket, computed_socket(&engine, "group"));
+
+    let task = connect(&computed_socket(&engine, "group")).await;
+    let connected = task.connect(limit(), &api::ConnectRequest::default()).await;
+    let connected = connected.expect("no identity is needed");
+    assert_eq!(connected.task_pid, 0);
+    let program = fs::read_link(format!("/proc/{}/exe", connected.shim_pid));
+    assert_eq!(program.expect("a process"), Path::new(SHIM));
+
+    let (out, reader) = engine.fifo("out");
+    engine.create(&task, id, &out, true, binary("runc")).await;
+    start(&task, id, "").await.expect("start");
+    terminals(connected.shim_pid, 1).await;
+    for (exec, stdin) in [("mute", None), ("interactive", Some("in"))] {
+        let (stdout, read) = engine.fifo(exec);
+        let io = Io {
+            stdin: stdin.map_or_else(String::new, |name| {
+                engine.make_fifo(name).display().to_string()
+            }),
+            ..Io::terminal(&stdout)
+        };
+        assert_eq!(run_exec(&task, id, exec, "echo tty", io).await, 0);
+        terminals(connected.shim_pid, 1).await;
+        assert_eq!(read.join().expect("output"), "tty\r\n");
+    }
+    drop(kill(&task, id).await.expect("kill"));
+    assert_eq!(wait(&task, id, "").await, 137);
+    assert_eq!(delete(&task, id, "").await.expect("delete"), 137);
+    terminals(connected.shim_pid, 0).await;
+    drop(reader.join().expect("output"));
+    shutdown(&task, &socket).await;
+    let mark = socket.with_file_name(format!(
+        "cgpu-{}",
+        socket.file_name().expect("a name").display()
+    ));
+    until("its second name is removed", || !mark.exists()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_group_that_another_shim_serves_is_refused_until_that_has_ended() {
+    need_runc!();
+    let engine = Engine::new().await;
+    drop(engine.bundle("after", "true", false));
+    let socket = computed_socket(&engine, "group");
+    fs::create_dir_all("/run/containerd/s").expect("a folder");
+    let foreign = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let output = engine.start_command("after").output().expect("the shim");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && text.contains("another runtime's shim"),
+        "{text}"
+    );
+    assert!(socket.exists(), "it is left alone");
+    drop(foreign);
+    let (task, found) = engine.start_shim("after").await;
+    assert_eq!(found, socket, "a stale socket is replaced");
     shutdown(&task, &socket).await;
 }
