@@ -2,10 +2,20 @@
 
 use std::process::ExitCode;
 
+use clap::Args;
+
+use crate::render::metrics::TextForm;
 use crate::{model, output, render};
 
-pub(super) fn run() -> anyhow::Result<ExitCode> {
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The text form.
+    #[arg(long, value_enum, default_value_t = TextForm::Prometheus)]
+    format: TextForm,
+}
+
+pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let metrics = model::metrics::collect(&vgpu::Config::load()?)?;
-    output::say(render::metrics::render(&metrics)?.trim_end())?;
+    output::say(render::metrics::render(&metrics, options.format)?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -65,9 +65,9 @@ enum Command {
     /// What went wrong around containers: violations, Xids, lost cards, hung calls, replaced brokers, changed quotas.
     #[cfg(feature = "nvml")]
     Events(events::Options),
-    /// What is granted, held and refused, as metrics in the OpenMetrics text form.
+    /// What is granted, held and refused, as metrics in the text form of Prometheus, or in that of OpenMetrics.
     #[cfg(feature = "nvml")]
-    Metrics,
+    Metrics(metrics::Options),
     /// Change a running container's slice; it is visible inside at once, and forgotten when the container ends or is restarted.
     #[cfg(feature = "nvml")]
     Set(Box<set::Options>),
@@ -191,7 +191,7 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
             },
         ),
         Command::Events(options) => events::run(&options),
-        Command::Metrics => metrics::run(),
+        Command::Metrics(options) => metrics::run(&options),
         Command::Set(options) => set::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),
         Command::Install(options) => install::install(&options),

@@ -28,7 +28,7 @@ pub struct ContainerMetrics {
     pub container: String,
     /// Whether its broker answers.
     pub is_up: bool,
-    /// `strict`, `compat` or `observe`; `sim` on a simulated card.
+    /// One of [`MODES`].
     pub mode: &'static str,
     /// What supervisor, broker and executor use of the host.
     pub own: OwnUsage,
@@ -43,6 +43,9 @@ pub struct ContainerMetrics {
     /// Whether its ledger is compared with what the driver counts; absent where no broker has said.
     pub is_reconciled: Option<bool>,
 }
+
+/// Who makes a container's calls: the executor, or the caller; on a simulated card the simulator.
+pub const MODES: [&str; 4] = ["strict", "compat", "observe", "sim"];
 
 /// One slice.
 #[derive(Debug, Clone, PartialEq)]

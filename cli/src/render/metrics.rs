@@ -1,5 +1,6 @@
-//! Metrics in the OpenMetrics text form, which Prometheus reads.
+//! Metrics in the two text forms that Prometheus reads.
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::Context;
@@ -10,7 +11,16 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::model::metrics::{ContainerMetrics, Metrics};
+use crate::model::metrics::{ContainerMetrics, MODES, Metrics};
+
+/// A text form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum TextForm {
+    /// Prometheus' own (0.0.4), which scrapes, node exporters' text collectors and promtool read.
+    Prometheus,
+    /// OpenMetrics 1.0.
+    Openmetrics,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfContainer {
@@ -55,6 +65,13 @@ struct OfCard {
     minor: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfMode {
+    namespace: String,
+    container: String,
+    mode: &'static str,
+}
+
 type Gauges<L> = Family<L, Gauge<u64, AtomicU64>>;
 type Ratios<L> = Family<L, Gauge<f64, AtomicU64>>;
 type Counters<L> = Family<L, Counter<u64, AtomicU64>>;
@@ -64,7 +81,7 @@ type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 ///
 /// # Errors
 /// Never for what [`Metrics`] can hold; the encoder's type says otherwise.
-pub fn render(metrics: &Metrics) -> anyhow::Result<String> {
+pub fn render(metrics: &Metrics, form: TextForm) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("cgpu");
     containers(&mut registry, &metrics.containers);
     own_processes(&mut registry, &metrics.containers);
@@ -105,7 +122,31 @@ pub fn render(metrics: &Metrics) -> anyhow::Result<String> {
     );
     let mut text = String::new();
     encode(&mut text, &registry).context("write the metrics")?;
-    Ok(in_order(&text))
+    let text = in_order(&text);
+    Ok(match form {
+        TextForm::Prometheus => classic(&text),
+        TextForm::Openmetrics => text,
+    })
+}
+
+/// The same in Prometheus' own form: there the help and the type of a counter carry the name of its samples.
+fn classic(text: &str) -> String {
+    let counters: HashSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let lines = text.lines().filter(|line| *line != "# EOF");
+    lines
+        .map(|line| {
+            let mut words = line.splitn(4, ' ');
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(name) => {
+                    format!("# {kind} {name}_total {rest}\n")
+                }
+                _ => format!("{line}\n"),
+            }
+        })
+        .collect()
 }
 
 /// The samples of each metric by their labels: the library keeps them in a table without an order.
@@ -277,7 +318,7 @@ fn own_processes(registry: &mut Registry, all: &[ContainerMetrics]) {
 fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     let (up, hung) = (Gauges::default(), Gauges::default());
     let (compared, reachable) = (Gauges::default(), Gauges::default());
-    let modes = Gauges::<OfKind>::default();
+    let modes = Gauges::<OfMode>::default();
     let (quota, used, peak) = (Gauges::default(), Gauges::default(), Gauges::default());
     let (driver_counts, ledger_has) = (Gauges::default(), Gauges::default());
     let (calls, incidents) = (Counters::<OfKind>::default(), Counters::<OfKind>::default());
@@ -301,7 +342,16 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
             kind,
         };
         up.get_or_create(&labels).set(u64::from(one.is_up));
-        modes.get_or_create(&kind(one.mode)).set(1);
+        for mode in MODES {
+            let labels = OfMode {
+                namespace: one.namespace.clone(),
+                container: one.container.clone(),
+                mode,
+            };
+            modes
+                .get_or_create(&labels)
+                .set(u64::from(mode == one.mode));
+        }
         if one.is_up {
             reachable
                 .get_or_create(&labels)
@@ -366,7 +416,7 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     );
     registry.register(
         "isolation_mode",
-        "1 for the mode in which the container is held",
+        "1 for the mode in which the container is held, 0 for the others",
         modes,
     );
     registry.register(
@@ -432,33 +482,9 @@ mod tests {
     use crate::model::metrics::{CardMetrics, Drift, Health, Incidents, SliceMetrics};
     use crate::model::share::Share;
 
-    #[test]
-    fn samples_are_in_the_same_order_every_time_and_add_up() {
-        let card = |number: u32| CardMetrics {
-            uuid: format!("GPU-{number:02}"),
-            minor: number,
-            memory_bytes: 1,
-            granted_bytes: 0,
-            reserved_ppm: 0,
-            left_ppm: 0,
-        };
-        let metrics = Metrics {
-            containers: Vec::new(),
-            cards: (0..16).map(card).collect(),
-        };
-        let text = render(&metrics).unwrap();
-        let samples: Vec<&str> = text
-            .lines()
-            .filter(|line| line.starts_with("cgpu_card_memory_bytes{"))
-            .collect();
-        assert_eq!(samples.len(), 16);
-        assert!(samples.is_sorted(), "{text}");
-        assert!(text.ends_with("# EOF\n"), "{text}");
-    }
-
-    #[test]
-    fn every_sample_is_named_with_its_container_and_card() {
-        let metrics = Metrics {
+    /// Of every kind of metric something, of some nothing.
+    fn sample() -> Metrics {
+        Metrics {
             containers: vec![ContainerMetrics {
                 namespace: "default".to_owned(),
                 container: "c\"1".to_owned(),
@@ -514,15 +540,104 @@ mod tests {
                 reserved_ppm: 300_000,
                 left_ppm: 700_000,
             }],
+        }
+    }
+
+    #[test]
+    fn two_texts_of_one_moment_are_the_same() {
+        let mut metrics = sample();
+        let one = metrics.containers.remove(0);
+        metrics.containers = (0..16)
+            .map(|number| ContainerMetrics {
+                container: format!("c{number:02}"),
+                calls: vec![("answered", 1), ("refused", 2), ("executed", 3)],
+                ..one.clone()
+            })
+            .collect();
+        let text = render(&metrics, TextForm::Prometheus).unwrap();
+        // The library's tables have another order each.
+        metrics.containers.reverse();
+        assert_eq!(text, render(&metrics, TextForm::Prometheus).unwrap());
+        let ups: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("cgpu_broker_up{"))
+            .collect();
+        assert!(ups.len() == 16 && ups.is_sorted(), "{text}");
+    }
+
+    /// The metric of a sample, a help or a type.
+    fn metric(line: &str) -> &str {
+        let line = ["# HELP ", "# TYPE "]
+            .iter()
+            .find_map(|start| line.strip_prefix(start))
+            .unwrap_or(line);
+        line.split(['{', ' ']).next().unwrap()
+    }
+
+    #[test]
+    fn every_sample_has_help_and_type_under_its_own_name() {
+        let text = render(&sample(), TextForm::Prometheus).unwrap();
+        let with = |start: &str| -> Vec<&str> {
+            let lines = text.lines().filter(|line| line.starts_with(start));
+            lines.map(metric).collect()
         };
-        let text = render(&metrics).unwrap();
+        let (helps, types) = (with("# HELP "), with("# TYPE "));
+        assert_eq!(helps, types);
+        let mut once = helps.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), helps.len(), "a metric is there twice");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(helps.contains(&metric(line)), "{line}\n{text}");
+        }
+        assert!(
+            helps.contains(&"cgpu_calls_total") && !text.contains("# EOF"),
+            "{text}"
+        );
+        let open = render(&sample(), TextForm::Openmetrics).unwrap();
+        assert!(
+            open.contains("# HELP cgpu_calls Driver") && open.ends_with("# EOF\n"),
+            "{open}"
+        );
+    }
+
+    #[test]
+    fn promtool_has_nothing_to_say() {
+        let command = std::process::Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn();
+        let mut promtool = match command {
+            Ok(promtool) => promtool,
+            Err(absent) => {
+                println!(
+                    "SKIP: promtool_has_nothing_to_say: promtool: {absent} (package prometheus)"
+                );
+                return;
+            }
+        };
+        let text = render(&sample(), TextForm::Prometheus).unwrap();
+        let mut input = promtool.stdin.take().unwrap();
+        std::io::Write::write_all(&mut input, text.as_bytes()).unwrap();
+        drop(input);
+        let output = promtool.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.is_empty(), "{said}\n{text}");
+    }
+
+    #[test]
+    fn every_sample_is_named_with_its_container_and_card() {
+        let text = render(&sample(), TextForm::Openmetrics).unwrap();
         for line in [
             "cgpu_quota_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 4096",
             "cgpu_used_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 64",
             "cgpu_over_quota_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 2",
             "cgpu_calls_total{namespace=\"default\",container=\"c\\\"1\",kind=\"executed\"} 9",
             "cgpu_incidents_total{namespace=\"default\",container=\"c\\\"1\",kind=\"xid\"} 3",
-            "cgpu_isolation_mode{namespace=\"default\",container=\"c\\\"1\",kind=\"sim\"} 1",
+            "cgpu_isolation_mode{namespace=\"default\",container=\"c\\\"1\",mode=\"sim\"} 1",
+            "cgpu_isolation_mode{namespace=\"default\",container=\"c\\\"1\",mode=\"strict\"} 0",
             "cgpu_reconciled{namespace=\"default\",container=\"c\\\"1\"} 0",
             "cgpu_violations_total{namespace=\"default\",container=\"c\\\"1\"} 1",
             "cgpu_driver_counted_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 7",
