@@ -45,6 +45,39 @@ fn smi_without_a_driver_names_the_node_and_fails() {
     assert!(output.stdout.is_empty());
 }
 
+#[cfg(feature = "nvml")]
+#[test]
+fn smi_on_a_host_says_that_neither_driver_nor_simulator_answers() {
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        println!("SKIP: smi_on_a_host_says_that_neither_driver_nor_simulator_answers: a driver");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let config = folder.path().join("cgpu.toml");
+    std::fs::write(&config, format!("state_dir = {state:?}\n")).unwrap();
+    let smi = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu"));
+        let output = command.arg("smi").env("CGPU_CONFIG", &config).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        error_of(&output)
+    };
+    let neither = smi();
+    assert!(
+        neither.contains("no simulator runs") && neither.contains("cgpu-sim --profile"),
+        "{neither}"
+    );
+    // What a killed simulator leaves.
+    std::fs::create_dir_all(state.join("sim")).unwrap();
+    std::fs::write(state.join("sim/cards.json"), "{}").unwrap();
+    let silent = smi();
+    assert!(
+        silent.contains("does not answer") && silent.contains("sim.sock"),
+        "{silent}"
+    );
+}
+
 #[test]
 fn burn_without_a_driver_fails_and_a_size_without_unit_is_explained() {
     let empty = tempfile::tempdir().unwrap();

@@ -370,7 +370,23 @@ mod bodies {
                 cards.stdout
             );
         }
-        for id in ["first", "second"] {
+        let holds = &["cgpu-burn", "hold", "1Gi"];
+        rig.detached("third", &["cgpu.io/memory=2Gi"], holds)?
+            .success()?;
+        let card = uuid(&rig.smi("third")?, 0);
+        // The simulator's cards have no nodes on the host.
+        wait_until("what the third holds", LIMIT, || {
+            let smi = rig.node.cgpu(&["smi", "--json"])?.success()?.json()?;
+            let at = super::cards(&smi)?
+                .iter()
+                .position(|row| row["uuid"] == card);
+            let at = at.context("its card")?;
+            let process = &smi["cards"][at]["processes"][0];
+            Ok(total(&smi, at) == 24 * GIB
+                && used(&smi, at) >= GIB
+                && process["used_bytes"].as_u64() >= Some(GIB))
+        })?;
+        for id in ["first", "second", "third"] {
             rig.containerd.remove(id)?;
         }
         let ps = rig.node.cgpu(&["ps", "--json"])?.success()?;

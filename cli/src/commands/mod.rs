@@ -36,12 +36,12 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show GPUs as the driver reports them; in a container, only its slice.
+    /// Show GPUs as the driver or the simulator reports them; in a container, only its slice.
     Smi {
         #[command(flatten)]
         form: Form,
         /// Where the driver's nodes are.
-        #[arg(long, default_value = "/dev")]
+        #[arg(long, default_value = smi::DEV)]
         dev: PathBuf,
     },
     /// Every vGPU of this host.

@@ -7,26 +7,60 @@ use anyhow::{Context, bail};
 use rmclient::Nodes;
 
 use super::Form;
-use crate::model::smi::{Absent, NOTE_FILE, Note, collect};
+use crate::model::smi::{Absent, NOTE_FILE, Note, Smi, collect};
 use crate::render;
+
+/// Where the driver's nodes are, unless `--dev` says otherwise.
+pub(super) const DEV: &str = "/dev";
 
 pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
     let note = Note::read(&dev.join(NOTE_FILE));
-    match collect(&Nodes::in_dir(dev), &note).context("ask the driver")? {
-        Ok(smi) => {
-            form.print(&smi, render::smi::render)?;
-            Ok(ExitCode::SUCCESS)
+    let smi = match collect(&Nodes::in_dir(dev), &note).context("ask the driver")? {
+        Ok(smi) => smi,
+        Err(Absent::Driver(node)) => {
+            let simulated = if dev == Path::new(DEV) {
+                simulated()?
+            } else {
+                None
+            };
+            simulated.with_context(|| {
+                format!(
+                    "no NVIDIA driver here: {} does not exist, and no simulator runs (inside a container: it was given no GPU; \
+                     on the host: `cgpu-sim --profile two-ada` simulates cards, which root sees)",
+                    node.display()
+                )
+            })?
         }
-        Err(Absent::Driver(node)) => bail!(
-            "no NVIDIA driver here: {} does not exist (inside a container: it was given no GPU; \
-             on the host: simulated cards have no nodes, `cgpu cards` lists them)",
-            node.display()
-        ),
         Err(Absent::Cards(missing)) => bail!(
             "the driver answers, but no card is visible here: none of {} exists",
             listed(&missing)
         ),
+    };
+    form.print(&smi, render::smi::render)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The simulated cards of this host, which have no nodes; `None` where it simulates none.
+#[cfg(feature = "nvml")]
+fn simulated() -> anyhow::Result<Option<Smi>> {
+    use crate::model::host_driver::HostDriver;
+    use crate::model::{cards, ps, smi};
+    let config = vgpu::Config::load()?;
+    let driver = HostDriver::of(&config);
+    if driver != HostDriver::Sim {
+        return Ok(None);
     }
+    if let Some(why) = driver.trouble(&config) {
+        bail!("the simulator of this host's cards does not answer: {why}");
+    }
+    let (cards, vgpus) = (cards::collect(&config)?, ps::collect(&config)?);
+    Ok(Some(smi::simulated(&cards, &vgpus)))
+}
+
+/// A container knows nothing of its host.
+#[cfg(not(feature = "nvml"))]
+fn simulated() -> anyhow::Result<Option<Smi>> {
+    Ok(None)
 }
 
 fn listed(paths: &[PathBuf]) -> String {

@@ -189,6 +189,48 @@ fn one(index: usize, card: &Card<'_>, note: &Note) -> Result<SmiCard, rmclient::
     })
 }
 
+/// The simulated cards of this host: there all memory in use is containers', whose brokers say what they hold.
+#[cfg(feature = "nvml")]
+#[must_use]
+pub fn simulated(cards: &super::cards::Cards, vgpus: &super::ps::Ps) -> Smi {
+    let of_card = |(index, card): (usize, &super::cards::CardRow)| {
+        let slices = vgpus.vgpus.iter().flat_map(|vgpu| &vgpu.cards);
+        let used: u64 = slices
+            .filter(|slice| slice.uuid == card.uuid)
+            .filter_map(|slice| slice.used_bytes)
+            .sum();
+        let processes = vgpus
+            .vgpus
+            .iter()
+            .flat_map(|vgpu| vgpu.processes.iter().flatten());
+        let processes = processes.filter_map(|process| {
+            let held = process.cards.iter().find(|held| held.uuid == card.uuid)?;
+            Some(SmiProcess {
+                pid: u32::try_from(process.pid).ok()?,
+                name: process.name.clone(),
+                used_bytes: Some(held.used_bytes),
+            })
+        });
+        SmiCard {
+            index,
+            minor: card.minor,
+            name: card.name.clone(),
+            uuid: card.uuid.clone(),
+            bus_id: card.pci.clone(),
+            memory_total_bytes: card.memory_bytes,
+            memory_used_bytes: used,
+            memory_free_bytes: card.memory_bytes.saturating_sub(used),
+            share: None,
+            processes: processes.collect(),
+        }
+    };
+    Smi {
+        version: JSON_VERSION,
+        driver_version: cards.driver_version.clone().unwrap_or_default(),
+        cards: cards.cards.iter().enumerate().map(of_card).collect(),
+    }
+}
+
 /// The program that a process runs, else its short name.
 fn process_name(pid: u32) -> Option<String> {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
