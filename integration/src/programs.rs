@@ -165,6 +165,11 @@ impl Programs {
         Ok(path)
     }
 
+    /// The names of those of the host.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        HOST.into_iter().map(|(_, program)| program)
+    }
+
     /// The programs that run inside images.
     pub fn static_programs(&self) -> Vec<PathBuf> {
         STATIC

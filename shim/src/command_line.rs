@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
+    /// `-help`: what this program is, for a person.
+    Help,
     /// `-v`
     Version,
     /// `-info`
@@ -87,7 +89,8 @@ impl Invocation {
                     .unwrap_or_else(|| Err(wrong(format!("-{name} needs a value")))),
             };
             match name {
-                "v" => read.action = Action::Version,
+                "h" | "help" => read.action = Action::Help,
+                "v" | "version" => read.action = Action::Version,
                 "info" => read.action = Action::Info,
                 "debug" if inline.as_deref() != Some("false") => read.verbosity = Verbosity::Debug,
                 "debug" => {}
@@ -110,7 +113,7 @@ impl Invocation {
     fn checked(self) -> Result<Self> {
         let needed = match self.action {
             // What `start` is for may stand on its standard input.
-            Action::Version | Action::Info | Action::Start => return Ok(self),
+            Action::Help | Action::Version | Action::Info | Action::Start => return Ok(self),
             Action::Delete | Action::Serve => [("namespace", &self.namespace), ("id", &self.id)],
         };
         present(&needed)?;
@@ -186,7 +189,13 @@ mod tests {
             (delete.action, delete.bundle),
             (Action::Delete, Some("/b".into()))
         );
-        assert_eq!(parse("-v").unwrap().action, Action::Version);
+        for (line, action) in [
+            ("-v", Action::Version),
+            ("--version", Action::Version),
+            ("--help", Action::Help),
+        ] {
+            assert_eq!(parse(line).unwrap().action, action);
+        }
         assert_eq!(parse("-info").unwrap().action, Action::Info);
         assert_eq!(
             parse("-namespace n -id i -address a").unwrap().action,

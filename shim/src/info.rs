@@ -1,4 +1,4 @@
-//! `-v` and `-info`.
+//! `-help`, `-v` and `-info`.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -18,6 +18,15 @@ const FEATURES_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/f
 
 /// Options are small; this is containerd's own limit.
 const MOST_INPUT_BYTES: u64 = 10 << 20;
+
+/// For a person who has found the program.
+pub(crate) fn help() -> Vec<u8> {
+    format!(
+        "containerd-shim-cgpu-v2 {}: runtime {NAME}, started by containerd and docker: `cgpu install` sets it up\n",
+        env!("CARGO_PKG_VERSION")
+    )
+    .into_bytes()
+}
 
 /// A line of the form that containerd's own shim prints.
 pub(crate) fn version() -> Vec<u8> {

@@ -38,6 +38,7 @@ use command_line::{Action, Invocation};
 pub fn run(arguments: impl Iterator<Item = OsString>) -> Result<()> {
     let invocation = Invocation::parse(arguments)?;
     match invocation.action {
+        Action::Help => reply(&info::help()),
         Action::Version => reply(&info::version()),
         Action::Info => reply(&info::info()?),
         Action::Start => {
