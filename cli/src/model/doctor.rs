@@ -7,11 +7,11 @@ mod standing;
 
 use std::path::PathBuf;
 
-use cards::IoUring;
+use cards::{IoUring, Mode};
 use nvabi::{DriverVersion, Release};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
-use vgpu::config::{ConfiguredMode, IsolationConfig};
+use vgpu::config::IsolationConfig;
 use vgpu::userland::Survey as Libraries;
 
 pub use self::standing::{Container, Engine, Named, Program, Standing};
@@ -508,8 +508,8 @@ fn libraries(found: &Result<Libraries, String>) -> Check {
 
 fn isolation(facts: &Facts) -> Vec<Check> {
     let mode = match facts.isolation.mode {
-        ConfiguredMode::Strict => Check::ok("mode", "strict"),
-        ConfiguredMode::Compat => Check::note(
+        Mode::Strict => Check::ok("mode", "strict"),
+        Mode::Compat => Check::note(
             "mode",
             "compat: a hostile tenant can race the calls that its own process executes",
             "set `[isolation] mode = \"strict\"` in cgpu.toml",
@@ -818,7 +818,7 @@ mod tests {
         assert_eq!(found(&facts, "mode").unwrap().level, Level::Ok);
         assert_eq!(found(&facts, "HMM"), None);
         assert_eq!(found(&facts, "allowed beside a quota"), None);
-        facts.isolation.mode = ConfiguredMode::Compat;
+        facts.isolation.mode = Mode::Compat;
         facts.isolation.allow = Allow::of(&[Weakness::Dri]);
         facts.isolation.io_uring = IoUring::Deny;
         for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Note)] {

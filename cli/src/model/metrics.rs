@@ -45,7 +45,7 @@ pub struct ContainerMetrics {
 }
 
 /// Who makes a container's calls: the executor, or the caller; on a simulated card the simulator.
-pub const MODES: [&str; 4] = ["strict", "compat", "observe", "sim"];
+pub const MODES: [&str; 3] = ["strict", "compat", "sim"];
 
 /// One slice.
 #[derive(Debug, Clone, PartialEq)]
@@ -246,7 +246,6 @@ fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
             (DriverSpec::Sim { .. }, _) => "sim",
             (DriverSpec::Kernel, cards::Mode::Strict) => "strict",
             (DriverSpec::Kernel, cards::Mode::Compat) => "compat",
-            (DriverSpec::Kernel, cards::Mode::Observe) => "observe",
         },
         own: vgpu.own.unwrap_or_default(),
         slices,

@@ -54,7 +54,7 @@ pub struct PsVgpu {
     pub isolation: String,
     /// The same reasons, one by one.
     pub weakened: Vec<Weakness>,
-    /// Who executes its calls on a real driver: `strict`, `compat` or `observe`.
+    /// Who executes its calls on a real driver: `strict` or `compat`.
     pub mode: Mode,
     /// What managed memory counts: `charge`, `deny` or `allow`.
     pub managed: ManagedMemory,

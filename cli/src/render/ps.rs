@@ -104,11 +104,10 @@ fn tier(vgpu: &PsVgpu, card: &PsCard) -> String {
 /// The mode, or that and why nothing holds.
 fn isolation(vgpu: &PsVgpu) -> String {
     if vgpu.weakened.is_empty() {
-        match vgpu.mode {
-            Mode::Strict => return "strict".to_owned(),
-            Mode::Compat => return "compat".to_owned(),
-            Mode::Observe => {}
-        }
+        return match vgpu.mode {
+            Mode::Strict => "strict".to_owned(),
+            Mode::Compat => "compat".to_owned(),
+        };
     }
     vgpu.isolation.clone()
 }

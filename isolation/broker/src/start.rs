@@ -754,7 +754,7 @@ pub fn binding_of(grant: &Grant) -> Binding {
     match (&grant.driver, grant.isolation.mode) {
         (DriverSpec::Sim { .. }, _) => Binding::None,
         (DriverSpec::Kernel, Mode::Strict) => Binding::Executor,
-        (DriverSpec::Kernel, Mode::Compat | Mode::Observe) => Binding::Caller,
+        (DriverSpec::Kernel, Mode::Compat) => Binding::Caller,
     }
 }
 

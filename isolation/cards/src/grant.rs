@@ -137,19 +137,16 @@ impl Default for Watch {
 }
 
 impl Isolation {
-    /// One word for people: `on`, `observe`, or `off` with the reasons.
+    /// One word for people: `on`, or `off` with the reasons.
     #[must_use]
     pub fn summary(&self) -> String {
         if self.weakened.is_empty() {
-            return match self.mode {
-                Mode::Strict | Mode::Compat => "on".to_owned(),
-                Mode::Observe => "off (observe)".to_owned(),
-            };
+            return "on".to_owned();
         }
-        let observe = (self.mode == Mode::Observe).then_some("observe");
-        let names: Vec<&str> = observe
-            .into_iter()
-            .chain(self.weakened.iter().map(|weakness| weakness.name()))
+        let names: Vec<&str> = self
+            .weakened
+            .iter()
+            .map(|weakness| weakness.name())
             .collect();
         format!("off ({})", names.join(", "))
     }
@@ -176,8 +173,6 @@ pub enum Mode {
     Strict,
     /// The caller, for what the driver binds to the calling process (mode A): a hostile tenant can race those calls.
     Compat,
-    /// The caller, always: calls are logged and nothing is held. For finding out what a program does.
-    Observe,
 }
 
 /// What managed memory (`cudaMallocManaged`) counts.
@@ -450,8 +445,6 @@ mod tests {
         assert_eq!(isolation.summary(), "on");
         isolation.weakened = vec![Weakness::CapSysAdmin, Weakness::Dri];
         assert_eq!(isolation.summary(), "off (cap-sys-admin, dri)");
-        isolation.mode = Mode::Observe;
-        assert_eq!(isolation.summary(), "off (observe, cap-sys-admin, dri)");
         for weakness in Weakness::ALL {
             let text = serde_json::to_string(weakness).unwrap();
             assert_eq!(text, format!("\"{}\"", weakness.name()));

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 pub use self::compute::ComputeConfig;
 pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
-pub use self::isolation::{Allow, ConfiguredMode, IsolationConfig, OtherCards};
+pub use self::isolation::{Allow, IsolationConfig, OtherCards};
 use crate::backend::Strength;
 use crate::{Error, trusted};
 

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, bail};
-use cards::{Backend, ContainerKey, DriverSpec, Grant, IoUring, Isolation, Mode};
+use cards::{Backend, ContainerKey, DriverSpec, Grant, IoUring, Isolation};
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -79,9 +79,6 @@ pub(super) struct Options {
     /// Commands of `cgpu run` that name the same group may import each other's exported memory.
     #[arg(long, value_name = "GROUP")]
     share_group: Option<String>,
-    /// Log the command's calls and hold nothing: for finding out what a program does.
-    #[arg(long, conflicts_with_all = ["mode", "managed"])]
-    observe: bool,
     /// Start simulated cards of this profile for the command alone, and end them with it: a file, or a name such as two-ada.
     #[arg(long, value_name = "PROFILE")]
     simulate: Option<PathBuf>,
@@ -118,22 +115,7 @@ impl Options {
         if let Some(group) = &self.share_group {
             isolation.share_group = Some(request::share_group("--share-group", group)?);
         }
-        if self.observe {
-            isolation.mode = Mode::Observe;
-        }
         Ok(())
-    }
-
-    #[expect(
-        clippy::print_stderr,
-        reason = "a warning for the person at the terminal, beside the command's own output"
-    )]
-    fn warn(&self) {
-        if self.observe {
-            eprintln!(
-                "cgpu: --observe: calls are logged in the broker's log, and nothing is held: the command can use the whole card"
-            );
-        }
     }
 }
 
@@ -149,7 +131,6 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         // What was typed is an option, and has the annotation's name.
         .map_err(|error| anyhow::anyhow!(vgpu::chain(&error).replace("cgpu.io/", "--")))?;
     options.apply_isolation(&mut request.isolation)?;
-    options.warn();
     let ending = supervise::keep_ending_signals()?;
     // The host's, also where the cards are this command's own.
     let state_dir = config.state_dir.clone();

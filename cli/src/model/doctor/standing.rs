@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use cards::Mode;
+
 use super::{Check, Facts, Level};
 use crate::model::host_driver::HostDriver;
 use crate::model::ps::State;
-use vgpu::config::ConfiguredMode;
 
 /// One of cgpu's own programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +98,7 @@ pub(super) fn programs(facts: &Facts) -> Vec<Check> {
 
 /// What does not work where a program is not there.
 fn lost_without(program: &str, facts: &Facts) -> (Level, &'static str) {
-    let is_strict =
-        facts.driver == HostDriver::Kernel && facts.isolation.mode == ConfiguredMode::Strict;
+    let is_strict = facts.driver == HostDriver::Kernel && facts.isolation.mode == Mode::Strict;
     match program {
         "cgpu-executor" if is_strict => (
             Level::Missing,

@@ -69,10 +69,6 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
             json!(String::from_utf8_lossy(&output.stdout).trim()),
         );
     }
-    found(
-        "calls of a context, observed",
-        said(&mut inside("8Gi", &["--observe"], "context"), |_line| true),
-    );
     Ok(End::Done)
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 #[serde(deny_unknown_fields, default)]
 pub struct IsolationConfig {
     /// Who executes the containers' calls on a real driver.
-    pub mode: ConfiguredMode,
+    pub mode: Mode,
     /// What managed memory counts.
     pub managed: ManagedMemory,
     /// What happens when the driver counts more than the ledger.
@@ -33,7 +33,7 @@ pub struct IsolationConfig {
 impl Default for IsolationConfig {
     fn default() -> Self {
         Self {
-            mode: ConfiguredMode::default(),
+            mode: Mode::default(),
             managed: ManagedMemory::default(),
             on_violation: OnViolation::default(),
             reconcile_ms: Watch::default().reconcile_ms,
@@ -49,10 +49,7 @@ impl IsolationConfig {
     /// For a container that asks for nothing of its own.
     pub(crate) fn terms(&self) -> Isolation {
         Isolation {
-            mode: match self.mode {
-                ConfiguredMode::Strict => Mode::Strict,
-                ConfiguredMode::Compat => Mode::Compat,
-            },
+            mode: self.mode,
             managed: self.managed,
             share_group: None,
             on_violation: self.on_violation,
@@ -72,17 +69,6 @@ fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::
     let text = String::deserialize(deserializer)?;
     let bytes = crate::request::memory_amount("isolation.host_memory", &text);
     bytes.map(Some).map_err(de::Error::custom)
-}
-
-/// The modes that a host may have; to observe is for one command at a time (`cgpu run --observe`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ConfiguredMode {
-    /// [`Mode::Strict`]
-    #[default]
-    Strict,
-    /// [`Mode::Compat`]
-    Compat,
 }
 
 /// `isolation.allow`
