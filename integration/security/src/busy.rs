@@ -1,15 +1,12 @@
 //! A plain container's load: as much CPU time as it is told to use, and no call to the driver.
 //!
 //! `DIR/rate` says how much, in thousandths of a core; it is read again and again, and 0 or no file is rest. The threads
-//! work in short pieces and in turn, as a program and its broker do: long pieces would hold up a neighbour for longer than an attack
-//! does, and a processor that is never left idle between two turns wakes a neighbour sooner than one that is (in a virtual machine
-//! 110 instead of 350 µs for an allocation).
+//! work in short pieces, as calls do: long ones would hold up a neighbour for longer than an attack does.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -17,11 +14,9 @@ use nix::time::ClockId;
 
 use crate::Stage;
 
-/// How long the threads rest when nothing is owed, and how often the rate is read.
-const REST: Duration = Duration::from_millis(1);
+/// How long a thread rests between two pieces, and how often the rate is read.
+const PIECE: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(10);
-/// What a thread does before it is another's turn: about half of a call that is executed.
-const HALF_A_CALL_NS: u64 = 30_000;
 /// What could not be used, for want of a processor, is made up for up to this.
 const MOST_OWED_NS: u64 = 20_000_000;
 
@@ -56,63 +51,30 @@ fn rate(file: &Path) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// Held by the one of two threads whose turn it is.
-#[derive(Debug)]
-struct Turn {
-    owed: Owed,
-    last: Instant,
-}
-
-impl Turn {
-    fn begin(&mut self, per_mille: u64) {
-        if self.owed.ns == 0 {
-            std::thread::sleep(if per_mille == 0 { LOOK } else { REST });
-        }
-        let now = Instant::now();
-        let passed = now.duration_since(self.last).as_nanos();
-        self.last = now;
-        let passed_ns = u64::try_from(passed).unwrap_or(u64::MAX);
-        self.owed.accrue(passed_ns, per_mille);
-    }
-}
-
-/// Uses its part of the rate with the thread at the other ends, for ever: each works for as long as a call's half does, wakes the
-/// other, and waits for it.
-fn burn(part: &AtomicU64, turns: &Receiver<Turn>, other: &SyncSender<Turn>) {
+/// Uses its part of the rate, for ever.
+fn burn(part: &AtomicU64) {
+    let mut owed = Owed::default();
+    let mut last = Instant::now();
     let mut before = thread_cpu_ns();
-    while let Ok(mut turn) = turns.recv() {
-        turn.begin(part.load(Ordering::Relaxed));
-        let begun = thread_cpu_ns();
-        // What it costs to wake and to wait is used as well.
-        turn.owed.used(begun - before);
-        before = begun;
-        while turn.owed.ns > 0 && before - begun < HALF_A_CALL_NS {
+    loop {
+        let per_mille = part.load(Ordering::Relaxed);
+        std::thread::sleep(if per_mille == 0 { LOOK } else { PIECE });
+        let now = Instant::now();
+        let passed = now.duration_since(last).as_nanos();
+        last = now;
+        owed.accrue(u64::try_from(passed).unwrap_or(u64::MAX), per_mille);
+        loop {
+            let used = thread_cpu_ns();
+            owed.used(used - before);
+            before = used;
+            if owed.ns == 0 {
+                break;
+            }
             for _turn in 0..200 {
                 std::hint::spin_loop();
             }
-            let now = thread_cpu_ns();
-            turn.owed.used(now - before);
-            before = now;
-        }
-        if other.send(turn).is_err() {
-            return;
         }
     }
-}
-
-fn start_two(part: &Arc<AtomicU64>) -> Result<()> {
-    let (to_one, of_one) = sync_channel(1);
-    let (to_other, of_other) = sync_channel(1);
-    let first = Turn {
-        owed: Owed::default(),
-        last: Instant::now(),
-    };
-    to_one.send(first).context("begin")?;
-    for (turns, other) in [(of_one, to_other), (of_other, to_one)] {
-        let part = Arc::clone(part);
-        std::thread::Builder::new().spawn(move || burn(&part, &turns, &other))?;
-    }
-    Ok(())
 }
 
 /// Goes on until it is told to stop.
@@ -120,16 +82,17 @@ fn start_two(part: &Arc<AtomicU64>) -> Result<()> {
 /// # Errors
 /// The system's.
 pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
-    let pairs = std::thread::available_parallelism()
+    let threads = std::thread::available_parallelism()
         .context("count the processors")?
         .get();
     let part = Arc::new(AtomicU64::new(0));
-    for _pair in 0..pairs {
-        start_two(&part)?;
+    for _thread in 0..threads {
+        let part = Arc::clone(&part);
+        std::thread::Builder::new().spawn(move || burn(&part))?;
     }
     let file = stage.out.join("rate");
     while !stage.out.join("go").exists() {
-        part.store(rate(&file) / u64::try_from(pairs)?, Ordering::Relaxed);
+        part.store(rate(&file) / u64::try_from(threads)?, Ordering::Relaxed);
         std::thread::sleep(LOOK);
     }
     Ok(ExitCode::SUCCESS)
