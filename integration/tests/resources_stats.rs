@@ -1,13 +1,19 @@
 //! Our numbers beside those of containerd's own shim, on one machine, of one control group.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use integration::command::{LIMIT, wait_until};
-use integration::containerd::{CGPU, RUNC};
-use integration::packages::Suite;
-use integration::rig::{self, Rig};
+use integration::containerd::{CGPU, Containerd, RUNC};
+use integration::crictl::{Crictl, NAMESPACE, PodContainer, Processes};
+use integration::image;
+use integration::node::Node;
+use integration::packages::{Engines, Suite};
+use integration::pods::{BY_TYPE, PodsSetup};
+use integration::programs::Programs;
+use integration::rig::{self, Rig, TWO_CARDS};
 use serde_json::Value;
 
 fn with(suite: Suite, test: &str, body: fn(&mut Rig) -> Result<()>) -> Result<()> {
@@ -47,6 +53,104 @@ mod newer {
             "newer::two_shims_count_the_same",
             same_numbers,
         )
+    }
+}
+
+/// `crictl statsp`: the same figures are there for a pod of either shim.
+#[test]
+fn two_shims_tell_the_same_of_a_pod() -> Result<()> {
+    const TEST: &str = "two_shims_tell_the_same_of_a_pod";
+    if let Some(reason) = integration::skip::lacks_root() {
+        integration::skip!(TEST, "{reason}");
+    }
+    let engines = match Engines::fetch(Suite::Newer) {
+        Ok(engines) => engines,
+        Err(error) => integration::skip!(TEST, "{error:#}"),
+    };
+    let programs = Programs::for_tests()?;
+    let node = Node::simulated(programs, &engines, TWO_CARDS)?;
+    let made = Crictl::new(&node).and_then(|crictl| Ok((crictl, PodsSetup::new(&node, &engines)?)));
+    let (crictl, setup) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            node.finish()?;
+            integration::skip!(TEST, "{error:#}")
+        }
+    };
+    let (pause, busybox) = (setup.pause.clone(), image::busybox(None)?);
+    let mut containerd = Containerd::start_for_pods(&node, &engines, setup)?;
+    for image in [&pause, &busybox] {
+        containerd.import_into(NAMESPACE, image)?;
+    }
+    // CRI hears of imported images by events.
+    wait_until("the images", LIMIT, || {
+        let said = crictl.crictl(&containerd, &["images", "-o", "json"])?;
+        let said = said.success()?.stdout;
+        Ok([&pause, &busybox]
+            .iter()
+            .all(|image| said.contains(&image.name)))
+    })?;
+    let told = pods_of_both(&crictl, &containerd, &busybox);
+    crictl.remove_all(&containerd)?;
+    let left = containerd.stop()?;
+    drop(containerd);
+    node.finish()?;
+    assert!(left.is_empty(), "{left:?}");
+    let told = told?;
+    let leaves: Vec<BTreeSet<String>> = told.iter().map(|stats| leaves_of(stats, "")).collect();
+    assert_eq!(leaves[0], leaves[1], "ours, theirs: {told:#?}");
+    Ok(())
+}
+
+/// Starts a pod under our shim and one under containerd's: what is told of each.
+fn pods_of_both(
+    crictl: &Crictl,
+    containerd: &Containerd,
+    image: &image::Image,
+) -> Result<Vec<Value>> {
+    let mut told = Vec::new();
+    for handler in [BY_TYPE, "runc"] {
+        let pod = crictl.pod(handler, &[], Processes::OfTheContainer)?;
+        let sandbox = crictl.run_pod(containerd, &pod, handler)?;
+        let main = PodContainer {
+            name: "main",
+            memory_bytes: Some(64 << 20),
+            program: &["sleep", "100000"],
+            ..PodContainer::default()
+        };
+        crictl.run_container(containerd, &sandbox, &pod, &image.name, &main)?;
+        let mut stats = Value::Null;
+        // containerd gathers them every ten seconds at first, and has a container's rate from the second time on.
+        let gathered = wait_until("statistics of the pod", LIMIT, || {
+            let args = ["statsp", "-o", "json", "--id", &sandbox];
+            stats = crictl.crictl(containerd, &args)?.success()?.json()?;
+            let of_container = |what: &str| {
+                let path = format!("/stats/0/linux/containers/0/{what}/value");
+                stats.pointer(&path).and_then(Value::as_str)
+            };
+            Ok(
+                of_container("memory/workingSetBytes").is_some_and(|used| used != "0")
+                    && of_container("cpu/usageNanoCores").is_some(),
+            )
+        });
+        gathered.with_context(|| format!("{handler}: {stats:#}"))?;
+        told.push(stats);
+    }
+    Ok(told)
+}
+
+/// The names of all values of a document.
+fn leaves_of(value: &Value, at: &str) -> BTreeSet<String> {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(name, value)| leaves_of(value, &format!("{at}/{name}")))
+            .collect(),
+        Value::Array(values) => values
+            .iter()
+            .flat_map(|value| leaves_of(value, &format!("{at}/*")))
+            .collect(),
+        _ => BTreeSet::from([at.to_owned()]),
     }
 }
 

@@ -40,7 +40,7 @@ const LEFT_OUT: &str = "\
 - A real card: every quota here is one of a simulated card.
 ";
 
-/// Another project's tests, run once by hand: nothing here can run them again.
+/// What was run once by hand: nothing here can run it again.
 const SUITE: &str = "\
 \n## containerd's own suite
 
@@ -56,6 +56,15 @@ setuid file). Left out: what is about images, content, leases and snapshots alon
 The same fail and are skipped with both. `TestContainerKillInitPidHost` and `TestContainerKillInitKillsChildWhenNotHostPid` fail because they look for
 `sleep 1` among all processes of the machine, where other tests ran. Skipped are the six of checkpoints, which want a criu: `integration/tests/resources_checkpoint.rs`
 has checkpoints.
+
+## Beside containerd's own shim
+
+`crictl statsp` tells the same figures of a pod under both (`integration/tests/resources_stats.rs`, containerd 2.1).
+
+`docker checkpoint` was tried by hand, once (docker 28.5 with `experimental`, a criu that works with the kernel, containers without a vGPU and with the host's network): under
+the wrapper and under the shim by type a program goes on from its checkpoint as under runc. By type the container runs on when its checkpoint is
+made, and must be stopped before `docker start --checkpoint`: docker says that it is to end in the options of runc alone. A container with a vGPU is
+refused a checkpoint.
 ";
 
 /// The whole file.
