@@ -2,7 +2,8 @@
 //!
 //! Any program that is busy takes processor time from others. What is measured is what an attack does beyond that: each turn
 //! runs once beside attackers and once beside as many plain containers that use as much CPU time as the attackers did in the
-//! same turn, their vGPUs' own processes included, and make no call to a GPU.
+//! same turn, their vGPUs' own processes included, and make no call to a GPU. Attackers that leave next to no processor time to
+//! anybody are compared with plain containers that take all they get: just below that, everybody waits far less.
 //!
 //! ```text
 //! a turn   attackers play ─▶ work ─▶ killed, brokers at rest ─▶ plain containers burn ─▶ the same work
@@ -123,6 +124,14 @@ struct Turn<T> {
     cores: Cores,
     /// Attacks that were played to their end meanwhile.
     rounds: usize,
+}
+
+/// Of all processors: who takes more leaves nothing, since the work that is measured and the simulator take the rest.
+const SATURATED: f64 = 0.85;
+
+fn processors() -> Result<f64> {
+    let count = thread::available_parallelism().context("count the processors")?;
+    Ok(f64::from(u32::try_from(count.get())?))
 }
 
 /// What a container is to be asked for, so that it uses `wanted` cores: former askings show how far it stays behind.
@@ -323,10 +332,15 @@ impl<'a> Field<'a> {
         let rounds = self.stop(count)?;
         self.until_at_rest(count)?;
 
+        let all: f64 = wanted.iter().map(|both| both.0 + both.1).sum();
+        let is_saturated = all > SATURATED * processors()?;
         for (member, wanted) in self.plain.iter_mut().zip(&wanted) {
-            let wanted = wanted.0 + wanted.1;
-            let asked = asked(wanted, member.former);
-            member.former = Some((asked, 0.0));
+            let asked = if is_saturated {
+                processors()?
+            } else {
+                asked(wanted.0 + wanted.1, member.former)
+            };
+            member.former = Some((asked, 0.0)).filter(|_| !is_saturated);
             fs::write(
                 member.tenant.out.join("rate"),
                 format!("{:.0}", asked * 1000.0),
