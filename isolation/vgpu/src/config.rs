@@ -510,7 +510,7 @@ mod tests {
             ),
             (
                 "[isolation]\nhost_memory = \"8\"",
-                &["isolation.host_memory", "8", "a whole number with a unit"],
+                &["isolation.host_memory", "8", "a number with a unit"],
             ),
             ("[broker]\nstart_timeout_ms = -1", &["-1"]),
             ("[broker]\nstart_timeout_ms = \"soon\"", &["soon"]),

@@ -49,10 +49,10 @@ const NAMESPACE: &str = "cgpu-run";
 /// The options of `cgpu run`; their values are those of the `cgpu.io/` annotations.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Memory in all, e.g. 4Gi; split equally over the cards.
+    /// Memory in all, e.g. 4Gi or 1.5Gi, split equally over the cards; or a part of each card, 25%.
     #[arg(long)]
     memory: String,
-    /// A number of cards, or UUIDs or indices with commas.
+    /// How many cards (2), or which: UUIDs, or indices with a comma (`0,` or `0,1`).
     #[arg(long)]
     cards: Option<String>,
     /// Cap or share of compute, 1 to 100 percent of a card.

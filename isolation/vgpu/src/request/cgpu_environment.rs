@@ -10,7 +10,7 @@ use super::native::{weight, whole};
 use super::{bad_value, card_list};
 use crate::Error;
 
-const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+pub(super) const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
 const CARD_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 const SLICED_CARDS: &str = "ALIYUN_COM_GPU_VISIBLE_DEVICES";
@@ -19,7 +19,7 @@ const HIGH_PRIORITY: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
 const DISABLE: &str = "CGPU_DISABLE";
 const VISIBLE_CARDS: &str = "NVIDIA_VISIBLE_DEVICES";
 
-const UNITS_ALLOWED: &str = "a whole number of units, at least 1";
+const UNITS_ALLOWED: &str = "a whole number without a unit, at least 1: so many of the units of which the card has ALIYUN_COM_GPU_MEM_DEV";
 const LIST_ALLOWED: &str = "card indices or UUIDs, separated by commas";
 const FLAG_ALLOWED: &str = "true or 1, false or 0";
 
@@ -82,7 +82,8 @@ fn unschedulable(key: &str, value: &str) -> Option<String> {
 }
 
 fn share(container: &str, device: Option<&str>) -> Result<Share, Error> {
-    let device = device.ok_or_else(|| Error::Missing {
+    let named = device.filter(|device| !device.is_empty());
+    let device = named.ok_or_else(|| Error::Missing {
         key: DEVICE,
         beside: format!("{CONTAINER} = {container:?}"),
         is: "the card's memory in the same units, for example 24",

@@ -25,15 +25,16 @@ mod pod;
 use std::path::Path;
 
 use cards::grant::{ComputePolicy, Priority};
-use cards::placement::{Amount, CardName, Choice, Wish};
+use cards::placement::{Amount, CardName, Choice, Share, Wish};
 use cards::{ComputeTerms, ContainerKey, Isolation};
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
 use self::engine::Role;
 pub use self::isolation::{managed, mode, on_violation, share_group};
-use self::native::NativeTerms;
+use self::memory::Memory;
 pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
+use self::native::{MEMORY_KEY, NativeTerms};
 pub(crate) use self::native::{compute_policy, percent, priority, weight, whole};
 pub use self::pod::{AmountOf, PodPlace};
 use crate::config::{DisableRule, EnvironmentRule};
@@ -215,9 +216,11 @@ fn narrowed(
             other: format!("the annotations {PREFIX}*"),
         });
     }
-    let amount = match (native.memory_bytes, environment.share) {
-        (Some(total_bytes), Some(share)) => Amount::AtMost { total_bytes, share },
-        (Some(total_bytes), None) => Amount::TotalBytes(total_bytes),
+    let amount = match (native.memory, environment.share) {
+        (Some(Memory::Bytes(total_bytes)), Some(share)) => Amount::AtMost { total_bytes, share },
+        (Some(Memory::Bytes(total_bytes)), None) => Amount::TotalBytes(total_bytes),
+        (Some(Memory::OfEachCard(most)), Some(share)) => Amount::Share(narrower(most, share)?),
+        (Some(Memory::OfEachCard(share)), None) => Amount::Share(share),
         (None, Some(share))
             if config.request.environment == EnvironmentRule::Request
                 || native.policy == Some(ComputePolicy::Native) =>
@@ -256,6 +259,26 @@ fn narrowed(
     })
 }
 
+/// Two parts of a card, of whatever size: the environment's, which may be the smaller alone.
+fn narrower(most: Share, environment: Share) -> Result<Share, Error> {
+    let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
+    if product(environment.container, most.device) <= product(most.container, environment.device) {
+        return Ok(environment);
+    }
+    Err(Error::Contradiction {
+        one: format!(
+            "{} = {} of {} units,",
+            cgpu_environment::CONTAINER,
+            environment.container,
+            environment.device
+        ),
+        other: format!(
+            "{MEMORY_KEY} = {}%: the environment may only ask for less",
+            most.container
+        ),
+    })
+}
+
 /// Names of one kind are compared here, so that the error speaks of the request; an index against a UUID waits for the inventory.
 fn refuse_other_cards(names: &[CardName], allowed: &[CardName]) -> Result<(), Error> {
     let comparable = |name: &CardName| {
@@ -275,12 +298,12 @@ fn refuse_other_cards(names: &[CardName], allowed: &[CardName]) -> Result<(), Er
     }
 }
 
-/// An amount of memory as the annotation `cgpu.io/memory` writes it, bytes; whole MiB.
+/// An amount of memory as the annotation `cgpu.io/memory` writes it, but for parts of a card; bytes, whole MiB.
 ///
 /// # Errors
 /// [`Error::Value`] names the key, the value and what is allowed.
 pub(crate) fn memory_amount(key: &str, value: &str) -> Result<u64, Error> {
-    memory::parse(key, value)
+    memory::bytes(key, value)
 }
 
 /// One card, by its UUID or its index.

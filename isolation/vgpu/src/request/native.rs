@@ -5,7 +5,8 @@ use cards::placement::{Choice, Policy};
 use cards::{ManagedMemory, OnViolation};
 use plan::terms::WEIGHT_MAX;
 
-use super::{bad_value, card_list, isolation, memory};
+use super::memory::{self, Memory};
+use super::{bad_value, card_list, isolation};
 use crate::Error;
 
 /// All of our annotations begin so; one that is not in [`ALLOWED_KEYS`] is refused.
@@ -17,9 +18,12 @@ pub const APPLIED_KEY: &str = "cgpu.io/applied";
 /// What we leave in an edited spec of a container that is not held: `off`, and why.
 pub const ISOLATION_KEY: &str = "cgpu.io/isolation";
 
+/// Without which there is no request.
+pub(crate) const MEMORY_KEY: &str = "cgpu.io/memory";
+
 /// What people may write.
 pub const ALLOWED_KEYS: [&str; 10] = [
-    "cgpu.io/memory",
+    MEMORY_KEY,
     "cgpu.io/cards",
     "cgpu.io/compute",
     "cgpu.io/weight",
@@ -36,7 +40,7 @@ const CARDS_ALLOWED: &str = "a number of cards, at least 1, or a list of card UU
 /// What the annotations say; what they leave out is absent.
 #[derive(Debug, Default)]
 pub(super) struct NativeTerms {
-    pub(super) memory_bytes: Option<u64>,
+    pub(super) memory: Option<Memory>,
     pub(super) cards: Option<Choice>,
     pub(super) percent: Option<u32>,
     pub(super) weight: Option<u32>,
@@ -62,7 +66,7 @@ impl NativeTerms {
             any = true;
             let text = value.trim();
             match key {
-                "cgpu.io/memory" => terms.memory_bytes = Some(memory::parse(key, value)?),
+                MEMORY_KEY => terms.memory = Some(memory::parse(key, value)?),
                 "cgpu.io/cards" => terms.cards = Some(cards(key, text)?),
                 "cgpu.io/compute" => {
                     terms.percent = Some(percent(key, text)?);

@@ -214,7 +214,7 @@ fn cards_are_a_number_or_a_list() {
 fn bad_values_name_key_value_and_what_is_allowed() {
     for (key, value, allowed) in [
         ("cgpu.io/memory", "0Gi", "at least 1Mi"),
-        ("cgpu.io/memory", "-1Gi", "whole number"),
+        ("cgpu.io/memory", "-1Gi", "a number with a unit"),
         ("cgpu.io/memory", "4096", "Mi, Gi, Ti"),
         ("cgpu.io/compute", "0", "1 to 100"),
         ("cgpu.io/compute", "101", "1 to 100"),
@@ -254,6 +254,10 @@ fn bad_environment_is_refused_where_it_asks() {
                 "CONTAINER = \"4\"",
                 "for example 24",
             ][..],
+        ),
+        (
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=4", "ALIYUN_COM_GPU_MEM_DEV="],
+            &["ALIYUN_COM_GPU_MEM_DEV is missing", "for example 24"],
         ),
         (
             &[
@@ -790,6 +794,42 @@ fn the_environment_narrows_a_request_to_share_to_a_quota() {
             .unwrap()
             .unwrap();
         assert!(matches!(request.wish.amount, Amount::Share(_)), "{rule:?}");
+    }
+}
+
+#[test]
+fn a_part_of_each_card_is_a_request_that_the_environment_narrows() {
+    let asked = |environment: &[&str]| read(&[("cgpu.io/memory", "25%")], environment);
+    let own = asked(&[]).unwrap().unwrap();
+    // Of cards of any size.
+    assert_eq!(quota_mib(&own, 24 << 10), 6 << 10);
+    assert_eq!(quota_mib(&own, 80 << 10), 20 << 10);
+    let rooms = [room(0, 24 << 10), room(1, 80 << 10)];
+    let both = read(&[("cgpu.io/memory", "25%"), ("cgpu.io/cards", "2")], &[]);
+    let slices = place(&rooms, &both.unwrap().unwrap().wish).unwrap();
+    let is_fourth = |slice: &Slice| slice.quota_bytes * 4 == slice.card.memory_bytes;
+    assert!(slices.iter().all(is_fourth), "{slices:?}");
+    let less = asked(&[
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ]);
+    assert_eq!(quota_mib(&less.unwrap().unwrap(), 24 << 10), 4 << 10);
+    let same = asked(&[
+        "ALIYUN_COM_GPU_MEM_CONTAINER=6",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ]);
+    assert_eq!(quota_mib(&same.unwrap().unwrap(), 24 << 10), 6 << 10);
+    let more = asked(&[
+        "ALIYUN_COM_GPU_MEM_CONTAINER=7",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ])
+    .unwrap_err();
+    for part in [
+        "ALIYUN_COM_GPU_MEM_CONTAINER = 7 of 24",
+        "cgpu.io/memory = 25%",
+        "only ask for less",
+    ] {
+        assert!(more.contains(part), "{more}");
     }
 }
 

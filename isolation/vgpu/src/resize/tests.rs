@@ -342,7 +342,7 @@ fn a_broker_that_refuses_or_hangs_leaves_all_as_it_was() {
 fn bad_values_and_absent_containers_are_named() {
     let stage = Stage::new();
     for (memory, parts) in [
-        ("12", &["--memory", "12", "a whole number with a unit"][..]),
+        ("12", &["--memory", "12", "a number with a unit"][..]),
         ("3Mi", &["--memory", "3Mi", "2 cards", "whole MiB"]),
     ] {
         let error = crate::chain(&stage.resize(memory).unwrap_err());
