@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use sys::descriptors::Inherited;
 use sys::pidfd::PidFd;
 use vgpu::backend::Started;
-use vgpu::request::Whose;
-use vgpu::{Config, ContainerKey, DoorKind, Request};
+use vgpu::request::{Reading, Whose};
+use vgpu::{Config, ContainerKey, DoorKind};
 
 use crate::child;
 use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
@@ -95,9 +95,12 @@ fn configuration(
         Err(error) => error,
     };
     let spec = bundle.map(vgpu::read_spec);
+    let is_create = matches!(invocation.subcommand, Subcommand::Create { .. });
     let is_plain = match &spec {
         // The runtime knows no such container, or is asked about none.
         None => true,
+        Some(Ok(spec)) if is_create => vgpu::is_plain(Whose { id, bundle }, spec),
+        // It was made, and may be stopped and deleted.
         Some(Ok(spec)) => vgpu::asks_for_nothing(Whose { id, bundle }, spec),
         Some(Err(_unreadable)) => false,
     };
@@ -178,8 +181,8 @@ impl Runtime {
                     id: None,
                     bundle: Some(&bundle),
                 };
-                let asks = Request::from_spec(&self.config, whose, &spec)?.is_some();
-                anyhow::ensure!(!asks, NO_CHECKPOINT);
+                let reading = Reading::of(&self.config, whose, &spec, DoorKind::Runtime)?;
+                anyhow::ensure!(reading.request.is_none(), NO_CHECKPOINT);
                 self.take_this_place()
             }
             Subcommand::Other => self.take_this_place(),

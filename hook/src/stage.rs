@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sys::pidfd::PidFd;
 use vgpu::backend::Kind as Backend;
-use vgpu::request::Whose;
+use vgpu::request::{Reading, Whose};
 use vgpu::strict_json::{self, Document};
 use vgpu::{Config, ContainerKey, DoorKind, Request};
 
@@ -154,14 +154,23 @@ fn precreate(
         id: podman::container_id(&spec).ok(),
         bundle: None,
     };
-    if configured.is_err() && vgpu::asks_for_nothing(whose, &spec) {
+    if vgpu::is_plain(whose, &spec) {
         return answer(bytes);
     }
     let config = &configured?;
-    if Request::from_spec(config, whose, &spec)?.is_none() {
-        return answer(bytes);
-    }
-    let key = key(podman::container_id(&spec)?)?;
+    let id = match podman::container_id(&spec) {
+        Ok(id) => id,
+        // Nobody needs the name of a container that gets nothing.
+        Err(_)
+            if Reading::of(config, whose, &spec, DoorKind::Hook)?
+                .request
+                .is_none() =>
+        {
+            return answer(bytes);
+        }
+        Err(error) => return Err(error),
+    };
+    let key = key(id)?;
     let Some((door, mut edited)) = vgpu::create_handed(config, &key, &spec, DoorKind::Hook)? else {
         return answer(bytes);
     };

@@ -153,6 +153,43 @@ fn a_spec_that_asks_for_nothing_comes_out_byte_for_byte() {
     assert!(!host.path(STATE).join("lock").exists());
 }
 
+/// It is called for every container of podman's: none of them has chosen cgpu, and none gets what it has not asked for.
+#[test]
+fn a_missed_request_is_reported_and_the_hosts_default_is_not_for_podmans_containers() {
+    let Some(host) = Host::find() else { return };
+    let text = fs::read_to_string(host.path("cgpu.toml")).unwrap();
+    host.configure(&format!("{text}[request]\ndefault = \"1Gi\"\n"));
+    let near = spec(json!({"cgpu/memory": "4Gi"})).to_string();
+    for input in [spec(json!({})).to_string(), near.clone()] {
+        let output = call(&host, "precreate", &input);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(output.stdout, input.as_bytes());
+    }
+    host.assert_clean();
+    let log = || cards::events::read(&host.path(STATE).join("events/containers/podman").join(ID));
+    let kinds = || -> Vec<String> { log().unwrap().into_iter().map(|event| event.kind).collect() };
+    assert_eq!(kinds(), ["near_miss"]);
+    // Without a name there is no log, and nothing else is lost.
+    let mut nameless = spec(json!({"cgpu/memory": "4Gi"}));
+    nameless["linux"]["cgroupsPath"] = json!("/somebody/else");
+    let nameless = nameless.to_string();
+    let output = call(&host, "precreate", &nameless);
+    assert_eq!(output.stdout, nameless.as_bytes(), "{}", said(&output));
+    host.configure(&format!("{text}[request]\nstrict = true\n"));
+    for input in [near, nameless] {
+        let refused = call(&host, "precreate", &input);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(
+            said(&refused).contains("[request] strict"),
+            "{}",
+            said(&refused)
+        );
+        assert!(refused.stdout.is_empty());
+    }
+    assert_eq!(kinds(), ["near_miss", "refused"]);
+    host.assert_clean();
+}
+
 #[test]
 fn what_cannot_be_held_is_refused_and_holds_nothing() {
     let Some(host) = Host::find() else { return };

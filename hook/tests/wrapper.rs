@@ -505,6 +505,33 @@ fn a_runc_that_fails_leaves_no_vgpu() {
 }
 
 #[test]
+fn one_that_is_nearly_a_request_needs_the_configuration_to_be_made_and_not_to_be_deleted() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("c1", json!({"cgpu/memory": "4Gi"}), "busybox sleep 1000");
+    let words = ["create", "--bundle", bundle.to_str().unwrap(), "c1"];
+    let created = host.runtime(&words);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let log = cards::events::read(&host.dir.path().join("state/events/containers/moby/c1"));
+    let log = log.unwrap();
+    let [event] = log.as_slice() else {
+        panic!("{log:?}")
+    };
+    assert!(
+        event.kind == "near_miss" && event.text.contains("cgpu.io/memory=4Gi"),
+        "{event:?}"
+    );
+    let file = host.dir.path().join("cgpu.toml");
+    fs::write(&file, "[broker").unwrap();
+    let deleted = host.runtime(&["delete", "--force", "c1"]);
+    assert_eq!(deleted.code, Some(0), "{deleted:?}");
+    // Whether the file refuses such a container, nobody knows now.
+    let refused = host.runtime(&words);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let name = file.to_str().unwrap();
+    assert!(refused.stderr.contains(name), "{refused:?}");
+}
+
+#[test]
 fn a_container_that_asks_for_nothing_is_plain_runc() {
     let Some(host) = Host::find() else { return };
     let bundle = host.bundle("c1", json!({}), "echo $NVIDIA_VISIBLE_DEVICES");

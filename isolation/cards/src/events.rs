@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A container's broker and its frontends append to the same file, one whole line a write, and no broker to another container's.
-//! Whoever adds to the log of a container that has ended keeps the number of those logs at [`KEPT`]: beyond it the oldest log of
+//! Whoever adds to the log of a container that has ended keeps the number of those logs at [`KEPT`], and of those that missed a request
+//! at [`KEPT_MISSED`]: beyond it the oldest log of
 //! that tenant goes that has most of them. A tenant that makes many containers end or be refused thus loses its own logs, and
 //! those of another only where that one has as many.
 
@@ -28,6 +29,11 @@ pub const FILE_BYTES: u64 = 64 << 10;
 pub const TEXT_BYTES: usize = 1024;
 /// So many logs of containers that have ended are kept.
 pub const KEPT: usize = 128;
+/// So many more of containers that missed a request and never had a vGPU: images that name cards without asking for any can come by the
+/// hundred, and must not cost the others' logs.
+pub const KEPT_MISSED: usize = 32;
+/// The kind of the one event of such a container.
+pub const NEAR_MISS: &str = "near_miss";
 /// The file's name in its folder.
 pub const NAME: &str = "events.jsonl";
 /// What became of it when it was long.
@@ -233,11 +239,13 @@ pub fn end(
     append(&of_container(state_dir, key), event)?;
     let mut ended = containers(state_dir)?;
     ended.retain(|other| other == key || !lives(other));
-    if ended.len() <= KEPT {
+    if ended.len() <= KEPT.min(KEPT_MISSED) {
         return Ok(());
     }
     let ended = ended.into_iter().map(|key| Kept::new(state_dir, key));
-    make_room(state_dir, ended.collect())
+    let (missed, ended): (Vec<Kept>, Vec<Kept>) = ended.partition(|kept| kept.missed);
+    make_room(state_dir, missed, KEPT_MISSED)?;
+    make_room(state_dir, ended, KEPT)
 }
 
 /// The log of a container that has ended.
@@ -245,16 +253,20 @@ struct Kept {
     key: ContainerKey,
     tenant: String,
     at_unix_ms: u64,
+    /// Whether nothing but a missed request is known of it.
+    missed: bool,
 }
 
 impl Kept {
     fn new(state_dir: &Path, key: ContainerKey) -> Self {
         let last = last(&of_container(state_dir, &key)).unwrap_or_default();
+        let missed = last.as_ref().is_some_and(|event| event.kind == NEAR_MISS);
         let (tenant, at_unix_ms) = match last {
             Some(event) => (event.tenant, event.at_unix_ms),
             None => (None, 0),
         };
         Self {
+            missed,
             tenant: tenant.unwrap_or_else(|| key.namespace().to_owned()),
             key,
             at_unix_ms,
@@ -262,8 +274,8 @@ impl Kept {
     }
 }
 
-fn make_room(state_dir: &Path, ended: Vec<Kept>) -> io::Result<()> {
-    let mut excess = ended.len().saturating_sub(KEPT);
+fn make_room(state_dir: &Path, ended: Vec<Kept>, most: usize) -> io::Result<()> {
+    let mut excess = ended.len().saturating_sub(most);
     let mut by_tenant: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
     for kept in ended {
         by_tenant.entry(kept.tenant.clone()).or_default().push(kept);
@@ -412,6 +424,33 @@ mod tests {
         let last = key("k8s.io", &format!("loud{}", KEPT * 2 - 1));
         assert!(kept.contains(&last), "the newest is there");
         assert!(!kept.contains(&key("k8s.io", "loud0")), "the oldest is not");
+    }
+
+    #[test]
+    fn missed_requests_by_the_hundred_cost_no_other_log() {
+        let state = tempfile::tempdir().unwrap();
+        let end_of = |id: String, kind: &str, at_unix_ms: u64| {
+            let event = Event {
+                at_unix_ms,
+                tenant: Some("moby".to_owned()),
+                ..Event::now(kind, "for a reason")
+            };
+            let key = key("moby", &id);
+            end(state.path(), &key, &event, |_| false).unwrap();
+            key
+        };
+        let ended: Vec<ContainerKey> = (0..KEPT as u64)
+            .map(|at| end_of(format!("ended{at}"), "ended", at))
+            .collect();
+        let missed: Vec<ContainerKey> = (0..KEPT_MISSED as u64 + 9)
+            .map(|at| end_of(format!("missed{at}"), NEAR_MISS, 1000 + at))
+            .collect();
+        let kept = containers(state.path()).unwrap();
+        assert!(ended.iter().all(|key| kept.contains(key)));
+        let (gone, newest) = missed.split_at(9);
+        assert!(newest.iter().all(|key| kept.contains(key)));
+        assert!(!gone.iter().any(|key| kept.contains(key)));
+        assert_eq!(kept.len(), KEPT + KEPT_MISSED);
     }
 
     #[test]

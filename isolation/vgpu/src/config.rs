@@ -3,6 +3,7 @@
 mod compute;
 mod driver;
 mod isolation;
+mod request;
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 pub use self::compute::ComputeConfig;
 pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
 pub use self::isolation::{Allow, IsolationConfig, OtherCards};
+pub use self::request::{DefaultTerms, DisableRule, EnvironmentRule, RequestConfig};
 use crate::backend::Strength;
 use crate::{Error, trusted};
 
@@ -148,38 +150,6 @@ pub struct PlacementConfig {
     pub policy: Policy,
 }
 
-/// Table `[request]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RequestConfig {
-    /// What a container's environment may do.
-    pub environment: EnvironmentRule,
-    /// Whether `CGPU_DISABLE` in a container's environment is obeyed.
-    pub cgpu_disable: DisableRule,
-}
-
-/// What a container's environment may do. An image's own variables cannot be told from the caller's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EnvironmentRule {
-    /// Ask for a vGPU, as cGPU's users do, and narrow what the annotations ask for.
-    #[default]
-    Request,
-    /// Only narrow what the annotations ask for.
-    TightenOnly,
-}
-
-/// Whether `CGPU_DISABLE` is obeyed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DisableRule {
-    /// The container is left alone, as cGPU does.
-    #[default]
-    Obey,
-    /// A container that asks for a vGPU and disables it is refused.
-    Refuse,
-}
-
 /// Where `runc` is looked for: folders that only the administrator writes, never `$PATH`.
 pub const RUNC_DIRS: [&str; 6] = [
     "/usr/local/sbin",
@@ -228,15 +198,6 @@ impl Default for BackendConfig {
             limits_program: None,
             nvml_library: None,
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
-        }
-    }
-}
-
-impl Default for RequestConfig {
-    fn default() -> Self {
-        Self {
-            environment: EnvironmentRule::Request,
-            cgpu_disable: DisableRule::Obey,
         }
     }
 }
@@ -523,6 +484,29 @@ mod tests {
                 "[request]\nenvironment = \"no\"",
                 &["no", "request", "tighten_only"],
             ),
+            (
+                "[request]\ndefault = \"lots\"",
+                &["line 2", "request.default", "lots", "docker -m"],
+            ),
+            (
+                "[request]\ndefault = true",
+                &["request.default", "true", "such as \"4Gi\"", "cards"],
+            ),
+            ("[request.default]\ncards = 2", &["request.default.memory"]),
+            (
+                "[request.default]\nmemory = \"4Gi\"\ncards = 0",
+                &["request.default.cards", "\"0\"", "a number of cards"],
+            ),
+            (
+                "[request.default]\nmemory = \"4Gi\"\nshare-group = \"g\"",
+                &["request.default.share-group", "memory, cards"],
+            ),
+            (
+                "[request.default]\nmemory = \"4Gi\"\ncards = [1]",
+                &["request.default.cards", "[1]", "whole numbers"],
+            ),
+            ("[request]\nstrict = \"yes\"", &["strict", "yes"]),
+            ("[request]\nstrikt = true", &["strikt", "strict", "default"]),
             ("state_dir = ", &["line 1"]),
             (
                 "[backend]\nkind = \"mig\"",
@@ -617,6 +601,28 @@ mod tests {
                 assert!(error.contains(part), "{text:?}: {error:?} lacks {part:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_default_request_is_an_amount_or_a_table_of_terms() {
+        let terms = |text: &str| -> Vec<(String, String)> {
+            let default = parse(text).unwrap().request.default.unwrap();
+            default
+                .terms()
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect()
+        };
+        let memory = |amount: &str| ("cgpu.io/memory".to_owned(), amount.to_owned());
+        assert_eq!(terms("[request]\ndefault = \"4Gi\""), [memory("4Gi")]);
+        assert_eq!(
+            terms("[request.default]\nmemory = \"25%\"\ncompute = 30\npolicy = \"fixed\""),
+            [
+                ("cgpu.io/compute".to_owned(), "30".to_owned()),
+                memory("25%"),
+                ("cgpu.io/policy".to_owned(), "fixed".to_owned()),
+            ]
+        );
+        assert_eq!(parse("").unwrap().request.default, None);
     }
 
     #[test]

@@ -87,6 +87,23 @@ pub enum Error {
     /// A request without an amount of memory.
     #[error("a vGPU needs an amount of memory: set cgpu.io/memory, for example to 4Gi")]
     NoMemoryTerm,
+    /// A container that makes no request and says what is nearly one, on a host that refuses those.
+    #[error(
+        "no vGPU is asked for, but {near_miss}. `[request] strict = true` of cgpu.toml refuses such a container; CGPU_DISABLE=1 in its environment starts it without a card"
+    )]
+    Missed {
+        /// What it says.
+        near_miss: crate::request::NearMiss,
+    },
+    /// A container that asks for nothing, and cannot have what the host gives such a one.
+    #[error(
+        "the container asks for no vGPU, and gets the one of `[request] default` in cgpu.toml (CGPU_DISABLE=1 in its environment starts it without)"
+    )]
+    Default {
+        /// Why not.
+        #[source]
+        source: Box<Error>,
+    },
     /// The cluster's scheduler found no card and said so in its only way.
     #[error("the scheduler found no card for this container: {value}")]
     Unscheduled {
@@ -566,6 +583,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Of a request that nobody but the host's configuration has made.
+    pub(crate) fn of_default(self) -> Self {
+        match self {
+            // No matter of what is asked for.
+            Self::Exists { .. } => self,
+            other => Self::Default {
+                source: Box::new(other),
+            },
+        }
+    }
+
     /// Wraps a failed file operation.
     pub(crate) fn io(
         operation: &'static str,

@@ -4,12 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
+pub use cards::events::NEAR_MISS;
 use cards::events::{self, Event};
 use cards::lock::FileLock;
 use cards::{ContainerKey, GpuUuid, Grant};
 
 use crate::lifecycle::pod;
-use crate::request;
+use crate::request::{self, Reading};
 use crate::state::{self, ContainerDir};
 use crate::{Config, Error, bundle, chain};
 
@@ -64,6 +65,21 @@ impl Log {
         if !matches!(error, Error::Exists { .. }) {
             self.last(REFUSED, &chain(error));
         }
+    }
+
+    /// What looks like a request and is none, once at the container's start. That may be all that is ever heard of the container,
+    /// so that it makes room as an end does.
+    pub(crate) fn near_miss(&self, reading: &Reading) {
+        let Some(near_miss) = &reading.near_miss else {
+            return;
+        };
+        let has = if reading.is_default {
+            "it gets the vGPU of `[request] default` alone"
+        } else {
+            "it starts without a card"
+        };
+        tracing::warn!(key = %self.key, "{has}: {near_miss}");
+        self.last(NEAR_MISS, &format!("{has}: {near_miss}"));
     }
 
     /// The container has ended. What nothing has happened to leaves no log.

@@ -25,7 +25,7 @@ use crate::bundle::Spec;
 use crate::events::Log;
 use crate::host::Host;
 use crate::own_group::{self, Governor, OwnGroup, OwnUsage};
-use crate::request::Whose;
+use crate::request::{Reading, Whose};
 use crate::state::{self, ContainerDir};
 use crate::{
     Config, Error, Request, bundle, control, edit, exposure, host_memory, note, request, resize,
@@ -263,14 +263,37 @@ fn create_ahead_watched(
         id: Some(key.id()),
         bundle: Some(bundle),
     };
-    let Some(request) = Request::from_spec(config, whose, &spec.value)? else {
+    let reading = read(config, key, whose, &spec.value, door)?;
+    let Some(request) = &reading.request else {
         return Ok(None);
     };
-    let host = Host::find(config)?;
-    config.keep_in(bundle)?;
-    create_on(config, &host, key, &spec, &request, (bundle, door), watch)
-        .inspect_err(|_refused| Config::forget(bundle))
-        .map(Some)
+    let created = || -> Result<(Vgpu, Pending), Error> {
+        let host = Host::find(config)?;
+        config.keep_in(bundle)?;
+        create_on(config, &host, key, &spec, request, (bundle, door), watch)
+            .inspect_err(|_refused| Config::forget(bundle))
+    };
+    match created() {
+        Ok(created) => Ok(Some(created)),
+        Err(error) if reading.is_default => Err(error.of_default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Every frontend reads a container's spec here when it makes the container. What is nearly a request is reported.
+fn read(
+    config: &Config,
+    key: &ContainerKey,
+    whose: Whose<'_>,
+    spec: &Value,
+    door: DoorKind,
+) -> Result<Reading, Error> {
+    let reading = Reading::of(config, whose, spec, door)?;
+    if reading.near_miss.is_some() {
+        let namespace = request::pod_namespace(spec);
+        Log::new(config, key, namespace.as_deref()).near_miss(&reading);
+    }
+    Ok(reading)
 }
 
 /// Whether a container asks for nothing by any configuration: it is the runtime's alone then, also where the host's is broken. A
@@ -282,6 +305,15 @@ pub fn asks_for_nothing(whose: Whose<'_>, spec: &Value) -> bool {
             Request::from_spec(&Config::default(), whose, spec),
             Ok(None)
         )
+}
+
+/// Whether a container can be made without the host's configuration: it asks for nothing, and says nothing that a host might refuse
+/// since it is nearly a request. What a broken configuration would give such a container, nobody knows: it gets no card.
+#[must_use]
+pub fn is_plain(whose: Whose<'_>, spec: &Value) -> bool {
+    let reading = || Reading::of(&Config::default(), whose, spec, DoorKind::Hook);
+    asks_for_nothing(whose, spec)
+        && reading().is_ok_and(|reading| reading.request.is_none() && reading.near_miss.is_none())
 }
 
 /// [`create`] for an engine that hands its spec over before there is a bundle: what is returned is the spec that the engine is
@@ -314,7 +346,7 @@ fn create_of_handed(
         id: Some(key.id()),
         bundle: None,
     };
-    let Some(request) = Request::from_spec(config, whose, spec)? else {
+    let Some(request) = read(config, key, whose, spec, door)?.request else {
         return Ok(None);
     };
     let host = Host::find(config)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cards::Weakness;
 use vgpu::Config;
-use vgpu::config::{BackendConfig, BrokerConfig, IsolationConfig};
+use vgpu::config::{BackendConfig, BrokerConfig, IsolationConfig, RequestConfig};
 
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -49,7 +49,12 @@ fn cgpu_toml_names_every_key_with_its_default() {
     );
     assert!(config.backend.nvml_library.is_some());
     assert_eq!(config.isolation.host_memory, Some(8 << 30));
+    assert!(config.request.default.is_some());
     let without_examples = Config {
+        request: RequestConfig {
+            default: None,
+            ..config.request
+        },
         isolation: IsolationConfig {
             host_memory: None,
             ..config.isolation

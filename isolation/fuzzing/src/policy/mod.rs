@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use verdict::filter::{Action, Coverage, FilterSpec, IoctlRule};
 use vgpu::config::{EnvironmentRule, OtherCards};
 use vgpu::edit::{Additions, Plan, SeccompRules, applied_for, apply, apply_to_exec};
-use vgpu::request::{APPLIED_KEY, PREFIX, Whose};
+use vgpu::request::{APPLIED_KEY, PREFIX, Reading, Whose};
 use vgpu::{Config, Request};
 
 pub use self::compiled::has_compiler;
@@ -72,6 +72,10 @@ fn judge(spec: &Value, terms: &Terms) {
             (Err(first), Err(again)) => assert_eq!(first.to_string(), again.to_string()),
             (first, again) => panic!("{first:?}, then {again:?}"),
         }
+        if let Ok(reading) = Reading::of(&config, Whose::default(), spec, DoorKind::Shim) {
+            assert!(!config.request.strict || reading.near_miss.is_none());
+            assert!(reading.near_miss.is_none() || reading.request.is_some() == reading.is_default);
+        }
     }
     drop(applied_for(spec));
     assert_eq!(
@@ -90,13 +94,16 @@ fn judge(spec: &Value, terms: &Terms) {
     }
 }
 
-fn configurations() -> [Config; 2] {
+fn configurations() -> [Config; 3] {
     let tightening = {
         let mut config = Config::default();
         config.request.environment = EnvironmentRule::TightenOnly;
         config
     };
-    [Config::default(), tightening]
+    let giving = "[request]\ndefault = \"25%\"";
+    let giving =
+        Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), giving).expect("a configuration");
+    [Config::default(), tightening, giving]
 }
 
 fn check_request(request: &Request) {
@@ -136,7 +143,7 @@ fn request(input: &mut Unstructured<'_>, terms: &Terms) -> arbitrary::Result<()>
     let asks = annotations
         .iter()
         .any(|(key, _)| key.starts_with(PREFIX) && key != APPLIED_KEY);
-    let [config, tightening] = configurations();
+    let [config, tightening, _giving] = configurations();
     let wide = Request::from_spec(&config, Whose::default(), &spec(&[]));
     let narrow = Request::from_spec(&config, Whose::default(), &with);
     if !asks {

@@ -17,7 +17,17 @@ const SLICED_CARDS: &str = "ALIYUN_COM_GPU_VISIBLE_DEVICES";
 const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
 const HIGH_PRIORITY: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
 const DISABLE: &str = "CGPU_DISABLE";
-const VISIBLE_CARDS: &str = "NVIDIA_VISIBLE_DEVICES";
+pub(super) const VISIBLE_CARDS: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// All that can be part of a request.
+pub(super) const REQUESTS: [&str; 6] = [
+    CONTAINER,
+    DEVICE,
+    CARD_INDEX,
+    SLICED_CARDS,
+    WEIGHT,
+    HIGH_PRIORITY,
+];
 
 const UNITS_ALLOWED: &str = "a whole number without a unit, at least 1: so many of the units of which the card has ALIYUN_COM_GPU_MEM_DEV";
 const LIST_ALLOWED: &str = "card indices or UUIDs, separated by commas";
@@ -72,6 +82,17 @@ impl EnvironmentTerms {
             disabled: variables.flag(DISABLE)?,
         })
     }
+}
+
+/// `CGPU_DISABLE` in a container that asks for nothing: it is to be left alone. A value that is none disables nothing.
+pub(super) fn disables(environment: &[(&str, &str)]) -> bool {
+    Variables(environment).flag(DISABLE).unwrap_or(false)
+}
+
+/// NVIDIA's variable says that no card is wanted from whoever reads it.
+pub(super) fn wants_no_visible_card(environment: &[(&str, &str)]) -> bool {
+    let visible = Variables(environment).one(VISIBLE_CARDS);
+    matches!(visible, Ok(Some("none" | "void" | "")))
 }
 
 /// The gpushare device plugin cannot answer a failed allocation by an error: it poisons the environment instead.

@@ -14,30 +14,34 @@
 //!   `backend.min_strength` says whether that may be had.
 //! - In a pod every container gets the pod's annotations: [`pod`] says which of them are for whom.
 //! - `NVIDIA_VISIBLE_DEVICES` alone asks for nothing. A list in it names the cards; `all`, `void` and nothing do not.
+//! - A container that asks for nothing gets `request.default`, if the host has one. What it says that is nearly a request is
+//!   reported, or refused ([`near_miss`]).
 
 mod cgpu_environment;
 mod engine;
 mod isolation;
 mod memory;
 mod native;
+mod near_miss;
 mod pod;
 
 use std::path::Path;
 
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, Share, Wish};
-use cards::{ComputeTerms, ContainerKey, Isolation};
+use cards::{ComputeTerms, ContainerKey, DoorKind, Isolation};
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
 use self::engine::Role;
 pub use self::isolation::{managed, mode, on_violation, share_group};
 use self::memory::Memory;
+use self::native::NativeTerms;
 pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
-use self::native::{MEMORY_KEY, NativeTerms};
-pub(crate) use self::native::{compute_policy, percent, priority, weight, whole};
+pub(crate) use self::native::{MEMORY_KEY, compute_policy, percent, priority, weight, whole};
+pub use self::near_miss::NearMiss;
 pub use self::pod::{AmountOf, PodPlace};
-use crate::config::{DisableRule, EnvironmentRule};
+use crate::config::{DefaultTerms, DisableRule, EnvironmentRule};
 use crate::{Config, Error, exposure, host_memory, spec};
 
 /// Whose pod a container is in, of a spec that may be refused for anything else.
@@ -73,7 +77,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a bundle's `config.json`. `None`: the container asks for no vGPU, or is a pod's sandbox.
+    /// Reads what a bundle's `config.json` asks for. `None`: the container asks for no vGPU, or is a pod's sandbox.
     ///
     /// # Errors
     /// An unknown key of ours, a bad value, a contradiction; annotations of two engines, or a sandbox that is none; a spec of the wrong shape; a container that asks for a quota
@@ -83,41 +87,10 @@ impl Request {
         whose: Whose<'_>,
         spec: &Value,
     ) -> Result<Option<Self>, Error> {
-        let annotations = spec::annotations(spec)?;
-        let place = match engine::role(config, spec, &annotations, whose.id)? {
-            Role::Sandbox => return Ok(None),
-            Role::Container(place) => place,
-        };
-        let terms = pod::terms(&annotations, place)?;
-        let mut native = NativeTerms::read(terms.annotations.iter().copied())?;
-        let variables = spec::environment(spec)?;
-        let environment = match native {
-            Some(_) if terms.ask => EnvironmentTerms::read(&variables)?,
-            Some(_) | None => EnvironmentTerms::read_if_asking(&variables)?,
-        };
-        // A pod's defaults, and a container that asks for nothing they could be for.
-        let may_ask = config.request.environment == EnvironmentRule::Request;
-        if !terms.ask && (environment.share.is_none() || !may_ask) {
-            native = None;
+        match Parts::of(config, whose, spec)? {
+            Some(parts) => parts.request(),
+            None => Ok(None),
         }
-        let Some(mut request) = Self::join(config, native, environment)? else {
-            return Ok(None);
-        };
-        // What shares without a quota is not held to anything.
-        if request.wish.amount != Amount::Unmeasured {
-            let findings = exposure::of_container(
-                spec,
-                &exposure::OwnPlaces::of(config, whose.bundle),
-                &exposure::ThisHost,
-            )?;
-            request.isolation.weakened = exposure::admit(&findings, &config.isolation.allow)?;
-        }
-        request.pod_namespace = engine::pod_namespace(&annotations)?;
-        if request.isolation.host_memory_bytes.is_none() {
-            request.isolation.host_memory_bytes = host_memory::limit_of(spec)?;
-        }
-        request.pod = terms.place;
-        Ok(Some(request))
     }
 
     /// How a container of this name is held. Groups of different namespaces never meet.
@@ -160,6 +133,177 @@ impl Request {
             None if config.request.environment == EnvironmentRule::TightenOnly => Ok(None),
             None => from_environment(config, environment),
         }
+    }
+}
+
+/// What a container gets on this host, before cards are chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// What it asks for, else the host's default.
+    pub request: Option<Request>,
+    /// Whether that is the host's default.
+    pub is_default: bool,
+    /// What it says that is nearly a request, where it makes none.
+    pub near_miss: Option<NearMiss>,
+}
+
+impl Reading {
+    /// Reads a container's spec, as the frontend `door` hands it over. The host's default is not for podman's hook: that is called
+    /// for all containers of the host, whatever their runtime.
+    ///
+    /// # Errors
+    /// As [`Request::from_spec`]; [`Error::Missed`] for a near miss on a host that refuses those; [`Error::Default`] where the
+    /// host's default cannot be this container's.
+    pub fn of(
+        config: &Config,
+        whose: Whose<'_>,
+        spec: &Value,
+        door: DoorKind,
+    ) -> Result<Self, Error> {
+        let mut reading = Self {
+            request: None,
+            is_default: false,
+            near_miss: None,
+        };
+        let Some(parts) = Parts::of(config, whose, spec)? else {
+            return Ok(reading);
+        };
+        reading.request = parts.request()?;
+        if reading.request.is_some() {
+            return Ok(reading);
+        }
+        reading.near_miss = parts.near_miss();
+        if let (true, Some(near_miss)) = (config.request.strict, &reading.near_miss) {
+            return Err(Error::Missed {
+                near_miss: near_miss.clone(),
+            });
+        }
+        if door != DoorKind::Hook {
+            reading.request = parts.default().map_err(Error::of_default)?;
+            reading.is_default = reading.request.is_some();
+        }
+        Ok(reading)
+    }
+}
+
+/// A container's spec, and what of it could be a request.
+struct Parts<'a> {
+    config: &'a Config,
+    whose: Whose<'a>,
+    spec: &'a Value,
+    annotations: Vec<(&'a str, &'a str)>,
+    variables: Vec<(&'a str, &'a str)>,
+    terms: pod::Terms<'a>,
+}
+
+impl<'a> Parts<'a> {
+    /// `None`: a pod's sandbox.
+    fn of(config: &'a Config, whose: Whose<'a>, spec: &'a Value) -> Result<Option<Self>, Error> {
+        let annotations = spec::annotations(spec)?;
+        let place = match engine::role(config, spec, &annotations, whose.id)? {
+            Role::Sandbox => return Ok(None),
+            Role::Container(place) => place,
+        };
+        Ok(Some(Self {
+            config,
+            whose,
+            spec,
+            terms: pod::terms(&annotations, place)?,
+            annotations,
+            variables: spec::environment(spec)?,
+        }))
+    }
+
+    /// What the container itself asks for.
+    fn request(&self) -> Result<Option<Request>, Error> {
+        let mut native = NativeTerms::read(self.terms.annotations.iter().copied())?;
+        let environment = match native {
+            Some(_) if self.terms.ask => EnvironmentTerms::read(&self.variables)?,
+            Some(_) | None => EnvironmentTerms::read_if_asking(&self.variables)?,
+        };
+        // A pod's defaults, and a container that asks for nothing they could be for.
+        let may_ask = self.config.request.environment == EnvironmentRule::Request;
+        if !self.terms.ask && (environment.share.is_none() || !may_ask) {
+            native = None;
+        }
+        Request::join(self.config, native, environment)?
+            .map(|request| self.completed(request))
+            .transpose()
+    }
+
+    /// The host's default. A container that says that it wants no card, or whose pod's author has said who gets one, has none.
+    fn default(&self) -> Result<Option<Request>, Error> {
+        let Some(default) = &self.config.request.default else {
+            return Ok(None);
+        };
+        let declines = cgpu_environment::disables(&self.variables)
+            || cgpu_environment::wants_no_visible_card(&self.variables);
+        if declines || self.terms.name_another {
+            return Ok(None);
+        }
+        // The pod's unnamed terms are for whichever of its containers has an amount.
+        let of_pod = self.terms.annotations.iter().copied();
+        let native = NativeTerms::read(default.terms().chain(of_pod))?.unwrap_or_default();
+        let environment = EnvironmentTerms::read(&self.variables)?;
+        let request = narrowed(self.config, native, environment)?;
+        self.completed(request).map(Some)
+    }
+
+    /// What the spec says that is nearly a request.
+    fn near_miss(&self) -> Option<NearMiss> {
+        let is_clear = cgpu_environment::disables(&self.variables) || self.terms.name_another;
+        (!is_clear).then(|| NearMiss::find(self)).flatten()
+    }
+
+    /// What the rest of the spec says of how the container is held.
+    fn completed(&self, mut request: Request) -> Result<Request, Error> {
+        // What shares without a quota is not held to anything.
+        if request.wish.amount != Amount::Unmeasured {
+            let findings = exposure::of_container(
+                self.spec,
+                &exposure::OwnPlaces::of(self.config, self.whose.bundle),
+                &exposure::ThisHost,
+            )?;
+            request.isolation.weakened = exposure::admit(&findings, &self.config.isolation.allow)?;
+        }
+        request.pod_namespace = engine::pod_namespace(&self.annotations)?;
+        if request.isolation.host_memory_bytes.is_none() {
+            request.isolation.host_memory_bytes = host_memory::limit_of(self.spec)?;
+        }
+        request.pod.clone_from(&self.terms.place);
+        Ok(request)
+    }
+}
+
+/// The keys of `request.default`, without the annotations' prefix. How containers are held, `[isolation]` says; a share group
+/// is for whoever starts a container to name.
+pub(crate) fn default_keys() -> impl Iterator<Item = &'static str> {
+    ALLOWED_KEYS
+        .into_iter()
+        .filter(|key| {
+            ![
+                isolation::MANAGED_KEY,
+                isolation::ON_VIOLATION_KEY,
+                isolation::SHARE_GROUP_KEY,
+            ]
+            .contains(key)
+        })
+        .filter_map(|key| key.strip_prefix(PREFIX))
+}
+
+/// The annotation of a key of `request.default`.
+pub(crate) fn default_key(key: &str) -> Option<&'static str> {
+    default_keys().find(|known| *known == key)?;
+    let is_named = |known: &&str| known.strip_prefix(PREFIX) == Some(key);
+    ALLOWED_KEYS.into_iter().find(is_named)
+}
+
+/// Whether the terms make a request.
+pub(crate) fn check_default(default: &DefaultTerms) -> Result<(), Error> {
+    let native = NativeTerms::read(default.terms())?;
+    match native.and_then(|native| native.memory) {
+        Some(_) => Ok(()),
+        None => Err(Error::NoMemoryTerm),
     }
 }
 

@@ -35,7 +35,7 @@ pub const ALLOWED_KEYS: [&str; 10] = [
     "cgpu.io/share-group",
 ];
 
-const CARDS_ALLOWED: &str = "a number of cards, at least 1, or a list of card UUIDs or indices with a comma in it (`1,` is card 1)";
+const CARDS_ALLOWED: &str = "a number of cards, at least 1 (`1` is one card, whichever), or a list of card UUIDs or indices with a comma in it (`0,` is card 0)";
 
 /// What the annotations say; what they leave out is absent.
 #[derive(Debug, Default)]

@@ -12,10 +12,8 @@
 //! As soon as one amount names its container, those that are not named ask for nothing.
 
 use super::engine::InPod;
-use super::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
+use super::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, MEMORY_KEY, PREFIX};
 use crate::Error;
-
-const MEMORY_KEY: &str = "cgpu.io/memory";
 
 /// A DNS label (RFC 1123), as Kubernetes wants containers' names to be.
 const NAME_CHARS_MAX: usize = 63;
@@ -48,6 +46,8 @@ pub(super) struct Terms<'a> {
     pub(super) place: Option<PodPlace>,
     /// Whether they ask for anything; else they are defaults, for a container whose environment asks.
     pub(super) ask: bool,
+    /// Whether the pod's author has said which other container gets memory.
+    pub(super) name_another: bool,
 }
 
 /// Takes from all annotations those that are this container's.
@@ -63,6 +63,7 @@ pub(super) fn terms<'a>(
             annotations: annotations.to_vec(),
             place: None,
             ask: true,
+            name_another: false,
         });
     };
     let mut own = Vec::new();
@@ -105,6 +106,7 @@ pub(super) fn terms<'a>(
             },
         }),
         ask,
+        name_another: others_amount.is_some(),
     })
 }
 

@@ -1,0 +1,96 @@
+//! Table `[request]`: how requests are read, and what becomes of a container that makes none.
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::request;
+
+/// Table `[request]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RequestConfig {
+    /// What a container's environment may do.
+    pub environment: EnvironmentRule,
+    /// Whether `CGPU_DISABLE` in a container's environment is obeyed.
+    pub cgpu_disable: DisableRule,
+    /// Whether a container is refused that asks for no vGPU but says what is nearly a request; else it starts, and an event says
+    /// what to write.
+    pub strict: bool,
+    /// What a container gets that asks for nothing; absent: nothing.
+    #[serde(deserialize_with = "default_terms")]
+    pub default: Option<DefaultTerms>,
+}
+
+/// What a container's environment may do. An image's own variables cannot be told from the caller's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvironmentRule {
+    /// Ask for a vGPU, as cGPU's users do, and narrow what the annotations ask for.
+    #[default]
+    Request,
+    /// Only narrow what the annotations ask for.
+    TightenOnly,
+}
+
+/// Whether `CGPU_DISABLE` is obeyed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DisableRule {
+    /// The container is left alone, as cGPU does.
+    #[default]
+    Obey,
+    /// A container that asks for a vGPU and disables it is refused.
+    Refuse,
+}
+
+/// `request.default`: terms as annotations have them, an amount of memory among them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefaultTerms(Vec<(&'static str, String)>);
+
+impl DefaultTerms {
+    /// Each as an annotation, `("cgpu.io/memory", "4Gi")`.
+    pub(crate) fn terms(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (*key, value.as_str()))
+    }
+}
+
+/// `"4Gi"`, or a table `{ memory = "4Gi", cards = 2 }`.
+fn default_terms<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<DefaultTerms>, D::Error> {
+    let of_text = |value: &toml::Value| match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let wrong = |key: &str, value: &toml::Value| {
+        de::Error::custom(format_args!(
+            "{key} = {value} is not allowed: an amount of memory such as \"4Gi\", or a table of {} with texts or whole numbers",
+            request::default_keys().collect::<Vec<_>>().join(", ")
+        ))
+    };
+    let (terms, (annotation, name)) = match toml::Value::deserialize(deserializer)? {
+        toml::Value::Table(table) => {
+            let mut terms = Vec::new();
+            for (key, value) in &table {
+                let path = format!("request.default.{key}");
+                let known = request::default_key(key).ok_or_else(|| wrong(&path, value))?;
+                let text = of_text(value).ok_or_else(|| wrong(&path, value))?;
+                terms.push((known, text));
+            }
+            (terms, (request::PREFIX, "request.default."))
+        }
+        value => {
+            let text = of_text(&value).ok_or_else(|| wrong("request.default", &value))?;
+            let terms = vec![(request::MEMORY_KEY, text)];
+            (terms, (request::MEMORY_KEY, "request.default"))
+        }
+    };
+    let terms = DefaultTerms(terms);
+    match request::check_default(&terms) {
+        Ok(()) => Ok(Some(terms)),
+        // The file has other names than the annotations.
+        Err(error) => Err(de::Error::custom(
+            crate::chain(&error).replace(annotation, name),
+        )),
+    }
+}
