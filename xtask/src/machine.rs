@@ -22,8 +22,7 @@ pub(crate) fn describe() -> String {
         })
         .map_or(0, |kib| kib.div_ceil(1 << 20));
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!(
-        "{model}, {count} CPUs, {memory_gib} GiB, Linux {}",
-        kernel.trim()
-    )
+    // What a builder has appended says nothing about numbers.
+    let version = kernel.trim().split('-').next().unwrap_or_default();
+    format!("{model}, {count} CPUs, {memory_gib} GiB, Linux {version}")
 }

@@ -219,7 +219,7 @@ impl Kept {
     /// Who watches over the broker: the process that was started here, until another one has taken its place.
     pub(crate) fn supervisor_pid(&self) -> i32 {
         self.named_pid()
-            .unwrap_or(self.supervisor.id().cast_signed())
+            .unwrap_or_else(|| self.supervisor.id().cast_signed())
     }
 
     /// The process that `broker.pid` names.
