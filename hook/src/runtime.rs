@@ -95,12 +95,9 @@ fn configuration(
         Err(error) => error,
     };
     let spec = bundle.map(vgpu::read_spec);
-    let is_create = matches!(invocation.subcommand, Subcommand::Create { .. });
     let is_plain = match &spec {
         // The runtime knows no such container, or is asked about none.
         None => true,
-        Some(Ok(spec)) if is_create => vgpu::is_plain(Whose { id, bundle }, spec),
-        // It was made, and may be stopped and deleted.
         Some(Ok(spec)) => vgpu::asks_for_nothing(Whose { id, bundle }, spec),
         Some(Err(_unreadable)) => false,
     };

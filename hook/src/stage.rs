@@ -154,10 +154,11 @@ fn precreate(
         id: podman::container_id(&spec).ok(),
         bundle: None,
     };
-    if vgpu::is_plain(whose, &spec) {
-        return answer(bytes);
-    }
-    let config = &configured?;
+    let config = &match configured {
+        Ok(config) => config,
+        Err(_broken) if vgpu::asks_for_nothing(whose, &spec) => return answer(bytes),
+        Err(error) => return Err(error.into()),
+    };
     let id = match podman::container_id(&spec) {
         Ok(id) => id,
         // Nobody needs the name of a container that gets nothing.

@@ -505,7 +505,7 @@ fn a_runc_that_fails_leaves_no_vgpu() {
 }
 
 #[test]
-fn one_that_is_nearly_a_request_needs_the_configuration_to_be_made_and_not_to_be_deleted() {
+fn one_that_is_nearly_a_request_is_told_and_needs_no_configuration() {
     let Some(host) = Host::find() else { return };
     let bundle = host.bundle("c1", json!({"cgpu/memory": "4Gi"}), "busybox sleep 1000");
     let words = ["create", "--bundle", bundle.to_str().unwrap(), "c1"];
@@ -524,11 +524,11 @@ fn one_that_is_nearly_a_request_needs_the_configuration_to_be_made_and_not_to_be
     fs::write(&file, "[broker").unwrap();
     let deleted = host.runtime(&["delete", "--force", "c1"]);
     assert_eq!(deleted.code, Some(0), "{deleted:?}");
-    // Whether the file refuses such a container, nobody knows now.
-    let refused = host.runtime(&words);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    let name = file.to_str().unwrap();
-    assert!(refused.stderr.contains(name), "{refused:?}");
+    // Images say what is nearly a request too: a broken file must not stop them.
+    let created = host.runtime(&words);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let deleted = host.runtime(&["delete", "--force", "c1"]);
+    assert_eq!(deleted.code, Some(0), "{deleted:?}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub use held::{hold_exec, is_held_at_start, watch_start};
 pub use lifecycle::{
     BrokerState, Life, Mount, Pending, Vgpu, VgpuState, arm, asks_for_nothing, create,
     create_ahead, create_handed, create_plain, disarm, disarm_if, edit_exec, edit_exec_file,
-    follow, granted, is_plain, list, reclaim, release, release_if,
+    follow, granted, list, reclaim, release, release_if,
 };
 pub use own_group::OwnUsage;
 pub use request::Request;

@@ -297,7 +297,8 @@ fn read(
 }
 
 /// Whether a container asks for nothing by any configuration: it is the runtime's alone then, also where the host's is broken. A
-/// spec that is malformed, or that another door has edited, does ask.
+/// spec that is malformed, or that another door has edited, does ask. What a broken configuration would have given such a container, or
+/// refused it for, nobody knows: it gets no card, which harms nobody.
 #[must_use]
 pub fn asks_for_nothing(whose: Whose<'_>, spec: &Value) -> bool {
     matches!(edit::applied_for(spec), Ok(None))
@@ -305,15 +306,6 @@ pub fn asks_for_nothing(whose: Whose<'_>, spec: &Value) -> bool {
             Request::from_spec(&Config::default(), whose, spec),
             Ok(None)
         )
-}
-
-/// Whether a container can be made without the host's configuration: it asks for nothing, and says nothing that a host might refuse
-/// since it is nearly a request. What a broken configuration would give such a container, nobody knows: it gets no card.
-#[must_use]
-pub fn is_plain(whose: Whose<'_>, spec: &Value) -> bool {
-    let reading = || Reading::of(&Config::default(), whose, spec, DoorKind::Hook);
-    asks_for_nothing(whose, spec)
-        && reading().is_ok_and(|reading| reading.request.is_none() && reading.near_miss.is_none())
 }
 
 /// [`create`] for an engine that hands its spec over before there is a bundle: what is returned is the spec that the engine is

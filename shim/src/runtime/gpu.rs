@@ -188,7 +188,7 @@ impl Cards {
     }
 }
 
-/// A broken configuration is no concern of a container that asks for nothing and says nothing that is nearly a request.
+/// A broken configuration is no concern of a container that asks for nothing.
 fn unless_plain(
     error: vgpu::Error,
     id: &ContainerId,
@@ -198,7 +198,7 @@ fn unless_plain(
         id: Some(id.as_str()),
         bundle: Some(bundle),
     };
-    if !vgpu::is_plain(whose, &vgpu::read_spec(bundle)?) {
+    if !vgpu::asks_for_nothing(whose, &vgpu::read_spec(bundle)?) {
         return Err(error.into());
     }
     tracing::warn!(container = %id, error = %vgpu::chain(&error), "the container asks for no vGPU, and is made without a configuration");
