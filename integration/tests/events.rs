@@ -129,7 +129,7 @@ mod bodies {
         rig.containerd.remove("h1")?;
         let twice = [&again[..], &["ended"]].concat();
         ensure!(kinds(rig, "h1")? == twice, "{:?}", kinds(rig, "h1")?);
-        // What was changed in its first life is told where that ends, and where the second begins.
+        // The end of its first life and the beginning of the second name what was changed.
         let tells: Vec<bool> = events(rig, &["h1"])?
             .iter()
             .map(|event| {

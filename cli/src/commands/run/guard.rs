@@ -13,7 +13,7 @@ use anyhow::Context;
 
 use super::own_cgroup::OwnCgroup;
 
-/// What the guard is told where there is nothing to end any more.
+/// What `cgpu run` writes where there is nothing to end any more.
 const DONE: &[u8] = b"done";
 
 /// The guard of one command's processes.

@@ -286,7 +286,7 @@ impl Child {
             Process::Started(process) => process,
             Process::Adopted { handle, .. } => {
                 while matches!(handle.wait_exit(u16::MAX), Ok(false)) {}
-                // Whoever waits for it is told how; it has served, so that it makes no difference here.
+                // Its parent learns how it ended; it has served, so that it makes no difference here.
                 return Death::ByItself;
             }
         };
