@@ -1,15 +1,18 @@
 //! A plain container's load: as much CPU time as it is told to use, and no call to the driver.
 //!
-//! `DIR/rate` says how much, in thousandths of a core; it is read again and again, and 0 or no file is rest. The threads
-//! work in short pieces, as calls do: long ones would hold up a neighbour for longer than an attack does.
+//! `DIR/rate` says how much, in thousandths of a core; it is read again and again, and 0 or no file is rest. It is used as servers
+//! use it, and as a tenant of a vGPU and its broker do: by processes that ask and answer each other, a system call and a switch at a
+//! time, and that go through memory of their own. A loop without either would leave caches and scheduler to whoever is measured
+//! beside it. Pieces are short, as calls are: long ones would hold up a neighbour for longer than an attack does.
 
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::time::ClockId;
 
 use crate::Stage;
@@ -41,6 +44,70 @@ impl Owed {
     }
 }
 
+/// What is asked and answered.
+const MESSAGE_BYTES: usize = 4096;
+/// What each side goes through, a message's length at a time.
+const MEMORY_BYTES: usize = 256 << 10;
+
+/// One side of a pair of processes.
+struct Side<R, W> {
+    memory: Vec<u8>,
+    at: usize,
+    from: R,
+    to: W,
+}
+
+impl<R: Read, W: Write> Side<R, W> {
+    fn new(from: R, to: W) -> Self {
+        Self {
+            memory: vec![0; MEMORY_BYTES],
+            at: 0,
+            from,
+            to,
+        }
+    }
+
+    fn piece(&mut self) -> &mut [u8] {
+        self.at = (self.at + MESSAGE_BYTES) % MEMORY_BYTES;
+        let (_, rest) = self.memory.split_at_mut(self.at);
+        &mut rest[..MESSAGE_BYTES]
+    }
+
+    fn ask(&mut self) -> std::io::Result<()> {
+        let piece = self.piece();
+        piece
+            .iter_mut()
+            .for_each(|byte| *byte = byte.wrapping_add(1));
+        let piece = piece.to_vec();
+        self.to.write_all(&piece)?;
+        self.to.flush()
+    }
+
+    /// False when nobody asks any more.
+    fn hear(&mut self) -> std::io::Result<bool> {
+        let mut message = [0; MESSAGE_BYTES];
+        match self.from.read_exact(&mut message) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        self.piece().copy_from_slice(&message);
+        Ok(true)
+    }
+}
+
+/// The other process of a pair: answers until nobody asks.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn answer() -> Result<ExitCode> {
+    let mut side = Side::new(std::io::stdin().lock(), std::io::stdout().lock());
+    while side.hear()? {
+        side.ask()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn thread_cpu_ns() -> u64 {
     let used = ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from);
     used.map_or(0, |used| u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))
@@ -51,8 +118,16 @@ fn rate(file: &Path) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// Uses its part of the rate, for ever.
-fn burn(part: &AtomicU64) {
+/// Uses its part of the rate, with another process that uses as much.
+fn burn(part: &AtomicU64) -> Result<()> {
+    let mut other = Command::new("/proc/self/exe")
+        .arg("busy-other")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start the other process of a pair")?;
+    let (to, from) = (other.stdin.take(), other.stdout.take());
+    let mut side = Side::new(from.context("a pipe")?, to.context("a pipe")?);
     let mut owed = Owed::default();
     let mut last = Instant::now();
     let mut before = thread_cpu_ns();
@@ -65,14 +140,13 @@ fn burn(part: &AtomicU64) {
         owed.accrue(u64::try_from(passed).unwrap_or(u64::MAX), per_mille);
         loop {
             let used = thread_cpu_ns();
-            owed.used(used - before);
+            owed.used(2 * (used - before));
             before = used;
             if owed.ns == 0 {
                 break;
             }
-            for _turn in 0..200 {
-                std::hint::spin_loop();
-            }
+            side.ask()?;
+            ensure!(side.hear()?, "the other process of a pair is gone");
         }
     }
 }

@@ -105,6 +105,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     match name.as_str() {
         "neighbour" => return neighbour::run(&stage),
         "busy" => return busy::run(&stage),
+        "busy-other" => return busy::answer(),
         _ => {}
     }
     let attack = ATTACKS

@@ -1,12 +1,19 @@
-//! What a notified call costs: `cargo bench -p broker --bench notify [-- --json]`.
+//! What a notified call costs: `cargo bench -p broker --bench notify [-- --json] [-- --floor]`.
 //!
 //! One machine, one run: the same program under the same filter as the tests', served by the real workers. A call is
 //! *answered* when the broker refuses it (the struct is read, a status is written back), and *executed* when the driver makes
 //! a real ioctl on the duplicate; here it is `/dev/null`'s, which answers ENOTTY. Beside the scheduler's own choice of CPUs
 //! (*free*) all threads are measured on one CPU (*pinned*).
 //!
-//! Refusals that come too fast are held up (`health::throttle`), which is not what an answer costs. So answered calls are made
-//! in bursts that the throttle lets through, with a rest between two.
+//! The *floor* is what no broker can go below: one thread that receives a call, copies [`FLOOR_BYTES`] in and out, and answers, with the
+//! kernel's synchronous wake-up. It is measured in turns with the others, so that they are compared on whatever machine this is:
+//!
+//! ```text
+//! a round   floor ─▶ no filter ─▶ passed ─▶ answered ─▶ executed ─▶ rest
+//! ```
+//!
+//! Refusals that come too fast are held up (`health::throttle`), which is not what an answer costs. A round has half of what the
+//! throttle lets through at once; in the rest its bucket fills again.
 
 #![expect(clippy::unwrap_used, reason = "a measurement fails by it")]
 
@@ -27,6 +34,7 @@ use driver::{
     Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
     ImplicitBytes, Ticket,
 };
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::stat::fstat;
 use nix::unistd::Pid;
@@ -34,7 +42,7 @@ use nvabi::Release;
 use nvabi::bytes::put_u32;
 use nvabi::layout::nvos54;
 use serde::{Deserialize, Serialize};
-use sys::seccomp::Wait;
+use sys::seccomp::{Listener, Wait};
 
 /// NV_ESC_RM_CONTROL
 const CONTROL: u32 = 0xc020_462a;
@@ -42,14 +50,15 @@ const CONTROL: u32 = 0xc020_462a;
 const EXECUTED: u32 = 0xc020_464f;
 /// A terminal's ioctl: it passes the filter, and `/dev/null` answers ENOTTY.
 const PASSED: u32 = 0x5401;
-const CALLS: usize = 40_000;
-/// Half of what the throttle lets through at once; in the rest that follows the bucket is full again.
-const BURST: Burst = Burst {
-    calls: 1_000,
-    unmeasured: 100,
-    rest: Duration::from_millis(700),
-};
-const BURSTS: usize = 10;
+/// What the floor copies of a caller's memory, and back into it.
+const FLOOR_BYTES: usize = 64;
+const ROUNDS: usize = 30;
+/// Of each kind in a round.
+const CALLS: usize = 1_000;
+/// The first of them: they find cold caches.
+const UNMEASURED: usize = 100;
+/// The throttle's bucket fills with time.
+const REST: Duration = Duration::from_millis(700);
 
 /// A row of the result. Microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,31 +68,17 @@ struct Row {
     median: f64,
     p99: f64,
     n: usize,
+    /// Median and p99 of each round, in the order of the rounds, which all rows share.
+    rounds: Vec<(f64, f64)>,
 }
 
-/// What the measured process is asked for.
+/// What the measured process is asked for: so many calls, of which the first are not told.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Ask {
     cmd: u32,
-    bursts: usize,
-    burst: Burst,
-}
-
-/// Calls one after the other.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Burst {
     calls: usize,
-    /// The first of them: they find cold caches.
     unmeasured: usize,
-    /// What follows.
-    rest: Duration,
 }
-
-const ONE_RUN: Burst = Burst {
-    calls: CALLS + CALLS / 10,
-    unmeasured: CALLS / 10,
-    rest: Duration::ZERO,
-};
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(launch::ROLE) {
@@ -102,13 +97,18 @@ fn main() -> ExitCode {
         one.set(first.unwrap()).unwrap();
         one
     };
+    let has = |wanted: &str| std::env::args().any(|flag| flag == wanted);
     let mut rows = Vec::new();
-    for (placement, cpus) in [("free", all), ("pinned", one)] {
-        // Threads and processes started from here on inherit it.
-        sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();
-        rows.extend(measure(placement));
+    if has("--floor") {
+        rows.extend(measure("free", &[FLOOR], 5, Duration::ZERO));
+    } else {
+        for (placement, cpus) in [("free", all), ("pinned", one)] {
+            // Threads and processes started from here on inherit it.
+            sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();
+            rows.extend(measure(placement, &KINDS, ROUNDS, REST));
+        }
     }
-    if std::env::args().any(|flag| flag == "--json") {
+    if has("--json") {
         println!("{}", serde_json::to_string(&rows).unwrap());
     } else {
         println!("{:44} {:>8} {:>8}", "", "median", "p99");
@@ -122,33 +122,111 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn measure(placement: &str) -> Vec<Row> {
+/// By whom a call is met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Met {
+    Nobody,
+    Broker,
+    Floor,
+}
+
+type Kind = (&'static str, Met, u32);
+
+const FLOOR: Kind = ("floor", Met::Floor, CONTROL);
+const KINDS: [Kind; 5] = [
+    FLOOR,
+    ("no filter", Met::Nobody, PASSED),
+    ("passed by the filter", Met::Broker, PASSED),
+    ("answered", Met::Broker, CONTROL),
+    ("executed", Met::Broker, EXECUTED),
+];
+
+fn measure(placement: &str, kinds: &[Kind], rounds: usize, rest: Duration) -> Vec<Row> {
     let (mut plain, plain_socket) = launch::start(launch::PLAIN).unwrap();
     let (mut confined, socket) = launch::start(launch::WITH_FILTER).unwrap();
+    let (mut bare, bare_socket) = launch::start(launch::WITH_FILTER).unwrap();
     let session = serve(launch::listener(&socket).unwrap());
-    let mut rows = Vec::new();
-    for (name, socket, cmd, bursts, burst) in [
-        ("no filter", &plain_socket, PASSED, 1, ONE_RUN),
-        ("passed by the filter", &socket, PASSED, 1, ONE_RUN),
-        ("answered", &socket, CONTROL, BURSTS, BURST),
-        ("executed", &socket, EXECUTED, 1, ONE_RUN),
-    ] {
-        let ask = serde_json::to_vec(&Ask { cmd, bursts, burst }).unwrap();
-        sys::fd_passing::send(socket.as_fd(), &ask, &[]).unwrap();
-        let mut buffer = [0; 4096];
-        let (count, _) = sys::fd_passing::receive(socket.as_fd(), &mut buffer).unwrap();
-        let mut row: Row = serde_json::from_slice(&buffer[..count]).unwrap();
-        row.name = format!("{name}, {placement}");
-        rows.push(row);
+    let floor = serve_floor(launch::listener(&bare_socket).unwrap());
+    let mut times = vec![Vec::new(); kinds.len()];
+    for _round in 0..rounds {
+        for ((_, met, cmd), times) in kinds.iter().zip(&mut times) {
+            let socket = match met {
+                Met::Nobody => &plain_socket,
+                Met::Broker => &socket,
+                Met::Floor => &bare_socket,
+            };
+            times.push(ask(socket.as_fd(), *cmd));
+        }
+        // Not waited for anything.
+        std::thread::sleep(rest);
     }
-    drop((plain_socket, socket));
-    plain.wait().unwrap();
-    confined.wait().unwrap();
+    drop((plain_socket, socket, bare_socket));
+    for child in [&mut plain, &mut confined, &mut bare] {
+        child.wait().unwrap();
+    }
+    floor.join().unwrap();
     session.end();
     while !session.is_over() {
         std::thread::yield_now();
     }
-    rows
+    let named = kinds.iter().zip(times);
+    named
+        .map(|((name, ..), times)| row(format!("{name}, {placement}"), &times))
+        .collect()
+}
+
+/// Nanoseconds of each call, sorted.
+fn ask(socket: BorrowedFd<'_>, cmd: u32) -> Vec<u64> {
+    let ask = Ask {
+        cmd,
+        calls: CALLS + UNMEASURED,
+        unmeasured: UNMEASURED,
+    };
+    let ask = serde_json::to_vec(&ask).unwrap();
+    sys::fd_passing::send(socket, &ask, &[]).unwrap();
+    let mut buffer = vec![0; 64 << 10];
+    let (count, _) = sys::fd_passing::receive(socket, &mut buffer).unwrap();
+    serde_json::from_slice(&buffer[..count]).unwrap()
+}
+
+fn row(name: String, rounds: &[Vec<u64>]) -> Row {
+    let micros = |sorted: &[u64], share: usize| {
+        let nanos = sorted[(sorted.len() - 1) * share / 100];
+        f64::from(u32::try_from(nanos).unwrap()) / 1000.0
+    };
+    let mut all = rounds.concat();
+    all.sort_unstable();
+    Row {
+        name,
+        unit: "µs".to_owned(),
+        median: micros(&all, 50),
+        p99: micros(&all, 99),
+        n: all.len(),
+        rounds: rounds
+            .iter()
+            .map(|round| (micros(round, 50), micros(round, 99)))
+            .collect(),
+    }
+}
+
+/// Receives, copies, answers; until nobody has the filter any more.
+fn serve_floor(listener: OwnedFd) -> std::thread::JoinHandle<()> {
+    let listener = Listener::from(listener);
+    listener.wake_on_same_cpu().unwrap();
+    std::thread::spawn(move || {
+        loop {
+            let call = match listener.receive() {
+                Ok(call) => call,
+                Err(error) if error.raw_os_error() == Some(Errno::EINTR as i32) => continue,
+                Err(_nobody_has_it) => break,
+            };
+            let mut bytes = [0; FLOOR_BYTES];
+            let [_, _, address, ..] = call.args;
+            sys::memory::read_exact(call.tid, address, &mut bytes).unwrap();
+            sys::memory::write_all(call.tid, address, &bytes).unwrap();
+            listener.answer(call.id, 0).unwrap();
+        }
+    })
 }
 
 fn measured_process(role: &str) -> io::Result<()> {
@@ -169,43 +247,31 @@ fn measured_process(role: &str) -> io::Result<()> {
             return Ok(());
         }
         let ask: Ask = serde_json::from_slice(&buffer[..count])?;
-        let row = time_calls(file.as_fd(), ask);
-        sys::fd_passing::send(socket.as_fd(), &serde_json::to_vec(&row)?, &[])?;
+        let times = time_calls(file.as_fd(), ask);
+        sys::fd_passing::send(socket.as_fd(), &serde_json::to_vec(&times)?, &[])?;
     }
 }
 
-fn time_calls(file: BorrowedFd<'_>, Ask { cmd, bursts, burst }: Ask) -> Row {
-    let mut arg = vec![0; usize::try_from((cmd >> 16) & 0x3fff).unwrap()];
-    let mut times = Vec::new();
-    for _burst in 0..bursts {
-        let timed = (0..burst.calls).map(|_| {
-            // An unknown control; the status is reset, as programs do.
-            if cmd == CONTROL {
-                put_u32(&mut arg, nvos54::CMD, 0xdead_beef);
-                put_u32(&mut arg, nvos54::STATUS, 0);
-            }
-            let start = Instant::now();
-            let result = sys::ioctl::raw(file, cmd, &mut arg);
-            let time = start.elapsed().as_nanos();
-            assert_eq!(result.is_ok(), cmd == CONTROL, "{result:?}");
-            time
-        });
-        times.extend(timed.skip(burst.unmeasured));
-        // Not waited for anything: the throttle's bucket fills with time.
-        std::thread::sleep(burst.rest);
-    }
+/// Nanoseconds, sorted.
+fn time_calls(file: BorrowedFd<'_>, ask: Ask) -> Vec<u64> {
+    let Ask { cmd, .. } = ask;
+    let size = usize::try_from((cmd >> 16) & 0x3fff).unwrap();
+    let mut arg = vec![0; size.max(FLOOR_BYTES)];
+    let timed = (0..ask.calls).map(|_| {
+        // An unknown control; the status is reset, as programs do.
+        if cmd == CONTROL {
+            put_u32(&mut arg, nvos54::CMD, 0xdead_beef);
+            put_u32(&mut arg, nvos54::STATUS, 0);
+        }
+        let start = Instant::now();
+        let result = sys::ioctl::raw(file, cmd, &mut arg);
+        let time = start.elapsed().as_nanos();
+        assert_eq!(result.is_ok(), cmd == CONTROL, "{result:?}");
+        u64::try_from(time).unwrap()
+    });
+    let mut times: Vec<u64> = timed.skip(ask.unmeasured).collect();
     times.sort_unstable();
-    let micros = |share: usize| {
-        let nanos = times[(times.len() - 1) * share / 100];
-        f64::from(u32::try_from(nanos).unwrap()) / 1000.0
-    };
-    Row {
-        name: String::new(),
-        unit: "µs".to_owned(),
-        median: micros(50),
-        p99: micros(99),
-        n: times.len(),
-    }
+    times
 }
 
 fn serve(listener: OwnedFd) -> Arc<Session> {

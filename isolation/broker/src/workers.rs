@@ -1,13 +1,28 @@
 //! The threads that wait on listeners.
 //!
-//! Every listener (one for the container's init, one for each exec) has as many threads as it has calls under way, and one
-//! more that waits: the thread that takes a call is the one that answers it, so no hand-over between threads is paid, and a
-//! call that blocks in the driver never keeps another waiting. Each thread has a lane of the board, where the kernel writes its
-//! calls.
+//! Every listener (one for the container's init, one for each exec) has as many threads as it has calls under way, one more that
+//! waits, and one that rests: the thread that takes a call is the one that answers it, so no hand-over between threads is paid, and
+//! a call that blocks in the driver never keeps another waiting for long. Each thread has a lane of the board, where the kernel
+//! writes its calls.
+//!
+//! The kernel wakes every thread that waits on a listener for every call (`recv_wait_event`, kernel/seccomp.c, has no exclusive
+//! wait), on the caller's own CPU, and all but one in vain: a second one costs each call as much as the answer does, and most of
+//! what the slowest hundredth waits. So one waits, and nobody is woken to wait in its place while it serves: most calls are over
+//! sooner. The one that rests looks after it, at the first tick after a call was taken:
+//!
+//! ```text
+//!           call ─▶ waits ─▶ serves ─▶ waits …
+//!                     │ first call for a while: wakes
+//!           rests ─▶ looks each TICK ──▶ nobody waits, and the same call is served or another is there: waits
+//!             ▲           └─ a tick without a call ─┐
+//!             └─────────────────────────────────────┘
+//! ```
+//!
+//! Where calls were found to wait for a thread, the program calls from several at once, and as many wait for a while.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -31,8 +46,17 @@ const STACK_BYTES: usize = 128 * 1024;
 const MOST_THREADS: usize = 64;
 /// With those that hold up a refusal ([`crate::health::Throttle`]), which must not keep other calls waiting.
 pub(crate) const MOST_WITH_HELD_UP: usize = 256;
-/// Waiting threads beyond this end themselves.
-const MOST_WAITING: usize = 2;
+/// How long a call can wait for a thread while another blocks: one tick, and what is left of the one in which that began.
+const TICK: Duration = Duration::from_millis(1);
+/// No more wait at once, however many calls were found to.
+const MOST_WAITING: usize = 4;
+/// A program that calls from several threads at once has the caller alternate more often within a tick.
+const ALTERNATES: usize = 2;
+/// For so many ticks after a call was found to wait.
+const BUSY_TICKS: u32 = 100;
+/// Resting threads beyond this end themselves. To start one costs the tenant more than a call does; one that rests keeps a few pages
+/// and a lane.
+const MOST_RESTING: usize = 8;
 
 /// One listener and its threads.
 pub struct Session {
@@ -40,6 +64,15 @@ pub struct Session {
     token: u64,
     dead: AtomicBool,
     waiting: AtomicUsize,
+    /// So many are to wait at once.
+    wanted: AtomicUsize,
+    /// Calls ever taken; it may wrap.
+    taken: AtomicUsize,
+    /// The thread that made the last of them.
+    last_caller: AtomicI32,
+    /// How often it was another one than before; it may wrap.
+    alternated: AtomicUsize,
+    resting: Resting,
     threads: Arc<Threads>,
     container: Arc<Container>,
     reaper: Arc<Reaper>,
@@ -62,6 +95,11 @@ impl Session {
             token,
             dead: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
+            wanted: AtomicUsize::new(1),
+            taken: AtomicUsize::new(0),
+            last_caller: AtomicI32::new(0),
+            alternated: AtomicUsize::new(0),
+            resting: Resting::default(),
             threads: Arc::default(),
             container,
             reaper,
@@ -88,7 +126,8 @@ impl Session {
     /// # Errors
     /// When no thread can be started.
     pub fn serve(self: &Arc<Self>) -> std::io::Result<()> {
-        self.spawn()
+        self.spawn()?;
+        self.spawn_resting()
     }
 
     /// Starts a thread that does something first, with a lane in which a former broker has left a call, and then takes calls.
@@ -100,7 +139,7 @@ impl Session {
         lane: Lane,
         first: impl FnOnce(&Self, &Lane) + Send + 'static,
     ) -> std::io::Result<()> {
-        self.spawn_with(lane, Some(first))
+        self.spawn_with(lane, Begins::After(first))
     }
 
     /// The listener's name on the board.
@@ -129,6 +168,7 @@ impl Session {
     /// No process has the filter any more: its threads end.
     pub fn end(&self) {
         self.dead.store(true, Ordering::SeqCst);
+        self.resting.end();
         self.threads.wake();
     }
 
@@ -143,47 +183,57 @@ impl Session {
         false
     }
 
-    /// Starts the thread that could not be started when it was due. Called from time to time.
+    /// Starts the threads that could not be started when they were due. Called from time to time.
     pub fn revive(self: &Arc<Self>) {
-        let nobody_waits = self.waiting.load(Ordering::SeqCst) == 0;
-        if nobody_waits
-            && self.may_have_another()
-            && !self.dead.load(Ordering::SeqCst)
-            && !self.has_hung_up()
-        {
-            self.spawn_if_possible();
+        if self.dead.load(Ordering::SeqCst) || !self.may_have_another() || self.has_hung_up() {
+            return;
+        }
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            self.tell(self.spawn());
+        }
+        if self.resting.state().resting == 0 {
+            self.tell(self.spawn_resting());
         }
     }
 
-    /// Without one the next call waits until a thread is free, or one can be started.
-    fn spawn_if_possible(self: &Arc<Self>) {
-        let health = &self.container.health;
-        match self.spawn() {
-            Ok(()) => health.shortage.is_over(Lack::Thread),
-            Err(error) => health.shortage.met(Lack::Thread, &error),
+    /// Without a thread that waits the next call waits until one is free, or one can be started.
+    fn tell(&self, started: std::io::Result<()>) {
+        let shortage = &self.container.health.shortage;
+        match started {
+            Ok(()) => shortage.is_over(Lack::Thread),
+            Err(error) => shortage.met(Lack::Thread, &error),
         }
     }
 
     fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
+        self.spawn_with(self.lane()?, Begins::<fn(&Self, &Lane)>::Waiting)
+    }
+
+    fn spawn_resting(self: &Arc<Self>) -> std::io::Result<()> {
+        self.spawn_with(self.lane()?, Begins::<fn(&Self, &Lane)>::Resting)
+    }
+
+    fn lane(&self) -> std::io::Result<Lane> {
         let lane = self.container.board.lane(self.token);
-        let lane = lane.ok_or(std::io::ErrorKind::QuotaExceeded)?;
-        self.spawn_with(lane, None::<fn(&Self, &Lane)>)
+        lane.ok_or_else(|| std::io::ErrorKind::QuotaExceeded.into())
     }
 
     fn spawn_with(
         self: &Arc<Self>,
         lane: Lane,
-        first: Option<impl FnOnce(&Self, &Lane) + Send + 'static>,
+        begins: Begins<impl FnOnce(&Self, &Lane) + Send + 'static>,
     ) -> std::io::Result<()> {
         let session = Arc::clone(self);
         let begun = Threads::begin(&self.threads);
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        // It counts from here on, so that nobody else has another one wait.
+        let waits = usize::from(!matches!(begins, Begins::Resting));
+        self.waiting.fetch_add(waits, Ordering::SeqCst);
         let spawned = thread::Builder::new()
             .name("calls".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || session.run(begun, &lane, first));
+            .spawn(move || session.run(begun, &lane, begins));
         if let Err(error) = spawned {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.waiting.fetch_sub(waits, Ordering::SeqCst);
             return Err(error);
         }
         Ok(())
@@ -193,22 +243,29 @@ impl Session {
         self: Arc<Self>,
         mut begun: Begun,
         lane: &Lane,
-        first: Option<impl FnOnce(&Self, &Lane)>,
+        begins: Begins<impl FnOnce(&Self, &Lane)>,
     ) {
         begun.enter();
-        if let Some(first) = first {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            let at_work = AtWork::begin(&self.container.at_work);
-            first(&self, lane);
-            lane.clear();
-            drop(at_work);
-            self.waiting.fetch_add(1, Ordering::SeqCst);
+        match begins {
+            Begins::Waiting => {}
+            Begins::Resting if self.rest() => {}
+            Begins::Resting => return,
+            Begins::After(first) => {
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                let at_work = AtWork::begin(&self.container.at_work);
+                first(&self, lane);
+                lane.clear();
+                drop(at_work);
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+            }
         }
         self.wait_and_serve(lane);
     }
 
     fn wait_and_serve(self: &Arc<Self>, lane: &Lane) {
         let is_wanted = || !self.dead.load(Ordering::SeqCst);
+        // Whoever came because a call waited looks whether it was the only one.
+        let mut is_relief = true;
         loop {
             // A call that waits meanwhile waits in the kernel, and is nobody's yet.
             self.container.cpu_time.wait(Duration::MAX, is_wanted);
@@ -228,18 +285,125 @@ impl Session {
                 },
             };
             let at_work = AtWork::begin(&self.container.at_work);
-            let others = self.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
-            if others == 0 && self.may_have_another() && !self.dead.load(Ordering::SeqCst) {
-                self.spawn_if_possible();
+            self.taken.fetch_add(1, Ordering::SeqCst);
+            if self.last_caller.swap(call.tid, Ordering::Relaxed) != call.tid {
+                self.alternated.fetch_add(1, Ordering::Relaxed);
+            }
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.resting.wake();
+            if is_relief && self.has_call() {
+                self.call_one();
             }
             serve::serve(&self.container, &self.reaper, &self.listener, lane, &call);
             lane.clear();
             drop(at_work);
-            if self.waiting.fetch_add(1, Ordering::SeqCst) >= MOST_WAITING {
-                break;
+            is_relief = false;
+            let wanted = self.wanted.load(Ordering::SeqCst);
+            if self.waiting.fetch_add(1, Ordering::SeqCst) >= wanted {
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                if !self.rest() {
+                    return;
+                }
+                is_relief = true;
             }
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Rests until the thread is to wait, for which it counts then; false where it is to end instead.
+    fn rest(self: &Arc<Self>) -> bool {
+        let mut state = self.resting.state();
+        if state.resting >= MOST_RESTING {
+            return false;
+        }
+        state.resting += 1;
+        loop {
+            if self.dead.load(Ordering::SeqCst) {
+                state.resting -= 1;
+                return false;
+            }
+            if state.called > 0 {
+                state.called -= 1;
+                state.resting -= 1;
+                return true;
+            }
+            if state.looks || !self.resting.is_awake.load(Ordering::SeqCst) {
+                state = self.resting.wait(state);
+                continue;
+            }
+            state.looks = true;
+            let before = self.taken.load(Ordering::SeqCst);
+            let alternated = self.alternated.load(Ordering::Relaxed);
+            state = self.resting.wait_for(state, TICK);
+            state.looks = false;
+            // A thread that calls again and again has its next call wait for a moment, and no need of a second thread.
+            let alternates = self
+                .alternated
+                .load(Ordering::Relaxed)
+                .wrapping_sub(alternated)
+                > ALTERNATES;
+            if state.called == 0 && self.is_one_due(before, alternates, &mut state.calm) {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+                state.resting -= 1;
+                let is_alone = state.resting == 0;
+                drop(state);
+                if is_alone {
+                    self.tell(self.spawn_resting());
+                } else {
+                    self.resting.changed.notify_one();
+                }
+                return true;
+            }
+        }
+    }
+
+    /// What one that rests finds a tick after `before` calls were taken: whether it is to wait. Where nothing happens any more, nobody
+    /// looks until the next call.
+    fn is_one_due(&self, before: usize, alternates: bool, calm: &mut u32) -> bool {
+        let taken = self.taken.load(Ordering::SeqCst);
+        let is_same = taken == before;
+        if *calm >= BUSY_TICKS {
+            self.wanted.store(1, Ordering::SeqCst);
+        }
+        *calm = calm.saturating_add(1);
+        if self.waiting.load(Ordering::SeqCst) > 0 || self.has_hung_up() {
+            if is_same {
+                let is_awake = &self.resting.is_awake;
+                is_awake.store(false, Ordering::SeqCst);
+                // One that was taken before this has not woken anybody.
+                if self.taken.load(Ordering::SeqCst) != taken {
+                    is_awake.store(true, Ordering::SeqCst);
+                }
+            }
+            return false;
+        }
+        if !self.may_have_another() {
+            return false;
+        }
+        let finds_call = !is_same && alternates && self.has_call();
+        if finds_call {
+            *calm = 0;
+            let wanted = self.wanted.load(Ordering::SeqCst);
+            self.wanted
+                .store((wanted + 1).min(MOST_WAITING), Ordering::SeqCst);
+        }
+        is_same || finds_call
+    }
+
+    /// Has one more wait: one that rests, or a new one.
+    fn call_one(self: &Arc<Self>) {
+        let mut state = self.resting.state();
+        if state.resting > state.called {
+            state.called += 1;
+            // It counts from here on, so that nobody else has another one wait.
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            drop(state);
+            // Also whoever looks must see it, and one of several that wait on this may be that one.
+            self.resting.changed.notify_all();
+        } else if self.may_have_another() {
+            drop(state);
+            self.tell(self.spawn());
+        }
     }
 
     /// Every listener keeps the one thread that it has, whatever the others do.
@@ -253,13 +417,78 @@ impl Session {
     }
 
     fn has_hung_up(&self) -> bool {
-        let mut fds = [PollFd::new(self.listener.as_fd(), PollFlags::empty())];
-        let polled = poll(&mut fds, PollTimeout::ZERO);
+        self.is_ready(PollFlags::POLLHUP).unwrap_or(true)
+    }
+
+    /// Whether a call waits for a thread.
+    fn has_call(&self) -> bool {
+        self.is_ready(PollFlags::POLLIN).unwrap_or(false)
+    }
+
+    fn is_ready(&self, wanted: PollFlags) -> nix::Result<bool> {
+        let mut fds = [PollFd::new(self.listener.as_fd(), wanted)];
+        poll(&mut fds, PollTimeout::ZERO)?;
         let [fd] = fds;
-        polled.is_err()
-            || fd
-                .revents()
-                .is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        Ok(fd.revents().is_some_and(|events| events.contains(wanted)))
+    }
+}
+
+/// What a started thread does before it waits.
+enum Begins<F> {
+    Waiting,
+    Resting,
+    /// It serves what a former broker has left.
+    After(F),
+}
+
+/// Threads that have nothing to do until a call blocks, or there is more at once.
+#[derive(Debug, Default)]
+struct Resting {
+    state: Mutex<Rest>,
+    changed: Condvar,
+    /// Whether one of them looks at each tick.
+    is_awake: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
+    resting: usize,
+    /// So many of them are to wait, and count for it.
+    called: usize,
+    /// Whether one of them looks, for all.
+    looks: bool,
+    /// Ticks since a call was found to wait.
+    calm: u32,
+}
+
+impl Resting {
+    /// Has one of them look; it costs the call something only where none did for a while.
+    fn wake(&self) {
+        if !self.is_awake.load(Ordering::SeqCst) && !self.is_awake.swap(true, Ordering::SeqCst) {
+            // One that has just found nothing to do holds this until it waits.
+            drop(self.state());
+            self.changed.notify_one();
+        }
+    }
+
+    /// The session is marked as dead before.
+    fn end(&self) {
+        drop(self.state());
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, Rest> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, Rest>) -> MutexGuard<'a, Rest> {
+        let waited = self.changed.wait(state);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for<'a>(&self, state: MutexGuard<'a, Rest>, most: Duration) -> MutexGuard<'a, Rest> {
+        let waited = self.changed.wait_timeout(state, most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 

@@ -29,6 +29,7 @@ use integration::tenant::{self, INSIDE, PROGRAM, Tenant};
 use security::{ATTACKS, NOT_ALONE};
 
 use super::shim::at_once;
+use super::value::Value;
 use super::{Bench, pairs, quantile, sorted};
 
 /// As many attack at once where a host full of them is measured.
@@ -195,7 +196,11 @@ fn latencies(turns: &[Turn<Vec<f64>>]) -> String {
     let of = |values: fn(&Turn<Vec<f64>>) -> &Vec<f64>| {
         let all = sorted(turns.iter().flat_map(values).copied().collect());
         let (median, p99) = (quantile(&all, 0.5), quantile(&all, 0.99));
-        format!("{median:.0} (p99 {p99:.0}) µs of {}", all.len())
+        let mean = mean(all.iter().copied());
+        format!(
+            "{mean:.0} (median {median:.0}, p99 {p99:.0}) µs of {}",
+            all.len()
+        )
     };
     format!(
         "beside attackers {}, plain {}",
@@ -551,7 +556,9 @@ impl Bench {
         }
         let is_whole = only.is_empty();
         for row in on_a_node(&self.rig, &extent, &attacks, is_whole)? {
-            self.add_with_tail(row.name, row.unit, row.median, row.p99, row.note);
+            let timed = |(value, target)| (Value::timed(value), target);
+            let (median, p99) = (timed(row.median), timed(row.p99));
+            self.add_with_tail(row.name, row.unit, median, p99, row.note);
         }
         if is_whole {
             self.shares(extent.effort)?;
@@ -572,7 +579,8 @@ impl Bench {
                     Some(Target::AtMost(most)) => Some(most),
                     Some(Target::AtLeast(_)) | None => None,
                 };
-                self.add(row.what, row.unit, row.measured, row.measured, target);
+                let measured = Value::counted(row.measured);
+                self.add(row.what, row.unit, measured, row.measured, target);
             }
         }
         Ok(())

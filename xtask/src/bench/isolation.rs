@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use integration::command::{progress, succeed};
-use serde_json::Value;
 
+use super::value::Value;
 use super::{Bench, microseconds, pairs, quantile, sorted};
 
 /// How long anything here may take that takes milliseconds.
@@ -24,6 +24,7 @@ impl Bench {
             .success()?;
         let count = count.to_string();
         let (mut inside, mut directly, mut tails) = (Vec::new(), Vec::new(), Vec::new());
+        let mut floors = Vec::new();
         for _turn in 0..turns {
             let said = self
                 .rig
@@ -48,18 +49,26 @@ impl Bench {
                 &said["allocated"]
             };
             directly.push(microseconds(row)?.0);
+            floors.push(self.floor()?);
         }
         self.rig.containerd.remove("mallocs")?;
-        let more = sorted(pairs(&inside, &directly, |inside, directly| {
-            inside - directly
-        }));
+        let more = pairs(&inside, &directly, |inside, directly| inside - directly);
         let tail = quantile(&sorted(tails), 0.5);
         self.add(
             "allocation (3 calls) in a container, more than directly",
             "µs",
-            quantile(&more, 0.5),
+            Value::of_turns(more.clone()),
             tail,
-            Some(60.0),
+            None,
+        );
+        let ratios = pairs(&more, &floors, |more, floor| more / floor);
+        let tail = quantile(&sorted(ratios.clone()), 0.99);
+        self.add(
+            "allocation (3 calls) in a container, more than directly, to the floor",
+            "×",
+            Value::of_turns(ratios),
+            tail,
+            Some(15.0),
         );
         Ok(())
     }
@@ -124,12 +133,13 @@ impl Bench {
         }
         self.rig.containerd.remove("flood")?;
         self.rig.containerd.remove("neighbour")?;
-        let ratio = sorted(pairs(&beside, &quiet, |beside, quiet| beside / quiet));
+        let ratio = pairs(&beside, &quiet, |beside, quiet| beside / quiet);
+        let tail = quantile(&sorted(ratio.clone()), 0.99);
         self.add(
             "a neighbour's allocation beside a flood of refused calls, to without",
             "×",
-            quantile(&ratio, 0.5),
-            quantile(&ratio, 0.99),
+            Value::of_turns(ratio),
+            tail,
             Some(1.1),
         );
         Ok(())
@@ -183,7 +193,8 @@ impl Bench {
             let (at, line) = heard
                 .recv_timeout(PATIENCE)
                 .context("the watch says nothing")?;
-            let said: Value = serde_json::from_str(&line).with_context(|| line.clone())?;
+            let said: serde_json::Value =
+                serde_json::from_str(&line).with_context(|| line.clone())?;
             let total = said["total_bytes"].as_u64();
             Ok((at, total.with_context(|| format!("no total in {line}"))?))
         };
@@ -212,14 +223,14 @@ impl Bench {
         self.add(
             "resize, from `cgpu set` to a program in the container that says so",
             "ms",
-            quantile(&seen, 0.5),
+            Value::of_turns(seen.clone()),
             quantile(&seen, 0.99),
             Some(10.0),
         );
         self.add(
             "`cgpu set --memory`, from start to end",
             "ms",
-            quantile(&commands, 0.5),
+            Value::of_turns(commands.clone()),
             quantile(&commands, 0.99),
             None,
         );
@@ -274,7 +285,7 @@ impl Bench {
         self.add(
             "pause of calls while a broker is replaced under load",
             "ms",
-            quantile(&pauses, 0.5),
+            Value::of_turns(pauses.clone()),
             quantile(&pauses, 0.99),
             Some(50.0),
         );

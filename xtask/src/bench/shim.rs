@@ -8,6 +8,7 @@ use integration::command::progress;
 use integration::containerd::{CGPU, RUNC};
 use integration::programs::Programs;
 
+use super::value::Value;
 use super::{Bench, VGPU, pairs, quantile, sorted};
 
 const SHIM: &str = "containerd-shim-cgpu-v2";
@@ -44,19 +45,24 @@ impl Bench {
             }
         }
         let [vgpu, plain, runc] = times;
-        let more = sorted(pairs(&vgpu, &plain, |vgpu, plain| vgpu - plain));
-        let (median, p99) = (quantile(&more, 0.5), quantile(&more, 0.99));
+        let more = pairs(&vgpu, &plain, |vgpu, plain| vgpu - plain);
+        let p99 = quantile(&sorted(more.clone()), 0.99);
         self.add(
             "container start with a vGPU, more than without",
             "ms",
-            median,
+            Value::of_turns(more),
             p99,
-            Some(10.0),
+            None,
+        );
+        self.add_ratio(
+            "container start with a vGPU, to without",
+            (&vgpu, &plain),
+            1.2,
         );
         self.add_ratio(
             "container start without a vGPU, to containerd-shim-runc-v2",
-            &plain,
-            &runc,
+            (&plain, &runc),
+            1.0,
         );
 
         let mut lives = [Vec::new(), Vec::new()];
@@ -76,16 +82,16 @@ impl Bench {
         let [plain, runc] = lives;
         self.add_ratio(
             "container from start to removal (run --rm), to containerd-shim-runc-v2",
-            &plain,
-            &runc,
+            (&plain, &runc),
+            1.0,
         );
         Ok(())
     }
 
-    fn add_ratio(&mut self, name: &'static str, ours: &[f64], theirs: &[f64]) {
-        let ratio = sorted(pairs(ours, theirs, |ours, theirs| ours / theirs));
-        let (median, p99) = (quantile(&ratio, 0.5), quantile(&ratio, 0.99));
-        self.add(name, "×", median, p99, Some(1.0));
+    fn add_ratio(&mut self, name: &'static str, (ours, theirs): (&[f64], &[f64]), most: f64) {
+        let ratio = pairs(ours, theirs, |ours, theirs| ours / theirs);
+        let p99 = quantile(&sorted(ratio.clone()), 0.99);
+        self.add(name, "×", Value::of_turns(ratio), p99, Some(most));
     }
 
     /// Containers that start [`AT_ONCE`] at a time, every other one with a vGPU, and go in the same way; what is left then.
@@ -129,7 +135,7 @@ impl Bench {
         self.add(
             "container start, 10 at a time, every other one with a vGPU",
             "ms",
-            median,
+            Value::timed(median),
             p99,
             None,
         );
@@ -145,7 +151,7 @@ impl Bench {
             ),
         ] {
             let count = f64::from(u32::try_from(count)?);
-            self.add(name, "", count, count, Some(0.0));
+            self.add(name, "", Value::counted(count), count, Some(0.0));
         }
         Ok(())
     }
@@ -187,7 +193,7 @@ impl Bench {
             self.add(
                 name,
                 "MB",
-                quantile(values, 0.5),
+                Value::counted(quantile(values, 0.5)),
                 quantile(values, 0.99),
                 target,
             );
@@ -196,7 +202,7 @@ impl Bench {
         self.add(
             "shim, private memory, to containerd-shim-runc-v2",
             "×",
-            quantile(&ratio, 0.5),
+            Value::counted(quantile(&ratio, 0.5)),
             quantile(&ratio, 0.99),
             Some(0.6),
         );
@@ -215,7 +221,7 @@ impl Bench {
         self.add(
             "shim, size of the program",
             "MB",
-            megabytes,
+            Value::counted(megabytes),
             megabytes,
             Some(8.0),
         );

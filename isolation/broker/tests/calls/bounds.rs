@@ -1,5 +1,7 @@
 //! What a tenant makes grow, and how far.
 
+use std::collections::BTreeSet;
+
 use ledger::{ClientHandle, Counted, ObjectHandle, ObjectKind, Operation, PinFor, Refusal};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
@@ -37,6 +39,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "bounds::a_full_ledger_outlives_its_broker",
         a_full_ledger_outlives_its_broker,
+    ),
+    (
+        "bounds::threads_that_will_be_needed_again_stay",
+        threads_that_will_be_needed_again_stay,
     ),
 ];
 
@@ -362,4 +368,57 @@ fn a_full_ledger_outlives_its_broker() {
             count,
         }) > 0
     });
+}
+
+/// To start a thread costs more than to serve a call, so that who calls from several threads at once must not have them made anew each
+/// time.
+fn threads_that_will_be_needed_again_stay() {
+    const CALLERS: u32 = 8;
+    const BURSTS: u32 = 20;
+    let stage = Stage::new(1 << 40);
+    let (tenant, fd, ..) = with_device(&stage);
+    // Calls of one client follow one another.
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|_| {
+            let caller = tenant.thread();
+            let client = caller.client(fd);
+            let device = caller.device(fd, client);
+            (caller, client, device)
+        })
+        .collect();
+    // Numbers of threads are given anew as late as possible.
+    let mut seen = BTreeSet::new();
+    for burst in 1..=BURSTS {
+        stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+        std::thread::scope(|scope| {
+            let called: Vec<_> = callers
+                .iter()
+                .map(|(caller, client, device)| {
+                    scope.spawn(move || caller.memory(fd, *client, *device, burst, GRANULE))
+                })
+                .collect();
+            stage.fake.wait_for_held(usize::try_from(CALLERS).unwrap());
+            seen.extend(threads_named("calls"));
+            stage.fake.let_go();
+            for one in called {
+                assert_eq!(one.join().unwrap().status(), rm::OK);
+            }
+        });
+    }
+    // One for each call, one that waits, and those that were late when one more was due.
+    let most = usize::try_from(2 * (CALLERS + 1)).unwrap();
+    assert!(seen.len() <= most, "{} threads: {seen:?}", seen.len());
+}
+
+/// Numbers of this process's threads of a name.
+fn threads_named(name: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let all = tasks.map(|task| task.unwrap().path());
+    all.filter(|path| {
+        // One that has just ended has no name any more.
+        let comm = std::fs::read_to_string(path.join("comm"));
+        comm.is_ok_and(|comm| comm.trim_end() == name)
+    })
+    .map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
+    .collect()
 }
