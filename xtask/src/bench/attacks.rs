@@ -466,17 +466,29 @@ impl<'a> Field<'a> {
         file.seek(SeekFrom::End(0))?;
         let from = tenant::monotonic()?;
         thread::sleep(window);
-        let (mut text, mut found, mut until) = (String::new(), Vec::new(), None);
-        wait_until("the neighbour's allocations", PATIENCE, || {
+        let (mut text, mut until) = (String::new(), None::<Duration>);
+        let deadline = Instant::now() + PATIENCE;
+        let found = loop {
             file.read_to_string(&mut text)?;
-            found = samples(&text);
+            let mut found = samples(&text);
             if until.is_none() && found.len() > least {
                 until = Some(tenant::monotonic()?);
             }
             // Those that began before have all ended when a later one has.
-            let last = found.last().map(|(began, _)| *began);
-            Ok(until.is_some() && last >= until)
-        })?;
+            let last = found.last().copied();
+            if until.is_some() && last.map(|(began, _)| began) >= until {
+                break found;
+            }
+            if Instant::now() >= deadline {
+                // What is under way counts with the time that it has taken so far.
+                let now = tenant::monotonic()?;
+                let began = last.map_or(from, |(began, took)| began + took);
+                found.push((began, now.saturating_sub(began)));
+                until = Some(now);
+                break found;
+            }
+            thread::sleep(REST);
+        };
         let until = until.unwrap_or(from);
         let within = found
             .iter()
