@@ -173,6 +173,25 @@ impl Crictl {
 
     /// The description of a pod as its containers name it later.
     pub fn pod(&self, name: &str, annotations: &[&str], processes: Processes) -> Result<PathBuf> {
+        self.pod_in(
+            &format!("/{}", self.namespace),
+            name,
+            annotations,
+            processes,
+        )
+    }
+
+    /// The same below a control group that a kubelet would have made for the pod.
+    ///
+    /// # Errors
+    /// The description cannot be written.
+    pub fn pod_in(
+        &self,
+        group: &str,
+        name: &str,
+        annotations: &[&str],
+        processes: Processes,
+    ) -> Result<PathBuf> {
         let annotations: serde_json::Map<String, Value> = pairs(annotations)?
             .into_iter()
             .map(|(key, value)| (key, Value::String(value)))
@@ -191,7 +210,7 @@ impl Crictl {
             },
             "dns_config": {},
             "linux": {
-                "cgroup_parent": format!("/{}", self.namespace),
+                "cgroup_parent": group,
                 "security_context": {"namespace_options": {"pid": processes.mode()}},
             },
         });

@@ -4,11 +4,13 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::command::Outcome;
+use crate::command::{LIMIT, Outcome, wait_until};
 use crate::containerd::{CGPU, Containerd};
+use crate::crictl::{Crictl, NAMESPACE};
 use crate::image::{self, Image};
 use crate::node::Node;
 use crate::packages::{Engines, Suite};
+use crate::pods::PodsSetup;
 use crate::programs::Programs;
 
 /// Two cards of 24 GiB.
@@ -109,4 +111,80 @@ pub fn start_with(suite: Suite, profile: &str) -> Result<Result<Rig, String>> {
     // From here on a failure is a failure: our own programs must build and start.
     let programs = Programs::for_tests()?;
     Ok(Ok(Rig::with_profile(programs, &engines, profile)?))
+}
+
+/// Pods on a node with two simulated cards. Fields end in this order.
+#[derive(Debug)]
+pub struct PodRig {
+    /// The engine, which serves CRI.
+    pub containerd: Containerd,
+    /// Its client.
+    pub crictl: Crictl,
+    /// The node below it.
+    pub node: Node,
+    /// busybox.
+    pub image: Image,
+}
+
+impl PodRig {
+    /// Starts it on the engines of `suite`, or says why this machine cannot have it.
+    ///
+    /// # Errors
+    /// Our own programs do not build or start, or the engine does not.
+    pub fn start(suite: Suite) -> Result<Result<Self, String>> {
+        if let Some(reason) = crate::skip::lacks_root() {
+            return Ok(Err(reason.to_owned()));
+        }
+        let engines = match Engines::fetch(suite) {
+            Ok(engines) => engines,
+            Err(error) => return Ok(Err(format!("{error:#}"))),
+        };
+        let programs = Programs::for_tests()?;
+        let node = Node::simulated(programs, &engines, TWO_CARDS)?;
+        let crictl = Crictl::new(&node);
+        let made = crictl.and_then(|crictl| Ok((crictl, PodsSetup::new(&node, &engines)?)));
+        let (crictl, setup) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                node.finish()?;
+                return Ok(Err(format!("{error:#}")));
+            }
+        };
+        let (pause, image) = (setup.pause.clone(), image::busybox(None)?);
+        let containerd = Containerd::start_for_pods(&node, &engines, setup)?;
+        for image in [&pause, &image] {
+            containerd.import_into(NAMESPACE, image)?;
+        }
+        // CRI hears of imported images by events.
+        wait_until("the images", LIMIT, || {
+            let said = crictl.crictl(&containerd, &["images", "-o", "json"])?;
+            let said = said.success()?.stdout;
+            Ok([&pause, &image]
+                .iter()
+                .all(|image| said.contains(&image.name)))
+        })?;
+        Ok(Ok(Self {
+            containerd,
+            crictl,
+            node,
+            image,
+        }))
+    }
+
+    /// Removes all pods, stops the engine and then the node; fails when anything is left.
+    ///
+    /// # Errors
+    /// A pod cannot be removed, or something is left.
+    pub fn finish(mut self) -> Result<()> {
+        self.crictl.remove_all(&self.containerd)?;
+        let left = self.containerd.stop()?;
+        drop(self.containerd);
+        self.node.finish()?;
+        anyhow::ensure!(
+            left.is_empty(),
+            "containers that were not removed: {}",
+            left.join(" ")
+        );
+        Ok(())
+    }
 }

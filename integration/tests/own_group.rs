@@ -7,10 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use integration::command::{LIMIT, capture, wait_until};
 use integration::containerd::CGPU;
+use integration::crictl::{PodContainer, Processes};
 use integration::docker::Docker;
 use integration::leftovers;
+use integration::node::Node;
 use integration::packages::Suite;
-use integration::rig::{self, Rig};
+use integration::pods::{BY_PATH, BY_TYPE};
+use integration::rig::{self, PodRig};
 use serde_json::Value;
 
 /// Reads the first of these files that is there.
@@ -23,8 +26,8 @@ fn value(folder: &Path, names: &[&str]) -> Result<String> {
 }
 
 /// The group in the tree of a controller.
-fn group(rig: &Rig, controller: &str) -> Result<PathBuf> {
-    let all = leftovers::own_groups(&[rig.node.state_dir()]);
+fn group(node: &Node, controller: &str) -> Result<PathBuf> {
+    let all = leftovers::own_groups(&[node.state_dir()]);
     let of_tree = |path: &&PathBuf| {
         !Path::new("/sys/fs/cgroup").join(controller).is_dir()
             || path.starts_with(Path::new("/sys/fs/cgroup").join(controller))
@@ -34,8 +37,8 @@ fn group(rig: &Rig, controller: &str) -> Result<PathBuf> {
 }
 
 /// What the only vGPU's broker is told of its container's CPU time.
-fn told(rig: &Rig) -> Result<Value> {
-    let mut folder = rig.node.state_dir().join("vgpus");
+fn told(node: &Node) -> Result<Value> {
+    let mut folder = node.state_dir().join("vgpus");
     for _namespace_and_container in 0..2 {
         let mut entries = fs::read_dir(&folder)?;
         folder = entries.next().context("no vGPU")??.path();
@@ -51,11 +54,11 @@ fn pids_in(group: &Path) -> Result<Vec<i32>> {
 }
 
 /// All of a node's brokers and supervisors are inside, in each tree, and in none that freezes or filters devices.
-fn all_are_inside(rig: &Rig) -> Result<()> {
-    let ours = rig.node.running("cgpu-broker");
+fn all_are_inside(node: &Node) -> Result<()> {
+    let ours = node.running("cgpu-broker");
     ensure!(ours.len() == 2, "{ours:?}");
     for controller in ["memory", "cpu", "pids"] {
-        let inside = pids_in(&group(rig, controller)?)?;
+        let inside = pids_in(&group(node, controller)?)?;
         ensure!(
             ours.iter().all(|pid| inside.contains(pid)),
             "{controller}: {inside:?}, {ours:?}"
@@ -97,11 +100,11 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     ));
     run.extend([CGPU, &rig.image.name, "sleep", "100000"]);
     docker.docker(&run)?.success()?;
-    all_are_inside(&rig)?;
-    let cpu = group(&rig, "cpu")?;
+    all_are_inside(&rig.node)?;
+    let cpu = group(&rig.node, "cpu")?;
     let weight = || value(&cpu, &["cpu.shares", "cpu.weight"]);
     // The broker is told of the quota, and keeps below it.
-    let quota = || told(&rig);
+    let quota = || told(&rig.node);
     let kernels = || value(&cpu, &["cpu.cfs_quota_us", "cpu.max"]);
     let first = weight()?;
     ensure!(quota()?["quota_ppm"] == 500_000, "{}", quota()?);
@@ -130,7 +133,7 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     let memory = shown["own_processes"]["memory_bytes"].as_u64();
     ensure!(memory.is_some_and(|bytes| bytes > 0), "{shown}");
     rig.node.cgpu(&["upgrade"])?.success()?;
-    all_are_inside(&rig)?;
+    all_are_inside(&rig.node)?;
     docker.docker(&["unpause", "held"])?.success()?;
     let metrics = rig.node.cgpu(&["metrics"])?.success()?;
     ensure!(
@@ -167,8 +170,8 @@ fn a_group_that_kills_have_left_is_repaired() -> Result<()> {
         Err(reason) => integration::skip!("a_group_that_kills_have_left_is_repaired", "{reason}"),
     };
     rig.hold("c", &["cgpu.io/memory=1Gi"])?.success()?;
-    let cpu = group(&rig, "cpu")?;
-    all_are_inside(&rig)?;
+    let cpu = group(&rig.node, "cpu")?;
+    all_are_inside(&rig.node)?;
     for program in ["containerd-shim-cgpu-v2", "cgpu-broker"] {
         for pid in rig.node.running(program) {
             capture(Command::new("kill").args(["-9", &pid.to_string()]), LIMIT)?;
@@ -180,4 +183,127 @@ fn a_group_that_kills_have_left_is_repaired() -> Result<()> {
     })?;
     rig.containerd.remove("c")?;
     rig.finish()
+}
+
+/// The group that a kubelet makes for a pod, with its limit, before it asks for the sandbox.
+struct PodGroup {
+    /// As it is named to CRI.
+    path: String,
+}
+
+impl PodGroup {
+    /// One of version 1, below a group of the node's.
+    fn make(namespace: &str, pod: &str, quota_us: u32) -> Result<Self> {
+        let path = format!("/{namespace}/burstable/pod{pod}");
+        let made = Self { path };
+        fs::create_dir_all(made.folder("cpu"))?;
+        made.limit(quota_us)?;
+        Ok(made)
+    }
+
+    fn folder(&self, controller: &str) -> PathBuf {
+        let below = self.path.trim_start_matches('/');
+        Path::new("/sys/fs/cgroup").join(controller).join(below)
+    }
+
+    /// In a period of 100 ms.
+    fn limit(&self, quota_us: u32) -> Result<()> {
+        let file = self.folder("cpu").join("cpu.cfs_quota_us");
+        fs::write(&file, quota_us.to_string()).with_context(|| format!("{}", file.display()))
+    }
+}
+
+impl Drop for PodGroup {
+    /// runc makes the group in the other trees, and leaves all of them to the kubelet.
+    fn drop(&mut self) {
+        for tree in fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let folder = self.folder(&tree.file_name().to_string_lossy());
+            for empty in folder.ancestors().take(2) {
+                // What is left of a pod keeps its group, and the node's end reports that.
+                drop(fs::remove_dir(empty));
+            }
+        }
+    }
+}
+
+/// As a kubelet with the `cgroupfs` driver has it.
+#[test]
+fn own_processes_of_a_pods_container_keep_the_pods_quota() -> Result<()> {
+    const TEST: &str = "own_processes_of_a_pods_container_keep_the_pods_quota";
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        integration::skip!(TEST, "the test makes a pod's group of version 1 alone");
+    }
+    let rig = match PodRig::start(Suite::Newer)? {
+        Ok(rig) => rig,
+        Err(reason) => integration::skip!(TEST, "{reason}"),
+    };
+    let handlers = [BY_PATH, BY_TYPE].into_iter();
+    let kept = handlers
+        .map(|handler| pod_keeps_its_quota(&rig, handler).context(handler))
+        .collect::<Result<Vec<()>>>();
+    let ended = rig.finish();
+    kept?;
+    ended
+}
+
+fn pod_keeps_its_quota(rig: &PodRig, handler: &str) -> Result<()> {
+    let pods = PodGroup::make(rig.node.namespace(), handler, 40_000)?;
+    let kept = quota_of_a_pod_is_kept(rig, handler, &pods);
+    // The group can go when the pod has gone.
+    rig.crictl.remove_all(&rig.containerd)?;
+    kept?;
+    ensure!(group(&rig.node, "cpu").is_err(), "the vGPU's own group");
+    Ok(())
+}
+
+fn quota_of_a_pod_is_kept(rig: &PodRig, handler: &str, pods: &PodGroup) -> Result<()> {
+    let pod = rig
+        .crictl
+        .pod_in(&pods.path, handler, &[], Processes::OfTheContainer)?;
+    let sandbox = rig.crictl.run_pod(&rig.containerd, &pod, handler)?;
+    let container = PodContainer {
+        name: "main",
+        annotations: &["cgpu.io/memory=1Gi"],
+        program: &["sleep", "100000"],
+        ..PodContainer::default()
+    };
+    let id =
+        rig.crictl
+            .run_container(&rig.containerd, &sandbox, &pod, &rig.image.name, &container)?;
+
+    all_are_inside(&rig.node)?;
+    for pid in rig.node.running("cgpu-broker") {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        ensure!(!groups.contains(&pods.path), "{groups}");
+    }
+    let cpu = group(&rig.node, "cpu")?;
+    // In a period of 100 ms: what the broker is told, and what the kernel holds the group to.
+    let is = |quota_us: u32| -> Result<()> {
+        let told = told(&rig.node)?["quota_ppm"].clone();
+        let kernels = value(&cpu, &["cpu.cfs_quota_us"])?;
+        ensure!(told == quota_us * 10, "{told}, not of {quota_us}");
+        ensure!(kernels == quota_us.to_string(), "{kernels}");
+        Ok(())
+    };
+    let update = |quota_us: &str| -> Result<()> {
+        let mut args: Vec<&str> = "update --cpu-period 100000 --cpu-quota"
+            .split(' ')
+            .collect();
+        args.extend([quota_us, &id]);
+        rig.crictl.crictl(&rig.containerd, &args)?.success()?;
+        Ok(())
+    };
+    // The container has no quota of its own.
+    is(40_000)?;
+    update("30000")?;
+    is(30_000)?;
+    // A pod that is resized in place: first its group, then its container.
+    pods.limit(90_000)?;
+    update("80000")?;
+    is(80_000)?;
+    Ok(())
 }

@@ -6,14 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use integration::command::{LIMIT, wait_until};
-use integration::containerd::{CGPU, Containerd, RUNC};
-use integration::crictl::{Crictl, NAMESPACE, PodContainer, Processes};
-use integration::image;
-use integration::node::Node;
-use integration::packages::{Engines, Suite};
-use integration::pods::{BY_TYPE, PodsSetup};
-use integration::programs::Programs;
-use integration::rig::{self, Rig, TWO_CARDS};
+use integration::containerd::{CGPU, RUNC};
+use integration::crictl::{PodContainer, Processes};
+use integration::packages::Suite;
+use integration::pods::BY_TYPE;
+use integration::rig::{self, PodRig, Rig};
 use serde_json::Value;
 
 fn with(suite: Suite, test: &str, body: fn(&mut Rig) -> Result<()>) -> Result<()> {
@@ -60,42 +57,12 @@ mod newer {
 #[test]
 fn two_shims_tell_the_same_of_a_pod() -> Result<()> {
     const TEST: &str = "two_shims_tell_the_same_of_a_pod";
-    if let Some(reason) = integration::skip::lacks_root() {
-        integration::skip!(TEST, "{reason}");
-    }
-    let engines = match Engines::fetch(Suite::Newer) {
-        Ok(engines) => engines,
-        Err(error) => integration::skip!(TEST, "{error:#}"),
+    let rig = match PodRig::start(Suite::Newer)? {
+        Ok(rig) => rig,
+        Err(reason) => integration::skip!(TEST, "{reason}"),
     };
-    let programs = Programs::for_tests()?;
-    let node = Node::simulated(programs, &engines, TWO_CARDS)?;
-    let made = Crictl::new(&node).and_then(|crictl| Ok((crictl, PodsSetup::new(&node, &engines)?)));
-    let (crictl, setup) = match made {
-        Ok(made) => made,
-        Err(error) => {
-            node.finish()?;
-            integration::skip!(TEST, "{error:#}")
-        }
-    };
-    let (pause, busybox) = (setup.pause.clone(), image::busybox(None)?);
-    let mut containerd = Containerd::start_for_pods(&node, &engines, setup)?;
-    for image in [&pause, &busybox] {
-        containerd.import_into(NAMESPACE, image)?;
-    }
-    // CRI hears of imported images by events.
-    wait_until("the images", LIMIT, || {
-        let said = crictl.crictl(&containerd, &["images", "-o", "json"])?;
-        let said = said.success()?.stdout;
-        Ok([&pause, &busybox]
-            .iter()
-            .all(|image| said.contains(&image.name)))
-    })?;
-    let told = pods_of_both(&crictl, &containerd, &busybox);
-    crictl.remove_all(&containerd)?;
-    let left = containerd.stop()?;
-    drop(containerd);
-    node.finish()?;
-    assert!(left.is_empty(), "{left:?}");
+    let told = pods_of_both(&rig);
+    rig.finish()?;
     let told = told?;
     let leaves: Vec<BTreeSet<String>> = told.iter().map(|stats| leaves_of(stats, "")).collect();
     assert_eq!(leaves[0], leaves[1], "ours, theirs: {told:#?}");
@@ -103,11 +70,8 @@ fn two_shims_tell_the_same_of_a_pod() -> Result<()> {
 }
 
 /// Starts a pod under our shim and one under containerd's: what is told of each.
-fn pods_of_both(
-    crictl: &Crictl,
-    containerd: &Containerd,
-    image: &image::Image,
-) -> Result<Vec<Value>> {
+fn pods_of_both(rig: &PodRig) -> Result<Vec<Value>> {
+    let (crictl, containerd) = (&rig.crictl, &rig.containerd);
     let mut told = Vec::new();
     for handler in [BY_TYPE, "runc"] {
         let pod = crictl.pod(handler, &[], Processes::OfTheContainer)?;
@@ -118,7 +82,7 @@ fn pods_of_both(
             program: &["sleep", "100000"],
             ..PodContainer::default()
         };
-        crictl.run_container(containerd, &sandbox, &pod, &image.name, &main)?;
+        crictl.run_container(containerd, &sandbox, &pod, &rig.image.name, &main)?;
         let mut stats = Value::Null;
         // containerd gathers them every ten seconds at first, and has a container's rate from the second time on.
         let gathered = wait_until("statistics of the pod", LIMIT, || {
