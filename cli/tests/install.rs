@@ -67,16 +67,13 @@ fn bad_input_is_told_and_changes_nothing() {
     for (arguments, said) in [
         (
             &["install", "--engine", "dokcer"][..],
-            "it is one of containerd, docker",
+            "allowed are containerd, docker",
         ),
         (
             &["install", "--engine", "docker"],
             "--engine docker@VERSION",
         ),
-        (
-            &["install", "--engine", "docker@28,docker@20.10"],
-            "names one twice",
-        ),
+        (&["install", "--engine", "docker@28,docker@20.10"], "twice"),
         (
             &["install", "--engine", "docker@28", "--runtime", "runc"],
             "another runtime's name",
@@ -101,12 +98,12 @@ fn bad_input_is_told_and_changes_nothing() {
         ),
         (
             &["install", "--engine", "docker@28", "--restart"],
-            "cannot stand with --root",
+            "cannot be used with --root",
         ),
         (&["install"], "no engine is below"),
         (
             &["uninstall", "--engine", "docker"],
-            "nothing is installed for docker; installed are: none",
+            "cgpu is not installed in docker; it is installed in: none",
         ),
     ] {
         let error = refused(root, arguments);

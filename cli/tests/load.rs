@@ -231,7 +231,7 @@ fn requests_at_random_and_impossible_wishes() {
     );
     for (options, expect) in [
         (&["--depth", "0"][..], "--depth 0: must be 1 to"),
-        (&["--card", "7"], "there is no card 7"),
+        (&["--card", "7"], "no GPU 7 here"),
         (&["--bursts", "5"], "ON/OFF"),
         (&["--kernel-us", "0"], "--kernel-us 0: must be 1 to"),
     ] {

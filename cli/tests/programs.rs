@@ -65,7 +65,7 @@ fn smi_on_a_host_says_that_neither_driver_nor_simulator_answers() {
     };
     let neither = smi();
     assert!(
-        neither.contains("no simulator runs") && neither.contains("cgpu-sim --profile"),
+        neither.contains("cgpu-sim does not run") && neither.contains("cgpu-sim --profile"),
         "{neither}"
     );
     // What a killed simulator leaves.

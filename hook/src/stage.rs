@@ -49,14 +49,14 @@ impl Stage {
         const ALLOWED: &str =
             "allowed are precreate, createRuntime (prestart), poststart and poststop";
         let Some(argument) = argument else {
-            anyhow::bail!("the stage is missing: {ALLOWED}");
+            anyhow::bail!("the stage is missing: {ALLOWED}; see --help");
         };
         match argument.to_str() {
             Some("precreate") => Ok(Self::Precreate),
             Some("createRuntime" | "prestart") => Ok(Self::CreateRuntime),
             Some("poststart") => Ok(Self::Poststart),
             Some("poststop") => Ok(Self::Poststop),
-            _ => anyhow::bail!("stage {argument:?} is unknown: {ALLOWED}"),
+            _ => anyhow::bail!("unknown stage {argument:?}: {ALLOWED}; see --help"),
         }
     }
 }

@@ -295,7 +295,7 @@ fn a_runtime_named_crun_is_read_as_crun_reads_its_words() {
         &["--cgroup-manager=cgroupfs", "create", &attached, "c1"],
     );
     assert!(
-        said(&refused).contains("100 GiB on one card was asked for"),
+        said(&refused).contains("100 GiB on one card is requested"),
         "{}",
         said(&refused)
     );

@@ -200,7 +200,7 @@ fn what_cannot_be_held_is_refused_and_holds_nothing() {
     for (input, wanted) in [
         (
             spec(json!({"cgpu.io/memory": "25Gi"})).to_string(),
-            "25 GiB on one card was asked for",
+            "25 GiB on one card is requested",
         ),
         (
             spec(json!({"cgpu.io/memory": "much"})).to_string(),
@@ -223,7 +223,7 @@ fn what_cannot_be_held_is_refused_and_holds_nothing() {
         host.assert_clean();
     }
     for stage in ["createContainer", ""] {
-        assert!(said(&call(&host, stage, "{}")).contains("is unknown"));
+        assert!(said(&call(&host, stage, "{}")).contains("unknown stage"));
     }
     assert!(said(&call(&host, "poststop", "{}")).contains("no state of a container"));
 }

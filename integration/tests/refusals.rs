@@ -56,7 +56,7 @@ fn every_program_answers_help_and_version_at_once() -> Result<()> {
     }
     // An input that is none is refused.
     for (name, arguments, part) in [
-        ("cgpu-executor", &[][..], "no listening socket"),
+        ("cgpu-executor", &[][..], "not a listening socket"),
         ("cgpu-limits", &[], "EOF"),
         ("cgpu-hook", &["precreate"], "EOF"),
         (

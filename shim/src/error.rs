@@ -10,7 +10,7 @@ use crate::task::{BadName, ContainerId, Denied};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line is not containerd's.
-    #[error("command line: {0}")]
+    #[error("command line: {0} (containerd starts this program; see -help)")]
     CommandLine(String),
     /// A file or directory.
     #[error("cannot {doing} {path}")]

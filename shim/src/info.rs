@@ -22,8 +22,10 @@ const MOST_INPUT_BYTES: u64 = 10 << 20;
 /// For a person who has found the program.
 pub(crate) fn help() -> Vec<u8> {
     format!(
-        "containerd-shim-cgpu-v2 {}: runtime {NAME}, started by containerd and docker: `cgpu install` sets it up\n",
-        env!("CARGO_PKG_VERSION")
+        "The containerd shim that gives containers a vGPU: runtime {NAME}. containerd and docker start it; `cgpu install`\n\
+         registers it with them. Without any registration:\n\n  \
+         ctr run --runtime {NAME} --annotation cgpu.io/memory=4Gi IMAGE ID\n\n\
+         Usage: containerd-shim-cgpu-v2 [-namespace NAME] [-id ID] [-address SOCKET] [-bundle FOLDER] [-debug] [start|delete]\n"
     )
     .into_bytes()
 }

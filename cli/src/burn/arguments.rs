@@ -14,12 +14,12 @@ use super::{
 };
 use crate::size::Size;
 
-/// An open tenant: allocates, maps and frees card memory through the driver's own calls.
+/// Put load on a GPU through the driver's own calls, without CUDA: allocate, map and free its memory, run kernels on simulated GPUs.
 #[derive(Debug, Parser)]
 #[command(name = "cgpu-burn", version)]
 pub struct Arguments {
-    /// Where the driver's nodes are.
-    #[arg(long, global = true, default_value = "/dev")]
+    /// The folder with the driver's device nodes.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/dev")]
     dev: PathBuf,
     /// Print one JSON document instead of a line of text.
     #[arg(long, global = true)]
@@ -28,7 +28,7 @@ pub struct Arguments {
     load: Load,
 }
 
-/// Which call allocates.
+/// The driver call that allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Path {
     /// `NV_ESC_RM_ALLOC` with the 32-byte struct.
@@ -41,26 +41,26 @@ pub enum Path {
 
 #[derive(Debug, Subcommand)]
 enum Load {
-    /// Allocate SIZE; exit 3 when there is not so much.
+    /// Allocate memory; exit code 3 if there is not enough.
     Alloc {
-        /// How much, e.g. 512Mi.
+        /// Size, for example 512Mi.
         size: Size,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
         /// Allocate in pieces of this size instead of one.
         #[arg(long)]
         chunk: Option<Size>,
-        /// Which call allocates.
+        /// The driver call that allocates.
         #[arg(long, value_enum, default_value = "short")]
         path: Path,
-        /// Keep the memory for so many seconds after the report.
-        #[arg(long, default_value_t = 0)]
+        /// Keep the memory for this many seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         hold: u64,
     },
-    /// Allocate until there is no memory left, and say how much there was.
+    /// Allocate until no memory is left, and print how much there was.
     Fill {
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
         /// Size of a piece.
@@ -69,122 +69,122 @@ enum Load {
         /// When a piece does not fit, try halves down to this size.
         #[arg(long)]
         down_to: Option<Size>,
-        /// Which call allocates.
+        /// The driver call that allocates.
         #[arg(long, value_enum, default_value = "short")]
         path: Path,
-        /// Keep the memory for so many seconds after the report.
-        #[arg(long, default_value_t = 0)]
+        /// Keep the memory for this many seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         hold: u64,
     },
-    /// Allocate SIZE, report, and keep it until SIGTERM or SIGINT.
+    /// Allocate memory and keep it until interrupted.
     Hold {
-        /// How much, e.g. 512Mi.
+        /// Size, for example 512Mi.
         size: Size,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Allocate, duplicate, map, unmap and free at random from several processes.
+    /// Allocate, duplicate, map, unmap and free at random, in several processes.
     Churn(churn::Options),
     /// One process of `churn`; its report goes to standard output.
     #[command(hide = true)]
     ChurnWorker(churn::Options),
     /// Measure the latency of each kind of call.
     Calls {
-        /// Calls of each kind.
+        /// Number of calls of each kind.
         #[arg(long, default_value_t = 10_000)]
         count: u64,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Make calls that are refused, as many as can be.
+    /// Make as many refused calls as possible.
     Flood {
-        /// From so many threads.
+        /// Number of threads.
         #[arg(long, default_value_t = 8)]
         threads: usize,
-        /// For how long.
+        /// Duration, seconds.
         #[arg(long, default_value_t = 5)]
         seconds: u64,
     },
-    /// Run kernels on a simulated card and say how many, in what share of its time, and how late.
+    /// Run kernels on a simulated GPU; print how many, their share of its time, and how late they were.
     #[command(name = "load")]
     Kernels(load::Options),
-    /// Measure whole allocations as a CUDA library makes them: memory, a range of addresses, and the map of one in the other.
+    /// Measure allocations as a CUDA library makes them: memory, a range of addresses, and the mapping between them.
     Mallocs {
-        /// Allocations.
+        /// Number of allocations.
         #[arg(long, default_value_t = 2_000)]
         count: u64,
         /// Size of each.
         #[arg(long, default_value = "2Mi")]
         size: Size,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Map managed memory, let the card copy it, verify what came, free it.
+    /// Map managed memory, let the GPU copy it, verify the copy, free it.
     Managed {
-        /// How much, e.g. 64Mi.
+        /// Size, for example 64Mi.
         size: Size,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
-        /// Keep the memory for so many seconds after the report.
-        #[arg(long, default_value_t = 0)]
+        /// Keep the memory for this many seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         hold: u64,
     },
-    /// Export memory, and give its file to whoever connects to a socket.
+    /// Export memory and give it to the process that connects to a socket.
     Give {
-        /// How much, e.g. 64Mi.
+        /// Size, for example 64Mi.
         size: Size,
-        /// Where to listen.
+        /// The socket to listen on.
         socket: PathBuf,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Import what another process gives; exit 3 when there is no room for it, 1 when it is refused.
+    /// Import memory that another process gives; exit code 3 if there is not enough room, 1 if it is refused.
     Take {
-        /// Where the other process listens.
+        /// The socket of the other process.
         socket: PathBuf,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
-        /// Keep the memory for so many seconds after the report.
-        #[arg(long, default_value_t = 0)]
+        /// Keep the memory for this many seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         hold: u64,
     },
-    /// Allocate and free while a signal arrives every millisecond; every call must happen exactly once.
+    /// Allocate and free while signals interrupt the calls; each call must happen exactly once.
     Storm {
-        /// How long, half of it with handlers that restart calls and half with handlers that do not.
+        /// Duration, seconds: half with signal handlers that restart calls, half with handlers that do not.
         #[arg(long, default_value_t = 10)]
         seconds: u64,
         /// Microseconds between signals.
         #[arg(long, default_value_t = 1000)]
         period_us: u32,
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Ask for the card's memory in every way that there is; all must say the same.
+    /// Ask the driver for the GPU's memory in every possible way; all answers must agree.
     Views {
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Keep memory alive without its first handle, in every way that there is; it must stay counted until the last way ends.
+    /// Keep memory allocated without its first handle, in every possible way; it must be counted until the last reference ends.
     References {
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Say the card's total memory whenever it changes, until the process is ended.
+    /// Print the GPU's total memory whenever it changes, until interrupted.
     Watch {
-        /// Position of the card in the list of `cgpu smi`.
+        /// The GPU, by its position in the list of `cgpu smi`.
         #[arg(long, default_value_t = 0)]
         card: usize,
     },
-    /// Make each call that a filter must catch, however it is spelt, and print what came back.
+    /// Make every call that cgpu's seccomp filter must catch, in every variant, and print the results.
     Vectors {
         /// The file to make the calls on.
         #[arg(long, default_value = "/dev/null")]
@@ -308,11 +308,12 @@ fn with_card<T>(
     index: usize,
     load: impl FnOnce(&Card<'_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let client = Client::connect(nodes)?;
+    let client = Client::connect(nodes)
+        .context("no GPU here; start this in a container with a vGPU, or by `cgpu run --memory 1Gi -- cgpu-burn …`")?;
     let cards = client.cards()?;
     let card = cards.get(index).with_context(|| {
         format!(
-            "there is no card {index}: {} of the driver's cards have a node here",
+            "no GPU {index} here: {} visible, counted from 0; see `cgpu smi`",
             cards.len()
         )
     })?;

@@ -24,22 +24,22 @@ use crate::size::{Size, human};
 /// What `churn` and its processes are told.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// How long.
+    /// Duration, seconds.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// From how many processes.
+    /// Number of processes.
     #[arg(long, default_value_t = 4)]
     processes: u32,
-    /// The same seed gives the same load.
+    /// Seed of the random numbers: the same seed gives the same load.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Largest piece.
+    /// Largest allocation.
     #[arg(long, default_value = "256Mi")]
     largest: Size,
-    /// End the processes by SIGKILL while they hold memory.
+    /// Kill the processes (SIGKILL) while they hold memory.
     #[arg(long)]
     die: bool,
-    /// Leave `/dev/nvidia-uvm` alone: no mappings into GPU address spaces.
+    /// Do not use /dev/nvidia-uvm: no mappings into GPU address spaces.
     #[arg(long)]
     no_uvm: bool,
 }

@@ -18,15 +18,22 @@ use crate::output::moment;
 /// How often `--follow` looks.
 const PERIOD: Duration = Duration::from_millis(250);
 
+/// Below the help of `cgpu events`.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  cgpu events            All containers, also ended ones, and all cards
+  cgpu events web        One container
+  cgpu events --follow   What happens from now on as well";
+
 /// The options of `cgpu events`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The container, as `cgpu ps` shows it, or one that has ended; absent: all of them, and the cards.
+    /// Show the events of this container alone: its id, as `cgpu ps` shows it, or the id's beginning.
     container: Option<String>,
-    /// Print one JSON document a line.
+    /// Print JSON, one event a line.
     #[arg(long)]
     json: bool,
-    /// Go on with what happens from now on, until interrupted.
+    /// Wait for more events, until interrupted.
     #[arg(long)]
     follow: bool,
 }
@@ -109,7 +116,7 @@ fn find(config: &Config, name: &str) -> anyhow::Result<Subject> {
     let mut known: BTreeSet<ContainerKey> = logged.into_iter().collect();
     known.extend(vgpu::list(config)?.into_iter().map(|state| state.grant.key));
     let known: Vec<ContainerKey> = known.into_iter().collect();
-    pick(&known, name, "holds a vGPU here or has events").map(Subject::Container)
+    pick(&known, name, "has a vGPU or events here").map(Subject::Container)
 }
 
 /// How many of the events of now were there before: a log that has become long has lost its oldest ones.

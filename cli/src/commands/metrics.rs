@@ -7,9 +7,14 @@ use clap::Args;
 use crate::render::metrics::TextForm;
 use crate::{model, output, render};
 
+/// Below the help of `cgpu metrics`.
+pub(super) const EXAMPLES: &str = "\
+Example, for the textfile collector of Prometheus' node exporter:
+  cd /var/lib/node_exporter && cgpu metrics > cgpu.new && mv cgpu.new cgpu.prom";
+
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The text form.
+    /// The text format.
     #[arg(long, value_enum, default_value_t = TextForm::Prometheus)]
     format: TextForm,
 }

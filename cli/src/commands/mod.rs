@@ -36,54 +36,66 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show GPUs as the driver or the simulator reports them; in a container, only its slice.
+    /// Show the GPUs that are visible here; in a container, only its slice.
     Smi {
         #[command(flatten)]
         form: Form,
-        /// Where the driver's nodes are.
-        #[arg(long, default_value = smi::DEV)]
+        /// The folder with the driver's device nodes.
+        #[arg(long, value_name = "DIR", default_value = smi::DEV)]
         dev: PathBuf,
     },
-    /// Every vGPU of this host.
+    /// List the containers of this host that have a vGPU: quota, use, compute share, health.
+    #[command(after_help = PS_COLUMNS)]
     Ps {
         #[command(flatten)]
         form: Form,
     },
-    /// The cards of this host, and what is left to grant of them.
+    /// List the GPUs (cards) of this host: how much of each is granted, to whom, and what is free.
+    #[command(after_help = CARDS_COLUMNS)]
     Cards {
         #[command(flatten)]
         form: Form,
     },
-    /// Check whether GPU containers can run on this host, and what is missing or broken. Exits 0 if nothing is; run it as root.
+    /// Check whether GPU containers can run on this host; list what is missing or broken, and what to do.
+    #[command(after_help = "Exit code: 0 if nothing is missing or broken, else 1.")]
     Doctor {
         #[command(flatten)]
         form: Form,
-        /// Take back what killed containers left behind.
+        /// Also clean up: release what killed containers still hold, and use cards again that were marked unhealthy.
         #[arg(long)]
         repair: bool,
     },
-    /// What went wrong around containers: violations, Xids, lost cards, hung calls, replaced brokers, changed quotas.
+    /// Show what happened to containers and cards: refused starts, Xid errors, lost cards, hung calls, changed quotas.
     #[cfg(feature = "nvml")]
+    #[command(after_help = events::EXAMPLES)]
     Events(events::Options),
-    /// What is granted, held and refused, as metrics in the text form of Prometheus, or in that of OpenMetrics.
+    /// Print metrics of all containers and cards for Prometheus, once.
     #[cfg(feature = "nvml")]
+    #[command(after_help = metrics::EXAMPLES)]
     Metrics(metrics::Options),
-    /// Change a running container's slice; it is visible inside at once, and forgotten when the container ends or is restarted.
+    /// Change the memory or the compute share of a running container, or the rules of a card.
     #[cfg(feature = "nvml")]
+    #[command(after_help = set::EXAMPLES)]
     Set(Box<set::Options>),
-    /// Replace the brokers of running containers by the installed program, one at a time, while their calls wait.
+    /// Replace the brokers of running containers by the installed version, one at a time.
     #[cfg(feature = "nvml")]
+    #[command(
+        after_help = "The containers keep running: their GPU calls wait for some milliseconds, and none fails."
+    )]
     Upgrade(upgrade::Options),
-    /// Tell containerd, docker, podman and CRI-O of the runtime; shows what is changed, and what to reload.
+    /// Register cgpu's runtime with containerd, docker, podman and CRI-O; show what changes and what to reload.
     #[cfg(feature = "nvml")]
+    #[command(after_help = install::INSTALL_EXAMPLES)]
     Install(Box<install::InstallOptions>),
-    /// Take out of the engines' files what `install` put there.
+    /// Restore the engines' configuration files as they were before `install`.
     #[cfg(feature = "nvml")]
+    #[command(after_help = install::UNINSTALL_EXAMPLES)]
     Uninstall(Box<install::UninstallOptions>),
-    /// Run a plain process in a slice, without any engine.
+    /// Run a command with a vGPU, without a container engine.
     #[cfg(feature = "nvml")]
+    #[command(after_help = run::EXAMPLES)]
     Run(Box<run::Options>),
-    /// Run a plain process in a slice, without any engine.
+    /// Run a command with a vGPU, without a container engine.
     #[cfg(not(feature = "nvml"))]
     Run {
         /// Not in this build.
@@ -113,6 +125,32 @@ enum Command {
         command: Vec<std::ffi::OsString>,
     },
 }
+
+/// What stands in the table of `cgpu ps`.
+const PS_COLUMNS: &str = "\
+Columns:
+  CARD              The card's minor number and UUID
+  QUOTA, USED, PEAK Memory that the container may use, uses now, and has used at most
+  REFUSED           Allocations that did not fit into the quota
+  COMPUTE           Its compute policy, share, weight and priority
+  ENTITLED, HAD     Its part of the card's time: what it is entitled to now, and what it had in the last second
+  TIER              How its share is enforced, and why no better way is used
+  ISOLATION         strict or compat, or why it is not isolated
+  MANAGED           What managed memory counts: charge, deny or allow
+  HOST MEMORY       Host memory that the driver has taken for it, and the limit
+  BACKEND           What enforces its quota, and the driver
+  BROKER, ITS ...   Pid of its broker; CPU time and memory of cgpu's own processes for it
+  HEALTH            ok, or what is wrong; `cgpu events` says more";
+
+/// What stands in the table of `cgpu cards`.
+const CARDS_COLUMNS: &str = "\
+Columns:
+  GRANTED        Memory that is reserved for containers, whether they use it or not
+  FREE TO GRANT  Memory that new containers can get
+  COMPUTE        How the card's time is divided: the policy of containers that name none
+  RESERVED       The part of its time that containers have for themselves
+  LEFT           The part of its time that can still be reserved
+  HEALTH         ok, or why no new container is placed on it";
 
 /// How a document is printed.
 #[derive(Debug, Clone, Copy, Args)]
@@ -158,7 +196,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     );
     if is_inside && !is_for_both {
         anyhow::bail!(
-            "this is a container with a vGPU, and the command is for the host; here `cgpu smi` shows what the container has"
+            "this is a container with a vGPU, and this command is for the host; here `cgpu smi` shows what the container has"
         );
     }
     let is_denied = |error: &anyhow::Error| {

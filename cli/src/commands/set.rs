@@ -12,31 +12,40 @@ use crate::model::JSON_VERSION;
 use crate::model::share::{Rules, Share};
 use crate::size::human;
 
+/// Below the help of `cgpu set`.
+pub(super) const EXAMPLES: &str = "\
+A change is visible in the container at once. It is forgotten when the container is restarted.
+
+Examples:
+  cgpu set web --memory 6Gi --compute 40%
+  cgpu set moby/e95e304dafa2 --priority low
+  cgpu set --card 0 --policy soft --idle borrow";
+
 /// The options of `cgpu set`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The container, as `cgpu ps` shows it; the namespace may be left out where the id is the only one.
+    /// The container, as `cgpu ps` shows it: NAMESPACE/ID or ID, or the beginning of either.
     container: Option<String>,
-    /// A card, by UUID or index: changes its rules, for all of its containers.
+    /// Change the rules of this card instead, for all its containers: its UUID or index.
     #[arg(long, value_name = "CARD", conflicts_with_all = ["container", "memory", "compute", "weight", "priority"])]
     card: Option<String>,
-    /// Its memory in all, e.g. 6Gi; split equally over its cards.
+    /// The new memory quota, for example 6Gi; split equally over the container's cards.
     #[arg(long)]
     memory: Option<String>,
-    /// Its part of a card's time, 1 to 100 percent: a cap, or under policy soft a floor.
+    /// The new part of a card's time, 1 to 100 percent: the most that it gets, or under policy soft the least.
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     compute: Option<String>,
-    /// Its relative weight, 1 to 1000.
+    /// The new weight, 1 to 1000, against the card's other containers.
     #[arg(long, allow_hyphen_values = true)]
     weight: Option<String>,
-    /// Its compute policy, by number or name; `default` follows its card. With --card: of containers that name none;
-    /// `default` takes all rules from the configuration.
+    /// The new compute policy: 0 fair-share, 1 preemptive, 2 weighted, 3 fixed, 4 soft, 5 native, by number or name, or `default`,
+    /// the card's. With --card: the policy of containers that name none; `default` resets all rules to cgpu.toml's.
     #[arg(long)]
     policy: Option<String>,
-    /// high, normal or low.
+    /// The new priority: high, normal or low.
     #[arg(long)]
     priority: Option<String>,
-    /// With --card: the most containers with compute terms, and what fair-share divides by.
+    /// With --card: the most containers that may share its time; fair-share divides its time by this number.
     #[arg(
         long,
         value_name = "N",
@@ -44,10 +53,10 @@ pub(super) struct Options {
         allow_hyphen_values = true
     )]
     max_tenants: Option<String>,
-    /// With --card: what becomes of the time of a container that has nothing to do: borrow or waste.
+    /// With --card: whether others get the time that a container does not use (borrow) or nobody (waste).
     #[arg(long, conflicts_with = "container")]
     idle: Option<String>,
-    /// With --card: the most percent that high priority gets while others wait, 20 to 99.
+    /// With --card: the most that containers of high priority get while others wait, 20 to 99 percent.
     #[arg(
         long,
         value_name = "PERCENT",
@@ -137,6 +146,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         (None, None) => {
             let what = "name a container, as `cgpu ps` shows it, or a card with --card (and what to change: see --help)";
             clap::Command::new("cgpu set")
+                .override_usage(
+                    "cgpu set [OPTIONS] <CONTAINER>\n       cgpu set [OPTIONS] --card <CARD>",
+                )
                 .error(clap::error::ErrorKind::MissingRequiredArgument, what)
                 .exit()
         }
@@ -255,7 +267,7 @@ fn render(changed: &Changed) -> String {
 
 /// No engine tells a restart from another container of the same name.
 const ENDS: &str =
-    "This holds until the container ends: when it is started again, it has what it asks for.";
+    "This holds until the container ends. When it is started again, it gets what its request says.";
 
 /// The container of this name.
 pub(super) fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> {
@@ -263,7 +275,7 @@ pub(super) fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> 
         .into_iter()
         .map(|state| state.grant.key)
         .collect();
-    pick(&all, name, "holds a vGPU here")
+    pick(&all, name, "has a vGPU here")
 }
 
 /// The one of this name: an id, or a namespace and an id, in full or by its beginning. `what`: what those that there are do.
@@ -281,27 +293,38 @@ pub(super) fn pick(all: &[ContainerKey], name: &str, what: &str) -> anyhow::Resu
     match named.as_slice() {
         [one] => Ok((*one).clone()),
         [] => {
-            let known: Vec<String> = all.iter().map(ToString::to_string).collect();
+            // What was meant comes first.
+            let mut known: Vec<&ContainerKey> = all.iter().collect();
+            known.sort_by_cached_key(|key| strsim::osa_distance(key.id(), name) > SLIPS_MOST);
+            let known: Vec<String> = known.into_iter().map(ToString::to_string).collect();
             bail!(
-                "no container {name:?} {what}; those that do: {}",
+                "no container {name:?} {what}; containers that do: {}",
                 or_none(&known)
             )
         }
         several => {
             let several: Vec<String> = several.iter().map(ToString::to_string).collect();
             bail!(
-                "{name:?} is the id of several containers, or its beginning; name one of {}",
+                "{name:?} is the id of several containers, or the beginning of their ids; name one of {}",
                 several.join(", ")
             )
         }
     }
 }
 
+/// Letters that are wrong in a name that is meant.
+const SLIPS_MOST: usize = 2;
+
+/// A host may have hundreds.
+const NAMES_MOST: usize = 10;
+
 fn or_none(names: &[String]) -> String {
-    if names.is_empty() {
-        "none".to_owned()
-    } else {
-        names.join(", ")
+    match names.get(..NAMES_MOST) {
+        _ if names.is_empty() => "none".to_owned(),
+        Some(first) if names.len() > NAMES_MOST => {
+            format!("{} and {} more", first.join(", "), names.len() - NAMES_MOST)
+        }
+        _ => names.join(", "),
     }
 }
 
@@ -333,6 +356,11 @@ mod tests {
                 "{name}"
             );
         }
+        let many: Vec<ContainerKey> = (0..12).map(|n| key("moby", &format!("c{n}"))).collect();
+        let error = pick(&many, "web", "is here").unwrap_err().to_string();
+        assert!(error.ends_with(" and 2 more"), "{error}");
+        let error = pick(&many, "c-11", "is here").unwrap_err().to_string();
+        assert!(error.contains("containers that do: moby/c1, moby/c10, moby/c11, "), "{error}");
         for (name, part) in [
             ("dup", "default/dup, moby/dup"),
             ("e", "moby/e95e304dafa2aa, moby/e95f, moby/e95"),

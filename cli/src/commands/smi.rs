@@ -15,7 +15,7 @@ pub(super) const DEV: &str = "/dev";
 
 pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
     let note = Note::read(&dev.join(NOTE_FILE));
-    let smi = match collect(&Nodes::in_dir(dev), &note).context("ask the driver")? {
+    let smi = match collect(&Nodes::in_dir(dev), &note).context("query the driver")? {
         Ok(smi) => smi,
         Err(Absent::Driver(node)) => {
             let simulated = if dev == Path::new(DEV) {
@@ -24,9 +24,14 @@ pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
                 None
             };
             simulated.with_context(|| {
+                let simulator = if nix::unistd::geteuid().is_root() {
+                    "cgpu-sim does not run"
+                } else {
+                    "only root sees simulated GPUs"
+                };
                 format!(
-                    "no NVIDIA driver here: {} does not exist, and no simulator runs (inside a container: it was given no GPU; \
-                     on the host: `cgpu-sim --profile two-ada` simulates cards, which root sees)",
+                    "no GPU here: {} does not exist, and {simulator}. In a container: it was given no GPU. On the host: load NVIDIA's \
+                     driver, or simulate GPUs with `cgpu-sim --profile two-ada`",
                     node.display()
                 )
             })?

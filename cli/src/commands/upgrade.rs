@@ -15,7 +15,7 @@ use crate::model::JSON_VERSION;
 /// The options of `cgpu upgrade`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The containers, as `cgpu ps` shows them; all that have a broker where none is named.
+    /// The containers, as `cgpu ps` shows them. Default: all that have a broker.
     containers: Vec<String>,
     #[command(flatten)]
     form: Form,
@@ -122,7 +122,7 @@ fn problem(rows: &[Row]) -> Option<String> {
 
 fn render(report: &Report) -> String {
     if report.containers.is_empty() {
-        return "no container has a broker".to_owned();
+        return "No container has a broker: nothing to upgrade".to_owned();
     }
     let lines: Vec<String> = report
         .containers

@@ -231,11 +231,14 @@ pub fn assess(facts: &Facts) -> Doctor {
     checks.extend(state(facts));
     checks.extend(standing::containers(facts));
     checks.extend(standing::engines(facts));
-    let backends = facts.backends.as_ref().map_or_else(
-        |_why| Vec::new(),
-        |survey| survey.offers.iter().map(DoctorBackend::from).collect(),
-    );
-    checks.push(backend(facts));
+    // Which backends there are depends on the configuration: without one there is nothing to say of them.
+    let mut backends = Vec::new();
+    if facts.configuration.is_ok() {
+        if let Ok(survey) = &facts.backends {
+            backends.extend(survey.offers.iter().map(DoctorBackend::from));
+        }
+        checks.push(backend(facts));
+    }
     if matches!(&facts.backends, Ok(Survey { chosen: Ok((kind, _)), .. }) if *kind != Kind::Broker)
     {
         // What the broker alone needs does not stop another.
@@ -262,8 +265,8 @@ pub fn assess(facts: &Facts) -> Doctor {
 fn unprivileged(facts: &Facts) -> Doctor {
     let mut checks = vec![Check::missing(
         "privileges",
-        "not root: driver, cards, state folder, containers, filters and engines were not looked at",
-        "run this as root: `sudo cgpu doctor`",
+        "not root: driver, cards, state folder, containers, filters and engines were not checked",
+        "run it as root: `sudo cgpu doctor`",
     )];
     checks.extend(
         kernel(facts)
@@ -283,13 +286,13 @@ fn unprivileged(facts: &Facts) -> Doctor {
 }
 
 /// Checks of the kernel that say something only to root.
-const NEED_ROOT: [&str; 2] = ["pidfd_getfd", "look at the filter in force"];
+const NEED_ROOT: [&str; 2] = ["pidfd_getfd", "read seccomp filters"];
 
 /// Checks of what only a broker needs; that of the driver is about its layouts where the driver itself is there.
 const BROKER_S: [&str; 5] = [
     "seccomp user notification",
     "pidfd_getfd",
-    "look at the filter in force",
+    "read seccomp filters",
     "broker",
     "driver",
 ];
@@ -305,7 +308,8 @@ impl From<&Offer> for DoctorBackend {
 }
 
 fn backend(facts: &Facts) -> Check {
-    let remedy = "see what each backend lacks; [backend] in cgpu.toml says which may be had";
+    let remedy =
+        "see the table of backends below; `[backend]` in cgpu.toml selects which are allowed";
     match &facts.backends {
         Ok(Survey {
             chosen: Ok((kind, reason)),
@@ -313,8 +317,8 @@ fn backend(facts: &Facts) -> Check {
         }) => Check::ok("backend", format!("{kind} ({reason})")),
         Ok(Survey {
             chosen: Err(why), ..
-        })
-        | Err(why) => Check::missing("backend", why, remedy),
+        }) => Check::missing("backend", why, remedy),
+        Err(why) => Check::missing("backend", why, "correct what is missing above first"),
     }
 }
 
@@ -375,7 +379,7 @@ fn kernel(facts: &Facts) -> Vec<Check> {
 }
 
 fn filters(read: &Result<(), FiltersUnread>) -> Check {
-    const NAME: &str = "look at the filter in force";
+    const NAME: &str = "read seccomp filters";
     match read {
         Ok(()) => Check::ok(NAME, "possible (ptrace)"),
         Err(FiltersUnread::NoTrace(why)) => Check::missing(
@@ -391,7 +395,7 @@ fn filters(read: &Result<(), FiltersUnread>) -> Check {
         Err(FiltersUnread::NotTried(why)) => Check::note(
             NAME,
             format!("not tried: {why}"),
-            "a container whose filter cannot be looked at does not start, and says why",
+            "a container whose seccomp filter cannot be read does not start, and the error says why",
         ),
     }
 }
@@ -427,7 +431,7 @@ fn programs(facts: &Facts) -> Vec<Check> {
             Err(why) => Check::missing(
                 "broker",
                 why,
-                "install cgpu-broker beside cgpu, or name it as `broker.path` in cgpu.toml",
+                "install cgpu-broker beside cgpu (root's, mode 0755), or name it as `broker.path` in cgpu.toml",
             ),
         },
     ]
@@ -438,8 +442,8 @@ fn driver(facts: &Facts) -> Vec<Check> {
         HostDriver::None => {
             return vec![Check::missing(
                 "driver",
-                "neither the kernel's NVIDIA driver nor simulated cards",
-                "load the NVIDIA driver, or start cgpu-sim with a profile of simulated cards",
+                "neither NVIDIA's driver nor cgpu-sim runs here",
+                "load the NVIDIA driver, or simulate GPUs with `cgpu-sim --profile two-ada`",
             )];
         }
         HostDriver::Kernel => "the kernel's NVIDIA driver",
@@ -518,7 +522,7 @@ fn isolation(facts: &Facts) -> Vec<Check> {
     let io_uring = match facts.isolation.io_uring {
         IoUring::Allow => Check::ok(
             "io_uring",
-            "allowed: no NVIDIA module answers it, so that it leads to no card memory",
+            "allowed: NVIDIA's driver does not support it, so it gives no access to card memory",
         ),
         IoUring::Deny => Check::ok("io_uring", "denied in containers with a quota"),
     };
@@ -528,7 +532,7 @@ fn isolation(facts: &Facts) -> Vec<Check> {
         checks.push(Check::note(
             "allowed beside a quota",
             format!(
-                "{}: a container that has one of these is not held",
+                "{}: a container that uses one of these is not isolated",
                 allowed.join(", ")
             ),
             "take them out of `[isolation] allow` in cgpu.toml",
@@ -592,13 +596,13 @@ fn choice(facts: &Facts) -> Choice {
             Kind::DriverLimit => {
                 "hard: NVIDIA's driver limits the container's control group; managed memory on the card is not counted"
             }
-            Kind::Share => "none: nobody holds a container",
+            Kind::Share => "none: a container can use all of its card",
         },
         compute: match kind {
             Kind::Broker => {
-                "policies 0 to 5 and priority: each container's broker steers the card's scheduler as far as the driver lets it (`cgpu ps`, TIER)"
+                "policies 0 to 5 and priority: each container's broker controls the card's scheduler as far as the driver permits (`cgpu ps`, TIER)"
             }
-            Kind::DriverLimit | Kind::Share => "none: only a broker holds shares",
+            Kind::DriverLimit | Kind::Share => "none: only the backend broker enforces shares",
         },
         reason: reason.to_owned(),
     }
@@ -716,10 +720,10 @@ mod tests {
     #[test]
     fn each_missing_thing_stops_a_start_and_says_how_to_get_it() {
         let damages: [(&str, Damage); 14] = [
-            ("look at the filter in force", |f| {
+            ("read seccomp filters", |f| {
                 f.filters = Err(FiltersUnread::NoTrace("why".into()))
             }),
-            ("look at the filter in force", |f| {
+            ("read seccomp filters", |f| {
                 f.filters = Err(FiltersUnread::NoFilters("why".into()))
             }),
             ("user libraries", |f| f.libraries = Some(Err("why".into()))),

@@ -14,7 +14,7 @@ pub fn render(cards: &Cards) -> String {
         HostDriver::Kernel => format!("Driver {version}"),
         HostDriver::Sim => format!("Simulated driver {version}"),
         HostDriver::None => {
-            "No driver: neither the kernel's NVIDIA driver nor cgpu-sim runs here".to_owned()
+            "No GPUs: neither NVIDIA's driver nor cgpu-sim runs here; `cgpu doctor` shows what to do".to_owned()
         }
     };
     let mut text = driver;

@@ -50,7 +50,7 @@ pub fn render(doctor: &Doctor) -> String {
     let not_looked_at = doctor.checks.iter().any(|check| check.name == "privileges");
     match &doctor.choice {
         None if not_looked_at => {
-            text.push_str("\n\nWhether a GPU container can start was not looked at.");
+            text.push_str("\n\nWhether a GPU container can start was not checked.");
         }
         Some(choice) => text.push_str(&format!(
             "\n\nA GPU container can start. Backend: {} ({})\n  memory:  {}\n  compute: {}",

@@ -16,7 +16,7 @@ use crate::model::metrics::{ContainerMetrics, MODES, Metrics};
 /// A text form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum TextForm {
-    /// Prometheus' own (0.0.4), which scrapes, node exporters' text collectors and promtool read.
+    /// Prometheus' own text format 0.0.4.
     Prometheus,
     /// OpenMetrics 1.0.
     Openmetrics,
@@ -102,22 +102,22 @@ pub fn render(metrics: &Metrics, form: TextForm) -> anyhow::Result<String> {
     }
     registry.register(
         "card_compute_reserved_ratio",
-        "What of a card's time is reserved for containers whether they work or not",
+        "Part of a card's time that is reserved for containers, used or not",
         reserved,
     );
     registry.register(
         "card_compute_left_ratio",
-        "What of a card's time can still be reserved",
+        "Part of a card's time that can still be reserved",
         left,
     );
     registry.register(
         "card_memory_bytes",
-        "All of a card's memory that can be granted",
+        "Memory of a card that can be granted in all",
         memory,
     );
     registry.register(
         "card_granted_bytes",
-        "What is granted of a card's memory",
+        "Memory of a card that is granted to containers",
         granted,
     );
     let mut text = String::new();
@@ -233,7 +233,7 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
     }
     registry.register(
         "compute_terms",
-        "1 for the policy and priority by which the container gets a card's time",
+        "1 for the container's compute policy and priority on a card",
         terms,
     );
     registry.register(
@@ -244,22 +244,22 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
     registry.register("compute_weight", "The container's weight", weight);
     registry.register(
         "compute_entitlement_ratio",
-        "What the container is entitled to of a card's time among those that are there",
+        "Part of a card's time that the container is entitled to now",
         entitlement,
     );
     registry.register(
         "compute_used_ratio",
-        "What the container had of a card's time in the last second or so",
+        "Part of a card's time that the container had in the last second or so",
         part,
     );
     registry.register(
         "compute_used_seconds",
-        "A card's time that the container has had",
+        "Time of a card that the container has used",
         used,
     );
     registry.register(
         "compute_tier",
-        "1 for the tier by which the container's share is held",
+        "1 for the way in which the container's share is enforced",
         tiers,
     );
     registry.register(
@@ -269,12 +269,12 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
     );
     registry.register(
         "compute_lever_latency_seconds",
-        "How long such a call takes",
+        "Duration of such a call",
         latency,
     );
     registry.register(
         "compute_alarms",
-        "Times that the container's share could not be held",
+        "Number of times that the container's share could not be enforced",
         alarms,
     );
 }
@@ -416,24 +416,36 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     );
     registry.register(
         "isolation_mode",
-        "1 for the mode in which the container is held, 0 for the others",
+        "1 for the container's isolation mode, 0 for the others",
         modes,
     );
     registry.register(
         "hung_calls",
-        "Calls that have not come back from the driver",
+        "Calls that the driver has not answered in time",
         hung,
     );
     registry.register("quota_bytes", "The container's quota on a card", quota);
-    registry.register("used_bytes", "What the container holds of a card", used);
+    registry.register(
+        "used_bytes",
+        "Memory of a card that the container uses",
+        used,
+    );
     registry.register(
         "peak_bytes",
-        "The most that the container held of a card",
+        "Most memory of a card that the container has used",
         peak,
     );
-    registry.register("over_quota", "Allocations that did not fit", over_quota);
-    registry.register("calls", "Driver calls by what became of them", calls);
-    registry.register("incidents", "What went wrong for the container", incidents);
+    registry.register(
+        "over_quota",
+        "Allocations refused because they exceed the quota",
+        over_quota,
+    );
+    registry.register("calls", "Driver calls by outcome", calls);
+    registry.register(
+        "incidents",
+        "Xid errors, lost cards and hung calls of the container",
+        incidents,
+    );
     registry.register(
         "broker_replacements",
         "How often the broker was replaced",
@@ -446,7 +458,7 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     );
     registry.register(
         "reconciled",
-        "Whether the driver says what it counts for the container",
+        "Whether the driver reports what it counts for the container",
         compared,
     );
     registry.register(
@@ -456,22 +468,22 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     );
     registry.register(
         "driver_counted_bytes",
-        "The driver's own sum",
+        "Memory that the driver counts for the container",
         driver_counts,
     );
     registry.register(
         "ledger_counted_bytes",
-        "The ledger's sum of the same kind",
+        "Memory of the same kind that cgpu's ledger counts for the container",
         ledger_has,
     );
     registry.register(
         "suppressed_logs",
-        "Log lines left out for their number",
+        "Log lines suppressed by the rate limit",
         suppressed,
     );
     registry.register(
         "throttled_calls",
-        "Refused calls made to wait for their number",
+        "Refused calls delayed by the rate limit",
         throttled,
     );
 }

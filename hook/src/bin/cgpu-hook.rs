@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -9,21 +10,27 @@ use anyhow::Context;
 use hook::stage;
 use hook::system_log::{self, Severity};
 
+const VERSION: &str = concat!("cgpu-hook ", env!("CARGO_PKG_VERSION"));
+
 /// What it is, for whoever starts it by hand.
-const HELP: &str = concat!(
-    "cgpu-hook ",
-    env!("CARGO_PKG_VERSION"),
-    ": podman's hook, started by podman and the runtime: `cgpu install --engine podman-hook` sets it up"
-);
+const HELP: &str = "\
+The OCI hook that gives podman's containers a vGPU. podman and the OCI runtime start it, with the container's spec or state on
+standard input; `cgpu install --engine podman-hook` registers it.
+
+Usage: cgpu-hook <precreate|createRuntime|poststart|poststop>";
 
 fn main() -> ExitCode {
-    let first = std::env::args_os().nth(1);
-    if first.is_some_and(|flag| {
-        ["--help", "-h", "--version", "-V"]
-            .iter()
-            .any(|known| flag == *known)
-    }) {
-        return match writeln!(std::io::stdout(), "{HELP}") {
+    let about = match std::env::args_os()
+        .nth(1)
+        .as_deref()
+        .and_then(OsStr::to_str)
+    {
+        Some("--help" | "-h") => Some(HELP),
+        Some("--version" | "-V") => Some(VERSION),
+        _ => None,
+    };
+    if let Some(about) = about {
+        return match writeln!(std::io::stdout(), "{about}") {
             Ok(()) => ExitCode::SUCCESS,
             Err(_unread) => ExitCode::FAILURE,
         };

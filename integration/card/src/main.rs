@@ -24,7 +24,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "cgpu-card",
     version,
-    about = "What only a real card can answer"
+    about = "Answer the questions that need a real NVIDIA GPU, and write a report"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -33,7 +33,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run every probe, or those named, and write report.md and report.json.
+    /// Run the probes, and write report.md and report.json.
     Run(RunOptions),
     /// One probe, in this process; its findings go to standard output as JSON.
     #[command(hide = true)]
@@ -54,23 +54,23 @@ enum Task {
         #[arg(long)]
         client: u32,
     },
-    /// The questions, and which probe answers them.
+    /// List the questions, and which probe answers them.
     List,
 }
 
 /// Options of `cgpu-card run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunOptions {
-    /// Where the report goes.
+    /// The folder of the report.
     #[arg(long, default_value = "card-report")]
     out: PathBuf,
-    /// Seconds for everything; probes that do not fit are reported as not run.
+    /// The most seconds for all probes; those that do not fit are reported as not run.
     #[arg(long, default_value_t = 480)]
     budget_s: u64,
-    /// Only these probes.
+    /// Run these probes alone, with commas between.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Run inside slices of simulated cards of this profile: for proving the bundle where there is no card.
+    /// Run on simulated GPUs of this profile, to test the bundle on a machine without a GPU.
     #[arg(long, value_name = "PROFILE")]
     simulate: Option<PathBuf>,
 }

@@ -408,7 +408,7 @@ pub fn start(container: &Arc<Container>, replaced: u64) -> std::io::Result<()> {
     if replaced == 0 {
         incidents::begin(container);
     } else {
-        let text = format!("another broker serves; {replaced} have served before it");
+        let text = format!("the broker was replaced ({replaced} so far)");
         let health = &container.health;
         health.tell(container, EventKind::BrokerReplaced, text);
     }

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,21 +15,28 @@ use broker::start::Standby;
 use broker::supervisor::{self, Supervisor};
 use tracing_subscriber::filter::LevelFilter;
 
+const VERSION: &str = concat!("cgpu-broker ", env!("CARGO_PKG_VERSION"), "\n");
+
 /// What it is, for whoever starts it by hand.
-const HELP: &str = concat!(
-    "cgpu-broker ",
-    env!("CARGO_PKG_VERSION"),
-    ": answers a container's calls, started by cgpu's frontends: cgpu-broker --dir FOLDER\n"
-);
+const HELP: &str = "\
+The process that answers the GPU calls of one container. cgpu's runtime, hook and `cgpu run` start one for each container with a
+vGPU; do not start it yourself.
+
+Usage: cgpu-broker --dir FOLDER
+";
 
 fn main() -> ExitCode {
-    let first = std::env::args_os().nth(1);
-    if first.is_some_and(|flag| {
-        ["--help", "-h", "--version", "-V"]
-            .iter()
-            .any(|known| flag == *known)
-    }) {
-        return match io::stdout().write_all(HELP.as_bytes()) {
+    let about = match std::env::args_os()
+        .nth(1)
+        .as_deref()
+        .and_then(OsStr::to_str)
+    {
+        Some("--help" | "-h") => Some(HELP),
+        Some("--version" | "-V") => Some(VERSION),
+        _ => None,
+    };
+    if let Some(about) = about {
+        return match io::stdout().write_all(about.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_unread) => ExitCode::FAILURE,
         };
@@ -66,7 +74,9 @@ fn run() -> anyhow::Result<()> {
             set_oom_score(SUPERVISOR_OOM_SCORE);
             Ok(Supervisor::succeed(&PathBuf::from(dir), given_socket()?)?.run()?)
         }
-        _ => anyhow::bail!("usage: cgpu-broker --dir FOLDER"),
+        _ => anyhow::bail!(
+            "wrong arguments; usage: cgpu-broker --dir FOLDER (cgpu starts this program; see --help)"
+        ),
     }
 }
 

@@ -105,7 +105,7 @@ pub enum Error {
         uuid: GpuUuid,
     },
     /// A quota that cannot grow so far.
-    #[error("{} on card {uuid} does not fit: at most {} can be had there now", Bytes(*asked_bytes), Bytes(*most_bytes))]
+    #[error("{} on card {uuid} does not fit: at most {} is possible there now", Bytes(*asked_bytes), Bytes(*most_bytes))]
     NoRoom {
         /// The card.
         uuid: GpuUuid,

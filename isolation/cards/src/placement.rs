@@ -143,13 +143,13 @@ pub struct Slice {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Nothing asked for.
-    #[error("0 bytes of card memory were asked for: at least 1 MiB on each card")]
+    #[error("0 bytes of card memory are requested: at least 1 MiB on each card is needed")]
     NoMemory,
     /// No cards asked for.
-    #[error("0 cards were asked for: at least 1")]
+    #[error("0 cards are requested: at least 1 is needed")]
     NoCards,
     /// More cards than there are.
-    #[error("{asked} cards were asked for, {} has {exist}", if *.restricted { "the allowed list" } else { "this host" })]
+    #[error("{asked} cards are requested, and {} has {exist}", if *.restricted { "the allowed list" } else { "this host" })]
     TooManyCards {
         /// How many were asked for.
         asked: u32,
@@ -197,7 +197,7 @@ pub enum Refusal {
         cards: u32,
     },
     /// More than a whole card.
-    #[error("{} on one card was asked for, more than any has that may be used; left: {}", Bytes(*asked_bytes), listed(left))]
+    #[error("{} on one card is requested, more than any usable card has; free: {}", Bytes(*asked_bytes), listed(left))]
     AboveCard {
         /// What was asked for on each card.
         asked_bytes: u64,
@@ -206,7 +206,7 @@ pub enum Refusal {
     },
     /// Two dialects that differ by more than cGPU's rounding.
     #[error(
-        "{} on a card was asked for, and the environment's {}/{} of card {index} is {}: they contradict each other",
+        "{} on a card is requested, and the environment's {}/{} of card {index} is {}: they contradict each other",
         Bytes(*asked_bytes), share.container, share.device, Bytes(share.of(*memory_bytes))
     )]
     Contradiction {
@@ -223,7 +223,7 @@ pub enum Refusal {
     #[error(transparent)]
     Time(TimeRefusal),
     /// Not enough left.
-    #[error("{wanted} does not fit; left: {}", listed(left))]
+    #[error("{wanted} does not fit; free: {}", listed(left))]
     DoesNotFit {
         /// What was asked for, in words.
         wanted: String,
@@ -268,7 +268,7 @@ impl fmt::Display for Left {
         )?;
         match &self.time {
             None => Ok(()),
-            Some(refusal) => write!(f, ", but not its time: {refusal}"),
+            Some(refusal) => write!(f, ", but its compute time does not fit: {refusal}"),
         }
     }
 }

@@ -55,7 +55,7 @@ impl fmt::Display for Full<'_> {
             plan::Refusal::Reserved { .. } => refusal.fmt(f),
             plan::Refusal::NativeBesideSegments => write!(
                 f,
-                "{refusal} ({} % of its time can still be reserved; a container with policy preemptive, weighted or soft shares what is not)",
+                "{refusal} ({} % of its time can still be reserved; a container with policy preemptive, weighted or soft shares the rest)",
                 left_ppm / PERCENT_PPM
             ),
             _ => write!(

@@ -166,8 +166,8 @@ pub enum Error {
         /// What was wrong.
         what: &'static str,
     },
-    /// The simulated driver refused the session.
-    #[error("simulated driver at {socket} refused the session: {reason}")]
+    /// The simulated driver refused the session, or what was asked in it.
+    #[error("simulated driver at {socket} refused: {reason}")]
     Refused {
         /// Path of the socket.
         socket: String,

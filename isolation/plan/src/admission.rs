@@ -109,7 +109,7 @@ pub enum Refusal {
     Terms(TermsError),
     /// As many as it takes are there.
     #[error(
-        "the card takes {max_tenants} containers with compute terms (max_tenants), and has them"
+        "the card has {max_tenants} containers with compute terms already, and takes no more (max_tenants)"
     )]
     Full {
         /// How many.
@@ -117,8 +117,8 @@ pub enum Refusal {
     },
     /// Reserved shares would exceed the card.
     #[error(
-        "{} % of the card's compute time needed under policy {}, {} % left of what may be reserved",
-        Percent(*asked_ppm), policy.name(), Percent(*left_ppm)
+        "policy {} needs {} % of the card's compute time, {} % left to reserve",
+        policy.name(), Percent(*asked_ppm), Percent(*left_ppm)
     )]
     Reserved {
         /// Whose terms could not be had.
@@ -130,12 +130,12 @@ pub enum Refusal {
     },
     /// Native containers follow no gate.
     #[error(
-        "native containers cannot be on a card with fixed or fair-share ones: nothing would keep them out of reserved segments"
+        "a native container cannot share a card with fixed or fair-share containers, since nothing would keep it out of their reserved time"
     )]
     NativeBesideSegments,
     /// High priority goes before everything.
     #[error(
-        "a container of high priority cannot be on a card with reserved shares (fixed, fair-share, or soft with a percentage): what it leaves cannot be promised"
+        "a container of high priority cannot share a card with reserved shares (fixed, fair-share, or soft with a percentage), since it would take their time"
     )]
     HighBesideReserved,
 }

@@ -263,7 +263,7 @@ pub enum TermsError {
     PercentMissing,
     /// The policy has shares of its own.
     #[error(
-        "compute percentage {percent} means nothing under policy {}: percentages go with fixed and soft",
+        "compute percentage {percent} has no effect under policy {}: use it with policy fixed or soft",
         policy.name()
     )]
     PercentUnused {
@@ -274,7 +274,7 @@ pub enum TermsError {
     },
     /// The policy has shares of its own.
     #[error(
-        "compute weight {weight} means nothing under policy {}: weights go with weighted and soft",
+        "compute weight {weight} has no effect under policy {}: use it with policy weighted or soft",
         policy.name()
     )]
     WeightUnused {
@@ -285,7 +285,7 @@ pub enum TermsError {
     },
     /// Reserved time and priority exclude each other.
     #[error(
-        "priority {} cannot be had under policy {}: priorities go with preemptive, weighted and soft",
+        "priority {} is not possible under policy {}: use it with policy preemptive, weighted or soft",
         priority.name(), policy.name()
     )]
     PriorityPolicy {
@@ -296,7 +296,7 @@ pub enum TermsError {
     },
     /// Reserved time and priority exclude each other.
     #[error(
-        "priority {} cannot be had with a compute percentage of {percent}: high priority takes what it needs, low what is left",
+        "priority {} is not possible together with a compute percentage ({percent}): high priority takes what it needs, low priority what is left",
         priority.name()
     )]
     PriorityPercent {

@@ -54,9 +54,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The profile cannot be read.
-    #[error(
-        "profile {path} cannot be read, and is none of those that come with cgpu-sim: {shipped}"
-    )]
+    #[error("profile {path} is neither a readable file nor a built-in profile ({shipped})")]
     ProfileUnreadable {
         /// The file.
         path: PathBuf,

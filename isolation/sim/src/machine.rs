@@ -212,7 +212,9 @@ impl Machine {
                 .cards
                 .iter()
                 .find(|card| card.uuid() == uuid)
-                .ok_or_else(|| format!("no card {uuid}"))
+                .ok_or_else(|| {
+                    format!("no card {uuid}; `cgpu-sim account` lists those that there are")
+                })
         };
         match fault {
             Fault::OutOfMemory { uuid, calls } => card(uuid)?.fail_allocations(*calls),
@@ -276,7 +278,7 @@ impl Machine {
         locked(&self.sessions)
             .get(name)
             .map(|joined| joined.session.clone())
-            .ok_or_else(|| format!("no session {name}"))
+            .ok_or_else(|| format!("no container {name}; `cgpu ps` lists those that have a vGPU"))
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -20,13 +20,21 @@ use tracing_subscriber::EnvFilter;
 /// The session that account and faults are asked in; it never holds anything.
 const OBSERVER: &str = "cgpu-sim/observer";
 
-/// Simulates NVIDIA cards: answers the driver's ioctls that a cgpu broker carries to it. Kernels are not executed; a
-/// launch completes after the time that the profile declares.
+/// Below the help.
+const EXAMPLES: &str = "\
+Examples:
+  cgpu-sim --profile two-ada                   Two GPUs of 24 GiB; `ready` is printed when they are there
+  cgpu-sim --profile ./my-cards.toml
+  cgpu-sim fault xid --card 0 --session default/web";
+
+/// Simulate NVIDIA GPUs for cgpu until interrupted. GPU kernels are not executed: a launch completes after the time that the profile
+/// declares.
 #[derive(Debug, Parser)]
 #[command(
     name = "cgpu-sim",
     version,
     args_conflicts_with_subcommands = true,
+    after_help = EXAMPLES,
     subcommand_negates_reqs = true
 )]
 struct Arguments {
@@ -38,10 +46,10 @@ struct Arguments {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// The profile (TOML): which driver, which cards; or one that comes with the program: mixed, old-driver, shares, two-ada.
-    #[arg(long, value_name = "FILE", required = true)]
+    /// Which driver and GPUs to simulate: a TOML file, or the name of a built-in profile: mixed, old-driver, shares, two-ada.
+    #[arg(long, value_name = "PROFILE", required = true)]
     profile: Option<PathBuf>,
-    /// Standard error is a file that is to stay short: what is older goes to this file, and what is older than that is gone.
+    /// Keep the log on standard error short, which must be a file: older lines are moved to this file, replacing what it has.
     #[arg(long, value_name = "FILE")]
     former_log: Option<PathBuf>,
     #[command(flatten)]
@@ -50,36 +58,35 @@ struct Serve {
 
 #[derive(Debug, Args)]
 struct Place {
-    /// The state folder of cgpu; the simulator's own files stand in its folder `sim`.
+    /// The state folder of cgpu, `state_dir` in cgpu.toml; the simulator's files are in its folder `sim`.
     #[arg(long, value_name = "DIR", default_value = "/run/cgpu")]
     state_dir: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Prints what each card holds, as JSON.
+    /// Print what each card's memory is used for, as JSON.
     Account {
         #[command(flatten)]
         place: Place,
     },
-    /// Prints what went wrong on the cards since the simulator started, as JSON.
+    /// Print what went wrong on the cards since the simulator started, as JSON.
     Incidents {
         #[command(flatten)]
         place: Place,
     },
-    /// Makes whole allocations as a CUDA library does, straight on the socket, and prints how long they take: what
-    /// `cgpu-burn mallocs` takes longer in a container is what the container costs.
+    /// Measure allocations made directly in the simulator, to compare with `cgpu-burn mallocs` in a container.
     Mallocs {
         #[command(flatten)]
         place: Place,
-        /// Allocations.
+        /// Number of allocations.
         #[arg(long, default_value_t = 2_000)]
         count: usize,
-        /// Bytes of each.
+        /// Size of each, bytes.
         #[arg(long, value_name = "N", default_value_t = 2 << 20)]
         bytes: u64,
     },
-    /// Injects a fault into the running simulator.
+    /// Make the running simulator fail in a given way.
     Fault {
         #[command(flatten)]
         place: Place,
@@ -90,61 +97,61 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Injected {
-    /// The next allocations on a card fail for lack of memory.
+    /// Make the next allocations on a card fail for lack of memory.
     OutOfMemory {
         #[command(flatten)]
         card: OneCard,
-        /// How many allocations.
+        /// Number of allocations.
         #[arg(long, default_value_t = 1)]
         calls: u32,
     },
-    /// Every call on a card fails as if it had fallen off the bus.
+    /// Make every call on a card fail, as if the card had fallen off the bus.
     CardLost {
         #[command(flatten)]
         card: OneCard,
     },
-    /// The next calls take long.
+    /// Make the next calls slow.
     Slow {
-        /// How long each.
+        /// Duration of each call, milliseconds.
         millis: u32,
-        /// How many calls.
+        /// Number of calls.
         #[arg(long, default_value_t = 1)]
         calls: u32,
     },
-    /// A channel of a session faults: its channels on the card are dead, and the card reports an Xid.
+    /// Report an Xid error on a card, caused by a container; its channels there are dead from then on.
     Xid {
-        /// The card: GPU-…, or its index.
+        /// The card: its UUID or index.
         #[arg(long)]
         card: String,
-        /// Whose channel: namespace/container.
-        #[arg(long)]
+        /// The container that causes it, as `cgpu ps` shows it.
+        #[arg(long, value_name = "NAMESPACE/CONTAINER")]
         session: String,
-        /// The Xid, for example 31 (MMU fault) or 43 (stopped).
+        /// The Xid's number, for example 31 (MMU fault) or 43 (stopped).
         #[arg(long, default_value_t = 31)]
         number: u32,
     },
-    /// The next calls of a session do not return until the faults are cleared.
+    /// Make the next calls of a container hang until the faults are cleared.
     Hang {
-        /// Whose calls: namespace/container.
-        #[arg(long)]
+        /// The container, as `cgpu ps` shows it.
+        #[arg(long, value_name = "NAMESPACE/CONTAINER")]
         session: String,
-        /// How many calls.
+        /// Number of calls.
         #[arg(long, default_value_t = 1)]
         calls: u32,
     },
-    /// Takes memory of a card for a session that has not asked for it.
+    /// Use memory of a card in a container's name without a call of the container.
     Leak {
-        /// The card: GPU-…, or its index.
+        /// The card: its UUID or index.
         #[arg(long)]
         card: String,
-        /// Whose sum grows: namespace/container.
-        #[arg(long)]
+        /// The container that the driver charges, as `cgpu ps` shows it.
+        #[arg(long, value_name = "NAMESPACE/CONTAINER")]
         session: String,
-        /// How much.
+        /// How much, bytes.
         #[arg(long, value_name = "N")]
         bytes: u64,
     },
-    /// Ends all faults. Channels that an Xid has ended stay dead.
+    /// End all faults. Channels that an Xid error has ended stay dead.
     Clear,
 }
 
@@ -168,10 +175,26 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            let needs_root = if is_denied(&error) && !nix::unistd::geteuid().is_root() {
+                "this needs root; run it with sudo: "
+            } else {
+                ""
+            };
+            // For whoever has typed the command, and for `cgpu run --simulate`, which shows it. Nobody is left to hear of a failure.
+            drop(writeln!(
+                std::io::stderr(),
+                "cgpu-sim: {needs_root}{error:#}"
+            ));
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_denied(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == ErrorKind::PermissionDenied)
+    })
 }
 
 fn serve(arguments: &Serve) -> anyhow::Result<()> {
@@ -225,10 +248,10 @@ fn measure(state_dir: &Path, count: usize, bytes: u64) -> anyhow::Result<()> {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct OneCard {
-    /// The card: GPU-…, or its index.
+    /// The card: its UUID or index.
     #[arg(long = "card", value_name = "CARD")]
     option: Option<String>,
-    /// The same.
+    /// The card, without `--card`.
     #[arg(value_name = "CARD")]
     word: Option<String>,
 }
@@ -246,7 +269,16 @@ fn uuid_of(state_dir: &Path, card: String) -> anyhow::Result<String> {
     };
     let cards = Inventory::simulated(state_dir)?.cards;
     let named = cards.iter().find(|card| card.index == index);
-    let named = named.with_context(|| format!("no card {index}; there are {}", cards.len()))?;
+    let named = named.with_context(|| {
+        let known: Vec<String> = cards
+            .iter()
+            .map(|card| format!("{} ({})", card.index, card.uuid))
+            .collect();
+        format!(
+            "no card {index}; those that there are: {}",
+            known.join(", ")
+        )
+    })?;
     Ok(named.uuid.to_string())
 }
 
@@ -286,10 +318,13 @@ fn inject(state_dir: &Path, fault: Injected) -> anyhow::Result<()> {
 }
 
 fn connect(state_dir: &Path) -> anyhow::Result<SimDriver> {
-    Ok(SimDriver::connect(
-        &SimulatedInventory::socket_path(state_dir),
-        OBSERVER,
-    )?)
+    let socket = SimulatedInventory::socket_path(state_dir);
+    SimDriver::connect(&socket, OBSERVER).with_context(|| {
+        format!(
+            "no simulator answers in {}: start `cgpu-sim --profile PROFILE`, or name its --state-dir",
+            state_dir.display()
+        )
+    })
 }
 
 fn say(text: &str) -> anyhow::Result<()> {

@@ -233,7 +233,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load`]; others than root (or this user) can change it, or what is on the way to it.
     pub(crate) fn from_trusted(path: &Path) -> Result<Self, Error> {
-        trusted::file("configuration", path)?;
+        trusted::file(crate::error::CONFIGURATION, path)?;
         Self::from_file(path)
     }
 
@@ -495,7 +495,7 @@ mod tests {
             ("[request.default]\ncards = 2", &["request.default.memory"]),
             (
                 "[request.default]\nmemory = \"4Gi\"\ncards = 0",
-                &["request.default.cards", "\"0\"", "a number of cards"],
+                &["request.default.cards", "\"0\"", "how many cards"],
             ),
             (
                 "[request.default]\nmemory = \"4Gi\"\nshare-group = \"g\"",

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// What [`Error::UntrustedFile`] calls a configuration, which nobody executes.
+pub(crate) const CONFIGURATION: &str = "configuration";
+
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -89,7 +92,7 @@ pub enum Error {
     NoMemoryTerm,
     /// A container that makes no request and says what is nearly one, on a host that refuses those.
     #[error(
-        "no vGPU is asked for, but {near_miss}. `[request] strict = true` of cgpu.toml refuses such a container; CGPU_DISABLE=1 in its environment starts it without a card"
+        "the container requests no vGPU, but {near_miss}. `[request] strict = true` in cgpu.toml refuses such a container; CGPU_DISABLE=1 in its environment starts it without a card"
     )]
     Missed {
         /// What it says.
@@ -97,7 +100,7 @@ pub enum Error {
     },
     /// A container that asks for nothing, and cannot have what the host gives such a one.
     #[error(
-        "the container asks for no vGPU, and gets the one of `[request] default` in cgpu.toml (CGPU_DISABLE=1 in its environment starts it without)"
+        "the container requests no vGPU, so it gets the one of `[request] default` in cgpu.toml (CGPU_DISABLE=1 in its environment starts it without one)"
     )]
     Default {
         /// Why not.
@@ -197,7 +200,7 @@ pub enum Error {
         mode: u32,
     },
     /// Neither a loaded driver nor a running simulator.
-    #[error("no NVIDIA driver is loaded ({kernel} does not exist) and no simulated cards are there ({} does not exist)", simulated.display())]
+    #[error("no NVIDIA driver is loaded ({kernel} does not exist) and no GPUs are simulated ({} does not exist): load the driver, or start cgpu-sim", simulated.display())]
     NoDriver {
         /// Where the kernel's driver would speak.
         kernel: &'static str,
@@ -374,7 +377,7 @@ pub enum Error {
         searched: String,
     },
     /// A program or a configuration that others can change.
-    #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be root's, writable by no other, a plain file, and a program must be executable", path.display())]
+    #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be a plain file of root's that no other user can write{}", path.display(), if *what == CONFIGURATION { "" } else { ", and executable" })]
     UntrustedFile {
         /// Which one.
         what: &'static str,
@@ -469,7 +472,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A broker lives although the one that was started is dead.
-    #[error("a broker of {} lives that cgpu cannot name: end it by hand", path.display())]
+    #[error("a broker for {} is still running but its pid is unknown: kill it manually", path.display())]
     BrokerLives {
         /// The container's folder.
         path: PathBuf,
@@ -534,7 +537,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A change of nothing.
-    #[error("nothing to change was named")]
+    #[error("no change requested")]
     NothingAsked,
     /// A card that this host has no more.
     #[error("card {uuid} of container {key} is not on this host")]

@@ -167,7 +167,7 @@ fn was_changed<'a>(events: &mut impl Iterator<Item = &'a Event>) -> bool {
 pub fn card_repaired(config: &Config, uuid: &GpuUuid) {
     let event = Event::now(
         CARD_REPAIRED,
-        "its report of bad health was taken back: containers are placed on it again",
+        "it is no longer marked unhealthy, and is used for new containers again",
     );
     let folder = events::of_card(&config.state_dir, uuid);
     if let Err(error) = events::append(&folder, &event) {

@@ -651,7 +651,7 @@ pub fn release(config: &Config, key: &ContainerKey) -> Result<(), Error> {
     let lock = StateLock::take(&config.state_dir)?;
     undo(config, key, &dir, &lock)?;
     drop(lock);
-    log.ended("the container has ended, and its vGPU was given back");
+    log.ended("the container has ended; its vGPU was released");
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::Error;
+use crate::error::CONFIGURATION;
 use crate::walk::walk;
 
 /// Checks a program.
@@ -37,7 +38,15 @@ fn check(
 ) -> Result<(), Error> {
     let absolute = std::path::absolute(path).map_err(Error::io("resolve", path))?;
     let walked = walk(&absolute);
-    let metadata = std::fs::metadata(&absolute).map_err(Error::io("find", path))?;
+    let metadata = std::fs::metadata(&absolute).map_err(Error::io(
+        match what {
+            CONFIGURATION => "find the configuration",
+            "runtime" => "find the OCI runtime",
+            "broker" => "find the broker",
+            _ => "find",
+        },
+        path,
+    ))?;
     let untrusted = |metadata: &Metadata| Error::UntrustedFile {
         what,
         path: path.to_owned(),

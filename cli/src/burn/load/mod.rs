@@ -35,46 +35,46 @@ use tally::Tally;
 /// What `load` is told.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// How long; 0: until SIGTERM or SIGINT, which end it earlier too.
+    /// Duration, seconds; 0: until interrupted.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Position of the card in the list of `cgpu smi`.
+    /// The GPU, by its position in the list of `cgpu smi`.
     #[arg(long, default_value_t = 0, conflicts_with = "gang")]
     card: usize,
-    /// How long a kernel runs when it has the card, µs. A card whose kernels all take the same time has them take that.
+    /// Duration of a kernel, µs. Ignored where the profile gives all kernels the same duration.
     #[arg(long)]
     kernel_us: Option<u64>,
-    /// How long a thread block runs, µs, as the card's profile says: without it, it is measured.
+    /// Duration of a thread block, µs, as the profile has it. Default: measured.
     #[arg(long)]
     block_us: Option<u32>,
-    /// Kernels under way in each group; as soon as one ends, the next is launched.
+    /// Kernels in flight in each group: when one ends, the next is launched.
     #[arg(long, default_value_t = 16)]
     depth: u32,
-    /// Launch at random instead: so many requests a second on average, whether the card keeps up or not.
+    /// Launch at random times instead: this many requests a second on average, whether the GPU keeps up or not.
     #[arg(long, value_name = "RATE", conflicts_with_all = ["bursts", "gang"])]
     poisson: Option<f64>,
-    /// Kernels of one request.
+    /// Kernels per request.
     #[arg(long, default_value_t = 1, requires = "poisson")]
     batch: u32,
-    /// Work for ON milliseconds, then do nothing for OFF, and so on.
+    /// Work for ON milliseconds, then idle for OFF milliseconds, and so on.
     #[arg(long, value_name = "ON/OFF", conflicts_with = "gang")]
     bursts: Option<Bursts>,
-    /// One kernel on every card, and the next when all of them have ended.
+    /// Launch one kernel on every GPU, and the next when all have ended.
     #[arg(long)]
     gang: bool,
-    /// So many groups on a card: what a program does that wants more than one program's share.
+    /// Number of channel groups on the GPU, as a program makes that wants more than its share.
     #[arg(long, default_value_t = 1)]
     groups: u32,
-    /// Ask for kernels that cannot be taken off the card before their end.
+    /// Ask for kernels that cannot be preempted.
     #[arg(long)]
     wfi: bool,
-    /// Ask for a time slice of so many µs.
+    /// Ask for a time slice of this many µs.
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
-    /// So many threads make and free clients with channels meanwhile, without pause.
+    /// Number of threads that create and free clients with channels all the time.
     #[arg(long, default_value_t = 0)]
     churn: u32,
-    /// The same seed gives the same arrivals.
+    /// Seed of the random numbers: the same seed gives the same arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -106,7 +106,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
     } else {
         let card = cards.get(options.card).with_context(|| {
             format!(
-                "there is no card {}: {} of the driver's cards have a node here",
+                "no GPU {} here: {} visible, counted from 0; see `cgpu smi`",
                 options.card,
                 cards.len()
             )

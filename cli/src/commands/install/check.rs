@@ -48,11 +48,13 @@ pub(super) struct Subject<'a> {
 /// It refuses the new configuration; or reads something else from it than is meant.
 pub(super) fn check(subject: &Subject<'_>) -> anyhow::Result<Checked> {
     let Some(program) = subject.program else {
-        return Ok(not_run(format!(
-            "no {} below {}",
-            subject.engine.program(),
-            subject.root.display()
-        )));
+        let place = if subject.root == Path::new("/") {
+            "here".to_owned()
+        } else {
+            format!("below {}", subject.root.display())
+        };
+        let program = subject.engine.program();
+        return Ok(not_run(format!("{program} is not installed {place}")));
     };
     match subject.engine {
         Engine::Containerd => containerd(subject, program),

@@ -71,6 +71,11 @@ pub(super) struct Asked {
     pub(super) version: Option<Version>,
 }
 
+fn no_version(name: &str, text: &str) -> String {
+    let example = if name == "docker" { "26.1" } else { "2.1" };
+    format!("{text:?} is not a version: write for example {name}@{example}")
+}
+
 impl FromStr for Asked {
     type Err = String;
 
@@ -91,7 +96,7 @@ impl FromStr for Asked {
             .find(|engine| engine.name() == name)
             .ok_or_else(|| {
                 format!(
-                    "no engine {name:?}; it is one of {}",
+                    "no engine {name:?}; allowed are {}",
                     all.map(Engine::name).join(", ")
                 )
             })?;
@@ -104,9 +109,9 @@ impl FromStr for Asked {
                     (Some(major), None) => Some(Version(major, 0)),
                     (Some(major), minor) => match number(minor) {
                         Some(minor) => Some(Version(major, minor)),
-                        None => return Err(format!("{text:?} is no version; e.g. {name}@2.1")),
+                        None => return Err(no_version(name, text)),
                     },
-                    (None, _) => return Err(format!("{text:?} is no version; e.g. {name}@2.1")),
+                    (None, _) => return Err(no_version(name, text)),
                 }
             }
         };
@@ -281,9 +286,9 @@ mod tests {
         );
         assert_eq!("podman-hook".parse::<Asked>().unwrap().version, None);
         for (text, said) in [
-            ("dokcer", "it is one of containerd, docker"),
-            ("docker@new", "docker@2.1"),
-            ("docker@2.x", "no version"),
+            ("dokcer", "allowed are containerd, docker"),
+            ("docker@new", "docker@26.1"),
+            ("docker@2.x", "not a version"),
             ("", "no engine \"\""),
         ] {
             let error = text.parse::<Asked>().unwrap_err();

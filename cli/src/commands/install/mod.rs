@@ -37,20 +37,38 @@ mod tests;
 mod toml_text;
 mod transaction;
 
+/// Below the help of `cgpu install`.
+pub(super) const INSTALL_EXAMPLES: &str = "\
+Each new file is checked by the engine's own program before it is put in place.
+
+Examples:
+  cgpu install --dry-run                          Show the changes for the engines found here
+  cgpu install --restart                          Change the files and reload the engines
+  cgpu install --engine docker --runtime gpu      docker alone, for `docker run --runtime gpu`
+  cgpu install --engine containerd@2.1 --root /mnt/image";
+
+/// Below the help of `cgpu uninstall`.
+pub(super) const UNINSTALL_EXAMPLES: &str = "\
+A file that was changed after `install` keeps those changes; only cgpu's entries are removed.
+
+Examples:
+  cgpu uninstall --dry-run
+  cgpu uninstall --engine docker --restart";
+
 /// The options of both.
 #[derive(Debug, Args)]
 pub(super) struct Common {
-    /// containerd, docker, podman, crio, podman-hook; several with commas. NAME@VERSION if the engine is not installed
-    /// here. Default: those found; of `uninstall`: all that are installed.
+    /// Engines, with commas between: containerd, docker, podman, crio, podman-hook; NAME@VERSION if it is not installed here.
+    /// Default: those that are found; for `uninstall` those that cgpu is installed in.
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     engine: Vec<Asked>,
-    /// Another file system's top, for images and packages.
+    /// The root directory of the host to change, for images and packages.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Show what would be done, and do nothing.
+    /// Show what would be changed, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Reload or restart the engines; otherwise the commands are only printed.
+    /// Reload or restart the engines afterwards; otherwise the commands are only printed.
     #[arg(long)]
     restart: bool,
     #[command(flatten)]
@@ -62,13 +80,13 @@ pub(super) struct Common {
 pub(super) struct InstallOptions {
     #[command(flatten)]
     common: Common,
-    /// The runtime's name, for `docker run --runtime NAME`, `podman --runtime NAME` and a RuntimeClass's handler.
+    /// The runtime's name for `docker run --runtime NAME`, `podman --runtime NAME` and the handler of a RuntimeClass.
     #[arg(long, value_name = "NAME", default_value = "cgpu", value_parser = runtime_name)]
     runtime: String,
-    /// Make it the runtime of containers that name none. Those that ask for no GPU are plain runc then as well.
+    /// Also make it the default runtime. Containers that ask for no GPU still run as under plain runc.
     #[arg(long)]
     default: bool,
-    /// The folder of cgpu's programs, as the engines see it. Default: this program's; with --root /usr/bin.
+    /// The folder of cgpu's programs as the engines see it. Default: this program's folder; with --root /usr/bin.
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
 }
@@ -87,7 +105,9 @@ fn runtime_name(text: &str) -> Result<String, String> {
     };
     let taken = ["runc", "crun", "runsc", "kata", "nvidia"];
     if taken.contains(&text) {
-        return Err(format!("{text:?} is another runtime's name"));
+        return Err(format!(
+            "{text:?} is another runtime's name: choose another, for example cgpu"
+        ));
     }
     if text.is_empty()
         || text.len() > 63
@@ -96,7 +116,7 @@ fn runtime_name(text: &str) -> Result<String, String> {
         || text.ends_with('-')
     {
         return Err(
-            "a name is 1 to 63 of a-z, 0-9 and -, with no - at its ends, as a RuntimeClass's handler"
+            "allowed are 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends, as for the handler of a RuntimeClass"
                 .to_owned(),
         );
     }
@@ -108,7 +128,7 @@ pub(super) fn install(options: &InstallOptions) -> anyhow::Result<ExitCode> {
     let site = site(common)?;
     let programs = match &options.programs {
         Some(folder) if folder.is_absolute() => folder.clone(),
-        Some(folder) => bail!("--programs {}: it must be absolute", folder.display()),
+        Some(folder) => bail!("--programs {}: the path must be absolute", folder.display()),
         None if site.root == Path::new("/") => std::env::current_exe()
             .context("this program's own path")?
             .parent()
@@ -143,19 +163,20 @@ fn site(common: &Common) -> anyhow::Result<Site> {
     let root = std::fs::canonicalize(&common.root)
         .with_context(|| format!("--root {}", common.root.display()))?;
     if !root.is_dir() {
-        bail!("--root {}: no folder", root.display());
+        bail!("--root {}: not a folder", root.display());
     }
     if common.restart && root != Path::new("/") {
-        bail!("--restart is for this host's engines and cannot stand with --root");
+        bail!("--restart is for the engines of this host and cannot be used with --root");
     }
     if common.restart && !common.dry_run && engine::find(Path::new("/"), "systemctl").is_none() {
-        bail!("--restart needs systemctl, which is not here; without it the engines are named");
+        bail!(
+            "--restart needs systemctl, which is not installed here; without --restart the commands are printed"
+        );
     }
     let mut engines: Vec<Engine> = common.engine.iter().map(|asked| asked.engine).collect();
     engines.sort();
-    engines.dedup();
-    if engines.len() != common.engine.len() {
-        bail!("--engine names one twice");
+    if let Some([twice, _]) = engines.windows(2).find(|pair| pair.first() == pair.last()) {
+        bail!("--engine names {twice} twice");
     }
     Ok(Site { root })
 }

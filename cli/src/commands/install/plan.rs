@@ -231,7 +231,7 @@ fn not_anothers(
     let there = document.at(at).with_context(|| file.to_owned())?;
     match there {
         Some(there) if !is_ours(&there) => bail!(
-            "{file} has a runtime {:?} of another kind, {there}: give cgpu's another name with --runtime",
+            "{file} already has another runtime named {:?}, {there}: choose another name with --runtime",
             wish.runtime
         ),
         _ => Ok(()),

@@ -101,7 +101,7 @@ impl Report {
             );
         }
         if self.engines.is_empty() {
-            lines.push("Nothing is installed.".to_owned());
+            lines.push("cgpu is installed in no engine.".to_owned());
         }
         for engine in &self.engines {
             engine.say(&mut lines, self.dry_run);
@@ -190,7 +190,7 @@ impl EngineReport {
         lines.extend(self.notes.iter().map(|note| format!("  note: {note}")));
         match &self.check {
             Some(Checked::Passed { command }) => {
-                lines.push(format!("  checked: `{command}` takes it"))
+                lines.push(format!("  checked: `{command}` accepts it"))
             }
             Some(Checked::NotRun { reason }) => lines.push(format!("  not checked: {reason}")),
             None => {}

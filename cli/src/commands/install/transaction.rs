@@ -268,7 +268,7 @@ pub(super) fn plan_uninstall(
         if !installed.contains(&one.engine) {
             let names: Vec<&str> = installed.iter().map(|engine| engine.name()).collect();
             bail!(
-                "nothing is installed for {}; installed are: {}",
+                "cgpu is not installed in {}; it is installed in: {}",
                 one.engine,
                 if names.is_empty() {
                     "none".to_owned()

@@ -46,40 +46,51 @@ use self::private_dev::DevPlan;
 /// The namespace of containers that no engine knows.
 const NAMESPACE: &str = "cgpu-run";
 
+/// Below the help of `cgpu run`.
+pub(super) const EXAMPLES: &str = "\
+The vGPU is for the command and its children, and ends with the command: children that still run are killed. It is no sandbox.
+
+Exit code: the command's own; 128 + N if signal N ended it; 126 or 127 if it cannot be started; 1 if it gets no vGPU.
+
+Examples:
+  cgpu run --memory 4Gi -- python3 train.py
+  cgpu run --memory 25% --cards 2 --compute 30 -- ./bench
+  cgpu run --memory 4Gi --simulate two-ada -- cgpu smi      No GPU is needed";
+
 /// The options of `cgpu run`; their values are those of the `cgpu.io/` annotations.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Memory in all, e.g. 4Gi or 1.5Gi, split equally over the cards; or a part of each card, 25%.
-    #[arg(long)]
+    /// Memory, for example 4Gi or 1.5Gi, split equally over the cards; or a part of each card, 25%.
+    #[arg(long, allow_hyphen_values = true)]
     memory: String,
-    /// How many cards (2), or which: UUIDs, or indices with a comma (`0,` or `0,1`).
-    #[arg(long)]
+    /// How many cards (2), or which ones: UUIDs, or indices with a comma (`0,` or `0,1`). Default: 1.
+    #[arg(long, allow_hyphen_values = true)]
     cards: Option<String>,
-    /// Cap or share of compute, 1 to 100 percent of a card.
-    #[arg(long)]
+    /// Part of a card's time, 1 to 100 percent: the most that the command gets, or under policy soft the least.
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     compute: Option<String>,
-    /// Relative weight, 1 to 1000.
-    #[arg(long)]
+    /// Weight, 1 to 1000, against the card's other containers.
+    #[arg(long, allow_hyphen_values = true)]
     weight: Option<String>,
-    /// Compute policy, by number or name.
+    /// Compute policy: 0 fair-share, 1 preemptive, 2 weighted, 3 fixed, 4 soft, 5 native, by number or name. Default: the card's.
     #[arg(long)]
     policy: Option<String>,
-    /// high, normal or low.
+    /// Priority: high, normal or low. Default: normal.
     #[arg(long)]
     priority: Option<String>,
-    /// binpack or spread.
+    /// Which card is taken if several fit: binpack (the fullest) or spread (the emptiest). Default: cgpu.toml's.
     #[arg(long)]
     placement: Option<String>,
-    /// Who executes the command's calls on a real driver: strict or compat; else as configured.
+    /// Which process makes the calls to a real driver: strict (cgpu's executor) or compat (the command itself). Default: cgpu.toml's.
     #[arg(long)]
     mode: Option<String>,
-    /// What managed memory counts: charge, deny or allow; else as configured.
+    /// Managed memory (cudaMallocManaged): charge it to the quota, deny it, or allow it uncounted. Default: cgpu.toml's.
     #[arg(long)]
     managed: Option<String>,
-    /// Commands of `cgpu run` that name the same group may import each other's exported memory.
+    /// Commands with the same group may import memory that the others export.
     #[arg(long, value_name = "GROUP")]
     share_group: Option<String>,
-    /// Start simulated cards of this profile for the command alone, and end them with it: a file, or a name such as two-ada.
+    /// Simulate GPUs for this command alone: a profile file, or the name of a built-in profile such as two-ada.
     #[arg(long, value_name = "PROFILE")]
     simulate: Option<PathBuf>,
     /// The command and its arguments.
@@ -122,7 +133,7 @@ impl Options {
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
         bail!(
-            "`cgpu run` needs root: it grants from the host's cards and mounts a /dev of its own"
+            "`cgpu run` needs root: it reserves GPU memory of the host and mounts a /dev of its own; run it with sudo"
         );
     }
     let mut config = Config::load()?;

@@ -79,7 +79,10 @@ impl OwnSim {
                 return Ok(());
             }
             if let Some(status) = self.sim.try_wait().context("look at cgpu-sim")? {
-                bail!("cgpu-sim ended with {status}: {}", self.last_words());
+                match self.last_words() {
+                    words if words.is_empty() => bail!("cgpu-sim ended with {status}"),
+                    words => bail!("{words}"),
+                }
             }
             if Instant::now() > deadline {
                 bail!("cgpu-sim does not serve after {} s", START.as_secs());

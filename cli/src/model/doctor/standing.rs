@@ -74,7 +74,7 @@ pub(super) fn programs(facts: &Facts) -> Vec<Check> {
                 NAME,
                 why.clone(),
                 format!(
-                    "whoever can change it holds every container: install it again, then `chown root: {path}` and `chmod 0755 {path}`"
+                    "anyone who can change it can take over every container: install it again, then `chown root: {path}` and `chmod 0755 {path}`"
                 ),
             )),
             Standing::Absent => {
@@ -83,7 +83,7 @@ pub(super) fn programs(facts: &Facts) -> Vec<Check> {
                     level,
                     ..Check::note(
                         NAME,
-                        format!("{path} is not there: {lost}"),
+                        format!("{path} does not exist: {lost}"),
                         format!("install {} beside cgpu", program.name),
                     )
                 });
@@ -127,7 +127,7 @@ pub(super) fn cards(
     count: usize,
     unwell: &Result<Vec<(String, String)>, String>,
 ) -> Check {
-    const REMEDY: &str = "restart what ran on it, reset or replace the card, then `cgpu doctor --repair` lets containers be placed on it again";
+    const REMEDY: &str = "restart its containers, reset or replace the card, then run `cgpu doctor --repair` to use it for new containers again";
     match unwell {
         Ok(none) if none.is_empty() => Check::ok(name, format!("{count} cards")),
         Ok(unwell) => {
@@ -135,11 +135,7 @@ pub(super) fn cards(
                 .iter()
                 .map(|(uuid, reason)| format!("{uuid}: {reason}"))
                 .collect();
-            let found = format!(
-                "{} of {count} are not well: {}",
-                unwell.len(),
-                told.join("; ")
-            );
+            let found = format!("{} of {count} unhealthy: {}", unwell.len(), told.join("; "));
             if unwell.len() < count {
                 Check::broken(name, found, REMEDY)
             } else {
@@ -149,7 +145,7 @@ pub(super) fn cards(
         Err(why) => Check::missing(
             name,
             why,
-            "a card's health.json that cannot be read keeps everything from the card: `cgpu doctor --repair` removes it",
+            "no container is placed on a card whose health.json cannot be read: `cgpu doctor --repair` removes the file",
         ),
     }
 }
@@ -186,14 +182,14 @@ fn of(containers: &Result<Vec<Container>, String>) -> Vec<Check> {
         Some(stale) => Check::note(
             STALE,
             stale,
-            "`cgpu doctor --repair` takes them back now, the next start of a GPU container otherwise",
+            "`cgpu doctor --repair` releases them now, else the next start of a GPU container does",
         ),
     }];
     if let Some(gone) = named(State::BrokerGone) {
         checks.push(Check::broken(
             "brokers",
             format!(
-                "gone: {gone}: no GPU call of theirs succeeds, and nothing starts another broker"
+                "gone: {gone}: all GPU calls of these containers fail, and nothing starts another broker"
             ),
             "restart these containers; `cgpu events CONTAINER` says what happened",
         ));
@@ -253,7 +249,7 @@ fn engine(engine: &Engine) -> Check {
     if named.is_empty() {
         return Check::note(
             name,
-            "does not know the runtime",
+            "cgpu's runtime is not registered",
             format!("`cgpu install --engine {name}`"),
         );
     }
@@ -262,7 +258,7 @@ fn engine(engine: &Engine) -> Check {
         .filter_map(|named| match &named.standing {
             Standing::Fine => None,
             Standing::Absent => Some(format!(
-                "{} names {}, which is not there",
+                "{} names {}, which does not exist",
                 named.file,
                 named.program.display()
             )),
@@ -287,7 +283,10 @@ fn engine(engine: &Engine) -> Check {
     }
     let mut files: Vec<&str> = named.iter().map(|named| named.file.as_str()).collect();
     files.dedup();
-    Check::ok(name, format!("knows the runtime ({})", files.join(", ")))
+    Check::ok(
+        name,
+        format!("cgpu's runtime is registered ({})", files.join(", ")),
+    )
 }
 
 #[cfg(test)]
@@ -367,7 +366,7 @@ mod tests {
         one(
             &engine(&docker),
             Level::Note,
-            &["does not know", "cgpu install --engine docker"],
+            &["not registered", "cgpu install --engine docker"],
         );
         let named = |standing| {
             Ok(vec![Named {
@@ -377,12 +376,12 @@ mod tests {
             }])
         };
         docker.names = named(Standing::Absent);
-        let parts = ["daemon.json", "/usr/bin/cgpu-runtime, which is not there"];
+        let parts = ["daemon.json", "/usr/bin/cgpu-runtime, which does not exist"];
         one(&engine(&docker), Level::Broken, &parts);
         docker.names = named(Standing::Untrusted("mode 777".to_owned()));
         one(&engine(&docker), Level::Broken, &["mode 777"]);
         docker.names = named(Standing::Fine);
-        one(&engine(&docker), Level::Ok, &["knows the runtime"]);
+        one(&engine(&docker), Level::Ok, &["runtime is registered"]);
         docker.unread = Some("systemctl reload docker".to_owned());
         one(
             &engine(&docker),

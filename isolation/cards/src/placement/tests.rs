@@ -126,7 +126,7 @@ fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
     let refusal = at(&percent(21), 2).unwrap_err().to_string();
     for part in [
         "8 MiB over 2 cards, 21 % of its time does not fit",
-        "card 0 (GPU-0) 24 MiB of 24 MiB, but not its time: 21 %",
+        "card 0 (GPU-0) 24 MiB of 24 MiB, but its compute time does not fit: policy fixed needs 21 %",
         "20 % left",
         "card 1 (GPU-1) 24 MiB of 24 MiB",
     ] {
@@ -170,7 +170,7 @@ fn terms_that_no_card_would_take_are_refused_as_such() {
                 policy: Some(ComputePolicy::Weighted),
                 ..percent(30)
             },
-            "percentage 30 means nothing under policy weighted",
+            "percentage 30 has no effect under policy weighted",
         ),
         (
             ComputeTerms {
@@ -178,7 +178,7 @@ fn terms_that_no_card_would_take_are_refused_as_such() {
                 weight: Some(3),
                 ..percent(30)
             },
-            "weight 3 means nothing under policy fixed",
+            "weight 3 has no effect under policy fixed",
         ),
         (percent(0), "0 is out of range: 1 to 100"),
         (percent(101), "101 is out of range: 1 to 100"),
@@ -194,7 +194,7 @@ fn terms_that_no_card_would_take_are_refused_as_such() {
                 priority: Priority::High,
                 ..percent(30)
             },
-            "priority high cannot be had",
+            "priority high is not possible",
         ),
     ] {
         let refusal = super::place(&rooms, &wish(4, 1), &compute).unwrap_err();

@@ -13,7 +13,7 @@ fn reserved_shares_add_up_to_the_card_and_not_beyond() {
     let refusal = admit(&rules(), &live, &fixed(61), false).unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "61 % of the card's compute time needed under policy fixed, 60 % left of what may be reserved"
+        "policy fixed needs 61 % of the card's compute time, 60 % left to reserve"
     );
     // Soft floors are promises too.
     assert_eq!(admit(&rules(), &live, &soft(Some(60), 1), false), Ok(()));
@@ -23,7 +23,7 @@ fn reserved_shares_add_up_to_the_card_and_not_beyond() {
     let refusal = admit(&rules(), &[fixed(100)], &weighted(5), false).unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "1 % of the card's compute time needed under policy weighted, 0 % left of what may be reserved"
+        "policy weighted needs 1 % of the card's compute time, 0 % left to reserve"
     );
 }
 
@@ -42,7 +42,7 @@ fn fair_shares_are_parts_of_the_most_containers() {
     let refusal = admit(&rules, &[fair, fair], &fixed(34), false).unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "34 % of the card's compute time needed under policy fixed, 33.3334 % left of what may be reserved"
+        "policy fixed needs 34 % of the card's compute time, 33.3334 % left to reserve"
     );
     assert_eq!(admit(&rules, &[fair, fair], &fixed(33), false), Ok(()));
 }

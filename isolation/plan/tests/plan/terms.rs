@@ -111,7 +111,7 @@ fn what_means_nothing_is_refused_with_what_would() {
                 percent: 5,
                 policy: Policy::FairShare,
             },
-            "compute percentage 5 means nothing under policy fair-share: percentages go with fixed and soft",
+            "compute percentage 5 has no effect under policy fair-share: use it with policy fixed or soft",
         ),
         (
             Wishes {
@@ -123,7 +123,7 @@ fn what_means_nothing_is_refused_with_what_would() {
                 weight: 2,
                 policy: Policy::Preemptive,
             },
-            "compute weight 2 means nothing under policy preemptive: weights go with weighted and soft",
+            "compute weight 2 has no effect under policy preemptive: use it with policy weighted or soft",
         ),
         (
             Wishes {
@@ -135,7 +135,7 @@ fn what_means_nothing_is_refused_with_what_would() {
                 priority: Priority::High,
                 policy: Policy::Native,
             },
-            "priority high cannot be had under policy native: priorities go with preemptive, weighted and soft",
+            "priority high is not possible under policy native: use it with policy preemptive, weighted or soft",
         ),
         (
             Wishes {
@@ -147,7 +147,7 @@ fn what_means_nothing_is_refused_with_what_would() {
                 priority: Priority::Low,
                 percent: 20,
             },
-            "priority low cannot be had with a compute percentage of 20: high priority takes what it needs, low what is left",
+            "priority low is not possible together with a compute percentage (20): high priority takes what it needs, low priority what is left",
         ),
     ];
     for (wishes, expected, text) in cases {

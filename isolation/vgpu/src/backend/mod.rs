@@ -72,9 +72,7 @@ impl Strength {
 #[non_exhaustive]
 pub enum WhyNot {
     /// Only a broker stands before the simulator.
-    #[error(
-        "the cards are simulated: no driver is behind their files, so that only a broker can answer"
-    )]
+    #[error("the cards are simulated, which works with a broker only")]
     Simulated,
     /// The driver's calls cannot be decoded.
     #[error(transparent)]
@@ -92,7 +90,7 @@ pub enum WhyNot {
     #[error("{}", crate::chain(.0))]
     Limits(#[from] limits::Error),
     /// `min_strength` is higher.
-    #[error("it holds memory with strength {}, and backend.min_strength is {}", .strength.name(), .min.name())]
+    #[error("its memory limit has strength {}, and backend.min_strength is {}", .strength.name(), .min.name())]
     TooWeak {
         /// The backend's.
         strength: Strength,

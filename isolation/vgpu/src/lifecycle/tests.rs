@@ -837,7 +837,7 @@ fn a_runtime_without_notify_is_refused_and_one_with_it_is_asked_once() {
     fs::set_permissions(&runc, fs::Permissions::from_mode(0o777)).unwrap();
     let error = crate::chain(&host.create("c4", "1Gi").unwrap_err());
     assert!(
-        error.contains("777") && error.contains("writable by no other"),
+        error.contains("777") && error.contains("no other user can write"),
         "{error}"
     );
     for id in ["c1", "c2", "c3"] {
@@ -908,8 +908,8 @@ fn shares_are_promised_once_and_free_again_when_their_container_goes() {
     let error = crate::chain(&create_with(&config, "c4", share(41)).unwrap_err());
     for part in [
         "1 GiB on one card, 41 % of its time does not fit",
-        "card 0 (GPU-0) 22 GiB of 24 GiB, but not its time",
-        "card 1 (GPU-1) 23 GiB of 24 GiB, but not its time: 41 %",
+        "card 0 (GPU-0) 22 GiB of 24 GiB, but its compute time does not fit",
+        "card 1 (GPU-1) 23 GiB of 24 GiB, but its compute time does not fit: policy fixed needs 41 %",
         "40 % left",
     ] {
         assert!(error.contains(part), "{error} lacks {part}");
@@ -918,14 +918,17 @@ fn shares_are_promised_once_and_free_again_when_their_container_goes() {
     for (terms, part) in [
         (
             json!({"policy": "fixed", "compute": "10", "weight": "3"}),
-            "weight 3 means nothing",
+            "weight 3 has no effect",
         ),
         (
             json!({"policy": "fair-share", "compute": "10"}),
-            "percentage 10 means nothing",
+            "percentage 10 has no effect",
         ),
-        (json!({"policy": "native"}), "native containers cannot be"),
-        (json!({"priority": "high"}), "high priority cannot be"),
+        (
+            json!({"policy": "native"}),
+            "a native container cannot share",
+        ),
+        (json!({"priority": "high"}), "high priority cannot share"),
         (json!({}), "a container with policy preemptive"),
     ] {
         let error = crate::chain(&create_with(&config, "c4", terms).unwrap_err());

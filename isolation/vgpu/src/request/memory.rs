@@ -6,10 +6,10 @@ use super::bad_value;
 use crate::Error;
 
 /// What [`bytes`] takes, for people.
-const AMOUNT_ALLOWED: &str = "a number with a unit, whole or with decimals, at least 1Mi: Mi, Gi, Ti, MiB, GiB, TiB, and mi, gi, ti, mib, gib, tib, and m, g, t as `docker -m` has them (powers of 1024); M, G, T, MB, GB, TB (powers of 1000); rounded down to whole MiB";
+const AMOUNT_ALLOWED: &str = "a number with a unit, such as 4Gi or 1.5Gi, at least 1Mi; units are Mi Gi Ti, mi gi ti, MiB GiB TiB, mib gib tib and, as for `docker -m`, m g t (powers of 1024), M G T and MB GB TB (powers of 1000)";
 
 /// Beside it, where the cards are not chosen yet.
-const PERCENT_ALLOWED: &str = "or a part of each card, 1% to 100%";
+const PERCENT_ALLOWED: &str = "or 1% to 100%, a part of each card";
 
 /// As Kubernetes and the SI have them, and what docker, LVM, the JVM and HAMi take in lower case: all four count `g` by 1024.
 const UNITS: [(&str, u64); 21] = [
@@ -64,7 +64,7 @@ pub(super) fn parse(key: &str, value: &str) -> Result<Memory, Error> {
 /// `4Gi` → bytes, whole MiB.
 pub(super) fn bytes(key: &str, value: &str) -> Result<u64, Error> {
     amount(value.trim()).map_err(|hint| {
-        let of_percent = || "it takes no part of a card: write an amount".to_owned();
+        let of_percent = || "a part of a card is not possible here: write an amount".to_owned();
         let is_percent = value.trim().ends_with('%');
         refused(
             key,
@@ -80,7 +80,7 @@ type Hint = Option<String>;
 
 fn refused(key: &str, value: &str, hint: Hint, allowed: &str) -> Error {
     let allowed = match hint {
-        Some(hint) => format!("{hint}; allowed is {allowed}"),
+        Some(hint) => format!("{hint} (allowed is {allowed})"),
         None => allowed.to_owned(),
     };
     bad_value(key, value, allowed)
@@ -138,7 +138,7 @@ fn product(number: &str, unit_bytes: u64) -> Result<u64, Hint> {
         Ok(bytes)
     } else {
         Err(Some(format!(
-            "this is no whole number of bytes: write {}Mi",
+            "it is not a whole number of bytes: write {}Mi",
             (bytes / MIB).max(1)
         )))
     }
@@ -153,7 +153,8 @@ fn other_spelling(text: &str) -> Hint {
         && number
             .bytes()
             .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    if !is_number || number.len() > 20 {
+    let is_zero = number.bytes().all(|byte| matches!(byte, b'0' | b'.'));
+    if !is_number || is_zero || number.len() > 20 {
         return None;
     }
     let write = |unit: &str| format!("{number}{unit}");
@@ -288,9 +289,9 @@ mod tests {
             ("4096", &["no unit", "write 4096Mi or 4096Gi"][..]),
             ("4gb", &["write 4GiB", "or 4GB"]),
             ("1.5Mb", &["write 1.5MiB", "or 1.5MB"]),
-            ("4Gib", &["write 4Gi;"]),
-            ("4GI", &["write 4Gi;"]),
-            ("0.1Gi", &["no whole number of bytes", "write 102Mi"]),
+            ("4Gib", &["write 4Gi "]),
+            ("4GI", &["write 4Gi "]),
+            ("0.1Gi", &["not a whole number of bytes", "write 102Mi"]),
         ] {
             let error = parse(KEY, text).unwrap_err().to_string();
             for part in parts {

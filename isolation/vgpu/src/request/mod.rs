@@ -436,8 +436,8 @@ fn refuse_other_cards(names: &[CardName], allowed: &[CardName]) -> Result<(), Er
     {
         None => Ok(()),
         Some(name) => Err(Error::Contradiction {
-            one: format!("cgpu.io/cards, which names card {name}"),
-            other: "the environment's list of visible devices, which does not".to_owned(),
+            one: format!("cgpu.io/cards, which names card {name},"),
+            other: "the environment's list of visible devices, which does not name it".to_owned(),
         }),
     }
 }

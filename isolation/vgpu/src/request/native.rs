@@ -35,7 +35,7 @@ pub const ALLOWED_KEYS: [&str; 10] = [
     "cgpu.io/share-group",
 ];
 
-const CARDS_ALLOWED: &str = "a number of cards, at least 1 (`1` is one card, whichever), or a list of card UUIDs or indices with a comma in it (`0,` is card 0)";
+const CARDS_ALLOWED: &str = "how many cards, at least 1 (`1` is any one card), or which: a list of card UUIDs or indices with a comma in it (`0,` is card 0)";
 
 /// What the annotations say; what they leave out is absent.
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ impl NativeTerms {
             return Err(bad_value(
                 "cgpu.io/policy",
                 "fixed",
-                "fixed only together with cgpu.io/compute",
+                "policy fixed needs cgpu.io/compute, 1 to 100, the percent of a card's time",
             ));
         }
         Ok(any.then_some(terms))

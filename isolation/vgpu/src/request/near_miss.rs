@@ -184,7 +184,7 @@ impl Found {
             text.push_str(&format!("; and {} more", self.more));
         }
         text.push_str(&format!(
-            " (4 GiB are asked for by the annotation {MEMORY_KEY}=4Gi, or of a card of 24 by {CONTAINER}=4 and ALIYUN_COM_GPU_MEM_DEV=24 in the environment)"
+            " (4 GiB of a card of 24 GiB are requested by the annotation {MEMORY_KEY}=4Gi, or by {CONTAINER}=4 and ALIYUN_COM_GPU_MEM_DEV=24 in the environment)"
         ));
         Some(text)
     }
@@ -229,7 +229,7 @@ fn misspelt_variable((name, value): &(&str, &str)) -> Option<String> {
         None => {
             let key = term(&upper.strip_prefix("CGPU_")?.to_ascii_lowercase())?;
             let write = written(key, value);
-            format!("is no variable of cgpu's: write the annotation {write}")
+            format!("is not a variable of cgpu: write the annotation {write}")
         }
     };
     Some(format!("{} {what}", shown(name, value)))

@@ -215,12 +215,16 @@ fn bad_values_name_key_value_and_what_is_allowed() {
     for (key, value, allowed) in [
         ("cgpu.io/memory", "0Gi", "at least 1Mi"),
         ("cgpu.io/memory", "-1Gi", "a number with a unit"),
-        ("cgpu.io/memory", "4096", "Mi, Gi, Ti"),
+        ("cgpu.io/memory", "4096", "Mi Gi Ti"),
         ("cgpu.io/compute", "0", "1 to 100"),
         ("cgpu.io/compute", "101", "1 to 100"),
         ("cgpu.io/weight", "0", "1 to 1000"),
         ("cgpu.io/policy", "6", "0 or fair-share"),
-        ("cgpu.io/policy", "fixed", "together with cgpu.io/compute"),
+        (
+            "cgpu.io/policy",
+            "fixed",
+            "policy fixed needs cgpu.io/compute",
+        ),
         ("cgpu.io/compute", "half", "1 to 100"),
         ("cgpu.io/compute", "12.5%", "1 to 100"),
         ("cgpu.io/compute", "-1", "1 to 100"),

@@ -211,7 +211,7 @@ fn what_cannot_be_told_an_engine_is_refused_with_the_reason() {
         (
             one,
             "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.cgpu]\nruntime_type = \"io.containerd.kata.v2\"\n",
-            "of another kind",
+            "another runtime named",
         ),
     ] {
         let error = error(Engine::Containerd, version, &main(text));
@@ -233,7 +233,7 @@ fn what_cannot_be_told_an_engine_is_refused_with_the_reason() {
         (
             Version(28, 5),
             "{\"runtimes\": {\"cgpu\": {\"path\": \"/usr/bin/kata\"}}}",
-            "give cgpu's another name",
+            "choose another name with --runtime",
         ),
     ] {
         let error = error(Engine::Docker, version, &daemon(text));

@@ -167,14 +167,14 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
         (asked(Some("101"), None), "1 to 100"),
         (asked(None, Some("0")), "--weight = \"0\""),
         (asked(None, Some("1001")), "1 to 1000"),
-        (asked(Some("30"), Some("3")), "weight 3 means nothing"),
-        (contradictory, "percentage 30 means nothing"),
+        (asked(Some("30"), Some("3")), "weight 3 has no effect"),
+        (contradictory, "percentage 30 has no effect"),
         (
             Asked {
                 priority: Some("high"),
                 ..Asked::default()
             },
-            "priority high cannot be had",
+            "priority high is not possible",
         ),
         (
             Asked {
@@ -182,9 +182,9 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
                 priority: Some("low"),
                 ..Asked::default()
             },
-            "priority low cannot be had",
+            "priority low is not possible",
         ),
-        (Asked::default(), "nothing to change"),
+        (Asked::default(), "no change requested"),
     ] {
         let error = change_of(&one.key, &asked);
         assert!(error.contains(part), "{error} lacks {part}");
@@ -324,7 +324,7 @@ fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
             },
             &["--idle", "lend", "borrow, waste"],
         ),
-        (RulesAsked::default(), &["nothing to change"]),
+        (RulesAsked::default(), &["no change requested"]),
     ] {
         let error = crate::chain(&set_rules(&stage.config, "0", &asked).unwrap_err());
         for part in parts {
