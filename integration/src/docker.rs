@@ -114,6 +114,11 @@ impl Docker {
         Ok(())
     }
 
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("docker.sock")
+    }
+
     /// Its process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.daemon.pid()

@@ -71,7 +71,8 @@ impl Marks {
 
     /// Mount points below the roots, deepest first; what is mounted at a root itself is the node's own.
     pub fn mounts(&self) -> Vec<PathBuf> {
-        let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // A test may be in a mount namespace of its own, which is its thread's and not its process's.
+        let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
         let mut mounts: Vec<PathBuf> = text
             .lines()
             .filter_map(|line| line.split(' ').nth(4))

@@ -360,7 +360,10 @@ mod tests {
         let error = pick(&many, "web", "is here").unwrap_err().to_string();
         assert!(error.ends_with(" and 2 more"), "{error}");
         let error = pick(&many, "c-11", "is here").unwrap_err().to_string();
-        assert!(error.contains("containers that do: moby/c1, moby/c10, moby/c11, "), "{error}");
+        assert!(
+            error.contains("containers that do: moby/c1, moby/c10, moby/c11, "),
+            "{error}"
+        );
         for (name, part) in [
             ("dup", "default/dup, moby/dup"),
             ("e", "moby/e95e304dafa2aa, moby/e95f, moby/e95"),

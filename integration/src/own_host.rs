@@ -1,0 +1,233 @@
+//! A host as its operator finds it: our programs and an engine in `/usr/bin`, nothing configured, every path the default one.
+//!
+//! ```text
+//!   a mount namespace of this thread ── /run: empty
+//!                                    ├─ /usr/bin, /usr/sbin: the host's, with our programs and the engine's over them
+//!                                    ├─ /etc, /var/lib: the host's, without engines' files; what is written is gone at the end
+//!                                    └─ /run/cgpu, /run/containerd/containerd.sock: the node's and its containerd's
+//! ```
+//!
+//! What has no namespace here is the host's: processes, control groups and the network. So containers are in the node's own namespace of
+//! containerd, and cgpu's state folder has the node's own name; `/run/cgpu` is a second one.
+
+use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::containerd::Containerd;
+use crate::docker::Docker;
+use crate::image::{self, Image};
+use crate::node::Node;
+use crate::packages::Engines;
+use crate::programs::Programs;
+
+/// What is there first of all, for everything below `/run` of the host's own.
+const RUN: &str = "/run";
+/// Where changes go; it is below [`RUN`], and of the namespace.
+const CHANGES: &str = "/run/own-host";
+/// Files and folders of the host's that a fresh one has not.
+const ABSENT: [&str; 14] = [
+    "/etc/cgpu",
+    "/etc/containerd",
+    "/etc/containers",
+    "/etc/crio",
+    "/etc/docker",
+    "/var/lib/cgpu",
+    "/usr/bin/podman",
+    "/usr/bin/crio",
+    "/usr/sbin/podman",
+    "/usr/sbin/crio",
+    "/usr/bin/nvidia-smi",
+    "/usr/bin/systemctl",
+    "/usr/bin/conmon",
+    "/usr/bin/crun",
+];
+/// `PATH` of a root shell.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The host. Fields end in this order.
+#[derive(Debug)]
+pub struct OwnHost {
+    docker: Option<Docker>,
+    /// Its containerd.
+    pub containerd: Containerd,
+    /// The node below it.
+    pub node: Node,
+    /// An image that its containerd knows.
+    pub image: Image,
+}
+
+impl OwnHost {
+    /// Takes this thread into a mount namespace of its own and makes the host there. `Err` of the result says why this machine cannot
+    /// have one.
+    ///
+    /// The thread stays there: run it on one of its own, and let that end.
+    pub fn enter(programs: &Programs, engines: &Engines) -> Result<Result<Self, String>> {
+        if Path::new("/proc/driver/nvidia/version").exists() {
+            return Ok(Err("this machine has NVIDIA's driver".to_owned()));
+        }
+        let image = image::busybox(Some(programs))?;
+        if let Err(error) = namespace(programs, engines) {
+            return Ok(Err(format!("{error:#}")));
+        }
+        let node = Node::bare()?;
+        // The shim gets the name of this file from containerd, and everybody else takes the default one.
+        let config = Path::new("/etc/cgpu/cgpu.toml");
+        fs::create_dir_all("/etc/cgpu")?;
+        fs::write(config, format!("state_dir = {:?}\n", node.state_dir()))?;
+        symlink(config, node.config())?;
+        fs::create_dir("/run/cgpu")?;
+        bind(&node.state_dir(), Path::new("/run/cgpu"))?;
+        let containerd = Containerd::start(&node, engines)?;
+        containerd.import(&image)?;
+        fs::create_dir_all("/run/containerd")?;
+        symlink(containerd.socket(), "/run/containerd/containerd.sock")?;
+        Ok(Ok(Self {
+            docker: None,
+            containerd,
+            node,
+            image,
+        }))
+    }
+
+    /// Starts docker too, on the same containerd.
+    pub fn start_docker(&mut self) -> Result<()> {
+        let docker = Docker::start(&self.node, &self.containerd)?;
+        docker.load(&self.image)?;
+        symlink(docker.socket(), "/run/docker.sock")?;
+        self.docker = Some(docker);
+        Ok(())
+    }
+
+    /// `bash` as root's, in a folder of its own.
+    pub fn shell(&self) -> Result<Command> {
+        let home = self.node.root().join("home");
+        fs::create_dir_all(&home)?;
+        let mut shell = Command::new("/bin/bash");
+        shell
+            .current_dir(&home)
+            .env_clear()
+            .env("PATH", PATH)
+            .env("HOME", &home)
+            .env("LC_ALL", "C.UTF-8")
+            .env("CONTAINERD_NAMESPACE", self.node.namespace())
+            .env("IMAGE", &self.image.name);
+        Ok(shell)
+    }
+
+    /// What its names are called on a host that is nobody's test: what is printed, and what is read for it.
+    pub fn names(&self) -> Vec<(String, String)> {
+        let home = self.node.root().join("home");
+        [
+            (home.display().to_string(), "/root"),
+            (
+                self.node.config().display().to_string(),
+                "/etc/cgpu/cgpu.toml",
+            ),
+            (self.node.state_dir().display().to_string(), "/run/cgpu"),
+            (self.node.root().display().to_string(), "/tmp"),
+            (self.node.docker_namespace(), "moby"),
+            (self.node.namespace().to_owned(), "default"),
+        ]
+        .map(|(from, to)| (from, to.to_owned()))
+        .to_vec()
+    }
+
+    /// Stops the engine and then the node; fails when anything is left.
+    pub fn finish(mut self) -> Result<()> {
+        if let Some(mut docker) = self.docker.take() {
+            docker.stop()?;
+        }
+        let left = self.containerd.stop()?;
+        drop(self.containerd);
+        self.node.finish()?;
+        anyhow::ensure!(
+            left.is_empty(),
+            "containers that were not removed: {}",
+            left.join(" ")
+        );
+        Ok(())
+    }
+}
+
+fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace")?;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).context("private mounts")?;
+    mount(
+        Some("own-host"),
+        RUN,
+        Some("tmpfs"),
+        MsFlags::MS_NOSUID,
+        Some("mode=0755"),
+    )
+    .context("a tmpfs at /run")?;
+    let mut bin = vec![programs.folder().to_path_buf()];
+    for folder in engines.folders() {
+        let folder = fs::canonicalize(&folder).unwrap_or(folder);
+        // A folder that is named twice is refused.
+        if folder.is_dir() && !bin.contains(&folder) {
+            bin.push(folder);
+        }
+    }
+    overlay(Path::new("/usr/bin"), &bin)?;
+    overlay(Path::new("/usr/sbin"), &[])?;
+    overlay(Path::new("/etc"), &[])?;
+    overlay(Path::new("/var/lib"), &[])?;
+    for path in ABSENT.map(Path::new) {
+        if path.is_dir() && !path.is_symlink() {
+            fs::remove_dir_all(path)?;
+        } else if path.symlink_metadata().is_ok() {
+            fs::remove_file(path)?;
+        }
+    }
+    // Programs are looked for here first.
+    for program in ["containerd", "dockerd", "docker"] {
+        let hosts = Path::new("/usr/sbin").join(program);
+        if hosts.symlink_metadata().is_ok() {
+            fs::remove_file(hosts)?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes to `folder` go elsewhere, and `over` comes before what it has.
+fn overlay(folder: &Path, over: &[PathBuf]) -> Result<()> {
+    let name = folder.display().to_string().replace('/', "-");
+    let place = |kind: &str| Path::new(CHANGES).join(format!("{name}{kind}"));
+    let (upper, work) = (place(".upper"), place(".work"));
+    fs::create_dir_all(&upper)?;
+    fs::create_dir_all(&work)?;
+    fs::set_permissions(&upper, Permissions::from_mode(0o755))?;
+    let mut lower = OsString::new();
+    for one in over {
+        lower.push(one);
+        lower.push(":");
+    }
+    lower.push(folder);
+    let mut options = OsString::from("lowerdir=");
+    options.push(lower);
+    options.push(",upperdir=");
+    options.push(upper);
+    options.push(",workdir=");
+    options.push(work);
+    mount(
+        Some("own-host"),
+        folder,
+        Some("overlay"),
+        MsFlags::empty(),
+        Some(options.as_os_str()),
+    )
+    .with_context(|| format!("an overlay over {}", folder.display()))
+}
+
+fn bind(from: &Path, to: &Path) -> Result<()> {
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .with_context(|| format!("binding {} to {}", from.display(), to.display()))
+}

@@ -1,0 +1,420 @@
+//! Walks: Markdown files of commands and what they print, which a test runs and compares, and which people read.
+//!
+//! ```text
+//!     Prose says what a reader does, and why.
+//!
+//!         $ cgpu run --memory 4g -- false
+//!         $ cgpu run --memory 4 -- true
+//!         cgpu: --memory = "4" is not allowed: …
+//!         [exit code 1]
+//! ```
+//!
+//! Commands are indented by four spaces and begin with `$ `; a command goes on in lines that begin with `> `. What follows them is both
+//! output streams as they came, and the exit code where it is not 0. All commands of a walk run in one shell. What differs from machine to
+//! machine and from run to run is replaced before it is compared: see [`Normaliser`].
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use regex::Regex;
+use similar::TextDiff;
+
+use crate::command::capture;
+
+/// With this variable in the environment a walk is written instead of compared.
+pub const UPDATE: &str = "UPDATE_SNAPSHOTS";
+
+/// How long all commands of one walk may take together before one of them counts as hung.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// A part of a walk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A line of text.
+    Prose(String),
+    /// A command and what it prints.
+    Command {
+        /// What the shell reads: one line, or several.
+        line: String,
+        /// What comes, with the exit code as its last line where that is not 0.
+        output: String,
+    },
+}
+
+/// A file of commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Walk {
+    /// Its parts in order.
+    pub steps: Vec<Step>,
+}
+
+impl Walk {
+    /// Reads the text of a file.
+    pub fn parse(text: &str) -> Self {
+        let mut steps: Vec<Step> = Vec::new();
+        for line in text.lines() {
+            if let Some(command) = line.strip_prefix("    $ ") {
+                steps.push(Step::Command {
+                    line: command.to_owned(),
+                    output: String::new(),
+                });
+                continue;
+            }
+            match steps.last_mut() {
+                Some(Step::Command {
+                    line: command,
+                    output,
+                }) if line.is_empty() || line.starts_with("    ") => {
+                    match line.strip_prefix("    > ") {
+                        Some(more) if output.is_empty() => {
+                            command.push('\n');
+                            command.push_str(more);
+                        }
+                        _ => {
+                            output.push_str(line.get(4..).unwrap_or_default());
+                            output.push('\n');
+                        }
+                    }
+                }
+                _ => steps.push(Step::Prose(line.to_owned())),
+            }
+        }
+        for step in &mut steps {
+            if let Step::Command { output, .. } = step {
+                output.truncate(output.trim_end().len());
+            }
+        }
+        Self { steps }
+    }
+
+    /// The text of the file.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for step in &self.steps {
+            match step {
+                Step::Prose(line) => text.push_str(&format!("{line}\n")),
+                Step::Command { line, output } => {
+                    text.push_str(&format!("    $ {}\n", line.replace('\n', "\n    > ")));
+                    for line in output.lines() {
+                        let indent = if line.is_empty() { "" } else { "    " };
+                        text.push_str(&format!("{indent}{line}\n"));
+                    }
+                    text.push('\n');
+                }
+            }
+        }
+        format!("{}\n", text.trim_end())
+    }
+
+    /// The commands, in order.
+    pub fn commands(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Command { line, .. } => Some(line.as_str()),
+            Step::Prose(_) => None,
+        })
+    }
+
+    /// Runs all commands in one shell, `shell` being `bash` with its environment. `folder` is for what they print.
+    pub fn run(&self, shell: &mut Command, folder: &Path, normaliser: &Normaliser) -> Result<Self> {
+        // A job that a walk leaves behind would hold up nobody, and be found by nobody.
+        let mut script = "trap 'kill $(jobs -p) 2> /dev/null' EXIT\n".to_owned();
+        let file = |number: usize, kind: &str| folder.join(format!("{number}.{kind}"));
+        for (number, line) in self.commands().enumerate() {
+            script.push_str(&format!(
+                "eval {} > {} 2>&1 < /dev/null\necho $? > {}\n",
+                quoted(line),
+                file(number, "out").display(),
+                file(number, "code").display(),
+            ));
+        }
+        let path = folder.join("walk.sh");
+        fs::write(&path, script)?;
+        let ran = capture(shell.arg(&path), LIMIT);
+        let mut answered = self.clone();
+        let commands = answered.steps.iter_mut().filter_map(|step| match step {
+            Step::Command { line, output } => Some((line, output)),
+            Step::Prose(_) => None,
+        });
+        for (number, (line, output)) in commands.enumerate() {
+            let said = fs::read(file(number, "out")).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said).into_owned();
+            let Ok(code) = fs::read_to_string(file(number, "code")) else {
+                let why = ran
+                    .as_ref()
+                    .map_or_else(|error| format!("{error:#}"), |it| it.stderr.clone());
+                bail!("`{line}` did not end; it printed:\n{said}\n{why}");
+            };
+            let mut text = normaliser.apply(said.trim_end());
+            if code.trim() != "0" {
+                text.push_str(&format!("\n[exit code {}]", code.trim()));
+            }
+            *output = text.trim_start_matches('\n').to_owned();
+        }
+        ran?;
+        Ok(answered)
+    }
+
+    /// Fails with the difference where `file` is not this walk; with [`UPDATE`] in the environment, writes it.
+    pub fn check(&self, file: &Path) -> Result<()> {
+        let now = self.text();
+        if std::env::var_os(UPDATE).is_some() {
+            return fs::write(file, now).with_context(|| format!("writing {}", file.display()));
+        }
+        let known = fs::read_to_string(file)?;
+        let diff = TextDiff::from_lines(&known, &now);
+        ensure!(
+            known == now,
+            "{} reads otherwise now; if that is better, run this test with {UPDATE}=1 and read the difference:\n{}",
+            file.display(),
+            diff.unified_diff().header("written", "now")
+        );
+        Ok(())
+    }
+}
+
+/// For a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Replaces what is another run's or another machine's.
+#[derive(Debug)]
+pub struct Normaliser {
+    exact: Vec<(String, String)>,
+    patterns: Vec<(Regex, &'static str)>,
+    /// Headings of tables, and what stands in every cell below that is not `-`.
+    columns: Vec<(&'static str, &'static str)>,
+}
+
+impl Normaliser {
+    /// `exact` comes first, in this order; then `patterns`; then the columns of tables.
+    pub fn new(
+        exact: Vec<(String, String)>,
+        patterns: &[(&str, &'static str)],
+        columns: &[(&'static str, &'static str)],
+    ) -> Result<Self> {
+        let patterns = patterns
+            .iter()
+            .map(|(pattern, to)| Ok((Regex::new(pattern)?, *to)))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            exact,
+            patterns,
+            columns: columns.to_vec(),
+        })
+    }
+
+    /// One command's output.
+    pub fn apply(&self, text: &str) -> String {
+        let lines: Vec<&str> = text.lines().collect();
+        let is_table = |line: &str| line.starts_with(['|', '+']);
+        // One table may follow another without a line between.
+        let blocks = lines.chunk_by(|one, next| {
+            is_table(one) == is_table(next) && !(one.starts_with('+') && next.starts_with('+'))
+        });
+        let blocks = blocks.map(|block| match block.first() {
+            Some(first) if is_table(first) => self.table(block),
+            _ => self.replaced(block.join("\n").trim_end()),
+        });
+        blocks.collect::<Vec<_>>().join("\n")
+    }
+
+    fn replaced(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (from, to) in &self.exact {
+            text = text.replace(from, to);
+        }
+        for (pattern, to) in &self.patterns {
+            text = pattern.replace_all(&text, *to).into_owned();
+        }
+        text
+    }
+
+    /// A table whose columns are as wide as what stands in them now.
+    fn table(&self, lines: &[&str]) -> String {
+        // Cells may have bars of their own: columns are where a rule says. A part of a table may have none.
+        let borders: Option<Vec<usize>> =
+            lines.iter().find(|line| line.starts_with('+')).map(|rule| {
+                let all = rule
+                    .chars()
+                    .enumerate()
+                    .filter(|(_, border)| *border == '+');
+                all.map(|(at, _)| at).collect()
+            });
+        let cells = |line: &str| -> Vec<String> {
+            let cells: Vec<String> = match &borders {
+                Some(borders) => {
+                    let characters: Vec<char> = line.chars().collect();
+                    let cell = |pair: &[usize]| match pair {
+                        [from, to] => characters
+                            .get(from + 1..*to)
+                            .unwrap_or_default()
+                            .iter()
+                            .collect(),
+                        _ => String::new(),
+                    };
+                    borders.windows(2).map(cell).collect()
+                }
+                None => line
+                    .trim_matches('|')
+                    .split('|')
+                    .map(str::to_owned)
+                    .collect(),
+            };
+            // One space on each side is the border's; more on the left is the cell's.
+            let trimmed = cells
+                .iter()
+                .map(|cell| cell.strip_prefix(' ').unwrap_or(cell).trim_end());
+            trimmed.map(|cell| self.replaced(cell)).collect()
+        };
+        let is_double_rule = |line: &str| line.starts_with("+=");
+        let is_row = |line: &&str| line.starts_with('|');
+        // The row above a double rule; a part of a table may have none.
+        let head = lines.iter().position(|line| is_double_rule(line));
+        let head = head.and_then(|at| lines.get(at.checked_sub(1)?));
+        let headings = head.map(|line| cells(line)).unwrap_or_default();
+        let mut rows: Vec<Vec<String>> = lines
+            .iter()
+            .filter(|line| is_row(line))
+            .map(|line| cells(line))
+            .collect();
+        for row in rows.iter_mut().filter(|row| **row != headings) {
+            for (cell, heading) in row.iter_mut().zip(&headings) {
+                let known = self.columns.iter().find(|(name, _)| name == heading);
+                if let Some((_, to)) = known
+                    && cell != "-"
+                {
+                    *cell = (*to).to_owned();
+                }
+            }
+        }
+        let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let of = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
+            rows.iter().map(of).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..count).map(width).collect();
+        let rule = |fill: &str| {
+            let parts: Vec<String> = widths.iter().map(|width| fill.repeat(width + 2)).collect();
+            parts.join("+")
+        };
+        let row = |row: &Vec<String>| {
+            let padded: Vec<String> = widths
+                .iter()
+                .zip(row)
+                .map(|(width, cell)| format!(" {cell:<width$} "))
+                .collect();
+            format!("|{}|", padded.join("|"))
+        };
+        let mut rows = rows.iter().map(row);
+        let text: Vec<String> = lines
+            .iter()
+            .map(|line| match line {
+                line if is_double_rule(line) => format!("+{}+", rule("=")),
+                line if is_row(line) => rows.next().unwrap_or_default(),
+                _ => format!("+{}+", rule("-")),
+            })
+            .collect();
+        text.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# Title
+
+    $ printf 'one\\n\\n  two\\n'
+    one
+
+      two
+
+    $ x=3
+    > echo $x >&2; sh -c 'exit 7'
+    3
+    [exit code 7]
+
+Prose `code`.
+
+    $ echo \"$x\"
+    3
+";
+
+    fn nothing() -> Normaliser {
+        Normaliser::new(Vec::new(), &[], &[]).unwrap()
+    }
+
+    #[test]
+    fn a_walk_that_is_run_again_is_the_same_text() {
+        let walk = Walk::parse(TEXT);
+        assert_eq!(walk.text(), TEXT);
+        assert_eq!(walk.commands().count(), 3);
+        let folder = tempfile::tempdir().unwrap();
+        let again = walk.run(&mut Command::new("bash"), folder.path(), &nothing());
+        assert_eq!(again.unwrap().text(), TEXT);
+    }
+
+    #[test]
+    fn a_walk_that_reads_otherwise_fails_with_the_difference() {
+        if std::env::var_os(UPDATE).is_some() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("walk.md");
+        fs::write(&file, TEXT).unwrap();
+        Walk::parse(TEXT).check(&file).unwrap();
+        let other = Walk::parse(&TEXT.replace("  two\n", "  three\n"));
+        let error = other.check(&file).unwrap_err().to_string();
+        assert!(error.contains("+      three"), "{error}");
+    }
+
+    #[test]
+    fn a_command_that_ends_the_shell_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let walk = Walk::parse("    $ true\n    $ echo last; exit 3\n    $ true\n");
+        let error = walk.run(&mut Command::new("bash"), folder.path(), &nothing());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("`echo last; exit 3` did not end"), "{error}");
+    }
+
+    #[test]
+    fn what_changes_from_run_to_run_is_replaced_and_tables_stay_straight() {
+        let normaliser = Normaliser::new(
+            vec![("/tmp/cgpu-x1".to_owned(), "/etc".to_owned())],
+            &[("pid [0-9]+", "pid PID")],
+            &[("BROKER", "PID")],
+        )
+        .unwrap();
+        let said = "\
+pid 77 of /tmp/cgpu-x1/a
++----+--------+
+| ID | BROKER |
++====+========+
+| a  | 123456 |
+| bb | -      |
++----+--------+
++---------+
+|  pid 1  |
+| x | y   |
++---------+
+end  ";
+        let expected = "\
+pid PID of /etc/a
++----+--------+
+| ID | BROKER |
++====+========+
+| a  | PID    |
+| bb | -      |
++----+--------+
++----------+
+|  pid PID |
+| x | y    |
++----------+
+end";
+        assert_eq!(normaliser.apply(said), expected);
+    }
+}

@@ -1,0 +1,376 @@
+//! The newcomer's walk: what a person types in the first hour, and what comes. `integration/walk/` has the transcripts, for people to read;
+//! here they are run and compared, and nothing that the documents show or that the programs can do is left out of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use integration::cache::repository;
+use integration::command::succeed;
+use integration::own_host::OwnHost;
+use integration::packages::{Engines, Suite};
+use integration::programs::Programs;
+use integration::skip;
+use integration::walk::{Normaliser, Step, Walk};
+
+/// Documents whose commands are walked, in this order.
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/install.md", "docs/requests.md"];
+
+/// What is a command where a document quotes it.
+const COMMANDS: [&str; 17] = [
+    "cargo",
+    "cgpu",
+    "cgpu-broker",
+    "cgpu-burn",
+    "cgpu-executor",
+    "cgpu-hook",
+    "cgpu-limits",
+    "cgpu-runtime",
+    "cgpu-sim",
+    "containerd",
+    "crio",
+    "ctr",
+    "docker",
+    "dockerd",
+    "nerdctl",
+    "podman",
+    "systemctl",
+];
+
+/// What differs from run to run and from machine to machine.
+const PATTERNS: [(&str, &str); 20] = [
+    ("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z", "TIME"),
+    (
+        "(cgpu[a-z0-9-]*(?: smi)?|Version: ) [0-9]+\\.[0-9]+\\.[0-9]+",
+        "$1 VERSION",
+    ),
+    ("Linux [0-9][^ |]*", "Linux RELEASE"),
+    ("runc version [^ |,]*", "runc version VERSION"),
+    ("/usr/s?bin/runc", "/usr/bin/runc"),
+    ("mmap_min_addr = [0-9]+", "mmap_min_addr = N"),
+    (
+        "^version (1, alone or beside version 2|2)$",
+        "version 1 or 2",
+    ),
+    ("broker [0-9]+ -> [0-9]+", "broker PID -> PID"),
+    ("cgpu-run/[0-9]+[-.0-9a-z]*", "cgpu-run/PID"),
+    ("[0-9a-f]{64}", "ID"),
+    ("own/[A-Za-z0-9]{6}", "own/XXXXXX"),
+    ("waited [0-9.]+ ms", "waited N ms"),
+    ("(?m)^(cgpu_broker_cpu_seconds_total\\{.*\\}) .*", "$1 N"),
+    ("(?m)^(cgpu_broker_memory_bytes\\{.*\\}) .*", "$1 N"),
+    ("(?m)^(cgpu_broker_threads\\{.*\\}) .*", "$1 N"),
+    ("(?m)^(cgpu_calls_total\\{.*\\}) .*", "$1 N"),
+    ("(?m)^(cgpu_reconciliations_total\\{.*\\}) .*", "$1 N"),
+    ("docker 26\\.[0-9]+", "docker 26.N"),
+    ("\\[[0-9]+\\] [0-9]+", "[1] PID"),
+    ("(?m)^commit: .*", "commit: N"),
+];
+
+/// Columns of tables that do so.
+const COLUMNS: [(&str, &str); 7] = [
+    ("BROKER", "PID"),
+    ("PID", "PID"),
+    ("ITS CPU", "N s"),
+    ("ITS MEMORY", "N MiB"),
+    ("ENTITLED", "N %"),
+    ("HAD", "N %"),
+    ("HOST MEMORY", "N MiB of N MiB"),
+];
+
+fn file(name: &str) -> PathBuf {
+    repository().join("integration/walk").join(name)
+}
+
+fn read(name: &str) -> Result<Walk> {
+    let path = file(name);
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    Ok(Walk::parse(&text))
+}
+
+/// The release of a kernel that lacks something for which `cgpu doctor` has a note.
+fn older_kernel() -> Result<Option<String>> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut parts = release
+        .split(['.', '-'])
+        .map(|part| part.parse::<u32>().ok());
+    let version = (parts.next().flatten(), parts.next().flatten());
+    Ok((version < (Some(5), Some(19))).then(|| release.trim().to_owned()))
+}
+
+/// What a walk needs beside containerd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Docker,
+}
+
+/// Runs a walk on a host of its own and compares.
+fn walked(test: &str, name: &'static str, beside: Beside) -> Result<()> {
+    if let Some(reason) = skip::lacks_root() {
+        skip!(test, "{reason}");
+    }
+    if let Some(older) = older_kernel()? {
+        skip!(
+            test,
+            "Linux {older}: what is written is of 5.19 and later, which `cgpu doctor` asks for"
+        );
+    }
+    let engines = match Engines::fetch(Suite::Trixie) {
+        Ok(engines) => engines,
+        Err(error) => skip!(test, "{error:#}"),
+    };
+    let programs = Programs::for_tests()?;
+    // The namespace is this thread's, and goes with it.
+    let walk = move || -> Result<Option<String>> {
+        let mut host = match OwnHost::enter(programs, &engines)? {
+            Ok(host) => host,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        if beside == Beside::Docker {
+            host.start_docker()?;
+        }
+        let normaliser = Normaliser::new(host.names(), &PATTERNS, &COLUMNS)?;
+        let folder = host.node.root().join("walk");
+        fs::create_dir(&folder)?;
+        let walked = read(name)?.run(&mut host.shell()?, &folder, &normaliser)?;
+        host.finish()?;
+        walked.check(&file(name))?;
+        Ok(None)
+    };
+    let done = std::thread::spawn(walk).join();
+    match done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))? {
+        None => Ok(()),
+        Some(reason) => skip!(test, "{reason}"),
+    }
+}
+
+#[test]
+fn the_documents_commands_do_what_is_written() -> Result<()> {
+    walked(
+        "the_documents_commands_do_what_is_written",
+        "documents.md",
+        Beside::Docker,
+    )
+}
+
+#[test]
+fn every_help_reads_as_written() -> Result<()> {
+    walked("every_help_reads_as_written", "help.md", Beside::Nothing)
+}
+
+#[test]
+fn every_mistake_gets_the_written_answer() -> Result<()> {
+    walked(
+        "every_mistake_gets_the_written_answer",
+        "mistakes.md",
+        Beside::Nothing,
+    )
+}
+
+/// The commands that a document shows: code spans and lines of code blocks that begin with a program's name and say more than that.
+fn shown(document: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut add = |text: &str| {
+        let text = text.split("  #").next().unwrap_or_default().trim();
+        let mut words = text.split_whitespace();
+        let is_command = words.next().is_some_and(|word| COMMANDS.contains(&word));
+        if is_command && words.next().is_some() && !found.iter().any(|known| known == text) {
+            found.push(text.to_owned());
+        }
+    };
+    for line in document.lines() {
+        match line.strip_prefix("    ") {
+            Some(code) => {
+                for command in code.split(';') {
+                    add(command);
+                }
+            }
+            None => line.split('`').skip(1).step_by(2).for_each(&mut add),
+        }
+    }
+    found
+}
+
+/// Whether a command does what a document shows: the same program, subcommand and options, whatever stands for names in capitals.
+fn does(command: &str, shown: &str) -> bool {
+    let words: BTreeSet<&str> = command.split_whitespace().collect();
+    let all = shown
+        .split_whitespace()
+        .map(|word| word.trim_matches(['[', ']']));
+    let of_it: Vec<&str> = all.collect();
+    let subcommand = of_it.iter().take_while(|word| {
+        word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !word.starts_with('-')
+    });
+    let options = of_it
+        .iter()
+        .filter(|word| word.starts_with("--") && word.len() > 2);
+    subcommand.chain(options).all(|word| words.contains(word))
+}
+
+#[test]
+fn every_command_of_the_documents_is_walked() -> Result<()> {
+    let walk = read("documents.md")?;
+    let text = walk.text();
+    let (_, not_run) = text
+        .split_once("\n# Not run here\n")
+        .context("documents.md ends with what is not run")?;
+    for name in DOCUMENTS {
+        let document = fs::read_to_string(repository().join(name))?;
+        let is_heading = |step: &&Step| matches!(step, Step::Prose(line) if line.starts_with("# "));
+        let heading = Step::Prose(format!("# {name}"));
+        let part = walk
+            .steps
+            .iter()
+            .skip_while(|step| **step != heading)
+            .skip(1);
+        let mut part: Vec<&Step> = part.take_while(|step| !is_heading(step)).collect();
+        for command in shown(&document) {
+            if not_run.contains(&format!("- `{command}`: ")) {
+                continue;
+            }
+            let quoted = format!("`{command}`");
+            let is_quoted =
+                |step: &&Step| matches!(step, Step::Prose(line) if line.contains(&quoted));
+            let Some(at) = part.iter().position(is_quoted) else {
+                bail!(
+                    "{name} shows `{command}`: do it in documents.md, where {name} does, or name it under `Not run here`"
+                );
+            };
+            let behind = part.split_off(at);
+            let done = behind
+                .iter()
+                .skip_while(|step| matches!(step, Step::Prose(_)))
+                .map_while(|step| match step {
+                    Step::Command { line, .. } => Some(line),
+                    Step::Prose(_) => None,
+                })
+                .any(|line| does(line, &command));
+            ensure!(
+                done,
+                "documents.md quotes `{command}`, and does something else below"
+            );
+            // README.md is read from the top; the other pages come back to what they have said.
+            if name == "README.md" {
+                part = behind;
+            } else {
+                part.extend(behind);
+            }
+        }
+    }
+    for line in not_run.lines().filter(|line| line.starts_with("- `")) {
+        let (command, _) = line
+            .strip_prefix("- `")
+            .and_then(|line| line.split_once("`: "))
+            .with_context(|| format!("{line}: a command and why it is not run"))?;
+        let is_shown = |name: &str| {
+            let document = fs::read_to_string(repository().join(name)).unwrap_or_default();
+            shown(&document).iter().any(|one| one == command)
+        };
+        ensure!(
+            DOCUMENTS.iter().any(|name| is_shown(name)),
+            "no document shows `{command}` any more"
+        );
+    }
+    Ok(())
+}
+
+/// The subcommands that a help text lists.
+fn subcommands(help: &str) -> Vec<String> {
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    list.take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_subcommand_is_asked_for_its_help() -> Result<()> {
+    let programs = Programs::for_tests()?;
+    let walk = read("help.md")?;
+    let asked: Vec<&str> = walk.commands().collect();
+    let is_asked = |line: &str| {
+        asked
+            .iter()
+            .any(|command| *command == line || command.starts_with(&format!("{line} |")))
+    };
+    let mut wanted: Vec<Vec<String>> = Programs::names()
+        .map(|name| vec![name.to_owned()])
+        .collect();
+    while let Some(words) = wanted.pop() {
+        let line = words.join(" ");
+        ensure!(
+            is_asked(&format!("{line} --help")),
+            "help.md does not ask `{line} --help`"
+        );
+        let [program, rest @ ..] = &words[..] else {
+            bail!("a command has a program")
+        };
+        if rest.is_empty() {
+            ensure!(
+                is_asked(&format!("{line} --version")),
+                "help.md does not ask `{line} --version`"
+            );
+        }
+        // The OCI runtime's own commands are its own.
+        if program == "cgpu-runtime" {
+            continue;
+        }
+        let mut command = Command::new(programs.program(program)?);
+        let help = succeed(command.args(rest).arg("--help"))?.stdout;
+        wanted.extend(subcommands(&help).into_iter().map(|name| {
+            let mut words = words.clone();
+            words.push(name);
+            words
+        }));
+    }
+    Ok(())
+}
+
+#[test]
+fn at_least_thirty_mistakes_are_made() -> Result<()> {
+    let walk = read("mistakes.md")?;
+    let failed = walk.steps.iter().filter(
+        |step| matches!(step, Step::Command { output, .. } if output.contains("[exit code ")),
+    );
+    ensure!(failed.count() >= 30);
+    Ok(())
+}
+
+#[test]
+fn commands_are_found_in_documents_and_told_from_other_code() {
+    let document = "Say `cgpu ps`, `cards` or `cgpu`.\n\n    cgpu run --memory 4Gi -- CMD   # a slice\n    isolation/ nvabi\n    systemctl restart a; systemctl reload b\n";
+    assert_eq!(
+        shown(document),
+        [
+            "cgpu ps",
+            "cgpu run --memory 4Gi -- CMD",
+            "systemctl restart a",
+            "systemctl reload b"
+        ]
+    );
+    for (command, shown, is_it) in [
+        (
+            "cgpu run --memory 1Gi --cards 2 -- true",
+            "cgpu run --memory 4Gi [--cards 2] -- CMD",
+            true,
+        ),
+        (
+            "cgpu run --memory 1Gi -- true",
+            "cgpu run --memory 4Gi [--cards 2] -- CMD",
+            false,
+        ),
+        (
+            "cgpu set web --memory 6Gi --compute 40%",
+            "cgpu set CONTAINER --memory 6Gi --compute 40%",
+            true,
+        ),
+        ("cgpu ps", "cgpu cards", false),
+    ] {
+        assert_eq!(does(command, shown), is_it, "{command} / {shown}");
+    }
+}
