@@ -191,9 +191,7 @@ impl Session {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             self.tell(self.spawn());
         }
-        if self.resting.state().resting == 0 {
-            self.tell(self.spawn_resting());
-        }
+        self.have_one_rest();
     }
 
     /// Without a thread that waits the next call waits until one is free, or one can be started.
@@ -209,8 +207,23 @@ impl Session {
         self.spawn_with(self.lane()?, Begins::<fn(&Self, &Lane)>::Waiting)
     }
 
+    /// Starts one that rests. It counts from here on, so that nobody starts another.
     fn spawn_resting(self: &Arc<Self>) -> std::io::Result<()> {
-        self.spawn_with(self.lane()?, Begins::<fn(&Self, &Lane)>::Resting)
+        self.resting.state().resting += 1;
+        let lane = self.lane();
+        let spawned =
+            lane.and_then(|lane| self.spawn_with(lane, Begins::<fn(&Self, &Lane)>::Resting));
+        if spawned.is_err() {
+            self.resting.state().resting -= 1;
+        }
+        spawned
+    }
+
+    /// Somebody looks after those that wait, whoever has left his rest.
+    fn have_one_rest(self: &Arc<Self>) {
+        if self.resting.state().resting == 0 {
+            self.tell(self.spawn_resting());
+        }
     }
 
     fn lane(&self) -> std::io::Result<Lane> {
@@ -248,7 +261,7 @@ impl Session {
         begun.enter();
         match begins {
             Begins::Waiting => {}
-            Begins::Resting if self.rest() => {}
+            Begins::Resting if self.rest_until_due(self.resting.state()) => {}
             Begins::Resting => return,
             Begins::After(first) => {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -317,15 +330,18 @@ impl Session {
             return false;
         }
         state.resting += 1;
-        loop {
+        self.rest_until_due(state)
+    }
+
+    /// The same for one that counts as resting.
+    fn rest_until_due(self: &Arc<Self>, mut state: MutexGuard<'_, Rest>) -> bool {
+        let is_due = loop {
             if self.dead.load(Ordering::SeqCst) {
-                state.resting -= 1;
-                return false;
+                break false;
             }
             if state.called > 0 {
                 state.called -= 1;
-                state.resting -= 1;
-                return true;
+                break true;
             }
             if state.looks || !self.resting.is_awake.load(Ordering::SeqCst) {
                 state = self.resting.wait(state);
@@ -344,17 +360,17 @@ impl Session {
                 > ALTERNATES;
             if state.called == 0 && self.is_one_due(before, alternates, &mut state.calm) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
-                state.resting -= 1;
-                let is_alone = state.resting == 0;
-                drop(state);
-                if is_alone {
-                    self.tell(self.spawn_resting());
-                } else {
-                    self.resting.changed.notify_one();
-                }
-                return true;
+                break true;
             }
+        };
+        state.resting -= 1;
+        drop(state);
+        if is_due {
+            self.have_one_rest();
+            // Whoever has left may have been the one that looks.
+            self.resting.changed.notify_one();
         }
+        is_due
     }
 
     /// What one that rests finds a tick after `before` calls were taken: whether it is to wait. Where nothing happens any more, nobody
