@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, umount2};
 use serde_json::json;
 
 use crate::command::{LIMIT, Outcome, capture};
-use crate::containerd::{CGPU, Containerd};
+use crate::containerd::{CGPU, Containerd, RUNC};
 use crate::daemon::Daemon;
 use crate::image::Image;
 use crate::node::Node;
@@ -40,8 +40,8 @@ impl Docker {
         Self::start_with(node, containerd, LiveRestore::Off)
     }
 
-    /// The same with the choice of what becomes of running containers. From docker 24 on there is also runtime `cgpu-type`, our
-    /// shim by its type.
+    /// The same with the choice of what becomes of running containers. From docker 24 on there are also runtimes `cgpu-type` and
+    /// `runc-type`, our shim and containerd's by their types.
     pub fn start_with(
         node: &Node,
         containerd: &Containerd,
@@ -59,6 +59,7 @@ impl Docker {
         let version = engines.docker_version()?;
         if version >= (24, 0) {
             runtimes["cgpu-type"] = json!({ "runtimeType": CGPU });
+            runtimes["runc-type"] = json!({ "runtimeType": RUNC });
         }
         let config = folder.join("daemon.json");
         let settings = json!({

@@ -1,5 +1,7 @@
-//! What `docker run` and `docker exec` exit with where the program is not what it should be: the same as with docker's own
-//! runtime, on the same dockerd.
+//! What `docker run` and `docker exec` exit with where the program is not what it should be, and what is mounted read-only: the
+//! same as with docker's own runtime, on the same dockerd.
+
+use std::fs;
 
 use anyhow::{Context, Result};
 use integration::containerd::{CGPU, RUNC};
@@ -7,6 +9,7 @@ use integration::docker::Docker;
 use integration::packages::Suite;
 use integration::rig::{self, Rig};
 use integration::skip;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 /// A program that is not there; one that is none; a container that runc refuses for another reason.
 const NOT_FOUND: Option<i32> = Some(127);
@@ -137,6 +140,47 @@ fn docker_of_the_host_release_exits_as_with_runc() -> Result<()> {
 fn docker_exits_with_our_shim_as_with_runc_s() -> Result<()> {
     let test = "docker_exits_with_our_shim_as_with_runc_s";
     compared(Suite::Newer, test, CGPU, RUNC)
+}
+
+/// docker asks runtimes that it has by a path for their features, and its own names of containerd's shim. Of all other shims it
+/// knows none, and leaves what is mounted below a read-only mount writable.
+#[test]
+fn read_only_mounts_of_docker_are_recursive_where_it_asks_for_features() -> Result<()> {
+    const TEST: &str = "read_only_mounts_of_docker_are_recursive_where_it_asks_for_features";
+    let rig = match rig::start(Suite::Newer)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(TEST, "{reason}"),
+    };
+    let outer = rig.node.root().join("outer");
+    let below = outer.join("below");
+    fs::create_dir_all(&below)?;
+    mount(
+        Some("tmpfs"),
+        &below,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        None::<&str>,
+    )?;
+    let mut docker = Docker::start(&rig.node, &rig.containerd)?;
+    docker.load(&rig.image)?;
+    let bind = format!("{}:/outer:ro", outer.display());
+    let script = "while read what where kind how rest; do \
+        case $where in /outer*) echo $where ${how%%,*};; esac; done </proc/mounts";
+    let seen = |runtime: &str| -> Result<String> {
+        let mut args = vec!["run", "--rm", "--network=none", "--runtime", runtime];
+        args.extend(["-v", &bind, &rig.image.name, "sh", "-c", script]);
+        Ok(docker.docker(&args)?.success()?.stdout)
+    };
+    let seen: Vec<Result<String>> = ["runc", "cgpu", "runc-type", "cgpu-type"].map(seen).into();
+    docker.stop()?;
+    drop(docker);
+    umount2(&below, MntFlags::empty())?;
+    rig.finish()?;
+    let seen: Vec<String> = seen.into_iter().collect::<Result<_>>()?;
+    let recursive = "/outer ro\n/outer/below ro\n";
+    let shallow = "/outer ro\n/outer/below rw\n";
+    assert_eq!(seen, [recursive, recursive, shallow, shallow]);
+    Ok(())
 }
 
 /// What `cgpu set` has changed ends with a `docker restart`, and is said to.
