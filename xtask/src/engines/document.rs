@@ -45,7 +45,7 @@ const SUITES: &str = "\
 \n## The engines' own suites
 
 Each suite ran under containerd's own shim and under cgpu, on the machine of the tables, and the results were compared case by case: the client suite one after the
-other (the first in two runs, since the machine was busy), all others at the same time. The suites are built from Go's module proxy; nothing of them is in this repository.
+other (the first in two runs, since the machine was busy), all others but the row *later* at the same time. The suites are built from Go's module proxy; nothing of them is in this repository.
 
 | suite | release | engine | runtime | passed | failed | skipped |
 |---|---|---|---|---|---|---|
@@ -53,6 +53,7 @@ other (the first in two runs, since the machine was busy), all others at the sam
 | | | | `io.containerd.cgpu.v2` | 76 | 2 | 6 |
 | containerd, `integration` (CRI) | 2.1.9 | containerd 2.1.9 | `io.containerd.runc.v2` | 56 | 15 | 8 |
 | | | | `io.containerd.cgpu.v2` | 56 | 15 | 8 |
+| | | | cgpu by `runtime_path`, later | 58 | 13 | 8 |
 | critest | 1.34.0 | containerd 2.1.9 | `io.containerd.runc.v2` | 90 | 3 | 20 |
 | | | | cgpu by `runtime_path` | 90 | 3 | 20 |
 | | | | `io.containerd.cgpu.v2` | 86 | 3 | 24 |
@@ -66,7 +67,8 @@ other (the first in two runs, since the machine was busy), all others at the sam
 | the same, *daemons* | 28.5.2 | docker 28.5.2 | `runc` | 14 | 0 | 0 |
 | | | | `io.containerd.cgpu.v2` | 14 | 0 | 0 |
 
-A case is a test function; for critest it is a specification. *daemons* are the functions that start daemons of their own and containers under them. These differ:
+A case is a test function; for critest it is a specification. *daemons* are the functions that start daemons of their own and containers under them. *later*: with two stand-ins put right
+(`TestContainerConsumedStats`, `TestContainerIOLeakAfterStartFailed` below), which the other two then passed as well. These differ:
 
 - docker's `TestContainerBindMountReadOnlyDefault` and `TestContainerBindMountRecursivelyReadOnly` fail under cgpu by type. docker asks a shim by type for no features, and so makes
   no read-only mount recursive (`docs/install.md`, *Read-only mounts of docker*). Containerd's own shim by `runtimeType` behaves the same, and under `cgpu-runtime` by its path
