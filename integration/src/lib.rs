@@ -13,7 +13,7 @@
 //!                      │                            │
 //!                      ▼                            ▼
 //!   Node (cgpu-sim, cgpu.toml) ─► Containerd ─► Docker, Nerdctl      image ─► *.tar
-//!                      │
+//!                      │           └─► OwnHost (default paths) ─► walk/*.md
 //!                      ▼
 //!                  leftovers: must be empty
 //! ```

@@ -1,14 +1,18 @@
-//! A host as its operator finds it: our programs and an engine in `/usr/bin`, nothing configured, every path the default one.
+//! A host as its operator finds it: our programs and an engine in `/usr/bin`, every path the default
+//! one.
 //!
 //! ```text
-//!   a mount namespace of this thread ── /run: empty
-//!                                    ├─ /usr/bin, /usr/sbin: the host's, with our programs and the engine's over them
-//!                                    ├─ /etc, /var/lib: the host's, without engines' files; what is written is gone at the end
-//!                                    └─ /run/cgpu, /run/containerd/containerd.sock: the node's and its containerd's
+//!   a mount namespace of this thread
+//!     /run                 empty
+//!     /usr/bin, /usr/sbin  the host's, with our programs and the engine's over them
+//!     /etc, /var/lib       the host's, without engines' files; changes are gone at the end
+//!     /run/cgpu            the node's state folder
+//!     /run/containerd/containerd.sock, /run/docker.sock   the node's engines
 //! ```
 //!
-//! What has no namespace here is the host's: processes, control groups and the network. So containers are in the node's own namespace of
-//! containerd, and cgpu's state folder has the node's own name; `/run/cgpu` is a second one.
+//! Processes, control groups and the network are the host's. So containers are in the node's own
+//! namespace of containerd, and cgpu's state folder keeps the node's own name: `/run/cgpu` is a
+//! second one.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -64,8 +68,8 @@ pub struct OwnHost {
 }
 
 impl OwnHost {
-    /// Takes this thread into a mount namespace of its own and makes the host there. `Err` of the result says why this machine cannot
-    /// have one.
+    /// Takes this thread into a mount namespace of its own and makes the host there. The inner
+    /// error says why this machine cannot have one.
     ///
     /// The thread stays there: run it on one of its own, and let that end.
     pub fn enter(programs: &Programs, engines: &Engines) -> Result<Result<Self, String>> {
@@ -77,7 +81,7 @@ impl OwnHost {
             return Ok(Err(format!("{error:#}")));
         }
         let node = Node::bare()?;
-        // The shim gets the name of this file from containerd, and everybody else takes the default one.
+        // The shim gets this file's name from containerd; everybody else takes the default one.
         let config = Path::new("/etc/cgpu/cgpu.toml");
         fs::create_dir_all("/etc/cgpu")?;
         fs::write(config, format!("state_dir = {:?}\n", node.state_dir()))?;
@@ -121,7 +125,7 @@ impl OwnHost {
         Ok(shell)
     }
 
-    /// What its names are called on a host that is nobody's test: what is printed, and what is read for it.
+    /// Pairs of a name that commands print here, and the name that an ordinary host has for it.
     pub fn names(&self) -> Vec<(String, String)> {
         let home = self.node.root().join("home");
         [

@@ -1,4 +1,5 @@
-//! Walks: Markdown files of commands and what they print, which a test runs and compares, and which people read.
+//! Walks: Markdown files of commands and what they print. A test runs and compares them; people
+//! read them.
 //!
 //! ```text
 //!     Prose says what a reader does, and why.
@@ -9,9 +10,10 @@
 //!         [exit code 1]
 //! ```
 //!
-//! Commands are indented by four spaces and begin with `$ `; a command goes on in lines that begin with `> `. What follows them is both
-//! output streams as they came, and the exit code where it is not 0. All commands of a walk run in one shell. What differs from machine to
-//! machine and from run to run is replaced before it is compared: see [`Normaliser`].
+//! Commands are indented by four spaces and begin with `$ `; a command continues in lines that begin
+//! with `> `. Below a command are both output streams as they came, and the exit code where it is not
+//! 0. All commands of a walk run in one shell. [`Normaliser`] replaces what differs from machine to
+//! machine and from run to run before anything is compared.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +29,7 @@ use crate::command::capture;
 /// With this variable in the environment a walk is written instead of compared.
 pub const UPDATE: &str = "UPDATE_SNAPSHOTS";
 
-/// How long all commands of one walk may take together before one of them counts as hung.
+/// How long the commands of one walk may take together before one of them counts as hung.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// A part of a walk.
@@ -117,7 +119,8 @@ impl Walk {
         })
     }
 
-    /// Runs all commands in one shell, `shell` being `bash` with its environment. `folder` is for what they print.
+    /// Runs all commands in one shell: `shell` is `bash` with its environment. What the commands
+    /// print goes to `folder`.
     pub fn run(&self, shell: &mut Command, folder: &Path, normaliser: &Normaliser) -> Result<Self> {
         // A job that a walk leaves behind would hold up nobody, and be found by nobody.
         let mut script = "trap 'kill $(jobs -p) 2> /dev/null' EXIT\n".to_owned();
@@ -157,7 +160,8 @@ impl Walk {
         Ok(answered)
     }
 
-    /// Fails with the difference where `file` is not this walk; with [`UPDATE`] in the environment, writes it.
+    /// Fails with the difference where `file` is not this walk. With [`UPDATE`] in the environment it
+    /// writes the file instead.
     pub fn check(&self, file: &Path) -> Result<()> {
         let now = self.text();
         if std::env::var_os(UPDATE).is_some() {
@@ -235,7 +239,7 @@ impl Normaliser {
 
     /// A table whose columns are as wide as what stands in them now.
     fn table(&self, lines: &[&str]) -> String {
-        // Cells may have bars of their own: columns are where a rule says. A part of a table may have none.
+        // Cells may contain bars, so a rule gives the columns. A part of a table may have no rule.
         let borders: Option<Vec<usize>> =
             lines.iter().find(|line| line.starts_with('+')).map(|rule| {
                 let all = rule

@@ -1,5 +1,6 @@
-//! The newcomer's walk: what a person types in the first hour, and what comes. `integration/walk/` has the transcripts, for people to read;
-//! here they are run and compared, and nothing that the documents show or that the programs can do is left out of them.
+//! The newcomer's walk: what a person types in the first hour, and what the programs answer.
+//! `integration/walk/` has the transcripts for people to read. The tests here run and compare them,
+//! and check that they leave out no command of the documents and no subcommand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -170,7 +171,8 @@ fn every_mistake_gets_the_written_answer() -> Result<()> {
     )
 }
 
-/// The commands that a document shows: code spans and lines of code blocks that begin with a program's name and say more than that.
+/// The commands that a document shows: code spans and lines of code blocks that begin with a
+/// program's name and have more words than that.
 fn shown(document: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut add = |text: &str| {
@@ -194,7 +196,8 @@ fn shown(document: &str) -> Vec<String> {
     found
 }
 
-/// Whether a command does what a document shows: the same program, subcommand and options, whatever stands for names in capitals.
+/// Whether a command does what a document shows: it has the same program, subcommand and options.
+/// Words in capitals stand for anything.
 fn does(command: &str, shown: &str) -> bool {
     let words: BTreeSet<&str> = command.split_whitespace().collect();
     let all = shown

@@ -49,6 +49,9 @@ enum Command {
     Ps {
         #[command(flatten)]
         form: Form,
+        /// Show all columns, with the full names of containers and cards.
+        #[arg(long)]
+        wide: bool,
     },
     /// List the GPUs (cards) of this host: how much of each is granted, to whom, and what is free.
     #[command(after_help = CARDS_COLUMNS)]
@@ -129,18 +132,21 @@ enum Command {
 /// What stands in the table of `cgpu ps`.
 const PS_COLUMNS: &str = "\
 Columns:
-  CARD              The card's minor number and UUID
-  QUOTA, USED, PEAK Memory that the container may use, uses now, and has used at most
-  REFUSED           Allocations that did not fit into the quota
+  CONTAINER         Namespace and id; an id of 64 digits by its first 12, which other commands take as well
+  CARD              The card's minor number; with --wide its UUID too
+  QUOTA, USED       Memory that the container may use, and uses now
   COMPUTE           Its compute policy, share, weight and priority
+  ISOLATION         strict or compat, or why it is not isolated
+  HEALTH            ok, or what is wrong; `cgpu events` says more
+
+Columns with --wide:
+  PEAK, REFUSED     The most memory that it has used; allocations that exceeded the quota
   ENTITLED, HAD     Its part of the card's time: what it is entitled to now, and what it had in the last second
   TIER              How its share is enforced, and why no better way is used
-  ISOLATION         strict or compat, or why it is not isolated
   MANAGED           What managed memory counts: charge, deny or allow
   HOST MEMORY       Host memory that the driver has taken for it, and the limit
   BACKEND           What enforces its quota, and the driver
-  BROKER, ITS ...   Pid of its broker; CPU time and memory of cgpu's own processes for it
-  HEALTH            ok, or what is wrong; `cgpu events` says more";
+  BROKER, ITS ...   Pid of its broker; CPU time and memory of cgpu's own processes for it";
 
 /// What stands in the table of `cgpu cards`.
 const CARDS_COLUMNS: &str = "\
@@ -218,7 +224,14 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Smi { form, dev } => smi::run(form, &dev),
-        Command::Ps { form } => ps::run(form),
+        Command::Ps { form, wide } => ps::run(
+            form,
+            if wide {
+                crate::render::ps::Width::Wide
+            } else {
+                crate::render::ps::Width::Narrow
+            },
+        ),
         Command::Cards { form } => cards::run(form),
         Command::Doctor { form, repair } => doctor::run(
             form,

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use super::Form;
 use crate::model::ps::collect;
-use crate::render;
+use crate::render::ps::{Width, render};
 
-pub(super) fn run(form: Form) -> anyhow::Result<ExitCode> {
+pub(super) fn run(form: Form, width: Width) -> anyhow::Result<ExitCode> {
     let ps = collect(&vgpu::Config::load()?)?;
-    form.print(&ps, render::ps::render)?;
+    form.print(&ps, |ps| render(ps, width))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 /// An empty table in the house's form, with these headings.
-pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
+pub(crate) fn table<'a>(headings: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::ASCII_FULL_CONDENSED)

@@ -11,64 +11,125 @@ use crate::model::ps::{Ps, PsCard, PsVgpu};
 use crate::model::share::percent_of;
 use crate::size::human;
 
+/// How much of a vGPU is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// What fits into a terminal; a container's id of 64 digits by its first twelve, as docker shows it.
+    Narrow,
+    /// Everything.
+    Wide,
+}
+
+/// A slice, and how it is shown.
+struct Row<'a> {
+    vgpu: &'a PsVgpu,
+    card: &'a PsCard,
+    name: String,
+    width: Width,
+}
+
+struct Column {
+    heading: &'static str,
+    /// The narrowest table that has it.
+    from: Width,
+    cell: fn(&Row<'_>) -> String,
+}
+
+const fn narrow(heading: &'static str, cell: fn(&Row<'_>) -> String) -> Column {
+    Column {
+        heading,
+        from: Width::Narrow,
+        cell,
+    }
+}
+
+const fn wide(heading: &'static str, cell: fn(&Row<'_>) -> String) -> Column {
+    Column {
+        heading,
+        from: Width::Wide,
+        cell,
+    }
+}
+
+const COLUMNS: [Column; 19] = [
+    narrow("CONTAINER", |row| row.name.clone()),
+    narrow("CARD", |row| match row.width {
+        Width::Narrow => row.card.minor.to_string(),
+        Width::Wide => format!("{} {}", row.card.minor, row.card.uuid),
+    }),
+    narrow("QUOTA", |row| match row.vgpu.backend {
+        Backend::Share if row.card.quota_bytes == 0 => "none".to_owned(),
+        Backend::Broker | Backend::DriverLimit | Backend::Share => human(row.card.quota_bytes),
+    }),
+    narrow("USED", |row| or_dash(row.card.used_bytes.map(human))),
+    wide("PEAK", |row| or_dash(row.card.peak_bytes.map(human))),
+    wide("REFUSED", |row| or_dash(row.card.refused)),
+    narrow("COMPUTE", |row| row.card.share.text()),
+    wide("ENTITLED", |row| {
+        or_dash(row.card.share.entitlement_ppm.map(percent_of))
+    }),
+    wide("HAD", |row| {
+        or_dash(row.card.share.used_ppm.map(percent_of))
+    }),
+    wide("TIER", |row| tier(row.vgpu, row.card)),
+    narrow("ISOLATION", |row| isolation(row.vgpu)),
+    wide("MANAGED", |row| managed(row.vgpu).to_owned()),
+    wide("HOST MEMORY", |row| host_memory(row.vgpu)),
+    wide("BACKEND", |row| backend(row.vgpu)),
+    wide("BROKER", |row| or_dash(row.vgpu.broker_pid)),
+    wide("ITS CPU", |row| {
+        or_dash(own(row.vgpu, |own| own.cpu_ns).map(seconds))
+    }),
+    wide("ITS MEMORY", |row| {
+        or_dash(own(row.vgpu, |own| own.memory_bytes).map(human))
+    }),
+    narrow("STATE", |row| row.vgpu.state.text().to_owned()),
+    narrow("HEALTH", |row| or_dash(row.vgpu.health.as_ref())),
+];
+
 /// One row a slice.
 #[must_use]
-pub fn render(ps: &Ps) -> String {
+pub fn render(ps: &Ps, width: Width) -> String {
     if ps.vgpus.is_empty() {
         return "No vGPUs on this host".to_owned();
     }
-    let mut rows = table([
-        "CONTAINER",
-        "CARD",
-        "QUOTA",
-        "USED",
-        "PEAK",
-        "REFUSED",
-        "COMPUTE",
-        "ENTITLED",
-        "HAD",
-        "TIER",
-        "ISOLATION",
-        "MANAGED",
-        "HOST MEMORY",
-        "BACKEND",
-        "BROKER",
-        "ITS CPU",
-        "ITS MEMORY",
-        "STATE",
-        "HEALTH",
-    ]);
+    let columns: Vec<&Column> = COLUMNS
+        .iter()
+        .filter(|column| width == Width::Wide || column.from == Width::Narrow)
+        .collect();
+    let mut rows = table(columns.iter().map(|column| column.heading));
     for vgpu in &ps.vgpus {
         for card in &vgpu.cards {
-            rows.add_row([
-                format!("{}/{}", vgpu.namespace, vgpu.container),
-                format!("{} {}", card.minor, card.uuid),
-                match vgpu.backend {
-                    Backend::Share if card.quota_bytes == 0 => "none".to_owned(),
-                    Backend::Broker | Backend::DriverLimit | Backend::Share => {
-                        human(card.quota_bytes)
-                    }
-                },
-                or_dash(card.used_bytes.map(human)),
-                or_dash(card.peak_bytes.map(human)),
-                or_dash(card.refused),
-                card.share.text(),
-                or_dash(card.share.entitlement_ppm.map(percent_of)),
-                or_dash(card.share.used_ppm.map(percent_of)),
-                tier(vgpu, card),
-                isolation(vgpu),
-                managed(vgpu).to_owned(),
-                host_memory(vgpu),
-                backend(vgpu),
-                or_dash(vgpu.broker_pid),
-                or_dash(own(vgpu, |own| own.cpu_ns).map(seconds)),
-                or_dash(own(vgpu, |own| own.memory_bytes).map(human)),
-                vgpu.state.text().to_owned(),
-                or_dash(vgpu.health.as_ref()),
-            ]);
+            let row = Row {
+                vgpu,
+                card,
+                name: name(ps, vgpu, width),
+                width,
+            };
+            rows.add_row(columns.iter().map(|column| (column.cell)(&row)));
         }
     }
     rows.to_string()
+}
+
+/// Digits of an id that docker shows.
+const SHORT_ID: usize = 12;
+
+/// An id by its beginning is as good as the id for `cgpu set` and the others, where no other one begins with it.
+fn name(ps: &Ps, vgpu: &PsVgpu, width: Width) -> String {
+    let id = vgpu.container.as_str();
+    let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let short = id
+        .get(..SHORT_ID)
+        .filter(|_| is_digest && width == Width::Narrow);
+    let short = short.filter(|short| {
+        let same = ps
+            .vgpus
+            .iter()
+            .filter(|other| other.container.starts_with(short));
+        same.count() == 1
+    });
+    format!("{}/{}", vgpu.namespace, short.unwrap_or(id))
 }
 
 /// What the vGPU's own processes use.
