@@ -24,6 +24,7 @@ mod shortage;
 mod storage;
 mod throttle;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,10 +202,10 @@ impl Health {
     }
 
     /// Says that a call was refused, unless that was said a moment ago.
-    pub fn refused(&self, container: &Container, call: &str, reason: &dyn std::fmt::Display) {
-        let reason = reason.to_string();
-        match self.refusals.admit(call, &reason) {
+    pub fn refused(&self, container: &Container, call: &dyn Display, reason: &dyn Display) {
+        match self.refusals.admit(call, reason) {
             Some(suppressed) => {
+                let (call, reason) = (call.to_string(), reason.to_string());
                 tracing::info!(
                     container = container.name,
                     call,

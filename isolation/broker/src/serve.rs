@@ -11,6 +11,7 @@
 //!
 //! The tenant's memory is read once, before the verdict, and what the driver executes is that copy.
 
+use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -372,7 +373,7 @@ fn let_map(
         }
         Err(managed::Refused::TooMany) => {
             let refusal = Refusal::Errno(ENOMEM);
-            container.health.refused(container, "mmap", &Said(refusal));
+            container.health.refused(container, &"mmap", &Said(refusal));
             refused(refusal, None)
         }
         Err(managed::Refused::Malformed) => Outcome::Errno(EINVAL),
@@ -408,17 +409,17 @@ fn ioctl(
 ) -> Outcome {
     let release = container.release;
     let cmd = u32::try_from(call.args[1] & 0xffff_ffff).unwrap_or_default();
-    let said = |call: &str, refusal: Refusal, argument: Option<Segment>| {
+    let said = |call: &dyn Display, refusal: Refusal, argument: Option<Segment>| {
         container.health.refused(container, call, &Said(refusal));
         refused(refusal, argument)
     };
     let op = match verdict::op(surface(file.kind), cmd, release) {
         Ok(op) => op,
-        Err(refusal) => return said(&format!("ioctl {cmd:#x}"), refusal, None),
+        Err(refusal) => return said(&format_args!("ioctl {cmd:#x}"), refusal, None),
     };
     let argument = match fetch::argument(call.tid, &op, call.args[2], release) {
         Ok(argument) => argument,
-        Err(refusal) => return said(op.name(), refusal, None),
+        Err(refusal) => return said(&op.name(), refusal, None),
     };
     if turn.is_repetition() && !listener.is_waiting(call.id) {
         return Outcome::GivenUp;
@@ -429,7 +430,7 @@ fn ioctl(
     }
     let mut segments = vec![argument];
     if let Err(refusal) = fetch::parameters(call.tid, &op, &mut segments, release) {
-        return said(op.name(), refusal, segments.into_iter().next());
+        return said(&op.name(), refusal, segments.into_iter().next());
     }
     let views: Vec<&[u8]> = segments
         .iter()
@@ -439,7 +440,7 @@ fn ioctl(
     let effect = match verdict::decide_under(&op, &views, release, policy) {
         Verdict::Execute(effect) => effect,
         Verdict::Refuse(refusal) => {
-            return said(op.name(), refusal, segments.into_iter().next());
+            return said(&op.name(), refusal, segments.into_iter().next());
         }
     };
     if !listener.is_waiting(call.id) {
@@ -466,7 +467,7 @@ fn ioctl(
         Course::Answered => return answered(&op, release, segments.into_iter().next()),
         Course::Refused(status) => {
             return said(
-                op.name(),
+                &op.name(),
                 op.refuse(status, release),
                 segments.into_iter().next(),
             );
@@ -773,7 +774,7 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
             if error.is_unreachable() {
                 container.counters.count(Counter::Unreached);
             }
-            container.health.refused(container, op.name(), &error);
+            container.health.refused(container, &op.name(), &error);
             Done::errno(error.errno(), &before)
         }
     };
@@ -1002,14 +1003,14 @@ fn note_named(container: &Container, call: &str, refusal: Refusal, why: &Why) ->
         container.counters.count(Counter::OverQuota(*card));
         container.health.over_quota(container, why);
     }
-    container.health.refused(container, call, why);
+    container.health.refused(container, &call, why);
     refusal
 }
 
 /// What the tenant is told, for the log.
 struct Said(Refusal);
 
-impl std::fmt::Display for Said {
+impl Display for Said {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Refusal::Errno(errno) => write!(f, "errno {errno}"),

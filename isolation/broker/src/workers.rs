@@ -13,7 +13,7 @@
 //! ```text
 //!           call ─▶ waits ─▶ serves ─▶ waits …
 //!                     │ first call for a while: wakes
-//!           rests ─▶ looks each TICK ──▶ nobody waits, and the same call is served or another is there: waits
+//!           rests ─▶ looks each tick ──▶ nobody waits, and the same call is served or another is there: waits
 //!             ▲           └─ a tick without a call ─┐
 //!             └─────────────────────────────────────┘
 //! ```
@@ -48,6 +48,9 @@ const MOST_THREADS: usize = 64;
 pub(crate) const MOST_WITH_HELD_UP: usize = 256;
 /// How long a call can wait for a thread while another blocks: one tick, and what is left of the one in which that began.
 const TICK: Duration = Duration::from_millis(1);
+/// The same where no call was found to wait for [`BUSY_TICKS`]. Who looks interrupts the calls: as often as [`TICK`] says this would
+/// be one of a hundred short calls, which then takes five times as long.
+const CALM_TICK: Duration = Duration::from_millis(4);
 /// No more wait at once, however many calls were found to.
 const MOST_WAITING: usize = 4;
 /// A program that calls from several threads at once has the caller alternate more often within a tick.
@@ -350,7 +353,12 @@ impl Session {
             state.looks = true;
             let before = self.taken.load(Ordering::SeqCst);
             let alternated = self.alternated.load(Ordering::Relaxed);
-            state = self.resting.wait_for(state, TICK);
+            let tick = if state.calm < BUSY_TICKS {
+                TICK
+            } else {
+                CALM_TICK
+            };
+            state = self.resting.wait_for(state, tick);
             state.looks = false;
             // A thread that calls again and again has its next call wait for a moment, and no need of a second thread.
             let alternates = self
@@ -396,9 +404,11 @@ impl Session {
         if !self.may_have_another() {
             return false;
         }
-        let finds_call = !is_same && alternates && self.has_call();
+        let finds_call = (is_same || alternates) && self.has_call();
         if finds_call {
             *calm = 0;
+        }
+        if finds_call && !is_same {
             let wanted = self.wanted.load(Ordering::SeqCst);
             self.wanted
                 .store((wanted + 1).min(MOST_WAITING), Ordering::SeqCst);
@@ -466,7 +476,7 @@ struct Resting {
     is_awake: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rest {
     resting: usize,
     /// So many of them are to wait, and count for it.
@@ -475,6 +485,18 @@ struct Rest {
     looks: bool,
     /// Ticks since a call was found to wait.
     calm: u32,
+}
+
+/// Nobody is expected to wait before somebody did.
+impl Default for Rest {
+    fn default() -> Self {
+        Self {
+            resting: 0,
+            called: 0,
+            looks: false,
+            calm: BUSY_TICKS,
+        }
+    }
 }
 
 impl Resting {

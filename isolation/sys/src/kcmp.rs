@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 
 const KCMP_FILE: libc::c_int = 0;
 const KCMP_FILES: libc::c_int = 2;
@@ -23,11 +24,13 @@ pub fn file(tid: i32, number: i32, ours: BorrowedFd<'_>) -> io::Result<Ordering>
 /// # Errors
 /// As [`file`].
 pub fn own_files(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> io::Result<Ordering> {
-    order(
-        std::process::id().cast_signed(),
-        i64::from(a.as_raw_fd()),
-        b,
-    )
+    order(own_pid(), i64::from(a.as_raw_fd()), b)
+}
+
+/// Asked for once: nothing here forks without executing another program, and the C library asks the kernel each time.
+fn own_pid() -> i32 {
+    static OWN: OnceLock<i32> = OnceLock::new();
+    *OWN.get_or_init(|| std::process::id().cast_signed())
 }
 
 /// Orders the descriptor tables of two threads.
@@ -39,8 +42,13 @@ pub fn tables(one: i32, other: i32) -> io::Result<Ordering> {
 }
 
 fn order(pid: i32, number: i64, ours: BorrowedFd<'_>) -> io::Result<Ordering> {
-    let own = std::process::id().cast_signed();
-    compare(pid, own, KCMP_FILE, number, i64::from(ours.as_raw_fd()))
+    compare(
+        pid,
+        own_pid(),
+        KCMP_FILE,
+        number,
+        i64::from(ours.as_raw_fd()),
+    )
 }
 
 fn compare(

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
@@ -59,9 +59,10 @@ pub fn write_all(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
 /// later has another.
 #[derive(Debug)]
 pub struct Memory {
-    thread: OwnedFd,
     contents: File,
     mappings: File,
+    /// The cheapest file of the thread to be asked whether it lives: it needs no path, no credentials and no memory map.
+    oom_score_adj: File,
 }
 
 impl Memory {
@@ -78,21 +79,18 @@ impl Memory {
         let file = |name: &str, flags| {
             openat(&thread, name, flags | OFlag::O_CLOEXEC, Mode::empty()).map(File::from)
         };
-        let contents = file("mem", OFlag::O_WRONLY)?;
-        let mappings = file("maps", OFlag::O_RDONLY)?;
         Ok(Self {
-            thread,
-            contents,
-            mappings,
+            contents: file("mem", OFlag::O_WRONLY)?,
+            mappings: file("maps", OFlag::O_RDONLY)?,
+            oom_score_adj: file("oom_score_adj", OFlag::O_RDONLY)?,
         })
     }
 
-    /// Whether the thread still has its number.
+    /// Whether the thread still has its number. The files of one that has ended can be read no more (`ESRCH`; fs/proc/base.c,
+    /// `oom_score_adj_read`).
     #[must_use]
     pub fn is_its_number(&self) -> bool {
-        use nix::fcntl::AtFlags;
-        use nix::unistd::{AccessFlags, faccessat};
-        faccessat(&self.thread, "maps", AccessFlags::F_OK, AtFlags::empty()).is_ok()
+        self.oom_score_adj.read_at(&mut [0], 0).is_ok()
     }
 
     /// Writes all of `bytes` at `address`, where the process itself could. Kernels before 6.11 do not say where that is: there

@@ -51,7 +51,7 @@ pub(super) fn ask(container: &Container) {
             mark(container, incidents.last());
             take(container, incidents);
         }
-        Err(error) => container.health.refused(container, "incidents", &error),
+        Err(error) => container.health.refused(container, &"incidents", &error),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Log lines that a tenant can cause: each reason once in a while, with the number of those left out.
 
 use std::collections::HashMap;
+use std::fmt::{self, Display, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,14 @@ const MOST_REASONS: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    said: Mutex<HashMap<String, Said>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    said: HashMap<String, Said>,
+    /// Written anew for every refusal, so that one which is not said allocates nothing.
+    key: Key,
 }
 
 #[derive(Debug)]
@@ -20,22 +28,33 @@ struct Said {
     suppressed: u64,
 }
 
+/// What refusals of one kind have in common: figures differ from call to call, the reason is the same.
+#[derive(Debug, Default)]
+struct Key(String);
+
+impl Write for Key {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0
+            .extend(text.split(|character: char| character.is_ascii_digit()));
+        Ok(())
+    }
+}
+
 impl Refusals {
     /// Whether this is to be said now, and how many of its like were not said before it.
-    pub(super) fn admit(&self, call: &str, reason: &str) -> Option<u64> {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        // Figures differ from call to call; the reason is the same.
-        let mut key: String = format!("{call}: {reason}")
-            .chars()
-            .filter(|byte| !byte.is_ascii_digit())
-            .collect();
-        if said.len() >= MOST_REASONS && !said.contains_key(&key) {
+    pub(super) fn admit(&self, call: &dyn Display, reason: &dyn Display) -> Option<u64> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { said, key } = &mut *inner;
+        key.0.clear();
+        // Into a string every text can be written.
+        let _written = write!(key, "{call}: {reason}");
+        if said.len() >= MOST_REASONS && !said.contains_key(&key.0) {
             said.retain(|_, said| said.at.elapsed() < INTERVAL);
             if said.len() >= MOST_REASONS {
-                key = String::new();
+                key.0.clear();
             }
         }
-        match said.get_mut(&key) {
+        match said.get_mut(&key.0) {
             Some(before) if before.at.elapsed() < INTERVAL => {
                 before.suppressed += 1;
                 None
@@ -49,7 +68,7 @@ impl Refusals {
                     at: Instant::now(),
                     suppressed: 0,
                 };
-                said.insert(key, now);
+                said.insert(key.0.clone(), now);
                 Some(0)
             }
         }
@@ -63,18 +82,18 @@ mod tests {
     #[test]
     fn each_reason_is_said_once_in_a_while() {
         let refusals = Refusals::default();
-        assert_eq!(refusals.admit("alloc", "1 of 2 bytes"), Some(0));
+        assert_eq!(refusals.admit(&"alloc", &"1 of 2 bytes"), Some(0));
         for bytes in 0..9 {
             assert_eq!(
-                refusals.admit("alloc", &format!("{bytes} of 2 bytes")),
+                refusals.admit(&"alloc", &format!("{bytes} of 2 bytes")),
                 None
             );
         }
-        assert_eq!(refusals.admit("alloc", "not known"), Some(0));
-        for said in refusals.said.lock().unwrap().values_mut() {
+        assert_eq!(refusals.admit(&"alloc", &"not known"), Some(0));
+        for said in refusals.inner.lock().unwrap().said.values_mut() {
             said.at -= INTERVAL;
         }
-        assert_eq!(refusals.admit("alloc", "7 of 2 bytes"), Some(9));
+        assert_eq!(refusals.admit(&"alloc", &"7 of 2 bytes"), Some(9));
     }
 
     #[test]
@@ -82,9 +101,9 @@ mod tests {
         let refusals = Refusals::default();
         let letters = |number: usize| "x".repeat(number);
         let said = (0..1000)
-            .filter(|number| refusals.admit(&letters(*number), "no").is_some())
+            .filter(|number| refusals.admit(&letters(*number), &"no").is_some())
             .count();
         assert_eq!(said, MOST_REASONS + 1);
-        assert_eq!(refusals.said.lock().unwrap().len(), MOST_REASONS + 1);
+        assert_eq!(refusals.inner.lock().unwrap().said.len(), MOST_REASONS + 1);
     }
 }
