@@ -30,6 +30,7 @@ use crate::image::{self, Image};
 use crate::node::Node;
 use crate::packages::Engines;
 use crate::programs::Programs;
+use crate::rig;
 
 /// What is there first of all, for everything below `/run` of the host's own.
 const RUN: &str = "/run";
@@ -148,15 +149,7 @@ impl OwnHost {
         if let Some(mut docker) = self.docker.take() {
             docker.stop()?;
         }
-        let left = self.containerd.stop()?;
-        drop(self.containerd);
-        self.node.finish()?;
-        anyhow::ensure!(
-            left.is_empty(),
-            "containers that were not removed: {}",
-            left.join(" ")
-        );
-        Ok(())
+        rig::finish(self.containerd, self.node)
     }
 }
 

@@ -152,7 +152,7 @@ pub struct Podman {
     folder: PathBuf,
     program: PathBuf,
     group: String,
-    surroundings: Option<Daemon>,
+    environment: Option<Daemon>,
 }
 
 impl Podman {
@@ -219,7 +219,7 @@ chosen = ["{}"]
                 named.display(),
             ),
         )?;
-        let surroundings = match cgroups {
+        let environment = match cgroups {
             Cgroups::Host => None,
             Cgroups::Unified => Some(unified(node, &folder)?),
         };
@@ -227,14 +227,14 @@ chosen = ["{}"]
             folder,
             program: release.podman.clone(),
             group: format!("/{}", node.namespace()),
-            surroundings,
+            environment,
         })
     }
 
     /// A `podman` command, not yet run.
     #[must_use]
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = match self.surroundings.as_ref().and_then(Daemon::pid) {
+        let mut command = match self.environment.as_ref().and_then(Daemon::pid) {
             None => Command::new(&self.program),
             Some(pid) => {
                 let mut command = Command::new("nsenter");
@@ -319,8 +319,8 @@ chosen = ["{}"]
             let group = hierarchy.path().join(self.group.trim_start_matches('/'));
             drop(fs::remove_dir(group.join("conmon")));
         }
-        if let Some(mut surroundings) = self.surroundings.take() {
-            surroundings.stop(Duration::from_secs(10))?;
+        if let Some(mut environment) = self.environment.take() {
+            environment.stop(Duration::from_secs(10))?;
         }
         Ok(())
     }
@@ -328,7 +328,7 @@ chosen = ["{}"]
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        let to_be_stopped = self.surroundings.is_some() || std::thread::panicking();
+        let to_be_stopped = self.environment.is_some() || std::thread::panicking();
         if to_be_stopped && let Err(error) = self.stop() {
             eprintln!("podman: {error:#}");
         }
@@ -383,7 +383,7 @@ fn unified(node: &Node, folder: &Path) -> Result<Daemon> {
          echo ready && exec sleep 100000",
         controllers.display()
     );
-    let log = folder.join("surroundings.log");
+    let log = folder.join("environment.log");
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
     let mut daemon = Daemon::start("unified control groups", &command, &log)?;

@@ -73,17 +73,22 @@ impl Rig {
     }
 
     /// Stops the engine and then the node; fails when anything is left.
-    pub fn finish(mut self) -> Result<()> {
-        let left = self.containerd.stop()?;
-        drop(self.containerd);
-        self.node.finish()?;
-        anyhow::ensure!(
-            left.is_empty(),
-            "containers that were not removed: {}",
-            left.join(" ")
-        );
-        Ok(())
+    pub fn finish(self) -> Result<()> {
+        finish(self.containerd, self.node)
     }
+}
+
+/// Stops an engine and then the node below it; fails when anything is left.
+pub(crate) fn finish(mut containerd: Containerd, node: Node) -> Result<()> {
+    let left = containerd.stop()?;
+    drop(containerd);
+    node.finish()?;
+    anyhow::ensure!(
+        left.is_empty(),
+        "containers that were not removed: {}",
+        left.join(" ")
+    );
+    Ok(())
 }
 
 fn options<'a>(annotations: &[&'a str]) -> Vec<&'a str> {
@@ -175,16 +180,8 @@ impl PodRig {
     ///
     /// # Errors
     /// A pod cannot be removed, or something is left.
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         self.crictl.remove_all(&self.containerd)?;
-        let left = self.containerd.stop()?;
-        drop(self.containerd);
-        self.node.finish()?;
-        anyhow::ensure!(
-            left.is_empty(),
-            "containers that were not removed: {}",
-            left.join(" ")
-        );
-        Ok(())
+        finish(self.containerd, self.node)
     }
 }

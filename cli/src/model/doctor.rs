@@ -56,7 +56,7 @@ pub struct Facts {
     /// For the simulated driver: whether `cgpu-sim` answers.
     pub simulator: Result<(), String>,
     /// Cards on which nothing is placed, and why: UUID and reason.
-    pub unwell: Result<Vec<(String, String)>, String>,
+    pub unhealthy: Result<Vec<(String, String)>, String>,
     /// For the kernel's driver: its user libraries, as containers would get them.
     pub libraries: Option<Result<Libraries, String>>,
     /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
@@ -479,7 +479,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
     };
     checks.push(match &facts.cards {
         Ok(0) => Check::missing(inventory, "no card", "add a card to this host or profile"),
-        Ok(count) => standing::cards(inventory, *count, &facts.unwell),
+        Ok(count) => standing::cards(inventory, *count, &facts.unhealthy),
         Err(why) => Check::missing(
             inventory,
             why,
@@ -640,7 +640,7 @@ mod tests {
             driver_version: Ok("570.195.03".parse().unwrap()),
             cards: Ok(2),
             simulator: Ok(()),
-            unwell: Ok(Vec::new()),
+            unhealthy: Ok(Vec::new()),
             libraries: None,
             uvm_disable_hmm: None,
             isolation: IsolationConfig::default(),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::{Result, bail};
 use compute::{
-    Action, Channel, Confirmed, Engine, Event, Fail, Governor, Group, Lever, LeverError,
-    MemoryCard, MemoryTable, Objects, Setup, Surroundings, Used, try_levers,
+    Action, Channel, Confirmed, Engine, Environment, Event, Fail, Governor, Group, Lever,
+    LeverError, MemoryCard, MemoryTable, Objects, Setup, Used, try_levers,
 };
 use plan::{CardRules, Terms};
 use runlist::world::{
@@ -632,7 +632,7 @@ impl View<'_> {
     }
 }
 
-impl Surroundings for View<'_> {
+impl Environment for View<'_> {
     fn now_ns(&self) -> u64 {
         self.world.agent_now_ns()
     }

@@ -420,11 +420,11 @@ fn health_check(engine: &mut dyn Engine) -> Result<()> {
     engine.start(&well)?;
     ensure!(engine.healthy("well")?, "it is well");
     engine.start(&Container {
-        name: "unwell",
+        name: "unhealthy",
         health: Some("false"),
         ..well
     })?;
-    ensure!(!engine.healthy("unwell")?, "it is unwell");
+    ensure!(!engine.healthy("unhealthy")?, "it is unhealthy");
     Ok(())
 }
 

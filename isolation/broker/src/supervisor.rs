@@ -40,15 +40,15 @@ use crate::start::read_grant;
 mod adoption;
 mod child;
 mod error;
+mod host_environment;
 mod session;
 mod starvation;
-mod surroundings;
 mod vault;
 
 use child::{Child, Death, Program, Stage};
 pub use error::Error;
-use surroundings::FirstListener;
-pub(crate) use surroundings::{Abandonment, accept_listener, name_of, record_identity};
+use host_environment::FirstListener;
+pub(crate) use host_environment::{Abandonment, accept_listener, name_of, record_identity};
 use vault::Vault;
 
 /// How often the beat is looked at.
@@ -119,8 +119,8 @@ impl Supervisor {
         sys::seccomp::supported().map_err(Error::Seccomp)?;
         let grant = read_grant(dir)?;
         let name = name_of(&grant);
-        let lock = surroundings::lock(dir)?;
-        surroundings::raise_descriptor_limit();
+        let lock = host_environment::lock(dir)?;
+        host_environment::raise_descriptor_limit();
         let mut vault = Vault::default();
         if let Some(session) = session::begin(dir, &grant, &name)? {
             vault.store(Stored::Session, session);
@@ -133,7 +133,7 @@ impl Supervisor {
                 .map(OwnedFd::from)
                 .map_err(Error::io("listening on", &path))
         };
-        let notify = match surroundings::given_listener().map_err(Error::io("taking", dir))? {
+        let notify = match host_environment::given_listener().map_err(Error::io("taking", dir))? {
             Some(notify) => notify,
             None => listen("notify.sock")?,
         };
@@ -154,7 +154,7 @@ impl Supervisor {
     pub fn succeed(dir: &Path, broker: OwnedFd) -> Result<Self, Error> {
         let grant = read_grant(dir)?;
         let name = name_of(&grant);
-        surroundings::raise_descriptor_limit();
+        host_environment::raise_descriptor_limit();
         let adoption::Handed {
             process,
             replaced,
@@ -210,7 +210,7 @@ impl Supervisor {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
             epoll.add(fd, event).map_err(watching)?;
         }
-        surroundings::drop_capabilities()?;
+        host_environment::drop_capabilities()?;
         Ok(Self {
             dir: dir.to_owned(),
             name,
@@ -505,7 +505,7 @@ impl Supervisor {
         let pause = self.paused_at.take().map(|at| at.elapsed());
         if !self.is_ready {
             self.is_ready = true;
-            if let Err(error) = surroundings::say_ready() {
+            if let Err(error) = host_environment::say_ready() {
                 tracing::warn!(error = %error, "nobody hears that the broker is ready");
             }
         }
@@ -617,7 +617,7 @@ impl Supervisor {
         };
         let program = match Program::open(path) {
             Ok(program) => program,
-            Err(error) => return refuse(&surroundings::in_one_line(&error)),
+            Err(error) => return refuse(&host_environment::in_one_line(&error)),
         };
         match self.spawn(|_| Ok(program)) {
             Ok((child, program)) => {
@@ -629,7 +629,7 @@ impl Supervisor {
                     hand_over_at: None,
                 });
             }
-            Err(error) => refuse(&surroundings::in_one_line(&error)),
+            Err(error) => refuse(&host_environment::in_one_line(&error)),
         }
     }
 

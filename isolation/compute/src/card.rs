@@ -22,7 +22,7 @@ use crate::probe::Probe;
 use crate::settings::{First, Settings, Wanted};
 use crate::status::Counts;
 use crate::view::{Means, View};
-use crate::world::{Confirmed, Surroundings};
+use crate::world::{Confirmed, Environment};
 
 /// How often the table and the meter are looked at. Every window's start is a multiple of this: all brokers look at about the same time, shortly before
 /// it, so that nearly always all have seen the same slots when it comes.
@@ -115,7 +115,7 @@ pub(crate) struct Card {
 
 impl Card {
     /// Takes up what a predecessor left, if it is of this container's life.
-    pub(crate) fn new(index: usize, setup: &Setup, world: &mut dyn Surroundings) -> Self {
+    pub(crate) fn new(index: usize, setup: &Setup, world: &mut dyn Environment) -> Self {
         let now_ns = world.now_ns();
         let (terms, rules) = (world.terms(index), world.rules(index));
         let objects = world.objects(index);
@@ -199,7 +199,7 @@ impl Card {
     }
 
     /// The terms or the card's rules may be others.
-    pub(crate) fn reload(&mut self, world: &mut dyn Surroundings) {
+    pub(crate) fn reload(&mut self, world: &mut dyn Environment) {
         let (terms, rules) = (world.terms(self.index), world.rules(self.index));
         if rules != self.rules {
             // All brokers of the card are told at about the same time; there is no epoch for rules.
@@ -230,7 +230,7 @@ impl Card {
         &mut self,
         now_ns: u64,
         peers_changed: bool,
-        world: &mut dyn Surroundings,
+        world: &mut dyn Environment,
     ) -> bool {
         let mut changed = false;
         if self.stale || world.generation(self.index) != self.objects.generation {

@@ -5,7 +5,7 @@ use plan::{Claim, Gang, Tenant, epochs};
 use crate::card::{Card, Purpose};
 use crate::lever::{Answer, Lever, Spent};
 use crate::status::{Gate, Status};
-use crate::world::{Action, Event, Surroundings};
+use crate::world::{Action, Environment, Event};
 
 /// What becomes of a share that the levers cannot hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Setup {
     pub key: String,
     /// How many cards it has. More than one: a gang, whose segments lie at the same time on all of them.
     pub cards: usize,
-    /// When it joined, on the clock of [`Surroundings::now_ns`]; a broker that follows another gives the first one's.
+    /// When it joined, on the clock of [`Environment::now_ns`]; a broker that follows another gives the first one's.
     pub join_ns: u64,
     /// See [`Fail`].
     pub fail: Fail,
@@ -101,7 +101,7 @@ impl Governor {
     }
 
     /// Takes in what happened and says what to do now.
-    pub fn next(&mut self, event: Event, world: &mut dyn Surroundings) -> Action {
+    pub fn next(&mut self, event: Event, world: &mut dyn Environment) -> Action {
         let now_ns = world.now_ns();
         self.now_ns = now_ns;
         let mut peers_changed = false;
@@ -181,7 +181,7 @@ impl Governor {
         Some(self.cards.get(card)?.status(self.now_ns))
     }
 
-    fn answered(&mut self, answer: &Answer, now_ns: u64, world: &mut dyn Surroundings) {
+    fn answered(&mut self, answer: &Answer, now_ns: u64, world: &mut dyn Environment) {
         let Some(pending) = self.pending.take() else {
             return;
         };
@@ -213,7 +213,7 @@ impl Governor {
     }
 
     /// Gives up the slots of cards whose gates are open. One that did not open keeps its slot without an owner.
-    fn leave(&mut self, world: &mut dyn Surroundings) {
+    fn leave(&mut self, world: &mut dyn Environment) {
         for (at, card) in self.cards.iter().enumerate() {
             if !card.is_open() {
                 tracing::warn!(card = at, "a gate could not be opened");

@@ -44,7 +44,7 @@ pub use probe::{Found, try_levers};
 pub use reason::Reason;
 pub use status::{Counts, Gate, Latency, Status};
 pub use table::{Changes, FileTable, Owner, Seen, Table, TableError};
-pub use world::{Action, Confirmed, Event, Surroundings, Used};
+pub use world::{Action, Confirmed, Environment, Event, Used};
 
 /// No gate stays closed for longer, whatever the table says.
 pub const CLOSED_MAX_NS: u64 = 2_000_000_000;

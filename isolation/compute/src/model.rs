@@ -21,7 +21,7 @@ use crate::files::file_name;
 use crate::lever::{Channel, Engine, Group, Lever, Objects};
 use crate::roll::{Roll, sequence};
 use crate::table::{Owner, Seen, Table, TableError};
-use crate::world::{Action, Event, Surroundings};
+use crate::world::{Action, Environment, Event};
 use crate::{CLOSED_MAX_NS, Governor, Setup, fence};
 
 const MS: u64 = 1_000_000;
@@ -303,7 +303,7 @@ struct Seen1<'m> {
     objects: &'m Objects,
 }
 
-impl Surroundings for Seen1<'_> {
+impl Environment for Seen1<'_> {
     fn now_ns(&self) -> u64 {
         self.now_ns
     }

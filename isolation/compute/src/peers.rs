@@ -3,7 +3,7 @@
 use plan::{Page, Terms};
 
 use crate::table::Changes;
-use crate::world::Surroundings;
+use crate::world::Environment;
 
 /// Admission is asked at each change, and at every so many looks.
 const LOOKS_PER_QUESTION: u32 = 20;
@@ -31,7 +31,7 @@ struct Granted {
 
 impl Peers {
     /// Looks at the table; says whether something has changed that layouts depend on.
-    pub(crate) fn look(&mut self, card: usize, own: &Page, world: &mut dyn Surroundings) -> bool {
+    pub(crate) fn look(&mut self, card: usize, own: &Page, world: &mut dyn Environment) -> bool {
         match world.table(card).refresh() {
             Ok(seen) => {
                 self.bad_pages = seen.bad_pages;
@@ -80,7 +80,7 @@ impl Peers {
         self.bad_pages
     }
 
-    fn gather(&mut self, card: usize, own: &Page, world: &mut dyn Surroundings) {
+    fn gather(&mut self, card: usize, own: &Page, world: &mut dyn Environment) {
         self.pages.clear();
         let peers = world.table(card).peers();
         // A page that names this container is not a peer's.
@@ -96,7 +96,7 @@ impl Peers {
     }
 
     /// Where admission can be asked: its word stands before a page's. Says whether it is another than before.
-    fn ask_admission(&mut self, card: usize, world: &mut dyn Surroundings) -> bool {
+    fn ask_admission(&mut self, card: usize, world: &mut dyn Environment) -> bool {
         let keys: Vec<String> = {
             let peers = world.table(card).peers();
             peers.iter().map(|page| page.key.clone()).collect()

@@ -31,7 +31,7 @@ pub enum Event {
 pub enum Action {
     /// Nothing, until then or until something else happens. [`u64::MAX`]: only an event ends it.
     SleepUntil {
-        /// On the clock of [`Surroundings::now_ns`].
+        /// On the clock of [`Environment::now_ns`].
         at_ns: u64,
     },
     /// This call to the driver; what became of it comes as [`Event::Answered`].
@@ -45,19 +45,19 @@ pub enum Action {
 pub struct Used {
     /// Time of the card's compute engine that went to this container since some start, nanoseconds.
     pub used_ns: u64,
-    /// When that was counted, on the clock of [`Surroundings::now_ns`].
+    /// When that was counted, on the clock of [`Environment::now_ns`].
     pub at_ns: u64,
 }
 
 /// What a governor is told about. `card` counts the container's cards from 0, in the order of [`crate::Setup::cards`].
-pub trait Surroundings {
+pub trait Environment {
     /// CLOCK_MONOTONIC or virtual time. It never goes back, and may jump forward.
     fn now_ns(&self) -> u64;
 
     /// [`Objects::generation`] of what the container has on the card now; asked for often.
     fn generation(&self, card: usize) -> u64;
 
-    /// What the container has on the card now; asked for when [`Surroundings::generation`] has changed.
+    /// What the container has on the card now; asked for when [`Environment::generation`] has changed.
     fn objects(&self, card: usize) -> Objects;
 
     /// The container's terms; asked for at the start and after [`Event::TermsChanged`].
@@ -110,7 +110,7 @@ pub trait Surroundings {
     }
 }
 
-/// What is known of [`Surroundings::confirm`].
+/// What is known of [`Environment::confirm`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Confirmed {
     /// It is being found out.

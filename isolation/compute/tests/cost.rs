@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use compute::{
-    Action, Channel, Engine, Event, Fail, FileTable, Governor, Group, Lever, Objects, Setup,
-    Surroundings, Table,
+    Action, Channel, Engine, Environment, Event, Fail, FileTable, Governor, Group, Lever, Objects,
+    Setup, Table,
 };
 use plan::{CardRules, Policy, Priority, Terms};
 
@@ -18,7 +18,7 @@ struct World<'w> {
     table: &'w mut FileTable,
 }
 
-impl Surroundings for World<'_> {
+impl Environment for World<'_> {
     fn now_ns(&self) -> u64 {
         self.now_ns
     }

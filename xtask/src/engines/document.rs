@@ -80,7 +80,7 @@ A case is a test function; for critest it is a specification. *daemons* are the 
 late, and in 2 s under cgpu. In an earlier run of critest one pod could not be stopped under containerd's own shim (`HostNetwork is false`, `ttrpc: closed`); it did not happen again.
 
 - **Engines**: Debian's containerd 2.1.9 and docker 28.5.2, runc 1.1.5, `SystemdCgroup = false`. `runtime_path` is the type `io.containerd.runc.v2` with the shim's path, as `cgpu install` writes it.
-- **Surroundings**: mount, PID, network and IPC namespaces of their own for each run, so that no name reaches the machine; a bridge network with
+- **Environment**: mount, PID, network and IPC namespaces of their own for each run, so that no name reaches the machine; a bridge network with
   iptables; a registry on the loopback device. Its images are of busybox, nginx, stress and small static programs, under the names that the suites
   pull. The client suite imports one local image instead of pulling.
 - **Flags**: client suite: `TEST_RUNTIME`, without images, content, leases and snapshots alone, and without `TestBindLowPort*`, which waits for a network for ever.

@@ -63,7 +63,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         engines: super::super::install::survey(Path::new("/"), Path::new("/proc")),
         driver,
         driver_version,
-        unwell: unwell(config, &inventory),
+        unhealthy: unhealthy(config, &inventory),
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
         simulator: HostDriver::simulator_answers(config),
         libraries,
@@ -194,21 +194,21 @@ fn runc(config: &Config) -> Result<Runc, String> {
 }
 
 /// The cards that nothing is placed on.
-fn unwell(
+fn unhealthy(
     config: &Config,
     inventory: &Result<Option<cards::Inventory>, String>,
 ) -> Result<Vec<(String, String)>, String> {
     let Ok(Some(inventory)) = inventory else {
         return Ok(Vec::new());
     };
-    let mut unwell = Vec::new();
+    let mut unhealthy = Vec::new();
     for card in &inventory.cards {
         let health = cards::health::of(&config.state_dir, &card.uuid);
         if let Some(health) = health.map_err(|error| chain(&error))? {
-            unwell.push((card.uuid.to_string(), health.reason));
+            unhealthy.push((card.uuid.to_string(), health.reason));
         }
     }
-    Ok(unwell)
+    Ok(unhealthy)
 }
 
 fn containers(config: &Config) -> Result<Vec<Container>, String> {

@@ -125,18 +125,22 @@ fn lost_without(program: &str, facts: &Facts) -> (Level, &'static str) {
 pub(super) fn cards(
     name: &'static str,
     count: usize,
-    unwell: &Result<Vec<(String, String)>, String>,
+    unhealthy: &Result<Vec<(String, String)>, String>,
 ) -> Check {
     const REMEDY: &str = "restart its containers, reset or replace the card, then run `cgpu doctor --repair` to use it for new containers again";
-    match unwell {
+    match unhealthy {
         Ok(none) if none.is_empty() => Check::ok(name, format!("{count} cards")),
-        Ok(unwell) => {
-            let told: Vec<String> = unwell
+        Ok(unhealthy) => {
+            let told: Vec<String> = unhealthy
                 .iter()
                 .map(|(uuid, reason)| format!("{uuid}: {reason}"))
                 .collect();
-            let found = format!("{} of {count} unhealthy: {}", unwell.len(), told.join("; "));
-            if unwell.len() < count {
+            let found = format!(
+                "{} of {count} unhealthy: {}",
+                unhealthy.len(),
+                told.join("; ")
+            );
+            if unhealthy.len() < count {
                 Check::broken(name, found, REMEDY)
             } else {
                 Check::missing(name, found, REMEDY)

@@ -1,4 +1,4 @@
-//! Other surroundings: filters, namespaces, roots and programs of the tenant's own.
+//! Other environments: filters, namespaces, roots and programs of the tenant's own.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use compute::{
-    Action, Answer, Confirmed, Event, Gate, Governor, Lever, Objects, Setup, Surroundings, Table,
+    Action, Answer, Confirmed, Environment, Event, Gate, Governor, Lever, Objects, Setup, Table,
     Used,
 };
 use ledger::CardSlot;
@@ -359,7 +359,7 @@ struct World {
     questions: Questions,
 }
 
-impl Surroundings for World {
+impl Environment for World {
     fn now_ns(&self) -> u64 {
         now_ns()
     }

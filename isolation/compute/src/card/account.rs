@@ -4,13 +4,13 @@ use plan::{Page, Priority, Promise};
 
 use super::Card;
 use crate::meter::Capped;
-use crate::world::Surroundings;
+use crate::world::Environment;
 
 /// What a container was kept from is made up for in this time, as far as there is room then.
 const MADE_UP_NS: u64 = 300_000_000;
 
 impl Card {
-    pub(super) fn read_meter(&mut self, now_ns: u64, world: &mut dyn Surroundings) {
+    pub(super) fn read_meter(&mut self, now_ns: u64, world: &mut dyn Environment) {
         let used = world.used(self.index);
         self.metered = used.is_some();
         if let Some(used) = used {
@@ -52,7 +52,7 @@ impl Card {
     }
 
     /// After a close. The account's times need not lie between segments: what is compared is the time that the gate was meant to be open.
-    pub(crate) fn after_close(&mut self, world: &mut dyn Surroundings) {
+    pub(crate) fn after_close(&mut self, world: &mut dyn Environment) {
         if !self.view.is_trimmed() || !self.metered {
             return;
         }

@@ -6,14 +6,14 @@ use plan::{GateState, Page};
 use super::Card;
 use crate::governor::Setup;
 use crate::lever::{Engine, Objects};
-use crate::world::Surroundings;
+use crate::world::Environment;
 
 /// How long a container says that it is busy, ahead.
 const BUSY_NS: u64 = 200_000_000;
 
 impl Card {
     /// Brings the container's own slot up to date, before a call is made that it speaks of.
-    pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Surroundings) {
+    pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Environment) {
         let gate = if self.doors.any_closed() {
             GateState::Closed
         } else {
@@ -83,7 +83,7 @@ impl Card {
             || gated_channels(&self.objects).all(|channel| named.contains(&channel))
     }
 
-    pub(super) fn write_recovery(&mut self, world: &dyn Surroundings) {
+    pub(super) fn write_recovery(&mut self, world: &dyn Environment) {
         let recovery = &mut self.page.recovery;
         recovery.channels.clear();
         recovery

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use compute::{
-    Action, Answer, Channel, Confirmed, Engine, Event, Fail, Found, Gate, Governor, Group, Lever,
-    LeverError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status, Surroundings, Table, Used,
+    Action, Answer, Channel, Confirmed, Engine, Environment, Event, Fail, Found, Gate, Governor,
+    Group, Lever, LeverError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status, Table, Used,
     try_levers,
 };
 use plan::{CardRules, Policy, Priority, Terms};
@@ -198,7 +198,7 @@ struct World<'s> {
     questions: &'s mut u32,
 }
 
-impl Surroundings for World<'_> {
+impl Environment for World<'_> {
     fn now_ns(&self) -> u64 {
         self.now_ns
     }

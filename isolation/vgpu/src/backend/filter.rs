@@ -56,7 +56,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 enum Note {
     /// It was followed.
     Checked {
-        /// How many programs it has, those of the runtime's own surroundings among them.
+        /// How many programs it has, those of the runtime's own environment among them.
         programs: usize,
     },
     /// The runtime loads it when the container is started.
