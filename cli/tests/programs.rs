@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 fn cgpu(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_cgpu"))
@@ -19,16 +20,17 @@ fn burn(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A configuration whose state folder does not exist.
-fn config() -> String {
-    let path = format!("{}/no-driver.toml", env!("CARGO_TARGET_TMPDIR"));
-    let state_dir = format!("{}/no-state", env!("CARGO_TARGET_TMPDIR"));
-    std::fs::write(
-        &path,
-        format!("state_dir = \"{state_dir}\"\n[driver]\nkind = \"sim\"\n"),
-    )
-    .unwrap();
-    path
+/// A configuration whose state folder does not exist. All tests share it, so it is written once: one that is written anew is cut off
+/// for a moment, in which another test reads it.
+fn config() -> &'static str {
+    static PATH: LazyLock<String> = LazyLock::new(|| {
+        let path = format!("{}/no-driver.toml", env!("CARGO_TARGET_TMPDIR"));
+        let state_dir = format!("{}/no-state", env!("CARGO_TARGET_TMPDIR"));
+        let text = format!("state_dir = \"{state_dir}\"\n[driver]\nkind = \"sim\"\n");
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    &PATH
 }
 
 fn error_of(output: &Output) -> String {

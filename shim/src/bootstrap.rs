@@ -7,7 +7,7 @@
 use std::env;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -179,24 +179,14 @@ fn bind(dir: &Path, name: &str) -> Result<Option<UnixListener>> {
         .map_err(file("create", dir))?;
     let folder = Folder::lock(dir).map_err(file("lock", dir))?;
     let socket = dir.join(name);
-    let listener = match UnixListener::bind(&socket) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            if UnixStream::connect(&socket).is_ok() {
-                return match folder.is_ours(name).map_err(file("stat", &socket))? {
-                    true => Ok(None),
-                    // Its shim would make our container a plain one.
-                    false => Err(Error::ForeignShim(socket)),
-                };
-            }
-            std::fs::remove_file(&socket).map_err(file("remove", &socket))?;
-            UnixListener::bind(&socket)
-        }
-        other => other,
-    };
-    let listener = listener.map_err(file("bind", &socket))?;
-    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o600))
-        .map_err(file("set the mode of", &socket))?;
-    folder.claim(name).map_err(file("link", socket))?;
+    if UnixStream::connect(&socket).is_ok() {
+        return match folder.is_ours(name).map_err(file("stat", &socket))? {
+            true => Ok(None),
+            // Its shim would make our container a plain one.
+            false => Err(Error::ForeignShim(socket)),
+        };
+    }
+    let listener = folder.bind(name).map_err(file("bind", socket))?;
     Ok(Some(listener))
 }
 

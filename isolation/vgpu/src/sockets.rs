@@ -4,13 +4,14 @@
 //! says that the server is ours, and stays true when another program takes the first.
 //!
 //! A program that is killed leaves the file of its socket behind, and whoever would remove it may have been killed with it.
-//! So [`sweep`] removes what nobody listens on; [`Folder`] keeps it from a socket that is being made.
+//! So [`sweep`] removes what nobody listens on; [`Folder`] keeps it from a socket that is being made. Until a socket is bound and
+//! has its second name, that is an empty file: whoever is killed in between has said whose the socket is.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Where containerd's shims keep theirs. Short, because a socket's path has at most 107 bytes.
@@ -40,20 +41,38 @@ impl Folder {
         })
     }
 
-    /// Gives the socket, which the caller has just bound, its second name.
+    /// Binds a socket of ours, on whose name nobody listens, in the place of what a killed program has left there.
     ///
     /// # Errors
-    /// The name cannot be made.
-    pub fn claim(&self, name: &str) -> io::Result<()> {
-        let (socket, mark) = (self.dir.join(name), self.mark(name));
-        match fs::hard_link(&socket, &mark) {
-            // Of a server that was killed.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                fs::remove_file(&mark)?;
-                fs::hard_link(socket, mark)
-            }
-            other => other,
+    /// A name cannot be made or removed, or the socket not be bound; no second name is left.
+    pub fn bind(&self, name: &str) -> io::Result<UnixListener> {
+        let bound = self.announce(name).and_then(|()| {
+            let socket = self.dir.join(name);
+            absent(fs::remove_file(&socket))?;
+            let listener = UnixListener::bind(&socket)?;
+            fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+            Ok(listener)
+        });
+        let claimed = bound.and_then(|listener| self.claim(name).map(|()| listener));
+        if claimed.is_err() {
+            // The reason is in the error.
+            let _left = self.remove(name);
         }
+        claimed
+    }
+
+    /// Says that the socket of this name, which is about to be bound, is ours.
+    fn announce(&self, name: &str) -> io::Result<()> {
+        let mark = self.mark(name);
+        absent(fs::remove_file(&mark))?;
+        File::create_new(mark).map(drop)
+    }
+
+    /// Gives the socket, which has just been bound, its second name.
+    fn claim(&self, name: &str) -> io::Result<()> {
+        let mark = self.mark(name);
+        fs::remove_file(&mark)?;
+        fs::hard_link(self.dir.join(name), mark)
     }
 
     /// Whether the socket of this name is one of ours.
@@ -78,15 +97,25 @@ impl Folder {
         if self.is_ours(name)? {
             fs::remove_file(self.dir.join(name))?;
         }
-        match fs::remove_file(self.mark(name)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        absent(fs::remove_file(self.mark(name)))
     }
 
     fn mark(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{PREFIX}{name}"))
     }
+}
+
+/// What is not there need not be removed.
+fn absent(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether somebody was killed who listened there.
+fn is_dead(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Removes a socket of ours by its path.
@@ -125,17 +154,21 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
         let Some(name) = name.and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
-        if dir
-            .join(name)
-            .to_str()
-            .is_some_and(|socket| known.contains(socket))
-        {
+        let socket = dir.join(name);
+        // Killed between both names: nobody makes a socket while the folder is held.
+        if fs::symlink_metadata(&mark)?.is_file() {
+            if is_dead(&socket) {
+                fs::remove_file(&socket)?;
+            }
+            fs::remove_file(&mark)?;
+            removed += 1;
+            continue;
+        }
+        if socket.to_str().is_some_and(|socket| known.contains(socket)) {
             continue;
         }
         // The table is of this network namespace only; a connection is certain.
-        if UnixStream::connect(&mark)
-            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-        {
+        if is_dead(&mark) {
             folder.remove(name)?;
             removed += 1;
         }
@@ -146,7 +179,6 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixListener;
     use std::time::{Duration, Instant};
 
     /// A process that another test is just starting holds a copy of every socket until it executes its program.
@@ -162,10 +194,7 @@ mod tests {
 
     /// As a door does.
     fn bound(dir: &Path, name: &str) -> UnixListener {
-        let folder = Folder::lock(dir).unwrap();
-        let listener = UnixListener::bind(dir.join(name)).unwrap();
-        folder.claim(name).unwrap();
-        listener
+        Folder::lock(dir).unwrap().bind(name).unwrap()
     }
 
     fn names(dir: &Path) -> Vec<String> {
@@ -191,6 +220,32 @@ mod tests {
         assert_eq!(sweep(&dir.path().join("absent")).unwrap(), 0);
     }
 
+    /// `kill -9` between any two steps.
+    #[test]
+    fn what_a_door_leaves_that_was_killed_while_it_bound_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = || Folder::lock(dir.path()).unwrap();
+        folder().announce("s").unwrap();
+        swept(dir.path(), 1);
+        assert_eq!(names(dir.path()), [""; 0]);
+        // Also where a former server's name is.
+        drop(bound(dir.path(), "s"));
+        folder().announce("s").unwrap();
+        fs::remove_file(dir.path().join("s")).unwrap();
+        drop(UnixListener::bind(dir.path().join("s")).unwrap());
+        assert_eq!(names(dir.path()), ["cgpu-s", "s"]);
+        swept(dir.path(), 1);
+        assert_eq!(names(dir.path()), [""; 0]);
+        // Another program has it by now.
+        folder().announce("s").unwrap();
+        let foreign = UnixListener::bind(dir.path().join("s")).unwrap();
+        swept(dir.path(), 1);
+        assert_eq!(names(dir.path()), ["s"]);
+        drop(foreign);
+        assert!(bound(dir.path(), "s").local_addr().is_ok());
+        assert_eq!(names(dir.path()), ["cgpu-s", "s"]);
+    }
+
     #[test]
     fn a_socket_that_another_program_has_taken_is_no_longer_ours() {
         let dir = tempfile::tempdir().unwrap();
@@ -203,9 +258,7 @@ mod tests {
         remove(&dir.path().join("s")).unwrap();
         assert_eq!(names(dir.path()), ["s"], "it stays, our name does not");
         drop(foreign);
-        fs::remove_file(dir.path().join("s")).unwrap();
         drop(bound(dir.path(), "s"));
-        fs::remove_file(dir.path().join("s")).unwrap();
         drop(bound(dir.path(), "s"));
         assert!(
             ours("s"),
