@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use nvabi::layout::channel_params;
 use nvabi::{bytes, class, control};
+use sys::ioctl::Block;
 
 use crate::{Card, CpuMapping, Error, Form, GpuRange, Handle, Uuid, Uvm};
 
@@ -61,6 +62,32 @@ pub(crate) struct Ring {
 }
 
 impl Card<'_> {
+    /// The number that the hardware has for a channel. cuCtxCreate asks for it by this call.
+    ///
+    /// # Errors
+    /// The driver's status; [`Error::Malformed`] when it knows no such channel.
+    pub fn channel_number(&self, channel: Handle) -> Result<u32, Error> {
+        let cmd = control::NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST;
+        let client = self.client();
+        let mut params = client.params(cmd)?;
+        bytes::put_u32(&mut params, 0, 1);
+        let (mut handles, mut numbers) = (channel.0.to_le_bytes(), [0; 4]);
+        let lists = [(8, &mut handles), (16, &mut numbers)].map(|(pointer_at, list)| Block {
+            parent: 1,
+            pointer_at,
+            bytes: list,
+        });
+        client.control(self.device(), cmd, &mut params, lists.into())?;
+        match u32::from_le_bytes(numbers) {
+            // `NV0080_CTRL_FIFO_GET_CHANNELLIST_INVALID_CHANNEL`
+            u32::MAX => Err(Error::Malformed {
+                call: "NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST",
+                what: "no number for a channel that it has made",
+            }),
+            number => Ok(number),
+        }
+    }
+
     /// The classes that the card has.
     ///
     /// # Errors
@@ -135,6 +162,7 @@ impl Ring {
         let mut params = client.params(cmd)?;
         client.control(channel, cmd, &mut params, Vec::new())?;
         let token = bytes::u32_at(&params, 0).unwrap_or(0);
+        card.channel_number(channel)?;
         let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
         let mut params = client.params(cmd)?;
         bytes::put(&mut params, 0, &[1]);

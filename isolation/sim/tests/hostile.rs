@@ -86,6 +86,7 @@ fn fire(tenant: &Tenant, files: &[Opened], shot: &Shot) {
             0x3d06,
             0x275,
             0x80_0201,
+            0x80_170d,
             0x2080_0110,
             0x2080_018e,
             0x2080_1201,

@@ -8,7 +8,7 @@ mod tenant;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use nvabi::bytes::{u32_at, u64_at};
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::control;
 use tenant::card::{
     BUFFER, COMMANDS, COMPUTE, COPY, Card, HOST, MIB, copy, halves, methods, signal, until, wait,
@@ -127,7 +127,7 @@ fn kernel(card: &Card, place: u64, address: u64, value: u32) -> Vec<u32> {
     let mut qmd = [0; 256];
     let (high, low) = halves(address);
     for (at, word) in [(96, low), (100, high | 1 << 23), (104, value)] {
-        nvabi::bytes::put_u32(&mut qmd, at, word);
+        put_u32(&mut qmd, at, word);
     }
     let at = 0x10_0000 + place * 256;
     card.commands.write_all_at(&qmd, at).unwrap();
@@ -348,4 +348,50 @@ fn everything_of_a_client_goes_with_its_va_space_and_its_file() {
     assert_eq!(machine.account()[0].used_bytes, 10 * MIB);
     card.tenant.session.closed(card.uvm.id);
     assert_eq!(machine.account()[0].used_bytes, 0);
+}
+
+/// As `deviceCtrlCmdFifoGetChannelList_IMPL` (kernel_fifo_ctrl.c) answers; cuCtxCreate asks for it.
+#[test]
+fn a_client_learns_the_numbers_of_its_own_channels_alone() {
+    let machine = ada("570.195.03", 64, 1);
+    let card = Card::open(&machine);
+    let ask = |handles: &[u32], pointers: &[usize], lists: &mut Vec<Vec<u8>>| {
+        let mut params = vec![0; 24];
+        put_u32(&mut params, 0, u32::try_from(handles.len()).unwrap());
+        for at in pointers {
+            put_u64(&mut params, *at, 0x1234);
+        }
+        let cmd = control::NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST;
+        card.tenant.control(card.device, cmd, &mut params, lists)
+    };
+    let token = card.tenant.ask(
+        card.channel,
+        control::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN,
+        &[],
+    );
+    let token = u32_at(&token.unwrap(), 0).unwrap();
+    let handles = [card.group, card.channel, card.channel + 0x1000, 0];
+    let list: Vec<u8> = handles
+        .iter()
+        .flat_map(|handle| handle.to_le_bytes())
+        .collect();
+    let mut lists = vec![list.clone(), vec![7; list.len()]];
+    ask(&handles, &[8, 16], &mut lists).unwrap();
+    let numbers: Vec<u32> = (0..handles.len())
+        .map(|at| u32_at(&lists[1], 4 * at).unwrap())
+        .collect();
+    assert_eq!(numbers, [u32::MAX, token, u32::MAX, u32::MAX]);
+    assert_eq!(lists[0], list);
+    for (handles, pointers, lists) in [
+        (&[][..], &[][..], &mut Vec::new()),
+        (&handles[..], &[8][..], &mut vec![list.clone()]),
+        (&handles[..], &[16][..], &mut vec![list.clone()]),
+        (&handles[..], &[][..], &mut Vec::new()),
+    ] {
+        assert_eq!(
+            ask(handles, pointers, lists).unwrap_err(),
+            nvabi::status::NV_ERR_INVALID_ARGUMENT,
+            "{pointers:?}"
+        );
+    }
 }

@@ -47,7 +47,7 @@ pub enum By {
 pub struct Handle {
     /// The driver's name of the field.
     pub field: &'static str,
-    /// 0: the struct; 1: the parameters.
+    /// 0: the struct; 1: the parameters; 2: the first list that they point to.
     pub segment: u8,
     /// Offset.
     pub at: PerRelease,
@@ -462,6 +462,16 @@ pub const CONTROLS: &[Row<u32>] = &[
     ),
     (0x0080_1108, &[param("hChannelGroup", 0)]),
     (
+        0x0080_170d,
+        &[handle(
+            "pChannelHandleList",
+            2,
+            0,
+            What::Object(FIRST),
+            By::Driver("what is no channel of the client's is answered as none, not refused"),
+        )],
+    ),
+    (
         0x0080_1806,
         &[handle(
             "hVASpace",
@@ -673,7 +683,8 @@ mod tests {
             assert!(has, "{cmd:#x} {field}");
             with_handles += 1;
         }
-        let listed: usize = CONTROLS.iter().map(|(_, handles)| handles.len()).sum();
+        let handles = CONTROLS.iter().flat_map(|(_, handles)| *handles);
+        let listed = handles.filter(|it| it.segment == 1).count();
         assert_eq!(listed, with_handles, "a row that no header has");
     }
 
@@ -701,10 +712,11 @@ mod tests {
             }
             for (cmd, handles) in CONTROLS {
                 if let Some(control) = control::row(*cmd, release) {
-                    assert!(
-                        handles.iter().all(|it| end(it) <= control.params_bytes),
-                        "{cmd:#x}"
-                    );
+                    let lies = |it: &Handle| match usize::from(it.segment) {
+                        1 => end(it) <= control.params_bytes,
+                        list => list - 2 < control.nested.len(),
+                    };
+                    assert!(handles.iter().all(lies), "{cmd:#x}");
                 }
             }
         }

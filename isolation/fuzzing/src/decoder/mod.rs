@@ -45,6 +45,7 @@ const CONTROLS: [u32; 40] = [
     0x41_0110,
     0x2080_0123,
     0x80_1701,
+    0x80_170d,
     0x2080_0802,
     0x2080_1802,
     0x80_0287,
@@ -54,7 +55,6 @@ const CONTROLS: [u32; 40] = [
     0x80_1102,
     0x80_1104,
     0x80_1301,
-    0x80_170d,
     0x80_1b01,
     0x2080_0122,
     0x83de_0315,
@@ -62,12 +62,11 @@ const CONTROLS: [u32; 40] = [
 ];
 
 /// Those of [`CONTROLS`] that must never be executed: their parameters hold pointers that nobody follows.
-const UNCARRIED: [u32; 9] = [
+const UNCARRIED: [u32; 8] = [
     0x127,
     0x80_1102,
     0x80_1104,
     0x80_1301,
-    0x80_170d,
     0x80_1b01,
     0x2080_0122,
     0x83de_0315,

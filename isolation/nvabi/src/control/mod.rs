@@ -91,6 +91,8 @@ const NESTED: &[(u32, &[Nested])] = &[
     (0x80_0201, U32_LIST),
     (0x2080_0123, U32_LIST),
     (0x80_1701, CAPS),
+    // Handles, and the number of each; cuCtxCreate asks for it.
+    (0x80_170d, &[counted(8, 0, 4), counted(16, 0, 4)]),
     (0x2080_0802, INFO_LIST),
     (0x2080_1201, INFO_LIST),
     (0x2080_1301, INFO_LIST),
@@ -103,7 +105,6 @@ const UNCARRIED: &[u32] = &[
     0x80_1102,
     0x80_1104,
     0x80_1301,
-    0x80_170d,
     0x80_1b01,
     0x2080_0122,
     0x83de_0315,
@@ -238,6 +239,7 @@ commands! {
     NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD = 0x3d0c;
     NV0080_CTRL_CMD_GPU_GET_CLASSLIST = 0x80_0201;
     NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES = 0x80_0280;
+    NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST = 0x80_170d;
     NV2080_CTRL_CMD_GPU_GET_NAME_STRING = 0x2080_0110;
     NV2080_CTRL_CMD_GPU_GET_GID_INFO = 0x2080_014a;
     NV2080_CTRL_CMD_GPU_GET_PIDS = 0x2080_018d;

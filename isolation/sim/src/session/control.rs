@@ -56,6 +56,9 @@ pub(super) fn execute(
     }
     match (cmd >> 16, &object.resource) {
         (0x0000, Resource::Client) => of_client(state, context, client, cmd, &mut params),
+        (0x0080, Resource::Device(_)) if cmd == ctl::NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST => {
+            channel_list(state, context, client, &mut params)
+        }
         (0x0080, Resource::Device(_)) => query::device(object, cmd, &mut params),
         (0x2080, Resource::Subdevice) => {
             let call = match (cmd, &object.card) {
@@ -90,6 +93,32 @@ pub(super) fn execute(
         }
         _not_a_command_of_the_object => Err(UNSUPPORTED),
     }
+}
+
+/// The hardware's number of each channel of the client's; what is no channel of its is no error. {numChannels 0, pChannelHandleList 8:8,
+/// pChannelList 16:8} (`deviceCtrlCmdFifoGetChannelList_IMPL`, kernel_fifo_ctrl.c).
+fn channel_list(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    params: &mut Params<'_>,
+) -> Result<(), Refusal> {
+    /// `NV0080_CTRL_FIFO_GET_CHANNELLIST_INVALID_CHANNEL`
+    const NO_CHANNEL: u32 = u32::MAX;
+    // Without channels, or with one list that is NULL.
+    let [handles, numbers] = &mut *params.lists else {
+        return Err(INVALID);
+    };
+    let objects = &state.client(context, client)?.objects;
+    for at in (0..handles.len()).step_by(4) {
+        let object = u32_at(handles, at).and_then(|handle| objects.get(&handle));
+        let number = match object.map(|object| &object.resource) {
+            Some(Resource::Channel(channel)) => channel.id(),
+            _no_channel => NO_CHANNEL,
+        };
+        put_u32(numbers, at, number);
+    }
+    Ok(())
 }
 
 /// Commands that change nothing that is modelled: accepted as they are.
