@@ -1097,7 +1097,6 @@ fn caller_only_in_mode_b(op: &Op, segments: &[Segment]) -> bool {
     match op {
         Op::Escape(row) => match **row {
             escape::NV_ESC_RM_ALLOC_MEMORY => class() == Some(NV01_MEMORY_SYSTEM_OS_DESCRIPTOR),
-            escape::NV_ESC_RM_UNMAP_MEMORY | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => true,
             _ => false,
         },
         Op::Uvm(row) => matches!(**row, uvm::UVM_INITIALIZE | uvm::UVM_MM_INITIALIZE),

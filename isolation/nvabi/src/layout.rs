@@ -132,8 +132,32 @@ pub mod nvos33 {
 
 /// `NVOS34_PARAMETERS`: end a CPU mapping.
 pub mod nvos34 {
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hDevice`
+    pub const H_DEVICE: usize = 4;
+    /// `hMemory`
+    pub const H_MEMORY: usize = 8;
+    /// `pLinearAddress`: what the driver knows the mapping by
+    pub const P_LINEAR: usize = 16;
     /// `status`
     pub const STATUS: usize = 24;
+}
+
+/// `NVOS56_PARAMETERS`: give a CPU mapping another address to be known by.
+pub mod nvos56 {
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hDevice`
+    pub const H_DEVICE: usize = 4;
+    /// `hMemory`
+    pub const H_MEMORY: usize = 8;
+    /// `pOldCpuAddress`
+    pub const P_OLD: usize = 16;
+    /// `pNewCpuAddress`
+    pub const P_NEW: usize = 24;
+    /// `status`
+    pub const STATUS: usize = 32;
 }
 
 /// `NVOS46_PARAMETERS`: map into a GPU address space.

@@ -1,6 +1,6 @@
 //! Card memory: allocating, mapping into this process, exporting.
 
-use nvabi::layout::{memory_params, nvos33};
+use nvabi::layout::{memory_params, nvos33, nvos34};
 use nvabi::{bytes, class, escape};
 use sys::mapping::Mapping;
 
@@ -127,7 +127,7 @@ impl Card<'_> {
             .ctl()
             .call(escape.name, escape.cmd(client.release()), &mut arg, &mut [])?;
         drop(file);
-        checked(escape.name, &arg, nvabi::layout::nvos34::STATUS)
+        checked(escape.name, &arg, nvos34::STATUS)
     }
 }
 
@@ -146,12 +146,4 @@ impl CpuMapping {
     pub fn words(&self) -> &Mapping {
         &self.words
     }
-}
-
-/// `NVOS34_PARAMETERS` (`nvos.h`): `hClient 0, hDevice 4, hMemory 8, pLinearAddress 16`.
-mod nvos34 {
-    pub(super) const H_CLIENT: usize = 0;
-    pub(super) const H_DEVICE: usize = 4;
-    pub(super) const H_MEMORY: usize = 8;
-    pub(super) const P_LINEAR: usize = 16;
 }

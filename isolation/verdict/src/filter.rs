@@ -70,7 +70,7 @@ pub const EBUSY: u16 = 16;
 const NUMBER_MASK: u32 = 0xff;
 
 /// Escapes that a production filter brings to the broker.
-const PRODUCTION_ESCAPES: [escape::Escape; 14] = [
+const PRODUCTION_ESCAPES: [escape::Escape; 16] = [
     escape::NV_ESC_RM_ALLOC_MEMORY,
     escape::NV_ESC_RM_FREE,
     escape::NV_ESC_RM_CONTROL,
@@ -80,6 +80,9 @@ const PRODUCTION_ESCAPES: [escape::Escape; 14] = [
     escape::NV_ESC_RM_SHARE,
     escape::NV_ESC_RM_VID_HEAP_CONTROL,
     escape::NV_ESC_RM_MAP_MEMORY,
+    // Where an executor has made a mapping, it is the only process that the driver finds it for.
+    escape::NV_ESC_RM_UNMAP_MEMORY,
+    escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
     escape::NV_ESC_REGISTER_FD,
     escape::NV_ESC_EXPORT_TO_DMABUF_FD,
     escape::NV_ESC_RM_IDLE_CHANNELS,

@@ -105,7 +105,6 @@ const fn in_account(field: &'static str, segment: u8, at: u32, what: What) -> Ha
 const FIRST: PerRelease = PerRelease::all(0);
 const OF_20: PerRelease = PerRelease::all(20);
 const PARENT: Handle = handle("hObjectParent", 0, 4, What::Parent(FIRST), By::Broker);
-const NATIVE: &str = "it is the caller's own, and comes to the broker on simulated cards alone";
 const NEVER_FAILS: &str = "what is not there is freed already: RM answers success";
 
 /// Of the calls of `/dev/nvidiactl` and `/dev/nvidia<N>`. What an allocation's or a control's parameters name stands in [`CLASSES`] and
@@ -165,7 +164,7 @@ pub const ESCAPES: &[Row<Escape>] = &[
     ),
     (
         esc::NV_ESC_RM_UNMAP_MEMORY,
-        &[handle("hClient", 0, 0, What::Client, By::Driver(NATIVE))],
+        &[client(0), object("hDevice", 4), object("hMemory", 8)],
     ),
     (
         esc::NV_ESC_RM_MAP_MEMORY_DMA,
@@ -182,7 +181,7 @@ pub const ESCAPES: &[Row<Escape>] = &[
     ),
     (
         esc::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
-        &[handle("hClient", 0, 0, What::Client, By::Driver(NATIVE))],
+        &[client(0), object("hDevice", 4), object("hMemory", 8)],
     ),
     (
         esc::NV_ESC_ALLOC_OS_EVENT,

@@ -2,7 +2,8 @@
 
 use nvabi::escape::{self, Escape};
 use nvabi::layout::{
-    nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55, nvos57, nvos64,
+    nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55, nvos56, nvos57,
+    nvos64,
 };
 use nvabi::uvm::{self, Uvm};
 use nvabi::{PerRelease, Release};
@@ -76,7 +77,7 @@ impl Op {
                 escape::NV_ESC_RM_UNMAP_MEMORY => at(nvos34::STATUS),
                 escape::NV_ESC_RM_MAP_MEMORY_DMA => per(nvos46::STATUS),
                 escape::NV_ESC_RM_UNMAP_MEMORY_DMA => per(nvos47::STATUS),
-                escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => at(32),
+                escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => at(nvos56::STATUS),
                 escape::NV_ESC_ALLOC_OS_EVENT | escape::NV_ESC_FREE_OS_EVENT => at(12),
                 _ => None,
             },

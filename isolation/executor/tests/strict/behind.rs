@@ -10,8 +10,9 @@ use driver::{Binding, Call, Caller, Driver, FileId, FileKind, FileRef, Link, Seg
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nvabi::bytes::{put, put_u32, put_u64, u32_at};
-use nvabi::layout::nvos21;
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::layout::{nvos21, nvos33, nvos34, nvos56};
+use nvabi::{Release, escape, status};
 
 use crate::agent::Ask;
 use crate::alone::{assert_powerless, facts};
@@ -26,6 +27,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "a_tenants_addresses_stay_with_it",
         a_tenants_addresses_stay_with_it,
+    ),
+    (
+        "mappings_for_the_cpu_are_the_executors_from_first_to_last",
+        mappings_for_the_cpu_are_the_executors_from_first_to_last,
     ),
     (
         "it_is_powerless_while_a_call_is_under_way",
@@ -88,7 +93,7 @@ fn a_tenants_addresses_stay_with_it() {
     let called = tenant.memory(fd, client, device, 0, 2 * MIB);
     assert_eq!(called.status(), rm::OK);
     assert_eq!(
-        nvabi::bytes::u64_at(&called.arg, nvos21::P_PARAMS),
+        u64_at(&called.arg, nvos21::P_PARAMS),
         Some(tenant.params_address()),
         "the tenant's own pointer is as it was"
     );
@@ -99,14 +104,74 @@ fn a_tenants_addresses_stay_with_it() {
     let arg = rm::control(client, client, 0x202, tenant.params_address(), 40);
     let called = tenant.call(fd, rm::CONTROL, &arg, &params);
     assert_eq!(called.ret, Ok(0));
-    assert_eq!(
-        nvabi::bytes::u64_at(&called.params, 16),
-        Some(tenant.arg_address())
-    );
+    assert_eq!(u64_at(&called.params, 16), Some(tenant.arg_address()));
     assert!(stage.kernel.count(rm::CONTROL) > 0);
     for address in [tenant.arg_address(), tenant.params_address()] {
         assert!(!stage.kernel.has_seen(address));
     }
+}
+
+/// RM finds a mapping for the process alone that has made it: what a tenant asked for itself was not found.
+fn mappings_for_the_cpu_are_the_executors_from_first_to_last() {
+    const NEW: u64 = 0x7f00_1234_0000;
+    let [map, unmap, update] = [
+        escape::NV_ESC_RM_MAP_MEMORY,
+        escape::NV_ESC_RM_UNMAP_MEMORY,
+        escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
+    ]
+    .map(|row| row.cmd(Release::R570));
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = stage.tenant();
+    let node = stage.nodes().join("nvidiactl");
+    let fd = tenant.open(&node);
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let called = tenant.memory(fd, client, device, 0, MIB);
+    assert_eq!(called.status(), rm::OK);
+    let memory = rm::new_handle(&called.arg);
+    let names = |client: u32, bytes: usize| {
+        let mut arg = vec![0; bytes];
+        for (at, handle) in [(0, client), (4, device), (8, memory)] {
+            put_u32(&mut arg, at, handle);
+        }
+        arg
+    };
+    let mut arg = names(client, 56);
+    put_u64(&mut arg, nvos33::LENGTH, MIB);
+    put(&mut arg, nvos33::FD, &tenant.open(&node).to_le_bytes());
+    let called = tenant.call(fd, map, &arg, &[]);
+    assert_eq!(
+        (called.ret, u32_at(&called.arg, nvos33::STATUS)),
+        (Ok(0), Some(rm::OK))
+    );
+    let address = u64_at(&called.arg, nvos33::P_LINEAR).unwrap();
+    let moved = |from: u64| {
+        let mut arg = names(client, 40);
+        put_u64(&mut arg, nvos56::P_OLD, from);
+        put_u64(&mut arg, nvos56::P_NEW, NEW);
+        let called = tenant.call(fd, update, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, nvos56::STATUS).unwrap()
+    };
+    let ended = |client: u32, at: u64| {
+        let mut arg = names(client, 32);
+        put_u64(&mut arg, nvos34::P_LINEAR, at);
+        let called = tenant.call(fd, unmap, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, nvos34::STATUS).unwrap()
+    };
+    assert_eq!(moved(address), rm::OK);
+    assert_eq!(moved(address), status::NV_ERR_OBJECT_NOT_FOUND);
+    assert_eq!(ended(client, address), status::NV_ERR_OBJECT_NOT_FOUND);
+    assert_eq!(ended(client, NEW), rm::OK);
+    assert_eq!(ended(client, NEW), status::NV_ERR_OBJECT_NOT_FOUND);
+    assert_eq!(
+        (stage.kernel.count(update), stage.kernel.count(unmap)),
+        (2, 3)
+    );
+    // Another's client never comes to the driver.
+    assert_eq!(ended(client + 1, NEW), status::NV_ERR_INVALID_CLIENT);
+    assert_eq!(stage.kernel.count(unmap), 3);
 }
 
 fn it_is_powerless_while_a_call_is_under_way() {

@@ -5,7 +5,7 @@ use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::escape::{self as esc, Escape, On};
 use nvabi::layout::{
     api_version, card_info, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54,
-    nvos55, nvos57, nvos64,
+    nvos55, nvos56, nvos57, nvos64,
 };
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED, NV_OK};
 
@@ -15,9 +15,8 @@ use super::{
 };
 use crate::card::BAR1_BYTES;
 
-/// Offset of `status` in NVOS30 and NVOS56 and of `Status` in the event structs (nvos.h, nv-ioctl.h).
+/// Offset of `status` in NVOS30 and of `Status` in the event structs (nvos.h, nv-ioctl.h).
 const NVOS30_STATUS: usize = 48;
-const NVOS56_STATUS: usize = 32;
 const OS_EVENT_STATUS: usize = 12;
 /// NVIDIA's PCI vendor id.
 const PCI_VENDOR: u16 = 0x10de;
@@ -90,7 +89,7 @@ pub(super) fn execute(
         esc::NV_ESC_RM_SHARE => (with_client(state, context, segments), nvos57::STATUS),
         esc::NV_ESC_RM_IDLE_CHANNELS => (with_client(state, context, segments), NVOS30_STATUS),
         esc::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => {
-            (with_client(state, context, segments), NVOS56_STATUS)
+            (mapping::update(state, context, segments), nvos56::STATUS)
         }
         esc::NV_ESC_ALLOC_OS_EVENT => (
             keep(event::alloc_os_event(context, segments), &mut replacement),

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use driver::wire::Replaces;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
-use nvabi::layout::{nvos33, nvos46, nvos47};
+use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, nvos56};
 use nvabi::status::{
-    NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_LIMIT, NV_ERR_NO_MEMORY,
-    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT,
+    NV_ERR_INVALID_LIMIT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
 };
 
-use super::objects::Resource;
+use super::heap::PAGE_BYTES;
+use super::objects::{CpuMapping, Resource};
 use super::{Context, Refusal, Replacement, Segments, State};
 use crate::memory::Backing;
 use crate::vaspace::MadeBy;
@@ -18,6 +19,10 @@ use crate::vaspace::MadeBy;
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `NVOS46_FLAGS_DMA_OFFSET_FIXED`
 const DMA_OFFSET_FIXED: u32 = 1 << 15;
+/// Where the addresses that mappings are known by begin: beyond those that a program can have.
+const CPU_MAPPINGS_BASE: u64 = 1 << 47;
+/// Of one object. RM has no such limit, and a card's BAR1 has.
+const MOST_CPU_MAPPINGS: usize = 4096;
 /// `hDma` of NVOS47 (nvos.h).
 const NVOS47_H_DMA: usize = 8;
 
@@ -70,23 +75,67 @@ pub(super) fn map_memory(
             Refusal(NV_ERR_NO_MEMORY)
         }
     })?;
-    put_u64(arg, nvos33::P_LINEAR, 0);
+    state.cpu_mappings += 1;
+    let address = CPU_MAPPINGS_BASE + state.cpu_mappings * PAGE_BYTES;
+    let object = state.object(context, client, handle)?;
+    if object.mapped.len() >= MOST_CPU_MAPPINGS {
+        return Err(Refusal(NV_ERR_INSUFFICIENT_RESOURCES));
+    }
+    object.mapped.push(CpuMapping {
+        address,
+        process: context.caller.tgid,
+    });
+    put_u64(arg, nvos33::P_LINEAR, address);
     Ok(Some(Replacement {
         replaces: Replaces::Number(slot.number),
         fd,
     }))
 }
 
-/// The mapping is the client's own: there is nothing to take back.
+/// Ends a mapping of the calling process: what RM has for it goes. What the client has mapped is its own.
 pub(super) fn unmap_memory(
     state: &mut State,
     context: &Context<'_>,
     segments: &Segments,
 ) -> Result<(), Refusal> {
     let arg = segments.first().ok_or(INVALID)?;
-    let client = u32_at(arg, nvos33::H_CLIENT).ok_or(INVALID)?;
-    let handle = u32_at(arg, nvos33::H_MEMORY).ok_or(INVALID)?;
-    state.object(context, client, handle).map(|_object| ())
+    let client = u32_at(arg, nvos34::H_CLIENT).ok_or(INVALID)?;
+    let handle = u32_at(arg, nvos34::H_MEMORY).ok_or(INVALID)?;
+    let address = u64_at(arg, nvos34::P_LINEAR).ok_or(INVALID)?;
+    let mapped = &mut state.object(context, client, handle)?.mapped;
+    let at = found(mapped, context, address)?;
+    mapped.swap_remove(at);
+    Ok(())
+}
+
+/// Has a mapping of the calling process be known by another address (`RmUpdateDeviceMappingInfo`, osapi.c).
+pub(super) fn update(
+    state: &mut State,
+    context: &Context<'_>,
+    segments: &Segments,
+) -> Result<(), Refusal> {
+    let arg = segments.first().ok_or(INVALID)?;
+    let client = u32_at(arg, nvos56::H_CLIENT).ok_or(INVALID)?;
+    let handle = u32_at(arg, nvos56::H_MEMORY).ok_or(INVALID)?;
+    let (old, new) = (
+        u64_at(arg, nvos56::P_OLD).ok_or(INVALID)?,
+        u64_at(arg, nvos56::P_NEW).ok_or(INVALID)?,
+    );
+    let mapped = &mut state.object(context, client, handle)?.mapped;
+    let at = found(mapped, context, old)?;
+    if let Some(mapping) = mapped.get_mut(at) {
+        mapping.address = new;
+    }
+    Ok(())
+}
+
+/// Where a mapping stands, if the calling process has made it (`refFindCpuMappingWithFilter`, rs_resource.c).
+fn found(mapped: &[CpuMapping], context: &Context<'_>, address: u64) -> Result<usize, Refusal> {
+    let process = context.caller.tgid;
+    mapped
+        .iter()
+        .position(|mapping| mapping.address == address && mapping.process == process)
+        .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))
 }
 
 pub(super) fn map_memory_dma(

@@ -135,6 +135,8 @@ struct State {
     scheduler: Option<scheduler::Call>,
     /// Of each file that carries exports: as long as the session has it open, they live.
     exports: HashMap<FileId, Arc<Carrier>>,
+    /// Mappings for the CPU ever made.
+    cpu_mappings: u64,
 }
 
 impl Session {

@@ -46,6 +46,16 @@ pub(super) struct Object {
     pub(super) depends_on: Vec<u32>,
     pub(super) children: BTreeSet<u32>,
     pub(super) dependants: BTreeSet<u32>,
+    pub(super) mapped: Vec<CpuMapping>,
+}
+
+/// What MAP_MEMORY has made of an object.
+#[derive(Debug)]
+pub(super) struct CpuMapping {
+    /// By which calls name it; nobody looks there.
+    pub(super) address: u64,
+    /// Who has made the call: no other process finds the mapping (`serverutilMappingFilterCurrentUserProc`, rs_utils.c).
+    pub(super) process: i32,
 }
 
 /// What an object is.
@@ -83,6 +93,7 @@ impl Object {
             depends_on: Vec::new(),
             children: BTreeSet::new(),
             dependants: BTreeSet::new(),
+            mapped: Vec::new(),
         }
     }
 
