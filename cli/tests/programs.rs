@@ -281,7 +281,7 @@ mod host {
             );
             let output = Command::new("unshare")
                 .args(["--mount", "sh", "-c", &script])
-                .env("CGPU_CONFIG", &config)
+                .env("CGPU_CONFIG", config)
                 .output()
                 .unwrap();
             assert_eq!(output.status.code(), Some(1), "{command}");
