@@ -273,10 +273,8 @@ fn flood() {
         "{broker:?} {kernel:?}"
     );
     assert!(broker.late * 2 < kernel.late, "{broker:?} {kernel:?}");
-    assert!(
-        broker.longest_beyond < kernel.longest_beyond,
-        "{broker:?} {kernel:?}"
-    );
+    // All together: a period in which the kernel stops the group all the same may be as long as any of the other's.
+    assert!(broker.beyond * 2 < kernel.beyond, "{broker:?} {kernel:?}");
     // Nor does it cost the tenant more than the reserve: what is allowed is had, and had for calls. Of seven tenths of the CPU time
     // (the governor has four times as much) 0.43 to 0.61 of the calls came: one costs more in many short bursts than in one a period.
     let allowed = in_time(broker::cpu_time::allowed_ppm(QUOTA_PPM));
