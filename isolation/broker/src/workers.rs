@@ -49,7 +49,7 @@ pub(crate) const MOST_WITH_HELD_UP: usize = 256;
 /// How long a call can wait for a thread while another blocks: one tick, and what is left of the one in which that began.
 const TICK: Duration = Duration::from_millis(1);
 /// The same where no call was found to wait for [`BUSY_TICKS`]. Who looks interrupts the calls: as often as [`TICK`] says this would
-/// be one of a hundred short calls, which then takes five times as long.
+/// be one of a hundred short calls, which then takes several times as long.
 const CALM_TICK: Duration = Duration::from_millis(4);
 /// No more wait at once, however many calls were found to.
 const MOST_WAITING: usize = 4;

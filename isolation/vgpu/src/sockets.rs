@@ -44,35 +44,34 @@ impl Folder {
     /// Binds a socket of ours, on whose name nobody listens, in the place of what a killed program has left there.
     ///
     /// # Errors
-    /// A name cannot be made or removed, or the socket not be bound; no second name is left.
+    /// A name cannot be made or removed, or the socket not be bound. What is there by then is left to [`sweep`].
     pub fn bind(&self, name: &str) -> io::Result<UnixListener> {
-        let bound = self.announce(name).and_then(|()| {
-            let socket = self.dir.join(name);
-            absent(fs::remove_file(&socket))?;
-            let listener = UnixListener::bind(&socket)?;
-            fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
-            Ok(listener)
-        });
-        let claimed = bound.and_then(|listener| self.claim(name).map(|()| listener));
-        if claimed.is_err() {
-            // The reason is in the error.
-            let _left = self.remove(name);
-        }
-        claimed
+        self.announce(name)?;
+        let socket = self.dir.join(name);
+        absent(fs::remove_file(&socket))?;
+        let listener = UnixListener::bind(&socket)?;
+        fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+        self.claim(name)?;
+        Ok(listener)
     }
 
     /// Says that the socket of this name, which is about to be bound, is ours.
     fn announce(&self, name: &str) -> io::Result<()> {
-        let mark = self.mark(name);
-        absent(fs::remove_file(&mark))?;
-        File::create_new(mark).map(drop)
+        self.replace_mark(name, |new| File::create_new(new).map(drop))
     }
 
     /// Gives the socket, which has just been bound, its second name.
     fn claim(&self, name: &str) -> io::Result<()> {
-        let mark = self.mark(name);
-        fs::remove_file(&mark)?;
-        fs::hard_link(self.dir.join(name), mark)
+        self.replace_mark(name, |new| fs::hard_link(self.dir.join(name), new))
+    }
+
+    /// In one step: at no moment is there no mark where there was one. A new one that a killed program has left is a mark of no
+    /// socket's, which [`sweep`] removes.
+    fn replace_mark(&self, name: &str, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        let new = self.mark(&format!("{name}.new"));
+        absent(fs::remove_file(&new))?;
+        make(&new)?;
+        fs::rename(new, self.mark(name))
     }
 
     /// Whether the socket of this name is one of ours.
@@ -225,6 +224,16 @@ mod tests {
     fn what_a_door_leaves_that_was_killed_while_it_bound_goes() {
         let dir = tempfile::tempdir().unwrap();
         let folder = || Folder::lock(dir.path()).unwrap();
+        // Before a mark takes the place of another: of a killed server's, and of the announcement.
+        drop(bound(dir.path(), "s"));
+        File::create_new(folder().mark("s.new")).unwrap();
+        swept(dir.path(), 2);
+        assert_eq!(names(dir.path()), [""; 0]);
+        folder().announce("s").unwrap();
+        drop(UnixListener::bind(dir.path().join("s")).unwrap());
+        fs::hard_link(dir.path().join("s"), folder().mark("s.new")).unwrap();
+        swept(dir.path(), 2);
+        assert_eq!(names(dir.path()), [""; 0]);
         folder().announce("s").unwrap();
         swept(dir.path(), 1);
         assert_eq!(names(dir.path()), [""; 0]);
@@ -242,6 +251,7 @@ mod tests {
         swept(dir.path(), 1);
         assert_eq!(names(dir.path()), ["s"]);
         drop(foreign);
+        File::create_new(folder().mark("s.new")).unwrap();
         drop(bound(dir.path(), "s"));
         assert_eq!(names(dir.path()), ["cgpu-s", "s"]);
     }
