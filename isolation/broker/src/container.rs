@@ -23,6 +23,7 @@ use crate::link::{Stored, SupervisorLink};
 use crate::looked::Looked;
 use crate::managed::ManagedMappings;
 use crate::memories::Memories;
+use crate::native::NativeCalls;
 use crate::order::Orders;
 use crate::replay::Replay;
 use crate::scarce;
@@ -45,6 +46,8 @@ pub struct Container {
     pub board: Arc<Board>,
     /// Its open files of the driver.
     pub files: FileTable,
+    /// Calls that no real driver's broker sees; `None` before a real driver.
+    pub native: Option<NativeCalls>,
     /// Files that answers bring.
     pub answers: AnswerFiles,
     /// Calls under way.
@@ -141,6 +144,7 @@ impl Container {
         Ok(Self {
             name,
             release,
+            native: driver.is_played().then(|| NativeCalls::new(release)),
             driver,
             account,
             journal,
@@ -290,7 +294,7 @@ pub enum Acquaintance {
     Known,
 }
 
-fn tgid_of(tid: i32) -> io::Result<i32> {
+pub(crate) fn tgid_of(tid: i32) -> io::Result<i32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
         if scarce::is_scarcity(&error) {
             error

@@ -41,7 +41,7 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    fn new(id: FileId, kind: FileKind, fd: OwnedFd) -> Self {
+    pub(crate) fn new(id: FileId, kind: FileKind, fd: OwnedFd) -> Self {
         Self {
             id,
             kind,
@@ -50,6 +50,11 @@ impl OpenFile {
             active: AtomicUsize::new(0),
         }
     }
+
+    /// Whether a call is under way on it.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(atomic::Ordering::SeqCst) > 0
+    }
 }
 
 /// A file with a call under way: it is not given up before this is dropped.
@@ -57,8 +62,8 @@ impl OpenFile {
 pub struct InUse(Arc<OpenFile>);
 
 impl InUse {
-    /// Made under the table's lock, so that [`FileTable::take_idle`] cannot miss it.
-    fn new(file: &Arc<OpenFile>) -> Self {
+    /// Made under the lock of whoever has the file, so that who takes it out cannot miss it.
+    pub(crate) fn new(file: &Arc<OpenFile>) -> Self {
         file.active.fetch_add(1, atomic::Ordering::SeqCst);
         Self(Arc::clone(file))
     }
@@ -236,9 +241,7 @@ impl FileTable {
             return Ok(Found::Foreign(fd));
         };
         let mut inner = self.lock();
-        let at = match position(&inner.files, |file| {
-            sys::kcmp::own_files(file.fd.as_fd(), fd.as_fd())
-        })? {
+        let at = match own_position(&inner.files, fd.as_fd())? {
             Ok(at) => {
                 let file = inner.files.get(at).filter(|file| file.kind == kind);
                 let file = file.ok_or(io::ErrorKind::NotFound)?;
@@ -267,17 +270,12 @@ impl FileTable {
         Ok(Found::Ours(in_use))
     }
 
-    /// The file that is held and stands under a number of another process.
+    /// The file that is held and stands under a number of another process, or of a thread.
     ///
     /// # Errors
     /// The process is gone, has no such descriptor, or may not be looked at.
     pub fn of_process(&self, pid: i32, number: i32) -> io::Result<Option<InUse>> {
-        let inner = self.lock();
-        let at = position(&inner.files, |file| {
-            sys::kcmp::file(pid, number, file.fd.as_fd()).map(Ordering::reverse)
-        })?;
-        let file = at.ok().and_then(|at| inner.files.get(at));
-        Ok(file.map(InUse::new))
+        held_by_thread(&self.lock().files, pid, number)
     }
 
     /// Whether any file of a kind is held.
@@ -300,14 +298,11 @@ impl FileTable {
     pub fn take_idle(&self, journal: &Journal, id: FileId) -> Option<Arc<OpenFile>> {
         let mut inner = self.lock();
         let file = inner.by_id.get(&id)?;
-        if file.active.load(atomic::Ordering::SeqCst) > 0 {
+        if file.is_active() {
             return None;
         }
         // Own descriptors can always be compared.
-        let at = position(&inner.files, |other| {
-            sys::kcmp::own_files(other.fd.as_fd(), file.fd.as_fd())
-        });
-        let at = at.ok()?.ok()?;
+        let at = own_position(&inner.files, file.fd.as_fd()).ok()?.ok()?;
         let mut change = journal.change();
         if change.has_registered(id) {
             return None;
@@ -348,9 +343,35 @@ pub(crate) fn position<T>(
     failed.map_or(Ok(at), Err)
 }
 
+/// Where an open file of this process stands among others in the order of `kcmp`, or where it would.
+///
+/// # Errors
+/// A descriptor that is none.
+pub(crate) fn own_position(
+    files: &[Arc<OpenFile>],
+    fd: BorrowedFd<'_>,
+) -> io::Result<Result<usize, usize>> {
+    position(files, |file| sys::kcmp::own_files(file.fd.as_fd(), fd))
+}
+
+/// The one of these files, which are in the order of `kcmp`, that stands under a number of a thread.
+///
+/// # Errors
+/// The thread is gone, has no such descriptor, or may not be looked at.
+pub(crate) fn held_by_thread(
+    files: &[Arc<OpenFile>],
+    tid: i32,
+    number: i32,
+) -> io::Result<Option<InUse>> {
+    let at = position(files, |file| {
+        sys::kcmp::file(tid, number, file.fd.as_fd()).map(Ordering::reverse)
+    })?;
+    Ok(at.ok().and_then(|at| files.get(at)).map(InUse::new))
+}
+
 /// Duplicates what *the thread* has under that number. `pidfd_getfd` looks into the table of the process's leader, and a
 /// thread made without CLONE_FILES has another.
-fn duplicate(tid: i32, tgid: i32, number: i32) -> io::Result<OwnedFd> {
+pub(crate) fn duplicate(tid: i32, tgid: i32, number: i32) -> io::Result<OwnedFd> {
     if let Ok(fd) = PidFd::open(tgid)?.duplicate(number)
         && sys::kcmp::file(tid, number, fd.as_fd())? == Ordering::Equal
     {

@@ -33,6 +33,7 @@ pub mod looked;
 pub mod managed;
 mod maps;
 pub mod memories;
+mod native;
 pub mod order;
 mod pace;
 mod parting;

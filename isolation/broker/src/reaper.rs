@@ -12,11 +12,12 @@
 //! calls ask for are shared and have an allowance of their own ([`crate::pace`]), for which the call waits. [`MOST_WATCHED`]
 //! processes are watched; the exit of any other is found by the beat.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Memory};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -155,7 +156,7 @@ impl Reaper {
     /// How many rounds there have been.
     #[must_use]
     pub fn rounds(&self) -> u64 {
-        self.begun.load(Ordering::SeqCst)
+        self.begun.load(Memory::SeqCst)
     }
 
     /// Looks for files that nobody holds, at the cost of the call that asks; says whether any was found since it asked. One round
@@ -182,19 +183,19 @@ impl Reaper {
 
     /// Has [`Reaper::watch_over`] look once, soon.
     pub fn ask_for_look(&self) {
-        self.is_look_due.store(true, Ordering::SeqCst);
+        self.is_look_due.store(true, Memory::SeqCst);
         self.wake();
     }
 
     /// Has [`Reaper::watch_over`] do what the beat does, soon.
     pub fn ask_for_beat(&self) {
-        self.is_beat_due.store(true, Ordering::SeqCst);
+        self.is_beat_due.store(true, Memory::SeqCst);
         self.wake();
     }
 
     /// Ends [`Reaper::watch_over`].
     pub fn end(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
+        self.is_over.store(true, Memory::SeqCst);
         self.wake();
     }
 
@@ -217,13 +218,13 @@ impl Reaper {
             // Before what it announces is looked at; nothing to read means that nobody has asked.
             let _asked = self.woken.read();
             let have_exited = self.take_exits(container);
-            let is_over = || self.is_over.load(Ordering::SeqCst);
+            let is_over = || self.is_over.load(Memory::SeqCst);
             container.cpu_time.wait(LONGEST_WAIT, || !is_over());
             if is_over() {
                 return;
             }
-            let is_look_due = self.is_look_due.swap(false, Ordering::SeqCst);
-            if self.is_beat_due.swap(false, Ordering::SeqCst) {
+            let is_look_due = self.is_look_due.swap(false, Memory::SeqCst);
+            if self.is_beat_due.swap(false, Memory::SeqCst) {
                 self.beat(container);
             } else if have_exited || is_look_due {
                 self.rest();
@@ -279,7 +280,7 @@ impl Reaper {
     /// Whether a file was closed; what the caller has spent already is rested from as well.
     fn round(&self, container: &Container, spent: Duration) -> bool {
         let mut rests_until = self.in_round();
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Memory::SeqCst);
         let before = cpu_time();
         let has_closed = close_unheld(container);
         let cost = cpu_time().saturating_sub(before).saturating_add(spent);
@@ -321,6 +322,13 @@ fn cpu_time() -> Duration {
 fn close_unheld(container: &Container) -> bool {
     let cgroup = container.journal.change().cgroup().cloned();
     let mut orphans = container.files.held();
+    if let Some(native) = &container.native {
+        orphans.extend(native.held());
+        // Own descriptors can always be compared.
+        orphans.sort_by(|one, other| {
+            sys::kcmp::own_files(one.fd.as_fd(), other.fd.as_fd()).unwrap_or(Ordering::Equal)
+        });
+    }
     // The supervisor holds every file that is held here.
     let supervisor = Some(container.supervisor.pid()).filter(|pid| *pid != 0);
     let others: Vec<i32> = supervisor
@@ -338,6 +346,14 @@ fn close_unheld(container: &Container) -> bool {
     let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();
     let mut found = false;
     for id in orphans {
+        if container
+            .native
+            .as_ref()
+            .is_some_and(|native| native.take_idle(id))
+        {
+            tell_driver(container, id);
+            continue;
+        }
         // A call under way keeps its file; it is looked at again on the next beat.
         let Some(file) = container.files.take_idle(&container.journal, id) else {
             continue;
@@ -359,12 +375,16 @@ fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
         tracing::error!(error = %error, "the supervisor was not told of a closed file");
     }
     drop(file);
-    if let Err(error) = container.driver.closed(id) {
-        tracing::error!(error = %error, "a closed file could not be reported");
-    }
+    tell_driver(container, id);
     container
         .account
         .close_file(&mut container.journal.change(), id);
+}
+
+fn tell_driver(container: &Container, closed: FileId) {
+    if let Err(error) = container.driver.closed(closed) {
+        tracing::error!(error = %error, "a closed file could not be reported");
+    }
 }
 
 /// The folder of a process's cgroup: the unified hierarchy's, or on older hosts the `pids` controller's, which every
@@ -440,7 +460,7 @@ mod tests {
         ended(&mut former);
         reaper.lock().processes.insert(latter.1, former_process);
         reaper.watch(latter.1);
-        let asked = reaper.is_look_due.load(Ordering::SeqCst);
+        let asked = reaper.is_look_due.load(Memory::SeqCst);
         assert!(asked, "the former's files are looked for");
         ended(&mut latter);
         assert_eq!(reaper.exited(), HashSet::from([latter.1]));

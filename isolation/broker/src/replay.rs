@@ -31,6 +31,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use driver::Segment;
 use serde::{Deserialize, Serialize};
+use sys::seccomp::Notification;
 
 use crate::board::{Lane, Phase};
 use crate::journal::Journal;
@@ -56,6 +57,13 @@ pub struct CallKey {
 }
 
 impl CallKey {
+    /// That of a call.
+    #[must_use]
+    pub fn of(call: &Notification) -> Self {
+        let [first, second, third, ..] = call.args;
+        Self::new(call.tid, call.nr, [first, second, third])
+    }
+
     /// The kernel truncates the descriptor and the command; what lies above them in the registers is the caller's dirt.
     #[must_use]
     pub fn new(tid: i32, nr: i32, [fd, cmd, pointer]: [u64; 3]) -> Self {
@@ -81,7 +89,7 @@ pub enum End {
 
 /// Calls under way, by thread: a thread makes one call at a time.
 #[derive(Debug, Default)]
-pub struct Replay {
+pub(crate) struct Threads {
     inner: Mutex<Inner>,
     freed: Condvar,
 }
@@ -93,21 +101,24 @@ struct Inner {
     next_ticket: u64,
 }
 
-impl Replay {
-    /// Begins a call, in a lane. Waits while another worker serves the thread's former call; `None` when the caller waits for
-    /// this one no more, which `is_waiting` asks of the kernel. A worker can be that late: workers come here in another order
-    /// than their calls were made, so one that comes later may neither send away one whose caller waits, nor take what is kept
-    /// of the newer call.
-    pub fn enter<'a>(
-        &'a self,
-        journal: &'a Journal,
-        lane: &'a Lane,
-        call: CallKey,
-        is_waiting: impl Fn() -> bool,
-    ) -> Option<Turn<'a>> {
+/// A worker serves the thread's call until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Served<'a> {
+    threads: &'a Threads,
+    tid: i32,
+    /// Whether the thread's former call was waited for.
+    pub(crate) has_waited: bool,
+}
+
+impl Threads {
+    /// Begins a call. Waits while another worker serves the thread's former call; `None` when the caller waits for this one no
+    /// more, which `is_waiting` asks of the kernel. A worker can be that late: workers come here in another order than their calls
+    /// were made, so one that comes later may neither send away one whose caller waits, nor take what is kept of the newer call.
+    pub(crate) fn enter(&self, tid: i32, is_waiting: impl Fn() -> bool) -> Option<Served<'_>> {
         let mut inner = self.lock();
         let mut ticket = 0;
-        while let Some(waiting) = inner.threads.get(&call.tid).copied() {
+        while let Some(waiting) = inner.threads.get(&tid).copied() {
             if ticket == 0 || waiting != ticket {
                 // Of a thread's calls the kernel has one waiting: among workers that send each other away, its own remains.
                 if !is_waiting() {
@@ -115,7 +126,7 @@ impl Replay {
                 }
                 inner.next_ticket += 1;
                 ticket = inner.next_ticket;
-                inner.threads.insert(call.tid, ticket);
+                inner.threads.insert(tid, ticket);
                 self.freed.notify_all();
             }
             inner = self
@@ -123,42 +134,21 @@ impl Replay {
                 .wait(inner)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        let kept = journal.change().kept(call.tid).cloned();
-        if (ticket != 0 || kept.is_some()) && !is_waiting() {
-            return None;
-        }
-        inner.threads.insert(call.tid, 0);
-        Some(Turn {
-            replay: self,
-            journal,
-            lane,
-            call,
-            had: kept.is_some(),
-            earlier: kept.filter(|kept| kept.key == call),
+        inner.threads.insert(tid, 0);
+        Some(Served {
+            threads: self,
+            tid,
+            has_waited: ticket != 0,
         })
     }
 
-    /// Goes on with a call that a former broker began: nobody else serves its thread yet.
-    pub fn resume<'a>(&'a self, journal: &'a Journal, lane: &'a Lane, call: CallKey) -> Turn<'a> {
-        self.lock().threads.insert(call.tid, 0);
-        let kept = journal.change().kept(call.tid).cloned();
-        Turn {
-            replay: self,
-            journal,
-            lane,
-            call,
-            had: kept.is_some(),
-            earlier: kept.filter(|kept| kept.key == call),
-        }
-    }
-
-    /// Forgets what is kept for threads that are gone.
-    pub fn retain(&self, journal: &Journal, is_alive: impl Fn(i32) -> bool) {
-        let kept: Vec<i32> = journal.change().kept_threads().collect();
-        for tid in kept.into_iter().filter(|tid| !is_alive(*tid)) {
-            if !self.lock().threads.contains_key(&tid) {
-                journal.change().note(Op::ForgetThread(tid));
-            }
+    /// The same where nobody else serves the thread yet.
+    fn resume(&self, tid: i32) -> Served<'_> {
+        self.lock().threads.insert(tid, 0);
+        Served {
+            threads: self,
+            tid,
+            has_waited: false,
         }
     }
 
@@ -167,11 +157,60 @@ impl Replay {
     }
 }
 
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        let waiting = self.threads.lock().threads.remove(&self.tid);
+        if waiting.is_some_and(|ticket| ticket != 0) {
+            self.threads.freed.notify_all();
+        }
+    }
+}
+
+/// Calls under way, and what is kept of former ones.
+#[derive(Debug, Default)]
+pub struct Replay {
+    threads: Threads,
+}
+
+impl Replay {
+    /// Begins a call, in a lane, once no other worker serves the thread's former one; `None` when the caller waits for it no more.
+    pub fn enter<'a>(
+        &'a self,
+        journal: &'a Journal,
+        lane: &'a Lane,
+        call: CallKey,
+        is_waiting: impl Fn() -> bool,
+    ) -> Option<Turn<'a>> {
+        let served = self.threads.enter(call.tid, &is_waiting)?;
+        let kept = journal.change().kept(call.tid).cloned();
+        if (served.has_waited || kept.is_some()) && !is_waiting() {
+            return None;
+        }
+        Some(Turn::new(journal, lane, call, kept, served))
+    }
+
+    /// Goes on with a call that a former broker began: nobody else serves its thread yet.
+    pub fn resume<'a>(&'a self, journal: &'a Journal, lane: &'a Lane, call: CallKey) -> Turn<'a> {
+        let served = self.threads.resume(call.tid);
+        let kept = journal.change().kept(call.tid).cloned();
+        Turn::new(journal, lane, call, kept, served)
+    }
+
+    /// Forgets what is kept for threads that are gone.
+    pub fn retain(&self, journal: &Journal, is_alive: impl Fn(i32) -> bool) {
+        let kept: Vec<i32> = journal.change().kept_threads().collect();
+        for tid in kept.into_iter().filter(|tid| !is_alive(*tid)) {
+            if !self.threads.lock().threads.contains_key(&tid) {
+                journal.change().note(Op::ForgetThread(tid));
+            }
+        }
+    }
+}
+
 /// The right to serve a thread's call. Dropped without an end, it leaves what is kept as it was: the caller had given up.
 #[must_use = "the thread's next call waits until it is dropped"]
 #[derive(Debug)]
 pub struct Turn<'a> {
-    replay: &'a Replay,
     journal: &'a Journal,
     lane: &'a Lane,
     call: CallKey,
@@ -179,9 +218,28 @@ pub struct Turn<'a> {
     had: bool,
     /// What is kept of this very call, as far as it is still wanted.
     earlier: Option<Kept>,
+    /// Let go of last.
+    _served: Served<'a>,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
+    fn new(
+        journal: &'a Journal,
+        lane: &'a Lane,
+        call: CallKey,
+        kept: Option<Kept>,
+        served: Served<'a>,
+    ) -> Self {
+        Self {
+            journal,
+            lane,
+            call,
+            had: kept.is_some(),
+            earlier: kept.filter(|kept| kept.key == call),
+            _served: served,
+        }
+    }
+
     /// Whether something is kept of a former try: it may be taken only while the caller is known to wait for this one.
     #[must_use]
     pub fn is_repetition(&self) -> bool {
@@ -266,10 +324,6 @@ impl Drop for Turn<'_> {
         }
         // Before the thread's next call is begun: a successor would take how far this one's answer had come for that call's.
         self.lane.clear();
-        let waiting = self.replay.lock().threads.remove(&self.call.tid);
-        if waiting.is_some_and(|ticket| ticket != 0) {
-            self.replay.freed.notify_all();
-        }
     }
 }
 
@@ -446,7 +500,7 @@ mod tests {
     fn a_repetition_waits_for_the_first_try_and_only_the_one_whose_caller_waits() {
         let stage = Stage::new();
         let (stage, first) = (&stage, stage.enter(call(7, CALL)));
-        let is_waited_for = |ticket| stage.replay.lock().threads.get(&7) == Some(&ticket);
+        let is_waited_for = |ticket| stage.replay.threads.lock().threads.get(&7) == Some(&ticket);
         let is_given_up = AtomicBool::new(false);
         let (said, heard) = mpsc::channel();
         let repeat = &move |number: u8, is_waiting: &dyn Fn() -> bool| {

@@ -35,7 +35,8 @@ use crate::fetch;
 use crate::files::{InUse, Lookup, OpenFile};
 use crate::journal::Change;
 use crate::managed::{self, Mapper, Occasion};
-use crate::memories::Target;
+use crate::memories::{Memories, Target};
+use crate::native;
 use crate::order::InOrder;
 use crate::parting;
 use crate::reaper::Reaper;
@@ -44,9 +45,9 @@ use crate::scarce;
 use crate::share::tenant::{self, Course};
 use crate::state::{self, Answer, Begun, Finished, NamedFd, SetAside};
 
-const SYS_IOCTL: i32 = 16;
+pub(crate) const SYS_IOCTL: i32 = 16;
 const SYS_MMAP: i32 = 9;
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const ENOSYS: i32 = 38;
 const EINVAL: i32 = 22;
 const EBADF: i32 = 9;
@@ -85,6 +86,15 @@ pub fn serve(
     lane: &Lane,
     call: &Notification,
 ) {
+    if let Some(native) = container.native.as_ref().filter(|native| native.has(call)) {
+        let asked = native::Asked {
+            driver: container.driver.as_ref(),
+            listener,
+            lane: lane.number(),
+            known: &|tid, number| container.files.of_process(tid, number),
+        };
+        return native.serve(&asked, call);
+    }
     container.counters.count(Counter::Total);
     let still_waits = || listener.is_waiting(call.id);
     let process = || container.processes.of(call.tid);
@@ -101,7 +111,7 @@ pub fn serve(
     container
         .managed
         .called(call.tid, || listener.is_waiting(call.id));
-    let key = key_of(call);
+    let key = CallKey::of(call);
     let is_waiting = || listener.is_waiting(call.id);
     let entered = container
         .replay
@@ -155,8 +165,8 @@ pub fn serve(
 
 /// Writes an answer into the memory that was opened before the call was last seen to wait. A thread that has executed another
 /// program since an earlier call has other memory.
-fn write_back(
-    container: &Container,
+pub(crate) fn write_back(
+    memories: &Memories,
     listener: &Listener,
     (call, target): (&Notification, Target),
     (before, after): (&[Segment], &[Segment]),
@@ -165,8 +175,8 @@ fn write_back(
     if written != Err(Refusal::Errno(fetch::ESRCH)) {
         return written;
     }
-    container.memories.forget(call.tid);
-    let target = container.memories.of(call.tid);
+    memories.forget(call.tid);
+    let target = memories.of(call.tid);
     if !listener.is_waiting(call.id) {
         return written;
     }
@@ -187,7 +197,7 @@ fn say(
     let target = container.memories.of(call.tid);
     if listener.is_waiting(call.id) {
         let written = write_back(
-            container,
+            &container.memories,
             listener,
             (call, target),
             (&[argument], &[answered]),
@@ -198,16 +208,10 @@ fn say(
             Err(_unwritable) => listener.fail(call.id, EFAULT),
         };
         if answered.is_ok() {
-            container.looked.forget(key_of(call));
+            container.looked.forget(CallKey::of(call));
             turn.refused();
         }
     }
-}
-
-/// By which a call is known again.
-pub(crate) fn key_of(call: &Notification) -> CallKey {
-    let [first, second, third, ..] = call.args;
-    CallKey::new(call.tid, call.nr, [first, second, third])
 }
 
 fn outcome(
@@ -322,7 +326,7 @@ fn map(
             if is_elsewhere || policy == Managed::Allow {
                 return Outcome::Proceed;
             }
-            return let_map(container, reaper, key_of(call), suspect);
+            return let_map(container, reaper, CallKey::of(call), suspect);
         }
     };
     let is_pool = |base, length| {
@@ -332,14 +336,14 @@ fn map(
     let (base, length) = match verdict::managed::map(mapping, policy, is_pool) {
         Verdict::Execute(Effect::Managed { base, length }) => (base, length),
         Verdict::Execute(_) if policy == Managed::Allow => return Outcome::Proceed,
-        Verdict::Execute(_) => return let_map(container, reaper, key_of(call), suspect),
+        Verdict::Execute(_) => return let_map(container, reaper, CallKey::of(call), suspect),
         Verdict::Refuse(refusal) => return refused(refusal, None),
     };
     let charge = || {
         let managed = &container.managed;
         managed.charge(container, file.id, (base, length), mapper)
     };
-    let_map(container, reaper, key_of(call), charge)
+    let_map(container, reaper, CallKey::of(call), charge)
 }
 
 /// Lets the caller map, once it is remembered that it may.
@@ -482,7 +486,7 @@ fn ioctl(
             op: &op,
             effect: &effect,
             cmd,
-            key: key_of(call),
+            key: CallKey::of(call),
             caller,
             file,
         },
@@ -756,7 +760,8 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
     };
     let put_back = narrow(container, op, &mut call.segments);
     container.board.goes_to_driver(ticket.lane);
-    let done = container.driver.execute(target, caller, ticket, &mut call);
+    let done = are_shown(container, file, &call.fds)
+        .and_then(|()| container.driver.execute(target, caller, ticket, &mut call));
     container.health.is_back(container, ticket.lane);
     container.health.take_reach(container, &done);
     replace(&mut call.segments, &put_back);
@@ -869,6 +874,21 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
             books,
         }
     })
+}
+
+/// A played driver may know the files of a call by other numbers.
+fn are_shown(container: &Container, file: &OpenFile, fds: &[FdSlot]) -> Result<(), driver::Error> {
+    let Some(native) = &container.native else {
+        return Ok(());
+    };
+    let driver = container.driver.as_ref();
+    native.is_shown(driver, file.id, &file.fd)?;
+    for slot in fds {
+        if let Some((id, _kind)) = slot.file {
+            native.is_shown(driver, id, &slot.fd)?;
+        }
+    }
+    Ok(())
 }
 
 /// Of exports and imports the struct does not tell one call from another: their parameters do.
@@ -1019,6 +1039,26 @@ impl Display for Said {
     }
 }
 
+/// The descriptor that a call names besides the one that it is made on, and its number; a negative one names none.
+pub(crate) fn descriptor_number(
+    op: &Op,
+    segments: &[Segment],
+) -> Result<Option<(Descriptor, i32)>, Refusal> {
+    let views: Vec<&[u8]> = segments
+        .iter()
+        .map(|segment| segment.bytes.as_slice())
+        .collect();
+    let Some(named) = blocks::descriptor(op, &views) else {
+        return Ok(None);
+    };
+    let number = views
+        .get(usize::from(named.segment))
+        .and_then(|block| u32_at(block, named.at))
+        .ok_or(Refusal::Errno(EFAULT))?;
+    let number = number.cast_signed();
+    Ok((number >= 0).then_some((named, number)))
+}
+
 /// Resolves the descriptors that a struct names.
 fn descriptors(
     container: &Container,
@@ -1026,26 +1066,14 @@ fn descriptors(
     op: &Op,
     segments: &[Segment],
 ) -> Result<Vec<FdSlot>, Refusal> {
-    let views: Vec<&[u8]> = segments
-        .iter()
-        .map(|segment| segment.bytes.as_slice())
-        .collect();
-    let Some(Descriptor { segment, at }) = blocks::descriptor(op, &views) else {
-        return Ok(Vec::new());
-    };
     // A real driver keeps the number of an event as the caller's, and never looks it up: another would be another event.
     let is_event = matches!(op, Op::Escape(row) if **row == escape::NV_ESC_ALLOC_OS_EVENT);
     if is_event && container.driver.binding() != Binding::None {
         return Ok(Vec::new());
     }
-    let number = views
-        .get(usize::from(segment))
-        .and_then(|block| u32_at(block, at))
-        .ok_or(Refusal::Errno(EFAULT))?;
-    let number = number.cast_signed();
-    if number < 0 {
+    let Some((Descriptor { segment, at }, number)) = descriptor_number(op, segments)? else {
         return Ok(Vec::new());
-    }
+    };
     let at = u32::try_from(at).map_err(|_beyond| Refusal::Errno(EFAULT))?;
     let (driver, journal) = (container.driver.as_ref(), &container.journal);
     let (tid, tgid) = (caller.tid, caller.tgid);
@@ -1099,7 +1127,7 @@ fn caller_only_in_mode_b(op: &Op, segments: &[Segment]) -> bool {
             escape::NV_ESC_RM_ALLOC_MEMORY => class() == Some(NV01_MEMORY_SYSTEM_OS_DESCRIPTOR),
             _ => false,
         },
-        Op::Uvm(row) => matches!(**row, uvm::UVM_INITIALIZE | uvm::UVM_MM_INITIALIZE),
+        Op::Uvm(row) => **row == uvm::UVM_INITIALIZE,
         Op::CardInfo { .. } | Op::AttachGpus { .. } => false,
     }
 }
@@ -1119,7 +1147,6 @@ fn caller_only_in_mode_a(op: &Op, effect: &Effect) -> bool {
         Op::Uvm(row) => matches!(
             **row,
             uvm::UVM_INITIALIZE
-                | uvm::UVM_MM_INITIALIZE
                 | uvm::UVM_REGISTER_GPU_VASPACE
                 | uvm::UVM_REGISTER_CHANNEL
                 | uvm::UVM_MAP_EXTERNAL_ALLOCATION
@@ -1225,7 +1252,7 @@ pub(crate) fn deliver(
         }
     }
     let written = write_back(
-        container,
+        &container.memories,
         listener,
         (call, target),
         (&finished.before, &finished.after),
@@ -1238,7 +1265,7 @@ pub(crate) fn deliver(
     };
     match answered {
         Ok(()) => {
-            container.looked.forget(key_of(call));
+            container.looked.forget(CallKey::of(call));
             turn.delivered(finished);
             if finished.replaces.is_some() && finished.books == Books::No {
                 container.answers.give_up(finished.number);

@@ -24,7 +24,7 @@ use verdict::{Effect, Op, Verdict};
 use crate::board::{Lane, Phase};
 use crate::container::{Container, surface};
 use crate::files::{InUse, Lookup};
-use crate::replay::{Books, End, Turn};
+use crate::replay::{Books, CallKey, End, Turn};
 use crate::scarce;
 use crate::serve::{self, Request};
 use crate::share::tenant;
@@ -98,7 +98,7 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
 /// A call that the journal does not know as begun, and that waits no more.
 fn settle(container: &Container, lane: &Lane, call: &Notification) {
     let mut change = container.journal.change();
-    let key = serve::key_of(call);
+    let key = CallKey::of(call);
     let kept = change
         .kept(call.tid)
         .map(|kept| (kept.key, kept.finished.books));

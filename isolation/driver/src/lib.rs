@@ -60,6 +60,28 @@ pub struct Ticket {
 impl Ticket {
     /// For a call whose repetition does no harm.
     pub const UNREMEMBERED: Self = Self { lane: 0, call: 0 };
+
+    /// Marks the lane of a call that a real driver would have had from the kernel.
+    const NATIVE: u32 = 1 << 31;
+
+    /// For a call that a real driver would have had from the kernel, by the kernel's number of its notification. These numbers are
+    /// in no order; a lane's calls of this kind are told from the others.
+    #[must_use]
+    pub const fn native(lane: u32, notification: u64) -> Self {
+        Self {
+            lane: lane | Self::NATIVE,
+            call: notification,
+        }
+    }
+
+    /// The ticket without the mark, where it is one of [`Ticket::native`].
+    #[must_use]
+    pub fn as_native(self) -> Option<Self> {
+        (self.lane & Self::NATIVE != 0).then_some(Self {
+            lane: self.lane & !Self::NATIVE,
+            call: self.call,
+        })
+    }
 }
 
 /// In whose process a call may be executed.
@@ -329,6 +351,21 @@ pub trait Driver: Send + Sync {
 
     /// In whose process calls may be executed.
     fn binding(&self) -> Binding;
+
+    /// Whether there is no driver behind the tenant's files: calls that a real one would have had from the kernel are brought to
+    /// [`Driver::execute`] as well.
+    fn is_played(&self) -> bool {
+        false
+    }
+
+    /// A file that was called on by the one number is the one that has the other.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn is_same_file(&self, file: FileId, known_as: FileId) -> Result<(), Error> {
+        let _there_are_no_such_numbers = (file, known_as);
+        Ok(())
+    }
 
     /// The process that holds duplicates of the tenant's files for this driver, where it is another than this one: whoever
     /// looks for those that hold a file passes it over.

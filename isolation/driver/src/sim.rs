@@ -326,6 +326,14 @@ impl Driver for SimDriver {
         Binding::None
     }
 
+    fn is_played(&self) -> bool {
+        true
+    }
+
+    fn is_same_file(&self, file: FileId, known_as: FileId) -> Result<(), Error> {
+        self.done(&Request::SameFile { file, known_as })
+    }
+
     fn reach(&self) -> Result<(), Error> {
         self.open().map(drop)
     }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Raised when a message changes its shape.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// Longest message in bytes: the largest control block (perfmon samples, 56 KiB) with its struct fits well.
 pub const MAX_MESSAGE_BYTES: usize = 192 * 1024;
@@ -49,6 +49,13 @@ pub enum Request {
         segments: Vec<Vec<u8>>,
         /// For each descriptor in the struct: the tenant's number, and the file where it is one of the driver's.
         fds: Vec<WireFd>,
+    },
+    /// A file is the one that has been called on by another number.
+    SameFile {
+        /// The file.
+        file: FileId,
+        /// The other number.
+        known_as: FileId,
     },
     /// The tenant's last reference to a file is gone.
     Closed {
@@ -122,7 +129,7 @@ pub enum Answer {
         /// The tenant's descriptor that the file sent beside this message replaces.
         replaces: Option<Replaces>,
     },
-    /// To [`Request::Closed`] and [`Request::Fault`].
+    /// To [`Request::SameFile`], [`Request::Closed`] and [`Request::Fault`].
     Ok,
     /// To [`Request::Account`].
     Account(Vec<CardAccount>),

@@ -70,6 +70,10 @@ pub(crate) fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::R
                 }
                 continue;
             }
+            Some(Request::SameFile { file, known_as }) => {
+                session.is_same_file(file, known_as);
+                Answer::Ok
+            }
             Some(Request::Closed { file }) => {
                 session.closed(file);
                 Answer::Ok

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! On one lane the numbers of calls rise. A lower one is what a killed broker had sent before its successor went on: it
-//! must not be executed any more.
+//! must not be executed any more. The numbers of native calls are the kernel's, in no order: only the last is known again.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -84,12 +84,17 @@ impl<A: Clone> Lanes<A> {
     /// Begins a call, or finds what came of it; waits as long as another thread executes it.
     pub(crate) fn begin(&self, ticket: Ticket, peer: Option<BorrowedFd<'_>>) -> Begun<'_, A> {
         let Ticket { lane, call } = ticket;
-        if lane >= MOST_LANES {
-            return Begun::Refused(Refused::NoSuchLane(lane));
+        let native = ticket.as_native();
+        let number = native.unwrap_or(ticket).lane;
+        if number >= MOST_LANES {
+            return Begun::Refused(Refused::NoSuchLane(number));
         }
         loop {
             let mut lanes = locked(&self.0);
-            let known = lanes.get_mut(&lane).filter(|known| known.call >= call);
+            let known = lanes.get_mut(&lane).filter(|known| match native {
+                Some(_in_no_order) => known.call == call,
+                None => known.call >= call,
+            });
             let Some(known) = known else {
                 let state = State::UnderWay(None);
                 lanes.insert(lane, Lane { call, state });
@@ -247,6 +252,21 @@ mod tests {
         assert_eq!(ask(&lanes, &executed, ticket(0, 2)), Ok(0));
         assert_eq!(
             ask(&lanes, &executed, ticket(MOST_LANES, 1)),
+            Err(Refused::NoSuchLane(MOST_LANES))
+        );
+    }
+
+    #[test]
+    fn the_last_native_call_is_known_again_whatever_its_number_and_beside_the_lane_s_others() {
+        let (lanes, executed) = (Lanes::default(), AtomicU64::new(0));
+        let native = |call| Ticket::native(1, call);
+        assert_eq!(ask(&lanes, &executed, native(900)), Ok(0));
+        assert_eq!(ask(&lanes, &executed, native(900)), Ok(0));
+        assert_eq!(ask(&lanes, &executed, ticket(1, 5)), Ok(1));
+        assert_eq!(ask(&lanes, &executed, native(3)), Ok(2));
+        assert_eq!(ask(&lanes, &executed, ticket(1, 5)), Ok(1));
+        assert_eq!(
+            ask(&lanes, &executed, Ticket::native(MOST_LANES, 1)),
             Err(Refused::NoSuchLane(MOST_LANES))
         );
     }

@@ -330,6 +330,11 @@ impl SessionHandle {
         self.session.closed(file);
     }
 
+    /// A file is the one that has been called on by another number.
+    pub fn is_same_file(&self, file: FileId, known_as: FileId) {
+        self.session.is_same_file(file, known_as);
+    }
+
     /// The session's name: `namespace/container`.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -134,6 +134,14 @@ pub struct Notification {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NotifyId(u64);
 
+impl NotifyId {
+    /// The kernel's number, which no other call that waits for the same listener has.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// `struct seccomp_notif` in 8-byte words.
 pub const NOTIFICATION_WORDS: usize = size_of::<libc::seccomp_notif>() / 8;
 const _: () = assert!(NOTIFICATION_WORDS == 10);

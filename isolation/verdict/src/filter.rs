@@ -92,8 +92,11 @@ const PRODUCTION_ESCAPES: [escape::Escape; 16] = [
 ];
 
 /// UVM calls that a production filter brings to the broker.
-const PRODUCTION_UVM: [uvm::Uvm; 11] = [
+const PRODUCTION_UVM: [uvm::Uvm; 12] = [
     uvm::UVM_INITIALIZE,
+    // A range holds no memory; the end of one ends every mapping that lies in it.
+    uvm::UVM_CREATE_EXTERNAL_RANGE,
+    uvm::UVM_MAP_DYNAMIC_PARALLELISM_REGION,
     uvm::UVM_REGISTER_GPU_VASPACE,
     uvm::UVM_REGISTER_CHANNEL,
     uvm::UVM_MAP_EXTERNAL_ALLOCATION,
@@ -102,7 +105,6 @@ const PRODUCTION_UVM: [uvm::Uvm; 11] = [
     uvm::UVM_MIGRATE_RANGE_GROUP,
     uvm::UVM_UNMAP_EXTERNAL,
     uvm::UVM_ALLOC_SEMAPHORE_POOL,
-    uvm::UVM_MM_INITIALIZE,
     uvm::UVM_ALLOC_DEVICE_P2P,
 ];
 
@@ -165,6 +167,32 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
         }
     }
     rules
+}
+
+/// Commands that a driver's filter with [`Coverage::Production`] lets pass: the kernel executes them, and no broker hears of them.
+#[derive(Debug)]
+pub struct Native {
+    notified: Vec<MaskedEq>,
+}
+
+impl Native {
+    /// The commands of a release.
+    #[must_use]
+    pub fn of(release: Release) -> Self {
+        let coverage = Coverage::Production;
+        let rules = ioctl_rules(&FilterSpec { release, coverage });
+        Self {
+            notified: rules.iter().map(|rule| rule.when).collect(),
+        }
+    }
+
+    /// Whether a command is one of them.
+    #[must_use]
+    pub fn has(&self, cmd: u32) -> bool {
+        self.notified
+            .iter()
+            .all(|when| cmd & when.mask != when.value)
+    }
 }
 
 /// Which `mmap`s of a shared file come to the broker: `/dev/nvidia-uvm` makes managed memory where the offset equals the

@@ -481,6 +481,10 @@ impl Driver for Handle {
         }
     }
 
+    fn is_played(&self) -> bool {
+        true
+    }
+
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {
         let stat = fstat(fd).ok()?;
         let nodes = &self.0.lock().nodes;

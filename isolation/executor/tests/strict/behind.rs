@@ -12,10 +12,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{nvos21, nvos33, nvos34, nvos56};
+use nvabi::uvm::{self, map_external};
 use nvabi::{Release, escape, status};
 
 use crate::agent::Ask;
 use crate::alone::{assert_powerless, facts};
+use crate::native::{AddressSpace, range};
 use crate::stage::{MIB, Stage};
 use crate::{Test, rm, until};
 
@@ -234,67 +236,27 @@ fn flipping() {
 
 /// The handle that UVM takes its reference by changes the whole time: what is referenced is what is booked.
 fn flipping_references() {
-    const VASPACE: u32 = 0x90f1;
-    const INITIALIZE: u32 = 0x3000_0001;
-    const REGISTER_GPU: u32 = 37;
-    const REGISTER_GPU_VASPACE: u32 = 25;
-    const CREATE_EXTERNAL_RANGE: u32 = 73;
-    const MAP_EXTERNAL_ALLOCATION: u32 = 33;
-    const FREE: u32 = 34;
-    const H_MEMORY: usize = 9256;
     const RANGES: u64 = 40;
     let stage = Stage::new(64 * MIB, Binding::None);
     let (tenant, _process) = stage.tenant();
-    let ctl = tenant.open(&stage.nodes().join("nvidiactl"));
-    let uvm = tenant.open(&stage.nodes().join("nvidia-uvm"));
-    let client = tenant.client(ctl);
-    let device = tenant.device(ctl, client);
+    let space = AddressSpace::new(&stage, &tenant);
+    let (ctl, client, device) = (space.ctl, space.client, space.device);
     let memory = [2, 4].map(|mib| {
         let called = tenant.memory(ctl, client, device, 0, mib * MIB);
         assert_eq!(called.status(), rm::OK);
         rm::new_handle(&called.arg)
     });
-    let arg = rm::alloc(client, device, 0, VASPACE, tenant.params_address());
-    let called = tenant.call(ctl, rm::ALLOC, &arg, &[0; 48]);
-    assert_eq!(called.status(), rm::OK);
-    let va_space = rm::new_handle(&called.arg);
-    let uuid = broker::account::uuid_bytes(&stage.kernel.sim().cards()[0].uuid).unwrap();
-    let call = |cmd: u32, arg: &[u8], status_at: usize| {
-        let called = tenant.call(uvm, cmd, arg, &[]);
-        assert_eq!(called.ret, Ok(0), "{cmd}");
-        assert_eq!(u32_at(&called.arg, status_at), Some(rm::OK), "{cmd}");
-    };
-    call(INITIALIZE, &[0; 16], 8);
-    let mut arg = vec![0; 40];
-    put(&mut arg, 0, &uuid);
-    put_u32(&mut arg, 28, client);
-    call(REGISTER_GPU, &arg, 36);
-    let mut arg = vec![0; 32];
-    put(&mut arg, 0, &uuid);
-    put_u32(&mut arg, 20, client);
-    put_u32(&mut arg, 24, va_space);
-    call(REGISTER_GPU_VASPACE, &arg, 28);
 
     let flipper = tenant.thread();
     flipper.ok(&Ask::Flip {
-        address: tenant.arg_address() + H_MEMORY as u64,
+        address: tenant.arg_address() + u64::from(map_external::H_MEMORY.of(Release::R570)),
         one: memory[0].to_le_bytes().to_vec(),
         other: memory[1].to_le_bytes().to_vec(),
     });
-    let range = |number: u64, bytes: usize| {
-        let mut arg = vec![0; bytes];
-        put_u64(&mut arg, 0, 0x7f00_0000_0000 + number * 8 * MIB);
-        put_u64(&mut arg, 8, 2 * MIB);
-        arg
-    };
     for number in 0..RANGES {
-        call(CREATE_EXTERNAL_RANGE, &range(number, 24), 16);
-        let mut arg = range(number, 9264);
-        put(&mut arg, 24, &uuid);
-        put_u64(&mut arg, 9240, 1);
-        put_u32(&mut arg, 9252, client);
-        put_u32(&mut arg, H_MEMORY, memory[0]);
-        call(MAP_EXTERNAL_ALLOCATION, &arg, 9260);
+        let at = number * 8 * MIB;
+        space.call(&uvm::UVM_CREATE_EXTERNAL_RANGE, &range(at, 2 * MIB, 24));
+        space.map(at, 2 * MIB, memory[0]);
     }
     flipper.ok(&Ask::StopFlipping);
     for handle in memory {
@@ -305,7 +267,7 @@ fn flipping_references() {
     assert!([2 * MIB, 4 * MIB, 6 * MIB].contains(&held), "{held}");
     stage.assert_exact(held);
     for number in 0..RANGES {
-        call(FREE, &range(number, 24), 16);
+        space.call(&uvm::UVM_FREE, &range(number * 8 * MIB, 2 * MIB, 24));
     }
     stage.assert_exact(0);
 }

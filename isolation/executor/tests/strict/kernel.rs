@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -185,6 +185,11 @@ impl Kernel {
             .collect()
     }
 
+    /// The kernel, for calls that a tenant makes itself.
+    pub(crate) fn native(&self) -> Native {
+        Native(Arc::clone(&self.shared))
+    }
+
     /// How many ioctls of a command were made.
     pub(crate) fn count(&self, cmd: u32) -> usize {
         let seen = self.shared.seen.lock().unwrap();
@@ -235,6 +240,31 @@ impl Kernel {
     pub(crate) fn let_go(&self) {
         self.shared.held_back.lock().unwrap().cmd = None;
         self.shared.changed.notify_all();
+    }
+}
+
+/// A kernel that answers what a production filter lets pass.
+pub(crate) struct Native(Arc<Shared>);
+
+impl Native {
+    /// Executes a call as one of the tenant's own process: no broker and no executor has part in it.
+    pub(crate) fn execute(
+        &self,
+        file: FileRef<'_>,
+        caller: Caller,
+        call: &mut Call,
+    ) -> Result<Executed, Error> {
+        let shared = &self.0;
+        let (id, kind) = shared.identify(file.fd).unwrap().unwrap();
+        for slot in &mut call.fds {
+            slot.file = shared.identify(slot.fd.as_fd()).unwrap();
+        }
+        let file = FileRef {
+            id,
+            kind,
+            fd: file.fd,
+        };
+        shared.sim.execute(file, caller, Ticket::UNREMEMBERED, call)
     }
 }
 
@@ -400,18 +430,23 @@ impl Shared {
     /// What the executor has under a number, by the open file.
     fn file(&self, number: i32) -> io::Result<Option<(FileId, FileKind, OwnedFd)>> {
         let fd = PidFd::open(self.pid)?.duplicate(number)?;
-        let Some(kind) = self.nodes.kind(fd.as_fd()) else {
+        let found = self.identify(fd.as_fd())?;
+        Ok(found.map(|(id, kind)| (id, kind, fd)))
+    }
+
+    fn identify(&self, fd: BorrowedFd<'_>) -> io::Result<Option<(FileId, FileKind)>> {
+        let Some(kind) = self.nodes.kind(fd) else {
             return Ok(None);
         };
         let mut files = self.files.lock().unwrap();
         for (id, known) in files.iter() {
-            if sys::kcmp::own_files(fd.as_fd(), known.as_fd())? == Ordering::Equal {
-                return Ok(Some((*id, kind, fd)));
+            if sys::kcmp::own_files(fd, known.as_fd())? == Ordering::Equal {
+                return Ok(Some((*id, kind)));
             }
         }
         let id = FileId(files.len() as u64 + 1);
-        files.push((id, fd.try_clone()?));
-        Ok(Some((id, kind, fd)))
+        files.push((id, fd.try_clone_to_owned()?));
+        Ok(Some((id, kind)))
     }
 
     /// The descriptor in a struct, as the kernel resolves it: in the executor.

@@ -18,6 +18,7 @@ mod behind;
 mod kernel;
 #[path = "../../../broker/tests/calls/launch.rs"]
 mod launch;
+mod native;
 #[path = "../../../broker/tests/calls/rm.rs"]
 mod rm;
 mod share;
@@ -43,7 +44,14 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::from(result.is_err() && role == stage::CLIENT));
     }
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let tests: Vec<Test> = [alone::TESTS, behind::TESTS, share::TESTS, sums::TESTS].concat();
+    let tests: Vec<Test> = [
+        alone::TESTS,
+        behind::TESTS,
+        native::TESTS,
+        share::TESTS,
+        sums::TESTS,
+    ]
+    .concat();
     let is_wanted = |name: &str| {
         let mut parts = wanted
             .iter()

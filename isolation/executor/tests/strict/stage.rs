@@ -27,7 +27,7 @@ use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
 use sys::seccomp::Wait;
 
 use crate::alone::facts;
-use crate::kernel::{CallingThread, Kernel};
+use crate::kernel::{CallingThread, Kernel, Native};
 use crate::launch::{self, WITH_FILTER};
 use crate::tenant::{Process, Tenant};
 
@@ -70,6 +70,7 @@ enum Way {
 /// plain files cannot make those calls that are left to it.
 struct Front {
     way: Way,
+    native: Native,
     cards: Vec<CardIdentity>,
     binding: Binding,
     here: Arc<Mutex<Vec<Blocks>>>,
@@ -145,6 +146,7 @@ impl Stage {
         let here = Arc::default();
         let front = Front {
             way,
+            native: kernel.native(),
             cards: kernel.sim().cards().to_vec(),
             binding,
             here: Arc::clone(&here),
@@ -343,6 +345,9 @@ impl Driver for Front {
         ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
+        if ticket.as_native().is_some() {
+            return self.native.execute(file, caller, call);
+        }
         match &self.way {
             Way::Strict(executor) => executor.execute(file, caller, ticket, call),
             Way::Compat(calling, _) => calling.execute(file, call),
@@ -357,6 +362,10 @@ impl Driver for Front {
 
     fn binding(&self) -> Binding {
         self.binding
+    }
+
+    fn is_played(&self) -> bool {
+        true
     }
 
     fn process(&self) -> Option<i32> {

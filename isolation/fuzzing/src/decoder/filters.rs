@@ -114,9 +114,9 @@ impl Call {
                 (Coverage::Simulated, _) => true,
                 (Coverage::Production, Verdict::Refuse(_)) => !by_type && !is_hint,
                 (Coverage::Production, Verdict::Execute(effect)) => match effect {
-                    // A range alone holds no memory; it is known of for the sake of its end.
-                    Effect::None | Effect::Range { .. } => false,
+                    Effect::None => false,
                     Effect::Client
+                    | Effect::Range { .. }
                     | Effect::Object { .. }
                     | Effect::Memory(_)
                     | Effect::Free { .. }

@@ -127,6 +127,8 @@ struct Hang {
 /// All that a container has in the driver.
 #[derive(Debug, Default)]
 struct State {
+    /// The numbers that files were first called on by, of those that the broker has given another since.
+    same: HashMap<FileId, FileId>,
     /// Control file of each device file, by REGISTER_FD.
     linked: HashMap<FileId, FileId>,
     clients: BTreeMap<u32, Client>,
@@ -179,12 +181,15 @@ impl Session {
             return Ioctl::returns(EIO);
         }
         let mut state = locked(&self.state);
+        let fds: Vec<WireFd> = fds.iter().map(|fd| state.known(*fd)).collect();
+        context.file = state.canonical(file);
+        context.fds = &fds;
         let done = match kind {
             FileKind::Ctl | FileKind::Card { .. } => {
                 escape::execute(&mut state, &context, cmd, segments)
             }
             FileKind::Uvm => {
-                context.file = state.uvm.known_as(file, private);
+                context.file = state.uvm.known_as(context.file, private);
                 uvm::execute(&mut state, &context, cmd, segments)
             }
             FileKind::UvmTools => Ioctl::returns(EINVAL),
@@ -208,10 +213,16 @@ impl Session {
         done
     }
 
+    /// A file is the one that has been called on by another number.
+    pub(crate) fn is_same_file(&self, file: FileId, known_as: FileId) {
+        locked(&self.state).same.insert(file, known_as);
+    }
+
     /// The last descriptor of a file is gone.
     pub(crate) fn closed(&self, file: FileId) {
         tracing::debug!(session = &*self.name, file = file.0, "closed");
         let mut state = locked(&self.state);
+        let file = state.same.remove(&file).unwrap_or(file);
         state.close(&self.runner, file);
         self.hardware.os_events.close(&self.name, Some(file));
     }
@@ -325,6 +336,17 @@ impl Session {
 }
 
 impl State {
+    fn canonical(&self, file: FileId) -> FileId {
+        self.same.get(&file).copied().unwrap_or(file)
+    }
+
+    fn known(&self, fd: WireFd) -> WireFd {
+        WireFd {
+            file: fd.file.map(|(file, kind)| (self.canonical(file), kind)),
+            ..fd
+        }
+    }
+
     /// The file that a client of this call must belong to: a device file acts for its control file.
     fn owner(&self, context: &Context<'_>) -> FileId {
         self.linked
