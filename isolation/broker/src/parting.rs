@@ -1,15 +1,17 @@
 //! What a driver file holds, given back before the file is given up.
 //!
 //! A real driver frees what a file holds when *nobody* has the file open any more: nobody of another container either, to whom a
-//! tenant may have handed it. Holders are looked for in the broker's own container alone ([`crate::holders`]), so what the ledger is about
-//! to give back is freed first, by the calls with which a program would end: every root client of a control file, and in a UVM
-//! address space every card, whose pages are moved to the host and whose mappings end with the memory that they hold.
+//! tenant may have handed it, and not the second file of nvidia-uvm, which has the first one open as long as it is open itself. Holders are
+//! looked for in the broker's own container alone ([`crate::holders`]), so what the ledger is about to give back is freed first, by the
+//! calls with which a program would end: every root client of a control file, and in a UVM address space every card, whose pages are
+//! moved to the host and whose mappings end with the memory that they hold.
 //!
-//! Not reached: what was exported *into* a file, for which the driver has no call, and everything in compat mode, where a client obeys
-//! its own process alone.
+//! Not reached: what was exported *into* a file, for which the driver has no call, and in compat mode control files, since a client obeys
+//! its own process alone. A simulated card's files have no driver behind them that could keep anything.
 //!
 //! Sources: `Nv04Free` takes a client's own handle as the object (rmapi/deprecated); `uvm_va_space_unregister_gpu` takes the address
-//! space's own mm, or the caller's, so that any process may ask it.
+//! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
+//! the second file's reference.
 
 use std::os::fd::AsFd;
 
@@ -25,12 +27,9 @@ use crate::files::OpenFile;
 /// Has the driver free what a file holds that its container has closed. What cannot be freed ends with the file, as far as nobody
 /// else has it open.
 pub(crate) fn free_all(container: &Container, file: &OpenFile) {
-    if container.driver.binding() != Binding::Executor {
-        return;
-    }
     let release = container.release;
-    match file.kind {
-        FileKind::Ctl => {
+    match (container.driver.binding(), file.kind) {
+        (Binding::Executor, FileKind::Ctl) => {
             for (client, process) in clients_of(container, file) {
                 let mut arg = zeroed(escape::NV_ESC_RM_FREE.size.of(release));
                 put_u32(&mut arg, nvos00::H_ROOT, client);
@@ -39,7 +38,7 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) {
                 call(container, file, process, (cmd, arg));
             }
         }
-        FileKind::Uvm => {
+        (Binding::Executor | Binding::Caller, FileKind::Uvm) => {
             for card in container.account.slots() {
                 // The struct begins with the card's UUID.
                 let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));
@@ -47,7 +46,9 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) {
                 call(container, file, 0, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
             }
         }
-        FileKind::Card { .. } | FileKind::UvmTools => {}
+        (Binding::Caller, FileKind::Ctl)
+        | (Binding::None, FileKind::Ctl | FileKind::Uvm)
+        | (_, FileKind::Card { .. } | FileKind::UvmTools) => {}
     }
 }
 

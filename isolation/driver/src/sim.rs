@@ -208,6 +208,17 @@ impl SimDriver {
         Ok((answer, fds.into_iter().next()))
     }
 
+    /// The inode of a file that was classified: one that is no node is one of the simulator's own.
+    fn private_inode(&self, kind: Option<FileKind>, fd: BorrowedFd<'_>) -> Option<u64> {
+        match kind {
+            Some(FileKind::Uvm) if self.nodes.kind(fd).is_none() => {
+                nix::sys::stat::fstat(fd).ok().map(|stat| stat.st_ino)
+            }
+            Some(FileKind::Uvm | FileKind::Ctl | FileKind::Card { .. } | FileKind::UvmTools)
+            | None => None,
+        }
+    }
+
     fn failed(&self, step: &'static str, source: io::Error) -> Error {
         Error::Sim {
             socket: self.socket.display().to_string(),
@@ -255,14 +266,7 @@ impl Driver for SimDriver {
         let request = Request::Ioctl {
             file: file.id,
             kind: file.kind,
-            private: match file.kind {
-                // It was classified, so a file that is no node is one of the simulator's own.
-                FileKind::Uvm if self.nodes.kind(file.fd).is_none() => {
-                    nix::sys::stat::fstat(file.fd).ok().map(|stat| stat.st_ino)
-                }
-                FileKind::Uvm => None,
-                FileKind::Ctl | FileKind::Card { .. } | FileKind::UvmTools => None,
-            },
+            private: self.private_inode(Some(file.kind), file.fd),
             caller,
             ticket,
             cmd: call.cmd,
@@ -279,6 +283,7 @@ impl Driver for SimDriver {
                     at: slot.at,
                     number: slot.number,
                     file: slot.file,
+                    private: self.private_inode(slot.file.map(|(_, kind)| kind), slot.fd.as_fd()),
                     sent: is_sent(slot),
                 })
                 .collect(),

@@ -88,6 +88,8 @@ pub struct WireFd {
     pub number: i32,
     /// Identity and kind, where it is a file of the driver.
     pub file: Option<(FileId, FileKind)>,
+    /// Its inode, where it is a file that the simulator has put in the place of a node.
+    pub private: Option<u64>,
     /// Whether a duplicate of it travels beside the message; those that do come in the order of the list.
     pub sent: bool,
 }

@@ -282,6 +282,7 @@ impl Connection {
                     segment: input.int_in_range(0..=2)?,
                     at: input.int_in_range(0..=64)?,
                     number: input.int_in_range(-1..=9)?,
+                    private: None,
                     sent: input.ratio(1, 8)?,
                     file: if input.arbitrary()? {
                         Some((FileId(input.int_in_range(1..=4)?), kind))

@@ -21,6 +21,8 @@ pub struct GpuRange {
 pub struct Uvm<'client> {
     client: &'client Client,
     file: DriverFile,
+    /// Keeps this process's memory for the address space, without which the driver registers no address space of a card.
+    mm: DriverFile,
 }
 
 /// The commands of this module carry no size, so the kernel may copy this much: the largest struct rounded up.
@@ -47,9 +49,19 @@ impl Client {
     /// # Errors
     /// [`Error::Open`] where there is no such node; otherwise the driver's status.
     pub fn uvm(&self) -> Result<Uvm<'_>, Error> {
-        let file = self.open(self.nodes().uvm())?;
-        let uvm = Uvm { client: self, file };
+        let [file, mm] = [
+            self.open(self.nodes().uvm())?,
+            self.open(self.nodes().uvm())?,
+        ];
+        let uvm = Uvm {
+            client: self,
+            file,
+            mm,
+        };
         uvm.call(&row::UVM_INITIALIZE, |_flags_zero| ())?;
+        uvm.call_on(&uvm.mm, &row::UVM_MM_INITIALIZE, |arg| {
+            bytes::put(arg, row::MM_INITIALIZE_FD, &uvm.file.number().to_le_bytes());
+        })?;
         Ok(uvm)
     }
 }
@@ -147,10 +159,19 @@ impl Uvm<'_> {
     }
 
     pub(crate) fn call(&self, row: &Row, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
+        self.call_on(&self.file, row, fill)
+    }
+
+    fn call_on(
+        &self,
+        file: &DriverFile,
+        row: &Row,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Error> {
         let release = self.client.release();
         let mut arg = vec![0u8; STRUCT_BYTES];
         fill(&mut arg);
-        self.file.call(row.name, row.cmd, &mut arg, &mut [])?;
+        file.call(row.name, row.cmd, &mut arg, &mut [])?;
         let status_at = usize::try_from(row.status.of(release)).unwrap_or(0);
         checked(row.name, &arg, status_at)
     }

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::time::Instant;
 
 use driver::sim::SimDriver;
-use driver::{Call, Caller, Driver, FileId, FileKind, FileRef, Segment, Ticket};
+use driver::{Call, Caller, Driver, FdSlot, FileId, FileKind, FileRef, Segment, Ticket};
 use nvabi::bytes::{array_at, put, put_u32, put_u64, u32_at};
 use nvabi::layout::nvos54;
 use nvabi::layout::{memory_params, nvos00, nvos21};
@@ -90,6 +90,7 @@ struct Tenant<'a> {
     release: Release,
     ctl: File,
     uvm: File,
+    mm: File,
     root: u32,
     device: u32,
     uuid: [u8; 16],
@@ -97,6 +98,7 @@ struct Tenant<'a> {
 
 const CTL: FileId = FileId(1);
 const UVM: FileId = FileId(2);
+const MM: FileId = FileId(3);
 
 impl<'a> Tenant<'a> {
     fn new(driver: &'a SimDriver, dev: &Path) -> Result<Self, MallocsError> {
@@ -112,6 +114,7 @@ impl<'a> Tenant<'a> {
             release,
             ctl: open("nvidiactl")?,
             uvm: open("nvidia-uvm")?,
+            mm: open("nvidia-uvm")?,
             root: 0,
             device: 0,
             uuid: [0; 16],
@@ -126,6 +129,7 @@ impl<'a> Tenant<'a> {
             .object(tenant.device, class::FERMI_VASPACE_A, vec![0; 56])?
             .0;
         tenant.uvm_call(&uvm::UVM_INITIALIZE, |_flags| {})?;
+        tenant.keep_mm()?;
         let (uuid, root) = (tenant.uuid, tenant.root);
         tenant.uvm_call(&uvm::UVM_REGISTER_GPU, |block| {
             put(block, 0, &uuid);
@@ -228,6 +232,28 @@ impl<'a> Tenant<'a> {
         })
     }
 
+    /// Has a second file keep this process's memory.
+    fn keep_mm(&self) -> Result<(), MallocsError> {
+        let row = &uvm::UVM_MM_INITIALIZE;
+        let size = usize::try_from(row.size.of(self.release)).unwrap_or(0);
+        let file = FileRef {
+            id: MM,
+            kind: FileKind::Uvm,
+            fd: self.mm.as_fd(),
+        };
+        let space = FdSlot {
+            segment: 0,
+            at: u32::try_from(uvm::MM_INITIALIZE_FD).unwrap_or(0),
+            number: self.uvm.as_raw_fd(),
+            file: Some((UVM, FileKind::Uvm)),
+            fd: self.uvm.try_clone().map_err(MallocsError::Open)?.into(),
+        };
+        let status_at = usize::try_from(row.status.of(self.release)).unwrap_or(0);
+        let blocks = vec![vec![0; size]];
+        self.call_with(row.name, file, row.cmd, status_at, blocks, vec![space])
+            .map(drop)
+    }
+
     fn uvm_call(&self, row: &Uvm, fill: impl FnOnce(&mut [u8])) -> Result<(), MallocsError> {
         let size = usize::try_from(row.size.of(self.release)).unwrap_or(0);
         let mut block = vec![0; size];
@@ -265,6 +291,18 @@ impl<'a> Tenant<'a> {
         status_at: usize,
         blocks: Vec<Vec<u8>>,
     ) -> Result<Vec<Vec<u8>>, MallocsError> {
+        self.call_with(name, file, cmd, status_at, blocks, Vec::new())
+    }
+
+    fn call_with(
+        &self,
+        name: &'static str,
+        file: FileRef<'_>,
+        cmd: u32,
+        status_at: usize,
+        blocks: Vec<Vec<u8>>,
+        fds: Vec<FdSlot>,
+    ) -> Result<Vec<Vec<u8>>, MallocsError> {
         let pid = std::process::id().cast_signed();
         let segments = blocks
             .into_iter()
@@ -274,11 +312,7 @@ impl<'a> Tenant<'a> {
                 bytes,
             })
             .collect();
-        let mut call = Call {
-            cmd,
-            segments,
-            fds: Vec::new(),
-        };
+        let mut call = Call { cmd, segments, fds };
         let caller = Caller {
             tgid: pid,
             tid: pid,

@@ -271,7 +271,7 @@ fn play(machine: &Arc<Machine>, players: &mut [Player], op: &Op) {
         }
         Op::CloseUvm { tenant } => {
             let player = &mut players[tenant];
-            player.tenant.session.closed(player.uvm.id);
+            player.tenant.close_uvm(player.uvm);
             player.ranges.clear();
             player.uvm = player.tenant.uvm_file(uuid, player.space);
         }
@@ -285,7 +285,7 @@ fn play(machine: &Arc<Machine>, players: &mut [Player], op: &Op) {
             let old = std::mem::replace(&mut players[tenant], fresh);
             players[tenant].ranges = old.ranges;
             let fresh_uvm = std::mem::replace(&mut players[tenant].uvm, old.uvm);
-            players[tenant].tenant.session.closed(fresh_uvm.id);
+            players[tenant].tenant.close_uvm(fresh_uvm);
         }
     }
 }

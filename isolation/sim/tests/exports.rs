@@ -52,6 +52,7 @@ impl Carrier {
             at,
             number: NUMBER,
             file: Some((self.file.id, self.file.kind)),
+            private: None,
             sent: true,
         };
         let mut back = tenant.call(

@@ -125,6 +125,7 @@ fn fire(tenant: &Tenant, files: &[Opened], shot: &Shot) {
             at,
             number: 5,
             file: Some(ctl),
+            private: None,
             sent: false,
         })
         .collect();

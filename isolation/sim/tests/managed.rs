@@ -6,8 +6,13 @@ mod tenant;
 use std::os::fd::AsFd;
 
 use driver::FileKind;
-use nvabi::bytes::{put, put_u64};
-use nvabi::status::{NV_ERR_ILLEGAL_ACTION, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_DEVICE};
+use nvabi::bytes::{put, put_u32, put_u64};
+use nvabi::class;
+use nvabi::status::{
+    NV_ERR_ILLEGAL_ACTION, NV_ERR_IN_USE, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT,
+    NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_STATE, NV_ERR_PAGE_TABLE_NOT_AVAIL,
+    NV_WARN_NOTHING_TO_DO,
+};
 use nvabi::uvm;
 use sys::mapping::Mapping;
 use tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
@@ -130,12 +135,97 @@ fn every_initialised_file_has_pages_of_its_own() {
     assert!(first.set_len(0).is_err(), "nobody may cut it short");
     // A second initialisation finds it as it is; a file that nobody has initialised is refused.
     one.uvm(file, &uvm::UVM_INITIALIZE, |_block| {}).unwrap();
-    let bare = one.uvm(open(FileKind::Uvm), &uvm::UVM_MM_INITIALIZE, |_block| {});
-    bare.unwrap();
     let bare = one.uvm(
         open(FileKind::Uvm),
         &uvm::UVM_PAGEABLE_MEM_ACCESS,
         |_block| {},
     );
     assert_eq!(bare.unwrap_err(), NV_ERR_ILLEGAL_ACTION);
+}
+
+/// As uvm.c (`uvm_api_mm_initialize`, `uvm_release_mm`) and uvm_va_space.c have it.
+#[test]
+fn a_second_file_keeps_the_memory_of_its_process_and_the_first_one_open() {
+    let machine = ada("570.195.03", 64, 1);
+    let tenant = Tenant::new(&machine, "ns/one");
+    let uuid = machine.cards()[0].profile.uuid;
+    let (device, _subdevice) = tenant.device(0);
+    let space = tenant
+        .alloc(device, class::FERMI_VASPACE_A, 0, Some(&mut vec![0; 56]))
+        .unwrap();
+    let (file, _own) = tenant.initialised_alone();
+    let second = open(FileKind::Uvm);
+    let third = open(FileKind::Uvm);
+    let register = |row: &uvm::Uvm| {
+        tenant.uvm(file, row, |block| {
+            put(block, 0, &uuid);
+            put_u32(block, 20, tenant.root);
+            put_u32(block, 24, space);
+        })
+    };
+    register(&uvm::UVM_REGISTER_GPU).unwrap();
+    let without = register(&uvm::UVM_REGISTER_GPU_VASPACE);
+    assert_eq!(without.unwrap_err(), NV_ERR_PAGE_TABLE_NOT_AVAIL);
+    assert_eq!(tenant.keep_mm(second, third), Err(NV_ERR_INVALID_ARGUMENT));
+    assert_eq!(tenant.keep_mm(file, file), Err(NV_ERR_IN_USE));
+    assert_eq!(tenant.keep_mm(second, file), Ok(()));
+    assert_eq!(tenant.keep_mm(third, file), Err(NV_ERR_INVALID_STATE));
+    let flags = |file, flags| {
+        tenant.uvm(file, &uvm::UVM_INITIALIZE, |block| {
+            put_u32(block, uvm::INITIALIZE_FLAGS, flags);
+        })
+    };
+    assert_eq!(flags(second, 0).unwrap_err(), NV_ERR_INVALID_ARGUMENT);
+    assert_eq!(flags(file, 1).unwrap_err(), NV_ERR_INVALID_ARGUMENT);
+    let on_second = tenant.uvm(second, &uvm::UVM_PAGEABLE_MEM_ACCESS, |_block| {});
+    assert_eq!(on_second.unwrap_err(), NV_ERR_ILLEGAL_ACTION);
+    register(&uvm::UVM_REGISTER_GPU_VASPACE).unwrap();
+
+    let (memory, _bytes) = tenant.vidmem(device, 2 << 20).unwrap();
+    tenant
+        .create_range(file, 0x7f00_0000_0000, 2 << 20)
+        .unwrap();
+    tenant
+        .map_external(file, uuid, 0x7f00_0000_0000, 2 << 20, memory)
+        .unwrap();
+    tenant.free(memory).unwrap();
+    tenant.session.closed(file.id);
+    assert_eq!(machine.account()[0].used_bytes, 0);
+    let still_open = tenant.keep_mm(third, file);
+    assert_eq!(still_open, Err(NV_ERR_INVALID_STATE));
+    tenant.session.closed(second.id);
+
+    let (file, _own) = tenant.initialised_alone();
+    assert_eq!(tenant.keep_mm(third, file), Ok(()));
+    tenant.session.closed(third.id);
+    let again = tenant.uvm(file, &uvm::UVM_REGISTER_GPU, |block| {
+        put(block, 0, &uuid);
+    });
+    assert_eq!(again.unwrap_err(), NV_ERR_PAGE_TABLE_NOT_AVAIL);
+    let fourth = open(FileKind::Uvm);
+    assert_eq!(
+        tenant.keep_mm(fourth, file),
+        Err(NV_ERR_PAGE_TABLE_NOT_AVAIL)
+    );
+}
+
+/// An address space of several processes is bound to the memory of none (uvm_va_space_mm.c, `uvm_va_space_mm_enabled`).
+#[test]
+fn an_address_space_of_several_processes_needs_no_second_file() {
+    let machine = ada("570.195.03", 64, 1);
+    let tenant = Tenant::new(&machine, "ns/one");
+    let uuid = machine.cards()[0].profile.uuid;
+    let (device, _subdevice) = tenant.device(0);
+    let space = tenant
+        .alloc(device, class::FERMI_VASPACE_A, 0, Some(&mut vec![0; 56]))
+        .unwrap();
+    let file = open(FileKind::Uvm);
+    tenant
+        .uvm(file, &uvm::UVM_INITIALIZE, |block| {
+            put_u32(block, uvm::INITIALIZE_FLAGS, uvm::INIT_FLAG_MULTI_PROCESS);
+        })
+        .unwrap();
+    let second = tenant.keep_mm(open(FileKind::Uvm), file);
+    assert_eq!(second, Err(NV_WARN_NOTHING_TO_DO));
+    tenant.register_space(file, uuid, space);
 }

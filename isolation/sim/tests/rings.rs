@@ -346,7 +346,7 @@ fn everything_of_a_client_goes_with_its_va_space_and_its_file() {
     card.tenant.session.closed(card.tenant.ctl.id);
     // The maps of the uvm file hold three of the four allocations' bytes: area, commands, buffer.
     assert_eq!(machine.account()[0].used_bytes, 10 * MIB);
-    card.tenant.session.closed(card.uvm.id);
+    card.tenant.close_uvm(card.uvm);
     assert_eq!(machine.account()[0].used_bytes, 0);
 }
 

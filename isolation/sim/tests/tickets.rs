@@ -77,6 +77,7 @@ fn the_file_of_an_answer_comes_again_with_it() {
         at: u32::try_from(nvos33::FD).unwrap(),
         number: 9,
         file: Some((FileId(2), FileKind::Ctl)),
+        private: None,
         sent: false,
     };
     let map = request(

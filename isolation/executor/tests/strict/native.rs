@@ -9,7 +9,7 @@ use verdict::filter::Native;
 
 use crate::stage::{MIB, Stage};
 use crate::tenant::Tenant;
-use crate::{Test, rm};
+use crate::{Test, rm, until};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -19,6 +19,14 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "a_range_ends_with_every_mapping_in_it",
         a_range_ends_with_every_mapping_in_it,
+    ),
+    (
+        "an_address_space_that_a_second_file_keeps_open_is_emptied_when_the_first_is_closed",
+        an_address_space_that_a_second_file_keeps_open_is_emptied_when_the_first_is_closed,
+    ),
+    (
+        "the_second_file_is_the_tenants_alone",
+        the_second_file_is_the_tenants_alone,
     ),
 ];
 
@@ -95,12 +103,49 @@ fn a_range_ends_with_every_mapping_in_it() {
     stage.assert_exact(0);
 }
 
+/// The driver has the first file open as long as the second one is (uvm.c, `uvm_api_mm_initialize`), which a broker knows nothing of.
+fn an_address_space_that_a_second_file_keeps_open_is_emptied_when_the_first_is_closed() {
+    for binding in [Binding::Executor, Binding::Caller] {
+        let stage = Stage::new(64 * MIB, Binding::None);
+        let (tenant, _process) = stage.tenant();
+        let space = AddressSpace::new(&stage, &tenant);
+        space.call(&uvm::UVM_CREATE_EXTERNAL_RANGE, &range(0, 8 * MIB, 24));
+        let called = tenant.memory(space.ctl, space.client, space.device, 0, 8 * MIB);
+        let memory = rm::new_handle(&called.arg);
+        space.map(0, 8 * MIB, memory);
+        let freed = tenant.free(space.ctl, space.client, space.device, memory);
+        assert_eq!(freed, rm::OK);
+        stage.assert_exact(8 * MIB);
+        stage.bind(binding);
+        tenant.close(space.uvm);
+        until("the file is given up", || {
+            stage.beat();
+            stage.used_bytes() == 0
+        });
+        assert_eq!(stage.kernel.held_bytes(), 0, "{binding:?}");
+    }
+}
+
+/// A duplicate would keep all of the process's memory after its end, and its channels running.
+fn the_second_file_is_the_tenants_alone() {
+    let stage = Stage::new(64 * MIB, Binding::None);
+    let (tenant, process) = stage.tenant();
+    let space = AddressSpace::new(&stage, &tenant);
+    let pid = process.0.id().cast_signed();
+    let held = |number| stage.container.files.of_process(pid, number).unwrap();
+    assert!(held(space.uvm).is_some());
+    assert!(held(space.mm).is_none());
+    let known = stage.executor().held().unwrap().len();
+    assert_eq!(known, 2, "nvidiactl and the first nvidia-uvm");
+}
+
 /// A tenant's client, and its address space of the card.
 pub(crate) struct AddressSpace<'a> {
     tenant: &'a Tenant,
     uuid: [u8; 16],
     pub(crate) ctl: i32,
     pub(crate) uvm: i32,
+    mm: i32,
     pub(crate) client: u32,
     pub(crate) device: u32,
 }
@@ -110,6 +155,7 @@ impl<'a> AddressSpace<'a> {
         const VASPACE: u32 = 0x90f1;
         let ctl = tenant.open(&stage.nodes().join("nvidiactl"));
         let uvm = tenant.open(&stage.nodes().join("nvidia-uvm"));
+        let mm = tenant.open(&stage.nodes().join("nvidia-uvm"));
         let client = tenant.client(ctl);
         let device = tenant.device(ctl, client);
         let arg = rm::alloc(client, device, 0, VASPACE, tenant.params_address());
@@ -122,10 +168,14 @@ impl<'a> AddressSpace<'a> {
             uuid,
             ctl,
             uvm,
+            mm,
             client,
             device,
         };
         space.call(&uvm::UVM_INITIALIZE, &[0; 16]);
+        let mut arg = [0; 8];
+        put(&mut arg, uvm::MM_INITIALIZE_FD, &uvm.to_le_bytes());
+        space.call_on(mm, &uvm::UVM_MM_INITIALIZE, &arg);
         let mut arg = [0; 40];
         put(&mut arg, 0, &uuid);
         put_u32(&mut arg, 28, client);
@@ -140,7 +190,11 @@ impl<'a> AddressSpace<'a> {
 
     /// Makes a call of UVM's, which succeeds.
     pub(crate) fn call(&self, row: &Uvm, arg: &[u8]) {
-        let called = self.tenant.call(self.uvm, row.cmd, arg, &[]);
+        self.call_on(self.uvm, row, arg);
+    }
+
+    fn call_on(&self, file: i32, row: &Uvm, arg: &[u8]) {
+        let called = self.tenant.call(file, row.cmd, arg, &[]);
         assert_eq!(called.ret, Ok(0), "{}", row.name);
         let status = u32_at(&called.arg, row.status.of(R) as usize);
         assert_eq!(status, Some(rm::OK), "{}", row.name);

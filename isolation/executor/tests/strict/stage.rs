@@ -72,7 +72,7 @@ struct Front {
     way: Way,
     native: Native,
     cards: Vec<CardIdentity>,
-    binding: Binding,
+    binding: Arc<Mutex<Binding>>,
     here: Arc<Mutex<Vec<Blocks>>>,
 }
 
@@ -83,6 +83,7 @@ pub(crate) struct Stage {
     pub(crate) kernel: Kernel,
     pub(crate) container: Arc<Container>,
     executor: Option<Arc<ExecutorDriver>>,
+    binding: Arc<Mutex<Binding>>,
     /// What was asked for with the calling thread's own rights: nobody plays a driver for the threads of a test.
     pub(crate) here: Arc<Mutex<Vec<Blocks>>>,
     reaper: Arc<Reaper>,
@@ -144,11 +145,12 @@ impl Stage {
             Way::Compat(..) => None,
         };
         let here = Arc::default();
+        let binding = Arc::new(Mutex::new(binding));
         let front = Front {
             way,
             native: kernel.native(),
             cards: kernel.sim().cards().to_vec(),
-            binding,
+            binding: Arc::clone(&binding),
             here: Arc::clone(&here),
         };
         let card = &front.cards[0];
@@ -180,6 +182,7 @@ impl Stage {
             kernel,
             container,
             executor,
+            binding,
             here,
             reaper,
             folder,
@@ -190,6 +193,11 @@ impl Stage {
 
     pub(crate) fn executor(&self) -> &ExecutorDriver {
         self.executor.as_ref().unwrap()
+    }
+
+    /// From now on the container's calls are bound so.
+    pub(crate) fn bind(&self, binding: Binding) {
+        *self.binding.lock().unwrap() = binding;
     }
 
     pub(crate) fn nodes(&self) -> PathBuf {
@@ -361,7 +369,7 @@ impl Driver for Front {
     }
 
     fn binding(&self) -> Binding {
-        self.binding
+        *self.binding.lock().unwrap()
     }
 
     fn is_played(&self) -> bool {

@@ -340,11 +340,16 @@ impl State {
         self.same.get(&file).copied().unwrap_or(file)
     }
 
-    fn known(&self, fd: WireFd) -> WireFd {
-        WireFd {
-            file: fd.file.map(|(file, kind)| (self.canonical(file), kind)),
-            ..fd
-        }
+    fn known(&mut self, fd: WireFd) -> WireFd {
+        let file = fd.file.map(|(file, kind)| {
+            let file = self.canonical(file);
+            let file = match kind {
+                FileKind::Uvm => self.uvm.known_as(file, fd.private),
+                FileKind::Ctl | FileKind::Card { .. } | FileKind::UvmTools => file,
+            };
+            (file, kind)
+        });
+        WireFd { file, ..fd }
     }
 
     /// The file that a client of this call must belong to: a device file acts for its control file.

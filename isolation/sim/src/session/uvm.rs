@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use driver::FileKind;
 use driver::wire::Replaces;
 use nvabi::bytes::{array_at, put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::status::{
     NV_ERR_GPU_UUID_NOT_FOUND, NV_ERR_ILLEGAL_ACTION, NV_ERR_INVALID_ADDRESS,
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_LIMIT,
     NV_ERR_INVALID_STATE, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
-    NV_ERR_UVM_ADDRESS_IN_USE, NV_OK,
+    NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_ERR_UVM_ADDRESS_IN_USE, NV_OK,
 };
 use nvabi::uvm::{self, map_external};
 
@@ -53,7 +54,8 @@ pub(super) fn execute(
     };
     let mut replacement = None;
     let result = if cmd == uvm::UVM_INITIALIZE.cmd {
-        initialise(state, context).map(|file| replacement = file)
+        let flags = u32_at(block, uvm::INITIALIZE_FLAGS).unwrap_or_default();
+        initialise(state, context, flags).map(|file| replacement = file)
     } else {
         run(state, context, cmd, size, block)
     };
@@ -74,9 +76,17 @@ pub(super) fn execute(
 }
 
 /// Binds the file to the caller's address space, and puts one in its place that managed memory can be mapped through.
-fn initialise(state: &mut State, context: &Context<'_>) -> Result<Option<Replacement>, Refusal> {
-    if state.uvm.get(context.file).is_some() {
-        return Ok(None);
+fn initialise(
+    state: &mut State,
+    context: &Context<'_>,
+    flags: u32,
+) -> Result<Option<Replacement>, Refusal> {
+    if let Some(known) = state.uvm.get(context.file) {
+        // uvm.c, `uvm_api_initialize`
+        return (known.flags() == flags).then_some(None).ok_or(INVALID);
+    }
+    if state.uvm.is_mm(context.file) {
+        return Err(INVALID);
     }
     let no_memory = |error| {
         tracing::warn!(%error, "no file for managed memory");
@@ -84,7 +94,7 @@ fn initialise(state: &mut State, context: &Context<'_>) -> Result<Option<Replace
     };
     let managed = Managed::new(context.caller.tgid).map_err(no_memory)?;
     let file = managed.file().map_err(no_memory)?;
-    state.uvm.initialise(context.file, managed);
+    state.uvm.initialise(context.file, flags, managed);
     Ok(Some(Replacement {
         replaces: Replaces::CalledOn,
         fd: file.into(),
@@ -99,8 +109,13 @@ fn run(
     block: &mut [u8],
 ) -> Result<(), Refusal> {
     if cmd == uvm::UVM_MM_INITIALIZE.cmd {
-        // The second file only keeps the address space of the first alive.
-        return Ok(());
+        let named = context
+            .fd_at(0, uvm::MM_INITIALIZE_FD)
+            .and_then(|fd| fd.file);
+        let Some((space, FileKind::Uvm)) = named else {
+            return Err(INVALID);
+        };
+        return state.uvm.keep_mm(context.file, space);
     }
     if state.uvm.get(context.file).is_none() {
         return Err(Refusal(NV_ERR_ILLEGAL_ACTION));
@@ -122,6 +137,9 @@ fn run(
         cmd if cmd == uvm::UVM_REGISTER_GPU.cmd => {
             let card = card_at(context, block, 0)?;
             card.alive()?;
+            if !file.takes_work() {
+                return Err(Refusal(NV_ERR_PAGE_TABLE_NOT_AVAIL));
+            }
             file.cards.entry(card.index).or_default();
             // {numaEnabled 16:1, numaNodeId 20}
             put(block, 16, &[0]);
@@ -315,7 +333,9 @@ fn register_space(state: &mut State, context: &Context<'_>, block: &[u8]) -> Res
         .uvm
         .get_mut(context.file)
         .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
+    let has_mm = file.has_mm();
     match file.cards.get_mut(&card.index) {
+        Some(_) if !has_mm => Err(Refusal(NV_ERR_PAGE_TABLE_NOT_AVAIL)),
         Some(slot @ None) => {
             space.manage(file.managed.clone());
             *slot = Some(space);
@@ -340,6 +360,14 @@ fn register_channel(state: &State, context: &Context<'_>, block: &[u8]) -> Resul
         .card
         .as_ref()
         .is_some_and(|of| of.index == card.index);
+    // uvm_user_channel.c, `uvm_register_channel_under_write`: they are stopped for good.
+    if state
+        .uvm
+        .get(context.file)
+        .is_some_and(|file| !file.takes_work())
+    {
+        return Err(Refusal(NV_ERR_INVALID_STATE));
+    }
     match &object.resource {
         Resource::Channel(channel) if on_card => channel.alive(),
         Resource::Channel(_)

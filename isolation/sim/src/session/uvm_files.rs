@@ -7,8 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use driver::FileId;
+use nvabi::status::{
+    NV_ERR_IN_USE, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_STATE, NV_ERR_PAGE_TABLE_NOT_AVAIL,
+    NV_WARN_NOTHING_TO_DO,
+};
+use nvabi::uvm;
 
 use crate::managed::Managed;
+use crate::session::Refusal;
 use crate::vaspace::{MadeBy, VaSpace};
 
 /// The initialised files of a session, by the number that each was initialised under.
@@ -23,13 +29,54 @@ pub(super) struct UvmFile {
     open: BTreeSet<FileId>,
     /// The file that replaced the node has been seen: when all numbers are closed, so is it.
     seen: bool,
+    /// What UVM_INITIALIZE was given.
+    flags: u32,
+    /// Which file keeps the process's memory.
+    mm: Mm,
     /// External ranges: first address to last.
     pub(super) ranges: BTreeMap<u64, u64>,
     /// Registered cards, by index, each with its address space once that is registered.
     pub(super) cards: HashMap<u32, Option<Arc<VaSpace>>>,
 }
 
+/// Whether a second file keeps the memory of the process whose address space it is (uvm_va_space_mm.c, `uvm_va_space_mm_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mm {
+    /// None yet.
+    Uninitialized,
+    /// This one does.
+    Alive(FileId),
+    /// It is closed: the address space takes no more work.
+    Released,
+}
+
 impl UvmFiles {
+    /// Has a second file keep the memory of an address space's process (uvm.c, `uvm_api_mm_initialize`).
+    pub(super) fn keep_mm(&mut self, mm_file: FileId, space: FileId) -> Result<(), Refusal> {
+        let is_in_use = self.0.contains_key(&mm_file) || self.is_mm(mm_file);
+        let file = self
+            .0
+            .get_mut(&space)
+            .ok_or(Refusal(NV_ERR_INVALID_ARGUMENT))?;
+        if file.has_no_mm() {
+            return Err(Refusal(NV_WARN_NOTHING_TO_DO));
+        }
+        if is_in_use {
+            return Err(Refusal(NV_ERR_IN_USE));
+        }
+        match file.mm {
+            Mm::Uninitialized => file.mm = Mm::Alive(mm_file),
+            Mm::Alive(_) => return Err(Refusal(NV_ERR_INVALID_STATE)),
+            Mm::Released => return Err(Refusal(NV_ERR_PAGE_TABLE_NOT_AVAIL)),
+        }
+        Ok(())
+    }
+
+    /// Whether a file is such a second one.
+    pub(super) fn is_mm(&self, file: FileId) -> bool {
+        self.0.values().any(|state| state.mm == Mm::Alive(file))
+    }
+
     /// The number that the state of a file is found under.
     pub(super) fn known_as(&mut self, file: FileId, private: Option<u64>) -> FileId {
         let known = match private {
@@ -59,25 +106,38 @@ impl UvmFiles {
         self.0.get_mut(&key)
     }
 
-    pub(super) fn initialise(&mut self, key: FileId, managed: Managed) -> &UvmFile {
+    pub(super) fn initialise(&mut self, key: FileId, flags: u32, managed: Managed) -> &UvmFile {
         self.0.entry(key).or_insert_with(|| UvmFile {
             managed: Arc::new(managed),
             open: BTreeSet::from([key]),
             seen: false,
+            flags,
+            mm: Mm::Uninitialized,
             ranges: BTreeMap::new(),
             cards: HashMap::new(),
         })
     }
 
     /// A number is closed. With the last one the maps end, and their hold on memory; but a file that was put in the place
-    /// of the one that is closed now may be open without having been seen.
+    /// of the one that is closed now may be open without having been seen. A second file that keeps the process's memory has
+    /// the first one open as well (uvm.c, `uvm_release_mm`); but before it closes the first, a real card's broker has every card
+    /// unregistered there, which is done here in its place.
     pub(super) fn close(&mut self, file: FileId) {
         let over: Vec<FileId> = self
             .0
             .iter_mut()
             .filter_map(|(key, state)| {
-                let known = state.open.remove(&file);
-                (known && state.open.is_empty() && state.seen).then_some(*key)
+                let was_mm = state.mm == Mm::Alive(file);
+                if was_mm {
+                    state.mm = Mm::Released;
+                }
+                let known = state.open.remove(&file) || was_mm;
+                let is_closed = known && state.open.is_empty() && state.seen;
+                let is_kept = matches!(state.mm, Mm::Alive(_));
+                if is_closed && is_kept {
+                    state.unregister_all(*key);
+                }
+                (is_closed && !is_kept).then_some(*key)
             })
             .collect();
         for key in over {
@@ -95,8 +155,33 @@ impl UvmFiles {
 }
 
 impl UvmFile {
-    fn end(self, key: FileId) {
-        for space in self.cards.values().flatten() {
+    /// What it was initialised with.
+    pub(super) fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// An address space of several processes is bound to the memory of none (uvm_va_space_mm.c, `uvm_va_space_mm_enabled`).
+    fn has_no_mm(&self) -> bool {
+        self.flags & uvm::INIT_FLAG_MULTI_PROCESS != 0
+    }
+
+    /// Whether it may be given more work: not once its process's memory may have gone (uvm_va_space.c, `disallow_new_registers`).
+    pub(super) fn takes_work(&self) -> bool {
+        self.mm != Mm::Released
+    }
+
+    /// Whether the process's memory is held, without which no address space of a card is registered (uvm_va_space.c,
+    /// `uvm_va_space_register_gpu_va_space`).
+    pub(super) fn has_mm(&self) -> bool {
+        self.has_no_mm() || matches!(self.mm, Mm::Alive(_))
+    }
+
+    fn end(mut self, key: FileId) {
+        self.unregister_all(key);
+    }
+
+    fn unregister_all(&mut self, key: FileId) {
+        for space in std::mem::take(&mut self.cards).values().flatten() {
             self.leave(space, key);
         }
     }

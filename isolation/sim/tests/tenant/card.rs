@@ -283,6 +283,7 @@ impl Card {
             at: 8,
             number: 55,
             file: Some((target.id, target.kind)),
+            private: None,
             sent: false,
         };
         let back = tenant

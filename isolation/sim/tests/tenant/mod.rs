@@ -46,11 +46,14 @@ pub(crate) struct Opened {
     pub(crate) kind: FileKind,
     /// Its inode, where the simulator has put it in the place of a node.
     pub(crate) private: Option<u64>,
+    /// The second file that keeps the process's memory for it.
+    pub(crate) mm: Option<FileId>,
 }
 
 pub(crate) fn open(kind: FileKind) -> Opened {
     Opened {
         private: None,
+        mm: None,
         id: FileId(NEXT_FILE.fetch_add(1, Ordering::Relaxed)),
         kind,
     }
@@ -305,6 +308,7 @@ impl Tenant {
             at: 0,
             number: 3,
             file: Some((self.ctl.id, self.ctl.kind)),
+            private: None,
             sent: false,
         };
         self.ioctl(
@@ -330,6 +334,7 @@ impl Tenant {
             at: u32::try_from(nvos33::FD).unwrap(),
             number: 77,
             file: Some((target.id, target.kind)),
+            private: None,
             sent: false,
         };
         let back = self.call(
@@ -424,8 +429,38 @@ impl Tenant {
         }
     }
 
-    /// An initialised uvm file: the one of the tenant's own, which has taken the place of the node.
+    /// Has a second file keep the process's memory for an address space.
+    pub(crate) fn keep_mm(&self, second: Opened, space: Opened) -> Result<(), Status> {
+        let row = &uvm::UVM_MM_INITIALIZE;
+        let slot = WireFd {
+            segment: 0,
+            at: u32::try_from(uvm::MM_INITIALIZE_FD).unwrap(),
+            number: 78,
+            file: Some((space.id, space.kind)),
+            private: space.private,
+            sent: false,
+        };
+        let block = vec![0; row.size.of(self.release) as usize];
+        let status_at = row.status.of(self.release) as usize;
+        let back = self.ioctl(second, row.cmd, vec![block], &[slot]);
+        assert_eq!(back.ret, 0);
+        match u32_at(&back.segments[0], status_at).unwrap() {
+            0 => Ok(()),
+            status => Err(status),
+        }
+    }
+
+    /// An initialised uvm file, and a second one that keeps the process's memory for it.
     pub(crate) fn initialised(&self) -> (Opened, File) {
+        let (file, own) = self.initialised_alone();
+        let second = open(FileKind::Uvm);
+        self.keep_mm(second, file).unwrap();
+        let mm = Some(second.id);
+        (Opened { mm, ..file }, own)
+    }
+
+    /// An initialised uvm file: the one of the tenant's own, which has taken the place of the node.
+    pub(crate) fn initialised_alone(&self) -> (Opened, File) {
         let node = open(FileKind::Uvm);
         let row = &uvm::UVM_INITIALIZE;
         let block = vec![0; row.size.of(self.release) as usize];
@@ -446,6 +481,13 @@ impl Tenant {
         let (file, _own) = self.initialised();
         self.register_space(file, uuid, space);
         file
+    }
+
+    /// Closes a uvm file, and the second one with it.
+    pub(crate) fn close_uvm(&self, file: Opened) {
+        for id in [Some(file.id), file.mm].into_iter().flatten() {
+            self.session.closed(id);
+        }
     }
 
     pub(crate) fn register_space(&self, file: Opened, uuid: [u8; 16], space: u32) {
