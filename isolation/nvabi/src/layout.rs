@@ -594,6 +594,14 @@ pub mod pid_info {
     pub const MOST: u32 = 200;
 }
 
+/// `NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO_PARAMS`
+pub mod fabric_probe {
+    /// `fabricCaps`: u64, at the same place in every release
+    pub const CAPS: usize = 32;
+    /// `NV2080_CTRL_GPU_FABRIC_PROBE_CAP_MC_SUPPORTED` and `…_MC_MUTLINODE_SUPPORTED`: multicast
+    pub const MULTICAST: u64 = 3;
+}
+
 /// `NV2080_CTRL_GPU_PID_INFO`: one entry of [`pid_info::LIST`], with its `data` as video memory.
 pub mod pid_memory {
     /// Bytes of an entry.

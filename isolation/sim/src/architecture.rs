@@ -24,9 +24,10 @@ pub(crate) enum QmdVersion {
     V5,
 }
 
-/// Classes that every card has: memory, address spaces, groups, events, the debugger.
+/// Classes that every card has: memory, that of the fabric too (`gpuGetNoEngClassList_GA102` and its like, g_gpu_class_list.c),
+/// address spaces, groups, events, the debugger.
 const COMMON: &[u32] = &[
-    0x3e, 0x40, 0x70, 0x71, 0x79, 0x50a0, 0x83de, 0x9067, 0x90f1, 0xa06c,
+    0x3e, 0x40, 0x70, 0x71, 0x79, 0xf8, 0x50a0, 0x83de, 0x9067, 0x90f1, 0xa06c,
 ];
 
 impl Architecture {
@@ -42,7 +43,8 @@ impl Architecture {
         match self {
             Self::Ga10x => &[0xc461, 0xc56f, 0xc7b5, 0xc7c0],
             Self::Ada => &[0xc461, 0xc56f, 0xc7b5, 0xc9c0],
-            Self::Blackwell => &[0xc661, 0xc761, 0xc96f, 0xcab5, 0xcec0],
+            // Multicast since Hopper (`gpuGetNoEngClassList_GB202`).
+            Self::Blackwell => &[0xfd, 0xc661, 0xc761, 0xc96f, 0xcab5, 0xcec0],
         }
     }
 

@@ -236,20 +236,38 @@ pub struct Memory {
     pub handle_at: (u8, usize),
 }
 
+/// A list whose number of entries is the first word of the parameters: it follows there, or has a block of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct List {
+    /// Segment.
+    pub segment: u8,
+    /// Offset of the first entry.
+    pub at: usize,
+}
+
+impl List {
+    /// `{u32 count; entries}`
+    const IN_PARAMETERS: Self = Self { segment: 1, at: 4 };
+    /// `{u32 count; pointer to the entries}`; without a block where the pointer is NULL.
+    const POINTED_TO: Self = Self { segment: 2, at: 0 };
+}
+
 /// An answer to rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
-    /// A list of FB facts in this segment, beginning at this offset, with this many entries.
+    /// Facts of the framebuffer.
     FbInfo {
         /// Client and object that the question is about.
         object: (u32, u32),
-        /// Segment.
-        segment: u8,
-        /// Offset of the first entry.
-        at: usize,
-        /// Entries.
-        entries: u32,
+        /// The questions and answers.
+        list: List,
     },
+    /// Facts of the card.
+    GpuInfo(List),
+    /// The card's classes.
+    Classes(List),
+    /// GET_GPU_FABRIC_PROBE_INFO.
+    FabricProbe,
     /// FB_GET_FB_REGION_INFO.
     FbRegions {
         /// Client and object that the question is about.

@@ -1,8 +1,10 @@
 //! Answers rewritten to the slice, always from one snapshot, so that any sum a tool makes agrees.
 
-use nvabi::bytes::{put, put_u32, put_u64, u32_at};
-use nvabi::control::fb_info;
-use nvabi::layout::{card_info, nvos32};
+use nvabi::Release;
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::class::{self, Kind};
+use nvabi::control::{fb_info, gpu_info};
+use nvabi::layout::{card_info, fabric_probe, nvos32};
 
 /// What a tenant has of one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,27 +25,70 @@ fn kib(bytes: u64) -> u32 {
     u32::try_from(bytes / 1024).unwrap_or(u32::MAX)
 }
 
-/// Rewrites a list of `{u32 index; u32 KiB}`: total = quota, free = what is left of it (never more than the card has).
-///
-/// `entries` is what the caller asked for; entries beyond the list's end are the driver's affair.
-pub fn fb_info_list(list: &mut [u8], entries: u32, slice: Slice) {
+/// Rewrites entries of `{u32 index; u32 data}` to what `shown` makes of index and data; where it has nothing to say, the driver's
+/// answer stays. Entries beyond the list's end are the driver's affair.
+fn info_list(list: &mut [u8], entries: u32, shown: impl Fn(u32, u32) -> Option<u32>) {
     for entry in list.chunks_exact_mut(8).take(entries as usize) {
-        let (Some(index), Some(real)) = (u32_at(entry, 0), u32_at(entry, 4)) else {
-            continue;
-        };
-        let shown = match index {
-            fb_info::RAM_SIZE
-            | fb_info::TOTAL_RAM_SIZE
-            | fb_info::HEAP_SIZE
-            | fb_info::USABLE_RAM_SIZE
-            | fb_info::PROTECTED_MEM_SIZE_TOTAL_KB => kib(slice.quota_bytes),
-            fb_info::MAPPABLE_HEAP_SIZE => real.min(kib(slice.quota_bytes)),
-            fb_info::HEAP_FREE
-            | fb_info::LARGEST_FREE_REGION_SIZE_KB
-            | fb_info::PROTECTED_MEM_SIZE_FREE_KB => real.min(kib(slice.free_bytes())),
-            _ => continue,
-        };
-        put_u32(entry, 4, shown);
+        if let (Some(index), Some(real)) = (u32_at(entry, 0), u32_at(entry, 4))
+            && let Some(shown) = shown(index, real)
+        {
+            put_u32(entry, 4, shown);
+        }
+    }
+}
+
+/// Rewrites FB_GET_INFO's list, in KiB: total = quota, free = what is left of it (never more than the card has).
+pub fn fb_info_list(list: &mut [u8], entries: u32, slice: Slice) {
+    info_list(list, entries, |index, real| match index {
+        fb_info::RAM_SIZE
+        | fb_info::TOTAL_RAM_SIZE
+        | fb_info::HEAP_SIZE
+        | fb_info::USABLE_RAM_SIZE
+        | fb_info::PROTECTED_MEM_SIZE_TOTAL_KB => Some(kib(slice.quota_bytes)),
+        fb_info::MAPPABLE_HEAP_SIZE => Some(real.min(kib(slice.quota_bytes))),
+        fb_info::HEAP_FREE
+        | fb_info::LARGEST_FREE_REGION_SIZE_KB
+        | fb_info::PROTECTED_MEM_SIZE_FREE_KB => Some(real.min(kib(slice.free_bytes()))),
+        _ => None,
+    });
+}
+
+/// Rewrites GPU_GET_INFO's list: what a tenant would be refused it has not, so that a library that asks first goes another way.
+/// Memory is exported neither as a dma-buf nor on the fabric.
+pub fn gpu_info_list(list: &mut [u8], entries: u32) {
+    info_list(list, entries, |index, _real| {
+        match index & gpu_info::INDEX_MASK {
+            gpu_info::DMABUF_CAPABILITY | gpu_info::GPU_FLA_CAPABILITY => Some(0),
+            _ => None,
+        }
+    });
+}
+
+/// Rewrites GET_GPU_FABRIC_PROBE_INFO: the fabric as it is, without multicast.
+pub fn no_multicast(params: &mut [u8]) {
+    if let Some(real) = u64_at(params, fabric_probe::CAPS) {
+        put_u64(params, fabric_probe::CAPS, real & !fabric_probe::MULTICAST);
+    }
+}
+
+/// Replaces the classes that every tenant is refused by another of the list: [`Kind::Fabric`]. A class that cgpu does not know stays,
+/// since tools tell by it what a card is.
+///
+/// The list's length stays as well. RM fails a call whose list is shorter than all that it has, and a caller of the older form asks
+/// for the length first: a smaller one would make its second call fail.
+pub fn class_list(list: &mut [u8], entries: u32, release: Release) {
+    let is_refused =
+        |number| class::row_of(number, release).is_some_and(|class| class.kind == Kind::Fabric);
+    let listed = list.len().min((entries as usize).saturating_mul(4));
+    let list = list.get_mut(..listed).unwrap_or_default();
+    let kept = list
+        .chunks_exact(4)
+        .filter_map(|entry| u32_at(entry, 0))
+        .find(|number| !is_refused(*number));
+    for entry in list.chunks_exact_mut(4) {
+        if u32_at(entry, 0).is_some_and(is_refused) {
+            put_u32(entry, 0, kept.unwrap_or(0));
+        }
     }
 }
 
@@ -214,6 +259,23 @@ mod tests {
             },
         );
         assert_eq!(answer, list(&[(0x07, 1 << 20), (0x07, 1)]));
+    }
+
+    #[test]
+    fn a_refused_class_makes_way_for_one_that_is_there() {
+        let words = |words: &[u32]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        let mut answer = words(&[0xf8, 0xcbc0, 0xb8b0, 0xfd, 0xf8, 0xfd]);
+        class_list(&mut answer, 4, Release::R580);
+        let (unknown, beyond) = (0xb8b0, [0xf8, 0xfd]);
+        assert_eq!(
+            answer,
+            words(&[0xcbc0, 0xcbc0, unknown, 0xcbc0, beyond[0], beyond[1]])
+        );
+        let mut nothing_else = words(&[0xfd]);
+        class_list(&mut nothing_else, u32::MAX, Release::R580);
+        assert_eq!(nothing_else, words(&[0]));
     }
 
     #[test]

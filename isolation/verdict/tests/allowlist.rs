@@ -101,6 +101,7 @@ const ADDED: &[(&str, u32, &str)] = &[
     ("class", 0x71, "OS_DESCRIPTOR: nvproxy takes it by ALLOC_MEMORY alone, and so do we"),
     ("control", 0x13e, "SYSTEM_GET_BUILD_VERSION_V2: a flat block of three strings"),
     ("control", 0x901, "SET_SUB_PROCESS_ID: a name for the client's own processes"),
+    ("control", 0x2080_0101, "GPU_GET_INFO: its list is carried and rewritten"),
     ("control", 0x2080_0123, "GPU_GET_ENGINES: its list is carried"),
     ("control", 0x2080_1301, "FB_GET_INFO: its list is carried and rewritten"),
     ("control", 0x2080_1357, "nvproxy has it from 575.51.02, 570.195.03 exports it too; a question"),

@@ -5,7 +5,7 @@ use ledger::{ClientHandle, ObjectHandle};
 use nvabi::bytes::u32_at;
 use nvabi::layout::card_info;
 use nvabi::{control, escape, status};
-use verdict::decide::View;
+use verdict::decide::{List, View};
 use verdict::view::{self, Slice};
 use verdict::{Op, Refusal};
 
@@ -37,46 +37,36 @@ impl Account {
                 used_bytes: ledger.used(card),
             })
         };
-        let (arg, rest) = match segments.split_first_mut() {
-            Some((first, rest)) => (&mut first.bytes, rest),
-            None => return Ok(()),
-        };
-        if let View::FbInfo {
-            object,
-            segment,
-            at,
-            entries,
-        } = view
-        {
-            let slice = slice(*object).ok_or_else(unknown)?;
-            let list = usize::from(*segment)
-                .checked_sub(1)
-                .and_then(|index| rest.get_mut(index));
-            if let Some(list) = list.and_then(|segment| segment.bytes.get_mut(*at..)) {
-                view::fb_info_list(list, *entries, slice);
-            }
-            return Ok(());
-        }
-        let params = rest
-            .first_mut()
-            .map(|segment| segment.bytes.as_mut_slice())
-            .unwrap_or_default();
+        let entries = segments.get(1).and_then(|params| u32_at(&params.bytes, 0));
+        let entries = entries.unwrap_or(0);
         match view {
-            View::FbInfo { .. } => {}
-            View::FbRegions { object } => {
-                view::fb_region_info(params, slice(*object).ok_or_else(unknown)?)
+            View::FbInfo { object, list } => {
+                let slice = slice(*object).ok_or_else(unknown)?;
+                view::fb_info_list(listed(segments, *list), entries, slice);
             }
-            View::HeapInfo { object } => view::heap_info(arg, slice(*object).ok_or_else(unknown)?),
-            View::Cards => view::card_info(arg, |minor| {
+            View::GpuInfo(list) => view::gpu_info_list(listed(segments, *list), entries),
+            View::Classes(list) => {
+                view::class_list(listed(segments, *list), entries, self.release);
+            }
+            View::FabricProbe => view::no_multicast(block(segments, 1)),
+            View::FbRegions { object } => {
+                let slice = slice(*object).ok_or_else(unknown)?;
+                view::fb_region_info(block(segments, 1), slice);
+            }
+            View::HeapInfo { object } => {
+                let slice = slice(*object).ok_or_else(unknown)?;
+                view::heap_info(block(segments, 0), slice);
+            }
+            View::Cards => view::card_info(block(segments, 0), |minor| {
                 self.slots.iter().any(|slot| slot.minor == minor)
             }),
             View::GpuIds => {
                 let known = &state.numbering.slot_of_gpu_id;
-                view::gpu_ids(params, |id| known.contains_key(&id));
+                view::gpu_ids(block(segments, 1), |id| known.contains_key(&id));
             }
-            View::NoPids => view::no_pids(params),
-            View::NoPidInfo => view::no_pid_info(params),
-            View::NoSamples => view::no_samples(params),
+            View::NoPids => view::no_pids(block(segments, 1)),
+            View::NoPidInfo => view::no_pid_info(block(segments, 1)),
+            View::NoSamples => view::no_samples(block(segments, 1)),
         }
         Ok(())
     }
@@ -132,4 +122,18 @@ impl Account {
             change.note(state::Op::Instance(instance, slot));
         }
     }
+}
+
+/// A segment's bytes; none where the call has no such segment.
+fn block(segments: &mut [Segment], segment: usize) -> &mut [u8] {
+    let segment = segments.get_mut(segment);
+    segment
+        .map(|segment| segment.bytes.as_mut_slice())
+        .unwrap_or_default()
+}
+
+/// A list's entries.
+fn listed(segments: &mut [Segment], list: List) -> &mut [u8] {
+    let block = block(segments, usize::from(list.segment));
+    block.get_mut(list.at..).unwrap_or_default()
 }

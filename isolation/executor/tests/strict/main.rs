@@ -26,6 +26,7 @@ mod stage;
 mod sums;
 #[path = "../../../broker/tests/calls/tenant.rs"]
 mod tenant;
+mod views;
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         native::TESTS,
         share::TESTS,
         sums::TESTS,
+        views::TESTS,
     ]
     .concat();
     let is_wanted = |name: &str| {

@@ -40,6 +40,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// More than any answer takes that comes at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\n";
+const TWO_CARDS: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"First\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[card]]\nname = \"Second\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n";
 
 /// A struct and its blocks.
 pub(crate) type Blocks = Vec<Vec<u8>>;
@@ -59,6 +60,7 @@ struct Extras {
     plan: Plan,
     patience: Option<Duration>,
     wishes: Option<ComputeTerms>,
+    profile: Option<&'static str>,
 }
 
 enum Way {
@@ -102,7 +104,7 @@ impl Stage {
         let extras = Extras {
             plan,
             patience: Some(patience),
-            wishes: None,
+            ..Extras::default()
         };
         Self::built(64 * MIB, Binding::Executor, Mode::Strict, extras)
     }
@@ -116,10 +118,21 @@ impl Stage {
         Self::built(64 * MIB, Binding::None, mode, extras)
     }
 
+    /// In front of two cards, of which the first is granted.
+    pub(crate) fn of_two_cards(quota_bytes: u64) -> Self {
+        let extras = Extras {
+            profile: Some(TWO_CARDS),
+            ..Extras::default()
+        };
+        Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
+    }
+
     fn built(quota_bytes: u64, binding: Binding, mode: Mode, extras: Extras) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let profile = sim::Profile::parse(&folder.path().join("p"), PROFILE).unwrap();
+        let profile =
+            sim::Profile::parse(&folder.path().join("p"), extras.profile.unwrap_or(PROFILE))
+                .unwrap();
         let server = sim::Server::bind(profile, folder.path()).unwrap();
         server.start().unwrap();
         let sim_socket = SimulatedInventory::socket_path(folder.path());

@@ -1,16 +1,19 @@
 //! Answers of a driver, rewritten to a slice.
 
 use arbitrary::Unstructured;
+use nvabi::Release;
 use nvabi::bytes::{u32_at, u64_at};
+use nvabi::class::{self, Kind};
 use nvabi::control as ctl;
 use nvabi::layout::nvos32;
-use verdict::decide::View;
+use verdict::decide::{List, View};
 use verdict::view::{self, Slice};
 
 /// Rewrites what stands in the blocks, as if a driver had answered so.
 pub(super) fn check(
     shown: View,
     segments: &[Vec<u8>],
+    release: Release,
     input: &mut Unstructured<'_>,
 ) -> arbitrary::Result<()> {
     let slice = Slice {
@@ -22,19 +25,10 @@ pub(super) fn check(
     let granted: u32 = input.arbitrary()?;
     let is_granted = |id: u32| id & granted == id;
     let mut answer = segments.to_vec();
+    let entries = u32_at(block(&mut answer, 1), 0).unwrap_or(0);
     match shown {
-        View::FbInfo {
-            segment,
-            at,
-            entries,
-            ..
-        } => {
-            let Some(list) = answer
-                .get_mut(usize::from(segment))
-                .and_then(|block| block.get_mut(at..))
-            else {
-                return Ok(());
-            };
+        View::FbInfo { list, .. } => {
+            let list = listed(&mut answer, list);
             view::fb_info_list(list, entries, slice);
             for entry in list
                 .chunks_exact(8)
@@ -62,6 +56,30 @@ pub(super) fn check(
                 }
             }
         }
+        View::GpuInfo(list) => {
+            let list = listed(&mut answer, list);
+            view::gpu_info_list(list, entries);
+            for entry in list
+                .chunks_exact(8)
+                .take(usize::try_from(entries).unwrap_or(usize::MAX))
+            {
+                let dmabuf = ctl::gpu_info::DMABUF_CAPABILITY;
+                assert!(u32_at(entry, 0) != Some(dmabuf) || u32_at(entry, 4) == Some(0));
+            }
+        }
+        View::Classes(list) => {
+            let list = listed(&mut answer, list);
+            view::class_list(list, entries, release);
+            for number in list
+                .chunks_exact(4)
+                .take(usize::try_from(entries).unwrap_or(usize::MAX))
+                .filter_map(|entry| u32_at(entry, 0))
+            {
+                let kind = class::row_of(number, release).map(|class| class.kind);
+                assert_ne!(kind, Some(Kind::Fabric), "{number:#x}");
+            }
+        }
+        View::FabricProbe => view::no_multicast(block(&mut answer, 1)),
         View::FbRegions { .. } => view::fb_region_info(block(&mut answer, 1), slice),
         View::HeapInfo { .. } => {
             let argument = block(&mut answer, 0);
@@ -104,4 +122,9 @@ fn block(answer: &mut [Vec<u8>], at: usize) -> &mut [u8] {
         .get_mut(at)
         .map(Vec::as_mut_slice)
         .unwrap_or_default()
+}
+
+fn listed(answer: &mut [Vec<u8>], list: List) -> &mut [u8] {
+    let block = block(answer, usize::from(list.segment));
+    block.get_mut(list.at..).unwrap_or_default()
 }

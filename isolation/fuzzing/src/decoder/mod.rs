@@ -188,7 +188,7 @@ impl Call {
                 self.check_effect(&op, effect, &segments);
                 self.check_narrowing(&op, &segments);
                 if let Effect::View(shown) = effect {
-                    answers::check(*shown, &segments, input)?;
+                    answers::check(*shown, &segments, self.release, input)?;
                 }
             }
         }

@@ -52,6 +52,11 @@ const CONVERTED: &[(u32, &str, PerRelease)] = &[
         PerRelease::all(40),
     ),
     (
+        NV2080_CTRL_CMD_GPU_GET_INFO,
+        "NV2080_CTRL_CMD_GPU_GET_INFO",
+        PerRelease::all(16),
+    ),
+    (
         0x2080_0802,
         "NV2080_CTRL_CMD_BIOS_GET_INFO",
         PerRelease::all(16),
@@ -89,6 +94,7 @@ const NESTED: &[(u32, &[Nested])] = &[
     ),
     (0x41_0110, INFO_LIST),
     (0x80_0201, U32_LIST),
+    (NV2080_CTRL_CMD_GPU_GET_INFO, INFO_LIST),
     (0x2080_0123, U32_LIST),
     (0x80_1701, CAPS),
     // Handles, and the number of each; cuCtxCreate asks for it.
@@ -238,12 +244,16 @@ commands! {
     NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD = 0x3d0b;
     NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD = 0x3d0c;
     NV0080_CTRL_CMD_GPU_GET_CLASSLIST = 0x80_0201;
+    NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2 = 0x80_0292;
     NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES = 0x80_0280;
     NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST = 0x80_170d;
+    NV2080_CTRL_CMD_GPU_GET_INFO = 0x2080_0101;
+    NV2080_CTRL_CMD_GPU_GET_INFO_V2 = 0x2080_0102;
     NV2080_CTRL_CMD_GPU_GET_NAME_STRING = 0x2080_0110;
     NV2080_CTRL_CMD_GPU_GET_GID_INFO = 0x2080_014a;
     NV2080_CTRL_CMD_GPU_GET_PIDS = 0x2080_018d;
     NV2080_CTRL_CMD_GPU_GET_PID_INFO = 0x2080_018e;
+    NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO = 0x2080_01a3;
     NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS = 0x2080_110b;
     NV2080_CTRL_CMD_GR_GET_INFO = 0x2080_1201;
     NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE = 0x2080_1210;
@@ -286,6 +296,16 @@ pub mod fb_info {
     pub const PROTECTED_MEM_SIZE_TOTAL_KB: u32 = 0x33;
     /// Confidential computing: free protected memory.
     pub const PROTECTED_MEM_SIZE_FREE_KB: u32 = 0x34;
+}
+
+/// Indices of the GPU information list (`ctrl2080gpu.h`); the capabilities are 1 or 0.
+pub mod gpu_info {
+    /// The part of an entry's index that says what is asked for (`NV2080_CTRL_GPU_INFO_INDEX_INDEX`); above it is a group's number.
+    pub const INDEX_MASK: u32 = 0x00ff_ffff;
+    /// Memory has addresses on the fabric.
+    pub const GPU_FLA_CAPABILITY: u32 = 0x2d;
+    /// EXPORT_TO_DMABUF_FD works.
+    pub const DMABUF_CAPABILITY: u32 = 0x3d;
 }
 
 #[cfg(test)]

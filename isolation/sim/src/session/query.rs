@@ -1,8 +1,11 @@
 //! What clients ask about the machine and its cards. The answers are the card's truth; the broker shows a slice of it.
 
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
-use nvabi::control::{self as ctl, fb_info};
-use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_OK};
+use nvabi::control::{self as ctl, fb_info, gpu_info};
+use nvabi::layout::fabric_probe;
+use nvabi::status::{
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAM_STRUCT, NV_OK,
+};
 
 use super::control::{Params, UNSUPPORTED, accepted};
 use super::objects::Object;
@@ -27,6 +30,8 @@ const GPCS: u32 = 2;
 const SMS_PER_TPC: u32 = 2;
 const MAX_WARPS_PER_SM: u32 = 48;
 const THREADS_PER_WARP: u32 = 32;
+/// `NV2080_CTRL_GPU_FABRIC_PROBE_STATE_COMPLETE` (ctrl2080gpu.h).
+const FABRIC_PROBE_COMPLETE: u8 = 3;
 
 /// Controls of the client: about the driver, and which cards there are.
 pub(super) fn machine(
@@ -178,15 +183,17 @@ pub(super) fn device(object: &Object, cmd: u32, params: &mut Params<'_>) -> Resu
     let classes = card.profile.architecture.classes();
     let count = u32::try_from(classes.len()).map_err(|_many| INVALID)?;
     match cmd {
-        // {numClasses 0, classList 8:8}: without a list, or with one that is too short, the count is all of the answer.
+        // {numClasses 0, classList 8:8}: without a list the count is all of the answer, and a list must have room for every class
+        // (`gpuGetClassList_IMPL`, gpu_resource_desc.c).
         ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST => {
             if let Some(list) = params.lists.first_mut().filter(|list| !list.is_empty()) {
-                put_words(list, 0, &classes)?;
+                put_words(list, 0, &classes)
+                    .map_err(|_short| Refusal(NV_ERR_INVALID_PARAM_STRUCT))?;
             }
             put_u32(params.bytes, 0, count);
         }
-        // GPU_GET_CLASSLIST_V2 {numClasses 0, classList 4}
-        0x80_0292 => {
+        // {numClasses 0, classList 4}
+        ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2 => {
             put_words(params.bytes, 4, &classes)?;
             put_u32(params.bytes, 0, count);
         }
@@ -248,8 +255,21 @@ pub(super) fn subdevice(
             put_words(block, 4, ENGINES)?;
             put_u32(block, 0, u32::try_from(ENGINES.len()).unwrap_or(0));
         }
-        // GPU_GET_INFO_V2, BUS_GET_INFO_V2 {count 0, {index, data}[] 4}: nothing of it is modelled.
-        0x2080_0102 | 0x2080_1823 => fill_info(block, 4, |_index| 0)?,
+        // {list count 0, list 8:8}
+        ctl::NV2080_CTRL_CMD_GPU_GET_INFO => {
+            let count = u32_at(block, 0).ok_or(INVALID)?;
+            fill_list(params.lists.first_mut(), count, gpu_info_of)?;
+        }
+        ctl::NV2080_CTRL_CMD_GPU_GET_INFO_V2 => fill_info(block, 4, gpu_info_of)?,
+        // {state 0:1, status 4, clusterUuid 8:16, fabricPartitionId 24:2, fabricCaps 32:8}: registered with a fabric that does
+        // multicast (`subdeviceCtrlCmdGetGpuFabricProbeInfo_IMPL`, subdevice_ctrl_gpu_kernel.c).
+        ctl::NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO => {
+            block.fill(0);
+            put(block, 0, &[FABRIC_PROBE_COMPLETE]);
+            put_u64(block, fabric_probe::CAPS, fabric_probe::MULTICAST);
+        }
+        // BUS_GET_INFO_V2 {count 0, {index, data}[] 4}: nothing of it is modelled.
+        0x2080_1823 => fill_info(block, 4, |_index| 0)?,
         // GPU_QUERY_COMPUTE_MODE_RULES: none. RC_GET_WATCHDOG_INFO, GPU_GET_COMPUTE_POLICY_CONFIG: nothing set.
         0x2080_0131 | 0x2080_2209 | 0x2080_0195 => block.fill(0),
         ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => put_pids(card, block)?,
@@ -388,6 +408,14 @@ fn fb_info_of(card: &SimCard) -> impl Fn(u32) -> u32 {
         | fb_info::USABLE_RAM_SIZE => total,
         fb_info::LARGEST_FREE_REGION_SIZE_KB | fb_info::HEAP_FREE => free,
         bar if BAR1.contains(&bar) => bar1,
+        _not_modelled => 0,
+    }
+}
+
+/// Answers of GPU_GET_INFO (`getGpuInfos`, subdevice_ctrl_gpu_kernel.c): a kernel that has dma-bufs, and a card behind a switch.
+fn gpu_info_of(index: u32) -> u32 {
+    match index & gpu_info::INDEX_MASK {
+        gpu_info::DMABUF_CAPABILITY | gpu_info::GPU_FLA_CAPABILITY => 1,
         _not_modelled => 0,
     }
 }

@@ -1,12 +1,11 @@
 //! Control calls.
 
-use nvabi::bytes::u32_at;
 use nvabi::control as ctl;
 use nvabi::layout::nvos54;
 use nvabi::{Release, status};
 
-use super::{Effect, View, schedule, word};
-use crate::{EFAULT, Op, Policy, Refusal, exports, share};
+use super::{Effect, List, View, schedule, word};
+use crate::{Op, Policy, Refusal, exports, share};
 
 /// Decides a control whose block has the right size: [`crate::blocks::params`] has refused every other.
 pub(super) fn decide(
@@ -18,24 +17,24 @@ pub(super) fn decide(
 ) -> Result<Effect, Refusal> {
     let object = (word(arg, nvos54::H_CLIENT)?, word(arg, nvos54::H_OBJECT)?);
     let refused = || op.refuse(status::NV_ERR_NOT_SUPPORTED, release);
-    let list_entries = || {
-        params
-            .and_then(|params| u32_at(params, 0))
-            .ok_or(Refusal::Errno(EFAULT))
-    };
     match word(arg, nvos54::CMD)? {
-        ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2 => Ok(Effect::View(View::FbInfo {
-            object,
-            segment: 1,
-            at: 4,
-            entries: list_entries()?,
-        })),
         ctl::NV2080_CTRL_CMD_FB_GET_INFO => Ok(Effect::View(View::FbInfo {
             object,
-            segment: 2,
-            at: 0,
-            entries: list_entries()?,
+            list: List::POINTED_TO,
         })),
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2 => Ok(Effect::View(View::FbInfo {
+            object,
+            list: List::IN_PARAMETERS,
+        })),
+        ctl::NV2080_CTRL_CMD_GPU_GET_INFO => Ok(Effect::View(View::GpuInfo(List::POINTED_TO))),
+        ctl::NV2080_CTRL_CMD_GPU_GET_INFO_V2 => {
+            Ok(Effect::View(View::GpuInfo(List::IN_PARAMETERS)))
+        }
+        ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST => Ok(Effect::View(View::Classes(List::POINTED_TO))),
+        ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2 => {
+            Ok(Effect::View(View::Classes(List::IN_PARAMETERS)))
+        }
+        ctl::NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO => Ok(Effect::View(View::FabricProbe)),
         ctl::NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO => Ok(Effect::View(View::FbRegions { object })),
         ctl::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS | ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS => {
             Ok(Effect::View(View::GpuIds))

@@ -1,0 +1,160 @@
+//! What a tenant is shown of a card that others use too, and of the machine that it is in.
+
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::control::{self as ctl, gpu_info};
+use nvabi::layout::fabric_probe;
+use nvabi::status;
+
+use crate::stage::{Confined, MIB, Stage};
+use crate::{Test, rm};
+
+pub(crate) const TESTS: &[Test] = &[(
+    "views::what_is_refused_is_not_advertised",
+    what_is_refused_is_not_advertised,
+)];
+
+const SUBDEVICE: u32 = 0x2080;
+/// Where the tests put the lists that parameters point to: behind the parameters.
+const LIST_AT: u64 = 4 * 4096;
+
+/// A tenant with its card.
+struct Asking {
+    tenant: Confined,
+    fd: i32,
+    client: u32,
+    device: u32,
+    subdevice: u32,
+}
+
+impl Asking {
+    fn new(stage: &Stage) -> Self {
+        let tenant = stage.tenant();
+        let fd = tenant.0.open(&stage.nodes().join("nvidiactl"));
+        let client = tenant.0.client(fd);
+        let device = tenant.0.device(fd, client);
+        let arg = rm::alloc(client, device, 0, SUBDEVICE, tenant.0.params_address());
+        let called = tenant.0.call(fd, rm::ALLOC, &arg, &[0; 4]);
+        assert_eq!(called.status(), rm::OK);
+        let subdevice = rm::new_handle(&called.arg);
+        Self {
+            tenant,
+            fd,
+            client,
+            device,
+            subdevice,
+        }
+    }
+
+    /// A control that has to succeed; its parameters.
+    fn ask(&self, object: u32, cmd: u32, params: &[u8]) -> Vec<u8> {
+        let (status, params) = self
+            .tenant
+            .0
+            .control(self.fd, (self.client, object), cmd, params);
+        assert_eq!(status, rm::OK, "{cmd:#x}");
+        params
+    }
+
+    /// A control with zeroed parameters.
+    fn ask_all(&self, object: u32, cmd: u32) -> Vec<u8> {
+        let row = ctl::row(cmd, nvabi::Release::R570).unwrap();
+        self.ask(object, cmd, &vec![0; row.params_bytes as usize])
+    }
+
+    /// What a list of indices is answered with, by the newer control with the list in its parameters.
+    fn info(&self, cmd: u32, indices: &[u32]) -> Vec<u32> {
+        let row = ctl::row(cmd, nvabi::Release::R570).unwrap();
+        let mut params = vec![0; row.params_bytes as usize];
+        put_u32(&mut params, 0, u32::try_from(indices.len()).unwrap());
+        for (at, index) in (4..).step_by(8).zip(indices) {
+            put_u32(&mut params, at, *index);
+        }
+        let params = self.ask(self.subdevice, cmd, &params);
+        let answers = (4..).step_by(8).zip(indices).map(|(at, index)| {
+            assert_eq!(
+                u32_at(&params, at),
+                Some(*index),
+                "the question is as it was"
+            );
+            u32_at(&params, at + 4).unwrap()
+        });
+        answers.collect()
+    }
+
+    /// The same by the older one, whose parameters point to the list.
+    fn info_by_v1(&self, cmd: u32, indices: &[u32]) -> Vec<u32> {
+        let list: Vec<u8> = indices
+            .iter()
+            .flat_map(|index| [index.to_le_bytes(), [0xaa; 4]].concat())
+            .collect();
+        let (_, list) = self.list(self.subdevice, cmd, indices.len(), &list);
+        let answers = list.chunks_exact(8).zip(indices).map(|(entry, index)| {
+            assert_eq!(u32_at(entry, 0), Some(*index), "the question is as it was");
+            u32_at(entry, 4).unwrap()
+        });
+        answers.collect()
+    }
+
+    /// `{count 0, list 8:8}`: the count and the list afterwards.
+    fn list(&self, object: u32, cmd: u32, count: usize, list: &[u8]) -> (u32, Vec<u8>) {
+        let address = self.tenant.0.params_address() + LIST_AT;
+        let mut params = vec![0; 16];
+        put_u32(&mut params, 0, u32::try_from(count).unwrap());
+        if !list.is_empty() {
+            put_u64(&mut params, 8, address);
+            self.tenant.0.write(address, list);
+        }
+        let params = self.ask(object, cmd, &params);
+        let list = self.tenant.0.read(address, list.len());
+        (u32_at(&params, 0).unwrap(), list)
+    }
+}
+
+/// Libraries ask what there is, and go another way where there is nothing; what is refused later they take for an error.
+fn what_is_refused_is_not_advertised() {
+    const COMPUTE: u32 = 0xcec0;
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Asking::new(&stage);
+    // A group's number above the index changes nothing of what is asked for.
+    let asked = [
+        gpu_info::DMABUF_CAPABILITY,
+        gpu_info::GPU_FLA_CAPABILITY,
+        1 << 24 | gpu_info::DMABUF_CAPABILITY,
+    ];
+    let v2 = asking.info(ctl::NV2080_CTRL_CMD_GPU_GET_INFO_V2, &asked);
+    assert_eq!(v2, [0, 0, 0]);
+    let v1 = asking.info_by_v1(ctl::NV2080_CTRL_CMD_GPU_GET_INFO, &asked);
+    assert_eq!(v1, [0, 0, 0]);
+    let probed = asking.ask_all(
+        asking.subdevice,
+        ctl::NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO,
+    );
+    assert_ne!(probed[0], 0, "the fabric itself is shown");
+    assert_eq!(u64_at(&probed, fabric_probe::CAPS), Some(0));
+
+    let words = |bytes: &[u8]| -> Vec<u32> {
+        let words = bytes.chunks_exact(4);
+        words.map(|word| u32_at(word, 0).unwrap()).collect()
+    };
+    let v2 = asking.ask_all(asking.device, ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2);
+    let count = u32_at(&v2, 0).unwrap() as usize;
+    let classes = words(&v2[4..4 + 4 * count]);
+    // The older form: how many there are, then as many.
+    let v1 = ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST;
+    let (of_v1, _) = asking.list(asking.device, v1, 0, &[]);
+    let room = vec![0xaa; 4 * of_v1 as usize];
+    let (again, list) = asking.list(asking.device, v1, of_v1 as usize, &room);
+    assert_eq!((of_v1, words(&list)), (again, classes.clone()));
+    assert!(classes.contains(&COMPUTE));
+    for listed in &classes {
+        let refused = [0xf8, 0xfd].contains(listed) || *listed == 0;
+        assert!(!refused, "{listed:#x} in {classes:x?}");
+    }
+    for refused in [0xf8, 0xfd] {
+        let parent = asking.subdevice;
+        let (tenant, fd) = (&asking.tenant.0, asking.fd);
+        let arg = rm::alloc(asking.client, parent, 0, refused, tenant.params_address());
+        let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 80]);
+        assert_eq!(called.status(), status::NV_ERR_NOT_SUPPORTED);
+    }
+}
