@@ -758,7 +758,7 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         kind: file.kind,
         fd: file.fd.as_fd(),
     };
-    let put_back = narrow(container, op, &mut call.segments);
+    let put_back = narrow(container, op, effect, &mut call.segments);
     container.board.goes_to_driver(ticket.lane);
     let done = are_shown(container, file, &call.fds)
         .and_then(|()| container.driver.execute(target, caller, ticket, &mut call));
@@ -900,14 +900,22 @@ fn is_same(effect: &Effect, now: &[Segment], first: &Finished) -> bool {
             .contains(&params(now))
 }
 
-/// Replaces what would take more of a card's time than a tenant may have, and what would make a real driver reach beyond the
-/// container; what stood there is returned.
-fn narrow(container: &Container, op: &Op, segments: &mut [Segment]) -> Vec<Narrowing> {
+/// Replaces what would take more of a card's time than a tenant may have, what would make a real driver reach beyond the container,
+/// and what it would answer about others; what stood there is returned.
+fn narrow(
+    container: &Container,
+    op: &Op,
+    effect: &Effect,
+    segments: &mut [Segment],
+) -> Vec<Narrowing> {
     let views: Vec<&[u8]> = segments
         .iter()
         .map(|segment| segment.bytes.as_slice())
         .collect();
     let mut narrowings = verdict::schedule::bounds(op, &views);
+    if let Effect::View(view) = effect {
+        narrowings.extend(verdict::view::asked_instead(view, &views));
+    }
     // A simulated driver has nobody beyond its sessions.
     if container.driver.binding() != Binding::None {
         narrowings.extend(verdict::narrow(op, &views));

@@ -1,7 +1,7 @@
 //! One card: its identity, its account, its faults.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub struct SimCard {
     channels_made: AtomicU32,
     /// Fallen off the bus. Apart from the state, because every look at a ring asks for it.
     lost: AtomicBool,
+    /// Of BAR1, bytes.
+    bar1_used: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -77,6 +79,7 @@ impl SimCard {
             profile,
             channels_made: AtomicU32::new(1),
             lost: AtomicBool::new(false),
+            bar1_used: AtomicU64::new(0),
             state: Mutex::default(),
         })
     }
@@ -126,6 +129,20 @@ impl SimCard {
         self.profile
             .memory_bytes
             .saturating_sub(locked(&self.state).used_bytes)
+    }
+
+    /// Maps card memory into BAR1 until the answer is dropped. A mapping beyond its end is made all the same.
+    pub(crate) fn bar1(self: &Arc<Self>, bytes: u64) -> Bar1 {
+        self.bar1_used.fetch_add(bytes, Ordering::Relaxed);
+        Bar1 {
+            card: self.clone(),
+            bytes,
+        }
+    }
+
+    /// Bytes of BAR1 that nobody has mapped, whosever they are (`memmgrGetBAR1InfoForDevice`, mem_mgr_gm107.c).
+    pub(crate) fn bar1_free_bytes(&self) -> u64 {
+        BAR1_BYTES.saturating_sub(self.bar1_used.load(Ordering::Relaxed))
     }
 
     /// Who holds what.
@@ -276,6 +293,19 @@ impl SimCard {
         self.lost.store(false, Ordering::Release);
         self.engine.set_lost(false);
         locked(&self.state).out_of_memory_calls = 0;
+    }
+}
+
+/// A part of BAR1 that is taken as long as this exists.
+#[derive(Debug)]
+pub(crate) struct Bar1 {
+    card: Arc<SimCard>,
+    bytes: u64,
+}
+
+impl Drop for Bar1 {
+    fn drop(&mut self) {
+        self.card.bar1_used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -280,8 +280,10 @@ pub enum View {
     },
     /// CARD_INFO.
     Cards,
-    /// A list of GPU ids at the start of the parameters.
+    /// Lists of GPU ids at the start of the parameters.
     GpuIds,
+    /// GET_ACTIVE_DEVICE_IDS.
+    ActiveDevices,
     /// GPU_GET_PIDS.
     NoPids,
     /// GPU_GET_PID_INFO.

@@ -6,6 +6,9 @@ use nvabi::class::{self, Kind};
 use nvabi::control::{fb_info, gpu_info};
 use nvabi::layout::{card_info, fabric_probe, nvos32};
 
+use crate::decide::View;
+use crate::share::{Narrowing, Replacement};
+
 /// What a tenant has of one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
@@ -37,18 +40,54 @@ fn info_list(list: &mut [u8], entries: u32, shown: impl Fn(u32, u32) -> Option<u
     }
 }
 
-/// Rewrites FB_GET_INFO's list, in KiB: total = quota, free = what is left of it (never more than the card has).
+/// What FB_GET_INFO is asked instead: of BAR1 its length for what is free of it, since that tells what neighbours have mapped. What a
+/// tenant has mapped is no part of its slice, so nothing of BAR1 is shown as used.
+#[must_use]
+pub fn asked_instead(view: &View, segments: &[&[u8]]) -> Vec<Narrowing> {
+    let View::FbInfo { list, .. } = view else {
+        return Vec::new();
+    };
+    let entries = segments.get(1).and_then(|params| u32_at(params, 0));
+    let block = segments.get(usize::from(list.segment));
+    let entries = (list.at..).step_by(8).take(entries.unwrap_or(0) as usize);
+    entries
+        .map_while(|at| Some((at, u32_at(block?, at)?)))
+        .filter(|(_, index)| {
+            [
+                fb_info::BAR1_AVAIL_SIZE,
+                fb_info::BAR1_MAX_CONTIGUOUS_AVAIL_SIZE,
+            ]
+            .contains(index)
+        })
+        .map(|(at, _)| Narrowing {
+            segment: list.segment,
+            at,
+            bytes: Replacement::U32(fb_info::BAR1_SIZE),
+        })
+        .collect()
+}
+
+/// Rewrites FB_GET_INFO's list: total = quota, free = what is left of it (never more than the card has). What the driver keeps of the
+/// card is no part of the quota, and where neighbours' memory ends is not shown.
 pub fn fb_info_list(list: &mut [u8], entries: u32, slice: Slice) {
     info_list(list, entries, |index, real| match index {
         fb_info::RAM_SIZE
         | fb_info::TOTAL_RAM_SIZE
         | fb_info::HEAP_SIZE
-        | fb_info::USABLE_RAM_SIZE
-        | fb_info::PROTECTED_MEM_SIZE_TOTAL_KB => Some(kib(slice.quota_bytes)),
-        fb_info::MAPPABLE_HEAP_SIZE => Some(real.min(kib(slice.quota_bytes))),
+        | fb_info::USABLE_RAM_SIZE => Some(kib(slice.quota_bytes)),
+        // Nothing is protected where the card does not compute confidentially.
+        fb_info::MAPPABLE_HEAP_SIZE | fb_info::PROTECTED_MEM_SIZE_TOTAL_KB => {
+            Some(real.min(kib(slice.quota_bytes)))
+        }
         fb_info::HEAP_FREE
         | fb_info::LARGEST_FREE_REGION_SIZE_KB
         | fb_info::PROTECTED_MEM_SIZE_FREE_KB => Some(real.min(kib(slice.free_bytes()))),
+        fb_info::FB_TAX_SIZE_KB
+        | fb_info::VISTA_RESERVED_HEAP_SIZE
+        | fb_info::SMOOTHDISP_RSVD_BAR1_SIZE
+        | fb_info::HEAP_OFFLINE_SIZE
+        | fb_info::SUSPEND_RESUME_RSVD_SIZE
+        | fb_info::LARGEST_FREE_REGION_BASE_KB => Some(0),
         _ => None,
     });
 }
@@ -126,21 +165,58 @@ pub fn card_info(arg: &mut [u8], is_granted: impl Fn(u32) -> bool) {
     }
 }
 
-/// Keeps the granted ids of a list of 32 `u32` GPU ids at the block's start; the rest becomes `NV0000_CTRL_GPU_INVALID_ID`.
+/// `NV0000_CTRL_GPU_INVALID_ID`
+const INVALID_ID: u32 = u32::MAX;
+
+/// Keeps the granted ids of a list of 32 `u32` GPU ids at the block's start, in their order; the rest becomes
+/// `NV0000_CTRL_GPU_INVALID_ID`. PROBED_IDS has such a list of cards that are excluded behind it, which is rewritten in the same way,
+/// and from 580 on the first list's flags, which go with their ids.
 pub fn gpu_ids(params: &mut [u8], is_granted: impl Fn(u32) -> bool) {
-    const IDS: usize = 32;
-    const INVALID_ID: u32 = u32::MAX;
-    let kept: Vec<u32> = (0..IDS)
-        .filter_map(|slot| u32_at(params, slot * 4))
-        .filter(|id| *id != INVALID_ID && is_granted(*id))
-        .collect();
-    for slot in 0..IDS {
-        put_u32(
-            params,
-            slot * 4,
-            kept.get(slot).copied().unwrap_or(INVALID_ID),
-        );
+    const LIST_BYTES: usize = 4 * 32;
+    let mut lists = params.chunks_exact_mut(LIST_BYTES);
+    let (mut none, mut no_flags) = ([], []);
+    let ids = lists.next().unwrap_or(&mut none);
+    let excluded = lists.next();
+    let flags = lists.next().unwrap_or(&mut no_flags);
+    pack_ids(ids, flags, &is_granted);
+    if let Some(excluded) = excluded {
+        pack_ids(excluded, &mut [], &is_granted);
     }
+}
+
+/// Packs the granted ids of a list, and with each the word at its place in another.
+fn pack_ids(ids: &mut [u8], flags: &mut [u8], is_granted: impl Fn(u32) -> bool) {
+    let kept: Vec<(u32, u32)> = (0..ids.len())
+        .step_by(4)
+        .filter_map(|at| Some((u32_at(ids, at)?, u32_at(flags, at).unwrap_or(0))))
+        .filter(|(id, _)| *id != INVALID_ID && is_granted(*id))
+        .collect();
+    ids.fill(0xff);
+    flags.fill(0);
+    for (at, (id, its_flags)) in (0..).step_by(4).zip(kept) {
+        put_u32(ids, at, id);
+        put_u32(flags, at, its_flags);
+    }
+}
+
+/// Keeps the granted cards of GET_ACTIVE_DEVICE_IDS: `{u32 count; {u32 gpuId; u32 gpuInstanceId; u32 computeInstanceId}[]}`.
+pub fn active_devices(params: &mut [u8], is_granted: impl Fn(u32) -> bool) {
+    const ENTRY_BYTES: usize = 12;
+    let Some((count, list)) = params.split_at_mut_checked(4) else {
+        return;
+    };
+    let listed = u32_at(count, 0).unwrap_or(0) as usize;
+    let kept: Vec<Vec<u8>> = list
+        .chunks_exact(ENTRY_BYTES)
+        .take(listed)
+        .filter(|entry| u32_at(entry, 0).is_some_and(&is_granted))
+        .map(<[u8]>::to_vec)
+        .collect();
+    list.fill(0);
+    for (entry, kept) in list.chunks_exact_mut(ENTRY_BYTES).zip(&kept) {
+        entry.copy_from_slice(kept);
+    }
+    put_u32(count, 0, u32::try_from(kept.len()).unwrap_or(0));
 }
 
 /// Rewrites GPU_GET_PIDS: no processes, as tools in a container of the original show it.
@@ -295,6 +371,22 @@ mod tests {
             .map(|entry| (entry[0], u32_at(entry, card_info::MINOR).unwrap()))
             .collect();
         assert_eq!(minors, [(1, 0), (1, 2), (0, 0), (0, 0)]);
+    }
+
+    #[test]
+    fn a_probed_cards_flags_go_with_its_id_and_excluded_cards_are_filtered_too() {
+        let mut params = vec![0xff; 384];
+        params[256..].fill(0);
+        for (slot, id) in [0x100_u32, 0x200, 0x300].into_iter().enumerate() {
+            put_u32(&mut params, slot * 4, id);
+            put_u32(&mut params, 256 + slot * 4, id + 1);
+            put_u32(&mut params, 128 + slot * 4, id + 2);
+        }
+        gpu_ids(&mut params, |id| id == 0x300 || id == 0x202);
+        let word = |at| u32_at(&params, at).unwrap();
+        assert_eq!([word(0), word(4), word(8)], [0x300, INVALID_ID, INVALID_ID]);
+        assert_eq!([word(128), word(132)], [0x202, INVALID_ID]);
+        assert_eq!([word(256), word(260), word(264)], [0x301, 0, 0]);
     }
 
     #[test]

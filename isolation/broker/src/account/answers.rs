@@ -37,6 +37,7 @@ impl Account {
                 used_bytes: ledger.used(card),
             })
         };
+        let is_granted = |id| state.numbering.slot_of_gpu_id.contains_key(&id);
         let entries = segments.get(1).and_then(|params| u32_at(&params.bytes, 0));
         let entries = entries.unwrap_or(0);
         match view {
@@ -60,10 +61,8 @@ impl Account {
             View::Cards => view::card_info(block(segments, 0), |minor| {
                 self.slots.iter().any(|slot| slot.minor == minor)
             }),
-            View::GpuIds => {
-                let known = &state.numbering.slot_of_gpu_id;
-                view::gpu_ids(block(segments, 1), |id| known.contains_key(&id));
-            }
+            View::GpuIds => view::gpu_ids(block(segments, 1), is_granted),
+            View::ActiveDevices => view::active_devices(block(segments, 1), is_granted),
             View::NoPids => view::no_pids(block(segments, 1)),
             View::NoPidInfo => view::no_pid_info(block(segments, 1)),
             View::NoSamples => view::no_samples(block(segments, 1)),

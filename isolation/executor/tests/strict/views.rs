@@ -1,17 +1,32 @@
 //! What a tenant is shown of a card that others use too, and of the machine that it is in.
 
-use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
-use nvabi::control::{self as ctl, gpu_info};
-use nvabi::layout::fabric_probe;
-use nvabi::status;
+use driver::Driver;
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::control::{self as ctl, fb_info, gpu_info};
+use nvabi::layout::{fabric_probe, nvos33};
+use nvabi::{Release, escape, status};
 
 use crate::stage::{Confined, MIB, Stage};
 use crate::{Test, rm};
 
-pub(crate) const TESTS: &[Test] = &[(
-    "views::what_is_refused_is_not_advertised",
-    what_is_refused_is_not_advertised,
-)];
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "views::what_is_refused_is_not_advertised",
+        what_is_refused_is_not_advertised,
+    ),
+    (
+        "views::what_the_driver_keeps_of_a_card_is_no_part_of_a_slice",
+        what_the_driver_keeps_of_a_card_is_no_part_of_a_slice,
+    ),
+    (
+        "views::what_others_have_mapped_of_bar1_is_not_shown",
+        what_others_have_mapped_of_bar1_is_not_shown,
+    ),
+    (
+        "views::only_granted_cards_are_listed",
+        only_granted_cards_are_listed,
+    ),
+];
 
 const SUBDEVICE: u32 = 0x2080;
 /// Where the tests put the lists that parameters point to: behind the parameters.
@@ -57,13 +72,13 @@ impl Asking {
 
     /// A control with zeroed parameters.
     fn ask_all(&self, object: u32, cmd: u32) -> Vec<u8> {
-        let row = ctl::row(cmd, nvabi::Release::R570).unwrap();
+        let row = ctl::row(cmd, Release::R570).unwrap();
         self.ask(object, cmd, &vec![0; row.params_bytes as usize])
     }
 
     /// What a list of indices is answered with, by the newer control with the list in its parameters.
     fn info(&self, cmd: u32, indices: &[u32]) -> Vec<u32> {
-        let row = ctl::row(cmd, nvabi::Release::R570).unwrap();
+        let row = ctl::row(cmd, Release::R570).unwrap();
         let mut params = vec![0; row.params_bytes as usize];
         put_u32(&mut params, 0, u32::try_from(indices.len()).unwrap());
         for (at, index) in (4..).step_by(8).zip(indices) {
@@ -157,4 +172,100 @@ fn what_is_refused_is_not_advertised() {
         let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 80]);
         assert_eq!(called.status(), status::NV_ERR_NOT_SUPPORTED);
     }
+}
+
+/// NVML takes one figure from another: what is used is what is left of the sum.
+fn what_the_driver_keeps_of_a_card_is_no_part_of_a_slice() {
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Asking::new(&stage);
+    let (tenant, fd) = (&asking.tenant.0, asking.fd);
+    let called = tenant.memory(fd, asking.client, asking.device, 0, 16 * MIB);
+    assert_eq!(called.status(), rm::OK);
+    let asked = [
+        fb_info::TOTAL_RAM_SIZE,
+        fb_info::HEAP_FREE,
+        fb_info::FB_TAX_SIZE_KB,
+        fb_info::LARGEST_FREE_REGION_BASE_KB,
+        fb_info::VISTA_RESERVED_HEAP_SIZE,
+        fb_info::SMOOTHDISP_RSVD_BAR1_SIZE,
+        fb_info::HEAP_OFFLINE_SIZE,
+        fb_info::SUSPEND_RESUME_RSVD_SIZE,
+        // Nothing is protected on a card that does not compute confidentially.
+        fb_info::PROTECTED_MEM_SIZE_TOTAL_KB,
+    ];
+    let shown = [64 << 10, 48 << 10, 0, 0, 0, 0, 0, 0, 0];
+    let (v1, v2) = (
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO,
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2,
+    );
+    assert_eq!(asking.info(v2, &asked), shown);
+    assert_eq!(asking.info_by_v1(v1, &asked), shown);
+}
+
+fn what_others_have_mapped_of_bar1_is_not_shown() {
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Asking::new(&stage);
+    let another = Asking::new(&stage);
+    let (tenant, fd) = (&another.tenant.0, another.fd);
+    let called = tenant.memory(fd, another.client, another.device, 0, 16 * MIB);
+    assert_eq!(called.status(), rm::OK);
+    let mut arg = vec![0; 56];
+    let memory = rm::new_handle(&called.arg);
+    for (at, handle) in [(0, another.client), (4, another.device), (8, memory)] {
+        put_u32(&mut arg, at, handle);
+    }
+    put_u64(&mut arg, nvos33::LENGTH, 16 * MIB);
+    let own = tenant.open(&stage.nodes().join("nvidiactl"));
+    put(&mut arg, nvos33::FD, &own.to_le_bytes());
+    let called = tenant.call(
+        fd,
+        escape::NV_ESC_RM_MAP_MEMORY.cmd(Release::R570),
+        &arg,
+        &[],
+    );
+    assert_eq!(u32_at(&called.arg, nvos33::STATUS), Some(rm::OK));
+
+    let asked = [
+        fb_info::BAR1_AVAIL_SIZE,
+        fb_info::BAR1_SIZE,
+        fb_info::BAR1_MAX_CONTIGUOUS_AVAIL_SIZE,
+    ];
+    let (v1, v2) = (
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO,
+        ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2,
+    );
+    for shown in [asking.info(v2, &asked), asking.info_by_v1(v1, &asked)] {
+        assert_ne!(shown[1], 0);
+        assert_eq!(shown, [shown[1]; 3], "KiB of BAR1");
+    }
+    // One alone, without the length beside it.
+    let alone = asking.info(v2, &asked[..1]);
+    assert_eq!(alone, asking.info(v2, &asked[1..2]));
+}
+
+fn only_granted_cards_are_listed() {
+    const NONE: u32 = u32::MAX;
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Asking::new(&stage);
+    let cards = stage.kernel.sim().cards();
+    assert_eq!(cards.len(), 2);
+    let granted = cards[0].gpu_id;
+    let words = |params: &[u8]| -> Vec<u32> {
+        let words = params.chunks_exact(4);
+        words.map(|word| u32_at(word, 0).unwrap()).collect()
+    };
+    let only = |list: &[u32], first: u32| {
+        assert_eq!(list.len(), 32);
+        assert_eq!(list[0], first);
+        assert!(list[1..].iter().all(|id| *id == NONE), "{list:x?}");
+    };
+    let of = |cmd| words(&asking.ask_all(asking.client, cmd));
+    only(&of(ctl::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS), granted);
+    let probed = of(ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS);
+    only(&probed[..32], granted);
+    // Cards that the host's driver leaves alone are none of a tenant's affair.
+    only(&probed[32..], NONE);
+    let active = of(ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS);
+    assert_eq!(active[..4], [1, granted, NONE, NONE]);
+    assert!(active[4..].iter().all(|word| *word == 0));
 }

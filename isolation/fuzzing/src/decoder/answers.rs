@@ -103,8 +103,17 @@ pub(super) fn check(
         View::GpuIds => {
             let list = block(&mut answer, 1);
             view::gpu_ids(list, is_granted);
-            for id in (0..32).filter_map(|slot| u32_at(list, slot * 4)) {
+            // Cards that may be used, and those that are excluded.
+            for id in (0..64).filter_map(|slot| u32_at(list, slot * 4)) {
                 assert!(id == u32::MAX || is_granted(id), "{id:#x}");
+            }
+        }
+        View::ActiveDevices => {
+            let list = block(&mut answer, 1);
+            view::active_devices(list, is_granted);
+            let count = u32_at(list, 0).unwrap_or(0) as usize;
+            for at in (4..).step_by(12).take(count) {
+                assert!(u32_at(list, at).is_some_and(is_granted), "{at}");
             }
         }
         View::NoPids => view::no_pids(block(&mut answer, 1)),

@@ -237,6 +237,7 @@ commands! {
     NV0000_CTRL_CMD_GPU_GET_PROBED_IDS = 0x214;
     NV0000_CTRL_CMD_GPU_ATTACH_IDS = 0x215;
     NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID = 0x275;
+    NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS = 0x288;
     NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY = 0xd04;
     NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD = 0x3d05;
     NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD = 0x3d06;
@@ -276,8 +277,10 @@ commands! {
     NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN = 0xc36f_0108;
 }
 
-/// Indices of the FB information list (`ctrl2080fb.h`); the values are KiB.
+/// Indices of the FB information list (`ctrl2080fb.h`); the values are KiB where nothing else is said.
 pub mod fb_info {
+    /// BAR1, all of it.
+    pub const BAR1_SIZE: u32 = 0x05;
     /// Whole framebuffer.
     pub const RAM_SIZE: u32 = 0x07;
     /// Whole framebuffer, with what is hidden.
@@ -286,12 +289,28 @@ pub mod fb_info {
     pub const HEAP_SIZE: u32 = 0x09;
     /// Heap that the CPU can map.
     pub const MAPPABLE_HEAP_SIZE: u32 = 0x0a;
+    /// What an older card loses to its own tables.
+    pub const FB_TAX_SIZE_KB: u32 = 0x10;
     /// Largest free block.
     pub const LARGEST_FREE_REGION_SIZE_KB: u32 = 0x12;
+    /// Where the largest free block begins.
+    pub const LARGEST_FREE_REGION_BASE_KB: u32 = 0x13;
+    /// Heap that RM keeps for itself and for UVM.
+    pub const VISTA_RESERVED_HEAP_SIZE: u32 = 0x15;
     /// Free heap.
     pub const HEAP_FREE: u32 = 0x16;
+    /// What nobody has mapped of BAR1.
+    pub const BAR1_AVAIL_SIZE: u32 = 0x1d;
+    /// Its largest piece.
+    pub const BAR1_MAX_CONTIGUOUS_AVAIL_SIZE: u32 = 0x1f;
     /// Framebuffer less carve-outs.
     pub const USABLE_RAM_SIZE: u32 = 0x20;
+    /// What the display keeps of BAR1, MiB.
+    pub const SMOOTHDISP_RSVD_BAR1_SIZE: u32 = 0x26;
+    /// Pages that were taken out of use while the driver ran.
+    pub const HEAP_OFFLINE_SIZE: u32 = 0x27;
+    /// What is kept for suspending the machine, bytes.
+    pub const SUSPEND_RESUME_RSVD_SIZE: u32 = 0x29;
     /// Confidential computing: protected memory.
     pub const PROTECTED_MEM_SIZE_TOTAL_KB: u32 = 0x33;
     /// Confidential computing: free protected memory.

@@ -81,9 +81,13 @@ pub(super) fn map_memory(
     if object.mapped.len() >= MOST_CPU_MAPPINGS {
         return Err(Refusal(NV_ERR_INSUFFICIENT_RESOURCES));
     }
+    let is_on_card = object.memory().is_ok_and(|memory| memory.charge.is_some());
+    let card = object.card.as_ref().filter(|_| is_on_card);
+    let bar1 = card.map(|card| card.bar1(length));
     object.mapped.push(CpuMapping {
         address,
         process: context.caller.tgid,
+        _bar1: bar1,
     });
     put_u64(arg, nvos33::P_LINEAR, address);
     Ok(Some(Replacement {

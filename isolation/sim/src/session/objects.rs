@@ -14,7 +14,7 @@ use nvabi::status::{
 
 use super::Refusal;
 use super::event::NV01_EVENT_OS_EVENT;
-use crate::card::{Charge, SimCard};
+use crate::card::{Bar1, Charge, SimCard};
 use crate::fifo::{Channel, Group, Runner};
 use crate::memory::Memory;
 use crate::vaspace::{MadeBy, VaSpace};
@@ -56,6 +56,8 @@ pub(super) struct CpuMapping {
     pub(super) address: u64,
     /// Who has made the call: no other process finds the mapping (`serverutilMappingFilterCurrentUserProc`, rs_utils.c).
     pub(super) process: i32,
+    /// Card memory is mapped through BAR1.
+    pub(super) _bar1: Option<Bar1>,
 }
 
 /// What an object is.

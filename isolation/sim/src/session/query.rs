@@ -19,6 +19,8 @@ const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const NO_ID: u32 = u32::MAX;
 /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`
 const ALL_IDS: u32 = 0xffff;
+/// A card of the host that is not simulated, and that nobody can use.
+const EXCLUDED_ID: u32 = 0xfe00;
 /// Entries of a list of GPU ids.
 const IDS: usize = 32;
 /// PCI vendor in the low half of a device id, device in the high one (ctrl2080bus.h).
@@ -73,8 +75,13 @@ pub(super) fn machine(
         ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS => {
             block.fill(0);
             put_ids(context, block, 0);
+            // A list of its own, of the cards that the host has the driver leave alone (`gpumgrGetProbedGpuIds`, gpu_mgr.c).
             for at in 0..IDS {
-                put_u32(block, 128 + 4 * at, NO_ID);
+                put_u32(
+                    block,
+                    128 + 4 * at,
+                    if at == 0 { EXCLUDED_ID } else { NO_ID },
+                );
             }
         }
         ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS => {
@@ -133,8 +140,8 @@ pub(super) fn machine(
             let length = put_uuid(block, 8, card, format)?;
             put_u32(block, 264, length);
         }
-        // GPU_GET_ACTIVE_DEVICE_IDS {numDevices 0, {gpuId, gpuInstanceId, computeInstanceId}[] 4}
-        0x288 => {
+        // {numDevices 0, {gpuId, gpuInstanceId, computeInstanceId}[] 4}
+        ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS => {
             let mut count = 0;
             for (card, at) in hardware.cards.iter().zip((4..).step_by(12)) {
                 if put_u32(block, at, card.gpu_id()) && put_u64(block, at + 4, u64::MAX) {
@@ -390,15 +397,14 @@ fn fill_entries(
     Ok(())
 }
 
-/// Answers of FB_GET_INFO in KiB, from one look at the account.
+/// Answers of FB_GET_INFO in KiB, from one look at the account (`_kmemsysGetFbInfos`, kern_mem_sys_ctrl.c).
 fn fb_info_of(card: &SimCard) -> impl Fn(u32) -> u32 {
-    /// BAR1: all, largest free piece, free (ctrl2080fb.h).
-    const BAR1: [u32; 3] = [0x05, 0x1d, 0x1f];
     let kib = |bytes: u64| u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
-    let (total, free, bar1) = (
+    let (total, free, bar1, bar1_free) = (
         kib(card.profile.memory_bytes),
         kib(card.free_bytes()),
         kib(BAR1_BYTES),
+        kib(card.bar1_free_bytes()),
     );
     move |index| match index {
         fb_info::RAM_SIZE
@@ -407,7 +413,15 @@ fn fb_info_of(card: &SimCard) -> impl Fn(u32) -> u32 {
         | fb_info::MAPPABLE_HEAP_SIZE
         | fb_info::USABLE_RAM_SIZE => total,
         fb_info::LARGEST_FREE_REGION_SIZE_KB | fb_info::HEAP_FREE => free,
-        bar if BAR1.contains(&bar) => bar1,
+        fb_info::LARGEST_FREE_REGION_BASE_KB => total - free,
+        fb_info::BAR1_SIZE => bar1,
+        fb_info::BAR1_AVAIL_SIZE | fb_info::BAR1_MAX_CONTIGUOUS_AVAIL_SIZE => bar1_free,
+        // What the driver keeps of the card for itself, and pages that were taken out of use.
+        fb_info::FB_TAX_SIZE_KB
+        | fb_info::VISTA_RESERVED_HEAP_SIZE
+        | fb_info::SMOOTHDISP_RSVD_BAR1_SIZE
+        | fb_info::HEAP_OFFLINE_SIZE
+        | fb_info::SUSPEND_RESUME_RSVD_SIZE => 64,
         _not_modelled => 0,
     }
 }
