@@ -78,6 +78,9 @@ const fn row(
 
 const W: [u32; 5] = [PARAMS_WINDOW; 5];
 const NONE: [u32; 5] = [0; 5];
+/// A client's handle, which may be left out (`RS_OPTIONAL(NvHandle)`, resource_list.h). The headers have a longer struct of this name
+/// that RM takes from nobody.
+const ROOT: [u32; 5] = [4; 5];
 const MEMORY: [u32; 5] = [120, 128, 128, 128, 128];
 const CHANNEL: [u32; 5] = [360, 360, 368, 368, 368];
 const GR: [u32; 5] = [16; 5];
@@ -85,30 +88,12 @@ const R: Release = Release::R535;
 
 /// Every class that a tenant may allocate, ordered by number.
 pub const ALL: &[Class] = &[
-    row(
-        0x0000,
-        "NV01_ROOT",
-        Kind::Root,
-        [108, 108, 120, 120, 120],
-        R,
-    ),
-    row(
-        0x0001,
-        "NV01_ROOT_NON_PRIV",
-        Kind::Root,
-        [108, 108, 120, 120, 120],
-        R,
-    ),
+    row(0x0000, "NV01_ROOT", Kind::Root, ROOT, R),
+    row(0x0001, "NV01_ROOT_NON_PRIV", Kind::Root, ROOT, R),
     row(0x0002, "NV01_CONTEXT_DMA", Kind::Plain, W, R),
     row(0x003e, "NV01_MEMORY_SYSTEM", Kind::Sysmem, MEMORY, R),
     row(0x0040, "NV01_MEMORY_LOCAL_USER", Kind::Vidmem, MEMORY, R),
-    row(
-        0x0041,
-        "NV01_ROOT_CLIENT",
-        Kind::Root,
-        [108, 108, 120, 120, 120],
-        R,
-    ),
+    row(0x0041, "NV01_ROOT_CLIENT", Kind::Root, ROOT, R),
     row(0x0070, "NV01_MEMORY_VIRTUAL", Kind::Virtual, [24; 5], R),
     row(
         0x0071,

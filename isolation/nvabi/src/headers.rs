@@ -260,10 +260,8 @@ pub const ESCAPE_STRUCTS: &[(&str, PerRelease)] = &[
     ("NV2080_CTRL_GPU_PID_INFO", all(pid_memory::BYTES)),
 ];
 
-/// `(class, struct)`: the allocation parameters whose size [`class::row_of`] gives exactly.
+/// `(class, struct)`: the allocation parameters whose size [`class::row_of`] gives exactly. A client's are no struct: its handle.
 pub const CLASS_STRUCTS: &[(u32, &str)] = &[
-    (0x0, "NV0000_ALLOC_PARAMETERS"),
-    (0x41, "NV0000_ALLOC_PARAMETERS"),
     (0x3e, "NV_MEMORY_ALLOCATION_PARAMS"),
     (0x40, "NV_MEMORY_ALLOCATION_PARAMS"),
     (0x50a0, "NV_MEMORY_ALLOCATION_PARAMS"),

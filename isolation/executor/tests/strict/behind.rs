@@ -31,6 +31,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_tenants_addresses_stay_with_it,
     ),
     (
+        "a_clients_parameters_are_its_handle_and_no_more",
+        a_clients_parameters_are_its_handle_and_no_more,
+    ),
+    (
         "mappings_for_the_cpu_are_the_executors_from_first_to_last",
         mappings_for_the_cpu_are_the_executors_from_first_to_last,
     ),
@@ -110,6 +114,26 @@ fn a_tenants_addresses_stay_with_it() {
     assert!(stage.kernel.count(rm::CONTROL) > 0);
     for address in [tenant.arg_address(), tenant.params_address()] {
         assert!(!stage.kernel.has_seen(address));
+    }
+}
+
+/// Behind the handle there may be no memory.
+fn a_clients_parameters_are_its_handle_and_no_more() {
+    const PAGE: u64 = 4096;
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = stage.tenant();
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let at = tenant.pages(1, false) + PAGE - 4;
+    for class in [0x0, 0x1, rm::ROOT] {
+        tenant.write(at, &[0; 4]);
+        let called = tenant.call(fd, rm::ALLOC, &rm::alloc(0, 0, 0, class, at), &[]);
+        assert_eq!(called.status(), rm::OK, "{class:#x}");
+        let client = rm::new_handle(&called.arg);
+        assert_eq!(tenant.read(at, 4), client.to_le_bytes());
+        assert_eq!(tenant.free(fd, client, client, client), rm::OK);
+        // One byte less is none.
+        let called = tenant.call(fd, rm::ALLOC, &rm::alloc(0, 0, 0, class, at + 1), &[]);
+        assert_eq!(called.ret, Err(nix::libc::EFAULT), "{class:#x}");
     }
 }
 

@@ -56,6 +56,10 @@ pub(super) fn rm_alloc(
             handle,
             Client::new(handle, class::NV01_ROOT_CLIENT, owner, context.caller.tgid),
         );
+        // Whoever gives parameters gets the handle there too (`rmclientConstruct_IMPL`, client.c).
+        if let Some(params) = params {
+            put_u32(params, 0, handle);
+        }
         handle
     } else {
         let request = New {
