@@ -19,6 +19,7 @@ mod exports;
 mod names;
 mod translation;
 
+pub use answers::Numbers;
 pub use exports::Carrier;
 pub use translation::{books, uuid_bytes};
 use translation::{card_slot, dependencies, new_handle_at, object_kind, status_of};

@@ -38,6 +38,7 @@ pub mod order;
 mod pace;
 mod parting;
 pub mod peers;
+mod pids;
 mod privilege;
 pub mod reaper;
 pub mod replay;

@@ -27,7 +27,7 @@ use verdict::policy::Managed;
 use verdict::share::Narrowing;
 use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
-use crate::account::{self, Account, Carrier, Origin, Why};
+use crate::account::{self, Account, Carrier, Numbers, Origin, Why};
 use crate::board::{Lane, Phase};
 use crate::container::{Acquaintance, Container, surface};
 use crate::counters::Counter;
@@ -799,6 +799,7 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         .and_then(|at| u32_at(&answer.after.first()?.bytes, at))
         .unwrap_or_default();
     let mut succeeded = answer.ret >= 0 && status == 0;
+    let numbers = Numbers::of(container, effect, caller.tgid);
     let mut change = container.journal.change();
     // Looked at under the lock that it is booked under: two that fit one by one may not fit together.
     if succeeded && let Some(object) = account.outgrown(&change, effect, &answer.after) {
@@ -828,7 +829,8 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         learn(container, &mut change, file, op, &call.fds, &answer.after);
         books = account::books(effect);
         if let Effect::View(view) = effect
-            && let Err(refusal) = account.rewrite(&mut change, view, op, &mut answer.after)
+            && let Err(refusal) =
+                account.rewrite(&mut change, view, op, &numbers, &mut answer.after)
         {
             container.counters.count(Counter::Refused);
             answer = Done::refused(refusal, &before);

@@ -18,8 +18,6 @@ use crate::{Call, Error, FileKind, Segment};
 
 /// `NV_MEMORY_ALLOCATION_PARAMS.address`: "returned address".
 const MEMORY_PARAMS_ADDRESS: usize = 96;
-/// `NV0000_ALLOC_PARAMETERS.pOsPidInfo`, in the releases whose struct has it.
-const ROOT_PARAMS_PID_INFO: usize = 112;
 /// `NV_OS_DESC_MEMORY_ALLOCATION_PARAMS.descriptor`: pages of whoever makes the call.
 const OS_DESCRIPTOR_ADDRESS: usize = 16;
 /// `NVOS32_PARAMETERS.data.AllocSize.address`: "returned address".
@@ -138,7 +136,6 @@ fn of_class(first: &[u8], release: Release, known: &mut impl FnMut(usize, usize)
         return;
     };
     match class.kind {
-        Kind::Root => known(1, ROOT_PARAMS_PID_INFO),
         Kind::Vidmem | Kind::Sysmem => known(1, MEMORY_PARAMS_ADDRESS),
         Kind::OsDescriptor => known(1, OS_DESCRIPTOR_ADDRESS),
         // One of the two classes has the memory classes' parameters; the other's end before the field.

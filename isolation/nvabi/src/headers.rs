@@ -7,8 +7,8 @@ use crate::layout::{
     api_version, attached_ids, card_info, channel_group_params, channel_params, debugger_params,
     device_params, disable_channels, event_params, export_info, export_object, export_objects,
     id_info, import_object, import_objects, memory_params, nvos00, nvos02, nvos21, nvos32, nvos33,
-    nvos34, nvos46, nvos47, nvos54, nvos55, nvos56, nvos57, nvos64, pid_info, pid_memory, preempt,
-    preemption_mode, schedule, share_policy, timeslice, uuid_of_id,
+    nvos34, nvos46, nvos47, nvos54, nvos55, nvos56, nvos57, nvos64, pid_info, pid_memory, pids,
+    preempt, preemption_mode, schedule, share_policy, timeslice, uuid_of_id,
 };
 use crate::{PerRelease, class, control, escape, status, uvm};
 
@@ -205,6 +205,10 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "subDeviceInstance", all(id_info::SUBDEVICE_INSTANCE)),
     ("NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS", "gpuId", all(uuid_of_id::GPU_ID)),
     ("NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS", "gpuUuid", all(uuid_of_id::UUID)),
+    ("NV2080_CTRL_GPU_GET_PIDS_PARAMS", "idType", all(pids::ID_TYPE)),
+    ("NV2080_CTRL_GPU_GET_PIDS_PARAMS", "id", all(pids::ID)),
+    ("NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTblCount", all(pids::COUNT)),
+    ("NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTbl", all(pids::TABLE)),
     ("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoListCount", all(pid_info::COUNT)),
     ("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoList", all(pid_info::LIST)),
     ("NV2080_CTRL_GPU_PID_INFO", "pid", all(pid_memory::PID)),

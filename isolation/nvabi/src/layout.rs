@@ -584,6 +584,20 @@ pub mod uuid_of_id {
     pub const UUID_BYTES: usize = 256;
 }
 
+/// `NV2080_CTRL_GPU_GET_PIDS_PARAMS`: processes that have an object of a class on the card.
+pub mod pids {
+    /// `idType`
+    pub const ID_TYPE: usize = 0;
+    /// `id`: the class
+    pub const ID: usize = 4;
+    /// `pidTblCount`
+    pub const COUNT: usize = 8;
+    /// `pidTbl`
+    pub const TABLE: usize = 12;
+    /// Entries of the table.
+    pub const MOST: usize = 950;
+}
+
 /// `NV2080_CTRL_GPU_GET_PID_INFO_PARAMS`: what RM counts for processes.
 pub mod pid_info {
     /// `pidInfoListCount`

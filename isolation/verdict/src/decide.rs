@@ -285,9 +285,15 @@ pub enum View {
     /// GET_ACTIVE_DEVICE_IDS.
     ActiveDevices,
     /// GPU_GET_PIDS.
-    NoPids,
+    Pids {
+        /// Client and object that the question is about.
+        object: (u32, u32),
+    },
     /// GPU_GET_PID_INFO.
-    NoPidInfo,
+    PidInfo {
+        /// Client and object that the question is about.
+        object: (u32, u32),
+    },
     /// Perfmon samples.
     NoSamples,
 }

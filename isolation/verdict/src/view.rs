@@ -1,10 +1,12 @@
 //! Answers rewritten to the slice, always from one snapshot, so that any sum a tool makes agrees.
 
+use std::collections::BTreeSet;
+
 use nvabi::Release;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{self, Kind};
 use nvabi::control::{fb_info, gpu_info};
-use nvabi::layout::{card_info, fabric_probe, nvos32};
+use nvabi::layout::{card_info, fabric_probe, nvos32, pid_info, pid_memory, pids};
 
 use crate::decide::View;
 use crate::share::{Narrowing, Replacement};
@@ -219,29 +221,57 @@ pub fn active_devices(params: &mut [u8], is_granted: impl Fn(u32) -> bool) {
     put_u32(count, 0, u32::try_from(kept.len()).unwrap_or(0));
 }
 
-/// Rewrites GPU_GET_PIDS: no processes, as tools in a container of the original show it.
-pub fn no_pids(params: &mut [u8]) {
-    /// `pidTblCount`, then the table
-    const COUNT: usize = 8;
-    put_u32(params, COUNT, 0);
-    if let Some(table) = params.get_mut(COUNT + 4..) {
-        table.fill(0);
-    }
+/// A process of the container's that holds something of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number on the host.
+    pub host_pid: u32,
+    /// The number that whoever asks knows it by.
+    pub known_as: u32,
+    /// What is charged for it, bytes.
+    pub bytes: u64,
 }
 
-/// Rewrites GPU_GET_PID_INFO: whatever process was asked for holds nothing that this tenant may know of.
-pub fn no_pid_info(params: &mut [u8]) {
-    /// The rows, their length, and where in a row the figures stand.
-    const ROWS: usize = 8;
-    const ROW_BYTES: usize = 72;
-    const FIGURES: core::ops::Range<usize> = 16..64;
-    for row in params
-        .get_mut(ROWS..)
-        .unwrap_or_default()
-        .chunks_exact_mut(ROW_BYTES)
-    {
+/// Rewrites GPU_GET_PIDS: of the container's own processes those that the driver lists, by the numbers that the asker knows, as the
+/// driver itself gives them (`gpuGetProcWithObject_IMPL`, gpu_rmapi.c). For the driver all of an executor's calls are that one process's:
+/// where that is listed, every process is that holds something.
+pub fn own_pids(params: &mut [u8], holders: &[Holder], executor: Option<u32>) {
+    let count = u32_at(params, pids::COUNT).unwrap_or(0) as usize;
+    let at = |index: usize| pids::TABLE + 4 * index;
+    let listed: BTreeSet<u32> = (0..count.min(pids::MOST))
+        .filter_map(|index| u32_at(params, at(index)))
+        .collect();
+    let all = executor.is_some_and(|executor| listed.contains(&executor));
+    let shown: Vec<u32> = holders
+        .iter()
+        .filter(|holder| all || listed.contains(&holder.host_pid))
+        .map(|holder| holder.known_as)
+        .take(pids::MOST)
+        .collect();
+    if let Some(table) = params.get_mut(pids::TABLE..) {
+        table.fill(0);
+    }
+    for (index, pid) in shown.iter().enumerate() {
+        put_u32(params, at(index), *pid);
+    }
+    put_u32(params, pids::COUNT, u32::try_from(shown.len()).unwrap_or(0));
+}
+
+/// Rewrites GPU_GET_PID_INFO: what is charged for the container's own processes; any other holds nothing that this tenant may know of.
+pub fn own_pid_info(params: &mut [u8], holders: &[Holder]) {
+    /// Where in a row the figures stand.
+    const FIGURES: core::ops::Range<usize> = pid_memory::DATA..64;
+    let count = u32_at(params, pid_info::COUNT).unwrap_or(0) as usize;
+    let rows = params.get_mut(pid_info::LIST..).unwrap_or_default();
+    for (index, row) in rows.chunks_exact_mut(pid_memory::BYTES).enumerate() {
         if let Some(figures) = row.get_mut(FIGURES) {
             figures.fill(0);
+        }
+        let asked = u32_at(row, pid_memory::PID).filter(|_| index < count);
+        let is_of_memory = u32_at(row, pid_memory::INDEX) == Some(pid_memory::INDEX_VIDEO_MEMORY);
+        let holder = holders.iter().find(|holder| Some(holder.known_as) == asked);
+        if let Some(holder) = holder.filter(|_| is_of_memory) {
+            put_u64(row, pid_memory::PRIVATE, holder.bytes);
         }
     }
 }

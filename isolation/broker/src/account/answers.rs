@@ -1,18 +1,56 @@
 //! Answers that pass by: what is learnt from them, and how they are rewritten to the slice.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use driver::Segment;
-use ledger::{ClientHandle, ObjectHandle};
+use ledger::{ClientHandle, ObjectHandle, ProcessId};
 use nvabi::bytes::u32_at;
 use nvabi::layout::card_info;
 use nvabi::{control, escape, status};
 use verdict::decide::{List, View};
-use verdict::view::{self, Slice};
-use verdict::{Op, Refusal};
+use verdict::view::{self, Holder, Slice};
+use verdict::{Effect, Op, Refusal};
 
 use super::Account;
 use super::translation::card_slot;
+use crate::container::Container;
 use crate::journal::Change;
-use crate::state;
+use crate::{pids, state};
+
+/// The numbers that processes are known by, where an answer names processes.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    /// Of the container's processes that hold something: on the host, and for the asker.
+    known: BTreeMap<i32, u32>,
+    /// The process that makes all calls, on the host.
+    executor: Option<u32>,
+}
+
+impl Numbers {
+    /// Looks for them, if the view wants them. Nothing of the container may be locked meanwhile but by the asker.
+    #[must_use]
+    pub fn of(container: &Container, effect: &Effect, asker: i32) -> Self {
+        if !matches!(
+            effect,
+            Effect::View(View::Pids { .. } | View::PidInfo { .. })
+        ) {
+            return Self::default();
+        }
+        let processes: BTreeSet<i32> = {
+            let state = container.journal.change();
+            let ledger = &state.ledger;
+            let usages = ledger
+                .cards()
+                .flat_map(|card| ledger.usage_by_process(card));
+            usages.map(|usage| usage.process.0).collect()
+        };
+        let processes: Vec<i32> = processes.into_iter().collect();
+        Self {
+            known: pids::known_to(asker, &processes),
+            executor: container.driver.process().map(i32::unsigned_abs),
+        }
+    }
+}
 
 impl Account {
     /// Rewrites an answer to the slice.
@@ -24,6 +62,7 @@ impl Account {
         change: &mut Change<'_>,
         view: &View,
         op: &Op,
+        asked: &Numbers,
         segments: &mut [Segment],
     ) -> Result<(), Refusal> {
         self.learn_gpu_ids(change, view, segments);
@@ -36,6 +75,19 @@ impl Account {
                 quota_bytes: ledger.quota(card),
                 used_bytes: ledger.used(card),
             })
+        };
+        let holders = |(client, object): (u32, u32)| {
+            let ledger = &state.ledger;
+            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
+            let known = asked.known.iter().filter_map(|(process, known_as)| {
+                let usage = ledger.usage_of(card, ProcessId(*process))?;
+                Some(Holder {
+                    host_pid: process.unsigned_abs(),
+                    known_as: *known_as,
+                    bytes: usage.memory_bytes.saturating_add(usage.context_bytes),
+                })
+            });
+            Some(known.collect::<Vec<_>>())
         };
         let is_granted = |id| state.numbering.slot_of_gpu_id.contains_key(&id);
         let entries = segments.get(1).and_then(|params| u32_at(&params.bytes, 0));
@@ -63,8 +115,14 @@ impl Account {
             }),
             View::GpuIds => view::gpu_ids(block(segments, 1), is_granted),
             View::ActiveDevices => view::active_devices(block(segments, 1), is_granted),
-            View::NoPids => view::no_pids(block(segments, 1)),
-            View::NoPidInfo => view::no_pid_info(block(segments, 1)),
+            View::Pids { object } => {
+                let holders = holders(*object).ok_or_else(unknown)?;
+                view::own_pids(block(segments, 1), &holders, asked.executor);
+            }
+            View::PidInfo { object } => {
+                let holders = holders(*object).ok_or_else(unknown)?;
+                view::own_pid_info(block(segments, 1), &holders);
+            }
             View::NoSamples => view::no_samples(block(segments, 1)),
         }
         Ok(())

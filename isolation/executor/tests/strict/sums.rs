@@ -183,7 +183,7 @@ fn the_asker_has_the_cards_node_open_while_it_asks() {
 }
 
 /// Calls of another container, made by its executor.
-fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) -> std::fs::File {
+pub(crate) fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) -> std::fs::File {
     let file = std::fs::File::open(stage.nodes().join("nvidiactl")).unwrap();
     let make = |arg: Vec<u8>, params: &[u8]| {
         let first = Segment {

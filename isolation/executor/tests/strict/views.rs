@@ -3,11 +3,11 @@
 use driver::Driver;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self as ctl, fb_info, gpu_info};
-use nvabi::layout::{fabric_probe, nvos33};
+use nvabi::layout::{fabric_probe, nvos33, pid_info, pid_memory, pids};
 use nvabi::{Release, escape, status};
 
 use crate::stage::{Confined, MIB, Stage};
-use crate::{Test, rm};
+use crate::{Test, rm, sums};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -21,6 +21,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "views::what_others_have_mapped_of_bar1_is_not_shown",
         what_others_have_mapped_of_bar1_is_not_shown,
+    ),
+    (
+        "views::processes_are_the_containers_own_with_what_they_are_charged",
+        processes_are_the_containers_own_with_what_they_are_charged,
     ),
     (
         "views::only_granted_cards_are_listed",
@@ -241,6 +245,61 @@ fn what_others_have_mapped_of_bar1_is_not_shown() {
     // One alone, without the length beside it.
     let alone = asking.info(v2, &asked[..1]);
     assert_eq!(alone, asking.info(v2, &asked[1..2]));
+}
+
+/// The driver knows the executor alone; the tenants know each other.
+fn processes_are_the_containers_own_with_what_they_are_charged() {
+    let stage = Stage::of_two_cards(64 * MIB);
+    let first = Asking::new(&stage);
+    let second = Asking::new(&stage);
+    let idle = Asking::new(&stage);
+    let (_kernel, neighbour) = stage.another();
+    let _neighbours = sums::allocate_by(&neighbour, &stage, 8 * MIB);
+    let neighbour = neighbour.process().unwrap().unsigned_abs();
+    for (asking, mib) in [(&first, 16), (&second, 4)] {
+        let called = asking
+            .tenant
+            .0
+            .memory(asking.fd, asking.client, asking.device, 0, mib * MIB);
+        assert_eq!(called.status(), rm::OK);
+    }
+    let [one, two, none] = [&first, &second, &idle].map(|asking| asking.tenant.1.0.id());
+    let executor = stage.executor().process().unwrap().unsigned_abs();
+
+    let mut asked = vec![0; 3812];
+    put_u32(&mut asked, pids::ID, SUBDEVICE);
+    let table = first.ask(first.subdevice, ctl::NV2080_CTRL_CMD_GPU_GET_PIDS, &asked);
+    let count = u32_at(&table, pids::COUNT).unwrap() as usize;
+    let mut listed: Vec<u32> = (0..count)
+        .map(|index| u32_at(&table, pids::TABLE + 4 * index).unwrap())
+        .collect();
+    listed.sort_unstable();
+    let mut own = [one, two];
+    own.sort_unstable();
+    assert_eq!(listed, own);
+    assert!(
+        table[pids::TABLE + 4 * count..]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+
+    let mut asked = vec![0; 14408];
+    let others = [one, two, none, executor, neighbour];
+    put_u32(&mut asked, pid_info::COUNT, 5);
+    let row = |index: usize| pid_info::LIST + pid_memory::BYTES * index;
+    for (index, pid) in others.into_iter().enumerate() {
+        put_u32(&mut asked, row(index) + pid_memory::PID, pid);
+    }
+    let info = first.ask(
+        first.subdevice,
+        ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO,
+        &asked,
+    );
+    let held = [0, 1, 2, 3, 4].map(|index| {
+        assert_eq!(u32_at(&info, row(index) + pid_memory::RESULT), Some(rm::OK));
+        u64_at(&info, row(index) + pid_memory::PRIVATE).unwrap()
+    });
+    assert_eq!(held, [16 * MIB, 4 * MIB, 0, 0, 0]);
 }
 
 fn only_granted_cards_are_listed() {

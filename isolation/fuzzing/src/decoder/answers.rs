@@ -5,9 +5,9 @@ use nvabi::Release;
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Kind};
 use nvabi::control as ctl;
-use nvabi::layout::nvos32;
+use nvabi::layout::{nvos32, pid_info, pid_memory, pids};
 use verdict::decide::{List, View};
-use verdict::view::{self, Slice};
+use verdict::view::{self, Holder, Slice};
 
 /// Rewrites what stands in the blocks, as if a driver had answered so.
 pub(super) fn check(
@@ -116,8 +116,29 @@ pub(super) fn check(
                 assert!(u32_at(list, at).is_some_and(is_granted), "{at}");
             }
         }
-        View::NoPids => view::no_pids(block(&mut answer, 1)),
-        View::NoPidInfo => view::no_pid_info(block(&mut answer, 1)),
+        View::Pids { .. } => {
+            let holders = holders(input)?;
+            let list = block(&mut answer, 1);
+            view::own_pids(list, &holders, input.arbitrary()?);
+            let count = u32_at(list, pids::COUNT).unwrap_or(0) as usize;
+            for at in (pids::TABLE..).step_by(4).take(count) {
+                let pid = u32_at(list, at);
+                assert!(holders.iter().any(|holder| Some(holder.known_as) == pid));
+            }
+        }
+        View::PidInfo { .. } => {
+            let holders = holders(input)?;
+            let list = block(&mut answer, 1);
+            view::own_pid_info(list, &holders);
+            for row in list
+                .get(pid_info::LIST..)
+                .unwrap_or_default()
+                .chunks_exact(pid_memory::BYTES)
+            {
+                let bytes = u64_at(row, pid_memory::PRIVATE).unwrap_or(0);
+                assert!(bytes == 0 || holders.iter().any(|holder| holder.bytes == bytes));
+            }
+        }
         View::NoSamples => view::no_samples(block(&mut answer, 1)),
     }
     for (before, after) in segments.iter().zip(&answer) {
@@ -131,6 +152,19 @@ fn block(answer: &mut [Vec<u8>], at: usize) -> &mut [u8] {
         .get_mut(at)
         .map(Vec::as_mut_slice)
         .unwrap_or_default()
+}
+
+fn holders(input: &mut Unstructured<'_>) -> arbitrary::Result<Vec<Holder>> {
+    let count = input.int_in_range(0..=3)?;
+    (0..count)
+        .map(|_| {
+            Ok(Holder {
+                host_pid: input.arbitrary()?,
+                known_as: input.arbitrary()?,
+                bytes: input.arbitrary()?,
+            })
+        })
+        .collect()
 }
 
 fn listed(answer: &mut [Vec<u8>], list: List) -> &mut [u8] {

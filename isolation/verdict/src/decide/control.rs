@@ -40,8 +40,8 @@ pub(super) fn decide(
             Ok(Effect::View(View::GpuIds))
         }
         ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS => Ok(Effect::View(View::ActiveDevices)),
-        ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => Ok(Effect::View(View::NoPids)),
-        ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => Ok(Effect::View(View::NoPidInfo)),
+        ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => Ok(Effect::View(View::Pids { object })),
+        ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => Ok(Effect::View(View::PidInfo { object })),
         ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 => {
             Ok(Effect::View(View::NoSamples))
         }
