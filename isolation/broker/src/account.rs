@@ -9,7 +9,7 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::Kind;
 use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
-use verdict::{EINVAL, Effect, Memory, Op, Refusal, Schedule, Switch, Whose, page_size};
+use verdict::{Effect, Memory, Op, Refusal, Schedule, Switch, Whose, page_size};
 
 use crate::journal::Change;
 use crate::state::{self, Numbering, SetAside, State};
@@ -293,12 +293,15 @@ impl Account {
                 };
                 reserve(change, ObjectKind::Other, Some(demand), None).map_err(refused)
             }
-            Effect::AttachGpus { ids } => {
+            Effect::NamesCards { ids } => {
                 let known = &change.numbering.slot_of_gpu_id;
                 match ids.iter().find(|id| !known.contains_key(id)) {
                     None => Ok(SetAside::Nothing),
-                    // The struct has no status: this is the errno that the driver gives.
-                    Some(id) => Err((Refusal::Errno(EINVAL), Why::ForeignCard(*id))),
+                    // As the driver answers where there is no such card: by errno where the struct has no status.
+                    Some(id) => {
+                        let status = status::NV_ERR_INVALID_ARGUMENT;
+                        Err(refuse(status, Why::ForeignCard(*id)))
+                    }
                 }
             }
             Effect::Export(export) => self.pin_exports(change, export, carrier, op),
@@ -604,7 +607,7 @@ impl Account {
             | Effect::ExportInfo { .. }
             | Effect::Managed { .. }
             | Effect::Schedule(_)
-            | Effect::AttachGpus { .. }
+            | Effect::NamesCards { .. }
             | Effect::Answered { .. }
             | Effect::ChannelClients { .. } => false,
             Effect::Export(_) | Effect::Import(_) => {

@@ -46,7 +46,7 @@ impl Orders {
             | Effect::View(_)
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)
-            | Effect::AttachGpus { .. }
+            | Effect::NamesCards { .. }
             | Effect::Answered { .. }
             | Effect::ExportInfo { .. } => (None, None),
             Effect::Export(verdict::Export { client, .. })

@@ -707,7 +707,7 @@ fn admit(
         | Effect::OsEvent { .. }
         | Effect::Pool { .. }
         | Effect::Answered { .. }
-        | Effect::AttachGpus { .. }
+        | Effect::NamesCards { .. }
         | Effect::View(_) => return Ok(()),
     };
     if Account::has_exported(&container.journal.change(), effect, carrier) {

@@ -10,7 +10,7 @@
 
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::class::{self, Kind, PARAMS_WINDOW};
-use nvabi::control::{self, Length};
+use nvabi::control;
 use nvabi::layout::{nvos02, nvos21, nvos32, nvos33, nvos54, nvos64};
 use nvabi::{Release, escape};
 
@@ -253,13 +253,7 @@ fn check_lengths(kind: FileKind, call: &Call, release: Release) -> Result<(), Er
         return Ok(());
     };
     for nested in row.nested {
-        let bytes = match nested.length {
-            Length::Fixed(bytes) => bytes as usize,
-            Length::Counted { at, entry_bytes } => {
-                let count = u32_at(&params.bytes, usize::from(at)).ok_or(SHORT)? as usize;
-                count.saturating_mul(usize::from(entry_bytes))
-            }
-        };
+        let bytes = nested.length.bytes(&params.bytes).ok_or(SHORT)?;
         let block = linked(call, 1, usize::from(nested.pointer_at))
             .and_then(|at| call.segments.get(at))
             .map_or(0, |block| block.bytes.len());

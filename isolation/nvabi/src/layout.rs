@@ -584,6 +584,26 @@ pub mod uuid_of_id {
     pub const UUID_BYTES: usize = 256;
 }
 
+/// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS`, and its V2, whose tables are in it.
+pub mod p2p_caps {
+    /// `gpuIds`
+    pub const IDS: usize = 0;
+    /// `gpuCount`
+    pub const COUNT: usize = 128;
+    /// `p2pCaps`, and what else is said of all of them; it ends where the tables or their pointers begin
+    pub const CAPS: usize = 132;
+    /// `busPeerIds`
+    pub const TABLES: usize = 156;
+}
+
+/// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS`
+pub mod p2p_matrix {
+    /// `gpuIdGrpA` with `grpACount`, `gpuIdGrpB` with `grpBCount`
+    pub const GROUPS: [(usize, usize); 2] = [(8, 0), (40, 4)];
+    /// `p2pCaps`, and the other tables
+    pub const TABLES: usize = 72;
+}
+
 /// `NV2080_CTRL_GPU_GET_PIDS_PARAMS`: processes that have an object of a class on the card.
 pub mod pids {
     /// `idType`

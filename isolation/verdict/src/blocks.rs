@@ -1,7 +1,7 @@
 //! Which memory, apart from the struct, belongs to a call.
 
 use nvabi::bytes::{u32_at, u64_at};
-use nvabi::control::{self, Length, Nested};
+use nvabi::control::{self, Nested};
 use nvabi::layout::{nvos21, nvos54, nvos64};
 use nvabi::{Release, class, escape, status};
 
@@ -139,13 +139,7 @@ pub fn nested(op: &Op, arg: &[u8], params: &[u8], release: Release) -> Result<Ve
     for Nested { pointer_at, length } in control.nested {
         let pointer_at = usize::from(*pointer_at);
         let address = u64_at(params, pointer_at).ok_or(Refusal::Errno(EFAULT))?;
-        let bytes = match length {
-            Length::Fixed(bytes) => *bytes as usize,
-            Length::Counted { at, entry_bytes } => {
-                let count = field(params, usize::from(*at))? as usize;
-                count.saturating_mul(usize::from(*entry_bytes))
-            }
-        };
+        let bytes = length.bytes(params).ok_or(Refusal::Errno(EFAULT))?;
         if bytes > MAX_BLOCK_BYTES {
             return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
         }

@@ -139,8 +139,8 @@ pub enum Effect {
         /// Made one, or one no longer.
         switch: Switch,
     },
-    /// The file keeps cards initialised: each must be granted (nv.c opens whichever is named).
-    AttachGpus {
+    /// Names cards, each of which must be granted: to keep it initialised (nv.c opens whichever is named), or to ask about it.
+    NamesCards {
         /// Their ids, without the empty ones.
         ids: Vec<u32>,
     },
@@ -323,7 +323,7 @@ fn try_decide(
     let params = segments.get(1).copied();
     match op {
         Op::CardInfo { .. } => Ok(Effect::View(View::Cards)),
-        Op::AttachGpus { .. } => Ok(Effect::AttachGpus {
+        Op::AttachGpus { .. } => Ok(Effect::NamesCards {
             ids: arg
                 .chunks_exact(4)
                 .filter_map(|id| u32_at(id, 0))

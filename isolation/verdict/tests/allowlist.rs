@@ -78,7 +78,6 @@ fn ours(release: Release) -> BTreeMap<(&'static str, u32), &'static str> {
 const LEFT_OUT: &[(&str, u32, &str)] = &[
     ("rm_ioctl", 215, "NUMA_INFO: nvproxy answers it with an error of its own"),
     ("uvm_ioctl", 0x3000_0002, "UVM_DEINITIALIZE: no parameters; the filter lets it pass to the driver"),
-    ("control", 0x127, "GET_P2P_CAPS: two pointers that are not carried; clients fall back to the V2 call"),
     ("control", 0x80_028b, "no name in any public header: nothing says what its parameters are"),
     ("control", 0x83de_0315, "DEBUG_READ_MEMORY: a pointer that is not carried"),
     ("control", 0xf8_0103, "fabric memory is refused"),

@@ -245,7 +245,7 @@ fn fate(verdict: &Verdict) -> Fate {
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
             | Effect::Answered { .. }
-            | Effect::AttachGpus { .. }
+            | Effect::NamesCards { .. }
             | Effect::ExportInfo { .. }
             | Effect::View(_) => Fate::NoCardMemory,
         },

@@ -53,7 +53,7 @@ impl Account {
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
             | Effect::Answered { .. }
-            | Effect::AttachGpus { .. }
+            | Effect::NamesCards { .. }
             | Effect::View(_) => true,
         }
     }

@@ -18,7 +18,7 @@ pub fn books(effect: &Effect) -> Books {
         | Effect::View(_)
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)
-        | Effect::AttachGpus { .. }
+        | Effect::NamesCards { .. }
         | Effect::Answered { .. }
         | Effect::ExportInfo { .. } => Books::No,
         Effect::Client

@@ -10,7 +10,7 @@ const TENANT: u64 = 0x7fff_dead_b000;
 /// Controls with pointers in their parameters, from the headers: (command, offsets). Kept apart from `nvabi`'s rows on purpose.
 const CONTROLS_WITH_POINTERS: &[(u32, &[usize])] = &[
     (0x101, &[8, 16, 24]),
-    (0x127, &[]),
+    (0x127, &[160, 168]),
     (0x130, &[]),
     (0x202, &[16]),
     (0x602, &[]),
@@ -30,6 +30,7 @@ const CONTROLS_WITH_POINTERS: &[(u32, &[usize])] = &[
     (0x80_1c01, &[]),
     (0x2080_0101, &[]),
     (0x2080_0122, &[]),
+    (0x2080_0101, &[8]),
     (0x2080_0123, &[8]),
     (0x2080_0124, &[]),
     (0x2080_016e, &[]),

@@ -3,7 +3,7 @@
 use driver::Driver;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self as ctl, fb_info, gpu_info};
-use nvabi::layout::{fabric_probe, nvos33, pid_info, pid_memory, pids};
+use nvabi::layout::{fabric_probe, nvos33, p2p_caps, p2p_matrix, pid_info, pid_memory, pids};
 use nvabi::{Release, escape, status};
 
 use crate::stage::{Confined, MIB, Stage};
@@ -29,6 +29,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "views::only_granted_cards_are_listed",
         only_granted_cards_are_listed,
+    ),
+    (
+        "views::peers_are_asked_for_among_granted_cards_alone",
+        peers_are_asked_for_among_granted_cards_alone,
     ),
 ];
 
@@ -327,4 +331,82 @@ fn only_granted_cards_are_listed() {
     let active = of(ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS);
     assert_eq!(active[..4], [1, granted, NONE, NONE]);
     assert!(active[4..].iter().all(|word| *word == 0));
+}
+
+/// The older form points to tables of all pairs; a card that is not granted is one that is not there.
+fn peers_are_asked_for_among_granted_cards_alone() {
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Asking::new(&stage);
+    let [granted, foreign] = [0, 1].map(|at| stage.kernel.sim().cards()[at].gpu_id);
+    let (tenant, fd) = (&asking.tenant.0, asking.fd);
+    let root = (asking.client, asking.client);
+
+    let tables = [0, 64].map(|at| tenant.params_address() + LIST_AT + at);
+    let mut asked = vec![0; 176];
+    put_u64(&mut asked, 160, tables[0]);
+    put_u64(&mut asked, 168, tables[1]);
+    let v1 = ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS;
+    for (ids, entries) in [(&[granted][..], 1), (&[granted, granted], 4)] {
+        for (slot, id) in ids.iter().enumerate() {
+            put_u32(&mut asked, p2p_caps::IDS + 4 * slot, *id);
+        }
+        put_u32(
+            &mut asked,
+            p2p_caps::COUNT,
+            u32::try_from(ids.len()).unwrap(),
+        );
+        put_u32(&mut asked, p2p_caps::CAPS, 0xaaaa_aaaa);
+        for table in tables {
+            tenant.write(table, &[0xaa; 64]);
+        }
+        let answer = asking.ask(asking.client, v1, &asked);
+        assert_eq!(u32_at(&answer, p2p_caps::CAPS), Some(0));
+        for (at, table) in [160, 168].into_iter().zip(tables) {
+            assert_eq!(u64_at(&answer, at), Some(table), "the pointer is as it was");
+            let mut written = [0xaa; 64];
+            written[..4 * entries].fill(0xff);
+            assert_eq!(tenant.read(table, 64), written);
+        }
+    }
+    // Without tables.
+    put_u64(&mut asked, 160, 0);
+    put_u64(&mut asked, 168, 0);
+    asking.ask(asking.client, v1, &asked);
+
+    let mut v2 = vec![0; 8348];
+    let mut matrix = vec![0; 1352];
+    for (params, ids, count) in [
+        (&mut asked, p2p_caps::IDS, p2p_caps::COUNT),
+        (&mut v2, p2p_caps::IDS, p2p_caps::COUNT),
+        (
+            &mut matrix,
+            p2p_matrix::GROUPS[1].0,
+            p2p_matrix::GROUPS[1].1,
+        ),
+    ] {
+        put_u32(params, count, 2);
+        put_u32(params, ids, granted);
+        put_u32(params, ids + 4, granted);
+    }
+    for (cmd, mut params, second) in [
+        (v1, asked, 4),
+        (ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2, v2, 4),
+        (
+            ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX,
+            matrix,
+            p2p_matrix::GROUPS[1].0 + 4,
+        ),
+    ] {
+        asking.ask(asking.client, cmd, &params);
+        let made = stage.kernel.controls(cmd).len();
+        put_u32(&mut params, second, foreign);
+        let (refused, after) = tenant.control(fd, root, cmd, &params);
+        assert_eq!(refused, status::NV_ERR_INVALID_ARGUMENT, "{cmd:#x}");
+        assert_eq!(after, params);
+        assert_eq!(
+            stage.kernel.controls(cmd).len(),
+            made,
+            "no driver hears of it"
+        );
+    }
 }

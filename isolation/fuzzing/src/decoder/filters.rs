@@ -133,7 +133,7 @@ impl Call {
                     | Effect::OsEvent { .. }
                     | Effect::Pool { .. }
                     | Effect::Answered { .. }
-                    | Effect::AttachGpus { .. }
+                    | Effect::NamesCards { .. }
                     | Effect::View(_) => true,
                 },
             };

@@ -6,7 +6,7 @@ mod filters;
 use arbitrary::Unstructured;
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{self, Kind};
-use nvabi::control::{self as ctl, Length};
+use nvabi::control as ctl;
 use nvabi::escape::{self, KEY_MASK, key};
 use nvabi::layout::{nvos21, nvos32, nvos54, nvos64};
 use nvabi::{Release, uvm};
@@ -344,16 +344,10 @@ impl Call {
                     let params = &segments[1];
                     let at = usize::from(nested.pointer_at);
                     let address = u64_at(params, at).expect("a pointer within the parameters");
-                    let bytes = match nested.length {
-                        Length::Fixed(bytes) => u64::from(bytes),
-                        Length::Counted { at, entry_bytes } => {
-                            let count = u32_at(params, usize::from(at)).expect("a count");
-                            u64::from(count) * u64::from(entry_bytes)
-                        }
-                    };
+                    let bytes = nested.length.bytes(params).expect("a count");
                     if address != 0 && bytes != 0 {
                         let block = following.next().expect("a carried block");
-                        assert_eq!(u64::try_from(block.len()), Ok(bytes), "{}", control.name);
+                        assert_eq!(block.len(), bytes, "{}", control.name);
                     }
                 }
                 assert!(following.next().is_none(), "a block that nothing points to");
@@ -411,9 +405,10 @@ impl Call {
                     field((1, at), usize::from(import.count));
                 }
             }
-            Effect::AttachGpus { ids } => {
+            Effect::NamesCards { ids } if matches!(op, Op::AttachGpus { .. }) => {
                 assert!(ids.len() * 4 <= op.struct_bytes(self.release) && !ids.contains(&0));
             }
+            Effect::NamesCards { ids } => assert!(ids.len() <= 64),
             Effect::ExportInfo { file } => {
                 field((file.segment, file.at), 4);
             }

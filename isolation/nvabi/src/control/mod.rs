@@ -1,5 +1,6 @@
 //! Control calls: exact parameter sizes, and where the parameters hold pointers.
 
+use crate::bytes::u32_at;
 use crate::status::{NV_ERR_INSUFFICIENT_PERMISSIONS, NV_ERR_NOT_SUPPORTED};
 use crate::{PerRelease, Release};
 
@@ -18,8 +19,31 @@ pub enum Length {
         /// Bytes of an entry.
         entry_bytes: u16,
     },
+    /// A `u32` for each pair of those that the `u32` count at this offset counts.
+    Square {
+        /// Offset of the count.
+        at: u16,
+    },
     /// Always this many bytes.
     Fixed(u32),
+}
+
+impl Length {
+    /// Bytes of the block of these parameters, at most [`usize::MAX`]; `None`: the parameters end before the count.
+    #[must_use]
+    pub fn bytes(self, params: &[u8]) -> Option<usize> {
+        let count = |at: u16| u32_at(params, usize::from(at)).map(|count| count as usize);
+        Some(match self {
+            Self::Fixed(bytes) => bytes as usize,
+            Self::Counted { at, entry_bytes } => {
+                count(at)?.saturating_mul(usize::from(entry_bytes))
+            }
+            Self::Square { at } => {
+                let count = count(at)?;
+                count.saturating_mul(count).saturating_mul(4)
+            }
+        })
+    }
 }
 
 /// A pointer inside the parameters. A NULL pointer names no block.
@@ -77,13 +101,26 @@ const U32_LIST: &[Nested] = &[counted(8, 0, 4)];
 /// `{u32 bytes@0; u64 table@8}`.
 const CAPS: &[Nested] = &[counted(8, 0, 1)];
 
-/// Where parameters hold pointers (rmapi/embedded_param_copy.c and rmapi_deprecated_control.c of 580.105.08).
+/// `{…; u32 count@128; …; u64 table@160}`, and from 550 on another table behind it.
+const P2P_CAPS: &[Nested] = &[
+    Nested {
+        pointer_at: 160,
+        length: Length::Square { at: 128 },
+    },
+    Nested {
+        pointer_at: 168,
+        length: Length::Square { at: 128 },
+    },
+];
+
+/// Where parameters hold pointers, in their order; a release whose parameters are shorter has those alone that are in them (rmapi/embedded_param_copy.c and rmapi_deprecated_control.c of 580.105.08).
 const NESTED: &[(u32, &[Nested])] = &[
     // Three strings, each `sizeOfStrings` long.
     (
         0x101,
         &[counted(8, 0, 1), counted(16, 0, 1), counted(24, 0, 1)],
     ),
+    (NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS, P2P_CAPS),
     // szName; the driver wants NULL or a buffer it never fills on Linux.
     (
         0x202,
@@ -107,7 +144,6 @@ const NESTED: &[(u32, &[Nested])] = &[
 
 /// Controls with pointers whose blocks cgpu does not carry: refused rather than executed with a tenant's pointer in them.
 const UNCARRIED: &[u32] = &[
-    0x127,
     0x80_1102,
     0x80_1104,
     0x80_1301,
@@ -191,6 +227,8 @@ pub fn row(cmd: u32, release: Release) -> Option<Control> {
         EMPTY => 0,
         bytes => bytes,
     };
+    let (nested, _later) = nested
+        .split_at(nested.partition_point(|nested| u32::from(nested.pointer_at) < params_bytes));
     Some(Control {
         cmd,
         name,
@@ -230,6 +268,9 @@ commands! {
     NV2080_CTRL_CMD_TIMER_SET_GR_TICK_FREQ = 0x2080_0407;
     NV2080_CTRL_CMD_RC_RELEASE_WATCHDOG_REQUESTS = 0x2080_220c;
     NV2080_CTRL_CMD_RC_SOFT_DISABLE_WATCHDOG = 0x2080_2210;
+    NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS = 0x127;
+    NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2 = 0x12b;
+    NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX = 0x13a;
     NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2 = 0x13e;
     NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS = 0x201;
     NV0000_CTRL_CMD_GPU_GET_ID_INFO = 0x202;
@@ -349,6 +390,20 @@ mod tests {
             Release::ALL.map(size),
             [Some(436), Some(444), Some(460), Some(1028), Some(1028)]
         );
+    }
+
+    #[test]
+    fn peers_have_a_table_for_all_pairs_and_since_550_another() {
+        let row = |release| row(NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS, release).unwrap();
+        let tables = Release::ALL.map(|release| row(release).nested.len());
+        assert_eq!(tables, [1, 2, 2, 2, 2]);
+        let mut params = [0; 176];
+        let length = row(Release::R570).nested[1].length;
+        params[128] = 3;
+        assert_eq!(length.bytes(&params), Some(36));
+        params[128..132].fill(0xff);
+        assert_eq!(length.bytes(&params), Some(usize::MAX));
+        assert_eq!(length.bytes(&params[..130]), None);
     }
 
     #[test]

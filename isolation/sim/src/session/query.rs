@@ -2,7 +2,7 @@
 
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::control::{self as ctl, fb_info, gpu_info};
-use nvabi::layout::fabric_probe;
+use nvabi::layout::{fabric_probe, p2p_caps, p2p_matrix};
 use nvabi::status::{
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAM_STRUCT, NV_OK,
 };
@@ -140,6 +140,35 @@ pub(super) fn machine(
             let length = put_uuid(block, 8, card, format)?;
             put_u32(block, 264, length);
         }
+        // No two of these cards reach each other (`CliGetSystemP2pCaps`, client_resource.c).
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS | ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2 => {
+            have_cards(context, block, p2p_caps::IDS, p2p_caps::COUNT)?;
+            let end = if cmd == ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2 {
+                block.len()
+            } else {
+                p2p_caps::TABLES
+            };
+            block
+                .get_mut(p2p_caps::CAPS..p2p_caps::TABLES)
+                .ok_or(INVALID)?
+                .fill(0);
+            let tables = block.get_mut(p2p_caps::TABLES..end).ok_or(INVALID)?;
+            for table in params
+                .lists
+                .iter_mut()
+                .map(Vec::as_mut_slice)
+                .chain([tables])
+            {
+                // `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_INVALID_PEER`
+                table.fill(0xff);
+            }
+        }
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX => {
+            for (ids, count) in p2p_matrix::GROUPS {
+                have_cards(context, block, ids, count)?;
+            }
+            block.get_mut(p2p_matrix::TABLES..).ok_or(INVALID)?.fill(0);
+        }
         // {numDevices 0, {gpuId, gpuInstanceId, computeInstanceId}[] 4}
         ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS => {
             let mut count = 0;
@@ -154,6 +183,23 @@ pub(super) fn machine(
         _other => return Err(UNSUPPORTED),
     }
     Ok(())
+}
+
+/// Whether there are all cards of a list of ids.
+fn have_cards(
+    context: &Context<'_>,
+    block: &[u8],
+    ids: usize,
+    count: usize,
+) -> Result<(), Refusal> {
+    let count = u32_at(block, count).ok_or(INVALID)? as usize;
+    let is_known = |id| context.hardware.card_by_gpu_id(id).is_some();
+    let mut ids = (ids..).step_by(4).take(count);
+    if count <= IDS && ids.all(|at| u32_at(block, at).is_some_and(is_known)) {
+        Ok(())
+    } else {
+        Err(INVALID)
+    }
 }
 
 fn put_ids(context: &Context<'_>, block: &mut [u8], from: usize) {

@@ -1,7 +1,8 @@
 //! Control calls.
 
+use nvabi::bytes::u32_at;
 use nvabi::control as ctl;
-use nvabi::layout::nvos54;
+use nvabi::layout::{attached_ids, nvos54, p2p_caps, p2p_matrix};
 use nvabi::{Release, status};
 
 use super::{Effect, List, View, schedule, word};
@@ -40,6 +41,17 @@ pub(super) fn decide(
             Ok(Effect::View(View::GpuIds))
         }
         ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS => Ok(Effect::View(View::ActiveDevices)),
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS | ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2 => {
+            Ok(Effect::NamesCards {
+                ids: ids(params, p2p_caps::IDS, p2p_caps::COUNT),
+            })
+        }
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX => {
+            let [a, b] = p2p_matrix::GROUPS.map(|(at, count_at)| ids(params, at, count_at));
+            Ok(Effect::NamesCards {
+                ids: [a, b].concat(),
+            })
+        }
         ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => Ok(Effect::View(View::Pids { object })),
         ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => Ok(Effect::View(View::PidInfo { object })),
         ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 => {
@@ -70,4 +82,12 @@ pub(super) fn decide(
         }
         _ => Ok(Effect::None),
     }
+}
+
+/// A list of cards' ids; where it is longer than any that the driver takes, as many as could be.
+fn ids(params: Option<&[u8]>, at: usize, count_at: usize) -> Vec<u32> {
+    let params = params.unwrap_or_default();
+    let count = u32_at(params, count_at).unwrap_or(0) as usize;
+    let places = (at..).step_by(4).take(count.min(attached_ids::MOST));
+    places.filter_map(|at| u32_at(params, at)).collect()
 }
