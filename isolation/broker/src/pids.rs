@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The number of each process in the PID namespace of `asker`, as the driver would tell it; both are told by their numbers on the host.
-/// A process that the asker cannot see is left out, and so is one in a namespace of its own below the asker's, unless that is the host's.
+/// The number of each process in the PID namespace of `asker`, as the driver gives it (`os_find_ns_pid`, os-interface.c); asker and
+/// processes are named by their numbers on the host. A process that the asker cannot see is left out. So is one in a namespace below
+/// the asker's, unless the asker's is the host's: `/proc` does not say below which a namespace is.
 #[must_use]
 pub(crate) fn known_to(asker: i32, processes: &[i32]) -> BTreeMap<i32, u32> {
     let Some(depth) = numbers(asker).map(|own| own.len()) else {

@@ -27,7 +27,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Looks for them, if the view wants them. Nothing of the container may be locked meanwhile but by the asker.
+    /// Looks for them where the answer wants them. It reads files of each process, so the journal is not locked meanwhile.
     #[must_use]
     pub fn of(container: &Container, effect: &Effect, asker: i32) -> Self {
         if !matches!(
