@@ -62,8 +62,7 @@ const CONTROLS: [u32; 40] = [
 ];
 
 /// Those of [`CONTROLS`] that must never be executed: their parameters hold pointers that nobody follows.
-const UNCARRIED: [u32; 8] = [
-    0x127,
+const UNCARRIED: [u32; 7] = [
     0x80_1102,
     0x80_1104,
     0x80_1301,
