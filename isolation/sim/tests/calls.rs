@@ -335,6 +335,29 @@ fn the_version_is_told_and_compared() {
 }
 
 #[test]
+fn a_file_has_room_for_one_mapping_and_is_the_cards_for_its_memory_alone() {
+    let machine = ada("570.195.03", 64, 2);
+    let tenant = Tenant::new(&machine, "a/b");
+    let (device, _sub) = tenant.device(0);
+    let (on_card, _bytes) = tenant.vidmem(device, 4096).unwrap();
+    let (on_host, _bytes) = tenant
+        .memory(device, class::NV01_MEMORY_SYSTEM, 4096)
+        .unwrap();
+    let map = |file, handle| tenant.map_by(file, device, handle, 4096).map(drop);
+    let wrong = Err(NV_ERR_INVALID_ARGUMENT);
+    let (card, control) = (tenant.card_file(0), open(FileKind::Ctl));
+    assert_eq!(map(control, on_card), wrong);
+    assert_eq!(map(tenant.card_file(1), on_card), wrong);
+    assert_eq!(map(card, on_host), wrong);
+    for (file, handle) in [(card, on_card), (control, on_host)] {
+        assert_eq!(map(file, handle), Ok(()));
+        assert_eq!(map(file, handle), Err(NV_ERR_STATE_IN_USE));
+        tenant.session.closed(file.id);
+        assert_eq!(map(file, handle), Ok(()), "a file of the same number");
+    }
+}
+
+#[test]
 fn a_mapping_is_the_objects_own_memory() {
     use std::os::unix::fs::FileExt;
     let machine = ada("570.195.03", 64, 1);
@@ -356,10 +379,8 @@ fn a_mapping_is_the_objects_own_memory() {
     let pinned = tenant
         .pin(device, 0, pages.as_ptr().addr() as u64, 4096)
         .unwrap();
-    assert_eq!(
-        tenant.map(device, pinned, 4096).err(),
-        Some(NV_ERR_NOT_SUPPORTED)
-    );
+    let by_control = |handle| tenant.map_by(open(FileKind::Ctl), device, handle, 4096);
+    assert_eq!(by_control(pinned).err(), Some(NV_ERR_NOT_SUPPORTED));
     assert_eq!(
         tenant.pin(device, 0, 0x10, 4096),
         Err(NV_ERR_INVALID_ADDRESS)

@@ -76,7 +76,7 @@ fn the_file_of_an_answer_comes_again_with_it() {
         segment: 0,
         at: u32::try_from(nvos33::FD).unwrap(),
         number: 9,
-        file: Some((FileId(2), FileKind::Ctl)),
+        file: Some((FileId(2), FileKind::Card { minor: 0 })),
         private: None,
         sent: false,
     };

@@ -148,8 +148,7 @@ fn mappings_for_the_cpu_are_the_executors_from_first_to_last() {
     .map(|row| row.cmd(Release::R570));
     let stage = Stage::new(64 * MIB, Binding::Executor);
     let (tenant, _process) = stage.tenant();
-    let node = stage.nodes().join("nvidiactl");
-    let fd = tenant.open(&node);
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     let called = tenant.memory(fd, client, device, 0, MIB);
@@ -164,7 +163,8 @@ fn mappings_for_the_cpu_are_the_executors_from_first_to_last() {
     };
     let mut arg = names(client, 56);
     put_u64(&mut arg, nvos33::LENGTH, MIB);
-    put(&mut arg, nvos33::FD, &tenant.open(&node).to_le_bytes());
+    let card = tenant.open(&stage.nodes().join("nvidia0"));
+    put(&mut arg, nvos33::FD, &card.to_le_bytes());
     let called = tenant.call(fd, map, &arg, &[]);
     assert_eq!(
         (called.ret, u32_at(&called.arg, nvos33::STATUS)),

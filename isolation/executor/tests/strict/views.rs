@@ -223,7 +223,7 @@ fn what_others_have_mapped_of_bar1_is_not_shown() {
         put_u32(&mut arg, at, handle);
     }
     put_u64(&mut arg, nvos33::LENGTH, 16 * MIB);
-    let own = tenant.open(&stage.nodes().join("nvidiactl"));
+    let own = tenant.open(&stage.nodes().join("nvidia0"));
     put(&mut arg, nvos33::FD, &own.to_le_bytes());
     let called = tenant.call(
         fd,

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
+use driver::FileKind;
 use driver::wire::Replaces;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
+use nvabi::class::{NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR};
 use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, nvos56};
 use nvabi::status::{
     NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT,
     NV_ERR_INVALID_LIMIT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_STATE_IN_USE,
 };
 
 use super::heap::PAGE_BYTES;
-use super::objects::{CpuMapping, Resource};
+use super::objects::{CpuMapping, Object, Resource};
 use super::{Context, Refusal, Replacement, Segments, State};
 use crate::memory::Backing;
 use crate::vaspace::MadeBy;
@@ -64,10 +67,15 @@ pub(super) fn map_memory(
     if offset != 0 {
         return Err(Refusal(NV_ERR_NOT_SUPPORTED));
     }
-    let slot = context
-        .fd_at(0, nvos33::FD)
-        .filter(|slot| slot.file.is_some())
+    let wanted = file_of(object);
+    let slot = context.fd_at(0, nvos33::FD).ok_or(INVALID)?;
+    let (file, _) = slot
+        .file
+        .filter(|(_, kind)| *kind == wanted)
         .ok_or(INVALID)?;
+    if state.mmap_contexts.contains(&file) {
+        return Err(Refusal(NV_ERR_STATE_IN_USE));
+    }
     let fd = backing.share().map_err(|error| {
         if error.kind() == std::io::ErrorKind::Unsupported {
             Refusal(NV_ERR_NOT_SUPPORTED)
@@ -89,11 +97,26 @@ pub(super) fn map_memory(
         process: context.caller.tgid,
         _bar1: bar1,
     });
+    state.mmap_contexts.insert(file);
     put_u64(arg, nvos33::P_LINEAR, address);
     Ok(Some(Replacement {
         replaces: Replaces::Number(slot.number),
         fd,
     }))
+}
+
+/// The file that an object is mapped by: the card's own for what lies in one of its BARs, the control file for the host's memory
+/// (`RmCreateMmapContextLocked`, osapi.c). A file has room for one mapping, for as long as it is open
+/// (`nv_add_mapping_context_to_file`, nv-usermap.c).
+fn file_of(object: &Object) -> FileKind {
+    let is_on_host = matches!(
+        object.class,
+        NV01_MEMORY_SYSTEM | NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
+    );
+    match &object.card {
+        Some(card) if !is_on_host => FileKind::Card { minor: card.index },
+        Some(_) | None => FileKind::Ctl,
+    }
 }
 
 /// Ends a mapping of the calling process: what RM has for it goes. What the client has mapped is its own.

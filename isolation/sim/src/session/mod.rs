@@ -137,6 +137,8 @@ struct State {
     scheduler: Option<scheduler::Call>,
     /// Of each file that carries exports: as long as the session has it open, they live.
     exports: HashMap<FileId, Arc<Carrier>>,
+    /// Files that a mapping for the CPU has been made ready in.
+    mmap_contexts: HashSet<FileId>,
     /// Mappings for the CPU ever made.
     cpu_mappings: u64,
 }
@@ -417,5 +419,6 @@ impl State {
             .retain(|device, ctl| *device != file && *ctl != file);
         self.uvm.close(file);
         self.exports.remove(&file);
+        self.mmap_contexts.remove(&file);
     }
 }

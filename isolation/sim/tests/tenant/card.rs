@@ -189,7 +189,9 @@ impl Card {
         let (notifier, _bytes) = tenant
             .memory(device, class::NV01_MEMORY_SYSTEM, 4096)
             .unwrap();
-        let notifier_file = tenant.map(device, notifier, 4096).unwrap();
+        let notifier_file = tenant
+            .map_by(open(driver::FileKind::Ctl), device, notifier, 4096)
+            .unwrap();
         let host = vec![0_u8; 8 << 20];
         let pinned = tenant
             .pin(device, 0x1001, host.as_ptr().addr() as u64, 8 * MIB)

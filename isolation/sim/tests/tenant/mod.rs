@@ -322,7 +322,17 @@ impl Tenant {
 
     /// Maps an object for the CPU: the file that the client would mmap.
     pub(crate) fn map(&self, device: u32, handle: u32, bytes: u64) -> Result<File, Status> {
-        let target = self.card_file(0);
+        self.map_by(self.card_file(0), device, handle, bytes)
+    }
+
+    /// The same by this file.
+    pub(crate) fn map_by(
+        &self,
+        target: Opened,
+        device: u32,
+        handle: u32,
+        bytes: u64,
+    ) -> Result<File, Status> {
         let mut block = self.block(&escape::NV_ESC_RM_MAP_MEMORY);
         put_u32(&mut block, nvos33::H_CLIENT, self.root);
         put_u32(&mut block, nvos33::H_DEVICE, device);
