@@ -13,6 +13,7 @@ use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 use vgpu::config::IsolationConfig;
 use vgpu::userland::Survey as Libraries;
+use vgpu::uvm_module::Standing as UvmModule;
 
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use super::JSON_VERSION;
@@ -59,6 +60,8 @@ pub struct Facts {
     pub unhealthy: Result<Vec<(String, String)>, String>,
     /// For the kernel's driver: its user libraries, as containers would get them.
     pub libraries: Option<Result<Libraries, String>>,
+    /// For the kernel's driver: the module nvidia-uvm.
+    pub uvm: Option<Result<UvmModule, String>>,
     /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
     pub uvm_disable_hmm: Option<String>,
     /// How containers are held.
@@ -486,8 +489,30 @@ fn driver(facts: &Facts) -> Vec<Check> {
             "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
         ),
     });
+    checks.extend(facts.uvm.as_ref().map(uvm));
     checks.extend(facts.libraries.as_ref().map(libraries));
     checks
+}
+
+fn uvm(module: &Result<UvmModule, String>) -> Check {
+    const NAME: &str = "nvidia-uvm";
+    match module {
+        Ok(UvmModule::Loaded { major }) => Check::ok(NAME, format!("loaded, major {major}")),
+        Ok(UvmModule::Loadable { modprobe }) => Check::note(
+            NAME,
+            format!(
+                "not loaded; the next container with a GPU loads it ({})",
+                modprobe.display()
+            ),
+            "load it when the host boots: write `nvidia-uvm` to /etc/modules-load.d/nvidia-uvm.conf",
+        ),
+        Ok(UvmModule::Missing(why)) => Check::missing(
+            NAME,
+            format!("not loaded, and cgpu cannot load it: {why}"),
+            "run `modprobe nvidia-uvm`; CUDA does not start without it",
+        ),
+        Err(why) => Check::missing(NAME, why, "run this where /proc is mounted"),
+    }
 }
 
 fn libraries(found: &Result<Libraries, String>) -> Check {
@@ -642,6 +667,7 @@ mod tests {
             simulator: Ok(()),
             unhealthy: Ok(Vec::new()),
             libraries: None,
+            uvm: None,
             uvm_disable_hmm: None,
             isolation: IsolationConfig::default(),
             backends: Ok(survey(Kind::Broker)),
@@ -719,7 +745,10 @@ mod tests {
 
     #[test]
     fn each_missing_thing_stops_a_start_and_says_how_to_get_it() {
-        let damages: [(&str, Damage); 14] = [
+        let damages: [(&str, Damage); 15] = [
+            ("nvidia-uvm", |f| {
+                f.uvm = Some(Ok(UvmModule::Missing("why".to_owned())))
+            }),
             ("read seccomp filters", |f| {
                 f.filters = Err(FiltersUnread::NoTrace("why".into()))
             }),
@@ -770,13 +799,16 @@ mod tests {
             state: State::Stale,
         }]);
         facts.filters = Err(FiltersUnread::NotTried("why".into()));
+        facts.uvm = Some(Ok(UvmModule::Loadable {
+            modprobe: "/sbin/modprobe".into(),
+        }));
         let document = assess(&facts);
         assert!(document.can_start);
         let notes = document
             .checks
             .iter()
             .filter(|check| check.level == Level::Note);
-        assert_eq!(notes.count(), 4);
+        assert_eq!(notes.count(), 5);
     }
 
     #[test]

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use cards::{Inventory, SimulatedInventory};
 use nvabi::DriverVersion;
+use nvabi::proc_files::{VERSION_PATH, driver_version};
 use serde::Serialize;
 use vgpu::Config;
 use vgpu::config::DriverKind;
-
-/// Where the kernel's driver says its version.
-pub const KERNEL_VERSION_PATH: &str = "/proc/driver/nvidia/version";
 
 /// How long the simulator may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -36,7 +34,7 @@ impl HostDriver {
         match config.driver.kind {
             DriverKind::Kernel => Self::Kernel,
             DriverKind::Sim => Self::Sim,
-            DriverKind::Auto if Path::new(KERNEL_VERSION_PATH).exists() => Self::Kernel,
+            DriverKind::Auto if Path::new(VERSION_PATH).exists() => Self::Kernel,
             DriverKind::Auto if simulated => Self::Sim,
             DriverKind::Auto => Self::None,
         }
@@ -106,40 +104,9 @@ impl HostDriver {
 /// It is not loaded, or says something else than a version.
 pub fn kernel_version() -> anyhow::Result<DriverVersion> {
     use anyhow::Context;
-    let text = std::fs::read_to_string(KERNEL_VERSION_PATH)
-        .with_context(|| format!("read {KERNEL_VERSION_PATH}"))?;
-    version_in(&text)
-        .with_context(|| format!("{KERNEL_VERSION_PATH} has no version such as 570.195.03"))
-}
-
-/// The open and the closed module name themselves with different words, and both write one version.
-fn version_in(text: &str) -> Option<DriverVersion> {
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("NVRM version:"))?;
-    line.split_whitespace()
-        .filter(|word| word.contains('.'))
-        .find_map(|word| word.parse().ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::version_in;
-
-    #[test]
-    fn both_modules_say_their_version() {
-        for (line, version) in [
-            (
-                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.195.03  Sat Sep 20 00:00:00 UTC 2025",
-                "570.195.03",
-            ),
-            (
-                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build",
-                "580.105.08",
-            ),
-        ] {
-            assert_eq!(version_in(line).unwrap().to_string(), version);
-        }
-        assert!(version_in("GCC version: 12.2.0").is_none());
-    }
+    let text =
+        std::fs::read_to_string(VERSION_PATH).with_context(|| format!("read {VERSION_PATH}"))?;
+    driver_version(&text)
+        .and_then(|version| version.parse().ok())
+        .with_context(|| format!("{VERSION_PATH} has no version such as 570.195.03"))
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nvabi::Release;
 use nvabi::bytes::put_u32;
+use nvabi::proc_files::{VERSION_PATH, driver_version};
 
 use crate::issue::{Slot, issue};
 use crate::nodes::Nodes;
@@ -17,17 +18,14 @@ use crate::{
     ImplicitBytes, Ticket, descriptors, pointers,
 };
 
-const VERSION_FILE: &str = "/proc/driver/nvidia/version";
-const DEVICES_FILE: &str = "/proc/devices";
-
 /// Why the kernel's driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The module is not loaded.
-    #[error("no NVIDIA kernel driver: cannot read {VERSION_FILE}")]
+    #[error("no NVIDIA kernel driver: cannot read {VERSION_PATH}")]
     Absent(#[source] std::io::Error),
     /// The version file has another form.
-    #[error("{VERSION_FILE} names no driver version")]
+    #[error("{VERSION_PATH} names no driver version")]
     NoVersion,
     /// Its layouts are not known.
     #[error(transparent)]
@@ -53,17 +51,16 @@ impl Facts {
     /// # Errors
     /// [`OpenError`]
     pub fn of_kernel(implicit: ImplicitBytes) -> Result<Self, OpenError> {
-        let text = fs::read_to_string(VERSION_FILE).map_err(OpenError::Absent)?;
-        let version = version_in(&text).ok_or(OpenError::NoVersion)?.to_owned();
+        let text = fs::read_to_string(VERSION_PATH).map_err(OpenError::Absent)?;
+        let version = driver_version(&text)
+            .ok_or(OpenError::NoVersion)?
+            .to_owned();
         let parsed: nvabi::DriverVersion =
             version.parse().map_err(|_malformed| OpenError::NoVersion)?;
-        let uvm_major = fs::read_to_string(DEVICES_FILE)
-            .ok()
-            .and_then(|text| uvm_major_in(&text));
         Ok(Self {
             version,
             release: Release::of(parsed)?,
-            nodes: Nodes::Devices { uvm_major },
+            nodes: Nodes::of_kernel(),
             implicit,
         })
     }
@@ -89,22 +86,6 @@ impl KernelDriver {
     pub fn with(facts: Facts) -> Self {
         Self { facts }
     }
-}
-
-/// The first word of the form `N.N` or `N.N.N` in `/proc/driver/nvidia/version`.
-#[must_use]
-pub fn version_in(text: &str) -> Option<&str> {
-    text.split_whitespace()
-        .find(|word| word.parse::<nvabi::DriverVersion>().is_ok())
-}
-
-fn uvm_major_in(devices: &str) -> Option<u64> {
-    devices.lines().find_map(|line| {
-        let (major, name) = line.trim().split_once(' ')?;
-        (name.trim() == "nvidia-uvm")
-            .then(|| major.parse().ok())
-            .flatten()
-    })
 }
 
 impl Driver for KernelDriver {
@@ -168,26 +149,5 @@ pub(crate) fn put_numbers_back(call: &mut Call) {
                 slot.number.cast_unsigned(),
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_is_found_in_both_flavours_of_the_file() {
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.195.03  Release Build  (builder)\nGCC version: 12.2.0";
-        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Tue Jul 1\n";
-        assert_eq!(version_in(open), Some("570.195.03"));
-        assert_eq!(version_in(closed), Some("535.261.03"));
-        assert_eq!(version_in("no version here"), None);
-    }
-
-    #[test]
-    fn the_major_of_uvm_is_read_from_proc_devices() {
-        let text = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n507 nvidia-uvm\n\nBlock devices:\n";
-        assert_eq!(uvm_major_in(text), Some(507));
-        assert_eq!(uvm_major_in("Character devices:\n 1 mem\n"), None);
     }
 }

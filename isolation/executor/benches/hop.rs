@@ -99,7 +99,7 @@ fn measure(placement: &str, rows: &mut Vec<Row>) {
     let facts = Facts {
         version: "570.195.03".to_owned(),
         release: R,
-        nodes: Nodes::Devices { uvm_major: None },
+        nodes: Nodes::of_kernel(),
         implicit: ImplicitBytes::default(),
     };
     let driver = ExecutorDriver::connect(&socket, facts).unwrap();

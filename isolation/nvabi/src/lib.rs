@@ -23,6 +23,7 @@ pub mod control;
 pub mod escape;
 pub mod headers;
 pub mod layout;
+pub mod proc_files;
 mod release;
 pub mod status;
 pub mod uvm;

@@ -213,6 +213,15 @@ pub enum Error {
         /// The file.
         path: &'static str,
     },
+    /// The kernel module that CUDA needs.
+    #[error(
+        "a container with a GPU needs the kernel module nvidia-uvm, which is not loaded: run `modprobe nvidia-uvm` on the host, then start the container again"
+    )]
+    UvmNotLoaded {
+        /// Why cgpu could not load it.
+        #[source]
+        source: crate::uvm_module::NotLoaded,
+    },
     /// A driver version that is none.
     #[error("driver version {version:?}")]
     DriverVersion {

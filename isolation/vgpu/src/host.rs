@@ -4,15 +4,14 @@ use std::path::{Path, PathBuf};
 
 use cards::book::Defaults;
 use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
+use nvabi::proc_files::{VERSION_PATH, driver_version};
 use nvabi::{DriverVersion, Release, UnsupportedRelease};
 use verdict::filter::{Coverage, FilterSpec};
 
 use crate::config::DriverKind;
 use crate::lifecycle::Mount;
+use crate::uvm_module::UvmModule;
 use crate::{Config, Error};
-
-/// Where the kernel's driver says its version.
-const KERNEL_VERSION: &str = "/proc/driver/nvidia/version";
 
 /// Where `cgpu` is found inside a container.
 const TOOL_TARGET: &str = "/usr/bin/cgpu";
@@ -24,7 +23,8 @@ pub(crate) struct Host {
     pub(crate) inventory: Inventory,
     /// How the broker's calls are told; absent where the driver's layouts are not known.
     pub(crate) filter: Result<FilterSpec, UnsupportedRelease>,
-    pub(crate) uvm_major: Option<u32>,
+    /// The kernel module behind managed memory; only the kernel's driver has one.
+    pub(crate) uvm: Option<UvmModule>,
 }
 
 impl Host {
@@ -33,31 +33,27 @@ impl Host {
         match config.driver.kind {
             DriverKind::Kernel => Self::kernel(config),
             DriverKind::Sim => Self::simulated(config),
-            DriverKind::Auto if Path::new(KERNEL_VERSION).exists() => Self::kernel(config),
+            DriverKind::Auto if Path::new(VERSION_PATH).exists() => Self::kernel(config),
             DriverKind::Auto if SimulatedInventory::path(&config.state_dir).exists() => {
                 Self::simulated(config)
             }
             DriverKind::Auto => Err(Error::NoDriver {
-                kernel: KERNEL_VERSION,
+                kernel: VERSION_PATH,
                 simulated: SimulatedInventory::path(&config.state_dir),
             }),
         }
     }
 
     fn kernel(config: &Config) -> Result<Self, Error> {
-        let path = Path::new(KERNEL_VERSION);
+        let path = Path::new(VERSION_PATH);
         let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-        let version = kernel_version(&text).ok_or(Error::KernelVersion {
-            path: KERNEL_VERSION,
-        })?;
+        let version = driver_version(&text).ok_or(Error::KernelVersion { path: VERSION_PATH })?;
         let inventory = Inventory::kernel(&config.state_dir, version)?;
-        let devices = Path::new("/proc/devices");
-        let text = std::fs::read_to_string(devices).map_err(Error::io("read", devices))?;
         Ok(Self {
             driver: DriverSpec::Kernel,
             filter: filter(&inventory.driver_version, Coverage::Production)?,
             inventory,
-            uvm_major: character_major(&text, "nvidia-uvm"),
+            uvm: Some(UvmModule::of(config)),
         })
     }
 
@@ -69,8 +65,16 @@ impl Host {
             },
             filter: filter(&inventory.driver_version, Coverage::Simulated)?,
             inventory,
-            uvm_major: None,
+            uvm: None,
         })
+    }
+
+    /// The major of `nvidia-uvm`, which is loaded where it was not; `None` for simulated cards.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    pub(crate) fn uvm_major(&self) -> Result<Option<u32>, Error> {
+        self.uvm.as_ref().map(UvmModule::loaded).transpose()
     }
 
     /// The rules of cards that have none of their own.
@@ -132,54 +136,4 @@ fn filter(
         source,
     })?;
     Ok(Release::of(parsed).map(|release| FilterSpec { release, coverage }))
-}
-
-/// The first word of the first line that reads as a version: the words before it differ between the open and the closed module.
-fn kernel_version(text: &str) -> Option<&str> {
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("NVRM version:"))?;
-    line.split_whitespace()
-        .find(|word| word.contains('.') && word.parse::<DriverVersion>().is_ok())
-}
-
-fn character_major(devices: &str, name: &str) -> Option<u32> {
-    let characters = devices.split("Block devices:").next()?;
-    characters
-        .lines()
-        .filter_map(|line| line.trim().split_once(' '))
-        .find(|(_, other)| other.trim() == name)?
-        .0
-        .parse()
-        .ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_modules_say_their_version() {
-        for (text, version) in [
-            (
-                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.195.03  Sat Sep 20 00:00:00 UTC 2025\nGCC version:  gcc version 12.2.0\n",
-                "570.195.03",
-            ),
-            (
-                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n",
-                "580.65.06",
-            ),
-        ] {
-            assert_eq!(kernel_version(text), Some(version));
-        }
-        assert_eq!(kernel_version("GCC version:  gcc version 12.2.0\n"), None);
-    }
-
-    #[test]
-    fn the_major_of_a_character_device_is_not_a_block_device_s() {
-        let devices =
-            "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  7 loop\n";
-        assert_eq!(character_major(devices, "nvidia-uvm"), Some(511));
-        assert_eq!(character_major(devices, "loop"), None);
-    }
 }

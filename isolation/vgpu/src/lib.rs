@@ -7,6 +7,7 @@
 //! - [`userland`]: the driver's libraries in a container of real cards.
 //! - [`backend`]: who holds a container to its memory, and the choice.
 //! - [`broker`]: starts and stops `cgpu-broker`.
+//! - [`uvm_module`]: the kernel module that CUDA needs, loaded before a container starts.
 //! - [`events`]: what a frontend adds to the container's log.
 //! - [`strict_json`]: reads JSON of others so that nobody can read it differently.
 //!
@@ -48,6 +49,7 @@ mod state;
 pub mod strict_json;
 mod trusted;
 pub mod userland;
+pub mod uvm_module;
 mod walk;
 
 pub use bundle::read_spec;

@@ -429,6 +429,7 @@ fn create_spec(
 ) -> Result<(Vgpu, Pending), Error> {
     state::prepare(&config.state_dir)?;
     let choice = backend::choose(config, host, wanted(request), backend::Runtime::Oci)?;
+    let uvm_major = host.uvm_major()?;
     // An engine that hands its spec over names its container's root by an absolute path.
     let bundle = origin.bundle.unwrap_or_else(|| Path::new("/"));
     let placed = grant(config, host, key, request, &choice, origin, watch)?;
@@ -454,7 +455,7 @@ fn create_spec(
             grant: &placed.grant,
             mounts: &mounts,
             additions: &userland.additions,
-            uvm_major: host.uvm_major,
+            uvm_major,
             listener: &placed.dir.notify_socket(),
             seccomp: &filter
                 .as_ref()
@@ -485,6 +486,7 @@ fn create_of_plain(config: &Config, key: &ContainerKey, request: &Request) -> Re
     let host = Host::find(config)?;
     state::prepare(&config.state_dir)?;
     let choice = backend::choose(config, &host, wanted(request), backend::Runtime::Own)?;
+    host.uvm_major()?;
     let placed = grant(
         config,
         &host,

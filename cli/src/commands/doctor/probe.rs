@@ -67,6 +67,12 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
         simulator: HostDriver::simulator_answers(config),
         libraries,
+        uvm: match driver {
+            HostDriver::Kernel => {
+                Some(vgpu::uvm_module::standing(config).map_err(|error| chain(&error)))
+            }
+            HostDriver::Sim | HostDriver::None => None,
+        },
         uvm_disable_hmm: match driver {
             HostDriver::Kernel => std::fs::read_to_string(UVM_DISABLE_HMM).ok(),
             HostDriver::Sim | HostDriver::None => None,

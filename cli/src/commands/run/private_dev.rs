@@ -25,6 +25,13 @@ impl DevPlan {
         let is_card = name.starts_with("nvidia") || name == "dri";
         !is_card || self.kept.iter().any(|kept| kept == name)
     }
+
+    /// A node that stays and is not there. Hosts of older drivers have none for tools.
+    fn absent(&self, dev: &Path) -> Option<&str> {
+        let needed = self.kept.iter().filter(|name| *name != "nvidia-uvm-tools");
+        let mut names = needed.map(String::as_str);
+        names.find(|name| !dev.join(name).exists())
+    }
 }
 
 const NO_TYPE: Option<&str> = None;
@@ -65,6 +72,11 @@ pub(super) fn enter(plan: &DevPlan) -> anyhow::Result<()> {
                 .with_context(|| format!("bring /dev/{} in", name.display()))?;
         }
     }
+    if let Some(absent) = plan.absent(dev) {
+        anyhow::bail!(
+            "the host has no /dev/{absent}, which GPU programs need: run `nvidia-modprobe -c 0 -u`, which makes the driver's nodes"
+        );
+    }
     for (source, name) in &plan.added {
         bind(source, &dev.join(name))
             .with_context(|| format!("bring {} in as /dev/{name}", source.display()))?;
@@ -96,6 +108,24 @@ fn bind(source: &Path, target: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::DevPlan;
+
+    #[test]
+    fn a_node_that_the_host_lacks_is_named() {
+        let dev = tempfile::tempdir().unwrap();
+        let plan = DevPlan {
+            kept: ["nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+                .map(str::to_owned)
+                .to_vec(),
+            added: Vec::new(),
+        };
+        assert_eq!(plan.absent(dev.path()), Some("nvidia1"));
+        for name in ["nvidia1", "nvidiactl"] {
+            std::fs::write(dev.path().join(name), "").unwrap();
+        }
+        assert_eq!(plan.absent(dev.path()), Some("nvidia-uvm"));
+        std::fs::write(dev.path().join("nvidia-uvm"), "").unwrap();
+        assert_eq!(plan.absent(dev.path()), None);
+    }
 
     #[test]
     fn only_the_slice_s_own_cards_are_brought_in() {

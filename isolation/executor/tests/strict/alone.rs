@@ -66,7 +66,7 @@ impl Executor {
     }
 
     fn connect(&self) -> ExecutorDriver {
-        ExecutorDriver::connect(&self.socket(), facts(Nodes::Devices { uvm_major: None })).unwrap()
+        ExecutorDriver::connect(&self.socket(), facts(Nodes::of_kernel())).unwrap()
     }
 }
 
@@ -264,7 +264,7 @@ fn two_executors_are_two_users() {
 }
 
 fn without_an_executor_the_error_names_the_socket() {
-    let facts = facts(Nodes::Devices { uvm_major: None });
+    let facts = facts(Nodes::of_kernel());
     let error =
         ExecutorDriver::connect(Path::new("/nonexistent/executor.sock"), facts).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/executor.sock"));

@@ -62,7 +62,7 @@ fn host(driver: DriverSpec, version: &str) -> Host {
         },
         filter: Release::of(version.parse().unwrap())
             .map(|release| FilterSpec { release, coverage }),
-        uvm_major: None,
+        uvm: None,
     }
 }
 

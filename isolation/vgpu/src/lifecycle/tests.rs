@@ -348,6 +348,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
     use crate::userland::tests::{
         FakeHost, Layout, VERSION, linker_cache_paths, linker_cache_with,
     };
+    use crate::uvm_module::tests::{LOADS, kernel_with};
     let Some(driver) = FakeHost::new(Layout::Debian) else {
         return;
     };
@@ -363,7 +364,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
             release: nvabi::Release::R570,
             coverage: verdict::filter::Coverage::Production,
         }),
-        uvm_major: Some(511),
+        uvm: Some(kernel_with(played.dir.path(), LOADS)),
     };
     let bundle = played.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
     let rootfs = bundle.join("rootfs");
@@ -400,6 +401,53 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
     assert!(matches!(error, Error::Userland(_)), "{error}");
     played.assert_clean(&"no libraries");
     assert_eq!(spec_bytes(&bundle), before);
+}
+
+#[test]
+fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module() {
+    use crate::uvm_module::tests::{LOADS, kernel_with};
+    let mut played = TestHost::new();
+    played.config.driver.libraries = crate::config::LibrarySource::None;
+    let mut host = Host::find(&played.config).unwrap();
+    host.driver = cards::DriverSpec::Kernel;
+    let bundle = played.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let before = spec_bytes(&bundle);
+    let create =
+        |host: &Host| create_on_host(&played.config, host, &key("c1"), &bundle, DoorKind::Shim);
+
+    host.uvm = Some(kernel_with(played.dir.path(), "echo no such module >&2"));
+    let Err(error) = create(&host) else {
+        panic!("CUDA needs the module")
+    };
+    assert!(matches!(error, Error::UvmNotLoaded { .. }), "{error}");
+    let text = crate::chain(&error);
+    assert!(text.contains("no such module"), "{text}");
+    played.assert_clean(&"no module");
+    assert_eq!(spec_bytes(&bundle), before);
+
+    host.uvm = Some(kernel_with(played.dir.path(), LOADS));
+    let vgpu = create(&host).unwrap();
+    let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    let devices = spec["linux"]["devices"].as_array().unwrap();
+    let nodes: Vec<String> = devices
+        .iter()
+        .map(|node| {
+            let number = |key: &str| node[key].as_u64().unwrap();
+            let path = node["path"].as_str().unwrap();
+            format!("{path} {}:{}", number("major"), number("minor"))
+        })
+        .collect();
+    assert_eq!(
+        nodes,
+        [
+            "/dev/nvidiactl 195:255",
+            "/dev/nvidia0 195:0",
+            "/dev/nvidia-uvm 511:0",
+            "/dev/nvidia-uvm-tools 511:1"
+        ]
+    );
+    release(&played.config, &key("c1")).unwrap();
+    drop(vgpu);
 }
 
 #[test]

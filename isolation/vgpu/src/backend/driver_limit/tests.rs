@@ -114,7 +114,10 @@ impl TestHost {
                 }],
             },
             filter: Err(Release::of(version.parse().unwrap()).unwrap_err()),
-            uvm_major: Some(511),
+            uvm: Some(crate::uvm_module::tests::kernel_with(
+                dir.path(),
+                crate::uvm_module::tests::LOADS,
+            )),
         };
         Some(Self {
             dir,
