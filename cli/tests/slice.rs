@@ -519,6 +519,50 @@ fn what_happens_to_any_container_is_followed_as_it_happens() {
 }
 
 #[test]
+fn a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_says_what_to_do() {
+    let test = "a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_says_what_to_do";
+    let Some(host) = Host::find(test) else {
+        return;
+    };
+    let card = |name: &str, mode: &str| {
+        format!("[[card]]\nname = \"{name}\"\nmemory_mib = 24576\narchitecture = \"ada\"\n{mode}\n")
+    };
+    let profile = [
+        "[driver]\nversion = \"570.195.03\"\n",
+        &card("Divided", "mig = true"),
+        &card("Exclusive", "compute_mode = \"exclusive_process\""),
+        &card("Confidential", "confidential = true"),
+        &card("Shared", ""),
+    ];
+    std::fs::write(host.dir.path().join("cards.toml"), profile.concat()).unwrap();
+    let smi = [env!("CARGO_BIN_EXE_cgpu"), "smi", "--json"];
+    let output = host.run(&ONE_GIB, &smi);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<&str> = seen["cards"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|card| card["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["Shared"]);
+
+    let output = host.run(&["--memory", "2Gi", "--cards", "2"], &smi);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    for part in [
+        "is in MIG mode",
+        "`nvidia-smi -i 0 -mig 0`",
+        "compute mode Exclusive_Process",
+        "`nvidia-smi -i 1 -c DEFAULT`",
+        "confidential computing",
+    ] {
+        assert!(told.contains(part), "{part:?}: {told}");
+    }
+    assert_eq!(host.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn a_wrong_profile_or_request_leaves_nothing_behind() {
     let Some(host) = Host::find("a_wrong_profile_or_request_leaves_nothing_behind") else {
         return;

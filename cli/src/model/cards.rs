@@ -52,6 +52,8 @@ pub struct CardRow {
     pub grants: Vec<CardGrantRow>,
     /// Why nothing is placed on it, or nothing that is works; absent: it is well.
     pub unhealthy: Option<String>,
+    /// Why containers cannot share it, by how it is set, and what to do; absent: they can.
+    pub unshareable: Option<String>,
 }
 
 /// A card's time.
@@ -165,6 +167,7 @@ fn join(
                 compute: CardCompute::from(promised),
                 grants: book.map_or_else(Vec::new, rows),
                 unhealthy: None,
+                unshareable: card.unshareable().map(|why| why.to_string()),
             }
         })
         .collect();

@@ -58,6 +58,8 @@ pub struct Facts {
     pub simulator: Result<(), String>,
     /// Cards on which nothing is placed, and why: UUID and reason.
     pub unhealthy: Result<Vec<(String, String)>, String>,
+    /// Cards that containers cannot share, by how they are set, and what to do: UUID and reason.
+    pub unshareable: Vec<(String, String)>,
     /// For the kernel's driver: its user libraries, as containers would get them.
     pub libraries: Option<Result<Libraries, String>>,
     /// For the kernel's driver: the module nvidia-uvm.
@@ -458,7 +460,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
             Err(unsupported) => Check::missing(
                 "driver",
                 format!("{named}: {unsupported}"),
-                "install a driver of a supported branch",
+                "install a driver of one of these branches, or add this version as docs/adding-a-driver-version.md says",
             ),
         },
         Err(why) => Check::missing(
@@ -489,6 +491,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
             "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
         ),
     });
+    checks.extend(standing::unshareable(&facts.cards, &facts.unshareable));
     checks.extend(facts.uvm.as_ref().map(uvm));
     checks.extend(facts.libraries.as_ref().map(libraries));
     checks
@@ -666,6 +669,7 @@ mod tests {
             cards: Ok(2),
             simulator: Ok(()),
             unhealthy: Ok(Vec::new()),
+            unshareable: Vec::new(),
             libraries: None,
             uvm: None,
             uvm_disable_hmm: None,
@@ -745,7 +749,12 @@ mod tests {
 
     #[test]
     fn each_missing_thing_stops_a_start_and_says_how_to_get_it() {
-        let damages: [(&str, Damage); 15] = [
+        let damages: [(&str, Damage); 16] = [
+            ("card modes", |f| {
+                f.unshareable = ["GPU-0", "GPU-1"]
+                    .map(|uuid| (uuid.to_owned(), "why".to_owned()))
+                    .to_vec()
+            }),
             ("nvidia-uvm", |f| {
                 f.uvm = Some(Ok(UvmModule::Missing("why".to_owned())))
             }),
@@ -790,6 +799,23 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_driver_version_is_reported_with_the_known_ones_and_how_one_is_added() {
+        let mut facts = healthy();
+        facts.driver_version = Ok("590.48.01".parse().unwrap());
+        let checks = assess(&facts).checks;
+        let check = checks.iter().find(|check| check.name == "driver").unwrap();
+        assert_eq!(check.level, Level::Missing);
+        for part in ["590.48.01", "535.43.08 up to before 545", "595.44.02"] {
+            assert!(check.found.contains(part), "{part}: {}", check.found);
+        }
+        let remedy = check.remedy.as_ref().unwrap();
+        assert!(
+            remedy.contains("docs/adding-a-driver-version.md"),
+            "{remedy}"
+        );
+    }
+
+    #[test]
     fn what_only_makes_it_worse_does_not_stop_a_start() {
         let mut facts = healthy();
         facts.wait_killable = false;
@@ -799,6 +825,7 @@ mod tests {
             state: State::Stale,
         }]);
         facts.filters = Err(FiltersUnread::NotTried("why".into()));
+        facts.unshareable = vec![("GPU-1".to_owned(), "is in MIG mode".to_owned())];
         facts.uvm = Some(Ok(UvmModule::Loadable {
             modprobe: "/sbin/modprobe".into(),
         }));
@@ -808,7 +835,7 @@ mod tests {
             .checks
             .iter()
             .filter(|check| check.level == Level::Note);
-        assert_eq!(notes.count(), 5);
+        assert_eq!(notes.count(), 6);
     }
 
     #[test]

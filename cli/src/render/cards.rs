@@ -1,7 +1,7 @@
 //! The table of `cgpu cards`.
 
 use super::table;
-use crate::model::cards::{CardGrantRow, Cards};
+use crate::model::cards::{CardGrantRow, CardRow, Cards};
 use crate::model::host_driver::HostDriver;
 use crate::model::share::percent_of;
 use crate::size::human;
@@ -44,7 +44,7 @@ pub fn render(cards: &Cards) -> String {
                 card.compute.rules.policy.to_owned(),
                 percent_of(card.compute.reserved_ppm.into()),
                 percent_of(card.compute.left_ppm.into()),
-                card.unhealthy.clone().unwrap_or_else(|| "ok".to_owned()),
+                standing(card),
             ]);
         }
         text.push_str(&format!("\n{rows}"));
@@ -71,6 +71,17 @@ pub fn render(cards: &Cards) -> String {
         ));
     }
     text
+}
+
+/// The health of a card, or that nobody can share it.
+fn standing(card: &CardRow) -> String {
+    let not_shared = || {
+        card.unshareable
+            .as_ref()
+            .map(|why| format!("not shared: it {why}"))
+    };
+    let found = card.unhealthy.clone().or_else(not_shared);
+    found.unwrap_or_else(|| "ok".to_owned())
 }
 
 fn name(grant: &CardGrantRow) -> String {

@@ -59,6 +59,7 @@ impl Host {
             minor: 0,
             index: 0,
             pci: "00000000:01:00.0".to_owned(),
+            modes: cards::Modes::default(),
         };
         SimulatedInventory {
             version: 1,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::identity::GpuUuid;
+use crate::modes::{self, Modes, Unshareable};
 use crate::store::{self, DiskStore, Store};
 
 /// The version of the inventory files, simulated and saved, that this cgpu writes.
@@ -14,6 +15,9 @@ pub const VERSION: u32 = 1;
 
 /// No inventory of ours comes near this.
 const SIZE_MAX_BYTES: u64 = 4 << 20;
+
+/// The driver's capabilities, one folder a card.
+const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 
 /// One card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +34,20 @@ pub struct Card {
     pub index: u32,
     /// Its PCI address, for example `00000000:01:00.0`.
     pub pci: String,
+    /// How it is set.
+    #[serde(default)]
+    pub modes: Modes,
+}
+
+impl Card {
+    /// Why nothing is placed on it, however much of it is free; `None`: something may be.
+    #[must_use]
+    pub fn unshareable(&self) -> Option<Unshareable> {
+        self.modes.obstacle().map(|because| Unshareable {
+            index: self.index,
+            because,
+        })
+    }
 }
 
 /// What `cgpu-sim` writes to `<state_dir>/sim/cards.json`, before it listens.
@@ -95,8 +113,12 @@ impl Inventory {
     pub fn kernel(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
         let path = Self::saved_path(state_dir);
         if path.exists() {
-            let saved = Self::from_file("saved inventory", &path)?;
+            let mut saved = Self::from_file("saved inventory", &path)?;
             if saved.driver_version == loaded_driver_version {
+                // MIG can have been turned on since; compute modes cannot be read without NVML.
+                for card in &mut saved.cards {
+                    card.modes.mig |= modes::has_mig_instances(Path::new(CAPABILITIES), card.minor);
+                }
                 return Ok(saved);
             }
         }
@@ -163,19 +185,31 @@ mod nvml {
 
     use std::path::Path;
 
-    use nvml_wrapper::Nvml;
+    use nvml_wrapper::enum_wrappers::device::ComputeMode;
     use nvml_wrapper::error::NvmlError;
+    use nvml_wrapper::{Device, Nvml};
 
     use super::{Card, Inventory};
     use crate::Error;
     use crate::identity::GpuUuid;
+    use crate::modes::{Modes, Programs};
+
+    /// `NVML_DEVICE_MIG_ENABLE`
+    const MIG_ENABLED: u32 = 1;
 
     pub(super) fn inventory(
         _state_dir: &Path,
         _loaded_driver_version: &str,
     ) -> Result<Inventory, Error> {
-        let failed = |operation| move |source: NvmlError| Error::Nvml { operation, source };
         let nvml = Nvml::init().map_err(failed("be loaded (libnvidia-ml.so.1)"))?;
+        inventory_of(&nvml)
+    }
+
+    fn failed(operation: &'static str) -> impl FnOnce(NvmlError) -> Error {
+        move |source| Error::Nvml { operation, source }
+    }
+
+    fn inventory_of(nvml: &Nvml) -> Result<Inventory, Error> {
         let driver_version = nvml
             .sys_driver_version()
             .map_err(failed("say the driver's version"))?;
@@ -198,12 +232,100 @@ mod nvml {
                     .pci_info()
                     .map_err(failed("say a card's PCI address"))?
                     .bus_id,
+                modes: modes(&device)?,
             });
         }
         Ok(Inventory {
             driver_version,
             cards,
         })
+    }
+
+    fn modes(device: &Device<'_>) -> Result<Modes, Error> {
+        let mig = known(device.mig_mode()).map_err(failed("report a card's MIG mode"))?;
+        let compute =
+            known(device.compute_mode()).map_err(failed("report a card's compute mode"))?;
+        let confidential =
+            known(device.is_cc_enabled()).map_err(failed("report confidential computing"))?;
+        Ok(Modes {
+            mig: mig.is_some_and(|mode| mode.current == MIG_ENABLED),
+            compute: match compute {
+                None | Some(ComputeMode::Default) => Programs::Any,
+                Some(ComputeMode::Prohibited) => Programs::Prohibited,
+                Some(ComputeMode::ExclusiveProcess | ComputeMode::ExclusiveThread) => {
+                    Programs::ExclusiveProcess
+                }
+            },
+            confidential: confidential == Some(true),
+        })
+    }
+
+    /// A card without a mode does not support the question, and a library that is older than the mode does not have the function.
+    fn known<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::path::Path;
+        use std::process::Command;
+
+        use super::*;
+
+        #[test]
+        fn modes_are_read_from_nvml() {
+            let dir = tempfile::tempdir().unwrap();
+            let library = dir.path().join("libnvidia-ml.so.1");
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../limits/tests/fake_nvml.c");
+            let compiled = Command::new("cc")
+                .args(["-shared", "-fPIC", "-DVERSION=\"570.195.03\"", "-o"])
+                .arg(&library)
+                .arg(format!("-DSTATE_DIR=\"{}\"", dir.path().display()))
+                .arg(source)
+                .status();
+            match compiled {
+                Err(error) => {
+                    println!("SKIP: no C compiler ({error})");
+                    return;
+                }
+                Ok(status) => assert!(status.success(), "the played library does not compile"),
+            }
+            let words = ["", "mig", "exclusive", "prohibited", "default"];
+            let text: Vec<String> = words
+                .iter()
+                .enumerate()
+                .map(|(index, word)| format!("GPU-{index} {word}\n"))
+                .collect();
+            std::fs::write(dir.path().join("cards"), text.concat()).unwrap();
+            let nvml = Nvml::builder()
+                .lib_path(library.as_os_str())
+                .init()
+                .unwrap();
+            let found = || -> Vec<Modes> {
+                let found = inventory_of(&nvml).unwrap();
+                found.cards.iter().map(|card| card.modes).collect()
+            };
+            let of = |mig, compute| Modes {
+                mig,
+                compute,
+                confidential: false,
+            };
+            let expected = [
+                of(false, Programs::Any),
+                of(true, Programs::Any),
+                of(false, Programs::ExclusiveProcess),
+                of(false, Programs::Prohibited),
+                of(false, Programs::Any),
+            ];
+            assert_eq!(found(), expected);
+            // The host's, not a card's.
+            std::fs::write(dir.path().join("confidential"), "").unwrap();
+            assert!(found().iter().all(|modes| modes.confidential));
+        }
     }
 }
 
@@ -239,6 +361,7 @@ mod tests {
             minor: index,
             index,
             pci: format!("00000000:0{index}:00.0"),
+            modes: Modes::default(),
         }
     }
 

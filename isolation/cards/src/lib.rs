@@ -5,7 +5,7 @@
 //! - [`book`]: the durable account of every card's grants.
 //! - [`grant`]: one container's placed request, which its broker is started from.
 //! - [`promised`]: what of a card's time is promised; [`rules`]: how it is divided.
-//! - [`health`]: the cards that nothing may be placed on.
+//! - [`health`]: the cards that nothing may be placed on; [`modes`]: those that are set so that nobody can share them.
 //! - [`events`]: what happened around containers and cards, for people.
 //! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
 //!
@@ -30,6 +30,7 @@ pub mod health;
 pub mod identity;
 pub mod inventory;
 pub mod lock;
+pub mod modes;
 pub mod placement;
 pub mod promised;
 pub mod rules;
@@ -44,5 +45,6 @@ pub use grant::{
 pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid};
 pub use inventory::{Card, Inventory, SimulatedInventory};
+pub use modes::{Modes, Programs};
 pub use promised::{CardKind, Promised, TimeRefusal};
 pub use rules::CardRules;

@@ -9,6 +9,7 @@ use plan::Terms;
 use crate::grant::{ComputeTerms, Priority};
 use crate::identity::GpuUuid;
 use crate::inventory::Card;
+use crate::modes::Unshareable;
 use crate::promised::{Promised, TimeRefusal};
 
 /// One MiB in bytes.
@@ -25,6 +26,23 @@ pub struct Room {
     pub promised: Promised,
     /// Why nothing may be placed on it; `None`: it is well.
     pub unhealthy: Option<String>,
+}
+
+impl Room {
+    /// Why nothing is placed on it, whatever is asked for; `None`: something may be.
+    fn unusable(&self) -> Option<Unusable> {
+        let unhealthy = self.unhealthy.clone().map(Unusable::Unhealthy);
+        unhealthy.or_else(|| self.card.unshareable().map(Unusable::Unshareable))
+    }
+}
+
+/// Why nothing is placed on a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unusable {
+    /// What was seen of a card that is not well.
+    Unhealthy(String),
+    /// How it is set.
+    Unshareable(Unshareable),
 }
 
 /// What is asked for.
@@ -188,6 +206,14 @@ pub enum Refusal {
         /// What was seen.
         reason: String,
     },
+    /// A named card that is set so that containers cannot share it.
+    #[error("card {name} {why}")]
+    Unshareable {
+        /// The card.
+        name: String,
+        /// How it is set, and what to do.
+        why: Unshareable,
+    },
     /// Equal parts would not be whole MiB.
     #[error("{} does not split over {cards} cards: {total_bytes} bytes / {cards} is not a whole number of MiB", Bytes(*total_bytes))]
     Indivisible {
@@ -244,19 +270,25 @@ pub struct Left {
     /// Its memory.
     pub memory_bytes: u64,
     /// Why nothing may be placed on it.
-    pub unhealthy: Option<String>,
+    pub unusable: Option<Unusable>,
     /// Why the terms for compute time do not fit on it; `None`: they do.
     pub time: Option<TimeRefusal>,
 }
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(reason) = &self.unhealthy {
-            return write!(
-                f,
-                "card {} ({}) none, it is unhealthy: {reason}",
-                self.index, self.uuid
-            );
+        match &self.unusable {
+            None => {}
+            Some(Unusable::Unhealthy(reason)) => {
+                return write!(
+                    f,
+                    "card {} ({}) none, it is unhealthy: {reason}",
+                    self.index, self.uuid
+                );
+            }
+            Some(Unusable::Unshareable(why)) => {
+                return write!(f, "card {} ({}) none, it {why}", self.index, self.uuid);
+            }
         }
         write!(
             f,
@@ -325,14 +357,14 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
                     restricted: wish.among.is_some(),
                 });
             }
-            let healthy: Vec<&Room> = allowed
+            let usable: Vec<&Room> = allowed
                 .into_iter()
-                .filter(|room| room.unhealthy.is_none())
+                .filter(|room| room.unusable().is_none())
                 .collect();
-            if usize::try_from(*count).map_or(true, |count| count > healthy.len()) {
+            if usize::try_from(*count).map_or(true, |count| count > usable.len()) {
                 return Err(does_not_fit(&in_question, wish, compute));
             }
-            by_preference(healthy, wish.policy)
+            by_preference(usable, wish.policy)
         }
     };
     let total_part = part_of_total(&wish.amount, wanted)?;
@@ -550,11 +582,18 @@ fn named_rooms<'a>(
                 name: name.to_string(),
             });
         }
-        if let Some(reason) = &room.unhealthy {
-            return Err(Refusal::Unhealthy {
-                name: name.to_string(),
-                reason: reason.clone(),
-            });
+        let name = || name.to_string();
+        match room.unusable() {
+            None => {}
+            Some(Unusable::Unhealthy(reason)) => {
+                return Err(Refusal::Unhealthy {
+                    name: name(),
+                    reason,
+                });
+            }
+            Some(Unusable::Unshareable(why)) => {
+                return Err(Refusal::Unshareable { name: name(), why });
+            }
         }
         chosen.push(room);
     }
@@ -595,7 +634,7 @@ fn left(rooms: &[&Room], compute: &ComputeTerms) -> Vec<Left> {
             uuid: room.card.uuid.clone(),
             free_bytes: room.free_bytes,
             memory_bytes: room.card.memory_bytes,
-            unhealthy: room.unhealthy.clone(),
+            unusable: room.unusable(),
             time: room.promised.admit(compute).err(),
         })
         .collect()

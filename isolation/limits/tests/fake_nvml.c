@@ -1,7 +1,8 @@
 /* A library that answers like NVML of R615 as far as cgpu asks. It keeps its state in STATE_DIR (a string, set when it is compiled,
  * because cgpu-limits is started without an environment):
  *
- *   cards    one UUID a line; a second word "mig" divides the card
+ *   cards    one UUID a line; a second word is its mode: mig, exclusive, prohibited or default. Without one it is a card that knows no modes
+ *   confidential  present: the host uses confidential computing
  *   limits   one line a limit: UUID SOFT HARD CGROUP
  *   fault    absent, or one word: init, set, readback, get, crash
  *
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 
 typedef unsigned int nvmlReturn_t;
-typedef struct nvmlDevice_st { char uuid[96]; int mig; } *nvmlDevice_t;
+typedef struct nvmlDevice_st { char uuid[96]; char mode[16]; unsigned int index; } *nvmlDevice_t;
 
 enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, NOT_LOADED = 9, UNKNOWN = 999 };
 
@@ -40,34 +41,115 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
     return SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+/* Reads the cards; their number, or -1. */
+static int cards(void)
 {
-    char line[160], name[96], mode[16];
-    int n = 0, words;
+    char line[160];
+    int n = 0;
     FILE *file = fopen(STATE_DIR "/cards", "r");
     if (!file)
-        return UNKNOWN;
-    while (fgets(line, sizeof line, file) && n < 16) {
-        mode[0] = 0;
-        words = sscanf(line, "%95s %15s", name, mode);
-        if (words >= 1 && strcmp(name, uuid) == 0) {
-            strcpy(devices[n].uuid, name);
-            devices[n].mig = strcmp(mode, "mig") == 0;
-            *device = &devices[n];
-            fclose(file);
-            return SUCCESS;
-        }
-        n++;
+        return -1;
+    while (n < 16 && fgets(line, sizeof line, file)) {
+        devices[n].mode[0] = 0;
+        devices[n].index = n;
+        if (sscanf(line, "%95s %15s", devices[n].uuid, devices[n].mode) >= 1)
+            n++;
     }
     fclose(file);
+    return n;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    int n, count = cards();
+    if (count < 0)
+        return UNKNOWN;
+    for (n = 0; n < count; n++)
+        if (strcmp(devices[n].uuid, uuid) == 0) {
+            *device = &devices[n];
+            return SUCCESS;
+        }
     return NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
+{
+    int found = cards();
+    *count = found;
+    return found < 0 ? UNKNOWN : SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    if ((int)index >= cards())
+        return INVALID;
+    *device = &devices[index];
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned int length)
+{
+    snprintf(text, length, "%s", device->uuid);
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigned int length)
+{
+    (void)device;
+    snprintf(text, length, "NVIDIA Played");
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor)
+{
+    *minor = device->index;
+    return SUCCESS;
+}
+
+struct memory { unsigned int version; unsigned long long total, reserved, free, used; };
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct memory *memory)
+{
+    (void)device;
+    memory->total = 24ull << 30;
+    memory->reserved = memory->used = 0;
+    memory->free = memory->total;
+    return SUCCESS;
+}
+
+struct pci { char legacy[16]; unsigned int domain, bus, device, ids, subsystem; char id[32]; };
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, struct pci *pci)
+{
+    memset(pci, 0, sizeof *pci);
+    pci->bus = device->index + 1;
+    snprintf(pci->id, sizeof pci->id, "00000000:%02X:00.0", pci->bus);
+    return SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
 {
-    if (!device->mig)
+    if (!device->mode[0])
         return NOT_SUPPORTED;
-    *current = *pending = 1;
+    *current = *pending = strcmp(device->mode, "mig") == 0;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned int *mode)
+{
+    if (!device->mode[0])
+        return NOT_SUPPORTED;
+    /* NVML_COMPUTEMODE_PROHIBITED, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, NVML_COMPUTEMODE_DEFAULT */
+    *mode = strcmp(device->mode, "prohibited") == 0 ? 2 : strcmp(device->mode, "exclusive") == 0 ? 3 : 0;
+    return SUCCESS;
+}
+
+struct confidential { unsigned int version, environment, feature, tools, several; };
+
+nvmlReturn_t nvmlSystemGetConfComputeSettings(struct confidential *settings)
+{
+    struct stat at;
+    settings->feature = stat(STATE_DIR "/confidential", &at) == 0;
     return SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cards::{Modes, Programs};
 use driver::ImplicitBytes;
 use nvabi::{DriverVersion, Release};
 use runlist::{Costs, LONGEST_SLICE_US, Slices};
@@ -87,6 +88,12 @@ struct CardText {
     multiprocessors: u32,
     #[serde(default)]
     copy_mib_per_s: u32,
+    #[serde(default)]
+    mig: bool,
+    #[serde(default)]
+    compute_mode: Programs,
+    #[serde(default)]
+    confidential: bool,
 }
 
 fn default_multiprocessors() -> u32 {
@@ -153,6 +160,9 @@ pub struct CardProfile {
     pub multiprocessors: u32,
     /// What copies move in a second, MiB; 0: they take no time.
     pub copy_mib_per_s: u32,
+    /// How the card's operator has set it. Nothing is placed on a card that cannot be shared: the driver plays no MIG instance, and refuses
+    /// no second process.
+    pub modes: Modes,
 }
 
 /// Profiles that are known by their name, where there is no file of that name.
@@ -439,6 +449,11 @@ impl CardProfile {
             kernels,
             multiprocessors: text.multiprocessors,
             copy_mib_per_s: text.copy_mib_per_s,
+            modes: Modes {
+                mig: text.mig,
+                compute: text.compute_mode,
+                confidential: text.confidential,
+            },
         })
     }
 }
@@ -549,6 +564,11 @@ mod tests {
             ),
             ("count = 2", "counts = 2", "unknown field `counts`"),
             ("\"ada\"", "\"hopper\"", "unknown variant `hopper`"),
+            (
+                "count = 2",
+                "compute_mode = \"exclusive\"",
+                "unknown variant `exclusive`",
+            ),
             ("Simulated RTX 4090", "", "card[0].name"),
             (
                 "count = 2",

@@ -206,6 +206,7 @@ fn inventory_cards(machine: &Machine) -> Result<Vec<Card>, cards::Error> {
                 minor: card.index,
                 index: card.index,
                 pci: format!("00000000:{:02X}:00.0", card.pci_bus()),
+                modes: card.profile.modes,
             })
         })
         .collect()

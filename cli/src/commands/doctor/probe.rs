@@ -64,6 +64,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         driver,
         driver_version,
         unhealthy: unhealthy(config, &inventory),
+        unshareable: unshareable(&inventory),
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
         simulator: HostDriver::simulator_answers(config),
         libraries,
@@ -215,6 +216,16 @@ fn unhealthy(
         }
     }
     Ok(unhealthy)
+}
+
+/// The cards that are set so that nobody can share them.
+fn unshareable(inventory: &Result<Option<cards::Inventory>, String>) -> Vec<(String, String)> {
+    let found = inventory.as_ref().ok().and_then(Option::as_ref);
+    let cards = found.map_or(&[][..], |inventory| &inventory.cards);
+    cards
+        .iter()
+        .filter_map(|card| Some((card.uuid.to_string(), card.unshareable()?.to_string())))
+        .collect()
 }
 
 fn containers(config: &Config) -> Result<Vec<Container>, String> {

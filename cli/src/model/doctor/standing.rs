@@ -154,6 +154,29 @@ pub(super) fn cards(
     }
 }
 
+/// How cards are set. As long as one can be shared, containers are placed on it.
+pub(super) fn unshareable(
+    count: &Result<usize, String>,
+    unshareable: &[(String, String)],
+) -> Option<Check> {
+    const NAME: &str = "card modes";
+    const REMEDY: &str =
+        "do what it says there for each card that containers are to share; the others can stay";
+    if unshareable.is_empty() {
+        return None;
+    }
+    let told: Vec<String> = unshareable
+        .iter()
+        .map(|(uuid, why)| format!("{uuid} {why}"))
+        .collect();
+    let found = format!("nothing is placed on {}", told.join("; "));
+    Some(if *count == Ok(unshareable.len()) {
+        Check::missing(NAME, found, REMEDY)
+    } else {
+        Check::note(NAME, found, REMEDY)
+    })
+}
+
 /// What goes on in the containers that hold a vGPU.
 pub(super) fn containers(facts: &Facts) -> Vec<Check> {
     let mut checks = of(&facts.containers);

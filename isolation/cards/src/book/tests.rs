@@ -22,6 +22,7 @@ fn cards() -> Vec<Card> {
             minor: index,
             index,
             pci: String::new(),
+            modes: crate::Modes::default(),
         })
         .collect()
 }

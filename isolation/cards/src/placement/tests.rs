@@ -22,6 +22,7 @@ fn room(index: u32, memory_mib: u64, free_mib: u64) -> Room {
             minor: index,
             index,
             pci: String::new(),
+            modes: crate::Modes::default(),
         },
         free_bytes: free_mib * MIB,
         promised: Promised::nothing(CardRules::default(), CardKind::Simulated),
@@ -91,6 +92,44 @@ fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
     rooms[1].unhealthy = Some("Xid 79".to_owned());
     let none = place(&rooms, &wish(4, 1)).unwrap_err();
     assert!(matches!(none, Refusal::DoesNotFit { .. }), "{none}");
+}
+
+#[test]
+fn a_card_that_is_set_to_one_user_gets_nothing_and_the_refusal_says_what_to_do() {
+    let mig = crate::Modes {
+        mig: true,
+        ..crate::Modes::default()
+    };
+    let exclusive = crate::Modes {
+        compute: crate::Programs::ExclusiveProcess,
+        ..crate::Modes::default()
+    };
+    let mut rooms = [room(0, 24, 6), room(1, 24, 24)];
+    rooms[0].card.modes = mig;
+    // Binpack would take the fuller one.
+    assert_eq!(chosen(&rooms, &wish(4, 1)), [1]);
+    let named = Wish {
+        cards: Choice::Named(vec![CardName::Uuid(rooms[0].card.uuid.clone())]),
+        ..wish(4, 1)
+    };
+    let named = place(&rooms, &named).unwrap_err().to_string();
+    for part in ["card GPU-0 is in MIG mode", "`nvidia-smi -i 0 -mig 0`"] {
+        assert!(named.contains(part), "{named}");
+    }
+    rooms[1].card.modes = exclusive;
+    let none = place(&rooms, &wish(4, 1)).unwrap_err().to_string();
+    for part in [
+        "card 0 (GPU-0) none, it is in MIG mode",
+        "`nvidia-smi -i 0 -mig 0`",
+        "card 1 (GPU-1) none, it is in compute mode Exclusive_Process",
+        "`nvidia-smi -i 1 -c DEFAULT`",
+    ] {
+        assert!(none.contains(part), "{none}");
+    }
+    // A card that is not well is that first: its mode is no matter then.
+    rooms[1].unhealthy = Some("Xid 79".to_owned());
+    let none = place(&rooms, &wish(4, 1)).unwrap_err().to_string();
+    assert!(none.contains("it is unhealthy: Xid 79"), "{none}");
 }
 
 fn percent(percent: u32) -> ComputeTerms {

@@ -57,6 +57,7 @@ impl TestHost {
                 minor: index,
                 index,
                 pci: format!("00000000:0{index}:00.0"),
+                modes: cards::Modes::default(),
             })
             .collect();
         SimulatedInventory {
@@ -448,6 +449,64 @@ fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module
     );
     release(&played.config, &key("c1")).unwrap();
     drop(vgpu);
+}
+
+#[test]
+fn an_unknown_driver_version_is_refused_with_the_known_ones_and_how_one_is_added() {
+    let played = TestHost::new();
+    let mut inventory = Host::find(&played.config).unwrap().inventory;
+    inventory.driver_version = "590.48.01".to_owned();
+    SimulatedInventory {
+        version: 1,
+        driver_version: inventory.driver_version,
+        cards: inventory.cards,
+    }
+    .write(&DiskStore, &played.config.state_dir)
+    .unwrap();
+    let Err(error) = played.create("c1", "4Gi") else {
+        panic!("its layouts are not known")
+    };
+    let text = crate::chain(&error);
+    for part in [
+        "driver 590.48.01 is not supported",
+        "535.43.08 up to before 545",
+        "595.44.02 up to before 596",
+        "docs/adding-a-driver-version.md",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    played.assert_clean(&"unknown driver");
+}
+
+#[test]
+fn cards_that_nobody_can_share_are_named_and_nothing_is_left() {
+    let played = TestHost::new();
+    let inventory = Host::find(&played.config).unwrap().inventory;
+    let mut cards = inventory.cards;
+    cards[0].modes.mig = true;
+    let write = |cards: &[Card]| {
+        SimulatedInventory {
+            version: 1,
+            driver_version: inventory.driver_version.clone(),
+            cards: cards.to_vec(),
+        }
+        .write(&DiskStore, &played.config.state_dir)
+        .unwrap();
+    };
+    write(&cards);
+    let vgpu = played.create("c1", "4Gi").unwrap().unwrap();
+    assert_eq!(vgpu.grant().cards[0].uuid.as_str(), "GPU-1");
+    release(&played.config, &key("c1")).unwrap();
+    cards[1].modes.compute = cards::Programs::ExclusiveProcess;
+    write(&cards);
+    let Err(error) = played.create("c2", "4Gi") else {
+        panic!("nobody can share these")
+    };
+    let text = crate::chain(&error);
+    for part in ["GPU-0", "MIG mode", "GPU-1", "Exclusive_Process"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    played.assert_clean(&"no card to share");
 }
 
 #[test]

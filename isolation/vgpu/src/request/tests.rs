@@ -44,6 +44,7 @@ fn room(index: u32, memory_mib: u64) -> Room {
         minor: index,
         index,
         pci: String::new(),
+        modes: cards::Modes::default(),
     };
     Room {
         free_bytes: card.memory_bytes,

@@ -70,6 +70,7 @@ impl Stage {
                 minor: index,
                 index,
                 pci: String::new(),
+                modes: cards::Modes::default(),
             })
             .collect();
         SimulatedInventory {

@@ -111,6 +111,7 @@ impl TestHost {
                     minor: 0,
                     index: 0,
                     pci: "00000000:01:00.0".to_owned(),
+                    modes: cards::Modes::default(),
                 }],
             },
             filter: Err(Release::of(version.parse().unwrap()).unwrap_err()),

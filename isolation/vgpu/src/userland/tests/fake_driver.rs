@@ -126,6 +126,7 @@ impl FakeHost {
                 minor: index,
                 index,
                 pci: format!("00000000:0{index}:00.0"),
+                modes: cards::Modes::default(),
             })
             .collect();
         Self { dir, config, cards }
