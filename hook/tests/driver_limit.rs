@@ -76,6 +76,11 @@ impl Host {
         fs::write(at.join("cards"), "GPU-0\n").unwrap();
         fs::create_dir_all(at.join("driver/nvidia")).unwrap();
         fs::write(
+            at.join("driver/devices"),
+            "Character devices:\n195 nvidia\n511 nvidia-uvm\n",
+        )
+        .unwrap();
+        fs::write(
             at.join("driver/nvidia/version"),
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  615.71.09  Mon Sep  7 00:00:00 UTC 2026\n",
         )
@@ -156,7 +161,7 @@ impl Host {
     /// A call as an engine makes it, on a host with the played driver. Says the code and standard error.
     fn runtime(&self, words: &[&str]) -> (Option<i32>, String) {
         let err = self.dir.path().join("stderr");
-        let script = "mount --make-rprivate / && mount --bind \"$0\" /proc/driver && exec \"$@\"";
+        let script = "mount --make-rprivate / && mount --bind \"$0\" /proc/driver && mount --bind \"$0/devices\" /proc/devices && exec \"$@\"";
         let status = Command::new("unshare")
             .args(["--mount", "sh", "-c", script])
             .arg(self.dir.path().join("driver"))

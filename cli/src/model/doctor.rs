@@ -64,6 +64,8 @@ pub struct Facts {
     pub libraries: Option<Result<Libraries, String>>,
     /// For the kernel's driver: the module nvidia-uvm.
     pub uvm: Option<Result<UvmModule, String>>,
+    /// For the kernel's driver: nodes in the host's `/dev` that are not as the driver has them.
+    pub node_differences: Vec<String>,
     /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
     pub uvm_disable_hmm: Option<String>,
     /// How containers are held.
@@ -493,6 +495,13 @@ fn driver(facts: &Facts) -> Vec<Check> {
     });
     checks.extend(standing::unshareable(&facts.cards, &facts.unshareable));
     checks.extend(facts.uvm.as_ref().map(uvm));
+    if !facts.node_differences.is_empty() {
+        checks.push(Check::note(
+            "device nodes",
+            facts.node_differences.join("; "),
+            "containers get nodes of their own; for the host's programs remove the node, and make it anew with `nvidia-modprobe -c 0 -u`",
+        ));
+    }
     checks.extend(facts.libraries.as_ref().map(libraries));
     checks
 }
@@ -672,6 +681,7 @@ mod tests {
             unshareable: Vec::new(),
             libraries: None,
             uvm: None,
+            node_differences: Vec::new(),
             uvm_disable_hmm: None,
             isolation: IsolationConfig::default(),
             backends: Ok(survey(Kind::Broker)),
@@ -825,6 +835,7 @@ mod tests {
             state: State::Stale,
         }]);
         facts.filters = Err(FiltersUnread::NotTried("why".into()));
+        facts.node_differences = vec!["/dev/nvidia-uvm is 510:0".to_owned()];
         facts.unshareable = vec![("GPU-1".to_owned(), "is in MIG mode".to_owned())];
         facts.uvm = Some(Ok(UvmModule::Loadable {
             modprobe: "/sbin/modprobe".into(),
@@ -835,7 +846,7 @@ mod tests {
             .checks
             .iter()
             .filter(|check| check.level == Level::Note);
-        assert_eq!(notes.count(), 6);
+        assert_eq!(notes.count(), 7);
     }
 
     #[test]

@@ -5,6 +5,9 @@ use crate::DriverVersion;
 /// The driver's version, a file of nvidia.ko (kernel-open/nvidia/nv-procfs.c).
 pub const VERSION_PATH: &str = "/proc/driver/nvidia/version";
 
+/// The parameters of nvidia.ko, one `Name: value` a line (kernel-open/nvidia/nv-procfs.c, `nv_procfs_read_params`).
+pub const PARAMS_PATH: &str = "/proc/driver/nvidia/params";
+
 /// The majors of all device drivers that are loaded.
 pub const DEVICES_PATH: &str = "/proc/devices";
 
@@ -35,6 +38,50 @@ pub fn character_major(text: &str, name: &str) -> Option<u32> {
         .ok()
 }
 
+/// Owner and permissions of the nodes `nvidiactl` and `nvidia<N>`, by the module's parameters NVreg_DeviceFileUID, NVreg_DeviceFileGID and
+/// NVreg_DeviceFileMode (kernel-open/nvidia/nv-reg.h). The default is what the driver has without them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceFiles {
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+impl Default for DeviceFiles {
+    fn default() -> Self {
+        Self {
+            uid: 0,
+            gid: 0,
+            mode: 0o666,
+        }
+    }
+}
+
+impl DeviceFiles {
+    /// As [`PARAMS_PATH`] has them; what is absent or no number is the default. With ModifyDeviceFiles off nobody compares nodes with the
+    /// parameters, and all are the default.
+    #[must_use]
+    pub fn of_params(text: &str) -> Self {
+        let number = |name| {
+            let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+            let (_, value) = pairs.find(|(key, _)| key.trim() == name)?;
+            value.trim().parse::<u32>().ok()
+        };
+        let usual = Self::default();
+        if number("ModifyDeviceFiles") == Some(0) {
+            return usual;
+        }
+        Self {
+            uid: number("DeviceFileUID").unwrap_or(usual.uid),
+            gid: number("DeviceFileGID").unwrap_or(usual.gid),
+            mode: number("DeviceFileMode").unwrap_or(usual.mode) & 0o777,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +102,28 @@ mod tests {
         }
         assert_eq!(driver_version("GCC version:  gcc version 12.2.0\n"), None);
         assert_eq!(driver_version(""), None);
+    }
+
+    #[test]
+    fn device_files_are_as_the_module_s_parameters_say() {
+        let usual = DeviceFiles::default();
+        let text = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 7\nDeviceFileGID: 44\nDeviceFileMode: 432\nRegistryDwords: \"DeviceFileMode: 1\"\n";
+        let set = DeviceFiles {
+            uid: 7,
+            gid: 44,
+            mode: 0o660,
+        };
+        assert_eq!(DeviceFiles::of_params(text), set);
+        let off = text.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0");
+        assert_eq!(DeviceFiles::of_params(&off), usual);
+        for text in ["", "DeviceFileMode: all\nDeviceFileUID: -1\n", "\n:\n"] {
+            assert_eq!(DeviceFiles::of_params(text), usual, "{text:?}");
+        }
+        assert_eq!(
+            DeviceFiles::of_params("DeviceFileMode: 33206").mode,
+            0o666,
+            "a file's type is no permission"
+        );
     }
 
     #[test]

@@ -222,6 +222,22 @@ pub enum Error {
         #[source]
         source: crate::uvm_module::NotLoaded,
     },
+    /// A node that the container's program has no right to.
+    #[error(
+        "the container's program runs as user {uid}, which may not open {path} (mode {mode:04o}, user {owner}, group {group}, by the NVIDIA module's NVreg_DeviceFile parameters on this host): give the container group {group} (`--group-add {group}`, supplementalGroups), or change the parameters"
+    )]
+    NodeUnusable {
+        /// The node.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+        /// Its group.
+        group: u32,
+        /// The program's user.
+        uid: u64,
+    },
     /// A driver version that is none.
     #[error("driver version {version:?}")]
     DriverVersion {

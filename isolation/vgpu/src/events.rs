@@ -22,6 +22,8 @@ pub const BROKER_GONE: &str = "broker_gone";
 pub const ENDED: &str = "ended";
 /// It was started again, and what `cgpu set` had changed in its former life is forgotten.
 pub const RESTARTED: &str = "restarted";
+/// It asks by name for what its broker refuses.
+pub const NOT_SERVED: &str = "not_served";
 /// What a broker tells of `cgpu set`.
 const CHANGED: [&str; 2] = ["quota_changed", "share_changed"];
 /// A card is used again for new containers.
@@ -119,6 +121,20 @@ impl Log {
             );
             self.add(|| events::append(&folder, &Event::now(RESTARTED, &text)));
         }
+    }
+
+    /// It starts, and what it asks for by `NVIDIA_DRIVER_CAPABILITIES` is not all there.
+    pub(crate) fn not_served(&self, capabilities: &[&str]) {
+        if capabilities.is_empty() {
+            return;
+        }
+        let words = capabilities.join(",");
+        let text = format!(
+            "NVIDIA_DRIVER_CAPABILITIES has {words}: the libraries are there, and their calls are refused, since cgpu admits compute only; leave {words} out if the program can do without"
+        );
+        tracing::warn!(key = %self.key, "{text}");
+        let folder = events::of_container(&self.state_dir, &self.key);
+        self.add(|| events::append(&folder, &Event::now(NOT_SERVED, &text)));
     }
 
     /// At the container's end, while its door is still held: no supervisor ends by itself then.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cards::book::Defaults;
 use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
-use nvabi::proc_files::{VERSION_PATH, driver_version};
+use nvabi::proc_files::{DeviceFiles, PARAMS_PATH, VERSION_PATH, driver_version};
 use nvabi::{DriverVersion, Release, UnsupportedRelease};
 use verdict::filter::{Coverage, FilterSpec};
 
@@ -25,6 +25,8 @@ pub(crate) struct Host {
     pub(crate) filter: Result<FilterSpec, UnsupportedRelease>,
     /// The kernel module behind managed memory; only the kernel's driver has one.
     pub(crate) uvm: Option<UvmModule>,
+    /// How its operator has set the cards' device nodes.
+    pub(crate) device_files: DeviceFiles,
 }
 
 impl Host {
@@ -54,6 +56,10 @@ impl Host {
             filter: filter(&inventory.driver_version, Coverage::Production)?,
             inventory,
             uvm: Some(UvmModule::of(config)),
+            // Absent in a driver without it: nodes are as they are without any parameter.
+            device_files: DeviceFiles::of_params(
+                &std::fs::read_to_string(PARAMS_PATH).unwrap_or_default(),
+            ),
         })
     }
 
@@ -66,6 +72,7 @@ impl Host {
             filter: filter(&inventory.driver_version, Coverage::Simulated)?,
             inventory,
             uvm: None,
+            device_files: DeviceFiles::default(),
         })
     }
 

@@ -38,6 +38,7 @@ mod held;
 mod host;
 mod host_memory;
 mod lifecycle;
+pub mod nodes;
 pub mod note;
 mod own_group;
 pub mod request;

@@ -24,12 +24,13 @@ use crate::broker::Starting;
 use crate::bundle::Spec;
 use crate::events::Log;
 use crate::host::Host;
+use crate::nodes::Node;
 use crate::own_group::{self, Governor, OwnGroup, OwnUsage};
 use crate::request::{Reading, Whose};
 use crate::state::{self, ContainerDir};
 use crate::{
-    Config, Error, Request, bundle, control, edit, exposure, host_memory, note, request, resize,
-    sockets, userland,
+    Config, Error, Request, bundle, control, edit, exposure, host_memory, nodes, note, request,
+    resize, sockets, userland,
 };
 
 /// A container's vGPU, in the hand of its door. Dropping it gives up the door's lock and nothing else: the door calls
@@ -39,6 +40,7 @@ pub struct Vgpu {
     grant: Grant,
     dir: ContainerDir,
     mounts: Vec<Mount>,
+    nodes: Vec<Node>,
     filter: Option<FilterSpec>,
     _door: FileLock,
 }
@@ -66,6 +68,12 @@ impl Vgpu {
     #[must_use]
     pub fn mounts(&self) -> &[Mount] {
         &self.mounts
+    }
+
+    /// The device nodes that the container has in `/dev`; already in `config.json` where there is a bundle.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
     }
 
     /// Which calls must be notifications; already in `config.json` where there is a bundle. `None` where there is no broker
@@ -433,7 +441,9 @@ fn create_spec(
     // An engine that hands its spec over names its container's root by an absolute path.
     let bundle = origin.bundle.unwrap_or_else(|| Path::new("/"));
     let placed = grant(config, host, key, request, &choice, origin, watch)?;
+    let nodes = nodes::of(&placed.grant, uvm_major, host.device_files);
     let started = || -> Result<(Vec<Mount>, Pending), Error> {
+        nodes::refuse_unusable(spec, &nodes)?;
         // It needs the grant alone: all that follows is done while it starts.
         let pending = Pending {
             starting: choice.backend.prepare(&placed.dir, &placed.grant)?,
@@ -448,6 +458,9 @@ fn create_spec(
             spec,
             bundle,
         })?;
+        if choice.backend.kind() == cards::Backend::Broker {
+            pending.log.not_served(&userland.refused);
+        }
         mounts.extend_from_slice(&userland.mounts);
         let mut edited = spec.clone();
         let filter = placed.filter(host);
@@ -455,6 +468,7 @@ fn create_spec(
             grant: &placed.grant,
             mounts: &mounts,
             additions: &userland.additions,
+            nodes: &nodes,
             uvm_major,
             listener: &placed.dir.notify_socket(),
             seccomp: &filter
@@ -468,7 +482,7 @@ fn create_spec(
         Ok((mounts, pending))
     };
     match started() {
-        Ok((mounts, pending)) => Ok((placed.into_vgpu(mounts, host), pending)),
+        Ok((mounts, pending)) => Ok((placed.into_vgpu(mounts, nodes, host), pending)),
         Err(error) => Err(after_undoing(config, key, placed, error)),
     }
 }
@@ -486,7 +500,7 @@ fn create_of_plain(config: &Config, key: &ContainerKey, request: &Request) -> Re
     let host = Host::find(config)?;
     state::prepare(&config.state_dir)?;
     let choice = backend::choose(config, &host, wanted(request), backend::Runtime::Own)?;
-    host.uvm_major()?;
+    let uvm_major = host.uvm_major()?;
     let placed = grant(
         config,
         &host,
@@ -509,7 +523,10 @@ fn create_of_plain(config: &Config, key: &ContainerKey, request: &Request) -> Re
         Ok(mounts)
     };
     match started() {
-        Ok(mounts) => Ok(placed.into_vgpu(mounts, &host)),
+        Ok(mounts) => {
+            let nodes = nodes::of(&placed.grant, uvm_major, host.device_files);
+            Ok(placed.into_vgpu(mounts, nodes, &host))
+        }
         Err(error) => Err(after_undoing(config, key, placed, error)),
     }
 }
@@ -753,12 +770,13 @@ struct Placed {
 }
 
 impl Placed {
-    fn into_vgpu(self, mounts: Vec<Mount>, host: &Host) -> Vgpu {
+    fn into_vgpu(self, mounts: Vec<Mount>, nodes: Vec<Node>, host: &Host) -> Vgpu {
         let filter = self.filter(host);
         Vgpu {
             grant: self.grant,
             dir: self.dir,
             mounts,
+            nodes,
             filter,
             _door: self.door,
         }

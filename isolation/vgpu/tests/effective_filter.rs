@@ -171,6 +171,7 @@ impl Host {
                 grant: &grant,
                 mounts: &[],
                 additions: &Additions::default(),
+                nodes: &vgpu::nodes::of(&grant, None, nvabi::proc_files::DeviceFiles::default()),
                 uvm_major: None,
                 listener: &listener,
                 seccomp: &seccomp,

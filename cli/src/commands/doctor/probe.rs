@@ -10,6 +10,7 @@ use serde_json::Value;
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
 use vgpu::config::{DEFAULT_PATH, PATH_VARIABLE};
+use vgpu::uvm_module::Standing;
 use vgpu::{Config, chain};
 
 use super::standing;
@@ -42,6 +43,12 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         }
         _ => None,
     };
+    let uvm = match driver {
+        HostDriver::Kernel => {
+            Some(vgpu::uvm_module::standing(config).map_err(|error| chain(&error)))
+        }
+        HostDriver::Sim | HostDriver::None => None,
+    };
     Facts {
         configuration: match loaded {
             Ok(_) => Ok(configuration_source()),
@@ -65,15 +72,20 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         driver_version,
         unhealthy: unhealthy(config, &inventory),
         unshareable: unshareable(&inventory),
+        node_differences: match (&uvm, &inventory) {
+            (Some(uvm), Ok(Some(inventory))) => {
+                let major = match uvm {
+                    Ok(Standing::Loaded { major }) => Some(*major),
+                    _ => None,
+                };
+                vgpu::nodes::differences(&inventory.cards, major)
+            }
+            _ => Vec::new(),
+        },
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
         simulator: HostDriver::simulator_answers(config),
         libraries,
-        uvm: match driver {
-            HostDriver::Kernel => {
-                Some(vgpu::uvm_module::standing(config).map_err(|error| chain(&error)))
-            }
-            HostDriver::Sim | HostDriver::None => None,
-        },
+        uvm,
         uvm_disable_hmm: match driver {
             HostDriver::Kernel => std::fs::read_to_string(UVM_DISABLE_HMM).ok(),
             HostDriver::Sim | HostDriver::None => None,

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, bail};
-use cards::{Backend, ContainerKey, DriverSpec, Grant, IoUring, Isolation};
+use cards::{Backend, ContainerKey, IoUring, Isolation};
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -273,14 +273,13 @@ fn start(
     command: &[OsString],
     cgroup: Option<&OwnCgroup>,
 ) -> anyhow::Result<Child> {
-    let grant = vgpu.grant();
     let plan = Plan {
         id: key.to_string(),
         parent: std::process::id(),
         cgroup: cgroup.map(|cgroup| cgroup.folder().to_owned()),
         notify_socket: vgpu.filter().map(|_| vgpu.notify_socket()),
         filter: filter(vgpu),
-        dev: dev_plan(vgpu, grant),
+        dev: dev_plan(vgpu),
         command: command
             .iter()
             .map(|part| part.as_encoded_bytes().to_vec())
@@ -311,16 +310,7 @@ fn filter(vgpu: &vgpu::Vgpu) -> Vec<(u16, u8, u8, u32)> {
 }
 
 /// The driver's nodes that the command finds: of the kernel's driver those of its cards, of the simulated one the mounts.
-fn dev_plan(vgpu: &vgpu::Vgpu, grant: &Grant) -> DevPlan {
-    let kept = match grant.driver {
-        DriverSpec::Kernel => grant
-            .cards
-            .iter()
-            .map(|card| format!("nvidia{}", card.minor))
-            .chain(["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(str::to_owned))
-            .collect(),
-        DriverSpec::Sim { .. } => Vec::new(),
-    };
+fn dev_plan(vgpu: &vgpu::Vgpu) -> DevPlan {
     let added = vgpu
         .mounts()
         .iter()
@@ -329,7 +319,10 @@ fn dev_plan(vgpu: &vgpu::Vgpu, grant: &Grant) -> DevPlan {
             Some((mount.source.clone(), name.to_owned()))
         })
         .collect();
-    DevPlan { kept, added }
+    DevPlan {
+        made: vgpu.nodes().to_vec(),
+        added,
+    }
 }
 
 #[cfg(test)]

@@ -2,35 +2,31 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::unistd::chown;
 use serde::{Deserialize, Serialize};
+use vgpu::nodes::Node;
 
 /// Which nodes of cards there are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DevPlan {
-    /// Entries of the host's `/dev` that belong to a card's driver and stay.
-    pub(super) kept: Vec<String>,
+    /// The kernel's driver's.
+    pub(super) made: Vec<Node>,
     /// Files from elsewhere, by their name in `/dev`.
     pub(super) added: Vec<(PathBuf, String)>,
 }
 
 impl DevPlan {
-    /// Whether an entry of the host's `/dev` is bound in. Other ways to a card's memory (DRM, modeset, MIG) are not.
-    fn keeps(&self, name: &str) -> bool {
-        let is_card = name.starts_with("nvidia") || name == "dri";
-        !is_card || self.kept.iter().any(|kept| kept == name)
-    }
-
-    /// A node that stays and is not there. Hosts of older drivers have none for tools.
-    fn absent(&self, dev: &Path) -> Option<&str> {
-        let needed = self.kept.iter().filter(|name| *name != "nvidia-uvm-tools");
-        let mut names = needed.map(String::as_str);
-        names.find(|name| !dev.join(name).exists())
+    /// Whether an entry of the host's `/dev` is bound in. Ways to a card's memory (its nodes, DRM, modeset, MIG) are not.
+    fn keeps(name: &str) -> bool {
+        !name.starts_with("nvidia") && name != "dri"
     }
 }
 
@@ -66,21 +62,32 @@ pub(super) fn enter(plan: &DevPlan) -> anyhow::Result<()> {
     for entry in fs::read_dir(&host_path).context("list the host's /dev")? {
         let entry = entry.context("list the host's /dev")?;
         let name = entry.file_name();
-        if name.to_str().is_none_or(|name| plan.keeps(name)) {
+        if name.to_str().is_none_or(DevPlan::keeps) {
             let source = host_path.join(&name);
             bind(&source, &dev.join(&name))
                 .with_context(|| format!("bring /dev/{} in", name.display()))?;
         }
     }
-    if let Some(absent) = plan.absent(dev) {
-        anyhow::bail!(
-            "the host has no /dev/{absent}, which GPU programs need: run `nvidia-modprobe -c 0 -u`, which makes the driver's nodes"
-        );
+    for node in &plan.made {
+        make(node, &dev.join(&node.name), &host_path)
+            .with_context(|| format!("make /dev/{}", node.name))?;
     }
     for (source, name) in &plan.added {
         bind(source, &dev.join(name))
             .with_context(|| format!("bring {} in as /dev/{name}", source.display()))?;
     }
+    Ok(())
+}
+
+/// Makes a node. Where this process may not, as in a container, the host's own is bound in.
+fn make(node: &Node, target: &Path, host: &Path) -> anyhow::Result<()> {
+    let numbers = makedev(node.major.into(), node.minor.into());
+    match mknod(target, SFlag::S_IFCHR, Mode::empty(), numbers) {
+        Err(Errno::EPERM) => return bind(&host.join(&node.name), target),
+        made => made?,
+    }
+    chown(target, Some(node.uid.into()), Some(node.gid.into()))?;
+    fs::set_permissions(target, fs::Permissions::from_mode(node.mode))?;
     Ok(())
 }
 
@@ -107,43 +114,48 @@ fn bind(source: &Path, target: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::DevPlan;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+    use super::*;
 
     #[test]
-    fn a_node_that_the_host_lacks_is_named() {
-        let dev = tempfile::tempdir().unwrap();
-        let plan = DevPlan {
-            kept: ["nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
-                .map(str::to_owned)
-                .to_vec(),
-            added: Vec::new(),
-        };
-        assert_eq!(plan.absent(dev.path()), Some("nvidia1"));
-        for name in ["nvidia1", "nvidiactl"] {
-            std::fs::write(dev.path().join(name), "").unwrap();
-        }
-        assert_eq!(plan.absent(dev.path()), Some("nvidia-uvm"));
-        std::fs::write(dev.path().join("nvidia-uvm"), "").unwrap();
-        assert_eq!(plan.absent(dev.path()), None);
-    }
-
-    #[test]
-    fn only_the_slice_s_own_cards_are_brought_in() {
-        let plan = DevPlan {
-            kept: vec!["nvidia1".to_owned(), "nvidiactl".to_owned()],
-            added: Vec::new(),
-        };
-        for name in ["null", "pts", "shm", "nvidia1", "nvidiactl"] {
-            assert!(plan.keeps(name), "{name}");
+    fn no_node_of_a_card_is_the_host_s() {
+        for name in ["null", "pts", "shm"] {
+            assert!(DevPlan::keeps(name), "{name}");
         }
         for name in [
             "nvidia0",
             "nvidia10",
+            "nvidiactl",
+            "nvidia-uvm",
             "nvidia-modeset",
             "nvidia-caps",
             "dri",
         ] {
-            assert!(!plan.keeps(name), "{name}");
+            assert!(!DevPlan::keeps(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_node_is_made_with_the_driver_s_numbers_and_the_operator_s_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node {
+            name: "nvidia1".to_owned(),
+            major: 195,
+            minor: 1,
+            mode: 0o660,
+            uid: 7,
+            gid: 44,
+        };
+        let target = dir.path().join("nvidia1");
+        if let Err(error) = make(&node, &target, dir.path()) {
+            println!("SKIP: no node can be made: {error:#}");
+            return;
+        }
+        let made = fs::symlink_metadata(&target).unwrap();
+        assert!(made.file_type().is_char_device());
+        assert_eq!(made.rdev(), makedev(195, 1));
+        assert_eq!((made.uid(), made.gid()), (7, 44));
+        assert_eq!(made.mode() & 0o7777, 0o660);
     }
 }

@@ -317,6 +317,7 @@ fn edited(spec: &Value, terms: &Terms) -> Option<Value> {
             grant: &grant,
             mounts: &[],
             additions: &Additions::default(),
+            nodes: &vgpu::nodes::of(&grant, Some(510), nvabi::proc_files::DeviceFiles::default()),
             uvm_major: Some(510),
             listener: Path::new(LISTENER),
             seccomp: &terms.seccomp,

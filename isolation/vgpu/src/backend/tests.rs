@@ -63,6 +63,7 @@ fn host(driver: DriverSpec, version: &str) -> Host {
         filter: Release::of(version.parse().unwrap())
             .map(|release| FilterSpec { release, coverage }),
         uvm: None,
+        device_files: nvabi::proc_files::DeviceFiles::default(),
     }
 }
 

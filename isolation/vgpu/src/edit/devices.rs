@@ -8,16 +8,11 @@ use std::path::Path;
 use cards::Weakness;
 use serde_json::{Map, Value, json};
 
-use super::{Plan, has_real_nodes};
+use super::Plan;
 use crate::config::OtherCards;
 use crate::exposure::HostFiles;
+use crate::nodes::{CONTROL_MINOR, NVIDIA_MAJOR};
 use crate::{Error, exposure, spec};
-
-/// `/dev/nvidia*`, the driver's static major (`NV_MAJOR_DEVICE_NUMBER`).
-pub(crate) const NVIDIA_MAJOR: u32 = 195;
-
-/// Minor of `/dev/nvidiactl` (`NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE`).
-const CONTROL_MINOR: u32 = 255;
 
 /// What an engine or another hook put there before us: `--device`, `--gpus`, CDI. A granted card is reachable only through
 /// our entries. A card that is not granted is refused, or left out where the configuration says so, or where the
@@ -127,17 +122,16 @@ fn shown(entry: &Value) -> String {
 
 /// Nodes of the kernel's driver.
 pub(super) fn add_nodes(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
-    if !has_real_nodes(plan.grant) {
+    if plan.nodes.is_empty() {
         return Ok(());
     }
-    let nodes = nodes(plan);
     let linux = spec::child_object(root, "linux")?;
-    spec::child_array(linux, "devices")?.extend(nodes.iter().map(|node| {
-        json!({"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "fileMode": 0o666, "uid": 0, "gid": 0})
+    spec::child_array(linux, "devices")?.extend(plan.nodes.iter().map(|node| {
+        json!({"path": format!("/dev/{}", node.name), "type": "c", "major": node.major, "minor": node.minor, "fileMode": node.mode, "uid": node.uid, "gid": node.gid})
     }));
     let resources = spec::child_object(linux, "resources")?;
     spec::child_array(resources, "devices")?.extend(
-        nodes.iter().map(|node| json!({"allow": true, "type": "c", "major": node.major, "minor": node.minor, "access": "rw"})),
+        plan.nodes.iter().map(|node| json!({"allow": true, "type": "c", "major": node.major, "minor": node.minor, "access": "rw"})),
     );
     Ok(())
 }
@@ -156,34 +150,6 @@ pub(super) fn add_mounts(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Resu
         }));
     }
     Ok(())
-}
-
-struct Node {
-    path: String,
-    major: u32,
-    minor: u32,
-}
-
-fn nodes(plan: &Plan<'_>) -> Vec<Node> {
-    let node = |path: &str, major, minor| Node {
-        path: path.to_owned(),
-        major,
-        minor,
-    };
-    let mut nodes = vec![node("/dev/nvidiactl", NVIDIA_MAJOR, CONTROL_MINOR)];
-    nodes.extend(plan.grant.cards.iter().map(|card| {
-        node(
-            &format!("/dev/nvidia{}", card.minor),
-            NVIDIA_MAJOR,
-            card.minor,
-        )
-    }));
-    if let Some(major) = plan.uvm_major {
-        // `NVIDIA_UVM_PRIMARY_MINOR_NUMBER` and `NVIDIA_UVM_TOOLS_MINOR_NUMBER`.
-        nodes.push(node("/dev/nvidia-uvm", major, 0));
-        nodes.push(node("/dev/nvidia-uvm-tools", major, 1));
-    }
-    nodes
 }
 
 /// Engines pass paths as people wrote them; runc cleans them later. Other nodes of the driver's are judged before the

@@ -13,13 +13,13 @@ mod seccomp;
 
 use std::path::Path;
 
-use cards::{ContainerKey, DriverSpec, Grant};
+use cards::{ContainerKey, Grant};
 use serde_json::{Map, Value};
 
-pub(crate) use self::devices::NVIDIA_MAJOR;
 pub use self::seccomp::Rules as SeccompRules;
 use crate::config::OtherCards;
 use crate::lifecycle::Mount;
+use crate::nodes::Node;
 use crate::request::{APPLIED_KEY, ISOLATION_KEY};
 use crate::{Error, spec};
 
@@ -41,6 +41,8 @@ pub struct Plan<'a> {
     pub mounts: &'a [Mount],
     /// What the driver's libraries need.
     pub additions: &'a Additions,
+    /// The device nodes that are made; only the kernel's driver has any.
+    pub nodes: &'a [Node],
     /// Major number of `/dev/nvidia-uvm`; only the kernel's driver has one.
     pub uvm_major: Option<u32>,
     /// Where runc sends the listener.
@@ -113,14 +115,6 @@ fn mark(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
         );
     }
     Ok(())
-}
-
-/// Whether the kernel's own driver is behind the container's nodes.
-fn has_real_nodes(grant: &Grant) -> bool {
-    match grant.driver {
-        DriverSpec::Kernel => true,
-        DriverSpec::Sim { .. } => false,
-    }
 }
 
 #[cfg(test)]

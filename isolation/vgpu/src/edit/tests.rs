@@ -8,6 +8,7 @@ use serde_json::json;
 use verdict::filter::{Coverage, FilterSpec};
 
 use super::*;
+use cards::DriverSpec;
 
 const LISTENER: &str = "/run/cgpu/vgpus/default/c1/notify.sock";
 
@@ -65,6 +66,7 @@ fn edited_with(grant: &Grant, spec: &Value, other_cards: OtherCards) -> Result<V
         grant,
         mounts: &mounts,
         additions: &Additions::default(),
+        nodes: &crate::nodes::of(grant, Some(511), nvabi::proc_files::DeviceFiles::default()),
         uvm_major: Some(511),
         listener: Path::new(LISTENER),
         seccomp: &seccomp,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::host::{Node, NodeKind, cleaned};
 use super::{Finding, HostFiles};
-use crate::edit::NVIDIA_MAJOR;
+use crate::nodes::NVIDIA_MAJOR;
 use crate::{Error, spec};
 
 /// Minor of `/dev/nvidia-modeset` (`NV_MINOR_DEVICE_NUMBER_MODESET_DEVICE`).

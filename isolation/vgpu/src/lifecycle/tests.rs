@@ -361,6 +361,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
             driver_version: VERSION.to_owned(),
             cards: driver.cards.clone(),
         },
+        device_files: nvabi::proc_files::DeviceFiles::default(),
         filter: Ok(FilterSpec {
             release: nvabi::Release::R570,
             coverage: verdict::filter::Coverage::Production,
@@ -449,6 +450,99 @@ fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module
     );
     release(&played.config, &key("c1")).unwrap();
     drop(vgpu);
+}
+
+#[test]
+fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
+    use crate::uvm_module::tests::{LOADS, kernel_with};
+    let mut played = TestHost::new();
+    played.config.driver.libraries = crate::config::LibrarySource::None;
+    let mut host = Host::find(&played.config).unwrap();
+    host.driver = cards::DriverSpec::Kernel;
+    host.uvm = Some(kernel_with(played.dir.path(), LOADS));
+    host.device_files = nvabi::proc_files::DeviceFiles::of_params(
+        "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n",
+    );
+    let bundle = played.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let with_groups = |groups: &[u32]| {
+        let path = bundle.join("config.json");
+        let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        spec["process"]["user"] = json!({"uid": 1000, "gid": 1000, "additionalGids": groups});
+        fs::write(&path, spec.to_string()).unwrap();
+    };
+    let create = || create_on_host(&played.config, &host, &key("c1"), &bundle, DoorKind::Shim);
+
+    with_groups(&[]);
+    let before = spec_bytes(&bundle);
+    let Err(error) = create() else {
+        panic!("its program cannot open the nodes")
+    };
+    assert!(matches!(error, Error::NodeUnusable { .. }), "{error}");
+    played.assert_clean(&"unusable nodes");
+    assert_eq!(spec_bytes(&bundle), before);
+
+    with_groups(&[44]);
+    let vgpu = create().unwrap();
+    let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    let devices = spec["linux"]["devices"].as_array().unwrap();
+    let seen: Vec<String> = devices
+        .iter()
+        .map(|node| {
+            let number = |key: &str| node[key].as_u64().unwrap();
+            let path = node["path"].as_str().unwrap();
+            let mode = number("fileMode");
+            format!("{path} {mode:o} {}:{}", number("uid"), number("gid"))
+        })
+        .collect();
+    // nvidia-uvm has no such parameters.
+    assert_eq!(
+        seen,
+        [
+            "/dev/nvidiactl 660 0:44",
+            "/dev/nvidia0 660 0:44",
+            "/dev/nvidia-uvm 666 0:0",
+            "/dev/nvidia-uvm-tools 666 0:0"
+        ]
+    );
+    release(&played.config, &key("c1")).unwrap();
+    drop(vgpu);
+}
+
+#[test]
+fn who_asks_for_video_by_name_is_told_that_its_calls_are_refused() {
+    use crate::userland::tests::{FakeHost, Layout, VERSION};
+    use crate::uvm_module::tests::{LOADS, kernel_with};
+    let Some(driver) = FakeHost::new(Layout::Debian) else {
+        return;
+    };
+    let mut played = TestHost::new();
+    played.config.driver = driver.config.driver.clone();
+    let mut host = Host::find(&played.config).unwrap();
+    host.driver = cards::DriverSpec::Kernel;
+    host.inventory.driver_version = VERSION.to_owned();
+    host.uvm = Some(kernel_with(played.dir.path(), LOADS));
+    for (id, value, told) in [
+        ("c1", "compute,utility,video", true),
+        ("c2", "all", false),
+        ("c3", "compute,utility", false),
+    ] {
+        let bundle = played.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
+        let path = bundle.join("config.json");
+        let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        spec["process"]["env"] = json!([format!("NVIDIA_DRIVER_CAPABILITIES={value}")]);
+        fs::write(&path, spec.to_string()).unwrap();
+        let vgpu =
+            create_on_host(&played.config, &host, &key(id), &bundle, DoorKind::Shim).unwrap();
+        let folder = cards::events::of_container(&played.config.state_dir, &key(id));
+        let events = cards::events::read(&folder).unwrap_or_default();
+        let found = events
+            .iter()
+            .find(|event| event.kind == crate::events::NOT_SERVED);
+        assert_eq!(found.is_some(), told, "{value}: {events:?}");
+        assert!(found.is_none_or(|event| event.text.contains("has video:")));
+        release(&played.config, &key(id)).unwrap();
+        drop(vgpu);
+    }
 }
 
 #[test]

@@ -52,19 +52,39 @@ impl Capability {
     }
 }
 
+/// Those whose objects no broker admits: 3D and video classes have no row in `nvabi::class`. Their libraries are mounted, and what they ask
+/// of the driver fails.
+const REFUSED: [Capability; 3] = [Capability::Graphics, Capability::Video, Capability::Display];
+
 /// What a container wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Capabilities(Vec<Capability>);
+pub(crate) struct Capabilities {
+    wanted: Vec<Capability>,
+    /// Those of [`REFUSED`] that are asked for by name; `all` names none.
+    refused: Vec<Capability>,
+}
 
 impl Capabilities {
     /// NVIDIA's default: compute and utility.
     pub(crate) fn by_default() -> Self {
-        Self(vec![Capability::Compute, Capability::Utility])
+        Self::of(vec![Capability::Compute, Capability::Utility])
     }
 
     /// Everything.
     pub(crate) fn all() -> Self {
-        Self(Capability::ALL.to_vec())
+        Self::of(Capability::ALL.to_vec())
+    }
+
+    fn of(wanted: Vec<Capability>) -> Self {
+        Self {
+            wanted,
+            refused: Vec::new(),
+        }
+    }
+
+    /// The words by which a container asks for what a broker refuses it.
+    pub(crate) fn refused(&self) -> Vec<&'static str> {
+        self.refused.iter().map(|one| one.name()).collect()
     }
 
     /// The last value in the container's environment; absent or empty: the default.
@@ -76,6 +96,7 @@ impl Capabilities {
 
     fn parse(value: &str) -> Result<Self, Error> {
         let mut wanted = Vec::new();
+        let mut refused = Vec::new();
         for word in value
             .split(',')
             .map(str::trim)
@@ -83,7 +104,10 @@ impl Capabilities {
         {
             let known = Capability::ALL.into_iter().find(|one| one.name() == word);
             match known {
-                Some(capability) => wanted.push(capability),
+                Some(capability) => {
+                    wanted.push(capability);
+                    refused.extend(REFUSED.contains(&capability).then_some(capability));
+                }
                 None if word == "all" => wanted.extend(Capability::ALL),
                 None => {
                     return Err(Error::Capability {
@@ -102,13 +126,15 @@ impl Capabilities {
         if wanted.is_empty() {
             return Ok(Self::by_default());
         }
-        wanted.sort_unstable();
-        wanted.dedup();
-        Ok(Self(wanted))
+        for words in [&mut wanted, &mut refused] {
+            words.sort_unstable();
+            words.dedup();
+        }
+        Ok(Self { wanted, refused })
     }
 
     pub(crate) fn has(&self, capability: Capability) -> bool {
-        self.0.contains(&capability)
+        self.wanted.contains(&capability)
     }
 
     /// Whether one of these is wanted.
@@ -126,7 +152,7 @@ mod tests {
     fn of(values: &[&str]) -> Result<Vec<&'static str>, String> {
         let environment: Vec<String> = values.iter().map(|v| format!("{VARIABLE}={v}")).collect();
         Capabilities::of_container(&json!({"process": {"env": environment}}))
-            .map(|found| found.0.iter().map(|one| one.name()).collect())
+            .map(|found| found.wanted.iter().map(|one| one.name()).collect())
             .map_err(|error| error.to_string())
     }
 
@@ -144,6 +170,20 @@ mod tests {
         ];
         assert_eq!(of(&["all"]), Ok(all.to_vec()));
         assert_eq!(of(&["utility,all"]), Ok(all.to_vec()));
+    }
+
+    #[test]
+    fn what_a_broker_refuses_is_named_where_it_is_asked_for_by_name() {
+        let refused = |value: &str| Capabilities::parse(value).unwrap().refused();
+        assert_eq!(
+            refused("video,compute,video,graphics"),
+            ["graphics", "video"]
+        );
+        assert_eq!(refused("display"), ["display"]);
+        for value in ["", "compute,utility", "all", "ngx,compat32"] {
+            assert_eq!(refused(value), [""; 0], "{value}");
+        }
+        assert_eq!(refused("all,video"), ["video"]);
     }
 
     #[test]

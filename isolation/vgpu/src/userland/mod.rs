@@ -49,6 +49,8 @@ const CDI_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 pub(crate) struct Userland {
     pub(crate) mounts: Vec<Mount>,
     pub(crate) additions: Additions,
+    /// Capabilities that are asked for by name, and whose calls a broker refuses.
+    pub(crate) refused: Vec<&'static str>,
     linker: Vec<Entry>,
 }
 
@@ -90,6 +92,7 @@ pub(crate) fn prepare(scene: &Scene<'_>) -> Result<Userland, crate::Error> {
     refuse_what_leads_out(scene, &found)?;
     let image = Image::of(scene.spec, scene.bundle);
     let mut userland = place(&found, &image);
+    userland.refused = capabilities.refused();
     userland.additions = Additions {
         environment: found.environment,
         masked_paths: other_cards_files(&scene.grant.cards, scene.cards),

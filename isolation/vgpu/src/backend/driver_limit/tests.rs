@@ -114,6 +114,7 @@ impl TestHost {
                     modes: cards::Modes::default(),
                 }],
             },
+            device_files: nvabi::proc_files::DeviceFiles::default(),
             filter: Err(Release::of(version.parse().unwrap()).unwrap_err()),
             uvm: Some(crate::uvm_module::tests::kernel_with(
                 dir.path(),

@@ -532,6 +532,7 @@ fn the_environment_of_a_spec_takes_the_place_of_the_image_s_own() {
         grant: &grant,
         mounts: &[],
         additions: &userland.additions,
+        nodes: &crate::nodes::of(&grant, None, nvabi::proc_files::DeviceFiles::default()),
         uvm_major: None,
         listener: Path::new("/x"),
         seccomp: &crate::edit::SeccompRules::none(),

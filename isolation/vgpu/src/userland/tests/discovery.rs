@@ -288,6 +288,7 @@ fn edited(host: &FakeHost, minors: &[u32]) -> Value {
         grant: &grant,
         mounts: &userland.mounts,
         additions: &userland.additions,
+        nodes: &crate::nodes::of(&grant, Some(511), nvabi::proc_files::DeviceFiles::default()),
         uvm_major: Some(511),
         listener: Path::new("/run/notify.sock"),
         seccomp: &SeccompRules::none(),

@@ -124,6 +124,7 @@ impl Machine {
             grant: &grant,
             mounts: &userland.mounts,
             additions: &userland.additions,
+            nodes: &crate::nodes::of(&grant, Some(511), nvabi::proc_files::DeviceFiles::default()),
             uvm_major: Some(511),
             listener: Path::new("/nonexistent"),
             seccomp: &SeccompRules::none(),
