@@ -23,6 +23,7 @@ use sys::pidfd::PidFd;
 
 use crate::journal::Journal;
 use crate::link::{Stored, SupervisorLink};
+use crate::scarce::is_scarcity;
 use crate::state::{Op, State};
 
 /// An open file of the driver that the tenant holds.
@@ -109,6 +110,13 @@ pub(crate) const MOST_FILES: usize = 12_288;
 
 /// Hints beyond this are forgotten all at once; they cost a few microseconds to make again.
 const MOST_HINTS: usize = 4096;
+/// Of a caller that makes a device without ever having made a call on the card's file, so many descriptors are looked at: some
+/// microseconds each, of its own call and of its own control group's CPU time.
+pub(crate) const MOST_LOOKED_AT: usize = 1 << 16;
+/// Hints that are tried before that.
+const MOST_TRIED: usize = 64;
+
+const EMFILE: i32 = 24;
 
 /// The files of one container.
 #[derive(Debug)]
@@ -197,17 +205,83 @@ impl FileTable {
         }
         match self.find(driver, journal, tid, tgid, number) {
             Ok(Found::Ours(file)) => {
-                let mut inner = self.lock();
-                if inner.hints.len() >= MOST_HINTS {
-                    inner.hints.clear();
-                }
-                inner.hints.insert((tid, number), file.id);
+                self.hint((tid, number), file.id);
                 Lookup::Ours(file)
             }
             Ok(Found::Foreign(fd)) => Lookup::Foreign(fd),
             Ok(Found::TooMany) => Lookup::TooMany,
             Err(error) => Lookup::Failed(error),
         }
+    }
+
+    /// A file of a card that the caller has open under whatever number, with or without a call on it: taken in. `None` where none is
+    /// found among its first [`MOST_LOOKED_AT`] descriptors.
+    ///
+    /// # Errors
+    /// The system has no descriptor to look with, or the table has no room.
+    pub fn of_card(
+        &self,
+        driver: &dyn Driver,
+        journal: &Journal,
+        (tid, tgid): (i32, i32),
+        minor: u32,
+    ) -> io::Result<Option<InUse>> {
+        let kind = FileKind::Card { minor };
+        if let Some(file) = self.known_of_card(tid, kind) {
+            return Ok(Some(file));
+        }
+        let Ok(numbers) = std::fs::read_dir(format!("/proc/{tid}/fdinfo")) else {
+            return Ok(None);
+        };
+        let numbers = numbers
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        for number in numbers.take(MOST_LOOKED_AT) {
+            let fd = match duplicate(tid, tgid, number) {
+                Ok(fd) => fd,
+                Err(error) if is_scarcity(&error) => return Err(error),
+                // Closed meanwhile, or a file that nobody may duplicate.
+                Err(_) => continue,
+            };
+            if driver.classify(fd.as_fd()) == Some(kind) {
+                return match self.identify(driver, journal, fd)? {
+                    Found::Ours(file) => {
+                        self.hint((tid, number), file.id);
+                        Ok(Some(file))
+                    }
+                    Found::TooMany => Err(io::Error::from_raw_os_error(EMFILE)),
+                    Found::Foreign(_) => Ok(None),
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same, by the numbers under which files of that card have been seen in threads of the container.
+    fn known_of_card(&self, tid: i32, kind: FileKind) -> Option<InUse> {
+        let known: Vec<(i32, InUse)> = {
+            let inner = self.lock();
+            let known = inner.hints.iter().filter_map(|((_, number), id)| {
+                let file = inner.by_id.get(id).filter(|file| file.kind == kind)?;
+                Some((*number, InUse::new(file)))
+            });
+            known.take(MOST_TRIED).collect()
+        };
+        known.into_iter().find_map(|(number, file)| {
+            matches!(
+                sys::kcmp::file(tid, number, file.fd.as_fd()),
+                Ok(Ordering::Equal)
+            )
+            .then_some(file)
+        })
+    }
+
+    fn hint(&self, of: (i32, i32), id: FileId) {
+        let mut inner = self.lock();
+        if inner.hints.len() >= MOST_HINTS {
+            inner.hints.clear();
+        }
+        inner.hints.insert(of, id);
     }
 
     fn find(

@@ -519,6 +519,7 @@ fn ioctl(
         before,
         fds,
         in_order,
+        card_file,
     } = begun;
     let request = Request {
         op: &op,
@@ -534,7 +535,7 @@ fn ioctl(
         fds,
     };
     let finished = carry_out(container, request, turn);
-    drop(in_order);
+    drop((in_order, card_file));
     Outcome::Finished(finished)
 }
 
@@ -574,6 +575,8 @@ struct Ready<'a> {
     before: Arc<Vec<Segment>>,
     fds: Vec<FdSlot>,
     in_order: InOrder<'a>,
+    /// See [`card_file`].
+    card_file: Option<InUse>,
 }
 
 struct Refused {
@@ -602,7 +605,8 @@ fn begin<'a>(
         refusal,
         argument: before.first().cloned(),
     };
-    let fds = descriptors(container, caller, op, &before).map_err(refuse)?;
+    let mut fds = descriptors(container, caller, op, &before).map_err(refuse)?;
+    let card_file = card_file(container, caller, effect, &mut fds).map_err(refuse)?;
     admit(container, caller, op, effect, &fds)
         .map_err(|(refusal, why)| refuse(note(container, op, refusal, &why)))?;
     let carrier = carrier_of(&fds);
@@ -657,6 +661,7 @@ fn begin<'a>(
         before,
         fds,
         in_order,
+        card_file,
     })
 }
 
@@ -1112,6 +1117,49 @@ fn descriptors(
         Lookup::Failed(error) if scarce::is_scarcity(&error) => Err(Refusal::Errno(EMFILE)),
         Lookup::Failed(_) => Err(Refusal::Errno(EBADF)),
     }
+}
+
+/// Puts a file of the caller's beside a call that makes a device: the driver makes one for a process only that has the card's node
+/// open (`osIsGpuAccessible`, gpu/device.c), and looks at whoever makes the call. The container's own files alone are lent, of the
+/// granted card that is named; a caller that has none open gets the driver's answer.
+fn card_file(
+    container: &Container,
+    caller: Caller,
+    effect: &Effect,
+    fds: &mut Vec<FdSlot>,
+) -> Result<Option<InUse>, Refusal> {
+    let Effect::Object {
+        device_instance: Some(instance),
+        ..
+    } = effect
+    else {
+        return Ok(None);
+    };
+    let slot = {
+        let state = container.journal.change();
+        state.numbering.slot_of_instance.get(instance).copied()
+    };
+    let card = slot.and_then(|slot| container.account.slots().get(usize::from(slot.0)));
+    let Some(card) = card else {
+        return Ok(None);
+    };
+    let (driver, journal) = (container.driver.as_ref(), &container.journal);
+    let who = (caller.tid, caller.tgid);
+    let failed = |error: std::io::Error| Refusal::Errno(error.raw_os_error().unwrap_or(EBADF));
+    let found = container
+        .files
+        .of_card(driver, journal, who, card.minor)
+        .map_err(failed)?;
+    if let Some(file) = &found {
+        fds.push(FdSlot {
+            segment: FdSlot::BESIDE,
+            at: 0,
+            number: -1,
+            file: Some((file.id, file.kind)),
+            fd: file.fd.try_clone().map_err(failed)?,
+        });
+    }
+    Ok(found)
 }
 
 /// Calls that a real driver binds to the calling process and that the broker therefore hands back, by mode (nvidia-abi 4.2,

@@ -122,7 +122,7 @@ pub enum SetAside {
 /// A descriptor that a call's struct names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedFd {
-    /// The block that holds the number.
+    /// The block that holds the number; [`driver::FdSlot::BESIDE`]: none.
     pub segment: u8,
     /// Offset of the number in it.
     pub at: u32,

@@ -42,10 +42,10 @@ pub struct Segment {
     pub bytes: Vec<u8>,
 }
 
-/// A descriptor number inside the ioctl's struct, resolved.
+/// A descriptor number inside the ioctl's struct, resolved; or a file that goes beside the call.
 #[derive(Debug)]
 pub struct FdSlot {
-    /// The segment that holds it.
+    /// The segment that holds it; [`FdSlot::BESIDE`]: none.
     pub segment: u8,
     /// Offset of the 4-byte number.
     pub at: u32,
@@ -57,6 +57,12 @@ pub struct FdSlot {
     pub fd: OwnedFd,
 }
 
+impl FdSlot {
+    /// The segment of a file that no struct names: whoever makes the call must have it open, since the driver looks for it
+    /// among all files of the calling process (`nv_is_gpu_accessible`, nv.c). No call has as many blocks.
+    pub const BESIDE: u8 = u8::MAX;
+}
+
 /// A decoded call: copies only.
 #[derive(Debug)]
 pub struct Call {
@@ -64,7 +70,7 @@ pub struct Call {
     pub cmd: u32,
     /// The blocks: 0 the struct, 1 the parameters, then what the parameters point to.
     pub segments: Vec<Segment>,
-    /// Descriptors that the struct names.
+    /// Descriptors that the struct names, and files beside the call.
     pub fds: Vec<FdSlot>,
 }
 

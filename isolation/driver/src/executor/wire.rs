@@ -61,7 +61,7 @@ pub struct BlockHead {
 /// A descriptor number to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotHead {
-    /// The block that holds it.
+    /// The block that holds it; [`crate::FdSlot::BESIDE`]: none, the file is only to be open.
     pub segment: u8,
     /// Offset of the 4-byte number.
     pub at: u32,

@@ -39,6 +39,10 @@ pub(crate) const TESTS: &[Test] = &[
         mappings_for_the_cpu_are_the_executors_from_first_to_last,
     ),
     (
+        "a_device_is_for_who_has_the_cards_node_open",
+        a_device_is_for_who_has_the_cards_node_open,
+    ),
+    (
         "it_is_powerless_while_a_call_is_under_way",
         it_is_powerless_while_a_call_is_under_way,
     ),
@@ -200,6 +204,47 @@ fn mappings_for_the_cpu_are_the_executors_from_first_to_last() {
     assert_eq!(stage.kernel.count(unmap), 3);
 }
 
+/// No call is made on the node: natively it is enough that the program has it open, under whatever number.
+fn a_device_is_for_who_has_the_cards_node_open() {
+    const OTHERS: usize = 300;
+    let stage = Stage::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = stage.tenant_without_card();
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let client = tenant.client(fd);
+    let arg = rm::alloc(client, client, 0, rm::DEVICE, tenant.params_address());
+    let ask = || tenant.call(fd, rm::ALLOC, &arg, &[0; 56]).status();
+    let denied = status::NV_ERR_INSUFFICIENT_PERMISSIONS;
+    assert_eq!(ask(), denied, "none");
+    let other = tenant.open(&stage.nodes().join("nvidia1"));
+    assert_eq!(ask(), denied, "another card's");
+    let cards = || {
+        let mut files = stage.kernel.open_files();
+        files.retain(|kind| matches!(kind, FileKind::Card { .. }));
+        files
+    };
+    assert_eq!(cards(), [], "nothing of a card that is not granted");
+    tenant.close(other);
+    let others: Vec<i32> = (0..OTHERS).map(|_| tenant.dup(fd)).collect();
+    let node = tenant.open(&stage.nodes().join("nvidia0"));
+    assert_eq!(ask(), rm::OK);
+    assert_eq!(cards(), [FileKind::Card { minor: 0 }]);
+    // The file is lent again, not a second one.
+    assert_eq!(
+        tenant.thread().call(fd, rm::ALLOC, &arg, &[0; 56]).status(),
+        rm::OK
+    );
+    assert_eq!(cards(), [FileKind::Card { minor: 0 }]);
+    tenant.close(node);
+    until("the executor has closed its duplicate", || {
+        stage.beat();
+        cards().is_empty()
+    });
+    assert_eq!(ask(), denied, "closed");
+    for number in others {
+        tenant.close(number);
+    }
+}
+
 fn it_is_powerless_while_a_call_is_under_way() {
     let stage = Stage::new(64 * MIB, Binding::Executor);
     let (tenant, _process) = stage.tenant();
@@ -349,7 +394,7 @@ fn a_tenant_that_ends_leaves_nothing() {
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
-    assert_eq!(stage.executor().held().unwrap().len(), 1);
+    assert_eq!(stage.executor().held().unwrap().len(), 2);
     drop((tenant, process));
     until("the executor has closed its duplicate", || {
         stage.beat();

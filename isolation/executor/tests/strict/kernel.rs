@@ -125,8 +125,6 @@ struct Shared {
     changed: Condvar,
     /// What becomes of the answer to GPU_GET_PID_INFO.
     sums: Mutex<Option<Play>>,
-    /// A device is for whoever has the card's node open.
-    asks_for_nodes: AtomicBool,
 }
 
 /// A command whose calls wait here.
@@ -211,11 +209,6 @@ impl Kernel {
         *self.shared.sums.lock().unwrap() = Some(Box::new(play));
     }
 
-    /// From now on a device is refused to a process that does not have the card's node open, as RM does (`osIsGpuAccessible`).
-    pub(crate) fn ask_for_nodes(&self) {
-        self.shared.asks_for_nodes.store(true, Memory::SeqCst);
-    }
-
     /// The driver's files that whoever makes the ioctls has open.
     pub(crate) fn open_files(&self) -> Vec<FileKind> {
         self.shared.open_files()
@@ -291,7 +284,6 @@ impl Shared {
             held_back: Mutex::default(),
             changed: Condvar::new(),
             sums: Mutex::default(),
-            asks_for_nodes: AtomicBool::new(false),
         });
         for _ in 0..THREADS {
             let shared = Arc::clone(&shared);
@@ -380,12 +372,11 @@ impl Shared {
         }
     }
 
+    /// A device is made for a process only that has the card's node open (device.c, `deviceConstruct_IMPL`: `osIsGpuAccessible`;
+    /// nv.c, `nv_is_gpu_accessible` goes through `current->files`). Minors are the instances here.
     fn is_refused_device(&self, cmd: u32, request: &Call) -> bool {
         let first = &request.segments[0].bytes;
-        if !self.asks_for_nodes.load(Memory::SeqCst)
-            || cmd != crate::rm::ALLOC
-            || u32_at(first, nvos21::H_CLASS) != Some(class::NV01_DEVICE_0)
-        {
+        if cmd != crate::rm::ALLOC || u32_at(first, nvos21::H_CLASS) != Some(class::NV01_DEVICE_0) {
             return false;
         }
         let minor = u32_at(&request.segments[1].bytes, device_params::DEVICE_ID).unwrap();

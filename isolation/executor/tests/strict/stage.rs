@@ -39,7 +39,7 @@ const NODES: &str = "CGPU_TEST_NODES";
 pub(crate) const MIB: u64 = 1 << 20;
 /// More than any answer takes that comes at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\n";
+const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\ncount = 2\n";
 const TWO_CARDS: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"First\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[card]]\nname = \"Second\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n";
 
 /// A struct and its blocks.
@@ -237,7 +237,14 @@ impl Stage {
         self.folder.path().join("executor.sock")
     }
 
+    /// A program that has the card's node open, as it must natively for a device of it.
     pub(crate) fn tenant(&self) -> Confined {
+        let confined = self.tenant_without_card();
+        confined.0.open(&self.nodes().join("nvidia0"));
+        confined
+    }
+
+    pub(crate) fn tenant_without_card(&self) -> Confined {
         let (child, socket) = launch::start(WITH_FILTER).unwrap();
         self.serve(launch::listener(&socket).unwrap());
         (Tenant::new(socket), Process(child))

@@ -7,8 +7,8 @@ use broker::health::{Event, EventKind, Plan, Watching};
 use cards::OnViolation;
 use driver::executor::ExecutorDriver;
 use driver::{
-    AskedCard, Binding, Call, Caller, CardSum, Driver, FileId, FileKind, FileRef, Link, Segment,
-    Ticket,
+    AskedCard, Binding, Call, Caller, CardSum, Driver, FdSlot, FileId, FileKind, FileRef, Link,
+    Segment, Ticket,
 };
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{nvos21, nvos54, pid_info, pid_memory};
@@ -68,12 +68,19 @@ struct Holding {
 }
 
 fn holding(stage: &Stage, bytes: u64) -> Holding {
-    let tenant = stage.tenant();
+    let tenant = stage.tenant_without_card();
     let fd = tenant.0.open(&stage.nodes().join("nvidiactl"));
     let client = tenant.0.client(fd);
+    let node = tenant.0.open(&stage.nodes().join("nvidia0"));
     let device = tenant.0.device(fd, client);
     let called = tenant.0.memory(fd, client, device, 7, bytes);
     assert_eq!(called.status(), rm::OK);
+    // A device that is made stays; what else has the node open is the asker's doing.
+    tenant.0.close(node);
+    until("the executor has the control file alone", || {
+        stage.beat();
+        stage.kernel.open_files() == [FileKind::Ctl]
+    });
     Holding {
         tenant,
         fd,
@@ -88,8 +95,8 @@ fn stage() -> Stage {
 
 fn sums(driver: &ExecutorDriver, stage: &Stage) -> Result<Vec<CardSum>, driver::Error> {
     let cards = stage.kernel.sim().cards().to_vec();
-    let asked: Vec<AskedCard<'_>> = cards
-        .iter()
+    let granted = cards.iter().take(1);
+    let asked: Vec<AskedCard<'_>> = granted
         .map(|card| AskedCard {
             uuid: &card.uuid,
             minor: card.minor,
@@ -169,7 +176,6 @@ fn the_asker_has_the_cards_node_open_while_it_asks() {
     let _holding = holding(&stage, MIB);
     // Only the tenant's control file is open with the executor.
     assert_eq!(stage.kernel.open_files(), [FileKind::Ctl]);
-    stage.kernel.ask_for_nodes();
     for _ in 0..3 {
         assert_eq!(counted(stage.executor(), &stage), (MIB, 0));
     }
@@ -185,6 +191,15 @@ fn the_asker_has_the_cards_node_open_while_it_asks() {
 /// Calls of another container, made by its executor.
 pub(crate) fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) -> std::fs::File {
     let file = std::fs::File::open(stage.nodes().join("nvidiactl")).unwrap();
+    let beside = || FdSlot {
+        segment: FdSlot::BESIDE,
+        at: 0,
+        number: -1,
+        file: None,
+        fd: std::fs::File::open(stage.nodes().join("nvidia0"))
+            .unwrap()
+            .into(),
+    };
     let make = |arg: Vec<u8>, params: &[u8]| {
         let first = Segment {
             address: 0,
@@ -202,7 +217,7 @@ pub(crate) fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) ->
         let mut call = Call {
             cmd: rm::ALLOC,
             segments: std::iter::once(first).chain(second).collect(),
-            fds: Vec::new(),
+            fds: vec![beside()],
         };
         let target = FileRef {
             id: FileId(1),
