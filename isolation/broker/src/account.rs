@@ -6,7 +6,6 @@ use ledger::{
     ObjectKind, Operation, PinFor, Place, ProcessId, Purpose, Span,
 };
 use nvabi::bytes::{u32_at, u64_at};
-use nvabi::class::Kind;
 use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
 use verdict::{Effect, Memory, Op, Refusal, Schedule, Switch, Whose, page_size};
@@ -15,6 +14,7 @@ use crate::journal::Change;
 use crate::state::{self, Numbering, SetAside, State};
 
 mod answers;
+mod context;
 mod exports;
 mod names;
 mod translation;
@@ -164,6 +164,7 @@ impl Account {
         change: &mut Change<'_>,
         effect: &Effect,
         op: &Op,
+        segments: &[Segment],
         carrier: Carrier,
     ) -> Result<SetAside, (Refusal, Why)> {
         let refuse = |status, why| (op.refuse(status, self.release), why);
@@ -204,14 +205,15 @@ impl Account {
                         .ledger
                         .card_of(ClientHandle(*client), ObjectHandle(*parent)),
                 };
-                let demand = match (self.implicit_bytes(class.kind), card) {
-                    (0, _) | (_, None) => None,
-                    (bytes, Some(card)) => Some(Demand {
+                let place = (*client, *parent);
+                let demand = card.and_then(|card| {
+                    let bytes = self.implicit_bytes(change, card, class, place, segments);
+                    (bytes > 0).then_some(Demand {
                         card,
                         bytes,
                         purpose: Purpose::Context,
-                    }),
-                };
+                    })
+                });
                 let device = card.filter(|_| device_instance.is_some());
                 reserve(change, object_kind(class.kind), demand, device).map_err(refused)
             }
@@ -397,6 +399,14 @@ impl Account {
                 },
                 SetAside::Object(reservation, card),
             ) => {
+                let on = change
+                    .ledger
+                    .card_of(ClientHandle(*client), ObjectHandle(*parent));
+                // The driver's figure may have been learnt since it was set aside.
+                let actual = on.map_or(Actual::AsReserved, |on| {
+                    let place = (*client, *parent);
+                    Actual::Bytes(self.implicit_bytes(change, on, class, place, segments))
+                });
                 let place = place(change, *client, *parent, word(0, new_handle_at(op)));
                 change.record(Operation::AddObject {
                     place,
@@ -405,7 +415,7 @@ impl Account {
                     card: *card,
                     depends_on: dependencies(class, segments),
                     reservation: *reservation,
-                    actual: Actual::AsReserved,
+                    actual,
                 });
             }
             (Effect::Memory(memory), SetAside::Object(reservation, _)) => {
@@ -629,27 +639,6 @@ impl Account {
             .iter()
             .position(|slot| slot.uuid_bytes == *uuid)
             .and_then(card_slot)
-    }
-
-    fn implicit_bytes(&self, kind: Kind) -> u64 {
-        match kind {
-            Kind::ChannelGroup => self.implicit.channel_group,
-            Kind::Channel => self.implicit.channel,
-            Kind::VaSpace => self.implicit.va_space,
-            Kind::Root
-            | Kind::Device
-            | Kind::Subdevice
-            | Kind::Vidmem
-            | Kind::Sysmem
-            | Kind::OsDescriptor
-            | Kind::Virtual
-            | Kind::ContextShare
-            | Kind::Engine
-            | Kind::Usermode
-            | Kind::Event
-            | Kind::Fabric
-            | Kind::Plain => 0,
-        }
     }
 }
 

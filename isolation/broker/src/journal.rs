@@ -30,7 +30,7 @@ use sys::shared::{Shared, memfd};
 use crate::state::{Op, State};
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cgpujnl\0");
 const MAGIC_AT: usize = 0;

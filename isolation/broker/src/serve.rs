@@ -623,13 +623,13 @@ fn begin<'a>(
         let refusal = op.refuse(status, container.release);
         return Err(refuse(note(container, op, refusal, &why)));
     }
-    let mut set_aside = account.set_aside(&mut change, effect, op, carrier);
+    let mut set_aside = account.set_aside(&mut change, effect, op, &before, carrier);
     if let Err((_, Why::Ledger(ledger::Refusal::OverQuota { .. }))) = &set_aside {
         drop(change);
         let found = give_up_what_is_gone(container, reaper, key);
         change = container.journal.change();
         if found {
-            set_aside = account.set_aside(&mut change, effect, op, carrier);
+            set_aside = account.set_aside(&mut change, effect, op, &before, carrier);
         }
     }
     let set_aside =
@@ -984,6 +984,7 @@ fn learn(
     after: &[Segment],
 ) {
     container.account.learn_instance(change, op, after);
+    container.account.learn_context_bytes(change, op, after);
     see_client(container, change, file, op, after);
     if let (Op::Escape(row), Some(slot)) = (op, fds.first())
         && **row == escape::NV_ESC_REGISTER_FD
@@ -1231,7 +1232,7 @@ fn hand_back(
         let refusal = note(container, op, refusal, &why);
         return refused(refusal, segments.first().cloned());
     }
-    match account.set_aside(&mut change, effect, op, None) {
+    match account.set_aside(&mut change, effect, op, segments, None) {
         Ok(set_aside) => {
             let origin = Origin {
                 file: file.id,

@@ -54,9 +54,12 @@ const LOOK_MS: u64 = 1000;
 /// How long a hand-over waits for calls under way; what is not finished then is the successor's.
 const FINISH: Duration = Duration::from_millis(15);
 
-/// What a real driver takes for a context where nothing was measured on this card: GPreempt's figure for an A100 is 44 MiB.
+/// What a real driver takes for a context as long as nobody has asked it for the figure ([`crate::account`]): GPreempt's for an A100 is
+/// 44 MiB. For a group of another engine RM reserves at most a falcon's context buffer (kernel_channel_group_api.c), of pages of 4 KiB
+/// that it takes from the card in chunks of 64 KiB (pool_alloc.c, `poolConfig`); with a share of page tables 2 MiB is above all of it.
 const KERNEL_IMPLICIT: ImplicitBytes = ImplicitBytes {
     channel_group: 44 << 20,
+    other_group: 2 << 20,
     channel: 256 << 10,
     va_space: 2 << 20,
 };

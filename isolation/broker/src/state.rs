@@ -43,6 +43,8 @@ pub struct State {
     os_events: OsEvents,
     /// Control files, each with a device file that is registered with it and is held.
     registered: BTreeSet<(FileId, FileId)>,
+    /// What a context takes on a card, bytes: the most that its driver has told.
+    context_bytes: BTreeMap<CardSlot, u64>,
 }
 
 /// Client and number.
@@ -258,6 +260,8 @@ pub enum Op {
     GpuId(u32, CardSlot),
     /// A card's device instance.
     Instance(u32, CardSlot),
+    /// What a context takes on a card, bytes. A lower figure than a former one is none.
+    ContextBytes(CardSlot, u64),
     /// Where the container's processes are.
     Cgroup(PathBuf),
     /// What a share is about.
@@ -304,7 +308,14 @@ impl State {
             scheduling: Scheduling::default(),
             os_events: OsEvents::default(),
             registered: BTreeSet::new(),
+            context_bytes: BTreeMap::new(),
         }
+    }
+
+    /// What a context takes on a card, bytes, where its driver has told it.
+    #[must_use]
+    pub fn context_bytes(&self, card: CardSlot) -> Option<u64> {
+        self.context_bytes.get(&card).copied()
     }
 
     /// Channel groups and channels, and the terms of the container's share.
@@ -518,6 +529,10 @@ impl State {
             }
             Op::Instance(instance, slot) => {
                 self.numbering.slot_of_instance.insert(instance, slot);
+            }
+            Op::ContextBytes(card, bytes) => {
+                let most = self.context_bytes.entry(card).or_default();
+                *most = bytes.max(*most);
             }
             Op::Cgroup(folder) => {
                 self.cgroup.get_or_insert(folder);

@@ -304,8 +304,10 @@ pub struct CardIdentity {
 /// Card memory that an object takes without a size field, in bytes: the declared context tax.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ImplicitBytes {
-    /// For each channel group (TSG): context buffers.
+    /// For each channel group (TSG) of the graphics and compute engine: context buffers.
     pub channel_group: u64,
+    /// For each channel group of another engine.
+    pub other_group: u64,
     /// For each channel: instance memory and method buffers.
     pub channel: u64,
     /// For each GPU virtual address space: page tables.

@@ -110,7 +110,8 @@ pub struct Greeting {
     pub driver_version: String,
     /// The cards.
     pub cards: Vec<CardIdentity>,
-    /// What objects without a size field cost: the simulator charges it, and the broker's ledger the same.
+    /// What objects without a size field cost, as far as it is known before a context is there: a card's own profile may name another
+    /// figure for contexts, which the card charges and tells by GR_GET_CTX_BUFFER_SIZE.
     pub implicit: ImplicitBytes,
     /// When it started, nanoseconds since 1970. Another one knows nothing of a session of this one's.
     pub started_unix_ns: u64,

@@ -221,6 +221,21 @@ impl Accounts {
         }
     }
 
+    /// Sets the size of what the driver takes by itself.
+    pub(crate) fn recharge(&mut self, id: AllocationId, bytes: u64) {
+        let Some(allocation) = self.allocations.get_mut(&id) else {
+            return;
+        };
+        if allocation.purpose != Purpose::Context || allocation.bytes == bytes {
+            return;
+        }
+        let before = allocation.charge();
+        allocation.bytes = bytes;
+        let after = allocation.charge();
+        self.let_go(before);
+        self.hold(after);
+    }
+
     /// One more handle is a reference to it.
     pub(crate) fn name(&mut self, id: AllocationId) {
         let Some(allocation) = self.allocations.get_mut(&id) else {

@@ -1,6 +1,8 @@
 //! Clients and objects: what is recorded of them once the driver has made or freed them.
 
 use crate::accounts::Demand;
+#[cfg(doc)]
+use crate::accounts::Purpose;
 use crate::book::{Client, Freed, Held, Ledger, Reservation, Source, edge};
 use crate::counts::{Counted, ObjectKind};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
@@ -157,6 +159,15 @@ impl Ledger {
             return true;
         }
         false
+    }
+
+    /// Sets what the driver takes by itself for an object ([`Purpose::Context`]) to a better figure; further handles share it. It is not
+    /// refused, also where it passes the quota: the driver has taken it. What is asked for by size, or is not known, stays.
+    pub fn recharge(&mut self, client: ClientHandle, object: ObjectHandle, bytes: u64) {
+        let allocation = self.object(client, object).and_then(|it| it.allocation);
+        if let Some(id) = allocation {
+            self.accounts.recharge(id, bytes);
+        }
     }
 
     /// Records that the driver has freed an object: it, everything below it, everything that depends on

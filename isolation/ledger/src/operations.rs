@@ -78,6 +78,12 @@ pub enum Operation {
         class: u32,
         kind: ObjectKind,
     },
+    /// [`Ledger::recharge`]
+    Recharge {
+        client: ClientHandle,
+        object: ObjectHandle,
+        bytes: u64,
+    },
     /// [`Ledger::free`]
     Free {
         client: ClientHandle,
@@ -226,6 +232,14 @@ impl Ledger {
                     card: None,
                     depends_on: &[],
                 });
+                Applied::Done
+            }
+            Operation::Recharge {
+                client,
+                object,
+                bytes,
+            } => {
+                self.recharge(client, object, bytes);
                 Applied::Done
             }
             Operation::Free { client, object } => Applied::Freed(self.free(client, object)),

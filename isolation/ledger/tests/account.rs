@@ -277,6 +277,35 @@ fn context_memory_is_shared_by_duplicates_too() {
 }
 
 #[test]
+fn context_memory_gets_another_figure_and_memory_that_was_asked_for_does_not() {
+    let mut ledger = opened();
+    let slot = reserve(&mut ledger, ObjectKind::ChannelGroup, context(400));
+    let new = |handle, kind| NewObject {
+        place: on_device(handle),
+        class: 0xa06c,
+        kind,
+        card: None,
+        depends_on: &[],
+    };
+    let group = new(MEMORY, ObjectKind::ChannelGroup);
+    ledger.add_object(group, slot, Actual::AsReserved);
+    allocate(&mut ledger, COPY, 100);
+    ledger.recharge(CLIENT, COPY, 1);
+    ledger.recharge(CLIENT, ObjectHandle(0x999), 1);
+    ledger.recharge(OTHER_CLIENT, MEMORY, 1);
+    assert_eq!(ledger.used(CARD), 500, "asked for, unknown, another's");
+    ledger.recharge(CLIENT, MEMORY, 150);
+    assert_eq!(ledger.used(CARD), 250);
+    // It is not refused: the driver has it.
+    ledger.recharge(CLIENT, MEMORY, 2000);
+    assert_eq!((ledger.used(CARD), ledger.available(CARD)), (2100, 0));
+    assert_eq!(ledger.check_invariants(), Ok(()));
+    ledger.free(CLIENT, MEMORY);
+    assert_eq!(ledger.used(CARD), 100);
+    assert_eq!(ledger.check_invariants(), Ok(()));
+}
+
+#[test]
 fn another_tenants_client_and_an_unknown_object_cannot_be_referred_to() {
     let mut ledger = opened();
     let client = ClientHandle(0xc1d0_00ff);

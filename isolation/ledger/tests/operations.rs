@@ -26,6 +26,7 @@ enum Step {
     FreeRange(u64),
     Export(usize, u32),
     Free(u32, u32),
+    Recharge(u32, u32, u64),
     Close(u64),
     DropSpace,
     MapManaged(Span),
@@ -77,6 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_u64..40).prop_map(Step::FreeRange),
         2 => (which(), 0_u32..2).prop_map(|(w, i)| Step::Export(w, i)),
         3 => (0_u32..3, 3_u32..8).prop_map(|(c, h)| Step::Free(c, h)),
+        2 => (0_u32..3, 3_u32..8, 0_u64..60).prop_map(|(c, h, b)| Step::Recharge(c, h, b)),
         1 => (0_u64..3).prop_map(Step::Close),
         1 => Just(Step::DropSpace),
         2 => span().prop_map(Step::MapManaged),
@@ -179,6 +181,11 @@ impl Tokens {
             Step::Free(client, object) => Operation::Free {
                 client: ClientHandle(client),
                 object: ObjectHandle(object),
+            },
+            Step::Recharge(client, object, bytes) => Operation::Recharge {
+                client: ClientHandle(client),
+                object: ObjectHandle(object),
+                bytes,
             },
             Step::Close(file) => Operation::CloseFile { file: FileId(file) },
             Step::MapManaged(span) => Operation::MapManaged {

@@ -39,6 +39,7 @@ struct DriverText {
 #[serde(deny_unknown_fields, default)]
 struct ImplicitText {
     channel_group_bytes: u64,
+    other_group_bytes: u64,
     channel_bytes: u64,
     va_space_bytes: u64,
 }
@@ -94,6 +95,7 @@ struct CardText {
     compute_mode: Programs,
     #[serde(default)]
     confidential: bool,
+    context_bytes: Option<u64>,
 }
 
 fn default_multiprocessors() -> u32 {
@@ -163,6 +165,8 @@ pub struct CardProfile {
     /// How the card's operator has set it. Nothing is placed on a card that cannot be shared: the driver plays no MIG instance, and refuses
     /// no second process.
     pub modes: Modes,
+    /// What a context takes, bytes, where that is another figure than the driver declares for all cards.
+    pub context_bytes: Option<u64>,
 }
 
 /// Profiles that are known by their name, where there is no file of that name.
@@ -291,6 +295,7 @@ impl Profile {
             .unwrap_or(0);
         for (name, bytes) in [
             ("implicit.channel_group_bytes", implicit.channel_group_bytes),
+            ("implicit.other_group_bytes", implicit.other_group_bytes),
             ("implicit.channel_bytes", implicit.channel_bytes),
             ("implicit.va_space_bytes", implicit.va_space_bytes),
         ] {
@@ -304,6 +309,7 @@ impl Profile {
         }
         let implicit = ImplicitBytes {
             channel_group: implicit.channel_group_bytes,
+            other_group: implicit.other_group_bytes,
             channel: implicit.channel_bytes,
             va_space: implicit.va_space_bytes,
         };
@@ -426,6 +432,14 @@ impl CardProfile {
                 allowed: "must be 4 to 128, in steps of 4",
             });
         }
+        let memory_bytes = text.memory_mib << 20;
+        if let Some(bytes) = text.context_bytes.filter(|bytes| *bytes > memory_bytes) {
+            return Err(Wrong {
+                name: "context_bytes",
+                value: bytes.to_string(),
+                allowed: "must not pass the card's memory",
+            });
+        }
         let uuid = match &text.uuid {
             None => made_uuid(&text.name, index),
             Some(uuid) if text.count == 1 => parsed_uuid(uuid).ok_or_else(|| Wrong {
@@ -444,7 +458,7 @@ impl CardProfile {
         Ok(Self {
             name: text.name.clone(),
             uuid,
-            memory_bytes: text.memory_mib << 20,
+            memory_bytes,
             architecture: text.architecture,
             kernels,
             multiprocessors: text.multiprocessors,
@@ -454,6 +468,7 @@ impl CardProfile {
                 compute: text.compute_mode,
                 confidential: text.confidential,
             },
+            context_bytes: text.context_bytes,
         })
     }
 }
@@ -584,6 +599,11 @@ mod tests {
                 "count = 2",
                 "multiprocessors = 6",
                 "card[0].multiprocessors = 6: must be 4 to 128, in steps of 4",
+            ),
+            (
+                "count = 2",
+                "context_bytes = 25769803777",
+                "card[0].context_bytes = 25769803777: must not pass the card's memory",
             ),
             (
                 "[[card]]",

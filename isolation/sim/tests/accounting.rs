@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use driver::wire::Fault;
-use nvabi::class;
+use nvabi::bytes::{put_u32, u64_at};
+use nvabi::layout::channel_params;
 use nvabi::status::{NV_ERR_GPU_IS_LOST, NV_ERR_NO_MEMORY};
+use nvabi::{class, status};
 use proptest::prelude::*;
 use sim::Machine;
 use tenant::{Opened, Tenant, ada, machine};
@@ -215,7 +217,7 @@ fn play(machine: &Arc<Machine>, players: &mut [Player], op: &Op) {
                 players[to].handles.push((result.unwrap(), made));
             } else {
                 // Clients of another container do not exist here.
-                assert_eq!(result, Err(nvabi::status::NV_ERR_INVALID_CLIENT));
+                assert_eq!(result, Err(status::NV_ERR_INVALID_CLIENT));
             }
         }
         Op::Map {
@@ -259,7 +261,7 @@ fn play(machine: &Arc<Machine>, players: &mut [Player], op: &Op) {
                     result.unwrap();
                     range.retain(|at, _| !(page..page + pages).contains(at));
                 }
-                None => assert_eq!(result, Err(nvabi::status::NV_ERR_INVALID_ADDRESS)),
+                None => assert_eq!(result, Err(status::NV_ERR_INVALID_ADDRESS)),
             }
         }
         Op::FreeRange { tenant, slot } => {
@@ -349,6 +351,64 @@ fn objects_without_a_size_take_what_the_profile_declares_and_duplicates_share_it
     assert_eq!(used(), 1000);
     tenant.free(group).unwrap();
     assert_eq!(used(), 0);
+}
+
+#[test]
+fn contexts_take_what_their_card_tells_and_other_engines_groups_do_not() {
+    const CONTEXT: u64 = 20 << 20;
+    /// `AMPERE_CHANNEL_GPFIFO_A`, `ADA_COMPUTE_A`
+    const CHANNEL: u32 = 0xc56f;
+    const COMPUTE: u32 = 0xc9c0;
+    let machine = machine(&format!(
+        "[driver]\nversion = \"570.195.03\"\n[implicit]\nchannel_group_bytes = 44040192\nother_group_bytes = 2097152\n\
+         [[card]]\nname = \"Simulated\"\nmemory_mib = 256\narchitecture = \"ada\"\ncontext_bytes = {CONTEXT}\n"
+    ));
+    let used = || machine.account()[0].used_bytes;
+    let tenant = Tenant::new(&machine, "a/b");
+    let (device, subdevice) = tenant.device(0);
+    let group = |engine: u32| {
+        let mut params = vec![0; 20];
+        put_u32(&mut params, 12, engine);
+        let class = class::KEPLER_CHANNEL_GROUP_A;
+        tenant.alloc(device, class, 0, Some(&mut params)).unwrap()
+    };
+    let channel_on = |parent: u32| {
+        let mut params = vec![0; 512];
+        put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, 64);
+        let class = CHANNEL;
+        tenant.alloc(parent, class, 0, Some(&mut params)).unwrap()
+    };
+    let size = |channel: u32| {
+        let cmd = nvabi::control::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
+        let answer = tenant.ask(subdevice, cmd, &[(0, channel)]);
+        answer.map(|answer| u64_at(&answer, 8).unwrap())
+    };
+    let graphics = group(1);
+    assert_eq!(used(), CONTEXT);
+    let unspecified = group(0);
+    assert_eq!(used(), 2 * CONTEXT, "NULL is the same engine");
+    let copies = group(9);
+    assert_eq!(used(), 2 * CONTEXT + (2 << 20));
+    let channel = channel_on(graphics);
+    let copying = channel_on(copies);
+    assert_eq!(
+        size(channel),
+        Err(status::NV_ERR_INVALID_OBJECT),
+        "no context yet"
+    );
+    assert_eq!(size(graphics), Err(status::NV_ERR_INVALID_CHANNEL));
+    assert_eq!(size(77), Err(status::NV_ERR_OBJECT_NOT_FOUND));
+    let compute = |on| tenant.alloc(on, COMPUTE, 0, None);
+    assert_eq!(compute(copying), Err(status::NV_ERR_INVALID_STATE));
+    compute(channel).unwrap();
+    assert_eq!(size(channel), Ok(CONTEXT));
+    assert_eq!(size(copying), Err(status::NV_ERR_INVALID_OBJECT));
+    // A channel without a group brings one of its own.
+    let before = used();
+    channel_on(device);
+    assert_eq!(used(), before + CONTEXT);
+    tenant.free(unspecified).unwrap();
+    assert_eq!(used(), before);
 }
 
 #[test]

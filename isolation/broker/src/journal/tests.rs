@@ -51,6 +51,19 @@ fn a_successor_has_what_was_committed() {
 }
 
 #[test]
+fn a_successor_knows_what_a_context_takes_and_no_lower_figure_is_one() {
+    let file = Journal::memfd().unwrap();
+    let first = open(&file);
+    for bytes in [20 << 20, 30 << 20, 10 << 20] {
+        first.change().note(Op::ContextBytes(CardSlot(0), bytes));
+    }
+    drop(first);
+    let second = open(&file);
+    assert_eq!(second.change().context_bytes(CardSlot(0)), Some(30 << 20));
+    assert_eq!(second.change().context_bytes(CardSlot(1)), None);
+}
+
+#[test]
 fn what_was_not_committed_never_was() {
     let file = Journal::memfd().unwrap();
     let first = open(&file);

@@ -401,7 +401,7 @@ fn card_of(state: &State, (client, handle): Name) -> Option<CardSlot> {
         .card_of(ClientHandle(client), ObjectHandle(handle))
 }
 
-fn is_group(state: &State, (client, handle): Name) -> bool {
+pub(crate) fn is_group(state: &State, (client, handle): Name) -> bool {
     let object = state
         .ledger
         .object(ClientHandle(client), ObjectHandle(handle));
@@ -409,7 +409,7 @@ fn is_group(state: &State, (client, handle): Name) -> bool {
 }
 
 /// The engine that an allocation names; without parameters it is the driver's own choice.
-fn engine_of(kind: Kind, segments: &[Segment]) -> Engine {
+pub(crate) fn engine_of(kind: Kind, segments: &[Segment]) -> Engine {
     let at = match kind {
         Kind::Channel => channel_params::ENGINE_TYPE,
         _ => channel_group_params::ENGINE_TYPE,
@@ -426,6 +426,6 @@ fn engine_of(kind: Kind, segments: &[Segment]) -> Engine {
 }
 
 /// Compute classes of all generations end so (`clc3c0.h` and its successors).
-fn computes(class: u32) -> bool {
+pub(crate) fn computes(class: u32) -> bool {
     class & 0xff == 0xc0
 }

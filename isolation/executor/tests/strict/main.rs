@@ -15,6 +15,7 @@
 mod agent;
 mod alone;
 mod behind;
+mod contexts;
 mod kernel;
 #[path = "../../../broker/tests/calls/launch.rs"]
 mod launch;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     let tests: Vec<Test> = [
         alone::TESTS,
         behind::TESTS,
+        contexts::TESTS,
         native::TESTS,
         share::TESTS,
         sums::TESTS,

@@ -61,6 +61,8 @@ struct Extras {
     patience: Option<Duration>,
     wishes: Option<ComputeTerms>,
     profile: Option<&'static str>,
+    implicit: ImplicitBytes,
+    context_bytes: Option<u64>,
 }
 
 enum Way {
@@ -75,6 +77,7 @@ struct Front {
     native: Native,
     cards: Vec<CardIdentity>,
     binding: Arc<Mutex<Binding>>,
+    implicit: ImplicitBytes,
     here: Arc<Mutex<Vec<Blocks>>>,
 }
 
@@ -127,12 +130,40 @@ impl Stage {
         Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
     }
 
+    /// In front of a driver whose contexts are declared to take something, and of cards that take so much for one.
+    pub(crate) fn with_contexts(
+        quota_bytes: u64,
+        implicit: ImplicitBytes,
+        context_bytes: u64,
+    ) -> Self {
+        let extras = Extras {
+            implicit,
+            context_bytes: Some(context_bytes),
+            ..Extras::default()
+        };
+        Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
+    }
+
     fn built(quota_bytes: u64, binding: Binding, mode: Mode, extras: Extras) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let profile =
-            sim::Profile::parse(&folder.path().join("p"), extras.profile.unwrap_or(PROFILE))
-                .unwrap();
+        let profile = extras.profile.unwrap_or(PROFILE);
+        let text = match extras.context_bytes {
+            Some(bytes) => {
+                let ImplicitBytes {
+                    channel_group,
+                    other_group,
+                    channel,
+                    va_space,
+                } = extras.implicit;
+                format!(
+                    "{profile}context_bytes = {bytes}\n[implicit]\nchannel_group_bytes = {channel_group}\n\
+                     other_group_bytes = {other_group}\nchannel_bytes = {channel}\nva_space_bytes = {va_space}\n"
+                )
+            }
+            None => profile.to_owned(),
+        };
+        let profile = sim::Profile::parse(&folder.path().join("p"), &text).unwrap();
         let server = sim::Server::bind(profile, folder.path()).unwrap();
         server.start().unwrap();
         let sim_socket = SimulatedInventory::socket_path(folder.path());
@@ -164,6 +195,7 @@ impl Stage {
             native: kernel.native(),
             cards: kernel.sim().cards().to_vec(),
             binding: Arc::clone(&binding),
+            implicit: extras.implicit,
             here: Arc::clone(&here),
         };
         let card = &front.cards[0];
@@ -356,7 +388,7 @@ impl Driver for Front {
     }
 
     fn implicit(&self) -> ImplicitBytes {
-        ImplicitBytes::default()
+        self.implicit
     }
 
     fn classify(&self, fd: BorrowedFd<'_>) -> Option<FileKind> {

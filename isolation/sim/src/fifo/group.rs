@@ -16,6 +16,7 @@ const DEFAULT_TIMESLICE_US: u64 = 1024;
 pub(crate) struct Group {
     card: Arc<SimCard>,
     pub(super) key: GroupKey,
+    kind: Kind,
     scheduled: AtomicBool,
     /// As it was asked for.
     timeslice_us: AtomicU64,
@@ -25,6 +26,7 @@ impl Group {
     pub(crate) fn new(card: &Arc<SimCard>, session: &Arc<str>, kind: Kind) -> Arc<Self> {
         Arc::new(Self {
             key: card.engine.add_group(session, kind),
+            kind,
             card: card.clone(),
             scheduled: AtomicBool::new(false),
             timeslice_us: AtomicU64::new(DEFAULT_TIMESLICE_US),
@@ -33,6 +35,11 @@ impl Group {
 
     pub(crate) fn card(&self) -> &Arc<SimCard> {
         &self.card
+    }
+
+    /// The runlist that it is on.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
     }
 
     pub(super) fn is_scheduled(&self) -> bool {

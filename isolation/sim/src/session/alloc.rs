@@ -7,7 +7,7 @@ use nvabi::class::{self, Kind};
 use nvabi::layout::{channel_params, device_params, memory_params, nvos00, nvos21, nvos55, nvos64};
 use nvabi::status::{
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS, NV_ERR_INVALID_DEVICE,
-    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE, NV_ERR_NOT_SUPPORTED,
 };
 
 use super::heap::{
@@ -106,6 +106,26 @@ fn engine_kind(engine_type: u32) -> EngineKind {
     }
 }
 
+/// What a context takes on a card: charged, and told by GR_GET_CTX_BUFFER_SIZE.
+pub(super) fn context_bytes(context: &Context<'_>, card: &SimCard) -> u64 {
+    let declared = context.hardware.implicit.channel_group;
+    card.profile.context_bytes.unwrap_or(declared)
+}
+
+/// What RM takes for a group: buffers of a context for graphics and compute, at most a falcon's buffer for another engine
+/// (kernel_channel_group_api.c, `kchangrpapiConstruct_IMPL`).
+fn group_bytes(context: &Context<'_>, card: &SimCard, kind: EngineKind) -> u64 {
+    match kind {
+        EngineKind::Compute => context_bytes(context, card),
+        EngineKind::Copies => context.hardware.implicit.other_group,
+    }
+}
+
+/// Compute classes of all generations end so.
+pub(super) fn computes(class: u32) -> bool {
+    class & 0xff == 0xc0
+}
+
 /// A new object.
 struct New {
     client: u32,
@@ -181,12 +201,12 @@ impl New {
                 self.require(matches!(parent.resource, Resource::Device(_)))?;
                 let (space, depends_on) =
                     self.named_space(client, u32_at(params, GROUP_H_VA_SPACE).unwrap_or(0))?;
+                let engine = engine_kind(u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(0));
                 let implicit = Some(Arc::new(card.charge(
                     context.session,
                     client.pid,
-                    context.hardware.implicit.channel_group,
+                    group_bytes(context, &card, engine),
                 )?));
-                let engine = engine_kind(u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(0));
                 let group = Group::new(&card, context.session, engine);
                 Object {
                     implicit,
@@ -205,7 +225,13 @@ impl New {
             }
             Kind::Channel => return self.channel(client, context, card, params),
             Kind::Engine => {
-                self.require(matches!(parent.resource, Resource::Channel(_)))?;
+                let Resource::Channel(channel) = &parent.resource else {
+                    return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT));
+                };
+                // An engine's object is for its own runlist (`kfifoRunlistSetId_GM107`, kernel_fifo_gm107.c). Copies go by any.
+                if computes(self.class) && channel.group().kind() != EngineKind::Compute {
+                    return Err(Refusal(NV_ERR_INVALID_STATE));
+                }
                 self.object(Some(card), Resource::Plain)
             }
             Kind::Usermode => {
@@ -315,12 +341,13 @@ impl New {
     ) -> Result<u32, Refusal> {
         let word = |at| u32_at(params, at).ok_or(INVALID);
         let parent = client.parent(self.parent)?;
-        let (group, group_space) = match &parent.resource {
-            Resource::ChannelGroup(group, space) => (group.clone(), space.clone()),
+        // A channel without a group gets one of its own (`kchannelConstruct_IMPL`), with what a group takes.
+        let (group, group_space, own_group_bytes) = match &parent.resource {
+            Resource::ChannelGroup(group, space) => (group.clone(), space.clone(), 0),
             Resource::Device(space) => {
                 let engine = engine_kind(word(channel_params::ENGINE_TYPE)?);
                 let group = Group::new(&card, context.session, engine);
-                (group, space.clone())
+                (group, space.clone(), group_bytes(context, &card, engine))
             }
             Resource::Client
             | Resource::Subdevice
@@ -361,7 +388,7 @@ impl New {
         let implicit = Some(Arc::new(card.charge(
             context.session,
             client.pid,
-            context.hardware.implicit.channel,
+            context.hardware.implicit.channel + own_group_bytes,
         )?));
         let channel = Channel::new(ChannelSpec {
             session: context.session.clone(),

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use nvabi::bytes::{array_at, put, put_u32, put_u64, u8_at, u32_at};
 use nvabi::control::{self as ctl};
 use nvabi::layout::nvos54;
-use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED};
+use nvabi::status::{
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_OBJECT, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_OBJECT_NOT_FOUND,
+};
 
+use super::alloc::computes;
 use super::objects::{Object, Resource};
 use super::scheduler::{Call, SET_PREEMPTION_MODE, ask_group};
 use super::{Context, Refusal, Segments, State, export, query};
+use crate::card::SimCard;
 use crate::fifo::Channel;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
@@ -69,6 +74,12 @@ pub(super) fn execute(
                 (SET_PREEMPTION_MODE, _) => {
                     Call::preemption_mode(state, context, client, params.bytes)?
                 }
+                (ctl::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, Some(card)) => {
+                    let card = card.clone();
+                    has_context(state, context, client, &card, params.bytes)?;
+                    let object = state.object(context, client, handle)?;
+                    return query::subdevice(context, object, cmd, &mut params);
+                }
                 _a_question => return query::subdevice(context, object, cmd, &mut params),
             };
             state.scheduler = call;
@@ -92,6 +103,37 @@ pub(super) fn execute(
             of_debugger(state, context, client, cmd, params.bytes)
         }
         _not_a_command_of_the_object => Err(UNSUPPORTED),
+    }
+}
+
+/// Whether there is a context whose size can be told: none is there before an object of the engine is made on a channel of the group. The main buffer or
+/// the patch buffer is lacking then, and RM has no figure (`subdeviceCtrlCmdKGrGetCtxBufferSize_IMPL`, kernel_graphics.c;
+/// `kgrctxGetCtxBuffers_IMPL`, kernel_graphics_context.c; `CliGetKernelChannel`, kernel_channel.c). {hChannel 0, totalBufferSize 8:8}
+fn has_context(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    card: &Arc<SimCard>,
+    params: &[u8],
+) -> Result<(), Refusal> {
+    let objects = &state.client(context, client)?.objects;
+    let handle = u32_at(params, 0).ok_or(INVALID)?;
+    let object = objects
+        .get(&handle)
+        .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))?;
+    let Resource::Channel(channel) = &object.resource else {
+        return Err(Refusal(NV_ERR_INVALID_CHANNEL));
+    };
+    let group = channel.group();
+    let has_context = objects.values().any(|it| {
+        let on = objects.get(&it.parent).map(|on| &on.resource);
+        computes(it.class)
+            && matches!(on, Some(Resource::Channel(on)) if Arc::ptr_eq(on.group(), group))
+    });
+    if has_context && Arc::ptr_eq(channel.card(), card) {
+        Ok(())
+    } else {
+        Err(Refusal(NV_ERR_INVALID_OBJECT))
     }
 }
 

@@ -7,6 +7,7 @@ use nvabi::status::{
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAM_STRUCT, NV_OK,
 };
 
+use super::alloc::context_bytes;
 use super::control::{Params, UNSUPPORTED, accepted};
 use super::objects::Object;
 use super::{Context, Refusal};
@@ -347,7 +348,7 @@ pub(super) fn subdevice(
         }
         // GR_GET_CTX_BUFFER_SIZE {hChannel 0, bytes 8:8}; FLCN_GET_CTX_BUFFER_SIZE has the same shape.
         ctl::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE => {
-            put_u64(block, 8, context.hardware.implicit.channel_group);
+            put_u64(block, 8, context_bytes(context, card));
         }
         0x2080_3125 => {
             put_u64(block, 8, 0);

@@ -1,0 +1,132 @@
+//! What the driver takes of a card by itself: contexts of channel groups, instance memory of channels, page tables.
+//!
+//! A group of the graphics and compute engine (NULL is that engine) takes a context; one of another engine hardly anything. What a
+//! context takes differs from card to card and from driver to driver. The driver tells it for a channel whose context is there
+//! (GR_GET_CTX_BUFFER_SIZE, `subdeviceCtrlCmdKGrGetCtxBufferSize_IMPL`, kernel_graphics.c), and libcuda asks. Until then a declared figure is
+//! charged; from then on the driver's, also for contexts that are there already.
+//!
+//! *Nobody is charged less than a context takes.* The answer is the driver's own, in the broker's copy of the call. It counts for a
+//! successful call alone, about a channel of the container's on the card that was asked: where the context is not there yet the driver gives no
+//! figure but an error (`kgrctxGetCtxBuffers_IMPL`). The figure has all of the context's buffers in it, and those that the card has
+//! once for all contexts, which are more than what is lost to the pools' chunks. Of several answers the greatest counts: one with the
+//! buffer of a profiler is greater than one without it.
+
+use compute::Engine;
+use driver::Segment;
+use ledger::{CardSlot, ClientHandle, ObjectHandle, Operation};
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::class::{Class, Kind};
+use nvabi::layout::nvos54;
+use nvabi::{control, escape};
+use verdict::Op;
+
+use super::Account;
+use crate::journal::Change;
+use crate::share::tenant::{computes, engine_of, is_group};
+use crate::state::{self, State};
+
+impl Account {
+    /// What the driver takes of a card by itself for an object below `place` (client and parent).
+    pub(super) fn implicit_bytes(
+        &self,
+        state: &State,
+        card: CardSlot,
+        class: &Class,
+        place: (u32, u32),
+        segments: &[Segment],
+    ) -> u64 {
+        let of_group = || self.group_bytes(state, card, engine_of(class.kind, segments));
+        match class.kind {
+            Kind::ChannelGroup => of_group(),
+            Kind::Channel if is_group(state, place) => self.implicit.channel,
+            // It gets a group of its own.
+            Kind::Channel => self.implicit.channel.saturating_add(of_group()),
+            Kind::VaSpace => self.implicit.va_space,
+            // The group was charged as one of another engine.
+            Kind::Engine
+                if computes(class.number)
+                    && state.scheduling().computing(&state.ledger, place).is_some() =>
+            {
+                let context = self.group_bytes(state, card, Engine::Graphics);
+                context.saturating_sub(self.group_bytes(state, card, Engine::Other))
+            }
+            Kind::Root
+            | Kind::Device
+            | Kind::Subdevice
+            | Kind::Vidmem
+            | Kind::Sysmem
+            | Kind::OsDescriptor
+            | Kind::Virtual
+            | Kind::ContextShare
+            | Kind::Engine
+            | Kind::Usermode
+            | Kind::Event
+            | Kind::Fabric
+            | Kind::Plain => 0,
+        }
+    }
+
+    fn group_bytes(&self, state: &State, card: CardSlot, engine: Engine) -> u64 {
+        match engine {
+            Engine::Graphics => state
+                .context_bytes(card)
+                .unwrap_or(self.implicit.channel_group),
+            Engine::Other => self.implicit.other_group,
+        }
+    }
+
+    /// Takes what a context takes on a card from the driver's answer, and charges contexts by it.
+    pub fn learn_context_bytes(&self, change: &mut Change<'_>, op: &Op, segments: &[Segment]) {
+        /// {hChannel 0, totalBufferSize 8:8}
+        const CHANNEL: usize = 0;
+        const BYTES: usize = 8;
+        let (Op::Escape(row), [arg, params, ..]) = (op, segments) else {
+            return;
+        };
+        let word = |at| u32_at(&arg.bytes, at);
+        if **row != escape::NV_ESC_RM_CONTROL
+            || word(nvos54::CMD) != Some(control::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE)
+        {
+            return;
+        }
+        let (Some(client), Some(subdevice), Some(channel), Some(bytes)) = (
+            word(nvos54::H_CLIENT),
+            word(nvos54::H_OBJECT),
+            u32_at(&params.bytes, CHANNEL),
+            u64_at(&params.bytes, BYTES),
+        ) else {
+            return;
+        };
+        let card_of = |object| {
+            change
+                .ledger
+                .card_of(ClientHandle(client), ObjectHandle(object))
+        };
+        let engine = change
+            .scheduling()
+            .engine(&change.ledger, (client, channel));
+        let Some(card) = card_of(subdevice).filter(|card| card_of(channel) == Some(*card)) else {
+            return;
+        };
+        // No driver has contexts that take less than a group without one.
+        let bytes = bytes.max(self.implicit.other_group);
+        if engine != Some(Engine::Graphics) || change.context_bytes(card) >= Some(bytes) {
+            return;
+        }
+        change.note(state::Op::ContextBytes(card, bytes));
+        let groups = change.scheduling().objects(&change.ledger, card).groups;
+        for group in groups.iter().filter(|it| it.engine == Engine::Graphics) {
+            let name = (group.client, group.handle);
+            let bytes = match is_group(change, name) {
+                true => bytes,
+                // A channel that is its own group.
+                false => bytes.saturating_add(self.implicit.channel),
+            };
+            change.record(Operation::Recharge {
+                client: ClientHandle(name.0),
+                object: ObjectHandle(name.1),
+                bytes,
+            });
+        }
+    }
+}
