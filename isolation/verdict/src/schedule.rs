@@ -10,9 +10,13 @@ use crate::share::{Narrowing, Replacement};
 /// The longest slice that a tenant's own call gets: the driver's default. A longer one takes its neighbours' time.
 pub const LONGEST_SLICE_US: u64 = timeslice::DEFAULT_US;
 
-/// The most channel groups of the graphics and compute engine that a container may have on a card. Each has slices of its own, and a
-/// container's share is divided by their number.
-pub const MOST_GROUPS: usize = 64;
+/// The most channel groups of the graphics and compute engine that a container may have on a card; those that name no engine are of that
+/// engine. 25 CUDA processes of 3 to 5 groups each (gpu_ext) have room. It is no count by process: a tenant makes processes for nothing.
+///
+/// Each group has slices of its own, of 0.2 ms at least and a switch: with more of them a neighbour's slices could not be made long enough to leave
+/// it its part. And a card's runlist has 2048 places for channels and as many for groups (`kfifoGetMaxChannelGroupsInSystem_IMPL`): with
+/// [`MOST_CHANNELS`] a container leaves three quarters of them to others.
+pub const MOST_GROUPS: usize = 128;
 
 /// The most channels of that engine on a card. A gate takes one call of the driver for each 64 of a client, and turns twice in each window: the more there
 /// are, the longer it takes.

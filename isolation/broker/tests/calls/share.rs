@@ -39,6 +39,14 @@ pub(crate) const TESTS: &[Test] = &[
         counted,
     ),
     (
+        "share::two_dozen_cuda_programs_have_room",
+        two_dozen_programs,
+    ),
+    (
+        "share::the_most_groups_leave_a_neighbour_its_part",
+        neighbours_of_many_groups,
+    ),
+    (
         "share::levers_take_the_file_of_the_client",
         levers_by_client,
     ),
@@ -447,6 +455,64 @@ fn counted() {
     assert_eq!(freed, rm::OK);
     assert_eq!(make(GR).0, rm::OK);
     assert_eq!(make(GR).0, full);
+}
+
+/// As gpu_ext has seen CUDA programs: 3 to 5 groups each.
+fn two_dozen_programs() {
+    const GROUPS: usize = 5;
+    const CHANNELS: usize = 16;
+    let stage = ungoverned(fixed());
+    let programs: Vec<_> = (0..24).map(|_| computing(&stage)).collect();
+    for program in &programs {
+        let on = |parent, class, engine| {
+            let name = (program.client, parent);
+            program.tenant.on_engine(program.fd, name, class, engine).0
+        };
+        for engine in [engine_type::NULL, GR].into_iter().cycle().take(GROUPS - 1) {
+            assert_eq!(on(program.device, GROUP, engine), rm::OK);
+        }
+        for _ in 1..CHANNELS {
+            assert_eq!(on(program.group, CHANNEL, GR), rm::OK);
+        }
+    }
+    let state = stage.container.journal.change();
+    let groups = state.scheduling().objects(&state.ledger, CARD).groups;
+    assert_eq!(groups.len(), 24 * GROUPS);
+}
+
+/// However many groups another has made: by the slices alone, where nobody has a cap.
+fn neighbours_of_many_groups() {
+    const SWITCH_US: u64 = 100;
+    let terms = |weight| plan::Terms {
+        policy: plan::Policy::Weighted,
+        weight,
+        ..plan::Terms::NATIVE
+    };
+    let tenant = |key: &str, weight, groups| plan::Tenant {
+        key: key.to_owned(),
+        terms: terms(weight),
+        join_ns: 0,
+        groups,
+        gang: None,
+        place_ppm: None,
+    };
+    let most = u32::try_from(MOST_GROUPS).unwrap();
+    for weight in [1, 2, 4] {
+        let tenants = [tenant("many", 1, most), tenant("one", weight, 1)];
+        let layout = plan::layout(
+            &plan::CardRules::default(),
+            &plan::Costs::default(),
+            &tenants,
+        );
+        let slice = |key| layout.share(key).unwrap().slice_us;
+        let many = u64::from(most) * (slice("many") + SWITCH_US);
+        let has = slice("one") * 1000 / (many + slice("one") + SWITCH_US);
+        let entitled = 1000 * u64::from(weight) / u64::from(weight + 1);
+        assert!(
+            has * 100 >= entitled * 97,
+            "weight {weight}: {has} of {entitled}"
+        );
+    }
 }
 
 fn levers_by_client() {
