@@ -25,14 +25,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use nvabi::bytes::{put, put_u32, u32_at};
-use nvabi::layout::{nvos21, nvos54, nvos64};
-use nvabi::{Release, class, control, escape, status};
-
 use crate::kernel::{Facts, KernelDriver, OpenError, put_numbers_back};
 use crate::{
     AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot,
-    FileId, FileKind, FileRef, ImplicitBytes, Segment, Ticket, descriptors, pointers,
+    FileId, FileKind, FileRef, ImplicitBytes, Ticket, descriptors, pointers,
 };
 use sums::Asker;
 use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
@@ -323,19 +319,6 @@ impl ExecutorDriver {
         (head, fds)
     }
 
-    /// Tells the driver which process of the container a new root client is for, which it otherwise takes the executor
-    /// for (USERD isolation, utilisation rows). A courtesy: its failure is nobody's.
-    fn name_process(&self, file: FileRef<'_>, caller: Caller, client: u32) {
-        let Some(mut call) = sub_process_call(caller, client, self.facts.release) else {
-            return;
-        };
-        match self.carry(file, Ticket::UNREMEMBERED, &mut call) {
-            Ok(0) => {}
-            Ok(errno) => tracing::debug!(errno, "SET_SUB_PROCESS_ID"),
-            Err(error) => tracing::debug!(error = %error, "SET_SUB_PROCESS_ID"),
-        }
-    }
-
     fn failed(&self, step: &'static str, source: io::Error) -> Error {
         Error::Executor {
             socket: self.socket.display().to_string(),
@@ -379,7 +362,7 @@ impl Driver for ExecutorDriver {
     fn execute(
         &self,
         file: FileRef<'_>,
-        caller: Caller,
+        _caller: Caller,
         ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
@@ -388,14 +371,8 @@ impl Driver for ExecutorDriver {
         let result = self.carry(file, ticket, call);
         put_numbers_back(call);
         taken.put_back(file.kind, call, self.facts.release);
-        let ret = result?;
-        if ret >= 0
-            && let Some(client) = new_client(file.kind, call, self.facts.release)
-        {
-            self.name_process(file, caller, client);
-        }
         Ok(Executed {
-            ret,
+            ret: result?,
             new_file: None,
         })
     }
@@ -430,64 +407,6 @@ impl Driver for ExecutorDriver {
             other => Err(self.unexpected(&other)),
         }
     }
-}
-
-/// The handle of the root client that a call has just made.
-fn new_client(kind: FileKind, call: &Call, release: Release) -> Option<u32> {
-    let row = match kind {
-        FileKind::Ctl => *escape::row(call.cmd, release)?,
-        FileKind::Card { .. } | FileKind::Uvm | FileKind::UvmTools => return None,
-    };
-    let status_at = match row {
-        escape::NV_ESC_RM_ALLOC => nvos21::STATUS,
-        escape::NV_ESC_RM_ALLOC_LONG => nvos64::STATUS,
-        _ => return None,
-    };
-    let first = &call.segments.first()?.bytes;
-    let class = class::row_of(u32_at(first, nvos21::H_CLASS)?, release)?;
-    let is_new = class.kind == class::Kind::Root && u32_at(first, status_at) == Some(status::NV_OK);
-    is_new.then(|| u32_at(first, nvos21::H_NEW)).flatten()
-}
-
-/// SET_SUB_PROCESS_ID {subProcessID 0, subProcessName 4: 100} on a root client.
-fn sub_process_call(caller: Caller, client: u32, release: Release) -> Option<Call> {
-    const SET_SUB_PROCESS_ID: u32 = 0x901;
-    const NAME_AT: usize = 4;
-    const NAME_BYTES: usize = 99;
-    let row = control::row(SET_SUB_PROCESS_ID, release)?;
-    let mut arg = vec![0; escape::NV_ESC_RM_CONTROL.size.of(release) as usize];
-    put_u32(&mut arg, nvos54::H_CLIENT, client);
-    put_u32(&mut arg, nvos54::H_OBJECT, client);
-    put_u32(&mut arg, nvos54::CMD, SET_SUB_PROCESS_ID);
-    put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
-    let mut params = vec![0; row.params_bytes as usize];
-    put_u32(
-        &mut params,
-        0,
-        u32::try_from(caller.tgid).unwrap_or_default(),
-    );
-    let name = std::fs::read(format!("/proc/{}/comm", caller.tgid)).unwrap_or_default();
-    let name = name.strip_suffix(b"\n").unwrap_or(&name);
-    put(&mut params, NAME_AT, name.get(..NAME_BYTES).unwrap_or(name));
-    Some(Call {
-        cmd: escape::NV_ESC_RM_CONTROL.cmd(release),
-        segments: vec![
-            Segment {
-                address: 0,
-                link: None,
-                bytes: arg,
-            },
-            Segment {
-                address: 0,
-                link: Some(crate::Link {
-                    segment: 0,
-                    pointer_at: u32::try_from(nvos54::P_PARAMS).ok()?,
-                }),
-                bytes: params,
-            },
-        ],
-        fds: Vec::new(),
-    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
