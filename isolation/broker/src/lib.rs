@@ -37,6 +37,7 @@ mod native;
 pub mod order;
 mod pace;
 mod parting;
+mod pci;
 pub mod peers;
 mod pids;
 mod privilege;

@@ -95,7 +95,7 @@ fn measure(placement: &str, rows: &mut Vec<Row>) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("executor.sock");
     let program = Path::new(env!("CARGO_BIN_EXE_cgpu-executor"));
-    let mut started = spawn(program, &socket).unwrap();
+    let mut started = spawn(program, &socket, None).unwrap();
     let facts = Facts {
         version: "570.195.03".to_owned(),
         release: R,

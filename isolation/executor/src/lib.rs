@@ -21,4 +21,5 @@ pub mod confine;
 pub mod files;
 mod filter;
 pub mod lanes;
+pub mod near;
 pub mod serve;

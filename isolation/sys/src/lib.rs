@@ -17,6 +17,7 @@ pub mod lock;
 pub mod mapping;
 pub mod memory;
 pub mod mounts;
+pub mod numa;
 #[cfg(feature = "nvml")]
 pub mod nvml;
 pub mod pidfd;

@@ -1,6 +1,6 @@
 //! `/dev/kmsg`, where NVIDIA's driver writes its Xids.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -10,6 +10,7 @@ use driver::xid::{self, Line};
 use driver::{Incident, IncidentKind};
 
 use crate::container::Container;
+use crate::pci;
 
 /// A record is a line of 1 KiB at most, with its dictionary.
 const RECORD_BYTES: usize = 8192;
@@ -30,7 +31,7 @@ impl KernelLog {
     /// # Errors
     /// The system's: there is no log, or it may not be read.
     pub fn open(uuids: &[String]) -> io::Result<Self> {
-        let cards = addresses(Path::new("/proc/driver/nvidia/gpus"), uuids);
+        let cards = addresses(Path::new(pci::CARDS), uuids);
         Self::open_at(Path::new("/dev/kmsg"), cards)
     }
 
@@ -89,19 +90,11 @@ impl KernelLog {
     }
 }
 
-/// The PCI addresses of these cards, from the driver's own folder: one folder a card, named by its address.
+/// The PCI addresses of these cards as the kernel's log has them, from the driver's own folder.
 fn addresses(folder: &Path, uuids: &[String]) -> Vec<(String, String)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pci = xid::address(entry.file_name().to_str()?)?;
-            let text = fs::read_to_string(entry.path().join("information")).ok()?;
-            let uuid = text.lines().find_map(|line| {
-                let (name, value) = line.split_once(':')?;
-                (name.trim() == "GPU UUID").then(|| value.trim().to_owned())
-            })?;
-            uuids.contains(&uuid).then_some((pci, uuid))
-        })
+    let functions = pci::functions(folder, uuids).into_iter();
+    functions
+        .filter_map(|(function, uuid)| Some((xid::address(&function)?, uuid)))
         .collect()
 }
 
@@ -116,6 +109,8 @@ fn is_own(container: &Container, pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use driver::sim::SimDriver;
 use driver::{Binding, Driver};
 
 use super::Error;
+use crate::pci::Topology;
 use crate::start::binding_of;
 
 /// Begins the driver's side of a container; it ends when nobody has the descriptor open. `None`: the files themselves, which the
@@ -25,7 +26,9 @@ pub(super) fn begin(dir: &Path, grant: &Grant, name: &str) -> Result<Option<Owne
         Binding::Executor => {
             let program = executor::beside_this_program()
                 .map_err(Error::io("finding the executor for", dir))?;
-            let started = executor::spawn(&program, &dir.join(SOCKET_NAME))?;
+            let cards = grant.cards.iter().map(|card| card.uuid.as_str().to_owned());
+            let near = Topology::of_host().node_of(&cards.collect::<Vec<_>>());
+            let started = executor::spawn(&program, &dir.join(SOCKET_NAME), near.as_ref())?;
             Ok(Some(started.lifeline))
         }
         Binding::Caller | Binding::None => Ok(None),

@@ -483,10 +483,10 @@ fn two_dozen_programs() {
 /// However many groups another has made: by the slices alone, where nobody has a cap.
 fn neighbours_of_many_groups() {
     const SWITCH_US: u64 = 100;
-    let terms = |weight| plan::Terms {
-        policy: plan::Policy::Weighted,
+    let terms = |weight| Terms {
+        policy: Policy::Weighted,
         weight,
-        ..plan::Terms::NATIVE
+        ..Terms::NATIVE
     };
     let tenant = |key: &str, weight, groups| plan::Tenant {
         key: key.to_owned(),
@@ -499,11 +499,7 @@ fn neighbours_of_many_groups() {
     let most = u32::try_from(MOST_GROUPS).unwrap();
     for weight in [1, 2, 4] {
         let tenants = [tenant("many", 1, most), tenant("one", weight, 1)];
-        let layout = plan::layout(
-            &plan::CardRules::default(),
-            &plan::Costs::default(),
-            &tenants,
-        );
+        let layout = plan::layout(&CardRules::default(), &plan::Costs::default(), &tenants);
         let slice = |key| layout.share(key).unwrap().slice_us;
         let many = u64::from(most) * (slice("many") + SWITCH_US);
         let has = slice("one") * 1000 / (many + slice("one") + SWITCH_US);

@@ -36,6 +36,15 @@ pub enum SpawnError {
     },
 }
 
+/// A memory node of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NumaNode {
+    /// Its number.
+    pub number: u32,
+    /// Its processors, as the kernel lists them: `0-15,32-47`.
+    pub cpus: String,
+}
+
 /// A started executor.
 #[derive(Debug)]
 pub struct Started {
@@ -53,15 +62,24 @@ pub fn beside_this_program() -> io::Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name(PROGRAM))
 }
 
-/// Starts an executor that listens at `socket`; connections wait from now on, whether it is ready or not.
+/// Starts an executor that listens at `socket`; connections wait from now on, whether it is ready or not. It runs on a node's processors
+/// and takes that node's memory first, where one is given: a driver takes system memory by the policy of whoever makes the call.
 ///
 /// The caller still holds CAP_SETUID, CAP_SETGID and CAP_SETPCAP: the executor uses them to become nobody, and ends
 /// where it cannot. Its standard error is the caller's.
 ///
 /// # Errors
 /// [`SpawnError`]; the socket may be left behind.
-pub fn spawn(program: &Path, socket: &Path) -> Result<Started, SpawnError> {
-    spawn_with(Command::new(program), socket)
+pub fn spawn(
+    program: &Path,
+    socket: &Path,
+    near: Option<&NumaNode>,
+) -> Result<Started, SpawnError> {
+    let mut command = Command::new(program);
+    if let Some(NumaNode { number, cpus }) = near {
+        command.args(["--node", &number.to_string(), "--cpus", cpus]);
+    }
+    spawn_with(command, socket)
 }
 
 /// As [`spawn`], by a command of the caller's that ends in executing the program.

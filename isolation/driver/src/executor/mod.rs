@@ -14,7 +14,7 @@ mod sums;
 pub mod wire;
 
 pub use launch::{
-    PROGRAM, SOCKET_NAME, SpawnError, Started, beside_this_program, spawn, spawn_with,
+    NumaNode, PROGRAM, SOCKET_NAME, SpawnError, Started, beside_this_program, spawn, spawn_with,
 };
 pub use sums::SumsError;
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use driver::executor::{ExecutorDriver, Started, spawn};
+use driver::executor::{ExecutorDriver, NumaNode, Started, spawn};
 use driver::kernel::Facts;
 use driver::nodes::Nodes;
 use driver::{
@@ -30,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
         "it_ends_with_its_supervisor_and_its_brokers",
         it_ends_with_its_supervisor_and_its_brokers,
     ),
+    ("it_is_near_its_card", it_is_near_its_card),
     ("two_executors_are_two_users", two_executors_are_two_users),
     (
         "without_an_executor_the_error_names_the_socket",
@@ -56,8 +57,12 @@ pub(crate) struct Executor {
 
 impl Executor {
     fn new() -> Self {
+        Self::near(None)
+    }
+
+    fn near(near: Option<&NumaNode>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let started = spawn(Path::new(PROGRAM), &folder.path().join("e.sock")).unwrap();
+        let started = spawn(Path::new(PROGRAM), &folder.path().join("e.sock"), near).unwrap();
         Self { started, folder }
     }
 
@@ -244,6 +249,55 @@ fn it_ends_with_its_supervisor_and_its_brokers() {
     drop(driver);
     assert!(pidfd.wait_exit(10_000).unwrap());
     assert!(executor.started.child.wait().unwrap().success());
+}
+
+/// Every thread is on the node's processors and takes its memory there first; where a node says what cannot be, it serves all the same.
+fn it_is_near_its_card() {
+    let node = |number, cpus: &str| NumaNode {
+        number,
+        cpus: cpus.to_owned(),
+    };
+    let allowed = |pid: i32, task: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{task}/status")).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().trim().to_owned()
+    };
+    let everywhere = allowed(
+        std::process::id().cast_signed(),
+        &std::process::id().to_string(),
+    );
+    let last = everywhere.rsplit([',', '-']).next().unwrap().to_owned();
+    for (near, cpus) in [
+        (node(0, &last), &last),
+        (node(1000, &last), &last),
+        (node(0, "none"), &everywhere),
+    ] {
+        let executor = Executor::near(Some(&near));
+        let driver = executor.connect();
+        driver.held().unwrap();
+        let pid = driver.process().unwrap();
+        let mut threads = 0;
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let task = task.unwrap().file_name().into_string().unwrap();
+            assert_eq!(allowed(pid, &task), *cpus, "{near:?}");
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/task/{task}/numa_maps"));
+            // A kernel without nodes has no such file.
+            let policy = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
+            let prefers = maps.ok().map(|maps| {
+                let mut policies = maps.lines().map(policy);
+                policies.all(|it| it.as_deref() == Some("prefer:0"))
+            });
+            assert!(
+                prefers.is_none_or(|it| it == (near.number == 0)),
+                "{near:?}"
+            );
+            threads += 1;
+        }
+        assert!(threads > 1);
+        assert_powerless(pid);
+    }
 }
 
 fn two_executors_are_two_users() {
