@@ -279,6 +279,8 @@ impl New {
             .ok()
             .and_then(|index| context.hardware.cards.get(index))
             .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+        // Not played here: that the calling process has the card's node open (`osIsGpuAccessible`, device.c). No process makes a
+        // session's calls, and its open files are only what a broker says of them. The played kernel of the executor's tests looks.
         // Lists the process on the card.
         let implicit = Some(Arc::new(card.charge(context.session, client.pid, 0)?));
         let object = self.object(Some(card.clone()), Resource::Device(Arc::default()));
