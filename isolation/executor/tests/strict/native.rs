@@ -136,7 +136,7 @@ fn the_second_file_is_the_tenants_alone() {
     assert!(held(space.uvm).is_some());
     assert!(held(space.mm).is_none());
     let known = stage.executor().held().unwrap().len();
-    assert_eq!(known, 2, "nvidiactl and the first nvidia-uvm");
+    assert_eq!(known, 3, "nvidiactl, nvidia0 and the first nvidia-uvm");
 }
 
 /// A tenant's client, and its address space of the card.
