@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use driver::{Call, Caller, Driver, FdSlot, FileId, FileRef, Segment, Ticket};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use nvabi::Release;
 use sys::seccomp::{Listener, Notification};
@@ -41,6 +42,8 @@ const FIRST_FILE: u64 = 1 << 62;
 
 /// Files that no notified call has shown; a call on any further one gets `EMFILE`.
 const MOST_FILES: usize = 1024;
+/// Where descriptors are scarce, such files get one in so many.
+const SHARE_OF_DESCRIPTORS: u64 = 16;
 
 /// Answers that nobody waited for. Beyond these all are forgotten, and their calls are executed again.
 const MOST_UNDELIVERED: usize = 1024;
@@ -61,6 +64,7 @@ pub struct NativeCalls {
     native: Native,
     /// In the order of `kcmp`.
     files: Mutex<Vec<Arc<OpenFile>>>,
+    most_files: usize,
     next_file: AtomicU64,
     threads: Threads,
     undelivered: Mutex<HashMap<i32, Undelivered>>,
@@ -130,10 +134,13 @@ impl NativeCalls {
         let started = clock_gettime(ClockId::CLOCK_MONOTONIC)
             .ok()
             .and_then(|at| u64::try_from(at.tv_sec() * 1_000_000_000 + at.tv_nsec()).ok());
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _hard)| soft);
+        let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(MOST_FILES);
         Self {
             release,
             native: Native::of(release),
             files: Mutex::default(),
+            most_files: share.min(MOST_FILES),
             next_file: AtomicU64::new(FIRST_FILE + started.unwrap_or_default()),
             threads: Threads::default(),
             undelivered: Mutex::default(),
@@ -240,7 +247,15 @@ impl NativeCalls {
     /// The file under a number; `None` for one that is not the driver's.
     fn find(&self, asked: &Asked<'_>, caller: Caller, number: i32) -> io::Result<Option<InUse>> {
         let tid = caller.tid;
-        if let Some(file) = (asked.known)(tid, number)? {
+        let known = || {
+            let known = (asked.known)(tid, number)?;
+            if let Some(file) = &known {
+                let told = self.is_shown(asked.driver, file.id, &file.fd);
+                told.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+            }
+            Ok::<_, io::Error>(known)
+        };
+        if let Some(file) = known()? {
             return Ok(Some(file));
         }
         if let Some(file) = held_by_thread(&self.lock(), tid, number)? {
@@ -254,7 +269,7 @@ impl NativeCalls {
             let mut files = self.lock();
             match own_position(&files, fd.as_fd())? {
                 Ok(at) => files.get(at).map(InUse::new),
-                Err(_) if files.len() >= MOST_FILES => {
+                Err(_) if files.len() >= self.most_files => {
                     return Err(io::Error::from_raw_os_error(EMFILE));
                 }
                 Err(at) => {
@@ -267,15 +282,7 @@ impl NativeCalls {
             }
         };
         // The broker may have been shown it meanwhile: then it has not looked for it here.
-        match (asked.known)(tid, number)? {
-            Some(known) => {
-                if let Some(file) = &file {
-                    self.take_out(file.id);
-                }
-                Ok(Some(known))
-            }
-            None => Ok(file),
-        }
+        Ok(known()?.or(file))
     }
 
     /// Resolves the descriptors that a struct names.
@@ -330,9 +337,15 @@ impl NativeCalls {
         Ok(())
     }
 
-    /// Its files.
-    pub(crate) fn held(&self) -> Vec<Arc<OpenFile>> {
-        self.lock().clone()
+    /// Its files, but for those that the broker has by now, all of which are in `shown` in the order of `kcmp`.
+    pub(crate) fn held_beside(&self, shown: &[Arc<OpenFile>]) -> Vec<Arc<OpenFile>> {
+        // Own descriptors can always be compared.
+        let is_shown = |file: &Arc<OpenFile>| {
+            own_position(shown, file.fd.as_fd()).is_ok_and(|found| found.is_ok())
+        };
+        let mut files = self.lock().clone();
+        files.retain(|file| !is_shown(file));
+        files
     }
 
     /// Takes a file out that nobody holds, unless a call is under way on it; says whether it is one of this module's.

@@ -323,7 +323,7 @@ fn close_unheld(container: &Container) -> bool {
     let cgroup = container.journal.change().cgroup().cloned();
     let mut orphans = container.files.held();
     if let Some(native) = &container.native {
-        orphans.extend(native.held());
+        orphans.extend(native.held_beside(&orphans));
         // Own descriptors can always be compared.
         orphans.sort_by(|one, other| {
             sys::kcmp::own_files(one.fd.as_fd(), other.fd.as_fd()).unwrap_or(Ordering::Equal)

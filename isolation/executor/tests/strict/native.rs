@@ -59,6 +59,10 @@ fn what_only_the_kernel_hears_of_leaves_the_broker_as_it_was() {
     let (tenant, _process) = stage.tenant();
     let space = AddressSpace::new(&stage, &tenant);
     let open = |name| tenant.open(&stage.nodes().join(name));
+    until("the last call is settled", || {
+        let state = stage.container.journal.change();
+        (0..64).all(|lane| state.open_in(lane).is_none())
+    });
     let before = Known::of(&stage);
     let native = Native::of(R);
     let mut made = 0;
