@@ -85,21 +85,23 @@ fn every_named_test_exists() -> Result<()> {
 }
 
 #[test]
-fn every_test_that_the_limits_name_exists() -> Result<()> {
+fn every_test_that_a_table_names_exists() -> Result<()> {
     let mut found = BTreeSet::new();
     for part in ["integration", "isolation", "cli"] {
         functions(&repository().join(part), &mut found)?;
     }
-    let page = fs::read_to_string(repository().join("docs/limits.md"))?;
-    let cells = page
-        .lines()
-        .filter(|line| line.starts_with('|'))
-        .filter_map(|line| line.trim_matches('|').rsplit(" | ").next());
-    let named: Vec<&str> = cells.flat_map(quoted).collect();
-    assert!(named.len() > 20, "{named:?}");
-    for test in named {
-        let name = test.rsplit("::").next().unwrap_or(test);
-        assert!(found.contains(name), "{test} does not exist");
+    for (page, at_least) in [("docs/limits.md", 20), ("docs/driver-behaviour.md", 15)] {
+        let page = fs::read_to_string(repository().join(page))?;
+        let cells = page
+            .lines()
+            .filter(|line| line.starts_with('|'))
+            .filter_map(|line| line.trim_matches('|').rsplit(" | ").next());
+        let named: Vec<&str> = cells.flat_map(quoted).collect();
+        assert!(named.len() > at_least, "{named:?}");
+        for test in named {
+            let name = test.rsplit("::").next().unwrap_or(test);
+            assert!(found.contains(name), "{test} does not exist");
+        }
     }
     Ok(())
 }
