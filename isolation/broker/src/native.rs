@@ -56,6 +56,10 @@ pub(crate) struct Asked<'a> {
     pub(crate) lane: u32,
     /// The broker's file under a number of a thread, where it has that file.
     pub(crate) known: &'a dyn Fn(i32, i32) -> io::Result<Option<InUse>>,
+    /// Says that the call goes to the driver, and that it is back: one that hangs is told of, though on a real card nobody would
+    /// hear of it.
+    pub(crate) at_driver: &'a dyn Fn(),
+    pub(crate) is_back: &'a dyn Fn(),
 }
 
 /// What a kernel would know of such calls.
@@ -105,6 +109,8 @@ impl Answer {
 /// Why a call has no answer of the driver's.
 enum Without {
     Errno(i32),
+    /// The driver cannot be asked.
+    Driver(driver::Error),
     /// The file is none of the driver's.
     Foreign,
     /// The caller waits no more.
@@ -155,21 +161,38 @@ impl NativeCalls {
     }
 
     /// Answers one.
-    pub(crate) fn serve(&self, asked: &Asked<'_>, call: &Notification) {
+    ///
+    /// # Errors
+    /// The driver cannot be asked; the call has failed.
+    pub(crate) fn serve(
+        &self,
+        asked: &Asked<'_>,
+        call: &Notification,
+    ) -> Result<(), driver::Error> {
         let listener = asked.listener;
         let is_waiting = || listener.is_waiting(call.id);
         let Some(_served) = self.threads.enter(call.tid, is_waiting) else {
-            return;
+            return Ok(());
         };
+        let mut asked_for = Ok(());
         let answered = match self.answer(asked, call) {
-            Ok(answer) => return self.deliver(listener, call, answer),
-            Err(Without::GivenUp) => return,
+            Ok(answer) => {
+                self.deliver(listener, call, answer);
+                Ok(())
+            }
+            Err(Without::GivenUp) => Ok(()),
             // As the filter would have had it: the kernel asks whatever stands under the number.
             Err(Without::Foreign) => listener.proceed(call.id),
             Err(Without::Errno(errno)) => listener.fail(call.id, errno),
+            Err(Without::Driver(error)) => {
+                let failed = listener.fail(call.id, error.errno());
+                asked_for = Err(error);
+                failed
+            }
         };
         // Whoever waits no more asks again.
         let _gone = answered;
+        asked_for
     }
 
     fn answer(&self, asked: &Asked<'_>, call: &Notification) -> Result<Answer, Without> {
@@ -212,8 +235,10 @@ impl NativeCalls {
             fd: file.fd.as_fd(),
         };
         let ticket = Ticket::native(asked.lane, call.id.number());
+        (asked.at_driver)();
         let done = asked.driver.execute(target, caller, ticket, &mut carried);
-        let done = done.map_err(|error| Without::Errno(error.errno()))?;
+        (asked.is_back)();
+        let done = done.map_err(Without::Driver)?;
         Ok(Answer {
             ret: done.ret,
             before,

@@ -92,8 +92,16 @@ pub fn serve(
             listener,
             lane: lane.number(),
             known: &|tid, number| container.files.of_process(tid, number),
+            at_driver: &|| container.board.goes_to_driver(lane.number()),
+            is_back: &|| container.health.is_back(container, lane.number()),
         };
-        return native.serve(&asked, call);
+        if let Err(error) = native.serve(&asked, call) {
+            if error.is_unreachable() {
+                container.counters.count(Counter::Unreached);
+            }
+            container.health.take_reach(container, &Err::<(), _>(error));
+        }
+        return;
     }
     container.counters.count(Counter::Total);
     let still_waits = || listener.is_waiting(call.id);

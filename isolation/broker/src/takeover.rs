@@ -77,6 +77,8 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
         Some(call) if session.listener().is_waiting(call.id) => true,
         Some(call) => {
             settle(container, lane, &call);
+            // A native call may have hung, and has nobody any more who has it back.
+            container.health.is_back(container, lane.number());
             false
         }
         None => false,
