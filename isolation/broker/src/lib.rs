@@ -18,6 +18,7 @@
 pub mod account;
 pub mod answer_files;
 pub mod board;
+mod close_files;
 pub mod container;
 pub mod control;
 pub mod counters;
@@ -36,7 +37,6 @@ pub mod memories;
 mod native;
 pub mod order;
 mod pace;
-mod parting;
 mod pci;
 pub mod peers;
 mod pids;

@@ -56,7 +56,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) lane: u32,
     /// The broker's file under a number of a thread, where it has that file.
     pub(crate) known: &'a dyn Fn(i32, i32) -> io::Result<Option<InUse>>,
-    /// Says that the call goes to the driver, and that it is back: one that hangs is told of, though on a real card nobody would
+    /// Says that the call goes to the driver, and that it is back: one that hangs is reported, though on a real card nobody would
     /// hear of it.
     pub(crate) at_driver: &'a dyn Fn(),
     pub(crate) is_back: &'a dyn Fn(),
@@ -154,7 +154,7 @@ impl NativeCalls {
         }
     }
 
-    /// Whether a call is such a one.
+    /// Whether a real driver's broker would not see this call.
     #[must_use]
     pub fn has(&self, call: &Notification) -> bool {
         call.nr == SYS_IOCTL && call.arch == AUDIT_ARCH_X86_64 && self.native.has(low(call.args[1]))
@@ -335,7 +335,7 @@ impl NativeCalls {
         }])
     }
 
-    /// The broker has this file from now on: the driver is told that it is the one that it knows by a number of this module's.
+    /// The broker has this file from now on: this reports to the driver that it is the one that it knows by a number of this module's.
     ///
     /// # Errors
     /// The driver's.

@@ -30,13 +30,13 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use sys::pidfd::PidFd;
 
+use crate::close_files;
 use crate::container::Container;
 use crate::files::OpenFile;
 use crate::holders::{Look, without_holder};
 use crate::link::Stored;
 use crate::managed::Occasion;
 use crate::pace::Asked;
-use crate::parting;
 use crate::state::Op;
 
 /// So many times as long as a round has worked, exits begin no other: they take a tenth of one core at most.
@@ -368,7 +368,7 @@ fn close_unheld(container: &Container) -> bool {
 /// duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
 fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
     if let Some(file) = &file {
-        parting::free_all(container, file);
+        close_files::free_all(container, file);
     }
     let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
     if let Err(error) = container.supervisor.release(vec![Stored::File(id, kind)]) {

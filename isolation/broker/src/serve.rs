@@ -29,6 +29,7 @@ use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
 
 use crate::account::{self, Account, Carrier, Numbers, Origin, Why};
 use crate::board::{Lane, Phase};
+use crate::close_files;
 use crate::container::{Acquaintance, Container, surface};
 use crate::counters::Counter;
 use crate::fetch;
@@ -38,7 +39,6 @@ use crate::managed::{self, Mapper, Occasion};
 use crate::memories::{Memories, Target};
 use crate::native;
 use crate::order::InOrder;
-use crate::parting;
 use crate::reaper::Reaper;
 use crate::replay::{Books, CallKey, Turn};
 use crate::scarce;
@@ -818,7 +818,7 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
     if succeeded && let Some(object) = account.outgrown(&change, effect, &answer.after) {
         drop(change);
         // What cannot be freed stays, and is booked.
-        if parting::free_object(container, file, caller, object) {
+        if close_files::free_object(container, file, caller, object) {
             let refusal = op.refuse(NV_ERR_NO_MEMORY, container.release);
             note(container, op, refusal, &Why::Outgrown);
             answer = Done::refused(refusal, &before);

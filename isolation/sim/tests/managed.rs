@@ -4,6 +4,7 @@
 mod tenant;
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use driver::FileKind;
 use nvabi::bytes::{put, put_u32, put_u64};
@@ -14,6 +15,7 @@ use nvabi::status::{
     NV_WARN_NOTHING_TO_DO,
 };
 use nvabi::uvm;
+use sim::Machine;
 use sys::mapping::Mapping;
 use tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
 use tenant::{Tenant, ada, open};
@@ -143,16 +145,22 @@ fn every_initialised_file_has_pages_of_its_own() {
     assert_eq!(bare.unwrap_err(), NV_ERR_ILLEGAL_ACTION);
 }
 
-/// As uvm.c (`uvm_api_mm_initialize`, `uvm_release_mm`) and uvm_va_space.c have it.
-#[test]
-fn a_second_file_keeps_the_memory_of_its_process_and_the_first_one_open() {
+/// A tenant with a device of the only card, and an address space of its.
+fn with_address_space() -> (Arc<Machine>, Tenant, u32, u32) {
     let machine = ada("570.195.03", 64, 1);
     let tenant = Tenant::new(&machine, "ns/one");
-    let uuid = machine.cards()[0].profile.uuid;
     let (device, _subdevice) = tenant.device(0);
     let space = tenant
         .alloc(device, class::FERMI_VASPACE_A, 0, Some(&mut vec![0; 56]))
         .unwrap();
+    (machine, tenant, device, space)
+}
+
+/// As uvm.c (`uvm_api_mm_initialize`, `uvm_release_mm`) and uvm_va_space.c have it.
+#[test]
+fn a_second_file_keeps_the_memory_of_its_process_and_the_first_one_open() {
+    let (machine, tenant, device, space) = with_address_space();
+    let uuid = machine.cards()[0].profile.uuid;
     let (file, _own) = tenant.initialised_alone();
     let second = open(FileKind::Uvm);
     let third = open(FileKind::Uvm);
@@ -212,13 +220,8 @@ fn a_second_file_keeps_the_memory_of_its_process_and_the_first_one_open() {
 /// An address space of several processes is bound to the memory of none (uvm_va_space_mm.c, `uvm_va_space_mm_enabled`).
 #[test]
 fn an_address_space_of_several_processes_needs_no_second_file() {
-    let machine = ada("570.195.03", 64, 1);
-    let tenant = Tenant::new(&machine, "ns/one");
+    let (machine, tenant, _device, space) = with_address_space();
     let uuid = machine.cards()[0].profile.uuid;
-    let (device, _subdevice) = tenant.device(0);
-    let space = tenant
-        .alloc(device, class::FERMI_VASPACE_A, 0, Some(&mut vec![0; 56]))
-        .unwrap();
     let file = open(FileKind::Uvm);
     tenant
         .uvm(file, &uvm::UVM_INITIALIZE, |block| {
