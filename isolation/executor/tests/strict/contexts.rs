@@ -6,7 +6,8 @@ use nvabi::bytes::{put_u32, put_u64};
 use nvabi::layout::{channel_group_params, channel_params, engine_type};
 use nvabi::{control, status};
 
-use crate::stage::{Confined, MIB, Stage};
+use crate::program::Program;
+use crate::stage::{MIB, Stage};
 use crate::{Test, rm};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -24,7 +25,6 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-const SUBDEVICE: u32 = 0x2080;
 const GROUP: u32 = 0xa06c;
 /// `AMPERE_CHANNEL_GPFIFO_A`, `ADA_COMPUTE_A`
 const CHANNEL: u32 = 0xc56f;
@@ -36,32 +36,7 @@ const DECLARED: ImplicitBytes = ImplicitBytes {
     va_space: 0,
 };
 
-/// A program with a device.
-struct Program {
-    tenant: Confined,
-    fd: i32,
-    client: u32,
-    device: u32,
-    subdevice: u32,
-}
-
 impl Program {
-    fn new(stage: &Stage) -> Self {
-        let tenant = stage.tenant();
-        let fd = tenant.0.open(&stage.nodes().join("nvidiactl"));
-        let client = tenant.0.client(fd);
-        let device = tenant.0.device(fd, client);
-        let (said, subdevice) = tenant.0.on_engine(fd, (client, device), SUBDEVICE, 0);
-        assert_eq!(said, rm::OK);
-        Self {
-            tenant,
-            fd,
-            client,
-            device,
-            subdevice,
-        }
-    }
-
     fn group(&self, engine: u32) -> (u32, u32) {
         let mut params = [0; 20];
         put_u32(&mut params, channel_group_params::ENGINE_TYPE, engine);
@@ -87,7 +62,7 @@ impl Program {
     }
 
     /// Asks for the size of a channel's context, with a figure of the program's own in the place of the answer.
-    fn ask(&self, object: u32, channel: u32) -> u32 {
+    fn context_size(&self, object: u32, channel: u32) -> u32 {
         let mut params = [0; 16];
         put_u32(&mut params, 0, channel);
         put_u64(&mut params, 8, 1);
@@ -137,7 +112,7 @@ fn the_drivers_own_figure_takes_the_place_of_the_declared_one() {
     let apart = 2 * MIB + 2 * DECLARED.channel;
     assert_eq!(ledger(), 44 * MIB + apart);
     // What the driver does not tell, and what it tells of nothing of the card's, is no figure.
-    assert_ne!(program.ask(program.subdevice, channel), rm::OK);
+    assert_ne!(program.context_size(program.subdevice, channel), rm::OK);
     assert_eq!(program.make(channel, COMPUTE, &[]).0, rm::OK);
     for (object, of) in [
         (program.subdevice, copying),
@@ -145,11 +120,11 @@ fn the_drivers_own_figure_takes_the_place_of_the_declared_one() {
         (program.subdevice, 0x7777),
         (program.device, channel),
     ] {
-        assert_ne!(program.ask(object, of), rm::OK);
+        assert_ne!(program.context_size(object, of), rm::OK);
     }
     assert_eq!((ledger(), learnt()), (44 * MIB + apart, None));
 
-    assert_eq!(program.ask(program.subdevice, channel), rm::OK);
+    assert_eq!(program.context_size(program.subdevice, channel), rm::OK);
     assert_eq!(learnt(), Some(20 * MIB));
     stage.assert_exact(20 * MIB + apart);
     // Another program of the container, which has asked nobody.
@@ -170,7 +145,7 @@ fn a_figure_above_the_declared_one_is_charged_too() {
     let groups = [(); 3].map(|()| program.group(engine_type::GR0).1);
     let (_, channel) = program.channel(groups[0], engine_type::GR0);
     assert_eq!(program.make(channel, COMPUTE, &[]).0, rm::OK);
-    assert_eq!(program.ask(program.subdevice, channel), rm::OK);
+    assert_eq!(program.context_size(program.subdevice, channel), rm::OK);
     // The driver has taken it already: it is charged, beyond the quota too, and nothing more is given.
     stage.assert_exact(210 * MIB + DECLARED.channel);
     let memory = program

@@ -20,6 +20,7 @@ mod kernel;
 #[path = "../../../broker/tests/calls/launch.rs"]
 mod launch;
 mod native;
+mod program;
 #[path = "../../../broker/tests/calls/rm.rs"]
 mod rm;
 mod share;

@@ -6,7 +6,8 @@ use nvabi::control::{self as ctl, fb_info, gpu_info};
 use nvabi::layout::{fabric_probe, nvos33, p2p_caps, p2p_matrix, pid_info, pid_memory, pids};
 use nvabi::{Release, escape, status};
 
-use crate::stage::{Confined, MIB, Stage};
+use crate::program::{Program, SUBDEVICE};
+use crate::stage::{MIB, Stage};
 use crate::{Test, rm, sums};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -36,38 +37,10 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-const SUBDEVICE: u32 = 0x2080;
 /// Where the tests put the lists that parameters point to: behind the parameters.
 const LIST_AT: u64 = 4 * 4096;
 
-/// A tenant with its card.
-struct Asking {
-    tenant: Confined,
-    fd: i32,
-    client: u32,
-    device: u32,
-    subdevice: u32,
-}
-
-impl Asking {
-    fn new(stage: &Stage) -> Self {
-        let tenant = stage.tenant();
-        let fd = tenant.0.open(&stage.nodes().join("nvidiactl"));
-        let client = tenant.0.client(fd);
-        let device = tenant.0.device(fd, client);
-        let arg = rm::alloc(client, device, 0, SUBDEVICE, tenant.0.params_address());
-        let called = tenant.0.call(fd, rm::ALLOC, &arg, &[0; 4]);
-        assert_eq!(called.status(), rm::OK);
-        let subdevice = rm::new_handle(&called.arg);
-        Self {
-            tenant,
-            fd,
-            client,
-            device,
-            subdevice,
-        }
-    }
-
+impl Program {
     /// A control that has to succeed; its parameters.
     fn ask(&self, object: u32, cmd: u32, params: &[u8]) -> Vec<u8> {
         let (status, params) = self
@@ -137,7 +110,7 @@ impl Asking {
 fn what_is_refused_is_not_advertised() {
     const COMPUTE: u32 = 0xcec0;
     let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Asking::new(&stage);
+    let asking = Program::new(&stage);
     // A group's number above the index changes nothing of what is asked for.
     let asked = [
         gpu_info::DMABUF_CAPABILITY,
@@ -185,7 +158,7 @@ fn what_is_refused_is_not_advertised() {
 /// NVML takes one figure from another: what is used is what is left of the sum.
 fn what_the_driver_keeps_of_a_card_is_no_part_of_a_slice() {
     let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Asking::new(&stage);
+    let asking = Program::new(&stage);
     let (tenant, fd) = (&asking.tenant.0, asking.fd);
     let called = tenant.memory(fd, asking.client, asking.device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
@@ -212,8 +185,8 @@ fn what_the_driver_keeps_of_a_card_is_no_part_of_a_slice() {
 
 fn what_others_have_mapped_of_bar1_is_not_shown() {
     let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Asking::new(&stage);
-    let another = Asking::new(&stage);
+    let asking = Program::new(&stage);
+    let another = Program::new(&stage);
     let (tenant, fd) = (&another.tenant.0, another.fd);
     let called = tenant.memory(fd, another.client, another.device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
@@ -254,9 +227,9 @@ fn what_others_have_mapped_of_bar1_is_not_shown() {
 /// The driver knows the executor alone; the tenants know each other.
 fn processes_are_the_containers_own_with_what_they_are_charged() {
     let stage = Stage::of_two_cards(64 * MIB);
-    let first = Asking::new(&stage);
-    let second = Asking::new(&stage);
-    let idle = Asking::new(&stage);
+    let first = Program::new(&stage);
+    let second = Program::new(&stage);
+    let idle = Program::new(&stage);
     let (_kernel, neighbour) = stage.another();
     let _neighbours = sums::allocate_by(&neighbour, &stage, 8 * MIB);
     let neighbour = neighbour.process().unwrap().unsigned_abs();
@@ -309,7 +282,7 @@ fn processes_are_the_containers_own_with_what_they_are_charged() {
 fn only_granted_cards_are_listed() {
     const NONE: u32 = u32::MAX;
     let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Asking::new(&stage);
+    let asking = Program::new(&stage);
     let cards = stage.kernel.sim().cards();
     assert_eq!(cards.len(), 2);
     let granted = cards[0].gpu_id;
@@ -336,7 +309,7 @@ fn only_granted_cards_are_listed() {
 /// The older form points to tables of all pairs; a card that is not granted is one that is not there.
 fn peers_are_asked_for_among_granted_cards_alone() {
     let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Asking::new(&stage);
+    let asking = Program::new(&stage);
     let [granted, foreign] = [0, 1].map(|at| stage.kernel.sim().cards()[at].gpu_id);
     let (tenant, fd) = (&asking.tenant.0, asking.fd);
     let root = (asking.client, asking.client);
