@@ -199,10 +199,8 @@ pub fn layout(rules: &CardRules, costs: &Costs, tenants: &[Tenant]) -> Layout {
                 slice_us,
                 capped_slice_us: plan.capped_us(member, rules),
                 lends: member.lends && gate.is_gated(),
-                place_ppm: arcs
-                    .first()
+                place_ppm: places::start_of(arcs)
                     .filter(|_| member.tenant.terms.policy == Policy::FairShare)
-                    .map(|_| places::start_of(arcs))
                     .filter(|place| places::on_grid(*place, rules)),
                 gate,
                 bent,

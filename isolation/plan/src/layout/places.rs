@@ -119,13 +119,20 @@ impl Room<'_> {
 }
 
 impl<'t> Plan<'t> {
-    /// Those with a published place of their own, with their ranks, in the order of placement.
+    /// Those with a published place of their own, with their ranks, in the order in which they get it: fair-share before gangs, by
+    /// rank. A gang's part may grow where it stands; fair-share's never does.
     fn keeping(&self, rules: &CardRules) -> impl Iterator<Item = (usize, &Member<'t>, u32)> {
-        self.members
-            .iter()
-            .enumerate()
-            .filter(|(_, member)| member.part == Part::Own)
-            .filter_map(|(rank, member)| Some((rank, member, kept_place(member.tenant, rules)?)))
+        [false, true].into_iter().flat_map(move |gangs| {
+            self.members
+                .iter()
+                .enumerate()
+                .filter(move |(_, member)| {
+                    member.part == Part::Own && is_gang(member.tenant) == gangs
+                })
+                .filter_map(move |(rank, member)| {
+                    Some((rank, member, kept_place(member.tenant, rules)?))
+                })
+        })
     }
 
     /// Everyone's place: first those that have one, fair-share before gangs, by rank; then gangs; then fair-share on its grid; then
@@ -146,14 +153,12 @@ impl<'t> Plan<'t> {
                     }
                 }
             };
-        // A gang's part may grow where it stands; fair-share's never does.
-        for gangs in [false, true] {
-            pass(&mut circle, &mut own, &|circle, member| {
-                let place = kept_place(member.tenant, rules)?;
-                (is_gang(member.tenant) == gangs)
-                    .then(|| circle.take_at(place, member.length_ppm))
-                    .flatten()
-            });
+        for (rank, member, place) in self.keeping(rules) {
+            if let Some(arcs) = own.get_mut(rank)
+                && let Some(found) = circle.take_at(place, member.length_ppm)
+            {
+                *arcs = found;
+            }
         }
         pass(&mut circle, &mut own, &|circle, member| {
             is_gang(member.tenant).then(|| circle.place(member.length_ppm))
@@ -205,15 +210,13 @@ pub(super) fn on_grid(place_ppm: u32, rules: &CardRules) -> bool {
     (0..rules.max_tenants).any(|index| grid_ppm(index, rules) == place_ppm)
 }
 
-/// Where a segment begins whose arcs may reach over the end.
-pub(super) fn start_of(arcs: &[Arc]) -> u32 {
+/// Where a segment begins that may reach over the end. `None`: it is in several pieces, and has no place that it could keep.
+pub(super) fn start_of(arcs: &[Arc]) -> Option<u32> {
     match arcs {
-        [first, .., last]
-            if first.start_ppm == 0 && last.start_ppm + last.length_ppm == WHOLE_PPM =>
-        {
-            last.start_ppm
+        [one] => Some(one.start_ppm),
+        [first, last] if first.start_ppm == 0 && last.start_ppm + last.length_ppm == WHOLE_PPM => {
+            Some(last.start_ppm)
         }
-        [first, ..] => first.start_ppm,
-        [] => 0,
+        _ => None,
     }
 }

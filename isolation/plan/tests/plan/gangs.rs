@@ -286,6 +286,71 @@ fn those_who_share_with_a_gang_are_one_when_they_lend() {
     );
 }
 
+/// Its pieces begin on the grid, but it would be in the gangs' way if it kept that as its place.
+#[test]
+fn fair_share_in_several_pieces_keeps_no_place_and_moves_no_gang() {
+    let rules = CardRules {
+        max_tenants: 20,
+        ..CardRules::default()
+    };
+    let one = |key: &str, terms| Tenant {
+        groups: 1,
+        ..gang(key, 2, terms, 0)
+    };
+    let away = |tenant: Tenant| Tenant {
+        groups: 0,
+        ..tenant
+    };
+    let capped = away(gang("g0", 2, fixed(5), 0));
+    let preemptive = one("g1", of(Policy::Preemptive));
+    let soft = one("g2", crate::any::soft(None, 18));
+    let fair = |key: &str| away(tenant(key, of(Policy::FairShare)));
+    let mut cards = vec![
+        vec![capped.clone(), preemptive.clone()],
+        vec![capped, soft.clone(), away(tenant("s2", fixed(5)))],
+        vec![preemptive, soft, fair("s0"), fair("s1")],
+    ];
+    settle_all(&rules, &mut cards);
+    for (key, on) in [("g0", [0, 1]), ("g1", [0, 2]), ("g2", [1, 2])] {
+        let [here, there] = on.map(|card| begins(&rules, &cards[card], key).unwrap());
+        assert_eq!(here, there, "{key}");
+    }
+    let layout = layout(&rules, &rules.costs, &cards[2]);
+    let [s0, s1] = ["s0", "s1"].map(|key| layout.share(key).unwrap());
+    assert_eq!(s0.place_ppm, Some(0));
+    assert!(s1.gate.segments().len() > 1, "{:?}", s1.gate);
+    assert_eq!(s1.place_ppm, None);
+}
+
+/// Two gangs have published places that reach into fair-share's from either side: neither hides it from the other.
+#[test]
+fn gangs_leave_the_place_of_fair_share_on_all_their_cards() {
+    let rules = CardRules {
+        max_tenants: 20,
+        ..CardRules::default()
+    };
+    for [before, behind] in [["a", "b"], ["b", "a"]] {
+        let at = |key: &str, percent, place| Tenant {
+            place_ppm: Some(place),
+            ..gang(key, 2, fixed(percent), 0)
+        };
+        // The second has no room before the first.
+        let gangs = vec![at(before, 5, 60_000), at(behind, 20, 111_000)];
+        let fair = Tenant {
+            place_ppm: Some(100_000),
+            ..tenant("fair", of(Policy::FairShare))
+        };
+        let mut cards = vec![gangs.clone(), gangs];
+        cards[1].push(fair);
+        settle_all(&rules, &mut cards);
+        assert_eq!(begins(&rules, &cards[1], "fair").unwrap().1, 25_000_000);
+        for key in [before, behind] {
+            let [here, there] = [0, 1].map(|card| begins(&rules, &cards[card], key).unwrap());
+            assert_eq!(here, there, "{key}");
+        }
+    }
+}
+
 /// Where every gang would be in phase if the one called `key` had that place.
 fn is_possible(rules: &CardRules, cards: &[Vec<Tenant>], key: &str, place: u32) -> bool {
     let phases = |cards: &[Vec<Tenant>]| -> Vec<Option<Gate>> {
