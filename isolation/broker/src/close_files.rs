@@ -15,7 +15,7 @@
 
 use std::os::fd::AsFd;
 
-use driver::{Binding, Call, Caller, FileKind, FileRef, Segment, Ticket};
+use driver::{Binding, Call, Caller, FileKind, FileRef, Ticket};
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::layout::nvos00;
 use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_OK};
@@ -96,15 +96,7 @@ fn execute(
     caller: Caller,
     (cmd, arg): (u32, Vec<u8>),
 ) -> Option<Vec<u8>> {
-    let mut call = Call {
-        cmd,
-        segments: vec![Segment {
-            address: 0,
-            link: None,
-            bytes: arg,
-        }],
-        fds: Vec::new(),
-    };
+    let mut call = Call::own(cmd, arg, None);
     let target = FileRef {
         id: file.id,
         kind: file.kind,
@@ -114,7 +106,7 @@ fn execute(
         .driver
         .execute(target, caller, Ticket::UNREMEMBERED, &mut call);
     match done {
-        Ok(done) if done.ret >= 0 => call.segments.into_iter().next().map(|first| first.bytes),
+        Ok(done) if done.ret >= 0 => Some(call.into_blocks().0),
         Ok(_refused) => None,
         Err(error) => {
             tracing::warn!(cmd, %error, "what a file held was not freed");

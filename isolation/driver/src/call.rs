@@ -74,6 +74,42 @@ pub struct Call {
     pub fds: Vec<FdSlot>,
 }
 
+impl Call {
+    /// A call of cgpu's own, behind which is no tenant's memory: the struct, and the block of its pointer at this offset.
+    #[must_use]
+    pub fn own(cmd: u32, arg: Vec<u8>, block: Option<(usize, Vec<u8>)>) -> Self {
+        let first = Segment {
+            address: 0,
+            link: None,
+            bytes: arg,
+        };
+        let second = block.map(|(pointer_at, bytes)| Segment {
+            address: 0,
+            link: Some(Link {
+                segment: 0,
+                // No struct is as long: whoever makes the call refuses it.
+                pointer_at: u32::try_from(pointer_at).unwrap_or(u32::MAX),
+            }),
+            bytes,
+        });
+        Self {
+            cmd,
+            segments: std::iter::once(first).chain(second).collect(),
+            fds: Vec::new(),
+        }
+    }
+
+    /// The struct and the block of [`Self::own`]; what is not there is empty.
+    #[must_use]
+    pub fn into_blocks(self) -> (Vec<u8>, Vec<u8>) {
+        let mut blocks = self.segments.into_iter().map(|segment| segment.bytes);
+        (
+            blocks.next().unwrap_or_default(),
+            blocks.next().unwrap_or_default(),
+        )
+    }
+}
+
 /// What came of a call.
 #[derive(Debug, Default)]
 pub struct Executed {

@@ -71,15 +71,7 @@ mod tests {
     fn call(cmd: u32, bytes: usize, number: (usize, i32)) -> Call {
         let mut arg = vec![0; bytes];
         put_u32(&mut arg, number.0, number.1.cast_unsigned());
-        Call {
-            cmd,
-            segments: vec![Segment {
-                address: 0,
-                link: None,
-                bytes: arg,
-            }],
-            fds: Vec::new(),
-        }
+        Call::own(cmd, arg, None)
     }
 
     #[test]

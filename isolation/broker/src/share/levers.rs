@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use compute::{Answer, Channel, Lever, LeverError, Spent};
-use driver::{Call, Caller, FileRef, Link, Segment, Ticket};
+use driver::{Call, Caller, FileRef, Segment, Ticket};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{disable_channels, nvos00, nvos21, nvos54, preempt, schedule, timeslice};
@@ -477,26 +477,7 @@ fn issue(
         (driver::FileId(file.0), process.0)
     };
     let file = container.files.in_use(file).ok_or(LeverError::Gone)?;
-    let mut segments = vec![Segment {
-        address: 0,
-        link: None,
-        bytes: arg,
-    }];
-    if let Some((pointer_at, bytes)) = params {
-        segments.push(Segment {
-            address: 0,
-            link: Some(Link {
-                segment: 0,
-                pointer_at: u32::try_from(pointer_at).unwrap_or_default(),
-            }),
-            bytes,
-        });
-    }
-    let mut call = Call {
-        cmd,
-        segments,
-        fds: Vec::new(),
-    };
+    let mut call = Call::own(cmd, arg, params);
     let target = FileRef {
         id: file.id,
         kind: file.kind,

@@ -18,7 +18,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use compute::{Channel, Engine, Found, Group, Lever, LeverError, try_levers};
-use driver::{Call, Caller, FdSlot, FileId, FileKind, FileRef, Link, Segment, Ticket};
+use driver::{Call, Caller, FdSlot, FileId, FileKind, FileRef, Ticket};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::escape::Escape;
 use nvabi::layout::{
@@ -554,23 +554,9 @@ impl Asking<'_> {
         block: Option<(usize, Vec<u8>)>,
         fds: Vec<FdSlot>,
     ) -> Result<Blocks, ProbeError> {
-        let first = Segment {
-            address: 0,
-            link: None,
-            bytes: arg,
-        };
-        let second = block.map(|(pointer_at, bytes)| Segment {
-            address: 0,
-            link: Some(Link {
-                segment: 0,
-                pointer_at: u32::try_from(pointer_at).unwrap_or(u32::MAX),
-            }),
-            bytes,
-        });
         let mut call = Call {
-            cmd: escape.cmd(self.container.release),
-            segments: std::iter::once(first).chain(second).collect(),
             fds,
+            ..Call::own(escape.cmd(self.container.release), arg, block)
         };
         let target = FileRef {
             id: file.id,
@@ -591,11 +577,7 @@ impl Asking<'_> {
                 errno: -done.ret,
             });
         }
-        let mut segments = call.segments.into_iter().map(|segment| segment.bytes);
-        Ok((
-            segments.next().unwrap_or_default(),
-            segments.next().unwrap_or_default(),
-        ))
+        Ok(call.into_blocks())
     }
 
     /// The client goes, and the files with whoever makes the calls.

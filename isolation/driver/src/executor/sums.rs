@@ -36,9 +36,7 @@ use nvabi::{class, control, escape, status};
 
 use super::wire::{Answer, Request};
 use super::{Connection, ExecutorDriver, lock};
-use crate::{
-    AskedCard, Call, CardSum, Error, FdSlot, FileId, FileKind, FileRef, Link, Segment, Ticket,
-};
+use crate::{AskedCard, Call, CardSum, Error, FdSlot, FileId, FileKind, FileRef, Ticket};
 
 /// Where the driver's nodes are.
 const NODES: &str = "/dev";
@@ -454,23 +452,9 @@ impl Asking<'_> {
         block: Option<(usize, Vec<u8>)>,
         fds: Vec<FdSlot>,
     ) -> Result<(Vec<u8>, Vec<u8>), Error> {
-        let first = Segment {
-            address: 0,
-            link: None,
-            bytes: arg,
-        };
-        let second = block.map(|(pointer_at, bytes)| Segment {
-            address: 0,
-            link: Some(Link {
-                segment: 0,
-                pointer_at: u32::try_from(pointer_at).unwrap_or(u32::MAX),
-            }),
-            bytes,
-        });
         let mut call = Call {
-            cmd: escape.cmd(self.driver.facts.release),
-            segments: std::iter::once(first).chain(second).collect(),
             fds,
+            ..Call::own(escape.cmd(self.driver.facts.release), arg, block)
         };
         let file = FileRef {
             id: file.id,
@@ -488,11 +472,7 @@ impl Asking<'_> {
             }
             .into());
         }
-        let mut segments = call.segments.into_iter().map(|segment| segment.bytes);
-        Ok((
-            segments.next().unwrap_or_default(),
-            segments.next().unwrap_or_default(),
-        ))
+        Ok(call.into_blocks())
     }
 
     /// The executor closes a file of ours; nothing where it has none.

@@ -9,8 +9,7 @@ use driver::executor::{ExecutorDriver, NumaNode, Started, spawn};
 use driver::kernel::Facts;
 use driver::nodes::Nodes;
 use driver::{
-    Call, Caller, Driver, Executed, FdSlot, FileId, FileKind, FileRef, ImplicitBytes, Segment,
-    Ticket,
+    Call, Caller, Driver, Executed, FdSlot, FileId, FileKind, FileRef, ImplicitBytes, Ticket,
 };
 use nvabi::Release;
 
@@ -102,15 +101,7 @@ fn waiting_bytes(
     file: &impl AsFd,
 ) -> Result<(Executed, u32), driver::Error> {
     const FIONREAD: u32 = 0x541b;
-    let mut call = Call {
-        cmd: FIONREAD,
-        segments: vec![Segment {
-            address: 0,
-            link: None,
-            bytes: vec![0xff; 4],
-        }],
-        fds: Vec::new(),
-    };
+    let mut call = Call::own(FIONREAD, vec![0xff; 4], None);
     let file = FileRef {
         id: FileId(id),
         kind: FileKind::Uvm,
@@ -202,13 +193,8 @@ fn closed_files_are_closed_here_too() {
     };
     // The file, and a foreign one in a slot, which is only lent.
     let mut call = Call {
-        cmd: 0x541b,
-        segments: vec![Segment {
-            address: 0,
-            link: None,
-            bytes: vec![0; 4],
-        }],
         fds: vec![slot],
+        ..Call::own(0x541b, vec![0; 4], None)
     };
     let file = FileRef {
         id: FileId(1),

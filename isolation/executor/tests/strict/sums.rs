@@ -7,8 +7,7 @@ use broker::health::{Event, EventKind, Plan, Watching};
 use cards::OnViolation;
 use driver::executor::ExecutorDriver;
 use driver::{
-    AskedCard, Binding, Call, Caller, CardSum, Driver, FdSlot, FileId, FileKind, FileRef, Link,
-    Segment, Ticket,
+    AskedCard, Binding, Call, Caller, CardSum, Driver, FdSlot, FileId, FileKind, FileRef, Ticket,
 };
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{nvos21, nvos54, pid_info, pid_memory};
@@ -201,23 +200,10 @@ pub(crate) fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) ->
             .into(),
     };
     let make = |arg: Vec<u8>, params: &[u8]| {
-        let first = Segment {
-            address: 0,
-            link: None,
-            bytes: arg,
-        };
-        let second = (!params.is_empty()).then(|| Segment {
-            address: 0,
-            link: Some(Link {
-                segment: 0,
-                pointer_at: u32::try_from(nvos21::P_PARAMS).unwrap(),
-            }),
-            bytes: params.to_vec(),
-        });
+        let block = (!params.is_empty()).then(|| (nvos21::P_PARAMS, params.to_vec()));
         let mut call = Call {
-            cmd: rm::ALLOC,
-            segments: std::iter::once(first).chain(second).collect(),
             fds: vec![beside()],
+            ..Call::own(rm::ALLOC, arg, block)
         };
         let target = FileRef {
             id: FileId(1),
