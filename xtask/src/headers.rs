@@ -6,6 +6,7 @@
 //! file of a new one. docs/adding-a-driver-version.md is the runbook around it.
 
 mod facts;
+mod lists;
 mod probe;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,9 @@ pub(crate) struct Options {
     /// Compare with one release alone and fail on a difference, e.g. R595.
     #[arg(long, value_parser = release)]
     expect: Option<Release>,
+    /// Write what the source tree exports into the lists of isolation/nvabi/data, as the release that its version belongs to.
+    #[arg(long)]
+    lists: bool,
     /// The C compiler.
     #[arg(long, default_value = "cc")]
     cc: String,
@@ -60,6 +64,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         std::fs::write(path, found.to_json())
             .with_context(|| format!("cannot write {}", path.display()))?;
         println!("wrote {}", path.display());
+    }
+    if options.lists {
+        let release = Release::of(name.parse()?)?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        lists::update(&root, &options.source, &options.cc, release)?;
     }
     let mut failed = false;
     for release in Release::ALL {
@@ -104,7 +113,10 @@ fn read(options: &Options) -> anyhow::Result<Option<(String, Facts)>> {
         return Ok(None);
     }
     let name = version(source)?;
-    Ok(Some((name, probe::ask(source, &options.cc)?)))
+    Ok(Some((
+        name,
+        probe::ask(source, &options.cc, facts::questions())?,
+    )))
 }
 
 /// `NVIDIA_VERSION = 595.45.04` in version.mk.

@@ -3,7 +3,7 @@
 //! RM takes the parameters' size from the class and ignores the size on the wire (rmapi/alloc_free.c), so the broker may
 //! pass a longer block: [`PARAMS_WINDOW`] bytes cover every class here.
 
-use crate::{PerRelease, Release};
+use crate::{PerRelease, Release, per};
 
 /// Bytes copied of an allocation's parameters where the class's own size is not known exactly.
 pub const PARAMS_WINDOW: u32 = 512;
@@ -64,26 +64,26 @@ const fn row(
     number: u32,
     name: &'static str,
     kind: Kind,
-    params: [u32; 5],
+    params: PerRelease,
     since: Release,
 ) -> Class {
     Class {
         number,
         name,
         kind,
-        params: PerRelease(params),
+        params,
         since,
     }
 }
 
-const W: [u32; 5] = [PARAMS_WINDOW; 5];
-const NONE: [u32; 5] = [0; 5];
+const W: PerRelease = per!(PARAMS_WINDOW);
+const NONE: PerRelease = per!(0);
 /// A client's handle, which may be left out (`RS_OPTIONAL(NvHandle)`, resource_list.h). The headers have a longer struct of this name
 /// that RM takes from nobody.
-const ROOT: [u32; 5] = [4; 5];
-const MEMORY: [u32; 5] = [120, 128, 128, 128, 128];
-const CHANNEL: [u32; 5] = [360, 360, 368, 368, 368];
-const GR: [u32; 5] = [16; 5];
+const ROOT: PerRelease = per!(4);
+const MEMORY: PerRelease = per!(120, R545 128);
+const CHANNEL: PerRelease = per!(360, R570 368);
+const GR: PerRelease = per!(16);
 const R: Release = Release::R535;
 
 /// Every class that a tenant may allocate, ordered by number.
@@ -94,7 +94,7 @@ pub const ALL: &[Class] = &[
     row(0x003e, "NV01_MEMORY_SYSTEM", Kind::Sysmem, MEMORY, R),
     row(0x0040, "NV01_MEMORY_LOCAL_USER", Kind::Vidmem, MEMORY, R),
     row(0x0041, "NV01_ROOT_CLIENT", Kind::Root, ROOT, R),
-    row(0x0070, "NV01_MEMORY_VIRTUAL", Kind::Virtual, [24; 5], R),
+    row(0x0070, "NV01_MEMORY_VIRTUAL", Kind::Virtual, per!(24), R),
     row(
         0x0071,
         "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR",
@@ -102,30 +102,30 @@ pub const ALL: &[Class] = &[
         W,
         R,
     ),
-    row(0x0079, "NV01_EVENT_OS_EVENT", Kind::Event, [24; 5], R),
-    row(0x0080, "NV01_DEVICE_0", Kind::Device, [56; 5], R),
+    row(0x0079, "NV01_EVENT_OS_EVENT", Kind::Event, per!(24), R),
+    row(0x0080, "NV01_DEVICE_0", Kind::Device, per!(56), R),
     row(0x00de, "RM_USER_SHARED_DATA", Kind::Plain, W, R),
-    row(0x00f8, "NV_MEMORY_FABRIC", Kind::Fabric, [48; 5], R),
+    row(0x00f8, "NV_MEMORY_FABRIC", Kind::Fabric, per!(48), R),
     row(
         0x00fd,
         "NV_MEMORY_MULTICAST_FABRIC",
         Kind::Fabric,
-        [40, 80, 80, 80, 80],
+        per!(40, R545 80),
         R,
     ),
-    row(0x2080, "NV20_SUBDEVICE_0", Kind::Subdevice, [4; 5], R),
+    row(0x2080, "NV20_SUBDEVICE_0", Kind::Subdevice, per!(4), R),
     row(0x2081, "NV2081_BINAPI", Kind::Plain, W, R),
     row(0x208f, "NV20_SUBDEVICE_DIAG", Kind::Plain, NONE, R),
     row(0x503b, "NV50_P2P", Kind::Plain, W, R),
     row(0x503c, "NV50_THIRD_PARTY_P2P", Kind::Plain, W, R),
     row(0x50a0, "NV50_MEMORY_VIRTUAL", Kind::Virtual, MEMORY, R),
-    row(0x83de, "GT200_DEBUGGER", Kind::Plain, [12; 5], R),
+    row(0x83de, "GT200_DEBUGGER", Kind::Plain, per!(12), R),
     row(0x900e, "MPS_COMPUTE", Kind::Plain, NONE, R),
     row(
         0x9067,
         "FERMI_CONTEXT_SHARE_A",
         Kind::ContextShare,
-        [12; 5],
+        per!(12),
         R,
     ),
     row(0x90e6, "GF100_SUBDEVICE_MASTER", Kind::Plain, NONE, R),
@@ -133,14 +133,14 @@ pub const ALL: &[Class] = &[
         0x90f1,
         "FERMI_VASPACE_A",
         Kind::VaSpace,
-        [48, 48, 48, 56, 56],
+        per!(48, R580 56),
         R,
     ),
     row(
         0xa06c,
         "KEPLER_CHANNEL_GROUP_A",
         Kind::ChannelGroup,
-        [20; 5],
+        per!(20),
         R,
     ),
     row(0xc461, "TURING_USERMODE_A", Kind::Usermode, NONE, R),
@@ -148,14 +148,14 @@ pub const ALL: &[Class] = &[
     row(0xc56f, "AMPERE_CHANNEL_GPFIFO_A", Kind::Channel, CHANNEL, R),
     row(0xc5b5, "TURING_DMA_COPY_A", Kind::Engine, W, R),
     row(0xc5c0, "TURING_COMPUTE_A", Kind::Engine, GR, R),
-    row(0xc661, "HOPPER_USERMODE_A", Kind::Usermode, [2; 5], R),
+    row(0xc661, "HOPPER_USERMODE_A", Kind::Usermode, per!(2), R),
     row(0xc6b5, "AMPERE_DMA_COPY_A", Kind::Engine, W, R),
     row(0xc6c0, "AMPERE_COMPUTE_A", Kind::Engine, GR, R),
     row(
         0xc761,
         "BLACKWELL_USERMODE_A",
         Kind::Usermode,
-        [2; 5],
+        per!(2),
         Release::R570,
     ),
     row(0xc7b5, "AMPERE_DMA_COPY_B", Kind::Engine, W, R),
@@ -167,14 +167,14 @@ pub const ALL: &[Class] = &[
         "BLACKWELL_CHANNEL_GPFIFO_A",
         Kind::Channel,
         CHANNEL,
-        Release::R570,
+        Release::R560,
     ),
     row(
         0xc9b5,
         "BLACKWELL_DMA_COPY_A",
         Kind::Engine,
         W,
-        Release::R570,
+        Release::R560,
     ),
     row(0xc9c0, "ADA_COMPUTE_A", Kind::Engine, GR, R),
     row(
@@ -199,7 +199,7 @@ pub const ALL: &[Class] = &[
         "BLACKWELL_COMPUTE_A",
         Kind::Engine,
         GR,
-        Release::R570,
+        Release::R560,
     ),
     row(
         0xcec0,

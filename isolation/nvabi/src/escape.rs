@@ -3,7 +3,7 @@
 //! `nvidia.ko` looks only at the number and the size bits of the command; the type byte and the direction are ignored
 //! (kernel-open/nvidia/nv.c). So a row is keyed by (number, size): see [`key`].
 
-use crate::{PerRelease, Release};
+use crate::{PerRelease, Release, per};
 
 /// The bits of an ioctl command that the driver looks at: number (7:0) and size (29:16).
 pub const KEY_MASK: u32 = 0x3fff_00ff;
@@ -64,15 +64,13 @@ impl Escape {
 }
 
 macro_rules! escapes {
-    ($($(#[$doc:meta])* $konst:ident = $nr:literal, [$($size:literal),+], $on:ident;)*) => {
+    ($($(#[$doc:meta])* $konst:ident = $nr:literal, [$($size:tt)+], $on:ident;)*) => {
         $($(#[$doc])* pub const $konst: Escape = Escape {
-            name: stringify!($konst), nr: $nr, size: escapes!(@size $($size),+), on: On::$on,
+            name: stringify!($konst), nr: $nr, size: per!($($size)+), on: On::$on,
         };)*
         /// Every escape that cgpu decodes. CARD_INFO and ATTACH_GPUS_TO_FD, whose size depends on a count, are not here.
         pub const ALL: &[Escape] = &[$($konst),*];
     };
-    (@size $one:literal) => { PerRelease::all($one) };
-    (@size $($release:literal),+) => { PerRelease([$($release),+]) };
 }
 
 escapes! {
@@ -105,9 +103,9 @@ escapes! {
     /// Ends a CPU mapping (NVOS34).
     NV_ESC_RM_UNMAP_MEMORY = 0x4f, [32], Ctl;
     /// Maps memory into a GPU address space (NVOS46).
-    NV_ESC_RM_MAP_MEMORY_DMA = 0x57, [56, 56, 56, 64, 64], Ctl;
+    NV_ESC_RM_MAP_MEMORY_DMA = 0x57, [56, R580 64], Ctl;
     /// Unmaps memory from a GPU address space (NVOS47).
-    NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, [40, 48, 48, 48, 48], Ctl;
+    NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, [40, R550 48], Ctl;
     /// Tells the driver that a CPU mapping moved (NVOS56).
     NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO = 0x5e, [40], Ctl;
     /// Binds a device file to a control file.
@@ -123,9 +121,9 @@ escapes! {
     /// Page-block size of the host.
     NV_ESC_SYS_PARAMS = 214, [8], Any;
     /// Exports memory as a dma-buf.
-    NV_ESC_EXPORT_TO_DMABUF_FD = 217, [2600, 2600, 2608, 2608, 2608], Card;
+    NV_ESC_EXPORT_TO_DMABUF_FD = 217, [2600, R570 2608], Card;
     /// Waits until a deferred open has ended.
-    NV_ESC_WAIT_OPEN_COMPLETE = 218, [0, 8, 8, 8, 8], Card;
+    NV_ESC_WAIT_OPEN_COMPLETE = 218, [0, R550 8], Card;
 }
 
 /// `NV_ESC_CARD_INFO`: an array of 72-byte entries; any count the caller likes.

@@ -162,7 +162,7 @@ pub mod nvos56 {
 
 /// `NVOS46_PARAMETERS`: map into a GPU address space.
 pub mod nvos46 {
-    use crate::PerRelease;
+    use crate::{PerRelease, per};
     /// `hClient`
     pub const H_CLIENT: usize = 0;
     /// `hDevice`
@@ -178,14 +178,14 @@ pub mod nvos46 {
     /// `flags`
     pub const FLAGS: usize = 32;
     /// `dmaOffset`: GPU virtual address
-    pub const DMA_OFFSET: PerRelease = PerRelease([40, 40, 40, 48, 48]);
+    pub const DMA_OFFSET: PerRelease = per!(40, R580 48);
     /// `status`
-    pub const STATUS: PerRelease = PerRelease([48, 48, 48, 56, 56]);
+    pub const STATUS: PerRelease = per!(48, R580 56);
 }
 
 /// `NVOS47_PARAMETERS`: unmap from a GPU address space.
 pub mod nvos47 {
-    use crate::PerRelease;
+    use crate::{PerRelease, per};
     /// `hClient`
     pub const H_CLIENT: usize = 0;
     /// `hMemory`
@@ -193,7 +193,7 @@ pub mod nvos47 {
     /// `dmaOffset`: GPU virtual address
     pub const DMA_OFFSET: usize = 24;
     /// `status`
-    pub const STATUS: PerRelease = PerRelease([32, 40, 40, 40, 40]);
+    pub const STATUS: PerRelease = per!(32, R550 40);
 }
 
 /// `NVOS54_PARAMETERS`: a control call.

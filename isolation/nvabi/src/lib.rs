@@ -3,12 +3,12 @@
 //! Pure data and look-ups, `no_std`. It must not know what a call *means* for a quota (that is `verdict`), nor how bytes
 //! are fetched (that is `sys` and `broker`).
 //!
-//! Sources. Numbers, sizes and offsets come from the public headers of open-gpu-kernel-modules (MIT), tags 535.261.03,
-//! 550.163.01, 570.195.03, 580.105.08 and 595.45.04: `nvos.h`, `nv_escape.h`, `nv-ioctl*.h`, `uvm_ioctl.h`, `ctrl/*.h`. The
-//! selection of controls and classes follows gVisor's nvproxy (Apache-2.0). Only facts were taken.
+//! Sources. Numbers, sizes and offsets come from the public headers of open-gpu-kernel-modules (MIT) at the versions of
+//! [`Release::headers`]: `nvos.h`, `nv_escape.h`, `nv-ioctl*.h`, `uvm_ioctl.h`, `ctrl/*.h`. The selection of controls and classes
+//! follows gVisor's nvproxy (Apache-2.0). Only facts were taken.
 //!
 //! A layout is a set of offsets in bytes; all fields are little-endian, as the driver's only architecture here (x86-64) is.
-//! A size or offset that differs between releases is an array indexed by [`Release`].
+//! A size or offset that may differ between releases is a [`PerRelease`].
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -23,34 +23,67 @@ pub mod control;
 pub mod escape;
 pub mod headers;
 pub mod layout;
+pub mod lists;
 pub mod proc_files;
 mod release;
 pub mod status;
 pub mod uvm;
 
-pub use release::{DriverVersion, ParseVersionError, Release, SPANS, Span, UnsupportedRelease};
+pub use release::{
+    DriverVersion, Known, ParseVersionError, Release, SPANS, Span, UnsupportedRelease,
+};
 
-/// A size or offset in bytes that depends on the release: `[R535, R550, R570, R580, R595]`.
+/// A size or offset in bytes that depends on the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PerRelease(pub [u32; 5]);
+pub struct PerRelease([u32; Release::ALL.len()]);
 
 impl PerRelease {
     /// The same number in every release.
     #[must_use]
     pub const fn all(value: u32) -> Self {
-        Self([value; 5])
+        Self([value; Release::ALL.len()])
+    }
+
+    /// This number from a release on; `changes` are called oldest first. A table that has them in another order does not compile.
+    #[cfg_attr(
+        not(test),
+        expect(
+            clippy::indexing_slicing,
+            reason = "in a constant, where a panic is a compiler's error"
+        )
+    )]
+    const fn from(mut self, release: Release, value: u32) -> Self {
+        let mut at = release as usize;
+        assert!(at > 0, "the oldest release has the first number");
+        assert!(
+            self.0[at - 1] == self.0[self.0.len() - 1] && self.0[at] != value,
+            "a change is to another number, and behind the former"
+        );
+        while at < self.0.len() {
+            self.0[at] = value;
+            at += 1;
+        }
+        self
     }
 
     /// The number in one release.
     #[must_use]
+    #[cfg_attr(
+        not(test),
+        expect(
+            clippy::indexing_slicing,
+            reason = "there is a number for each release"
+        )
+    )]
     pub const fn of(self, release: Release) -> u32 {
-        let [r535, r550, r570, r580, r595] = self.0;
-        match release {
-            Release::R535 => r535,
-            Release::R550 => r550,
-            Release::R570 => r570,
-            Release::R580 => r580,
-            Release::R595 => r595,
-        }
+        self.0[release as usize]
     }
 }
+
+/// `per!(24, R590 16)`: 24 in the oldest release and all behind it, until R590 makes it 16.
+macro_rules! per {
+    ($first:expr $(, $release:ident $value:expr)*) => {
+        $crate::PerRelease::all($first)$(.from($crate::Release::$release, $value))*
+    };
+}
+use per;

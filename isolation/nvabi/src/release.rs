@@ -62,15 +62,27 @@ impl fmt::Display for DriverVersion {
 /// A set of layouts that does not change within itself. [`SPANS`] says which versions have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Release {
-    /// as in 535.261.03
+    /// Branch 535.
     R535,
-    /// as in 550.163.01
+    /// Branch 545.
+    R545,
+    /// Branch 550.
     R550,
-    /// as in 570.195.03
+    /// Branch 555.
+    R555,
+    /// Branch 560.
+    R560,
+    /// Branch 565.
+    R565,
+    /// Branch 570.
     R570,
-    /// as in 580.105.08
+    /// Branch 575.
+    R575,
+    /// Branch 580.
     R580,
-    /// as in 595.45.04
+    /// Branch 590.
+    R590,
+    /// Branch 595.
     R595,
 }
 
@@ -111,29 +123,45 @@ pub const SPANS: &[Span] = &[
     from(535, 43, 8, Some(Release::R535),
         "535.43.02, a beta, has shorter channel parameters"),
     from(545, 0, 0, None,
-        "545 has the memory parameters of 550 and the UVM structs of 535"),
+        "no public headers of 545 before 545.23.06"),
+    from(545, 23, 6, Some(Release::R545),
+        "memory parameters of 128 bytes, the UVM structs of 535"),
     from(550, 0, 0, None,
         "550.40 still has UVM structs for 32 cards"),
     from(550, 54, 14, Some(Release::R550),
         "550.54.14 to 550.67 lack one control of 550.163.01, which the driver itself refuses there"),
     from(555, 0, 0, None,
-        "555, 560 and 565 have control parameters of neither 550 nor 570 (GPU_QUERY_ECC_STATUS, NVLINK_GET_NVLINK_STATUS)"),
+        "no public headers of 555 before 555.42.02"),
+    from(555, 42, 2, Some(Release::R555),
+        "a class list of 404 bytes, without one control of 550.163.01"),
+    from(560, 0, 0, None,
+        "no public headers of 560 before 560.28.03"),
+    from(560, 28, 3, Some(Release::R560),
+        "FB_GET_INFO_V2 of 460 bytes"),
+    from(565, 0, 0, None,
+        "no public headers of 565 before 565.57.01"),
+    from(565, 57, 1, Some(Release::R565),
+        "all of 570 but the channel parameters, the dma-buf export and three controls"),
     from(570, 0, 0, None,
         "no public headers of 570 before 570.86.15"),
     from(570, 86, 15, Some(Release::R570),
         "channel parameters of 368 bytes, dma-buf export of 2608"),
     from(575, 0, 0, None,
-        "575 has control parameters of neither 570 nor 580 (GPU_GET_INFO_V2, GPFIFO_SCHEDULE)"),
+        "no public headers of 575 before 575.51.02"),
+    from(575, 51, 2, Some(Release::R575),
+        "GPFIFO_SCHEDULE of 3 bytes"),
     from(580, 0, 0, None,
         "no public headers of 580 before 580.65.06"),
     from(580, 65, 6, Some(Release::R580),
         "NVOS46 of 64 bytes, FB_GET_INFO_V2 of 1028"),
     from(590, 0, 0, None,
-        "590 has all of 595 but the card names, which are as long as in 580"),
+        "no public headers of 590 before 590.44.01"),
+    from(590, 44, 1, Some(Release::R590),
+        "UVM_FREE without a length, card names of 128 bytes"),
     from(595, 0, 0, None,
         "no public headers of 595 before 595.44.02"),
     from(595, 44, 2, Some(Release::R595),
-        "UVM_FREE without a length, card names of 64 bytes"),
+        "card names of 64 bytes"),
     from(596, 0, 0, None,
         "it is newer than any whose headers have been compared"),
 ];
@@ -149,19 +177,27 @@ impl fmt::Display for UnsupportedRelease {
             Some(span) => f.write_str(span.because)?,
             None => f.write_str("it is older than any known")?,
         }
-        f.write_str("; known are")?;
-        let mut separator = " ";
-        for (span, next) in SPANS.iter().zip(SPANS.iter().skip(1)) {
-            if span.release.is_some() {
-                write!(f, "{separator}{} up to before {}", span.from, next.from)?;
-                separator = ", ";
-            }
-        }
+        write!(f, "; known are {Known}")?;
         f.write_str("; docs/adding-a-driver-version.md says how a version is added")
     }
 }
 
 impl core::error::Error for UnsupportedRelease {}
+
+/// Displays every branch that cgpu knows the layouts of, and the first version of each.
+#[derive(Debug, Clone, Copy)]
+pub struct Known;
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = SPANS.iter().filter(|span| span.release.is_some());
+        for (at, Span { from, .. }) in known.enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            write!(f, "{separator}{} from {from}", from.major)?;
+        }
+        Ok(())
+    }
+}
 
 fn span_of(version: DriverVersion) -> Option<&'static Span> {
     SPANS.iter().rev().find(|span| span.from <= version)
@@ -169,7 +205,37 @@ fn span_of(version: DriverVersion) -> Option<&'static Span> {
 
 impl Release {
     /// Every release, oldest first.
-    pub const ALL: [Self; 5] = [Self::R535, Self::R550, Self::R570, Self::R580, Self::R595];
+    pub const ALL: [Self; 11] = [
+        Self::R535,
+        Self::R545,
+        Self::R550,
+        Self::R555,
+        Self::R560,
+        Self::R565,
+        Self::R570,
+        Self::R575,
+        Self::R580,
+        Self::R590,
+        Self::R595,
+    ];
+
+    /// The version whose public headers the tables were written from, e.g. `545.29.06`.
+    #[must_use]
+    pub const fn headers(self) -> &'static str {
+        match self {
+            Self::R535 => "535.261.03",
+            Self::R545 => "545.29.06",
+            Self::R550 => "550.163.01",
+            Self::R555 => "555.58.02",
+            Self::R560 => "560.35.03",
+            Self::R565 => "565.77",
+            Self::R570 => "570.195.03",
+            Self::R575 => "575.64.05",
+            Self::R580 => "580.105.08",
+            Self::R590 => "590.48.01",
+            Self::R595 => "595.45.04",
+        }
+    }
 
     /// The layout set of a driver version.
     ///
@@ -192,30 +258,40 @@ mod tests {
             ("535.43.08", Some(Release::R535)),
             ("535.104.05", Some(Release::R535)),
             ("535.288.01", Some(Release::R535)),
+            ("545.23.06", Some(Release::R545)),
+            ("545.29.06", Some(Release::R545)),
             ("550.54.14", Some(Release::R550)),
             ("550.163.01", Some(Release::R550)),
+            ("555.42.02", Some(Release::R555)),
+            ("555.58.02", Some(Release::R555)),
+            ("560.28.03", Some(Release::R560)),
+            ("560.35.03", Some(Release::R560)),
+            ("565.57.01", Some(Release::R565)),
+            ("565.77", Some(Release::R565)),
             ("570.86.15", Some(Release::R570)),
             ("570.195.03", Some(Release::R570)),
+            ("575.51.02", Some(Release::R575)),
+            ("575.64.05", Some(Release::R575)),
             ("580.65.06", Some(Release::R580)),
             ("580.105.08", Some(Release::R580)),
+            ("590.44.01", Some(Release::R590)),
+            ("590.48.01", Some(Release::R590)),
             ("595.44.02", Some(Release::R595)),
             ("595.45.04", Some(Release::R595)),
             // Between two of them, before the first, behind the last.
             ("470.57.02", None),
             ("530.41.03", None),
             ("535.43.02", None),
-            ("545.23.06", None),
-            ("545.29.06", None),
+            ("545.10", None),
             ("550.40.07", None),
             ("550.40.85", None),
-            ("555.42.02", None),
-            ("560.28.03", None),
-            ("565.77", None),
+            ("555.10", None),
+            ("560.10", None),
+            ("565.10", None),
             ("570.86.14", None),
-            ("575.57.08", None),
+            ("575.10", None),
             ("580.10", None),
-            ("590.44.01", None),
-            ("590.48.01", None),
+            ("590.10", None),
             ("595.10", None),
             ("596.1", None),
             ("610.43.02", None),
@@ -233,18 +309,18 @@ mod tests {
             let version: DriverVersion = text.parse().unwrap();
             std::format!("{}", Release::of(version).unwrap_err())
         };
-        for text in ["470.57.02", "545.23.06", "550.40.07", "610.43.02"] {
+        for text in ["470.57.02", "545.10", "550.40.07", "610.43.02"] {
             let said = refusal(text);
             for part in [
                 text,
-                "535.43.08 up to before 545.00.00",
-                "595.44.02 up to before 596.00.00",
+                "535 from 535.43.08, 545 from 545.23.06",
+                "595 from 595.44.02",
                 "docs/adding-a-driver-version.md",
             ] {
                 assert!(said.contains(part), "{said}");
             }
         }
-        assert!(refusal("590.48.01").contains("card names"));
+        assert!(refusal("590.10").contains("before 590.44.01"));
         assert!(refusal("550.40.07").contains("32 cards"));
     }
 

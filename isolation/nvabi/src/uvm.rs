@@ -1,6 +1,6 @@
 //! The ioctls of `/dev/nvidia-uvm`: raw numbers without type, size or direction bits (`uvm_ioctl.h`).
 
-use crate::{PerRelease, Release};
+use crate::{PerRelease, Release, per};
 
 /// One ioctl of `nvidia-uvm.ko`. The driver compares all 32 bits of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,15 +16,13 @@ pub struct Uvm {
 }
 
 macro_rules! uvms {
-    ($($(#[$doc:meta])* $konst:ident = $cmd:literal, [$($size:literal),+], status [$($status:literal),+];)*) => {
+    ($($(#[$doc:meta])* $konst:ident = $cmd:literal, [$($size:tt)+], status [$($status:tt)+];)*) => {
         $($(#[$doc])* pub const $konst: Uvm = Uvm {
-            name: stringify!($konst), cmd: $cmd, size: uvms!(@per $($size),+), status: uvms!(@per $($status),+),
+            name: stringify!($konst), cmd: $cmd, size: per!($($size)+), status: per!($($status)+),
         };)*
         /// Every UVM call that cgpu decodes.
         pub const ALL: &[Uvm] = &[$($konst),*];
     };
-    (@per $one:literal) => { PerRelease::all($one) };
-    (@per $($release:literal),+) => { PerRelease([$($release),+]) };
 }
 
 uvms! {
@@ -41,7 +39,7 @@ uvms! {
     /// Registers a channel.
     UVM_REGISTER_CHANNEL = 27, [56], status [48];
     /// Forgets a channel.
-    UVM_UNREGISTER_CHANNEL = 28, [28, 28, 28, 28, 12], status [24, 24, 24, 24, 8];
+    UVM_UNREGISTER_CHANNEL = 28, [28, R590 12], status [24, R590 8];
     /// Peer access between two cards.
     UVM_ENABLE_PEER_ACCESS = 29, [36], status [32];
     /// Ends peer access.
@@ -49,9 +47,9 @@ uvms! {
     /// Puts managed ranges into a group.
     UVM_SET_RANGE_GROUP = 31, [32], status [24];
     /// Maps an RM allocation: takes a reference on the physical memory.
-    UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, 9264, 9264, 9264, 9264], status [1196, 9260, 9260, 9260, 9260];
+    UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, R550 9264], status [1196, R550 9260];
     /// Frees a range.
-    UVM_FREE = 34, [24, 24, 24, 24, 16], status [16, 16, 16, 16, 8];
+    UVM_FREE = 34, [24, R590 16], status [16, R590 8];
     /// Registers a card.
     UVM_REGISTER_GPU = 37, [40], status [36];
     /// Forgets a card.
@@ -59,7 +57,7 @@ uvms! {
     /// Asks whether the cards can reach pageable memory.
     UVM_PAGEABLE_MEM_ACCESS = 39, [8], status [4];
     /// Where managed pages should stay.
-    UVM_SET_PREFERRED_LOCATION = 42, [40], status [32, 36, 36, 36, 36];
+    UVM_SET_PREFERRED_LOCATION = 42, [40], status [32, R550 36];
     /// Takes that back.
     UVM_UNSET_PREFERRED_LOCATION = 43, [24], status [16];
     /// Managed pages may have copies on several processors.
@@ -79,7 +77,7 @@ uvms! {
     /// Unmaps part of an external range.
     UVM_UNMAP_EXTERNAL = 66, [40], status [32];
     /// A pool of semaphores in system memory.
-    UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, 9248, 9248, 9248, 9248], status [1176, 9240, 9240, 9240, 9240];
+    UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, R550 9248], status [1176, R550 9240];
     /// Asks whether a range is valid.
     UVM_VALIDATE_VA_RANGE = 72, [24], status [16];
     /// Reserves a range for external mappings.
@@ -87,7 +85,7 @@ uvms! {
     /// Binds a second file to the caller's address space.
     UVM_MM_INITIALIZE = 75, [8], status [4];
     /// Memory for peer-to-peer with another device.
-    UVM_ALLOC_DEVICE_P2P = 78, [0, 0, 56, 56, 56], status [0, 0, 52, 52, 52];
+    UVM_ALLOC_DEVICE_P2P = 78, [0, R565 56], status [0, R565 52];
 }
 
 /// `UVM_DEINITIALIZE`: no parameters; nothing to decode.
@@ -102,7 +100,7 @@ pub fn row(cmd: u32, release: Release) -> Option<&'static Uvm> {
 
 /// Offsets in `UVM_MAP_EXTERNAL_ALLOCATION_PARAMS`.
 pub mod map_external {
-    use crate::PerRelease;
+    use crate::{PerRelease, per};
 
     /// `base`: GPU virtual address, bytes.
     pub const BASE: usize = 0;
@@ -115,13 +113,13 @@ pub mod map_external {
     /// Bytes of an entry.
     pub const PER_GPU_BYTES: usize = 36;
     /// `gpuAttributesCount`
-    pub const COUNT: PerRelease = PerRelease([1176, 9240, 9240, 9240, 9240]);
+    pub const COUNT: PerRelease = per!(1176, R550 9240);
     /// `rmCtrlFd`
-    pub const RM_CTRL_FD: PerRelease = PerRelease([1184, 9248, 9248, 9248, 9248]);
+    pub const RM_CTRL_FD: PerRelease = per!(1184, R550 9248);
     /// `hClient`
-    pub const H_CLIENT: PerRelease = PerRelease([1188, 9252, 9252, 9252, 9252]);
+    pub const H_CLIENT: PerRelease = per!(1188, R550 9252);
     /// `hMemory`
-    pub const H_MEMORY: PerRelease = PerRelease([1192, 9256, 9256, 9256, 9256]);
+    pub const H_MEMORY: PerRelease = per!(1192, R550 9256);
 }
 
 /// Offset of `gpuUuid` in `UVM_UNMAP_EXTERNAL_PARAMS`.

@@ -82,7 +82,7 @@ pub enum Error {
         /// What stands there.
         value: String,
         /// What may stand there.
-        allowed: &'static str,
+        allowed: String,
     },
     /// Another simulator holds the folder.
     #[error("another cgpu-sim serves {path}")]

@@ -218,11 +218,11 @@ impl Profile {
             scheduler,
             card,
         } = toml::from_str(text).map_err(syntax)?;
-        let wrong = |key: String, value: String, allowed| Error::ProfileValue {
+        let wrong = |key: String, value: String, allowed: &str| Error::ProfileValue {
             path: path.to_owned(),
             key,
             value,
-            allowed,
+            allowed: allowed.to_owned(),
         };
         let release = driver
             .version
@@ -233,7 +233,7 @@ impl Profile {
                 wrong(
                     "driver.version".to_owned(),
                     format!("{:?}", driver.version),
-                    "must be 535.x, 550.54.14 or a later 550.x, 570.86.15 or a later 570.x, 580.65.06 or a later 580.x, 595.45.04 or a later 595.x",
+                    &format!("must be of a known branch: {}", nvabi::Known),
                 )
             })?;
         let scheduler = SchedulerProfile::of(&scheduler).map_err(

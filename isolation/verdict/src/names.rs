@@ -401,37 +401,37 @@ pub const CONTROLS: &[Row<u32>] = &[
     (
         0x0000_3d05,
         &[
-            param("object.hDevice", 4),
+            param("object.data.rmObject.hDevice", 4),
             // Not read for an export.
             handle(
-                "object.hParent",
+                "object.data.rmObject.hParent",
                 1,
                 8,
                 What::Object(FIRST),
                 By::Driver("it is not read"),
             ),
-            in_account("object.hObject", 1, 12, What::Object(FIRST)),
+            in_account("object.data.rmObject.hObject", 1, 12, What::Object(FIRST)),
         ],
     ),
     (
         0x0000_3d06,
         &[
             handle(
-                "object.hDevice",
+                "object.data.rmObject.hDevice",
                 1,
                 8,
                 What::Object(FIRST),
                 By::Driver("it is written"),
             ),
             handle(
-                "object.hParent",
+                "object.data.rmObject.hParent",
                 1,
                 12,
                 What::Destination(FIRST),
                 By::Broker,
             ),
             handle(
-                "object.hObject",
+                "object.data.rmObject.hObject",
                 1,
                 16,
                 What::Object(FIRST),
@@ -640,20 +640,11 @@ mod tests {
     use super::*;
     use crate::op::FORBIDDEN;
     use nvabi::bytes::put_u32;
-    use nvabi::{class, control};
+    use nvabi::{class, control, lists};
 
-    const REFERENCES: &str = include_str!("../../nvabi/data/control-references.tsv");
-
-    /// Commands and fields of the handles in controls' parameters, from the drivers' headers.
-    fn objects() -> Vec<(u32, &'static str)> {
-        let rows = REFERENCES.lines().skip(1).map(|line| {
-            let columns: Vec<&str> = line.split('\t').collect();
-            let cmd = u32::from_str_radix(columns[0].trim_start_matches("0x"), 16).unwrap();
-            (cmd, columns[2], columns[3])
-        });
-        rows.filter(|(_, kind, _)| ["object", "client"].contains(kind))
-            .map(|(cmd, _, field)| (cmd, field))
-            .collect()
+    /// The handles in controls' parameters, from the drivers' headers.
+    fn objects() -> impl Iterator<Item = lists::Reference<'static>> {
+        lists::references(lists::REFERENCES).filter(|row| ["object", "client"].contains(&row.kind))
     }
 
     #[test]
@@ -673,13 +664,11 @@ mod tests {
         }
         let admitted: Vec<u32> = control::rows().map(|(cmd, _)| cmd).collect();
         let mut with_handles = 0;
-        for (cmd, field) in objects()
-            .into_iter()
-            .filter(|(cmd, _)| admitted.contains(cmd))
-        {
-            let row = CONTROLS.iter().find(|(of, _)| *of == cmd);
-            let has = row.is_some_and(|(_, handles)| handles.iter().any(|it| it.field == field));
-            assert!(has, "{cmd:#x} {field}");
+        for object in objects().filter(|object| admitted.contains(&object.cmd)) {
+            let row = CONTROLS.iter().find(|(of, _)| *of == object.cmd);
+            let has =
+                row.is_some_and(|(_, handles)| handles.iter().any(|it| it.field == object.field));
+            assert!(has, "{object:?}");
             with_handles += 1;
         }
         let handles = CONTROLS.iter().flat_map(|(_, handles)| *handles);

@@ -106,8 +106,8 @@ impl Asked {
     /// looking at `attr` is believed as well.
     fn largest_page(&self, release: Release) -> u64 {
         let huge = match self.attr2 & params::ATTR2_HUGE_MASK {
-            params::ATTR2_HUGE_256G if release >= Release::R570 => PAGE_256G,
-            // Up to 550 the value names nothing, and the page is that of the size.
+            params::ATTR2_HUGE_256G if release >= Release::R560 => PAGE_256G,
+            // Up to 555 the value names nothing, and the page is that of the size.
             params::ATTR2_HUGE_256G | params::ATTR2_HUGE_2M => HUGE_PAGE,
             params::ATTR2_HUGE_512M => PAGE_512M,
             _default => BIG_PAGE,
@@ -187,8 +187,8 @@ mod tests {
             (0, params::ATTR2_HUGE_2M, Release::R570, HUGE_PAGE),
             (huge, params::ATTR2_HUGE_512M, Release::R535, PAGE_512M),
             (0, params::ATTR2_HUGE_512M, Release::R595, PAGE_512M),
-            (huge, params::ATTR2_HUGE_256G, Release::R550, HUGE_PAGE),
-            (huge, params::ATTR2_HUGE_256G, Release::R570, PAGE_256G),
+            (huge, params::ATTR2_HUGE_256G, Release::R555, HUGE_PAGE),
+            (huge, params::ATTR2_HUGE_256G, Release::R560, PAGE_256G),
             (1 << 12, 0, Release::R570, COMPRESSION_PAGE),
         ] {
             let takes = asked(1, attr, attr2).takes(release);
@@ -235,7 +235,7 @@ mod tests {
             (2, _) => 64 << 10,
             (3, 0 | 1) => 2 << 20,
             (3, 2) => 512 << 20,
-            (3, 3) if release >= Release::R570 => 256 << 30,
+            (3, 3) if release >= Release::R560 => 256 << 30,
             _ if size >= 2 << 20 => 2 << 20,
             _ => 64 << 10,
         };

@@ -6,20 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use nvabi::lists::{self, Reference};
 use nvabi::{DriverVersion, Release, class, control, escape, uvm};
 use verdict::Surface;
 
 const NVPROXY: &str = include_str!("../../nvabi/data/gvisor-allowlists.tsv");
-const CONTROLS: &str = include_str!("../../nvabi/data/rm-controls.tsv");
-
-const VERSIONS: [(Release, &str); 5] = [
-    (Release::R535, "535.261.03"),
-    (Release::R550, "550.163.01"),
-    (Release::R570, "570.195.03"),
-    (Release::R580, "580.105.08"),
-    (Release::R595, "595.45.04"),
-];
-
 /// `(kind, number)` to name, as nvproxy has it for compute or utility clients at a version.
 fn nvproxy(version: &str) -> BTreeMap<(&'static str, u32), &'static str> {
     let version: DriverVersion = version.parse().unwrap();
@@ -80,6 +71,7 @@ const LEFT_OUT: &[(&str, u32, &str)] = &[
     ("uvm_ioctl", 0x3000_0002, "UVM_DEINITIALIZE: no parameters; the filter lets it pass to the driver"),
     ("control", 0x80_028b, "no name in any public header: nothing says what its parameters are"),
     ("control", 0x83de_0315, "DEBUG_READ_MEMORY: a pointer that is not carried"),
+    ("control", 0xcb33_010c, "GPU_GET_KEY_ROTATION_STATE: 555 does not export it, 550 before and 560 behind it do"),
     ("control", 0xf8_0103, "fabric memory is refused"),
     ("control", 0xfd_0101, "multicast memory is refused"),
     ("control", 0xfd_0102, "multicast memory is refused"),
@@ -120,8 +112,8 @@ fn every_difference_from_nvproxy_has_its_reason() {
                 .map(|(kind, number, _)| ("added", *kind, *number)),
         )
         .collect();
-    for (release, version) in VERSIONS {
-        let (theirs, ours) = (nvproxy(version), ours(release));
+    for release in Release::ALL {
+        let (theirs, ours) = (nvproxy(release.headers()), ours(release));
         let mut explain = |side, list: &[(&str, u32, &str)], key: (&str, u32), name: &str| {
             if list.iter().any(|(kind, number, _)| (*kind, *number) == key) {
                 stale.retain(|row| *row != (side, key.0, key.1));
@@ -141,21 +133,10 @@ fn every_difference_from_nvproxy_has_its_reason() {
     assert!(stale.is_empty(), "no release differs in {stale:x?}");
 }
 
-const REFERENCES: &str = include_str!("../../nvabi/data/control-references.tsv");
-
-/// `(command, kind, field)` of every pointer, descriptor and client in an admitted control's parameters.
-fn references(release: Release) -> Vec<(u32, &'static str, &'static str)> {
-    let name = format!("{release:?}");
-    REFERENCES
-        .lines()
-        .skip(1)
-        .map(|line| line.split('\t').collect::<Vec<_>>())
-        .filter(|columns| columns[4].split('/').any(|of| of == name))
-        .map(|columns| {
-            let cmd = u32::from_str_radix(columns[0].trim_start_matches("0x"), 16).unwrap();
-            (cmd, columns[2], columns[3])
-        })
-        .filter(|(cmd, ..)| control::row(*cmd, release).is_some())
+/// Every pointer, descriptor and client in an admitted control's parameters.
+fn references(release: Release) -> Vec<Reference<'static>> {
+    lists::references(lists::REFERENCES)
+        .filter(|row| row.is_in(release) && control::row(row.cmd, release).is_some())
         .collect()
 }
 
@@ -164,11 +145,10 @@ fn every_pointer_in_an_admitted_control_is_carried() {
     let mut checked = 0;
     for release in Release::ALL {
         let mut pointers: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
-        for (cmd, _, field) in references(release)
-            .into_iter()
-            .filter(|row| row.1 == "pointer")
-        {
-            pointers.entry(cmd).or_default().push(field);
+        for row in references(release) {
+            if row.kind == "pointer" {
+                pointers.entry(row.cmd).or_default().push(row.field);
+            }
         }
         for (cmd, fields) in &pointers {
             if *cmd == control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
@@ -203,7 +183,10 @@ fn every_descriptor_and_client_in_an_admitted_control_is_looked_at() {
     let op = verdict::Op::Escape(&escape::NV_ESC_RM_CONTROL);
     let mut descriptors = 0;
     for release in Release::ALL {
-        for (cmd, kind, field) in references(release) {
+        for Reference {
+            cmd, kind, field, ..
+        } in references(release)
+        {
             match kind {
                 "descriptor" => {
                     let mut arg = vec![0; 32];
@@ -221,23 +204,24 @@ fn every_descriptor_and_client_in_an_admitted_control_is_looked_at() {
             }
         }
     }
-    assert_eq!(descriptors, 25, "five controls in five releases");
+    assert_eq!(
+        descriptors,
+        5 * Release::ALL.len(),
+        "five controls in every release"
+    );
 }
 
 /// A control that RM answers for administrators or for itself alone must not depend on who executes it.
 #[test]
 fn no_admitted_control_needs_privilege() {
-    for line in CONTROLS.lines().skip(1) {
-        let columns: Vec<&str> = line.split('\t').collect();
-        let cmd = u32::from_str_radix(columns[0].trim_start_matches("0x"), 16).unwrap();
-        let rights: Vec<&str> = columns[5].split('/').collect();
-        for (index, release) in Release::ALL.into_iter().enumerate() {
-            if control::row(cmd, release).is_some() {
-                let right = rights.get(index).unwrap_or(&rights[0]);
+    for exported in lists::exported(lists::EXPORTED) {
+        for release in Release::ALL {
+            if control::row(exported.cmd, release).is_some() {
+                let right = exported.right.of(release);
                 assert!(
-                    ["U", "-"].contains(right),
-                    "{release:?} {} needs {right}",
-                    columns[1]
+                    right.is_none_or(|right| right == "U"),
+                    "{release:?} {} needs {right:?}",
+                    exported.name
                 );
             }
         }

@@ -4,10 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::Context;
-use nvabi::{PerRelease, Release, class, control, headers, uvm};
-
-/// The controls' parameter structs: nvabi's own table of what the open kernel module exports.
-const CONTROLS: &str = include_str!("../../../isolation/nvabi/data/rm-controls.tsv");
+use nvabi::{PerRelease, Release, class, control, headers, lists, uvm};
 
 /// One thing that the headers say.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,6 +104,11 @@ impl Facts {
         }
     }
 
+    /// What is known of one thing.
+    pub(super) fn value(&self, what: &What) -> Option<u64> {
+        self.known.get(what).copied()
+    }
+
     /// How many facts.
     pub(crate) fn len(&self) -> usize {
         self.known.len()
@@ -196,27 +198,26 @@ fn is_call(what: &What) -> bool {
     }
 }
 
-/// What to ask of headers: everything that some release knows, and every field's width.
-pub(super) fn questions() -> BTreeSet<What> {
-    Release::ALL
+/// What to ask of headers: everything that some release knows, and the size of every struct with a field in it, which the data
+/// file has.
+pub(super) fn questions() -> Vec<What> {
+    let known = Release::ALL
         .into_iter()
-        .flat_map(|release| Facts::of_release(release).known.into_keys())
-        .collect()
+        .flat_map(|release| Facts::of_release(release).known.into_keys());
+    let sizes = headers::FIELDS
+        .iter()
+        .map(|(name, ..)| What::Size((*name).to_owned()));
+    let all: BTreeSet<What> = known.chain(sizes).collect();
+    all.into_iter().collect()
 }
 
 /// Command and parameter struct of every admitted control that takes parameters in a release.
 fn control_structs(release: Release) -> Vec<(u32, &'static str)> {
-    CONTROLS
-        .lines()
-        .skip(1)
-        .filter_map(|line| {
-            let mut columns = line.split('\t');
-            let cmd = columns.next()?.strip_prefix("0x")?;
-            let cmd = u32::from_str_radix(cmd, 16).ok()?;
-            let name = columns.nth(2).filter(|name| !name.is_empty())?;
-            control::row(cmd, release)
-                .is_some_and(|row| row.params_bytes != 0)
-                .then_some((cmd, name))
+    lists::exported(lists::EXPORTED)
+        .filter(|exported| {
+            let row = control::row(exported.cmd, release);
+            !exported.params.is_empty() && row.is_some_and(|row| row.params_bytes != 0)
         })
+        .map(|exported| (exported.cmd, exported.params))
         .collect()
 }

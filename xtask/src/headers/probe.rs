@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::facts::{Facts, What, questions};
+use super::facts::{Facts, What};
 
 /// Where open-gpu-kernel-modules keeps the headers that user space shares.
-const INCLUDE: [&str; 5] = [
+pub(super) const INCLUDE: [&str; 5] = [
     "src/common/sdk/nvidia/inc",
     "src/nvidia/arch/nvalloc/unix/include",
     "kernel-open/nvidia-uvm",
@@ -41,11 +41,10 @@ pub(super) fn has_compiler(cc: &str) -> bool {
 }
 
 /// Compiles and runs the program: what does not compile is absent from this version.
-pub(super) fn ask(tree: &Path, cc: &str) -> anyhow::Result<Facts> {
+pub(super) fn ask(tree: &Path, cc: &str, mut questions: Vec<What>) -> anyhow::Result<Facts> {
     let folder = tempfile::tempdir().context("no temporary folder")?;
     let (source, program) = (folder.path().join("probe.c"), folder.path().join("probe"));
     let headers = headers(tree)?;
-    let mut questions: Vec<What> = questions().into_iter().collect();
     // A line that does not compile names something absent; a compiler may stop early, so it is asked again.
     loop {
         std::fs::write(&source, c_program(&headers, &questions))

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use nvabi::{DriverVersion, Release};
 
-use super::facts::{Facts, What};
+use super::facts::{self, Facts, What};
 use super::{Options, probe, run};
 
 const DOCUMENT: &str = include_str!("../../../docs/adding-a-driver-version.md");
@@ -31,6 +31,7 @@ fn options(source: &Path) -> Options {
         source: source.to_owned(),
         write: None,
         expect: None,
+        lists: false,
         cc: "cc".to_owned(),
     }
 }
@@ -151,7 +152,7 @@ fn every_command_and_file_of_the_document_exists() {
     }
 }
 
-/// Every number of the five releases stands in the list of what is asked.
+/// Every number of the releases stands in the list of what is asked.
 #[test]
 fn releases_differ_from_each_other_and_not_from_themselves() {
     for release in Release::ALL {
@@ -187,7 +188,7 @@ fn a_source_tree_is_asked() {
         sdk.join("class/cl0040.h"),
         "#define NV01_MEMORY_LOCAL_USER (0x00000041)\n",
     );
-    let facts = probe::ask(folder.path(), "cc").unwrap();
+    let facts = probe::ask(folder.path(), "cc", facts::questions()).unwrap();
     let differences = facts.against(&Facts::of_release(Release::R595));
     let find = |what: What| {
         let found = differences

@@ -2,7 +2,7 @@
 
 use crate::bytes::u32_at;
 use crate::status::{NV_ERR_INSUFFICIENT_PERMISSIONS, NV_ERR_NOT_SUPPORTED};
-use crate::{PerRelease, Release};
+use crate::{PerRelease, Release, per};
 
 mod flat;
 
@@ -154,7 +154,7 @@ const UNCARRIED: &[u32] = &[
 ];
 
 /// Controls of a card's scheduler that are not a tenant's, and the status that the driver gives to one without the right:
-/// `(command, name, status, parameter bytes in R535, R550, R570, R580, R595)`. The ones marked NICE in the drivers' tables answer
+/// `(command, name, status, parameter bytes)`. The ones marked NICE in the drivers' tables answer
 /// INSUFFICIENT_PERMISSIONS to a caller without CAP_SYS_NICE, those of administrators to all but them; the rest has no right and is
 /// answered as a control that the driver does not have. All but SET_INTERLEAVE_LEVEL are for looking at: nobody here makes them.
 #[rustfmt::skip] // one control a line
@@ -166,13 +166,13 @@ pub const NOT_A_TENANTS: &[(u32, &str, u32, PerRelease)] = &[
     (0x80_1712, "NV0080_CTRL_CMD_FIFO_START_RUNLIST", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(4)),
     (0x2080_0194, "NV2080_CTRL_CMD_GPU_SET_COMPUTE_POLICY_CONFIG", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(8)),
     // The card's own software scheduler (vGPU).
-    (0x2080_110e, "NV2080_CTRL_CMD_FIFO_OBJSCHED_SW_GET_LOG", NV_ERR_NOT_SUPPORTED, PerRelease([0, 20824, 20824, 22424, 24024])),
+    (0x2080_110e, "NV2080_CTRL_CMD_FIFO_OBJSCHED_SW_GET_LOG", NV_ERR_NOT_SUPPORTED, per!(0, R550 20824, R580 22424, R595 24024)),
     (0x2080_1115, "NV2080_CTRL_CMD_FIFO_RUNLIST_SET_SCHED_POLICY", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(8)),
-    (0x2080_1120, "NV2080_CTRL_CMD_FIFO_OBJSCHED_GET_STATE", NV_ERR_NOT_SUPPORTED, PerRelease([0, 20, 20, 20, 20])),
-    (0x2080_1121, "NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE", NV_ERR_NOT_SUPPORTED, PerRelease([0, 24, 24, 24, 24])),
-    (0x2080_1122, "NV2080_CTRL_CMD_FIFO_OBJSCHED_GET_CAPS", NV_ERR_NOT_SUPPORTED, PerRelease([0, 44, 44, 44, 44])),
+    (0x2080_1120, "NV2080_CTRL_CMD_FIFO_OBJSCHED_GET_STATE", NV_ERR_NOT_SUPPORTED, per!(0, R550 20)),
+    (0x2080_1121, "NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE", NV_ERR_NOT_SUPPORTED, per!(0, R550 24)),
+    (0x2080_1122, "NV2080_CTRL_CMD_FIFO_OBJSCHED_GET_CAPS", NV_ERR_NOT_SUPPORTED, per!(0, R550 44)),
     // Names a preemption mode beside buffers of graphics: compute has SET_CTXSW_PREEMPTION_MODE, which is forced.
-    (0x2080_1211, "NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND", NV_ERR_NOT_SUPPORTED, PerRelease([104, 104, 112, 112, 112])),
+    (0x2080_1211, "NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND", NV_ERR_NOT_SUPPORTED, per!(104, R565 112)),
     (0xa06c_0107, "NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(4)),
     (0xa06c_0110, "NVA06C_CTRL_CMD_MAKE_REALTIME", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(1)),
     (0xa06f_0111, "NVA06F_CTRL_CMD_RESTART_RUNLIST", NV_ERR_INSUFFICIENT_PERMISSIONS, PerRelease::all(2)),
@@ -214,9 +214,7 @@ pub fn row(cmd: u32, release: Release) -> Option<Control> {
         .find(|(of, _)| *of == cmd)
         .map_or(&[][..], |(_, nested)| *nested);
     let (name, size) = match flat::FLAT.binary_search_by_key(&cmd, |(of, _, _)| *of) {
-        Ok(at) => flat::FLAT
-            .get(at)
-            .map(|(_, name, sizes)| (*name, PerRelease(*sizes)))?,
+        Ok(at) => flat::FLAT.get(at).map(|(_, name, sizes)| (*name, *sizes))?,
         Err(_absent) => CONVERTED
             .iter()
             .find(|(of, _, _)| *of == cmd)
@@ -386,17 +384,15 @@ mod tests {
         let size = |release| {
             row(NV2080_CTRL_CMD_FB_GET_INFO_V2, release).map(|control| control.params_bytes)
         };
-        assert_eq!(
-            Release::ALL.map(size),
-            [Some(436), Some(444), Some(460), Some(1028), Some(1028)]
-        );
+        let sizes = [436, 444, 444, 444, 460, 460, 460, 460, 1028, 1028, 1028];
+        assert_eq!(Release::ALL.map(size), sizes.map(Some));
     }
 
     #[test]
     fn peers_have_a_table_for_all_pairs_and_since_550_another() {
         let row = |release| row(NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS, release).unwrap();
         let tables = Release::ALL.map(|release| row(release).nested.len());
-        assert_eq!(tables, [1, 2, 2, 2, 2]);
+        assert_eq!(tables, [1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2]);
         let mut params = [0; 176];
         let length = row(Release::R570).nested[1].length;
         params[128] = 3;

@@ -45,7 +45,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// The page, as RM determines it (`memmgrDeterminePageSize`): `attr2` counts only beside huge pages, and what the card or the
-    /// release lacks is refused or, up to 550, taken for no wish.
+    /// release lacks is refused or, up to 555, taken for no wish.
     fn page(&self, context: &Context<'_>, card: &SimCard) -> Result<u64, Refusal> {
         let by_size = if self.size >= MIB2 { MIB2 } else { KIB64 };
         match self.attr & memory_params::ATTR_PAGE_SIZE_MASK {
@@ -54,7 +54,7 @@ impl Asked {
             memory_params::ATTR_PAGE_SIZE_HUGE => {
                 match self.attr2 & memory_params::ATTR2_HUGE_MASK {
                     memory_params::ATTR2_HUGE_512M => Ok(MIB512),
-                    memory_params::ATTR2_HUGE_256G if context.hardware.release < Release::R570 => {
+                    memory_params::ATTR2_HUGE_256G if context.hardware.release < Release::R560 => {
                         Ok(by_size)
                     }
                     memory_params::ATTR2_HUGE_256G
