@@ -5,10 +5,11 @@
 //! (`nvabi::headers`, `nvabi::control::rows`). The answer is compared with every known release; `--write` keeps it as the data
 //! file of a new one. docs/adding-a-driver-version.md is the runbook around it.
 
-mod facts;
 mod lists;
 mod probe;
+mod texts;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +17,8 @@ use anyhow::{Context, bail};
 use nvabi::{DriverVersion, Release};
 
 use crate::table;
-use facts::{Difference, Facts};
+use releases::{Difference, Facts, What};
+use texts::Texts;
 
 /// Where the facts come from and what becomes of them.
 #[derive(Debug, clap::Args)]
@@ -29,6 +31,9 @@ pub(crate) struct Options {
     /// Compare with one release alone and fail on a difference, e.g. R595.
     #[arg(long, value_parser = release)]
     expect: Option<Release>,
+    /// Write the file that makes this version known to a host, for its /etc/cgpu/drivers.d.
+    #[arg(long)]
+    release_file: Option<PathBuf>,
     /// Write what the source tree exports into the lists of isolation/nvabi/data, as the release that its version belongs to.
     #[arg(long)]
     lists: bool,
@@ -53,7 +58,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let Some((name, found)) = read(options)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    println!("{name}: {} facts", found.len());
+    println!("{name}: {} facts", found.count());
     if let Ok(version) = name.parse::<DriverVersion>() {
         match Release::of(version) {
             Ok(release) => println!("cgpu decodes {version} as {release:?}"),
@@ -70,6 +75,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         lists::update(&root, &options.source, &options.cc, release)?;
     }
+    if let Some(path) = &options.release_file {
+        let plain = Texts::read(&options.source)?.plain(&releases::structs());
+        let text = releases::file_of(&name, &found, plain)?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("wrote {}", path.display());
+    }
     let mut failed = false;
     for release in Release::ALL {
         if options.expect.is_some_and(|expected| expected != release) {
@@ -85,6 +96,22 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// What the compiler is asked: everything that some release knows, and the size of every struct with a field in it, which the data
+/// file has.
+fn questions() -> Vec<What> {
+    let known = Release::ALL
+        .into_iter()
+        .flat_map(|release| Facts::of_release(release).into_names());
+    let sizes = nvabi::headers::FIELDS
+        .iter()
+        .map(|(name, ..)| What::Size((*name).to_owned()));
+    let all: BTreeSet<What> = known
+        .chain(sizes)
+        .filter(|what| !matches!(what, What::Text(_)))
+        .collect();
+    all.into_iter().collect()
 }
 
 /// The version that the facts are of, and the facts; `None` when the machine lacks a compiler, said aloud.
@@ -113,10 +140,13 @@ fn read(options: &Options) -> anyhow::Result<Option<(String, Facts)>> {
         return Ok(None);
     }
     let name = version(source)?;
-    Ok(Some((
-        name,
-        probe::ask(source, &options.cc, facts::questions())?,
-    )))
+    let mut facts = probe::ask(source, &options.cc, questions())?;
+    let texts = Texts::read(source)?;
+    facts.extend(releases::structs().into_iter().filter_map(|name| {
+        let digest = texts.digest(&name)?;
+        Some((What::Text(name), digest))
+    }));
+    Ok(Some((name, facts)))
 }
 
 /// `NVIDIA_VERSION = 595.45.04` in version.mk.

@@ -52,6 +52,10 @@ pub struct Facts {
     pub driver: HostDriver,
     /// Its version.
     pub driver_version: Result<DriverVersion, String>,
+    /// What the operator's file says of a version that cgpu does not know: the file, and what it makes of the driver. `None`: no file.
+    pub driver_file: Option<(PathBuf, Result<String, String>)>,
+    /// For the kernel's driver: the version of the module that is installed, which the next boot loads, and whether that is known.
+    pub installed_driver: Option<(DriverVersion, Result<(), String>)>,
     /// How many cards it has; for the kernel's driver asked through NVML.
     pub cards: Result<usize, String>,
     /// For the simulated driver: whether `cgpu-sim` answers.
@@ -457,11 +461,20 @@ fn driver(facts: &Facts) -> Vec<Check> {
         HostDriver::Sim => "simulated cards (cgpu-sim)",
     };
     let mut checks = vec![match &facts.driver_version {
-        Ok(version) => match Release::of(*version) {
-            Ok(_known) => Check::ok("driver", format!("{named} {version}")),
-            Err(unsupported) => Check::missing(
+        Ok(version) => match (Release::of(*version), &facts.driver_file) {
+            (Ok(_known), _) => Check::ok("driver", format!("{named} {version}")),
+            (Err(_), Some((path, Ok(summary)))) => Check::ok(
                 "driver",
-                format!("{named}: {unsupported}"),
+                format!("{named} {version}, by {} {summary}", path.display()),
+            ),
+            (Err(unsupported), file) => Check::missing(
+                "driver",
+                match file {
+                    Some((path, Err(why))) => {
+                        format!("{named}: {unsupported}; and by {}: {why}", path.display())
+                    }
+                    Some((_, Ok(_))) | None => format!("{named}: {unsupported}"),
+                },
                 "install a driver of one of these branches, or add this version as docs/adding-a-driver-version.md says",
             ),
         },
@@ -471,6 +484,13 @@ fn driver(facts: &Facts) -> Vec<Check> {
             "check that the driver is loaded (nvidia.ko), or that cgpu-sim has started",
         ),
     }];
+    if let Some((version, Err(why))) = &facts.installed_driver {
+        checks.push(Check::note(
+            "installed driver",
+            format!("{version}, which the next boot loads: {why}"),
+            "before a reboot, install a driver of one of these branches, or add this version as docs/adding-a-driver-version.md says",
+        ));
+    }
     match (facts.driver, &facts.simulator) {
         (HostDriver::Sim, Ok(())) => checks.push(Check::ok("simulator", "answers")),
         (HostDriver::Sim, Err(why)) => checks.push(Check::missing(
@@ -675,6 +695,8 @@ mod tests {
             engines: Vec::new(),
             driver: HostDriver::Sim,
             driver_version: Ok("570.195.03".parse().unwrap()),
+            driver_file: None,
+            installed_driver: None,
             cards: Ok(2),
             simulator: Ok(()),
             unhealthy: Ok(Vec::new()),
@@ -815,7 +837,7 @@ mod tests {
         let checks = assess(&facts).checks;
         let check = checks.iter().find(|check| check.name == "driver").unwrap();
         assert_eq!(check.level, Level::Missing);
-        for part in ["610.43.02", "535 from 535.43.08", "595.44.02"] {
+        for part in ["610.43.02", "535 from 535.86.05", "595.44.02"] {
             assert!(check.found.contains(part), "{part}: {}", check.found);
         }
         let remedy = check.remedy.as_ref().unwrap();
@@ -823,6 +845,52 @@ mod tests {
             remedy.contains("docs/adding-a-driver-version.md"),
             "{remedy}"
         );
+    }
+
+    #[test]
+    fn a_file_of_the_operators_makes_a_version_known_or_says_why_not() {
+        let mut facts = healthy();
+        facts.driver_version = Ok("610.43.02".parse().unwrap());
+        let path = PathBuf::from("/etc/cgpu/drivers.d/610.43.02.json");
+        let found = |facts: &Facts| {
+            let mut checks = assess(facts).checks;
+            checks.retain(|check| check.name == "driver");
+            checks.remove(0)
+        };
+        facts.driver_file = Some((path.clone(), Ok("as R595".to_owned())));
+        let check = found(&facts);
+        assert_eq!(check.level, Level::Ok);
+        assert!(
+            check.found.ends_with("610.43.02.json as R595"),
+            "{}",
+            check.found
+        );
+        facts.driver_file = Some((path, Err("no release has its layouts".to_owned())));
+        let check = found(&facts);
+        assert_eq!(check.level, Level::Missing);
+        assert!(
+            check.found.contains("no release has its layouts"),
+            "{}",
+            check.found
+        );
+    }
+
+    #[test]
+    fn an_installed_driver_that_the_next_boot_cannot_use_is_told_of() {
+        let mut facts = healthy();
+        let version = "610.43.02".parse().unwrap();
+        facts.installed_driver = Some((version, Ok(())));
+        let told = |facts: &Facts| {
+            let document = assess(facts);
+            assert!(document.can_start);
+            let mut checks = document.checks.into_iter();
+            checks.find(|check| check.name == "installed driver")
+        };
+        assert!(told(&facts).is_none());
+        facts.installed_driver = Some((version, Err("it is not known".to_owned())));
+        let check = told(&facts).unwrap();
+        assert_eq!(check.level, Level::Note);
+        assert!(check.found.contains("610.43.02") && check.found.contains("not known"));
     }
 
     #[test]

@@ -46,7 +46,9 @@ fn main() -> ExitCode {
     let former = dir.filter(|dir| dir.is_absolute());
     let former = former.map(|dir| dir.join("broker.1.log"));
     logfile::init(LevelFilter::INFO, former);
-    match run() {
+    // The supervisor kills a broker that has closed its socket: what is wrong is logged before.
+    let mut held = None;
+    match run(&mut held) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The door shows the last line of the log as the reason, which is the first broker's where that did not start.
@@ -58,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> anyhow::Result<()> {
+fn run(held: &mut Option<OwnedFd>) -> anyhow::Result<()> {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     match args.as_slice() {
         [flag, dir] if flag == "--dir" => {
@@ -67,7 +69,9 @@ fn run() -> anyhow::Result<()> {
         }
         [serve, flag, dir] if serve == "--serve" && flag == "--dir" => {
             set_oom_score(BROKER_OOM_SCORE);
-            let standby = Standby::start(&PathBuf::from(dir), given_socket()?)?;
+            let socket = given_socket()?;
+            *held = Some(socket.try_clone().context("keeping the socket")?);
+            let standby = Standby::start(&PathBuf::from(dir), socket)?;
             Ok(standby.take_over()?.run()?)
         }
         [succeed, flag, dir] if succeed == "--succeed" && flag == "--dir" => {

@@ -24,6 +24,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvabi::{DriverVersion, Release};
+use releases::Known;
 
 use crate::account::{Slot, uuid_bytes};
 use crate::container::{Container, Inheritance, TakeOverError};
@@ -102,6 +103,9 @@ pub enum Error {
     /// The driver's layouts are not known.
     #[error(transparent)]
     Release(#[from] nvabi::UnsupportedRelease),
+    /// Another cgpu has written the grant.
+    #[error("the layouts in the grant")]
+    Layouts(#[from] releases::Error),
     /// Capabilities could not be dropped.
     #[error("capabilities could not be dropped")]
     Capabilities(#[source] caps::errors::CapsError),
@@ -170,12 +174,15 @@ impl Standby {
     pub fn start(dir: &Path, supervisor: OwnedFd) -> Result<Self, Error> {
         let grant = read_grant(dir)?;
         let name = supervisor::name_of(&grant);
-        let driver = driver_of(dir, &grant, &name)?;
+        let layouts = grant.layouts.as_ref().map(Known::release).transpose()?;
+        let driver = driver_of(dir, &grant, &name, layouts)?;
         let version: DriverVersion = driver
             .version()
             .parse()
             .map_err(|_malformed| Error::Version(driver.version().to_owned()))?;
-        let release = Release::of(version)?;
+        // Another driver than the one that the file was of has its own.
+        let layouts = layouts.filter(|_| driver.version() == grant.driver_version);
+        let release = layouts.map_or_else(|| Release::of(version), Ok)?;
         let slots: Vec<Slot> = grant.cards.iter().map(slot).collect::<Result<_, _>>()?;
         let io = |step| {
             move |source| Error::Io {
@@ -736,9 +743,14 @@ pub fn read_grant(dir: &Path) -> Result<Grant, Error> {
 }
 
 /// Who executes a container's calls.
-fn driver_of(dir: &Path, grant: &Grant, name: &str) -> Result<Box<dyn Driver>, Error> {
+fn driver_of(
+    dir: &Path,
+    grant: &Grant,
+    name: &str,
+    layouts: Option<Release>,
+) -> Result<Box<dyn Driver>, Error> {
     Ok(match &grant.driver {
-        DriverSpec::Kernel => kernel_for(binding_of(grant), dir, KERNEL_IMPLICIT)?,
+        DriverSpec::Kernel => kernel_for(binding_of(grant), dir, KERNEL_IMPLICIT, layouts)?,
         DriverSpec::Sim { socket } => Box::new(SimDriver::connect(socket, name)?),
     })
 }

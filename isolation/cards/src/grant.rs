@@ -29,6 +29,9 @@ pub struct Grant {
     pub driver: DriverSpec,
     /// Version of that driver, for example `570.195.03`; it selects the layouts.
     pub driver_version: String,
+    /// The layouts, where a file of the host's operator said at the start what they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layouts: Option<releases::Known>,
     /// Its slices, one a card, in the order in which the container numbers them.
     pub cards: Vec<CardGrant>,
     /// Its share of the cards' time.
@@ -399,6 +402,7 @@ mod tests {
                 socket: "/run/cgpu/sim/sim.sock".into(),
             },
             driver_version: "570.195.03".to_owned(),
+            layouts: None,
             cards: vec![CardGrant {
                 uuid: GpuUuid::new("GPU-1").unwrap(),
                 minor: 0,

@@ -46,11 +46,11 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Of the loaded kernel driver.
+    /// Of the loaded kernel driver. `layouts`: the release that it is known to have, if that is not its version's own.
     ///
     /// # Errors
     /// [`OpenError`]
-    pub fn of_kernel(implicit: ImplicitBytes) -> Result<Self, OpenError> {
+    pub fn of_kernel(implicit: ImplicitBytes, layouts: Option<Release>) -> Result<Self, OpenError> {
         let text = fs::read_to_string(VERSION_PATH).map_err(OpenError::Absent)?;
         let version = driver_version(&text)
             .ok_or(OpenError::NoVersion)?
@@ -59,7 +59,7 @@ impl Facts {
             version.parse().map_err(|_malformed| OpenError::NoVersion)?;
         Ok(Self {
             version,
-            release: Release::of(parsed)?,
+            release: layouts.map_or_else(|| Release::of(parsed), Ok)?,
             nodes: Nodes::of_kernel(),
             implicit,
         })
@@ -73,12 +73,12 @@ pub struct KernelDriver {
 }
 
 impl KernelDriver {
-    /// Finds the loaded driver. `implicit` is the declared context tax, which the open driver does not tell.
+    /// Finds the loaded driver; `layouts` as in [`Facts::of_kernel`]. `implicit` is the declared context tax, which the open driver does not tell.
     ///
     /// # Errors
     /// [`OpenError`]
-    pub fn open(implicit: ImplicitBytes) -> Result<Self, OpenError> {
-        Ok(Self::with(Facts::of_kernel(implicit)?))
+    pub fn open(implicit: ImplicitBytes, layouts: Option<Release>) -> Result<Self, OpenError> {
+        Ok(Self::with(Facts::of_kernel(implicit, layouts)?))
     }
 
     /// The driver of which this is known.

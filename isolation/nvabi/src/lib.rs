@@ -30,7 +30,7 @@ pub mod status;
 pub mod uvm;
 
 pub use release::{
-    DriverVersion, Known, ParseVersionError, Release, SPANS, Span, UnsupportedRelease,
+    Changes, DriverVersion, Known, ParseVersionError, Release, SPANS, Span, UnsupportedRelease,
 };
 
 /// A size or offset in bytes that depends on the release.
@@ -53,7 +53,7 @@ impl PerRelease {
         )
     )]
     const fn from(mut self, release: Release, value: u32) -> Self {
-        let mut at = release as usize;
+        let mut at = release.place();
         assert!(at > 0, "the oldest release has the first number");
         assert!(
             self.0[at - 1] == self.0[self.0.len() - 1] && self.0[at] != value,
@@ -76,7 +76,7 @@ impl PerRelease {
         )
     )]
     pub const fn of(self, release: Release) -> u32 {
-        self.0[release as usize]
+        self.0[release.place()]
     }
 }
 

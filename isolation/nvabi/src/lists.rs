@@ -10,6 +10,9 @@ pub const EXPORTED: &str = include_str!("../data/rm-controls.tsv");
 /// `control-references.tsv`: what the controls' parameters name.
 pub const REFERENCES: &str = include_str!("../data/control-references.tsv");
 
+/// `struct-texts.tsv`: digests of the structs' texts; see [`texts`].
+pub const TEXTS: &str = include_str!("../data/struct-texts.tsv");
+
 /// What each release has in a column, in the spelling of the tables: `168, R550 176` is 168 until R550 makes it 176, `-` is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a>(pub &'a str);
@@ -21,7 +24,7 @@ impl<'a> Column<'a> {
         let mut found = None;
         for (at, change) in self.0.split(", ").enumerate() {
             let (since, value) = match change.split_once(' ') {
-                Some((since, value)) => (release_named(since)?, value),
+                Some((since, value)) => (Release::named(since)?, value),
                 None if at == 0 => (Release::ALL[0], change),
                 None => return None,
             };
@@ -103,6 +106,12 @@ pub fn references(list: &str) -> impl Iterator<Item = Reference<'_>> {
     })
 }
 
+/// Every row of a list of the form of [`TEXTS`]: a struct, and the digest of its text and of those of the structs in it, 16 hexadecimal
+/// digits.
+pub fn texts(list: &str) -> impl Iterator<Item = (&str, Column<'_>)> {
+    rows(list).map(|[name, digest, ..]| (name, Column(digest)))
+}
+
 /// The first columns of each line behind the heading; those that a list lacks are empty.
 fn rows(list: &str) -> impl Iterator<Item = [&str; 7]> {
     list.lines().skip(1).map(|line| {
@@ -113,14 +122,6 @@ fn rows(list: &str) -> impl Iterator<Item = [&str; 7]> {
 
 fn command(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
-}
-
-/// `R545` is the release that [`Release::headers`] of the branch 545 belong to.
-fn release_named(name: &str) -> Option<Release> {
-    let branch = name.strip_prefix('R')?;
-    Release::ALL
-        .into_iter()
-        .find(|release| release.headers().split('.').next() == Some(branch))
 }
 
 #[cfg(test)]

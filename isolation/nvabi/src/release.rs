@@ -60,30 +60,23 @@ impl fmt::Display for DriverVersion {
 }
 
 /// A set of layouts that does not change within itself. [`SPANS`] says which versions have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Release {
-    /// Branch 535.
-    R535,
-    /// Branch 545.
-    R545,
-    /// Branch 550.
-    R550,
-    /// Branch 555.
-    R555,
-    /// Branch 560.
-    R560,
-    /// Branch 565.
-    R565,
-    /// Branch 570.
-    R570,
-    /// Branch 575.
-    R575,
-    /// Branch 580.
-    R580,
-    /// Branch 590.
-    R590,
-    /// Branch 595.
-    R595,
+///
+/// A version that is in none of them may still have one's layouts, but for some controls that [`Changes`] tell of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Release {
+    /// Its place among [`Release::ALL`].
+    place: u8,
+    name: &'static str,
+    headers: &'static str,
+    changes: Option<&'static Changes>,
+}
+
+/// What a version has otherwise than the release that it has all else of.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Changes {
+    /// Commands of controls, ascending, and the bytes of their parameters, which are without pointers, descriptors and handles; `None`:
+    /// nothing is known that would be safe to believe, and the control is answered as one that the driver lacks.
+    pub controls: &'static [(u32, Option<u32>)],
 }
 
 /// Versions from one tag on up to the next span's first.
@@ -120,8 +113,10 @@ const fn from(
 /// known ones is refused unless its headers show no difference in anything that is decoded. docs/adding-a-driver-version.md has the list.
 #[rustfmt::skip] // one span a row
 pub const SPANS: &[Span] = &[
-    from(535, 43, 8, Some(Release::R535),
-        "535.43.02, a beta, has shorter channel parameters"),
+    from(535, 0, 0, None,
+        "535.43.02 and 535.54.03 have shorter channel parameters than 535.86.05"),
+    from(535, 86, 5, Some(Release::R535),
+        "channel parameters of 360 bytes"),
     from(545, 0, 0, None,
         "no public headers of 545 before 545.23.06"),
     from(545, 23, 6, Some(Release::R545),
@@ -204,6 +199,28 @@ fn span_of(version: DriverVersion) -> Option<&'static Span> {
 }
 
 impl Release {
+    /// Branch 535.
+    pub const R535: Self = Self::new(0, "R535", "535.261.03");
+    /// Branch 545.
+    pub const R545: Self = Self::new(1, "R545", "545.29.06");
+    /// Branch 550.
+    pub const R550: Self = Self::new(2, "R550", "550.163.01");
+    /// Branch 555.
+    pub const R555: Self = Self::new(3, "R555", "555.58.02");
+    /// Branch 560.
+    pub const R560: Self = Self::new(4, "R560", "560.35.03");
+    /// Branch 565.
+    pub const R565: Self = Self::new(5, "R565", "565.77");
+    /// Branch 570.
+    pub const R570: Self = Self::new(6, "R570", "570.195.03");
+    /// Branch 575.
+    pub const R575: Self = Self::new(7, "R575", "575.64.05");
+    /// Branch 580.
+    pub const R580: Self = Self::new(8, "R580", "580.105.08");
+    /// Branch 590.
+    pub const R590: Self = Self::new(9, "R590", "590.48.01");
+    /// Branch 595.
+    pub const R595: Self = Self::new(10, "R595", "595.45.04");
     /// Every release, oldest first.
     pub const ALL: [Self; 11] = [
         Self::R535,
@@ -219,22 +236,52 @@ impl Release {
         Self::R595,
     ];
 
+    const fn new(place: u8, name: &'static str, headers: &'static str) -> Self {
+        Self {
+            place,
+            name,
+            headers,
+            changes: None,
+        }
+    }
+
+    /// Where its number stands in a table with one for each release.
+    pub(crate) const fn place(self) -> usize {
+        self.place as usize
+    }
+
+    /// The same layouts, but for these.
+    #[must_use]
+    pub const fn with(self, changes: &'static Changes) -> Self {
+        Self {
+            changes: Some(changes),
+            ..self
+        }
+    }
+
+    /// What a control's parameters are otherwise than in [`Release::ALL`]; see [`Changes::controls`].
+    pub(crate) fn change_of(self, cmd: u32) -> Option<Option<u32>> {
+        let controls = self.changes?.controls;
+        let at = controls.binary_search_by_key(&cmd, |(of, _)| *of).ok()?;
+        controls.get(at).map(|(_, bytes)| *bytes)
+    }
+
+    /// Its name, e.g. `R545`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
     /// The version whose public headers the tables were written from, e.g. `545.29.06`.
     #[must_use]
     pub const fn headers(self) -> &'static str {
-        match self {
-            Self::R535 => "535.261.03",
-            Self::R545 => "545.29.06",
-            Self::R550 => "550.163.01",
-            Self::R555 => "555.58.02",
-            Self::R560 => "560.35.03",
-            Self::R565 => "565.77",
-            Self::R570 => "570.195.03",
-            Self::R575 => "575.64.05",
-            Self::R580 => "580.105.08",
-            Self::R590 => "590.48.01",
-            Self::R595 => "595.45.04",
-        }
+        self.headers
+    }
+
+    /// The release of a name, e.g. `R545`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|release| release.name() == name)
     }
 
     /// The layout set of a driver version.
@@ -248,6 +295,16 @@ impl Release {
     }
 }
 
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self.changes {
+            None => Ok(()),
+            Some(changes) => write!(f, " with {} changes", changes.controls.len()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,7 +312,7 @@ mod tests {
     #[test]
     fn each_version_has_the_release_of_its_headers() {
         for (text, release) in [
-            ("535.43.08", Some(Release::R535)),
+            ("535.86.05", Some(Release::R535)),
             ("535.104.05", Some(Release::R535)),
             ("535.288.01", Some(Release::R535)),
             ("545.23.06", Some(Release::R545)),
@@ -282,6 +339,8 @@ mod tests {
             ("470.57.02", None),
             ("530.41.03", None),
             ("535.43.02", None),
+            ("535.43.28", None),
+            ("535.54.03", None),
             ("545.10", None),
             ("550.40.07", None),
             ("550.40.85", None),
@@ -313,7 +372,7 @@ mod tests {
             let said = refusal(text);
             for part in [
                 text,
-                "535 from 535.43.08, 545 from 545.23.06",
+                "535 from 535.86.05, 545 from 545.23.06",
                 "595 from 595.44.02",
                 "docs/adding-a-driver-version.md",
             ] {

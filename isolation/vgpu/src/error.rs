@@ -5,6 +5,9 @@ use std::path::PathBuf;
 /// What [`Error::UntrustedFile`] calls a configuration, which nobody executes.
 pub(crate) const CONFIGURATION: &str = "configuration";
 
+/// A file that tells of a driver version, in messages.
+pub(crate) const DRIVER_FILE: &str = "file of a driver version";
+
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -247,12 +250,21 @@ pub enum Error {
         #[source]
         source: nvabi::ParseVersionError,
     },
+    /// A file that should tell of the driver's version and does not.
+    #[error("{}", path.display())]
+    DriverFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: releases::Error,
+    },
     /// A driver whose layouts are not known.
     #[error("cannot hold containers to their memory")]
     DriverRelease {
         /// The driver.
         #[source]
-        source: nvabi::UnsupportedRelease,
+        source: crate::drivers::UnknownDriver,
     },
     /// The only backend that comes into question cannot be had.
     #[error("backend {backend} cannot be had on this host: {why}")]
@@ -402,7 +414,7 @@ pub enum Error {
         searched: String,
     },
     /// A program or a configuration that others can change.
-    #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be a plain file of root's that no other user can write{}", path.display(), if *what == CONFIGURATION { "" } else { ", and executable" })]
+    #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be a plain file of root's that no other user can write{}", path.display(), if [CONFIGURATION, DRIVER_FILE].contains(what) { "" } else { ", and executable" })]
     UntrustedFile {
         /// Which one.
         what: &'static str,

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use cards::book::Defaults;
 use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
 use nvabi::proc_files::{DeviceFiles, PARAMS_PATH, VERSION_PATH, driver_version};
-use nvabi::{DriverVersion, Release, UnsupportedRelease};
+use nvabi::{DriverVersion, Release};
+use releases::Known;
 use verdict::filter::{Coverage, FilterSpec};
 
 use crate::config::DriverKind;
+use crate::drivers::{self, Decoding, UnknownDriver};
 use crate::lifecycle::Mount;
 use crate::uvm_module::UvmModule;
 use crate::{Config, Error};
@@ -22,7 +24,9 @@ pub(crate) struct Host {
     pub(crate) driver: DriverSpec,
     pub(crate) inventory: Inventory,
     /// How the broker's calls are told; absent where the driver's layouts are not known.
-    pub(crate) filter: Result<FilterSpec, UnsupportedRelease>,
+    pub(crate) filter: Result<FilterSpec, UnknownDriver>,
+    /// Its layouts, where a file of the operator's says what they are.
+    pub(crate) layouts: Option<Known>,
     /// The kernel module behind managed memory; only the kernel's driver has one.
     pub(crate) uvm: Option<UvmModule>,
     /// How its operator has set the cards' device nodes.
@@ -51,9 +55,11 @@ impl Host {
         let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
         let version = driver_version(&text).ok_or(Error::KernelVersion { path: VERSION_PATH })?;
         let inventory = Inventory::kernel(&config.state_dir, version)?;
+        let (filter, layouts) = filter(config, &inventory.driver_version, Coverage::Production)?;
         Ok(Self {
             driver: DriverSpec::Kernel,
-            filter: filter(&inventory.driver_version, Coverage::Production)?,
+            filter,
+            layouts,
             inventory,
             uvm: Some(UvmModule::of(config)),
             // Absent in a driver without it: nodes are as they are without any parameter.
@@ -65,11 +71,13 @@ impl Host {
 
     fn simulated(config: &Config) -> Result<Self, Error> {
         let inventory = Inventory::simulated(&config.state_dir)?;
+        let (filter, layouts) = filter(config, &inventory.driver_version, Coverage::Simulated)?;
         Ok(Self {
             driver: DriverSpec::Sim {
                 socket: SimulatedInventory::socket_path(&config.state_dir),
             },
-            filter: filter(&inventory.driver_version, Coverage::Simulated)?,
+            filter,
+            layouts,
             inventory,
             uvm: None,
             device_files: DeviceFiles::default(),
@@ -131,16 +139,33 @@ pub(crate) fn filter_of(grant: &Grant) -> Result<FilterSpec, Error> {
         DriverSpec::Kernel => Coverage::Production,
         DriverSpec::Sim { .. } => Coverage::Simulated,
     };
-    filter(&grant.driver_version, coverage)?.map_err(|source| Error::DriverRelease { source })
+    let release = match &grant.layouts {
+        Some(known) => known.release().map_err(|source| Error::DriverFile {
+            path: PathBuf::from(cards::grant::FILE_NAME),
+            source,
+        })?,
+        None => Release::of(version_of(&grant.driver_version)?).map_err(|version| {
+            Error::DriverRelease {
+                source: version.into(),
+            }
+        })?,
+    };
+    Ok(FilterSpec { release, coverage })
 }
 
-fn filter(
-    version: &str,
-    coverage: Coverage,
-) -> Result<Result<FilterSpec, UnsupportedRelease>, Error> {
-    let parsed: DriverVersion = version.parse().map_err(|source| Error::DriverVersion {
+/// What a broker must be told of, and what a file says of the driver.
+type Filter = (Result<FilterSpec, UnknownDriver>, Option<Known>);
+
+fn filter(config: &Config, version: &str, coverage: Coverage) -> Result<Filter, Error> {
+    Ok(match drivers::decoding(config, version_of(version)?) {
+        Ok(Decoding { release, by_file }) => (Ok(FilterSpec { release, coverage }), by_file),
+        Err(unknown) => (Err(unknown), None),
+    })
+}
+
+fn version_of(version: &str) -> Result<DriverVersion, Error> {
+    version.parse().map_err(|source| Error::DriverVersion {
         version: version.to_owned(),
         source,
-    })?;
-    Ok(Release::of(parsed).map(|release| FilterSpec { release, coverage }))
+    })
 }

@@ -30,6 +30,7 @@ pub mod broker;
 mod bundle;
 pub mod config;
 mod control;
+pub mod drivers;
 pub mod edit;
 mod error;
 pub mod events;

@@ -785,7 +785,7 @@ impl Placed {
     /// The broker's calls, where there is one.
     fn filter(&self, host: &Host) -> Option<FilterSpec> {
         match self.grant.backend {
-            cards::Backend::Broker => host.filter.ok(),
+            cards::Backend::Broker => host.filter.as_ref().ok().copied(),
             cards::Backend::DriverLimit | cards::Backend::Share => None,
         }
     }
@@ -857,6 +857,7 @@ fn grant(
         key: key.clone(),
         driver: host.driver.clone(),
         driver_version: host.inventory.driver_version.clone(),
+        layouts: host.layouts.clone(),
         cards: slices
             .into_iter()
             .map(|slice| CardGrant {

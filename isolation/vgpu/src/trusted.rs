@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::Error;
-use crate::error::CONFIGURATION;
+use crate::error::{CONFIGURATION, DRIVER_FILE};
 use crate::walk::walk;
 
 /// Checks a program.
@@ -41,6 +41,7 @@ fn check(
     let metadata = std::fs::metadata(&absolute).map_err(Error::io(
         match what {
             CONFIGURATION => "find the configuration",
+            DRIVER_FILE => "find the file of the driver's version",
             "runtime" => "find the OCI runtime",
             "broker" => "find the broker",
             _ => "find",

@@ -147,6 +147,7 @@ impl Host {
                 socket: "/nonexistent".into(),
             },
             driver_version: "570.195.03".to_owned(),
+            layouts: None,
             cards: vec![CardGrant {
                 uuid: GpuUuid::new("GPU-0").unwrap(),
                 minor: 0,

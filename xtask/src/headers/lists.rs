@@ -7,8 +7,10 @@ use anyhow::{Context, bail};
 use nvabi::Release;
 use nvabi::lists::{self, Column};
 
-use super::facts::What;
+use releases::What;
+
 use super::probe;
+use super::texts::Texts;
 
 /// Where the lists stand, from the root of this repository.
 const DATA: &str = "isolation/nvabi/data";
@@ -103,6 +105,17 @@ pub(super) fn update(root: &Path, tree: &Path, cc: &str, release: Release) -> an
         )
     });
     references.write(lines)?;
+    let list = List::read(root, "struct-texts.tsv")?;
+    let texts = Texts::read(tree)?;
+    let former: BTreeMap<&str, Column<'_>> = lists::texts(&list.text).collect();
+    let names = releases::structs();
+    let lines = names.iter().filter_map(|name| {
+        let digest = texts.digest(name).map(|digest| format!("{digest:016x}"));
+        let column = former.get(name.as_str()).copied().unwrap_or(Column("-"));
+        let column = with(column, release, digest.as_deref());
+        (column != "-").then(|| format!("{name}\t{column}"))
+    });
+    list.write(lines)?;
     println!(
         "{release:?}: {} exported controls, {unknown} of which take a struct that the public headers lack",
         methods.len()

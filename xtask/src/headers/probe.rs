@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::facts::{Facts, What};
+use releases::{Facts, What};
 
 /// Where open-gpu-kernel-modules keeps the headers that user space shares.
 pub(super) const INCLUDE: [&str; 5] = [
@@ -20,7 +20,7 @@ pub(super) const INCLUDE: [&str; 5] = [
 /// Folders below the first of [`INCLUDE`] whose every header is read.
 const WHOLE_FOLDERS: [&str; 3] = ["alloc", "class", "ctrl"];
 /// Single headers.
-const HEADERS: [&str; 7] = [
+const HEADERS: [&str; 8] = [
     "nvos.h",
     "nvstatus.h",
     "rs_access.h",
@@ -28,6 +28,7 @@ const HEADERS: [&str; 7] = [
     "nv_escape.h",
     "nv-unix-nvos-params-wrappers.h",
     "uvm_linux_ioctl.h",
+    "uvm_ioctl.h",
 ];
 
 /// Whether the compiler can be run at all.
@@ -82,8 +83,33 @@ fn include(tree: &Path, path: &str) -> String {
 
 fn headers(tree: &Path) -> anyhow::Result<Vec<String>> {
     let sdk = tree.join(INCLUDE[0]);
-    let mut found = BTreeSet::new();
-    let mut folders: Vec<PathBuf> = WHOLE_FOLDERS.iter().map(|name| sdk.join(name)).collect();
+    let found = files_below(&WHOLE_FOLDERS.map(|name| sdk.join(name)))?;
+    let names: BTreeSet<String> = found
+        .iter()
+        .filter_map(|path| Some(path.strip_prefix(&sdk).ok()?.display().to_string()))
+        .collect();
+    if names.is_empty() {
+        bail!(
+            "{}: no headers below {}",
+            tree.display(),
+            WHOLE_FOLDERS.join(", ")
+        );
+    }
+    let single = single(tree).map(|(name, _)| name.to_owned());
+    Ok(single.chain(names).collect())
+}
+
+/// Every header of [`headers`], as a file.
+pub(super) fn files(tree: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let sdk = tree.join(INCLUDE[0]);
+    let mut found = files_below(&WHOLE_FOLDERS.map(|name| sdk.join(name)))?;
+    found.extend(single(tree).map(|(_, path)| path));
+    Ok(found)
+}
+
+fn files_below(folders: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = folders.to_vec();
     while let Some(folder) = folders.pop() {
         let Ok(entries) = std::fs::read_dir(&folder) else {
             continue;
@@ -94,29 +120,20 @@ fn headers(tree: &Path) -> anyhow::Result<Vec<String>> {
                 .path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "h")
-                && let Ok(name) = path.strip_prefix(&sdk)
-            {
-                found.insert(name.display().to_string());
+            } else if path.extension().is_some_and(|ending| ending == "h") {
+                found.push(path);
             }
         }
     }
-    if found.is_empty() {
-        bail!(
-            "{}: no headers below {}",
-            tree.display(),
-            WHOLE_FOLDERS.join(", ")
-        );
-    }
-    let single = HEADERS
-        .iter()
-        .filter(|name| {
-            INCLUDE
-                .iter()
-                .any(|path| tree.join(path).join(name).exists())
-        })
-        .map(|name| (*name).to_owned());
-    Ok(single.chain(found).collect())
+    Ok(found)
+}
+
+/// Those of [`HEADERS`] that the tree has, each where it is found first.
+fn single(tree: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    HEADERS.into_iter().filter_map(|name| {
+        let mut places = INCLUDE.iter().map(|path| tree.join(path).join(name));
+        Some((name, places.find(|path| path.exists())?))
+    })
 }
 
 /// What the compiler is told that the questions' lines belong to: line `n + 1` is question `n`.
@@ -145,6 +162,8 @@ fn c_program(headers: &[String], questions: &[What]) -> String {
                 format!("sizeof((({name} *)0)->{field})"),
             ),
             What::Value(name) => (format!("(unsigned int)({name})"), "0".to_owned()),
+            // No compiler knows it.
+            What::Text(_) => ("0".to_owned(), "0".to_owned()),
         };
         let ask = format!(
             "static void q{n}(void) {{ printf(\"{n} %llu %llu\\n\", (unsigned long long)({value}), (unsigned long long)({width})); }}"
@@ -154,7 +173,7 @@ fn c_program(headers: &[String], questions: &[What]) -> String {
             What::Value(name) if !is_enumerator(name) => {
                 format!("\n#ifdef {name}\n{ask}\n#else\nstatic void q{n}(void) {{}}\n#endif")
             }
-            What::Value(_) | What::Size(_) | What::Offset(..) => {
+            What::Value(_) | What::Size(_) | What::Offset(..) | What::Text(_) => {
                 format!("\n#line {} \"{QUESTIONS}\"\n{ask}", n + 1)
             }
         };

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use nvabi::{DriverVersion, Release};
 
-use super::facts::{self, Facts, What};
-use super::{Options, probe, run};
+use releases::{Facts, What};
+
+use super::{Options, probe, questions, run};
 
 const DOCUMENT: &str = include_str!("../../../docs/adding-a-driver-version.md");
 const R595: &str = include_str!("../../../isolation/nvabi/data/structs-595.45.04.json");
@@ -31,6 +32,7 @@ fn options(source: &Path) -> Options {
         source: source.to_owned(),
         write: None,
         expect: None,
+        release_file: None,
         lists: false,
         cc: "cc".to_owned(),
     }
@@ -157,7 +159,7 @@ fn every_command_and_file_of_the_document_exists() {
 fn releases_differ_from_each_other_and_not_from_themselves() {
     for release in Release::ALL {
         let facts = Facts::of_release(release);
-        assert!(facts.len() > 450, "{release:?}: {}", facts.len());
+        assert!(facts.count() > 450, "{release:?}: {}", facts.count());
         for other in Release::ALL {
             let is_empty = facts.against(&Facts::of_release(other)).is_empty();
             assert_eq!(is_empty, release == other, "{release:?} and {other:?}");
@@ -188,7 +190,7 @@ fn a_source_tree_is_asked() {
         sdk.join("class/cl0040.h"),
         "#define NV01_MEMORY_LOCAL_USER (0x00000041)\n",
     );
-    let facts = probe::ask(folder.path(), "cc", facts::questions()).unwrap();
+    let facts = probe::ask(folder.path(), "cc", questions()).unwrap();
     let differences = facts.against(&Facts::of_release(Release::R595));
     let find = |what: What| {
         let found = differences
@@ -212,7 +214,7 @@ fn a_source_tree_is_asked() {
         Some((Some(32), None))
     );
     let written = Facts::from_json(&facts.to_json()).unwrap();
-    assert_eq!(written.len(), 5, "one struct and its four known fields");
+    assert_eq!(written.count(), 5, "one struct and its four known fields");
 }
 
 #[test]

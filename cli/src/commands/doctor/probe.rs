@@ -35,6 +35,10 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         HostDriver::Kernel => kernel_version().map_err(|error| format!("{error:#}")),
         HostDriver::Sim | HostDriver::None => version_of(&inventory),
     };
+    let driver_file = driver_version
+        .as_ref()
+        .ok()
+        .and_then(|version| vgpu::drivers::by_file(config, *version));
     let libraries = match (driver, &inventory) {
         (HostDriver::Kernel, Ok(Some(inventory))) => {
             let version = &inventory.driver_version;
@@ -70,6 +74,14 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
         engines: super::super::install::survey(Path::new("/"), Path::new("/proc")),
         driver,
         driver_version,
+        driver_file: driver_file.map(|(path, known)| {
+            let known = known.map(|known| known.summary());
+            (path, known.map_err(|error| chain(&error)))
+        }),
+        installed_driver: match driver {
+            HostDriver::Kernel => installed_driver(config),
+            HostDriver::Sim | HostDriver::None => None,
+        },
         unhealthy: unhealthy(config, &inventory),
         unshareable: unshareable(&inventory),
         node_differences: match (&uvm, &inventory) {
@@ -124,6 +136,23 @@ fn configuration_source() -> String {
         None if Path::new(DEFAULT_PATH).exists() => DEFAULT_PATH.to_owned(),
         None => format!("built-in defaults ({DEFAULT_PATH} does not exist)"),
     }
+}
+
+/// What `modinfo` says of the module that is installed; `None`: it is not there, or says nothing.
+fn installed_driver(config: &Config) -> Option<(nvabi::DriverVersion, Result<(), String>)> {
+    let output = Command::new("modinfo")
+        .args(["-F", "version", "-b"])
+        .arg(&config.driver.root)
+        .arg("nvidia")
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let version = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .ok()?;
+    let known = vgpu::drivers::check(config, version);
+    Some((version, known.map_err(|error| chain(&error))))
 }
 
 /// A kernel that knows the flag goes on to read the (absent) program; another refuses the flag.

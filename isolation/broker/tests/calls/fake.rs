@@ -62,6 +62,8 @@ struct State {
 /// The driver.
 #[derive(Debug, Default)]
 pub(crate) struct Fake {
+    /// Absent: 570.195.03.
+    version: Option<&'static str>,
     state: Mutex<State>,
     changed: Condvar,
     pub(crate) allocated: AtomicU64,
@@ -87,7 +89,12 @@ pub(crate) struct Fake {
 
 impl Fake {
     pub(crate) fn new() -> Arc<Self> {
+        Self::of_version(None)
+    }
+
+    pub(crate) fn of_version(version: Option<&'static str>) -> Arc<Self> {
         Arc::new(Self {
+            version,
             cards: vec![CardIdentity {
                 uuid: UUID.to_owned(),
                 minor: 0,
@@ -462,7 +469,7 @@ pub(crate) struct Handle(pub(crate) Arc<Fake>);
 
 impl Driver for Handle {
     fn version(&self) -> &str {
-        "570.195.03"
+        self.0.version.unwrap_or("570.195.03")
     }
 
     fn cards(&self) -> &[CardIdentity] {

@@ -70,6 +70,19 @@ impl Kept {
         })
     }
 
+    /// In front of a driver of this version, which a file of the operator's has shown to have these layouts.
+    pub(crate) fn with_layouts(
+        version: &'static str,
+        layouts: &Value,
+    ) -> Result<Self, (String, String)> {
+        let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
+        let fake = Fake::of_version(Some(version));
+        Self::granted(fake, 1 << 30, &[], &native, |_, grant| {
+            grant["driver_version"] = version.into();
+            grant["layouts"] = layouts.clone();
+        })
+    }
+
     /// With a state folder on a disk of its own, of this many bytes.
     pub(crate) fn on_a_disk_of(bytes: u64) -> Self {
         let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
@@ -107,6 +120,18 @@ impl Kept {
         compute: &Value,
         prepare: impl FnOnce(&Path),
     ) -> Result<Self, (String, String)> {
+        Self::granted(fake, quota_bytes, environment, compute, |folder, _| {
+            prepare(folder);
+        })
+    }
+
+    fn granted(
+        fake: Arc<Fake>,
+        quota_bytes: u64,
+        environment: &[(&str, &str)],
+        compute: &Value,
+        prepare: impl FnOnce(&Path, &mut Value),
+    ) -> Result<Self, (String, String)> {
         let folder = tempfile::tempdir().unwrap();
         let nodes = folder.path().join("sim/dev");
         std::fs::create_dir_all(&nodes).unwrap();
@@ -120,7 +145,7 @@ impl Kept {
         }
         let socket = folder.path().join("sim/sim.sock");
         fake_server::start(Arc::clone(&fake), &socket);
-        let grant = json!({
+        let mut grant = json!({
             "version": 1,
             "key": {"namespace": "tests", "id": "kept"},
             "driver": {"kind": "sim", "socket": socket},
@@ -131,7 +156,7 @@ impl Kept {
             "bundle": null,
             "created_at_unix_ms": 1,
         });
-        prepare(folder.path());
+        prepare(folder.path(), &mut grant);
         let dir = folder.path().join("vgpus/tests/kept");
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("grant.json"), grant.to_string()).unwrap();

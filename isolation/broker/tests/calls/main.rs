@@ -20,6 +20,7 @@ mod health;
 mod host;
 mod kept;
 mod launch;
+mod layouts;
 mod loss;
 mod managed;
 mod memory;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
     let tests: Vec<Test> = [
         quota::TESTS,
         card_wide::TESTS,
+        layouts::TESTS,
         pages::TESTS,
         named::TESTS,
         files::TESTS,

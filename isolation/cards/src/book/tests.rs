@@ -33,6 +33,7 @@ fn grant(id: &str, quota_bytes: u64) -> Grant {
         key: ContainerKey::new("default", id).unwrap(),
         driver: DriverSpec::Kernel,
         driver_version: "570.195.03".to_owned(),
+        layouts: None,
         cards: (0..2)
             .map(|minor| CardGrant {
                 uuid: uuid(minor),

@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use nvabi::Release;
+
 use crate::kernel::{Facts, KernelDriver, OpenError, put_numbers_back};
 use crate::{
     AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot,
@@ -48,7 +50,7 @@ pub enum ConnectError {
 }
 
 /// The kernel's driver in the way that a mode asks for: strict ([`Binding::Executor`]) by the executor that was started for the
-/// container's folder, otherwise by this process. An executor that does not answer fails the calls, not this.
+/// container's folder, otherwise by this process; `layouts` as in [`Facts::of_kernel`]. An executor that does not answer fails the calls, not this.
 ///
 /// # Errors
 /// [`ConnectError`]
@@ -56,10 +58,11 @@ pub fn kernel_for(
     binding: Binding,
     container_dir: &Path,
     implicit: ImplicitBytes,
+    layouts: Option<Release>,
 ) -> Result<Box<dyn Driver>, ConnectError> {
     match binding {
         Binding::Executor => {
-            let facts = Facts::of_kernel(implicit)?;
+            let facts = Facts::of_kernel(implicit, layouts)?;
             let socket = container_dir.join(SOCKET_NAME);
             let driver = ExecutorDriver::away(&socket, facts);
             match driver.greet() {
@@ -69,7 +72,7 @@ pub fn kernel_for(
             }
             Ok(Box::new(driver))
         }
-        Binding::Caller | Binding::None => Ok(Box::new(KernelDriver::open(implicit)?)),
+        Binding::Caller | Binding::None => Ok(Box::new(KernelDriver::open(implicit, layouts)?)),
     }
 }
 

@@ -294,6 +294,7 @@ fn edited(spec: &Value, terms: &Terms) -> Option<Value> {
         key: ContainerKey::new("n", "c").expect("a name"),
         driver: terms.driver.clone(),
         driver_version: "570.195.03".to_owned(),
+        layouts: None,
         cards: vec![CardGrant {
             uuid: GpuUuid::new("GPU-0").expect("a name"),
             minor: 0,

@@ -220,10 +220,13 @@ pub fn row(cmd: u32, release: Release) -> Option<Control> {
             .find(|(of, _, _)| *of == cmd)
             .map(|(_, name, size)| (*name, *size))?,
     };
-    let params_bytes = match size.of(release) {
-        0 => return None,
-        EMPTY => 0,
-        bytes => bytes,
+    let params_bytes = match release.change_of(cmd) {
+        Some(changed) => changed?,
+        None => match size.of(release) {
+            0 => return None,
+            EMPTY => 0,
+            bytes => bytes,
+        },
     };
     let (nested, _later) = nested
         .split_at(nested.partition_point(|nested| u32::from(nested.pointer_at) < params_bytes));

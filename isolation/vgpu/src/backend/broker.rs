@@ -27,7 +27,7 @@ impl Backend for Broker<'_> {
     fn offered(&self, host: &Host) -> Result<(), WhyNot> {
         let calls = |error| WhyNot::Calls(Box::new(error));
         sys::seccomp::supported().map_err(|source| calls(Error::KernelWithoutNotify { source }))?;
-        host.filter.as_ref().map_err(|unsupported| *unsupported)?;
+        host.filter.as_ref().map_err(Clone::clone)?;
         match self.runtime {
             Runtime::Oci => runc::require_notify(self.config).map_err(calls),
             Runtime::Own => Ok(()),

@@ -76,7 +76,7 @@ pub enum WhyNot {
     Simulated,
     /// The driver's calls cannot be decoded.
     #[error(transparent)]
-    Release(#[from] nvabi::UnsupportedRelease),
+    Release(#[from] crate::drivers::UnknownDriver),
     /// The kernel or the runtime cannot hand calls over.
     #[error("{}", crate::chain(.0))]
     Calls(Box<Error>),

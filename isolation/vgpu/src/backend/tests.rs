@@ -61,7 +61,9 @@ fn host(driver: DriverSpec, version: &str) -> Host {
             cards: Vec::new(),
         },
         filter: Release::of(version.parse().unwrap())
-            .map(|release| FilterSpec { release, coverage }),
+            .map(|release| FilterSpec { release, coverage })
+            .map_err(Into::into),
+        layouts: None,
         uvm: None,
         device_files: nvabi::proc_files::DeviceFiles::default(),
     }

@@ -18,6 +18,8 @@ pub struct DriverConfig {
     pub cdi: CdiFolders,
     /// Whence containers get the driver's user libraries.
     pub libraries: LibrarySource,
+    /// Where files of driver versions are that this cgpu has no release for, `VERSION.json`.
+    pub releases: PathBuf,
 }
 
 impl Default for DriverConfig {
@@ -27,6 +29,7 @@ impl Default for DriverConfig {
             root: PathBuf::from("/"),
             cdi: CdiFolders::Auto,
             libraries: LibrarySource::Auto,
+            releases: PathBuf::from("/etc/cgpu/drivers.d"),
         }
     }
 }

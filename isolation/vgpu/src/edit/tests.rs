@@ -18,6 +18,7 @@ fn a_grant(driver: DriverSpec) -> Grant {
         key: ContainerKey::new("default", "c1").unwrap(),
         driver,
         driver_version: "570.195.03".to_owned(),
+        layouts: None,
         cards: vec![CardGrant {
             uuid: GpuUuid::new("GPU-1").unwrap(),
             minor: 1,

@@ -362,6 +362,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
             cards: driver.cards.clone(),
         },
         device_files: nvabi::proc_files::DeviceFiles::default(),
+        layouts: None,
         filter: Ok(FilterSpec {
             release: nvabi::Release::R570,
             coverage: verdict::filter::Coverage::Production,
@@ -545,25 +546,81 @@ fn who_asks_for_video_by_name_is_told_that_its_calls_are_refused() {
     }
 }
 
-#[test]
-fn an_unknown_driver_version_is_refused_with_the_known_ones_and_how_one_is_added() {
+/// A host whose driver says that it has this version.
+fn with_driver(version: &str) -> TestHost {
     let played = TestHost::new();
-    let mut inventory = Host::find(&played.config).unwrap().inventory;
-    inventory.driver_version = "610.43.02".to_owned();
+    let inventory = Host::find(&played.config).unwrap().inventory;
     SimulatedInventory {
         version: 1,
-        driver_version: inventory.driver_version,
+        driver_version: version.to_owned(),
         cards: inventory.cards,
     }
     .write(&DiskStore, &played.config.state_dir)
     .unwrap();
+    played
+}
+
+/// The facts of 595 as a file of this version's.
+fn facts_of_595(version: &str) -> String {
+    let facts = releases::Facts::of_release(nvabi::Release::R595);
+    releases::file_of(version, &facts, std::collections::BTreeSet::new()).unwrap()
+}
+
+#[test]
+fn a_file_of_the_operators_makes_a_driver_known_and_the_grant_keeps_what_it_said() {
+    let mut played = with_driver("610.43.02");
+    played.config.driver.releases = played.dir.path().join("drivers.d");
+    let file = played.config.driver.releases.join("610.43.02.json");
+    fs::create_dir(&played.config.driver.releases).unwrap();
+    fs::write(&file, facts_of_595("610.43.02")).unwrap();
+    let vgpu = played.create("c1", "4Gi").unwrap().unwrap();
+    let wanted = nvabi::Release::R595;
+    assert_eq!(vgpu.filter().unwrap().release, wanted);
+    let kept = vgpu.grant().layouts.clone().unwrap();
+    assert_eq!(kept.release().unwrap(), wanted);
+    // The container runs on without the file.
+    fs::remove_file(&file).unwrap();
+    let grant = Grant::read(vgpu.dir.path()).unwrap();
+    assert_eq!(crate::host::filter_of(&grant).unwrap().release, wanted);
+    played.create("c2", "4Gi").unwrap_err();
+}
+
+#[test]
+fn a_file_that_others_can_write_or_that_is_of_something_else_makes_nothing_known() {
+    let mut played = with_driver("610.43.02");
+    played.config.driver.releases = played.dir.path().join("drivers.d");
+    let file = played.config.driver.releases.join("610.43.02.json");
+    fs::create_dir(&played.config.driver.releases).unwrap();
+    let large = " ".repeat(2 << 20);
+    for (text, mode, told) in [
+        (facts_of_595("610.43.02"), 0o666, "mode 666"),
+        (facts_of_595("610.43.03"), 0o644, "of version 610.43.03"),
+        (String::new(), 0o644, "not the facts of a driver version"),
+        (large, 0o644, "1048576"),
+    ] {
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let Err(error) = played.create("c1", "4Gi") else {
+            panic!("{told}")
+        };
+        let text = crate::chain(&error);
+        for part in [told, "610.43.02.json", "driver 610.43.02 is not supported"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        played.assert_clean(&told);
+    }
+}
+
+#[test]
+fn an_unknown_driver_version_is_refused_with_the_known_ones_and_how_one_is_added() {
+    let played = with_driver("610.43.02");
     let Err(error) = played.create("c1", "4Gi") else {
         panic!("its layouts are not known")
     };
     let text = crate::chain(&error);
     for part in [
         "driver 610.43.02 is not supported",
-        "535 from 535.43.08",
+        "535 from 535.86.05",
         "595 from 595.44.02",
         "docs/adding-a-driver-version.md",
     ] {

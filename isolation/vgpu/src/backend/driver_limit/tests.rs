@@ -115,7 +115,8 @@ impl TestHost {
                 }],
             },
             device_files: nvabi::proc_files::DeviceFiles::default(),
-            filter: Err(Release::of(version.parse().unwrap()).unwrap_err()),
+            filter: Err(Release::of(version.parse().unwrap()).unwrap_err().into()),
+            layouts: None,
             uvm: Some(crate::uvm_module::tests::kernel_with(
                 dir.path(),
                 crate::uvm_module::tests::LOADS,

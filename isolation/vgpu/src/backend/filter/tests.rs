@@ -27,6 +27,7 @@ fn a_grant() -> Grant {
             socket: "/nonexistent".into(),
         },
         driver_version: "570.195.03".to_owned(),
+        layouts: None,
         cards: vec![CardGrant {
             uuid: GpuUuid::new("GPU-0").unwrap(),
             minor: 0,

@@ -202,6 +202,7 @@ impl FakeHost {
             key: ContainerKey::new("default", "c1").unwrap(),
             driver: DriverSpec::Kernel,
             driver_version: VERSION.to_owned(),
+            layouts: None,
             cards: minors
                 .iter()
                 .map(|minor| CardGrant {

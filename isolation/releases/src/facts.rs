@@ -2,19 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 
-use anyhow::Context;
 use nvabi::{PerRelease, Release, class, control, headers, lists, uvm};
 
 /// One thing that the headers say.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum What {
+pub enum What {
     /// Bytes of a struct.
     Size(String),
     /// Offset of a field in a struct.
     Offset(String, String),
     /// Value of a constant.
     Value(String),
+    /// A digest of a struct's text and of those in it.
+    Text(String),
 }
 
 impl fmt::Display for What {
@@ -23,21 +25,47 @@ impl fmt::Display for What {
             Self::Size(name) => write!(f, "sizeof {name}"),
             Self::Offset(name, field) => write!(f, "offsetof {name}.{field}"),
             Self::Value(name) => f.write_str(name),
+            Self::Text(name) => write!(f, "text of {name}"),
+        }
+    }
+}
+
+impl FromStr for What {
+    type Err = &'static str;
+
+    /// As it is displayed.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(name) = text.strip_prefix("sizeof ") {
+            return Ok(Self::Size(name.to_owned()));
+        }
+        if let Some(name) = text.strip_prefix("text of ") {
+            return Ok(Self::Text(name.to_owned()));
+        }
+        if let Some(member) = text.strip_prefix("offsetof ") {
+            let (name, field) = member.split_once('.').ok_or("an offset of no field")?;
+            return Ok(Self::Offset(name.to_owned(), field.to_owned()));
+        }
+        match text.contains(' ') {
+            true => Err("neither a size, an offset, a text nor a number"),
+            false => Ok(Self::Value(text.to_owned())),
         }
     }
 }
 
 /// Something that is not as expected; `None`: absent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Difference {
-    pub(crate) what: What,
-    pub(crate) ours: Option<u64>,
-    pub(crate) theirs: Option<u64>,
+pub struct Difference {
+    /// Of what.
+    pub what: What,
+    /// What was expected.
+    pub ours: Option<u64>,
+    /// What was found.
+    pub theirs: Option<u64>,
 }
 
 /// What is known of one driver version.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub struct Facts {
     known: BTreeMap<What, u64>,
     /// Sizes of fields, kept only for the data file.
     widths: BTreeMap<What, u64>,
@@ -46,8 +74,9 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Of answers to [`questions`].
-    pub(super) fn new(known: BTreeMap<What, u64>, widths: BTreeMap<What, u64>) -> Self {
+    /// What was found, and the bytes of each field.
+    #[must_use]
+    pub fn new(known: BTreeMap<What, u64>, widths: BTreeMap<What, u64>) -> Self {
         Self {
             known,
             widths,
@@ -56,7 +85,7 @@ impl Facts {
     }
 
     /// What `nvabi` says of a release: everything that the broker decodes by.
-    pub(crate) fn of_release(release: Release) -> Self {
+    pub fn of_release(release: Release) -> Self {
         let mut known = BTreeMap::new();
         let mut size = |name: &str, bytes: u32| {
             if bytes != 0 {
@@ -98,6 +127,14 @@ impl Facts {
                 known.insert(What::Value(name.to_owned()), u64::from(cmd));
             }
         }
+        for (name, digest) in lists::texts(lists::TEXTS) {
+            let digest = digest
+                .of(release)
+                .map(|digest| u64::from_str_radix(digest, 16));
+            if let Some(Ok(digest)) = digest {
+                known.insert(What::Text(name.to_owned()), digest);
+            }
+        }
         Self {
             known,
             ..Self::default()
@@ -105,12 +142,28 @@ impl Facts {
     }
 
     /// What is known of one thing.
-    pub(super) fn value(&self, what: &What) -> Option<u64> {
+    pub fn value(&self, what: &What) -> Option<u64> {
         self.known.get(what).copied()
     }
 
+    /// Adds what is known from elsewhere.
+    pub fn extend(&mut self, facts: impl Iterator<Item = (What, u64)>) {
+        self.known.extend(facts);
+    }
+
+    /// What something is known of.
+    pub fn into_names(self) -> impl Iterator<Item = What> {
+        self.known.into_keys()
+    }
+
+    /// Every fact.
+    pub fn iter(&self) -> impl Iterator<Item = (&What, u64)> {
+        self.known.iter().map(|(what, value)| (what, *value))
+    }
+
     /// How many facts.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.known.len()
     }
 
@@ -118,7 +171,7 @@ impl Facts {
     ///
     /// A number's name that the headers lack is no difference: `nvabi` names some rows as gVisor does, and a class that a
     /// version has no header for cannot be allocated there.
-    pub(crate) fn against(&self, ours: &Self) -> Vec<Difference> {
+    pub fn against(&self, ours: &Self) -> Vec<Difference> {
         let mut all: BTreeSet<&What> = ours.known.keys().collect();
         if !self.layouts_only {
             // What the release lacks and these headers have: a call or control that can be admitted.
@@ -128,7 +181,7 @@ impl Facts {
             .filter_map(|what| {
                 let (ours, theirs) = (ours.known.get(what), self.known.get(what));
                 let is_silent = theirs.is_none()
-                    && (self.layouts_only || matches!(what, What::Value(_)))
+                    && (self.layouts_only || matches!(what, What::Value(_) | What::Text(_)))
                     || ours.is_none() && !is_call(what);
                 (ours != theirs && !is_silent).then(|| Difference {
                     what: what.clone(),
@@ -140,9 +193,12 @@ impl Facts {
     }
 
     /// Reads a data file: `{"STRUCT": [bytes, [["field", offset, size], ...]]}`.
-    pub(crate) fn from_json(text: &str) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// The text has another form.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         type Layouts = BTreeMap<String, (u64, Vec<(String, u64, u64)>)>;
-        let layouts: Layouts = serde_json::from_str(text).context("not a map of structs")?;
+        let layouts: Layouts = serde_json::from_str(text)?;
         let mut facts = Self {
             layouts_only: true,
             ..Self::default()
@@ -161,13 +217,13 @@ impl Facts {
     }
 
     /// The data file: one struct a line.
-    pub(crate) fn to_json(&self) -> String {
+    pub fn to_json(&self) -> String {
         let lines: Vec<String> = self
             .known
             .iter()
             .filter_map(|(what, bytes)| match what {
                 What::Size(name) => Some((name, bytes)),
-                What::Offset(..) | What::Value(_) => None,
+                What::Offset(..) | What::Value(_) | What::Text(_) => None,
             })
             .map(|(name, bytes)| {
                 let fields: Vec<String> = self
@@ -178,7 +234,7 @@ impl Facts {
                             let width = self.widths.get(what).copied().unwrap_or_default();
                             Some((*at, format!("[\"{field}\", {at}, {width}]")))
                         }
-                        What::Offset(..) | What::Size(_) | What::Value(_) => None,
+                        What::Offset(..) | What::Size(_) | What::Value(_) | What::Text(_) => None,
                     })
                     .collect::<BTreeMap<u64, String>>()
                     .into_values()
@@ -194,25 +250,28 @@ impl Facts {
 fn is_call(what: &What) -> bool {
     match what {
         What::Size(name) => name.starts_with("UVM_") || name.starts_with("nv_ioctl_"),
-        What::Offset(..) | What::Value(_) => false,
+        What::Offset(..) | What::Value(_) | What::Text(_) => false,
     }
 }
 
-/// What to ask of headers: everything that some release knows, and the size of every struct with a field in it, which the data
-/// file has.
-pub(super) fn questions() -> Vec<What> {
-    let known = Release::ALL
-        .into_iter()
-        .flat_map(|release| Facts::of_release(release).known.into_keys());
-    let sizes = headers::FIELDS
-        .iter()
-        .map(|(name, ..)| What::Size((*name).to_owned()));
-    let all: BTreeSet<What> = known.chain(sizes).collect();
-    all.into_iter().collect()
+/// Every struct whose text counts: of the calls, of what is read in them, and of the admitted controls' parameters.
+#[must_use]
+pub fn structs() -> BTreeSet<String> {
+    let calls = headers::ESCAPE_STRUCTS.iter().map(|(name, _)| *name);
+    let classes = headers::CLASS_STRUCTS.iter().map(|(_, name)| *name);
+    let fields = headers::FIELDS.iter().map(|(name, ..)| *name);
+    let controls = Release::ALL.into_iter().flat_map(control_structs);
+    let named = calls.chain(classes).chain(fields);
+    let managed = uvm::ALL.iter().map(|row| format!("{}_PARAMS", row.name));
+    named
+        .chain(controls.map(|(_, name)| name))
+        .map(str::to_owned)
+        .chain(managed)
+        .collect()
 }
 
 /// Command and parameter struct of every admitted control that takes parameters in a release.
-fn control_structs(release: Release) -> Vec<(u32, &'static str)> {
+pub(crate) fn control_structs(release: Release) -> Vec<(u32, &'static str)> {
     lists::exported(lists::EXPORTED)
         .filter(|exported| {
             let row = control::row(exported.cmd, release);

@@ -1,0 +1,11 @@
+//! What driver versions are known by, and a version that is known by a file of the host's operator.
+//!
+//! [`Facts`] are sizes, offsets, numbers and the texts of structs, by the names of the driver's public headers: those that the tables of
+//! `nvabi` were written from, and those of a source tree that `cargo xtask headers` reads. A [`Known`] is a release that another
+//! version's facts fit.
+
+mod facts;
+mod known;
+
+pub use facts::{Difference, Facts, What, structs};
+pub use known::{Error, Known, file_of};
