@@ -4,6 +4,8 @@
 //! `nvabi` were written from, and those of a source tree that `cargo xtask headers` reads. A [`Known`] is a release that another
 //! version's facts fit.
 
+#![forbid(unsafe_code)]
+
 mod facts;
 mod known;
 
