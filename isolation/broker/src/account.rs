@@ -5,8 +5,7 @@ use ledger::{
     Actual, Applied, CardSlot, ClientHandle, Counted, Demand, Ledger, Limits, ObjectHandle,
     ObjectKind, Operation, PinFor, Place, ProcessId, Purpose, Span,
 };
-use nvabi::bytes::{u32_at, u64_at};
-use nvabi::layout::{nvos21, nvos55};
+use nvabi::bytes::u64_at;
 use nvabi::{Release, status};
 use verdict::{Effect, Memory, Op, Refusal, Schedule, Switch, Whose, page_size};
 
@@ -22,7 +21,7 @@ mod translation;
 pub use answers::Numbers;
 pub use exports::Carrier;
 pub use translation::{books, uuid_bytes};
-use translation::{card_slot, dependencies, new_handle_at, object_kind, status_of};
+use translation::{card_slot, dependencies, object_kind, status_of};
 
 /// One card of the grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -339,6 +338,7 @@ impl Account {
         &self,
         state: &State,
         effect: &Effect,
+        op: &Op,
         segments: &[Segment],
     ) -> Option<(u32, u32)> {
         let Effect::Memory(memory) = effect else {
@@ -347,8 +347,7 @@ impl Account {
         let taken = taken_bytes(memory, segments);
         let more = taken.checked_sub(memory.reserve_bytes)?;
         let card = card_of(state, memory)?;
-        let (segment, at) = memory.handle_at;
-        let handle = u32_at(&segments.get(usize::from(segment))?.bytes, at)?;
+        let handle = op.new_handle(&segments.first()?.bytes)?;
         (more > state.ledger.available(card)).then_some((memory.client, handle))
     }
 
@@ -364,12 +363,10 @@ impl Account {
     ) {
         let file = ledger::FileId(origin.file.0);
         let process = ProcessId(origin.process);
-        let word = |segment: u8, at: usize| {
-            segments
-                .get(usize::from(segment))
-                .and_then(|segment| u32_at(&segment.bytes, at))
-                .unwrap_or_default()
-        };
+        let made = segments
+            .first()
+            .and_then(|first| op.new_handle(&first.bytes))
+            .unwrap_or_default();
         // A client stays with the control file that made it, though a call on a registered device file reaches it too.
         let place = |state: &State, client: u32, parent: u32, handle: u32| Place {
             file: state
@@ -385,7 +382,7 @@ impl Account {
             (Effect::Client, SetAside::Object(reservation, _)) => {
                 change.record(Operation::OpenClient {
                     file,
-                    client: ClientHandle(word(0, nvos21::H_NEW)),
+                    client: ClientHandle(made),
                     process,
                     reservation: *reservation,
                 });
@@ -407,7 +404,7 @@ impl Account {
                     let place = (*client, *parent);
                     Actual::Bytes(self.implicit_bytes(change, on, class, place, segments))
                 });
-                let place = place(change, *client, *parent, word(0, new_handle_at(op)));
+                let place = place(change, *client, *parent, made);
                 change.record(Operation::AddObject {
                     place,
                     class: class.number,
@@ -420,8 +417,7 @@ impl Account {
             }
             (Effect::Memory(memory), SetAside::Object(reservation, _)) => {
                 let actual = Actual::Bytes(taken_bytes(memory, segments));
-                let handle = word(memory.handle_at.0, memory.handle_at.1);
-                let place = place(change, memory.client, memory.parent, handle);
+                let place = place(change, memory.client, memory.parent, made);
                 let applied = change.record(Operation::AddObject {
                     place,
                     class: memory.class,
@@ -441,7 +437,7 @@ impl Account {
                 }
             }
             (Effect::Dup { client, parent, .. }, SetAside::Pinned(pin, _)) => {
-                let place = place(change, *client, *parent, word(0, nvos55::H_OBJECT));
+                let place = place(change, *client, *parent, made);
                 change.record(Operation::Duplicate { pin: *pin, place });
             }
             (Effect::MapExternal { base, length, .. }, SetAside::Pinned(pin, cards)) => {
@@ -548,7 +544,7 @@ impl Account {
         };
         let handle = segments
             .first()
-            .and_then(|first| u32_at(&first.bytes, new_handle_at(op)))
+            .and_then(|first| op.new_handle(&first.bytes))
             .unwrap_or_default();
         let file = change
             .ledger
@@ -578,10 +574,7 @@ impl Account {
         answer: &[Segment],
     ) -> bool {
         let file = origin.file;
-        let word = |at: usize| {
-            let first = answer.first()?;
-            u32_at(&first.bytes, at)
-        };
+        let made = answer.first().and_then(|first| op.new_handle(&first.bytes));
         let ledger = &state.ledger;
         let has = |client: u32, object: Option<u32>| {
             object.is_some_and(|object| {
@@ -591,12 +584,11 @@ impl Account {
             })
         };
         match effect {
-            Effect::Client => word(nvos21::H_NEW).is_some_and(|client| {
+            Effect::Client => made.is_some_and(|client| {
                 ledger.owner_file(ClientHandle(client)) == Some(ledger::FileId(file.0))
             }),
-            Effect::Object { client, .. } => has(*client, word(new_handle_at(op))),
-            Effect::Memory(memory) => has(memory.client, word(memory.handle_at.1)),
-            Effect::Dup { client, .. } => has(*client, word(nvos55::H_OBJECT)),
+            Effect::Object { client, .. } | Effect::Dup { client, .. } => has(*client, made),
+            Effect::Memory(memory) => has(memory.client, made),
             Effect::Free { client, object } if client == object => {
                 ledger.owner_file(ClientHandle(*client)).is_none()
             }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
+use nvabi::call::{self, Affinity};
 use nvabi::layout::nvos54;
 use nvabi::status::{NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_NO_MEMORY, NV_OK};
 use nvabi::{Release, escape, uvm};
@@ -815,7 +816,7 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
     let numbers = Numbers::of(container, effect, caller.tgid);
     let mut change = container.journal.change();
     // Looked at under the lock that it is booked under: two that fit one by one may not fit together.
-    if succeeded && let Some(object) = account.outgrown(&change, effect, &answer.after) {
+    if succeeded && let Some(object) = account.outgrown(&change, effect, op, &answer.after) {
         drop(change);
         // What cannot be freed stays, and is booked.
         if close_files::free_object(container, file, caller, object) {
@@ -994,14 +995,14 @@ fn learn(
     container.account.learn_instance(change, op, after);
     container.account.learn_context_bytes(change, op, after);
     see_client(container, change, file, op, after);
-    if let (Op::Escape(row), Some(slot)) = (op, fds.first())
-        && **row == escape::NV_ESC_REGISTER_FD
+    if let Some(slot) = fds.first()
+        && op.escape() == Some(escape::Id::RegisterFd)
         && let Some((control, FileKind::Ctl)) = slot.file
     {
         change.note(state::Op::FileRegistered(file.id, control));
     }
     if let (Op::Uvm(row), Some(first)) = (op, after.first())
-        && **row == uvm::UVM_FREE
+        && row.id == uvm::Id::Free
         && let Some(base) = u64_at(&first.bytes, uvm::map_external::BASE)
     {
         change.note(state::Op::PoolGone(file.id, base));
@@ -1018,7 +1019,7 @@ fn see_client(
     op: &Op,
     after: &[Segment],
 ) {
-    let is_control = matches!(op, Op::Escape(row) if **row == escape::NV_ESC_RM_CONTROL);
+    let is_control = op.escape() == Some(escape::Id::Control);
     if container.driver.binding() != Binding::Caller || !is_control {
         return;
     }
@@ -1091,8 +1092,8 @@ fn descriptors(
     segments: &[Segment],
 ) -> Result<Vec<FdSlot>, Refusal> {
     // A real driver keeps the number of an event as the caller's, and never looks it up: another would be another event.
-    let is_event = matches!(op, Op::Escape(row) if **row == escape::NV_ESC_ALLOC_OS_EVENT);
-    if is_event && container.driver.binding() != Binding::None {
+    let is_name = matches!(op.descriptor(), Some(call::Descriptor::Named(_)));
+    if is_name && container.driver.binding() != Binding::None {
         return Ok(Vec::new());
     }
     let Some((Descriptor { segment, at }, number)) = descriptor_number(op, segments)? else {
@@ -1171,55 +1172,23 @@ fn card_file(
     Ok(found)
 }
 
-/// Calls that a real driver binds to the calling process and that the broker therefore hands back, by mode (nvidia-abi 4.2,
-/// 4.5: root clients record their process, CPU mappings and UVM's duplicates check it, UVM's address space is the caller's).
+/// Calls that a real driver binds to the calling process and that the broker therefore hands back, by mode ([`Affinity`]).
 /// REGISTER_FD resolves its descriptor in whoever executes it, and the duplicate does as well.
 fn stays_in_the_caller(binding: Binding, op: &Op, effect: &Effect, segments: &[Segment]) -> bool {
-    match binding {
-        Binding::None => false,
-        Binding::Caller => caller_only_in_mode_a(op, effect),
-        Binding::Executor => caller_only_in_mode_b(op, segments),
-    }
-}
-
-/// The executor is the process of every client, so only what touches the caller's own address space stays with it. None of
-/// these reaches card memory, whatever a second read of their structs finds: ALLOC_MEMORY cannot without CAP_SYS_ADMIN.
-fn caller_only_in_mode_b(op: &Op, segments: &[Segment]) -> bool {
-    let class = || {
-        let first = segments.first()?;
-        u32_at(&first.bytes, nvabi::layout::nvos02::H_CLASS)
-    };
-    match op {
-        Op::Escape(row) => match **row {
-            escape::NV_ESC_RM_ALLOC_MEMORY => class() == Some(NV01_MEMORY_SYSTEM_OS_DESCRIPTOR),
-            _ => false,
-        },
-        Op::Uvm(row) => **row == uvm::UVM_INITIALIZE,
-        Op::CardInfo { .. } | Op::AttachGpus { .. } => false,
-    }
-}
-
-fn caller_only_in_mode_a(op: &Op, effect: &Effect) -> bool {
-    match op {
-        Op::Escape(row) => {
-            *effect == Effect::Client
-                || matches!(
-                    **row,
-                    escape::NV_ESC_RM_MAP_MEMORY
-                        | escape::NV_ESC_RM_UNMAP_MEMORY
-                        | escape::NV_ESC_RM_ALLOC_MEMORY
-                        | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
-                )
+    match (binding, op.affinity()) {
+        (Binding::None, _) => false,
+        (Binding::Caller | Binding::Executor, Affinity::Caller) => true,
+        (Binding::Caller, Affinity::CallerInCompat) => true,
+        // A root client records its process.
+        (Binding::Caller, Affinity::Any) => *effect == Effect::Client,
+        // The executor is the process of every client, so of these only what touches the caller's own pages stays with it. It reaches
+        // no card memory, whatever a second read of its struct finds: ALLOC_MEMORY cannot without CAP_SYS_ADMIN.
+        (Binding::Executor, Affinity::CallerInCompat) => {
+            let class = || u32_at(&segments.first()?.bytes, nvabi::layout::nvos02::H_CLASS);
+            op.escape() == Some(escape::Id::AllocMemory)
+                && class() == Some(NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
         }
-        Op::Uvm(row) => matches!(
-            **row,
-            uvm::UVM_INITIALIZE
-                | uvm::UVM_REGISTER_GPU_VASPACE
-                | uvm::UVM_REGISTER_CHANNEL
-                | uvm::UVM_MAP_EXTERNAL_ALLOCATION
-                | uvm::UVM_ALLOC_SEMAPHORE_POOL
-        ),
-        Op::CardInfo { .. } | Op::AttachGpus { .. } => false,
+        (Binding::Executor, Affinity::Any) => false,
     }
 }
 
@@ -1253,7 +1222,7 @@ fn hand_back(
                 }
                 Effect::Memory(memory) => {
                     let first = segments.first();
-                    let handle = first.and_then(|arg| u32_at(&arg.bytes, memory.handle_at.1));
+                    let handle = first.and_then(|arg| op.new_handle(&arg.bytes));
                     if !account.can_be_charged_unseen(&change, memory, handle.unwrap_or(0)) {
                         account.give_back(&mut change, &set_aside);
                         let refusal = op.refuse(NV_ERR_INVALID_OBJECT_HANDLE, container.release);

@@ -6,13 +6,10 @@
 //! Sources: escape.c, osapi.c, rmobjexportimport.c, mem_multicast_fabric.c of open-gpu-kernel-modules 580.105.08.
 
 use nvabi::bytes::u32_at;
-use nvabi::layout::{nvos02, nvos33, nvos54};
+use nvabi::layout::nvos54;
 use nvabi::{Release, control, escape};
 
 use crate::{Call, Error, FileKind};
-
-/// `NV00FD_CTRL_CMD_ATTACH_GPU`: `devDescriptor`
-const ATTACH_GPU: (u32, usize) = (0x00fd_0104, 8);
 
 /// Where a call holds a number that the driver resolves: segment and offset.
 fn resolved(kind: FileKind, call: &Call, release: Release) -> Option<(usize, usize)> {
@@ -21,21 +18,15 @@ fn resolved(kind: FileKind, call: &Call, release: Release) -> Option<(usize, usi
         // UVM_MM_INITIALIZE resolves one, and binds the address space of whoever calls: it stays with the caller.
         FileKind::Uvm | FileKind::UvmTools => return None,
     }
-    match *escape::row(call.cmd, release)? {
-        escape::NV_ESC_REGISTER_FD => Some((0, 0)),
-        escape::NV_ESC_RM_MAP_MEMORY => Some((0, nvos33::FD)),
-        escape::NV_ESC_RM_ALLOC_MEMORY => Some((0, nvos02::FD)),
-        escape::NV_ESC_RM_CONTROL => match u32_at(&call.segments.first()?.bytes, nvos54::CMD)? {
-            control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => Some((1, 16)),
-            control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD
-            | control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO
-            | control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD
-            | control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => Some((1, 0)),
-            cmd if cmd == ATTACH_GPU.0 => Some((1, ATTACH_GPU.1)),
-            _ => None,
-        },
-        _ => None,
+    let row = escape::row(call.cmd, release)?;
+    if let Some(descriptor) = row.descriptor {
+        return descriptor.resolved().map(|at| (0, at));
     }
+    if row.id != escape::Id::Control {
+        return None;
+    }
+    let cmd = u32_at(&call.segments.first()?.bytes, nvos54::CMD)?;
+    control::descriptor(cmd).map(|at| (1, at))
 }
 
 /// Whether every number that the driver would resolve has a file in its place.

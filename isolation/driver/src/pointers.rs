@@ -8,11 +8,12 @@
 //! Sources: rmapi/embedded_param_copy.c and rmapi_deprecated_control.c (through `nvabi`'s rows), nvos.h, ctrl2080fifo.h of
 //! open-gpu-kernel-modules 580.105.08.
 
+use nvabi::Release;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::class::{self, Kind, PARAMS_WINDOW};
 use nvabi::control;
-use nvabi::layout::{nvos02, nvos21, nvos32, nvos33, nvos54, nvos64};
-use nvabi::{Release, escape};
+use nvabi::escape::{self, Id};
+use nvabi::layout::{nvos21, nvos32, nvos54, nvos64};
 
 use crate::{Call, Error, FileKind, Segment};
 
@@ -22,11 +23,6 @@ const MEMORY_PARAMS_ADDRESS: usize = 96;
 const OS_DESCRIPTOR_ADDRESS: usize = 16;
 /// `NVOS32_PARAMETERS.data.AllocSize.address`: "returned address".
 const HEAP_ALLOC_ADDRESS: usize = 120;
-/// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS.pRunlistPreemptEvent`
-const PREEMPT_EVENT: usize = 16;
-/// `NVOS30_PARAMETERS`: `phClients`, `phDevices`, `phChannels`.
-const IDLE_CHANNEL_LISTS: [usize; 3] = [16, 24, 32];
-
 /// A field that holds a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
@@ -91,42 +87,48 @@ fn of_escape(
     let Some(first) = segments.first() else {
         return;
     };
-    match escape::row(cmd, release).copied() {
-        Some(escape::NV_ESC_RM_ALLOC) => {
-            known(0, nvos21::P_PARAMS);
-            of_class(&first.bytes, release, known);
-        }
-        Some(escape::NV_ESC_RM_ALLOC_LONG) => {
-            known(0, nvos21::P_PARAMS);
-            known(0, nvos64::P_RIGHTS);
-            of_class(&first.bytes, release, known);
-        }
-        Some(escape::NV_ESC_RM_CONTROL) => {
-            known(0, nvos54::P_PARAMS);
+    let Some(row) = escape::row(cmd, release) else {
+        return;
+    };
+    for at in row.pointers {
+        known(0, *at);
+    }
+    match row.id {
+        Id::Alloc | Id::AllocLong => of_class(&first.bytes, release, known),
+        Id::Control => {
             let cmd = u32_at(&first.bytes, nvos54::CMD).unwrap_or_default();
             if let Some(row) = control::row(cmd, release) {
                 for nested in row.nested {
                     known(1, usize::from(nested.pointer_at));
                 }
             }
-            if cmd == control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
-                known(1, PREEMPT_EVENT);
+        }
+        Id::VidHeapControl => {
+            if u32_at(&first.bytes, nvos32::FUNCTION) == Some(nvos32::FUNCTION_ALLOC_SIZE) {
+                known(0, HEAP_ALLOC_ADDRESS);
             }
         }
-        Some(escape::NV_ESC_RM_VID_HEAP_CONTROL)
-            if u32_at(&first.bytes, nvos32::FUNCTION) == Some(nvos32::FUNCTION_ALLOC_SIZE) =>
-        {
-            known(0, HEAP_ALLOC_ADDRESS);
-        }
-        Some(escape::NV_ESC_RM_ALLOC_MEMORY) => known(0, nvos02::P_MEMORY),
-        Some(escape::NV_ESC_RM_MAP_MEMORY) => known(0, nvos33::P_LINEAR),
-        Some(escape::NV_ESC_RM_IDLE_CHANNELS) => {
-            for at in IDLE_CHANNEL_LISTS {
-                known(0, at);
-            }
-        }
-        // UNMAP_MEMORY and UPDATE_DEVICE_MAPPING_INFO hold addresses that the driver compares and never follows.
-        _ => {}
+        Id::AllocMemory
+        | Id::AllocObject
+        | Id::Free
+        | Id::DupObject
+        | Id::Share
+        | Id::I2cAccess
+        | Id::IdleChannels
+        | Id::AccessRegistry
+        | Id::MapMemory
+        | Id::UnmapMemory
+        | Id::MapMemoryDma
+        | Id::UnmapMemoryDma
+        | Id::UpdateDeviceMappingInfo
+        | Id::RegisterFd
+        | Id::AllocOsEvent
+        | Id::FreeOsEvent
+        | Id::CheckVersionStr
+        | Id::IoctlXferCmd
+        | Id::SysParams
+        | Id::ExportToDmabufFd
+        | Id::WaitOpenComplete => {}
     }
 }
 
@@ -140,7 +142,18 @@ fn of_class(first: &[u8], release: Release, known: &mut impl FnMut(usize, usize)
         Kind::OsDescriptor => known(1, OS_DESCRIPTOR_ADDRESS),
         // One of the two classes has the memory classes' parameters; the other's end before the field.
         Kind::Virtual => known(1, MEMORY_PARAMS_ADDRESS),
-        _ => {}
+        Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::VaSpace
+        | Kind::ChannelGroup
+        | Kind::Channel
+        | Kind::ContextShare
+        | Kind::Engine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain => {}
     }
 }
 
@@ -204,10 +217,7 @@ impl Taken {
 
 fn is_alloc(kind: FileKind, cmd: u32, release: Release) -> bool {
     matches!(kind, FileKind::Ctl | FileKind::Card { .. })
-        && matches!(
-            escape::row(cmd, release).copied(),
-            Some(escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG)
-        )
+        && escape::row(cmd, release).is_some_and(|row| matches!(row.id, Id::Alloc | Id::AllocLong))
 }
 
 /// The segment that a pointer field names.
@@ -229,16 +239,16 @@ fn check_lengths(kind: FileKind, call: &Call, release: Release) -> Result<(), Er
         .segments
         .first()
         .ok_or(Error::Unsupported("a call without a struct"))?;
-    match escape::row(call.cmd, release).copied() {
-        Some(escape::NV_ESC_RM_CONTROL) => {}
-        Some(escape::NV_ESC_RM_ALLOC_LONG) => {
-            let rights = linked(call, 0, nvos64::P_RIGHTS).and_then(|at| call.segments.get(at));
-            return match rights {
-                Some(rights) if rights.bytes.len() < 4 => Err(SHORT),
-                _ => Ok(()),
-            };
-        }
-        _ => return Ok(()),
+    let id = escape::row(call.cmd, release).map(|row| row.id);
+    if id == Some(Id::AllocLong) {
+        let rights = linked(call, 0, nvos64::P_RIGHTS).and_then(|at| call.segments.get(at));
+        return match rights {
+            Some(rights) if rights.bytes.len() < 4 => Err(SHORT),
+            Some(_) | None => Ok(()),
+        };
+    }
+    if id != Some(Id::Control) {
+        return Ok(());
     }
     let params = linked(call, 0, nvos54::P_PARAMS).and_then(|at| call.segments.get(at));
     let declared = u32_at(&first.bytes, nvos54::PARAMS_SIZE).ok_or(SHORT)?;

@@ -3,7 +3,12 @@
 //! `nvidia.ko` looks only at the number and the size bits of the command; the type byte and the direction are ignored
 //! (kernel-open/nvidia/nv.c). So a row is keyed by (number, size): see [`key`].
 
-use crate::{PerRelease, Release, per};
+use crate::call::{Affinity, Descriptor, Production, optional};
+use crate::layout::{
+    nvos00, nvos02, nvos21, nvos30, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55, nvos56,
+    nvos57, nvos64, os_event,
+};
+use crate::{PerRelease, Release, at, per};
 
 /// The bits of an ioctl command that the driver looks at: number (7:0) and size (29:16).
 pub const KEY_MASK: u32 = 0x3fff_00ff;
@@ -28,17 +33,34 @@ pub enum On {
     Any,
 }
 
-/// One ioctl of `nvidia.ko`.
+/// One ioctl of `nvidia.ko`: all that is known of the call, apart from what it means for a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Escape {
+    /// Which one it is: every decision about a call is a `match` on it, without a default.
+    pub id: Id,
     /// The driver's name.
     pub name: &'static str,
+    /// The driver's name of the struct; `None` for one that no header of the drivers in use has.
+    pub layout: Option<&'static str>,
     /// The ioctl number.
     pub nr: u8,
     /// Bytes of the struct; 0 where the release does not have the call.
     pub size: PerRelease,
     /// The file that the driver wants it on.
     pub on: On,
+    /// What a real card's filter does with it.
+    pub production: Production,
+    /// The process that the driver binds it to.
+    pub affinity: Affinity,
+    /// Offset of the struct's status; `None` for calls that answer by errno alone.
+    pub status: Option<PerRelease>,
+    /// Offsets of pointers that the driver follows in whoever makes the call, or writes an address of its own to. A call without
+    /// them may hold addresses all the same, which the driver compares and never follows.
+    pub pointers: &'static [usize],
+    /// Offset of the handle of what the call makes.
+    pub makes: Option<usize>,
+    /// Where an open file is named by its number (escape.c, osapi.c).
+    pub descriptor: Option<Descriptor>,
 }
 
 impl Escape {
@@ -64,9 +86,26 @@ impl Escape {
 }
 
 macro_rules! escapes {
-    ($($(#[$doc:meta])* $konst:ident = $nr:literal, [$($size:tt)+], $on:ident;)*) => {
+    ($($(#[$doc:meta])* $id:ident $konst:ident = $nr:literal, $($layout:literal)? [$($size:tt)+], $on:ident, $production:ident, $affinity:ident
+        $(, status $status:expr)? $(, pointers [$($pointer:expr),*])? $(, makes $makes:expr)? $(, descriptor $descriptor:ident($fd:expr))?;)*) => {
+        /// An ioctl of `nvidia.ko` with a row of its own.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Id {
+            $($(#[$doc])* $id,)*
+        }
         $($(#[$doc])* pub const $konst: Escape = Escape {
-            name: stringify!($konst), nr: $nr, size: per!($($size)+), on: On::$on,
+            id: Id::$id,
+            name: stringify!($konst),
+            layout: optional!($($layout)?),
+            nr: $nr,
+            size: per!($($size)+),
+            on: On::$on,
+            production: Production::$production,
+            affinity: Affinity::$affinity,
+            status: optional!($($status)?),
+            pointers: &[$($($pointer),*)?],
+            makes: optional!($($makes)?),
+            descriptor: optional!($(Descriptor::$descriptor($fd))?),
         };)*
         /// Every escape that cgpu decodes. CARD_INFO and ATTACH_GPUS_TO_FD, whose size depends on a count, are not here.
         pub const ALL: &[Escape] = &[$($konst),*];
@@ -75,55 +114,62 @@ macro_rules! escapes {
 
 escapes! {
     /// Allocates memory (NVOS02 and an fd).
-    NV_ESC_RM_ALLOC_MEMORY = 0x27, [56], Card;
-    /// Old allocation call; refused.
-    NV_ESC_RM_ALLOC_OBJECT = 0x28, [20], Ctl;
+    AllocMemory NV_ESC_RM_ALLOC_MEMORY = 0x27, "nv_ioctl_nvos02_parameters_with_fd" [56], Card, Notified, CallerInCompat,
+        status at(nvos02::STATUS), pointers [nvos02::P_MEMORY], makes nvos02::H_NEW, descriptor Resolved(nvos02::FD);
+    /// Old allocation call, without a size.
+    AllocObject NV_ESC_RM_ALLOC_OBJECT = 0x28, [20], Ctl, Forbidden, Any;
     /// Frees an object with its children (NVOS00).
-    NV_ESC_RM_FREE = 0x29, [16], Ctl;
+    Free NV_ESC_RM_FREE = 0x29, "NVOS00_PARAMETERS" [16], Ctl, Notified, Any, status at(nvos00::STATUS);
     /// A control call (NVOS54).
-    NV_ESC_RM_CONTROL = 0x2a, [32], Ctl;
+    Control NV_ESC_RM_CONTROL = 0x2a, "NVOS54_PARAMETERS" [32], Ctl, Notified, Any, status at(nvos54::STATUS), pointers [nvos54::P_PARAMS];
     /// Allocates an object (NVOS21).
-    NV_ESC_RM_ALLOC = 0x2b, [32], Ctl;
+    Alloc NV_ESC_RM_ALLOC = 0x2b, "NVOS21_PARAMETERS" [32], Ctl, Notified, Any, status at(nvos21::STATUS), pointers [nvos21::P_PARAMS], makes nvos21::H_NEW;
     /// Allocates an object, long form (NVOS64).
-    NV_ESC_RM_ALLOC_LONG = 0x2b, [48], Ctl;
+    AllocLong NV_ESC_RM_ALLOC_LONG = 0x2b, "NVOS64_PARAMETERS" [48], Ctl, Notified, Any,
+        status at(nvos64::STATUS), pointers [nvos21::P_PARAMS, nvos64::P_RIGHTS], makes nvos21::H_NEW;
     /// Another handle for an object (NVOS55).
-    NV_ESC_RM_DUP_OBJECT = 0x34, [28], Ctl;
+    DupObject NV_ESC_RM_DUP_OBJECT = 0x34, "NVOS55_PARAMETERS" [28], Ctl, Notified, Any, status at(nvos55::STATUS), makes nvos55::H_OBJECT;
     /// Sets a share policy (NVOS57).
-    NV_ESC_RM_SHARE = 0x35, [24], Ctl;
-    /// Talks to the board's I2C buses; refused.
-    NV_ESC_RM_I2C_ACCESS = 0x39, [32], Card;
-    /// Waits for channels (NVOS30).
-    NV_ESC_RM_IDLE_CHANNELS = 0x41, [56], Ctl;
-    /// The deprecated heap call (NVOS32).
-    NV_ESC_RM_VID_HEAP_CONTROL = 0x4a, [184], Ctl;
-    /// Registry access; refused.
-    NV_ESC_RM_ACCESS_REGISTRY = 0x4d, [72], Ctl;
+    Share NV_ESC_RM_SHARE = 0x35, "NVOS57_PARAMETERS" [24], Ctl, Notified, Any, status at(nvos57::STATUS);
+    /// Talks to the board's I2C buses.
+    I2cAccess NV_ESC_RM_I2C_ACCESS = 0x39, "NVOS_I2C_ACCESS_PARAMS" [32], Card, Forbidden, Any;
+    /// Waits for channels (NVOS30): three lists of handles, which are not carried.
+    IdleChannels NV_ESC_RM_IDLE_CHANNELS = 0x41, "NVOS30_PARAMETERS" [56], Ctl, Notified, Any, status at(nvos30::STATUS),
+        pointers [nvos30::P_CLIENTS, nvos30::P_DEVICES, nvos30::P_CHANNELS];
+    /// The deprecated heap call (NVOS32), whose pointers its function decides.
+    VidHeapControl NV_ESC_RM_VID_HEAP_CONTROL = 0x4a, "NVOS32_PARAMETERS" [184], Ctl, Notified, Any, status at(nvos32::STATUS), makes nvos32::ALLOC_H_MEMORY;
+    /// Registry access.
+    AccessRegistry NV_ESC_RM_ACCESS_REGISTRY = 0x4d, "NVOS38_PARAMETERS" [72], Ctl, Forbidden, Any;
     /// Prepares a CPU mapping (NVOS33 and an fd).
-    NV_ESC_RM_MAP_MEMORY = 0x4e, [56], Ctl;
-    /// Ends a CPU mapping (NVOS34).
-    NV_ESC_RM_UNMAP_MEMORY = 0x4f, [32], Ctl;
+    MapMemory NV_ESC_RM_MAP_MEMORY = 0x4e, "nv_ioctl_nvos33_parameters_with_fd" [56], Ctl, Notified, CallerInCompat,
+        status at(nvos33::STATUS), pointers [nvos33::P_LINEAR], descriptor Resolved(nvos33::FD);
+    /// Ends a CPU mapping (NVOS34), which the driver finds for the process alone that made it.
+    UnmapMemory NV_ESC_RM_UNMAP_MEMORY = 0x4f, "NVOS34_PARAMETERS" [32], Ctl, Notified, CallerInCompat, status at(nvos34::STATUS);
     /// Maps memory into a GPU address space (NVOS46).
-    NV_ESC_RM_MAP_MEMORY_DMA = 0x57, [56, R580 64], Ctl;
+    MapMemoryDma NV_ESC_RM_MAP_MEMORY_DMA = 0x57, "NVOS46_PARAMETERS" [56, R580 64], Ctl, Native, Any, status nvos46::STATUS;
     /// Unmaps memory from a GPU address space (NVOS47).
-    NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, [40, R550 48], Ctl;
-    /// Tells the driver that a CPU mapping moved (NVOS56).
-    NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO = 0x5e, [40], Ctl;
+    UnmapMemoryDma NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, "NVOS47_PARAMETERS" [40, R550 48], Ctl, Native, Any, status nvos47::STATUS;
+    /// Tells the driver that a CPU mapping moved (NVOS56); found as by UNMAP_MEMORY.
+    UpdateDeviceMappingInfo NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO = 0x5e, "NVOS56_PARAMETERS" [40], Ctl, Notified, CallerInCompat,
+        status at(nvos56::STATUS);
     /// Binds a device file to a control file.
-    NV_ESC_REGISTER_FD = 201, [4], Any;
-    /// Registers an event file descriptor.
-    NV_ESC_ALLOC_OS_EVENT = 206, [16], Any;
-    /// Forgets an event file descriptor.
-    NV_ESC_FREE_OS_EVENT = 207, [16], Any;
+    RegisterFd NV_ESC_REGISTER_FD = 201, "nv_ioctl_register_fd_t" [4], Any, Notified, Any, descriptor Resolved(0);
+    /// Registers an event file descriptor, by a global name that the driver asks no owner of.
+    AllocOsEvent NV_ESC_ALLOC_OS_EVENT = 206, "nv_ioctl_alloc_os_event_t" [16], Any, Notified, Any,
+        status at(os_event::STATUS), descriptor Named(os_event::FD);
+    /// Forgets an event file descriptor, by the same name.
+    FreeOsEvent NV_ESC_FREE_OS_EVENT = 207, "nv_ioctl_free_os_event_t" [16], Any, Notified, Any, status at(os_event::STATUS);
     /// Compares or asks the version string.
-    NV_ESC_CHECK_VERSION_STR = 210, [72], Any;
-    /// Carries any other command; refused.
-    NV_ESC_IOCTL_XFER_CMD = 211, [16], Any;
+    CheckVersionStr NV_ESC_CHECK_VERSION_STR = 210, "nv_ioctl_rm_api_version_t" [72], Any, Native, Any;
+    /// Carries any other command.
+    IoctlXferCmd NV_ESC_IOCTL_XFER_CMD = 211, "nv_ioctl_xfer_t" [16], Any, Forbidden, Any;
     /// Page-block size of the host.
-    NV_ESC_SYS_PARAMS = 214, [8], Any;
+    SysParams NV_ESC_SYS_PARAMS = 214, "nv_ioctl_sys_params_t" [8], Any, Native, Any;
     /// Exports memory as a dma-buf.
-    NV_ESC_EXPORT_TO_DMABUF_FD = 217, [2600, R570 2608], Card;
+    ExportToDmabufFd NV_ESC_EXPORT_TO_DMABUF_FD = 217, "nv_ioctl_export_to_dma_buf_fd_t" [2600, R570 2608], Card, Notified, Any,
+        status per!(2592, R570 2600);
     /// Waits until a deferred open has ended.
-    NV_ESC_WAIT_OPEN_COMPLETE = 218, [0, R550 8], Card;
+    WaitOpenComplete NV_ESC_WAIT_OPEN_COMPLETE = 218, "nv_ioctl_wait_open_complete_t" [0, R550 8], Card, Native, Any;
 }
 
 /// `NV_ESC_CARD_INFO`: an array of 72-byte entries; any count the caller likes.

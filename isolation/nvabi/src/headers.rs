@@ -3,6 +3,7 @@
 //! One list for two checks: `tests/layouts.rs` holds it against the committed layouts of every release, and `cargo xtask headers`
 //! against a source tree, so that a new driver version is compared by the same list that the decoder is built from.
 
+use crate::at as all;
 use crate::layout::{
     api_version, attached_ids, card_info, channel_group_params, channel_params, debugger_params,
     device_params, disable_channels, event_params, export_info, export_object, export_objects,
@@ -10,23 +11,7 @@ use crate::layout::{
     nvos34, nvos46, nvos47, nvos54, nvos55, nvos56, nvos57, nvos64, pid_info, pid_memory, pids,
     preempt, preemption_mode, schedule, share_policy, timeslice, uuid_of_id,
 };
-use crate::{PerRelease, class, control, escape, status, uvm};
-
-/// Offsets here are far below 2^32; a constant that is not fails to compile.
-const fn all(offset: usize) -> PerRelease {
-    PerRelease::all(narrow(offset))
-}
-
-const fn narrow(number: usize) -> u32 {
-    assert!(number < 0x10000);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "checked in the line above, when the constant is evaluated"
-    )]
-    {
-        number as u32
-    }
-}
+use crate::{PerRelease, class, control, escape, narrow, status, uvm};
 
 /// `(struct, field, offset in bytes)` of every field that is read or written.
 #[rustfmt::skip] // one field a line
@@ -233,36 +218,19 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("UVM_MIGRATE_PARAMS", "length", all(uvm::MIGRATE_LENGTH)),
 ];
 
-/// `(struct, bytes)` of the escapes' structs, and of the elements of lists; 0: the release does not have it.
-#[rustfmt::skip] // one struct a line
-pub const ESCAPE_STRUCTS: &[(&str, PerRelease)] = &[
-    ("nv_ioctl_nvos02_parameters_with_fd", escape::NV_ESC_RM_ALLOC_MEMORY.size),
-    ("NVOS00_PARAMETERS", escape::NV_ESC_RM_FREE.size),
-    ("NVOS54_PARAMETERS", escape::NV_ESC_RM_CONTROL.size),
-    ("NVOS21_PARAMETERS", escape::NV_ESC_RM_ALLOC.size),
-    ("NVOS64_PARAMETERS", escape::NV_ESC_RM_ALLOC_LONG.size),
-    ("NVOS55_PARAMETERS", escape::NV_ESC_RM_DUP_OBJECT.size),
-    ("NVOS57_PARAMETERS", escape::NV_ESC_RM_SHARE.size),
-    ("NVOS_I2C_ACCESS_PARAMS", escape::NV_ESC_RM_I2C_ACCESS.size),
-    ("NVOS30_PARAMETERS", escape::NV_ESC_RM_IDLE_CHANNELS.size),
-    ("NVOS32_PARAMETERS", escape::NV_ESC_RM_VID_HEAP_CONTROL.size),
-    ("NVOS38_PARAMETERS", escape::NV_ESC_RM_ACCESS_REGISTRY.size),
-    ("nv_ioctl_nvos33_parameters_with_fd", escape::NV_ESC_RM_MAP_MEMORY.size),
-    ("NVOS34_PARAMETERS", escape::NV_ESC_RM_UNMAP_MEMORY.size),
-    ("NVOS46_PARAMETERS", escape::NV_ESC_RM_MAP_MEMORY_DMA.size),
-    ("NVOS47_PARAMETERS", escape::NV_ESC_RM_UNMAP_MEMORY_DMA.size),
-    ("NVOS56_PARAMETERS", escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO.size),
-    ("nv_ioctl_register_fd_t", escape::NV_ESC_REGISTER_FD.size),
-    ("nv_ioctl_alloc_os_event_t", escape::NV_ESC_ALLOC_OS_EVENT.size),
-    ("nv_ioctl_free_os_event_t", escape::NV_ESC_FREE_OS_EVENT.size),
-    ("nv_ioctl_rm_api_version_t", escape::NV_ESC_CHECK_VERSION_STR.size),
-    ("nv_ioctl_xfer_t", escape::NV_ESC_IOCTL_XFER_CMD.size),
-    ("nv_ioctl_sys_params_t", escape::NV_ESC_SYS_PARAMS.size),
-    ("nv_ioctl_export_to_dma_buf_fd_t", escape::NV_ESC_EXPORT_TO_DMABUF_FD.size),
-    ("nv_ioctl_wait_open_complete_t", escape::NV_ESC_WAIT_OPEN_COMPLETE.size),
+/// `(struct, bytes)` of the elements of lists.
+const ELEMENTS: &[(&str, PerRelease)] = &[
     ("nv_ioctl_card_info_t", all(card_info::BYTES)),
     ("NV2080_CTRL_GPU_PID_INFO", all(pid_memory::BYTES)),
 ];
+
+/// `(struct, bytes)` of the escapes' structs, and of the elements of lists; 0: the release does not have it.
+pub fn escape_structs() -> impl Iterator<Item = (&'static str, PerRelease)> {
+    let of_rows = escape::ALL
+        .iter()
+        .filter_map(|row| Some((row.layout?, row.size)));
+    of_rows.chain(ELEMENTS.iter().copied())
+}
 
 /// `(class, struct)`: the allocation parameters whose size [`class::row_of`] gives exactly. A client's are no struct: its handle.
 pub const CLASS_STRUCTS: &[(u32, &str)] = &[

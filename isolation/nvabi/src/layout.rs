@@ -66,6 +66,18 @@ pub mod nvos64 {
     pub const FLAG_SERIALISED: u32 = 0x1;
 }
 
+/// `NVOS30_PARAMETERS`: wait for channels.
+pub mod nvos30 {
+    /// `phClients`
+    pub const P_CLIENTS: usize = 16;
+    /// `phDevices`
+    pub const P_DEVICES: usize = 24;
+    /// `phChannels`
+    pub const P_CHANNELS: usize = 32;
+    /// `status`
+    pub const STATUS: usize = 48;
+}
+
 /// `NVOS32_PARAMETERS`: the deprecated heap call.
 pub mod nvos32 {
     /// `hRoot`

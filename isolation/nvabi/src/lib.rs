@@ -18,6 +18,7 @@
 )]
 
 pub mod bytes;
+pub mod call;
 pub mod class;
 pub mod control;
 pub mod escape;
@@ -87,3 +88,19 @@ macro_rules! per {
     };
 }
 use per;
+
+/// The same offset in every release. Offsets are far below 2^16; a constant that is not fails to compile.
+const fn at(offset: usize) -> PerRelease {
+    PerRelease::all(narrow(offset))
+}
+
+const fn narrow(number: usize) -> u32 {
+    assert!(number < 0x10000);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "checked in the line above, when the constant is evaluated"
+    )]
+    {
+        number as u32
+    }
+}

@@ -1,24 +1,47 @@
 //! The ioctls of `/dev/nvidia-uvm`: raw numbers without type, size or direction bits (`uvm_ioctl.h`).
 
+use crate::call::{Affinity, Descriptor, Production, optional};
 use crate::{PerRelease, Release, per};
 
-/// One ioctl of `nvidia-uvm.ko`. The driver compares all 32 bits of the command.
+/// One ioctl of `nvidia-uvm.ko`: all that is known of the call, apart from what it means for a quota. The driver compares all 32
+/// bits of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uvm {
+    /// Which one it is: every decision about a call is a `match` on it, without a default.
+    pub id: Id,
     /// The driver's name.
     pub name: &'static str,
     /// The whole command.
     pub cmd: u32,
     /// Bytes of the struct; 0 where the release does not have the call.
     pub size: PerRelease,
+    /// What a real card's filter does with it.
+    pub production: Production,
+    /// The process that the driver binds it to.
+    pub affinity: Affinity,
     /// Offset of `rmStatus`, the call's result.
     pub status: PerRelease,
+    /// Where an open file is named by its number. `rmCtrlFd` is none: it is not read.
+    pub descriptor: Option<Descriptor>,
 }
 
 macro_rules! uvms {
-    ($($(#[$doc:meta])* $konst:ident = $cmd:literal, [$($size:tt)+], status [$($status:tt)+];)*) => {
+    ($($(#[$doc:meta])* $id:ident $konst:ident = $cmd:literal, [$($size:tt)+], $production:ident, $affinity:ident,
+        status [$($status:tt)+] $(, descriptor $descriptor:ident($fd:expr))?;)*) => {
+        /// An ioctl of `nvidia-uvm.ko`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Id {
+            $($(#[$doc])* $id,)*
+        }
         $($(#[$doc])* pub const $konst: Uvm = Uvm {
-            name: stringify!($konst), cmd: $cmd, size: per!($($size)+), status: per!($($status)+),
+            id: Id::$id,
+            name: stringify!($konst),
+            cmd: $cmd,
+            size: per!($($size)+),
+            production: Production::$production,
+            affinity: Affinity::$affinity,
+            status: per!($($status)+),
+            descriptor: optional!($(Descriptor::$descriptor($fd))?),
         };)*
         /// Every UVM call that cgpu decodes.
         pub const ALL: &[Uvm] = &[$($konst),*];
@@ -27,65 +50,65 @@ macro_rules! uvms {
 
 uvms! {
     /// Binds the file to the caller's address space.
-    UVM_INITIALIZE = 0x3000_0001, [16], status [8];
+    Initialize UVM_INITIALIZE = 0x3000_0001, [16], Notified, Caller, status [8];
     /// A group of managed ranges that move together.
-    UVM_CREATE_RANGE_GROUP = 23, [16], status [8];
+    CreateRangeGroup UVM_CREATE_RANGE_GROUP = 23, [16], Native, Any, status [8];
     /// Forgets a group.
-    UVM_DESTROY_RANGE_GROUP = 24, [16], status [8];
+    DestroyRangeGroup UVM_DESTROY_RANGE_GROUP = 24, [16], Native, Any, status [8];
     /// Registers a VA space of RM.
-    UVM_REGISTER_GPU_VASPACE = 25, [32], status [28];
+    RegisterGpuVaspace UVM_REGISTER_GPU_VASPACE = 25, [32], Notified, CallerInCompat, status [28];
     /// Forgets a VA space.
-    UVM_UNREGISTER_GPU_VASPACE = 26, [20], status [16];
+    UnregisterGpuVaspace UVM_UNREGISTER_GPU_VASPACE = 26, [20], Native, Any, status [16];
     /// Registers a channel.
-    UVM_REGISTER_CHANNEL = 27, [56], status [48];
+    RegisterChannel UVM_REGISTER_CHANNEL = 27, [56], Notified, CallerInCompat, status [48];
     /// Forgets a channel.
-    UVM_UNREGISTER_CHANNEL = 28, [28, R590 12], status [24, R590 8];
+    UnregisterChannel UVM_UNREGISTER_CHANNEL = 28, [28, R590 12], Native, Any, status [24, R590 8];
     /// Peer access between two cards.
-    UVM_ENABLE_PEER_ACCESS = 29, [36], status [32];
+    EnablePeerAccess UVM_ENABLE_PEER_ACCESS = 29, [36], Native, Any, status [32];
     /// Ends peer access.
-    UVM_DISABLE_PEER_ACCESS = 30, [36], status [32];
+    DisablePeerAccess UVM_DISABLE_PEER_ACCESS = 30, [36], Native, Any, status [32];
     /// Puts managed ranges into a group.
-    UVM_SET_RANGE_GROUP = 31, [32], status [24];
+    SetRangeGroup UVM_SET_RANGE_GROUP = 31, [32], Native, Any, status [24];
     /// Maps an RM allocation: takes a reference on the physical memory.
-    UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, R550 9264], status [1196, R550 9260];
+    MapExternalAllocation UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, R550 9264], Notified, CallerInCompat, status [1196, R550 9260];
     /// Frees a range.
-    UVM_FREE = 34, [24, R590 16], status [16, R590 8];
+    Free UVM_FREE = 34, [24, R590 16], Notified, Any, status [16, R590 8];
     /// Registers a card.
-    UVM_REGISTER_GPU = 37, [40], status [36];
+    RegisterGpu UVM_REGISTER_GPU = 37, [40], Native, Any, status [36];
     /// Forgets a card.
-    UVM_UNREGISTER_GPU = 38, [20], status [16];
+    UnregisterGpu UVM_UNREGISTER_GPU = 38, [20], Native, Any, status [16];
     /// Asks whether the cards can reach pageable memory.
-    UVM_PAGEABLE_MEM_ACCESS = 39, [8], status [4];
+    PageableMemAccess UVM_PAGEABLE_MEM_ACCESS = 39, [8], Native, Any, status [4];
     /// Where managed pages should stay.
-    UVM_SET_PREFERRED_LOCATION = 42, [40], status [32, R550 36];
+    SetPreferredLocation UVM_SET_PREFERRED_LOCATION = 42, [40], Native, Any, status [32, R550 36];
     /// Takes that back.
-    UVM_UNSET_PREFERRED_LOCATION = 43, [24], status [16];
+    UnsetPreferredLocation UVM_UNSET_PREFERRED_LOCATION = 43, [24], Native, Any, status [16];
     /// Managed pages may have copies on several processors.
-    UVM_ENABLE_READ_DUPLICATION = 44, [24], status [16];
+    EnableReadDuplication UVM_ENABLE_READ_DUPLICATION = 44, [24], Native, Any, status [16];
     /// Takes that back.
-    UVM_DISABLE_READ_DUPLICATION = 45, [24], status [16];
+    DisableReadDuplication UVM_DISABLE_READ_DUPLICATION = 45, [24], Native, Any, status [16];
     /// Keeps managed pages mapped on a processor.
-    UVM_SET_ACCESSED_BY = 46, [40], status [32];
+    SetAccessedBy UVM_SET_ACCESSED_BY = 46, [40], Native, Any, status [32];
     /// Takes that back.
-    UVM_UNSET_ACCESSED_BY = 47, [40], status [32];
+    UnsetAccessedBy UVM_UNSET_ACCESSED_BY = 47, [40], Native, Any, status [32];
     /// Moves managed pages.
-    UVM_MIGRATE = 51, [80], status [72];
+    Migrate UVM_MIGRATE = 51, [80], Notified, Any, status [72];
     /// Moves the managed pages of a group.
-    UVM_MIGRATE_RANGE_GROUP = 53, [32], status [24];
+    MigrateRangeGroup UVM_MIGRATE_RANGE_GROUP = 53, [32], Notified, Any, status [24];
     /// Reserves a range for the launch queue of a running kernel; no memory.
-    UVM_MAP_DYNAMIC_PARALLELISM_REGION = 65, [40], status [32];
+    MapDynamicParallelismRegion UVM_MAP_DYNAMIC_PARALLELISM_REGION = 65, [40], Notified, Any, status [32];
     /// Unmaps part of an external range.
-    UVM_UNMAP_EXTERNAL = 66, [40], status [32];
+    UnmapExternal UVM_UNMAP_EXTERNAL = 66, [40], Notified, Any, status [32];
     /// A pool of semaphores in system memory.
-    UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, R550 9248], status [1176, R550 9240];
+    AllocSemaphorePool UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, R550 9248], Notified, CallerInCompat, status [1176, R550 9240];
     /// Asks whether a range is valid.
-    UVM_VALIDATE_VA_RANGE = 72, [24], status [16];
-    /// Reserves a range for external mappings.
-    UVM_CREATE_EXTERNAL_RANGE = 73, [24], status [16];
+    ValidateVaRange UVM_VALIDATE_VA_RANGE = 72, [24], Native, Any, status [16];
+    /// Reserves a range for external mappings. It holds no memory; its end ends every mapping that lies in it.
+    CreateExternalRange UVM_CREATE_EXTERNAL_RANGE = 73, [24], Notified, Any, status [16];
     /// Binds a second file to the caller's address space.
-    UVM_MM_INITIALIZE = 75, [8], status [4];
+    MmInitialize UVM_MM_INITIALIZE = 75, [8], Native, Caller, status [4], descriptor Resolved(MM_INITIALIZE_FD);
     /// Memory for peer-to-peer with another device.
-    UVM_ALLOC_DEVICE_P2P = 78, [0, R565 56], status [0, R565 52];
+    AllocDeviceP2p UVM_ALLOC_DEVICE_P2P = 78, [0, R565 56], Notified, Any, status [0, R565 52];
 }
 
 /// `UVM_DEINITIALIZE`: no parameters; nothing to decode.

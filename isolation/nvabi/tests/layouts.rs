@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
-use nvabi::headers::{CLASS_STRUCTS, ESCAPE_STRUCTS, FIELDS};
-use nvabi::{Release, class, control, lists, uvm};
+use nvabi::call::{Descriptor, Production};
+use nvabi::headers::{CLASS_STRUCTS, FIELDS, escape_structs};
+use nvabi::{Release, class, control, escape, lists, uvm};
 
 type Layouts = HashMap<String, (u32, Vec<(String, u32, u32)>)>;
 
@@ -47,9 +48,56 @@ fn offsets_match_the_headers() {
 #[test]
 fn struct_sizes_match_the_headers() {
     for (release, layouts) in layouts() {
-        for (name, size) in ESCAPE_STRUCTS {
-            let real = layouts.get(*name).map_or(0, |(bytes, _)| *bytes);
+        for (name, size) in escape_structs() {
+            let real = layouts.get(name).map_or(0, |(bytes, _)| *bytes);
             assert_eq!(size.of(release), real, "{release:?} {name}");
+        }
+    }
+}
+
+/// What the row of an escape says of fields stands in its struct: the status where a field has that name, pointers where fields of
+/// eight bytes are, descriptors where one has that name.
+#[test]
+fn the_columns_of_an_escape_match_the_headers() {
+    // The files of the other releases have the fields of `FIELDS` alone.
+    let full = |layouts: &Layouts| !layouts["NVOS30_PARAMETERS"].1.is_empty();
+    let layouts: Vec<_> = layouts().into_iter().filter(|(_, it)| full(it)).collect();
+    assert_eq!(layouts.len(), 5);
+    for (release, layouts) in layouts {
+        for row in escape::ALL.iter().filter(|row| row.key(release).is_some()) {
+            let Some(name) = row.layout else {
+                assert_eq!(row.id, escape::Id::AllocObject, "{}", row.name);
+                continue;
+            };
+            let (_, members) = layouts.get(name).unwrap();
+            let is = |member: &str, field: &str| {
+                member
+                    .rsplit('.')
+                    .next()
+                    .unwrap()
+                    .eq_ignore_ascii_case(field)
+            };
+            let place = |field: &str| {
+                let found = members.iter().find(|(member, ..)| is(member, field));
+                found.map(|(_, at, _)| *at)
+            };
+            if row.production != Production::Forbidden {
+                let status = row.status.map(|at| at.of(release));
+                assert_eq!(status, place("status"), "{release:?} {}", row.name);
+            }
+            for at in row.pointers {
+                let here =
+                    |(_, of, bytes): &&(String, u32, u32)| *of as usize == *at && *bytes == 8;
+                assert!(
+                    members.iter().any(|member| here(&member)),
+                    "{release:?} {} {at}",
+                    row.name
+                );
+            }
+            if let Some(at) = row.descriptor.map(Descriptor::at) {
+                let fd = place("fd").or_else(|| place("ctl_fd")).unwrap();
+                assert_eq!(at, fd as usize, "{release:?} {}", row.name);
+            }
         }
     }
 }

@@ -92,7 +92,7 @@ impl Facts {
                 known.insert(What::Size(name.to_owned()), u64::from(bytes));
             }
         };
-        for (name, bytes) in headers::ESCAPE_STRUCTS {
+        for (name, bytes) in headers::escape_structs() {
             size(name, bytes.of(release));
         }
         for row in uvm::ALL {
@@ -257,7 +257,7 @@ fn is_call(what: &What) -> bool {
 /// Every struct whose text counts: of the calls, of what is read in them, and of the admitted controls' parameters.
 #[must_use]
 pub fn structs() -> BTreeSet<String> {
-    let calls = headers::ESCAPE_STRUCTS.iter().map(|(name, _)| *name);
+    let calls = headers::escape_structs().map(|(name, _)| name);
     let classes = headers::CLASS_STRUCTS.iter().map(|(_, name)| *name);
     let fields = headers::FIELDS.iter().map(|(name, ..)| *name);
     let controls = Release::ALL.into_iter().flat_map(control_structs);

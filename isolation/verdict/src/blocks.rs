@@ -3,8 +3,9 @@
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::control::{self, Nested};
 use nvabi::layout::{nvos21, nvos54, nvos64};
-use nvabi::{Release, class, escape, status};
+use nvabi::{Release, class, status};
 
+use crate::op::Params;
 use crate::{EFAULT, Op, Refusal};
 
 /// Longest block that is copied: the largest control's parameters (perfmon samples) have 55 888 bytes.
@@ -39,11 +40,10 @@ pub enum Extent {
 /// # Errors
 /// The refusal that the driver would give: an unknown class or control, a wrong size, serialised parameters.
 pub fn params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, Refusal> {
-    let Op::Escape(row) = op else { return Ok(None) };
-    match **row {
-        escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG => alloc_params(op, arg, release),
-        escape::NV_ESC_RM_CONTROL => control_params(op, arg, release),
-        _ => Ok(None),
+    match op.params() {
+        Some(Params::Class) => alloc_params(op, arg, release),
+        Some(Params::Control) => control_params(op, arg, release),
+        None => Ok(None),
     }
 }
 
@@ -123,14 +123,10 @@ fn control_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>
 /// # Errors
 /// `NV_ERR_INVALID_ARGUMENT` for a list that is longer than any that the driver takes.
 pub fn nested(op: &Op, arg: &[u8], params: &[u8], release: Release) -> Result<Vec<Block>, Refusal> {
-    let Op::Escape(row) = op else {
-        return Ok(Vec::new());
-    };
-    if **row == escape::NV_ESC_RM_ALLOC_LONG {
-        return Ok(rights(op, arg, release).into_iter().collect());
-    }
-    if **row != escape::NV_ESC_RM_CONTROL {
-        return Ok(Vec::new());
+    match op.params() {
+        Some(Params::Control) => {}
+        Some(Params::Class) => return Ok(rights(op, arg, release).into_iter().collect()),
+        None => return Ok(Vec::new()),
     }
     let Some(control) = control::row(field(arg, nvos54::CMD)?, release) else {
         return Ok(Vec::new());
@@ -169,53 +165,24 @@ pub struct Descriptor {
     pub at: usize,
 }
 
-/// The descriptor number that the driver would resolve in whoever executes the call: in its struct, or in a control's parameters.
-/// The broker puts its own number there, for a duplicate of the caller's file, and the caller's back into the answer.
+/// Where a call names an open file by its number: in its struct, or in a control's parameters. Where the driver would resolve it in
+/// whoever executes the call, the broker puts its own number there, for a duplicate of the caller's file, and the caller's back into the
+/// answer.
 #[must_use]
 pub fn descriptor(op: &Op, segments: &[&[u8]]) -> Option<Descriptor> {
-    use nvabi::layout::{
-        export_info, export_object, export_objects, import_object, import_objects,
-    };
-    if let Some(at) = descriptor_at(op) {
+    if let Some(named) = op.descriptor() {
+        let at = named.at();
         return Some(Descriptor { segment: 0, at });
     }
-    let (Op::Escape(row), Some(arg)) = (op, segments.first()) else {
-        return None;
-    };
-    if **row != escape::NV_ESC_RM_CONTROL {
-        return None;
-    }
-    let at = match u32_at(arg, nvos54::CMD)? {
-        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => export_object::FD,
-        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => export_objects::FD,
-        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => import_object::FD,
-        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => import_objects::FD,
-        control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => export_info::FD,
-        _ => return None,
-    };
+    let at = control::descriptor(op.command(segments.first()?)?)?;
     Some(Descriptor { segment: 1, at })
-}
-
-/// Offset of a descriptor number inside a call's struct that the driver would resolve in the caller.
-#[must_use]
-pub fn descriptor_at(op: &Op) -> Option<usize> {
-    match op {
-        Op::Uvm(row) => (**row == nvabi::uvm::UVM_MM_INITIALIZE).then_some(0),
-        Op::CardInfo { .. } | Op::AttachGpus { .. } => None,
-        Op::Escape(row) => match **row {
-            escape::NV_ESC_REGISTER_FD => Some(0),
-            escape::NV_ESC_RM_MAP_MEMORY => Some(nvabi::layout::nvos33::FD),
-            escape::NV_ESC_RM_ALLOC_MEMORY => Some(nvabi::layout::nvos02::FD),
-            escape::NV_ESC_ALLOC_OS_EVENT => Some(8),
-            _ => None,
-        },
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use nvabi::bytes::{put_u32, put_u64};
+    use nvabi::escape;
 
     fn control_call(cmd: u32, size: u32, flags: u32) -> Vec<u8> {
         let mut arg = vec![0; 32];

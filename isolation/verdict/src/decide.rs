@@ -6,11 +6,12 @@ mod uvm;
 
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Class, Kind};
+use nvabi::escape::Id;
 use nvabi::layout::{
     debugger_params, device_params, event_params, memory_params, nvos00, nvos02, nvos21, nvos32,
     nvos55, nvos57, os_event,
 };
-use nvabi::{Release, escape, status};
+use nvabi::{Release, status};
 
 use crate::blocks::Descriptor;
 use crate::exports::{Export, Import};
@@ -232,8 +233,6 @@ pub struct Memory {
     pub whose: Whose,
     /// Segment and offset of the size that the driver writes back, bytes; `None` where it takes what is reserved.
     pub size_at: Option<(u8, usize)>,
-    /// Segment and offset of the new object's handle.
-    pub handle_at: (u8, usize),
 }
 
 /// A list whose number of entries is the first word of the parameters: it follows there, or has a block of its own.
@@ -331,40 +330,44 @@ fn try_decide(
                 .collect(),
         }),
         Op::Uvm(row) => uvm::call(row, arg, release, policy.managed),
-        Op::Escape(row) => match **row {
-            escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG => {
-                alloc(op, arg, params, release)
-            }
-            escape::NV_ESC_RM_CONTROL => control::decide(op, arg, params, release, policy),
-            escape::NV_ESC_RM_SHARE => {
+        Op::Escape(row) => match row.id {
+            Id::Alloc | Id::AllocLong => alloc(op, arg, params, release),
+            Id::Control => control::decide(op, arg, params, release, policy),
+            Id::Share => {
                 let policy_block = arg.get(nvos57::POLICY..).unwrap_or_default();
                 share::decide(op, policy_block, policy, release)
             }
-            escape::NV_ESC_RM_FREE => Ok(Effect::Free {
+            Id::Free => Ok(Effect::Free {
                 client: word(arg, nvos00::H_ROOT)?,
                 object: word(arg, nvos00::H_OLD)?,
             }),
-            escape::NV_ESC_RM_DUP_OBJECT => Ok(Effect::Dup {
+            Id::DupObject => Ok(Effect::Dup {
                 client: word(arg, nvos55::H_CLIENT)?,
                 parent: word(arg, nvos55::H_PARENT)?,
                 source_client: word(arg, nvos55::H_CLIENT_SRC)?,
                 source_object: word(arg, nvos55::H_OBJECT_SRC)?,
             }),
-            escape::NV_ESC_RM_VID_HEAP_CONTROL => heap(op, arg, release),
-            escape::NV_ESC_RM_ALLOC_MEMORY => alloc_memory(op, arg, release),
-            escape::NV_ESC_RM_MAP_MEMORY
-            | escape::NV_ESC_RM_UNMAP_MEMORY
-            | escape::NV_ESC_RM_MAP_MEMORY_DMA
-            | escape::NV_ESC_RM_UNMAP_MEMORY_DMA
-            | escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO
-            | escape::NV_ESC_REGISTER_FD
-            | escape::NV_ESC_CHECK_VERSION_STR
-            | escape::NV_ESC_SYS_PARAMS
-            | escape::NV_ESC_WAIT_OPEN_COMPLETE => Ok(Effect::None),
-            escape::NV_ESC_ALLOC_OS_EVENT => os_event(arg, Switch::On),
-            escape::NV_ESC_FREE_OS_EVENT => os_event(arg, Switch::Off),
+            Id::VidHeapControl => heap(op, arg, release),
+            Id::AllocMemory => alloc_memory(op, arg, release),
+            Id::MapMemory
+            | Id::UnmapMemory
+            | Id::MapMemoryDma
+            | Id::UnmapMemoryDma
+            | Id::UpdateDeviceMappingInfo
+            | Id::RegisterFd
+            | Id::CheckVersionStr
+            | Id::SysParams
+            | Id::WaitOpenComplete => Ok(Effect::None),
+            Id::AllocOsEvent => os_event(arg, Switch::On),
+            Id::FreeOsEvent => os_event(arg, Switch::Off),
             // Memory exported as a dma-buf leaves the account; channel lists hold pointers that are not carried.
-            _ => Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release)),
+            Id::ExportToDmabufFd | Id::IdleChannels => {
+                Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release))
+            }
+            // [`crate::op()`] names none of these.
+            Id::AllocObject | Id::I2cAccess | Id::AccessRegistry | Id::IoctlXferCmd => {
+                Err(Refusal::Errno(EINVAL))
+            }
         },
     }
 }
@@ -407,7 +410,6 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
                 end_alignment_bytes: takes.end_alignment_bytes,
                 whose: Whose::Card,
                 size_at: Some((1, memory_params::SIZE)),
-                handle_at: (0, nvos21::H_NEW),
             }))
         }
         Kind::Sysmem => {
@@ -421,7 +423,6 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
                 end_alignment_bytes: 1,
                 whose: Whose::Host,
                 size_at: Some((1, memory_params::SIZE)),
-                handle_at: (0, nvos21::H_NEW),
             }))
         }
         Kind::Subdevice
@@ -497,7 +498,6 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                 },
                 whose,
                 size_at: Some((0, nvos32::ALLOC_SIZE)),
-                handle_at: (0, nvos32::ALLOC_H_MEMORY),
             }))
         }
         nvos32::FUNCTION_FREE => Ok(Effect::Free {
@@ -527,7 +527,6 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal
             end_alignment_bytes: 1,
             whose: Whose::Host,
             size_at: None,
-            handle_at: (0, nvos02::H_NEW),
         }));
     }
     // Pages of the caller's own, which its control group counts.

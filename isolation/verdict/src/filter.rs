@@ -7,10 +7,9 @@
 //! - `seccomp(SET_MODE_FILTER, NEW_LISTENER)` fails, so that a tenant can never supervise itself past the broker;
 //! - foreign system-call tables (i386, x32) reach the same driver: their ioctl is closed.
 
+use nvabi::call::Production;
 use nvabi::escape::{self, KEY_MASK};
 use nvabi::{Release, uvm};
-
-use crate::op::FORBIDDEN;
 
 /// Whose calls are filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,49 +68,9 @@ pub const EBUSY: u16 = 16;
 /// The number of an ioctl, without its size, direction and type.
 const NUMBER_MASK: u32 = 0xff;
 
-/// Escapes that a production filter brings to the broker.
-const PRODUCTION_ESCAPES: [escape::Escape; 16] = [
-    escape::NV_ESC_RM_ALLOC_MEMORY,
-    escape::NV_ESC_RM_FREE,
-    escape::NV_ESC_RM_CONTROL,
-    escape::NV_ESC_RM_ALLOC,
-    escape::NV_ESC_RM_ALLOC_LONG,
-    escape::NV_ESC_RM_DUP_OBJECT,
-    escape::NV_ESC_RM_SHARE,
-    escape::NV_ESC_RM_VID_HEAP_CONTROL,
-    escape::NV_ESC_RM_MAP_MEMORY,
-    // Where an executor has made a mapping, it is the only process that the driver finds it for.
-    escape::NV_ESC_RM_UNMAP_MEMORY,
-    escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
-    escape::NV_ESC_REGISTER_FD,
-    escape::NV_ESC_EXPORT_TO_DMABUF_FD,
-    escape::NV_ESC_RM_IDLE_CHANNELS,
-    // Global names that the driver asks no owner of.
-    escape::NV_ESC_ALLOC_OS_EVENT,
-    escape::NV_ESC_FREE_OS_EVENT,
-];
-
-/// UVM calls that a production filter brings to the broker.
-const PRODUCTION_UVM: [uvm::Uvm; 12] = [
-    uvm::UVM_INITIALIZE,
-    // A range holds no memory; the end of one ends every mapping that lies in it.
-    uvm::UVM_CREATE_EXTERNAL_RANGE,
-    uvm::UVM_MAP_DYNAMIC_PARALLELISM_REGION,
-    uvm::UVM_REGISTER_GPU_VASPACE,
-    uvm::UVM_REGISTER_CHANNEL,
-    uvm::UVM_MAP_EXTERNAL_ALLOCATION,
-    uvm::UVM_FREE,
-    uvm::UVM_MIGRATE,
-    uvm::UVM_MIGRATE_RANGE_GROUP,
-    uvm::UVM_UNMAP_EXTERNAL,
-    uvm::UVM_ALLOC_SEMAPHORE_POOL,
-    uvm::UVM_ALLOC_DEVICE_P2P,
-];
-
 /// The rules on `ioctl`, no two of which match one command.
 #[must_use]
 pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
-    let simulated = spec.coverage == Coverage::Simulated;
     let mut rules = Vec::new();
     for row in escape::ALL {
         let Some(value) = row.key(spec.release) else {
@@ -121,17 +80,11 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
             mask: KEY_MASK,
             value,
         };
-        if FORBIDDEN.contains(row) {
+        if let Some(action) = action(row.production, spec.coverage) {
             rules.push(IoctlRule {
                 name: row.name,
                 when,
-                action: Action::Errno(ENOTTY),
-            });
-        } else if simulated || PRODUCTION_ESCAPES.contains(row) {
-            rules.push(IoctlRule {
-                name: row.name,
-                when,
-                action: Action::Notify,
+                action,
             });
         }
     }
@@ -154,7 +107,7 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
         action: Action::Notify,
     });
     for row in uvm::ALL.iter().filter(|row| row.size.of(spec.release) != 0) {
-        if simulated || PRODUCTION_UVM.contains(row) {
+        if let Some(action) = action(row.production, spec.coverage) {
             let when = MaskedEq {
                 mask: u32::MAX,
                 value: row.cmd,
@@ -162,11 +115,22 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
             rules.push(IoctlRule {
                 name: row.name,
                 when,
-                action: Action::Notify,
+                action,
             });
         }
     }
     rules
+}
+
+/// What a filter does with a row; `None`: it lets the call pass.
+const fn action(production: Production, coverage: Coverage) -> Option<Action> {
+    match (production, coverage) {
+        (Production::Forbidden, _) => Some(Action::Errno(ENOTTY)),
+        (Production::Notified, _) | (Production::Native, Coverage::Simulated) => {
+            Some(Action::Notify)
+        }
+        (Production::Native, Coverage::Production) => None,
+    }
 }
 
 /// Commands that a driver's filter with [`Coverage::Production`] lets pass: the kernel executes them, and no broker hears of them.

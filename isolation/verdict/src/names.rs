@@ -2,18 +2,20 @@
 //!
 //! A driver looks handles up under its locks, and what a driver does where one is missing is not the same in all its versions. So what a call
 //! names is looked up in the broker's own table first, and a call that names what is not there is answered as RM answers it and reaches no
-//! driver. One row a call, in [`ESCAPES`], [`UVM`], [`CLASSES`] and [`CONTROLS`]; a call without a row fails a test.
+//! driver. One row a call, in [`of_escape`], [`of_uvm`], [`CLASSES`] and [`CONTROLS`]: an ioctl without a row does not compile, a class or a control
+//! without one fails a test.
 //!
 //! Handles that a call *makes* (`hObjectNew`) are not named by it. Offsets are those of nvos.h, the class and control headers and uvm_ioctl.h.
 
 use nvabi::bytes::u32_at;
-use nvabi::escape::{self as esc, Escape};
-use nvabi::layout::{nvos21, nvos32, nvos54};
+use nvabi::escape as esc;
+use nvabi::layout::{nvos21, nvos32};
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND};
-use nvabi::uvm::{self as u, Uvm};
+use nvabi::uvm as u;
 use nvabi::{PerRelease, Release};
 
 use crate::Op;
+use crate::op::Params;
 
 /// What a handle stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,13 +109,19 @@ const OF_20: PerRelease = PerRelease::all(20);
 const PARENT: Handle = handle("hObjectParent", 0, 4, What::Parent(FIRST), By::Broker);
 const NEVER_FAILS: &str = "what is not there is freed already: RM answers success";
 
+/// A constant list, which the handles of a `const fn` are not by themselves.
+macro_rules! handles {
+    ($($handle:expr),* $(,)?) => {
+        const { &[$($handle),*] }
+    };
+}
+
 /// Of the calls of `/dev/nvidiactl` and `/dev/nvidia<N>`. What an allocation's or a control's parameters name stands in [`CLASSES`] and
 /// [`CONTROLS`].
-pub const ESCAPES: &[Row<Escape>] = &[
-    (esc::NV_ESC_RM_ALLOC_MEMORY, &[client(0), PARENT]),
-    (
-        esc::NV_ESC_RM_FREE,
-        &[
+const fn of_escape(id: esc::Id) -> &'static [Handle] {
+    match id {
+        esc::Id::AllocMemory | esc::Id::Alloc | esc::Id::AllocLong => handles![client(0), PARENT],
+        esc::Id::Free => handles![
             client(0),
             handle(
                 "hObjectOld",
@@ -123,33 +131,19 @@ pub const ESCAPES: &[Row<Escape>] = &[
                 By::Driver(NEVER_FAILS),
             ),
         ],
-    ),
-    (esc::NV_ESC_RM_CONTROL, &[client(0), object("hObject", 4)]),
-    (esc::NV_ESC_RM_ALLOC, &[client(0), PARENT]),
-    (esc::NV_ESC_RM_ALLOC_LONG, &[client(0), PARENT]),
-    (
-        esc::NV_ESC_RM_DUP_OBJECT,
-        &[
+        esc::Id::Control => handles![client(0), object("hObject", 4)],
+        esc::Id::DupObject => handles![
             client(0),
             handle("hParent", 0, 4, What::Destination(FIRST), By::Broker),
             in_account("hClientSrc", 0, 12, What::Client),
             in_account("hObjectSrc", 0, 16, What::Object(PerRelease::all(12))),
         ],
-    ),
-    (
-        esc::NV_ESC_RM_SHARE,
-        &[
+        esc::Id::Share => handles![
             client(0),
             object("hObject", 4),
             in_account("sharePolicy.target", 0, 8, What::Client),
         ],
-    ),
-    // Refused as a whole.
-    (esc::NV_ESC_RM_IDLE_CHANNELS, &[]),
-    (esc::NV_ESC_EXPORT_TO_DMABUF_FD, &[]),
-    (
-        esc::NV_ESC_RM_VID_HEAP_CONTROL,
-        &[
+        esc::Id::VidHeapControl => handles![
             client(0),
             PARENT,
             Handle {
@@ -157,75 +151,52 @@ pub const ESCAPES: &[Row<Escape>] = &[
                 ..object("hVASpace", 12)
             },
         ],
-    ),
-    (
-        esc::NV_ESC_RM_MAP_MEMORY,
-        &[client(0), object("hDevice", 4), object("hMemory", 8)],
-    ),
-    (
-        esc::NV_ESC_RM_UNMAP_MEMORY,
-        &[client(0), object("hDevice", 4), object("hMemory", 8)],
-    ),
-    (
-        esc::NV_ESC_RM_MAP_MEMORY_DMA,
-        &[
+        esc::Id::MapMemory | esc::Id::UnmapMemory | esc::Id::UpdateDeviceMappingInfo => {
+            handles![client(0), object("hDevice", 4), object("hMemory", 8)]
+        }
+        esc::Id::MapMemoryDma => handles![
             client(0),
             object("hDevice", 4),
             object("hDma", 8),
             object("hMemory", 12),
         ],
-    ),
-    (
-        esc::NV_ESC_RM_UNMAP_MEMORY_DMA,
-        &[client(0), object("hDevice", 4), object("hDma", 8)],
-    ),
-    (
-        esc::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
-        &[client(0), object("hDevice", 4), object("hMemory", 8)],
-    ),
-    (
-        esc::NV_ESC_ALLOC_OS_EVENT,
-        &[in_account("hClient", 0, 0, What::Client)],
-    ),
-    (
-        esc::NV_ESC_FREE_OS_EVENT,
-        &[in_account("hClient", 0, 0, What::Client)],
-    ),
-    (esc::NV_ESC_REGISTER_FD, &[]),
-    (esc::NV_ESC_CHECK_VERSION_STR, &[]),
-    (esc::NV_ESC_SYS_PARAMS, &[]),
-    (esc::NV_ESC_WAIT_OPEN_COMPLETE, &[]),
-];
+        esc::Id::UnmapMemoryDma => handles![client(0), object("hDevice", 4), object("hDma", 8)],
+        esc::Id::AllocOsEvent | esc::Id::FreeOsEvent => {
+            handles![in_account("hClient", 0, 0, What::Client)]
+        }
+        // Refused as a whole.
+        esc::Id::IdleChannels
+        | esc::Id::ExportToDmabufFd
+        | esc::Id::AllocObject
+        | esc::Id::I2cAccess
+        | esc::Id::AccessRegistry
+        | esc::Id::IoctlXferCmd => &[],
+        esc::Id::RegisterFd
+        | esc::Id::CheckVersionStr
+        | esc::Id::SysParams
+        | esc::Id::WaitOpenComplete => &[],
+    }
+}
 
-/// Of the calls of `/dev/nvidia-uvm`; those that are not here name no object of RM's ([`UVM_WITHOUT`]).
-pub const UVM: &[Row<Uvm>] = &[
-    (
-        u::UVM_REGISTER_GPU_VASPACE,
-        &[
+/// Of the calls of `/dev/nvidia-uvm`.
+const fn of_uvm(id: u::Id) -> &'static [Handle] {
+    match id {
+        u::Id::RegisterGpuVaspace => handles![
             client(20),
             handle("hVaSpace", 0, 24, What::Object(OF_20), By::Broker),
         ],
-    ),
-    (
-        u::UVM_REGISTER_CHANNEL,
-        &[
+        u::Id::RegisterChannel => handles![
             client(20),
             handle("hChannel", 0, 24, What::Object(OF_20), By::Broker),
         ],
-    ),
-    (
-        u::UVM_UNREGISTER_CHANNEL,
-        &[handle(
+        u::Id::UnregisterChannel => handles![handle(
             "hChannel",
             0,
             20,
             What::Client,
             By::Driver("it is looked up among what the file has registered"),
         )],
-    ),
-    (
-        u::UVM_MAP_EXTERNAL_ALLOCATION,
-        &[
+        u::Id::MapExternalAllocation => handles![
             Handle {
                 at: u::map_external::H_CLIENT,
                 ..in_account("hClient", 0, 0, What::Client)
@@ -235,48 +206,42 @@ pub const UVM: &[Row<Uvm>] = &[
                 ..in_account("hMemory", 0, 0, What::Object(u::map_external::H_CLIENT))
             },
         ],
-    ),
-    (
-        u::UVM_REGISTER_GPU,
-        &[handle(
+        u::Id::RegisterGpu => handles![handle(
             "hSmcPartRef",
             0,
             32,
             What::Client,
             By::Driver("it is the caller's own, and read on divided cards alone"),
         )],
-    ),
-    // Refused as a whole.
-    (u::UVM_ALLOC_DEVICE_P2P, &[]),
-];
-
-/// Calls of `/dev/nvidia-uvm` that name no object of RM's.
-pub const UVM_WITHOUT: &[Uvm] = &[
-    u::UVM_INITIALIZE,
-    u::UVM_CREATE_RANGE_GROUP,
-    u::UVM_DESTROY_RANGE_GROUP,
-    u::UVM_UNREGISTER_GPU_VASPACE,
-    u::UVM_ENABLE_PEER_ACCESS,
-    u::UVM_DISABLE_PEER_ACCESS,
-    u::UVM_SET_RANGE_GROUP,
-    u::UVM_FREE,
-    u::UVM_UNREGISTER_GPU,
-    u::UVM_PAGEABLE_MEM_ACCESS,
-    u::UVM_SET_PREFERRED_LOCATION,
-    u::UVM_UNSET_PREFERRED_LOCATION,
-    u::UVM_ENABLE_READ_DUPLICATION,
-    u::UVM_DISABLE_READ_DUPLICATION,
-    u::UVM_SET_ACCESSED_BY,
-    u::UVM_UNSET_ACCESSED_BY,
-    u::UVM_MIGRATE,
-    u::UVM_MIGRATE_RANGE_GROUP,
-    u::UVM_MAP_DYNAMIC_PARALLELISM_REGION,
-    u::UVM_UNMAP_EXTERNAL,
-    u::UVM_ALLOC_SEMAPHORE_POOL,
-    u::UVM_VALIDATE_VA_RANGE,
-    u::UVM_CREATE_EXTERNAL_RANGE,
-    u::UVM_MM_INITIALIZE,
-];
+        // Refused as a whole.
+        u::Id::AllocDeviceP2p => &[],
+        // No object of RM's is named.
+        u::Id::Initialize
+        | u::Id::CreateRangeGroup
+        | u::Id::DestroyRangeGroup
+        | u::Id::UnregisterGpuVaspace
+        | u::Id::EnablePeerAccess
+        | u::Id::DisablePeerAccess
+        | u::Id::SetRangeGroup
+        | u::Id::Free
+        | u::Id::UnregisterGpu
+        | u::Id::PageableMemAccess
+        | u::Id::SetPreferredLocation
+        | u::Id::UnsetPreferredLocation
+        | u::Id::EnableReadDuplication
+        | u::Id::DisableReadDuplication
+        | u::Id::SetAccessedBy
+        | u::Id::UnsetAccessedBy
+        | u::Id::Migrate
+        | u::Id::MigrateRangeGroup
+        | u::Id::MapDynamicParallelismRegion
+        | u::Id::UnmapExternal
+        | u::Id::AllocSemaphorePool
+        | u::Id::ValidateVaRange
+        | u::Id::CreateExternalRange
+        | u::Id::MmInitialize => &[],
+    }
+}
 
 const fn own_client(field: &'static str, at: u32) -> Handle {
     handle(field, 1, at, What::Client, By::Account)
@@ -576,27 +541,23 @@ fn rows(op: &Op, segments: &[&[u8]]) -> (&'static [Handle], &'static [Handle]) {
     };
     match op {
         Op::CardInfo { .. } | Op::AttachGpus { .. } => (&[], &[]),
-        Op::Uvm(row) => {
-            let found = UVM.iter().find(|(of, _)| of == *row);
-            (found.map_or(&[][..], |(_, handles)| *handles), &[])
-        }
+        Op::Uvm(row) => (of_uvm(row.id), &[]),
         Op::Escape(row) => {
-            let found = ESCAPES.iter().find(|(of, _)| of == *row);
-            let own = found.map_or(&[][..], |(_, handles)| *handles);
-            let is_root = matches!(word(nvos21::H_CLASS), Some(0 | 1 | 0x41));
-            match **row {
-                esc::NV_ESC_RM_ALLOC | esc::NV_ESC_RM_ALLOC_LONG if is_root => (&[], &[]),
-                esc::NV_ESC_RM_ALLOC | esc::NV_ESC_RM_ALLOC_LONG => {
-                    (own, of(CLASSES, word(nvos21::H_CLASS)))
+            let own = of_escape(row.id);
+            let arg = segments.first().copied().unwrap_or_default();
+            match op.params() {
+                Some(Params::Class) if matches!(word(nvos21::H_CLASS), Some(0 | 1 | 0x41)) => {
+                    (&[], &[])
                 }
-                esc::NV_ESC_RM_CONTROL => (own, of(CONTROLS, word(nvos54::CMD))),
+                Some(Params::Class) => (own, of(CLASSES, op.class(arg))),
+                Some(Params::Control) => (own, of(CONTROLS, op.command(arg))),
                 // A question's or a free's other fields are what is left of earlier calls.
-                esc::NV_ESC_RM_VID_HEAP_CONTROL
-                    if word(nvos32::FUNCTION) != Some(nvos32::FUNCTION_ALLOC_SIZE) =>
+                None if row.id == esc::Id::VidHeapControl
+                    && word(nvos32::FUNCTION) != Some(nvos32::FUNCTION_ALLOC_SIZE) =>
                 {
                     (own.get(..1).unwrap_or_default(), &[])
                 }
-                _ => (own, &[]),
+                None => (own, &[]),
             }
         }
     }
@@ -638,7 +599,6 @@ fn resolve(handle: &Handle, segments: &[&[u8]], release: Release) -> Option<Name
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::FORBIDDEN;
     use nvabi::bytes::put_u32;
     use nvabi::{class, control, lists};
 
@@ -649,15 +609,6 @@ mod tests {
 
     #[test]
     fn every_forwarded_call_has_a_row() {
-        for row in esc::ALL.iter().filter(|row| !FORBIDDEN.contains(row)) {
-            let rows = ESCAPES.iter().filter(|(of, _)| of == row).count();
-            assert_eq!(rows, 1, "{}", row.name);
-        }
-        for row in u::ALL {
-            let with = UVM.iter().filter(|(of, _)| of == row).count();
-            let without = UVM_WITHOUT.iter().filter(|of| *of == row).count();
-            assert_eq!(with + without, 1, "{}", row.name);
-        }
         for row in class::ALL {
             let rows = CLASSES.iter().filter(|(of, _)| *of == row.number).count();
             assert_eq!(rows, 1, "{}", row.name);
@@ -680,10 +631,16 @@ mod tests {
     fn handles_lie_in_their_blocks() {
         for release in Release::ALL {
             let end = |handle: &Handle| handle.at.of(release) + 4;
-            for (row, handles) in ESCAPES.iter().filter(|(row, _)| row.size.of(release) > 0) {
-                assert!(handles.iter().all(|it| end(it) <= row.size.of(release)));
+            for row in esc::ALL.iter().filter(|row| row.size.of(release) > 0) {
+                let mut handles = of_escape(row.id).iter();
+                assert!(
+                    handles.all(|it| end(it) <= row.size.of(release)),
+                    "{}",
+                    row.name
+                );
             }
-            for (row, handles) in UVM.iter().filter(|(row, _)| row.size.of(release) > 0) {
+            for row in u::ALL.iter().filter(|row| row.size.of(release) > 0) {
+                let handles = of_uvm(row.id);
                 // UNREGISTER_CHANNEL's is not looked at.
                 let checked = |it: &&Handle| !matches!(it.by, By::Driver(_));
                 let mut checked = handles.iter().filter(checked);

@@ -1,12 +1,11 @@
 //! Which call it is: by the file it is made on, and the bits of the command that the driver looks at.
 
-use nvabi::escape::{self, Escape};
-use nvabi::layout::{
-    nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55, nvos56, nvos57,
-    nvos64,
-};
+use nvabi::Release;
+use nvabi::bytes::u32_at;
+use nvabi::call::{Affinity, Descriptor, Production};
+use nvabi::escape::{self, Escape, Id};
+use nvabi::layout::{nvos21, nvos54};
 use nvabi::uvm::{self, Uvm};
-use nvabi::{PerRelease, Release};
 
 use crate::{EINVAL, Refusal};
 
@@ -58,29 +57,49 @@ impl Op {
     /// Where the struct carries the call's status; `None` for calls that answer by errno alone.
     #[must_use]
     pub fn status_at(&self, release: Release) -> Option<usize> {
-        let at = |offset: usize| Some(offset);
-        let per = |offset: PerRelease| Some(offset.of(release) as usize);
-        match self {
-            Self::Uvm(row) => per(row.status),
+        let at = match self {
+            Self::Uvm(row) => Some(row.status),
+            Self::Escape(row) => row.status,
             Self::CardInfo { .. } | Self::AttachGpus { .. } => None,
-            Self::Escape(row) => match **row {
-                escape::NV_ESC_RM_ALLOC_MEMORY => at(nvos02::STATUS),
-                escape::NV_ESC_RM_FREE => at(nvos00::STATUS),
-                escape::NV_ESC_RM_CONTROL => at(nvos54::STATUS),
-                escape::NV_ESC_RM_ALLOC => at(nvos21::STATUS),
-                escape::NV_ESC_RM_ALLOC_LONG => at(nvos64::STATUS),
-                escape::NV_ESC_RM_DUP_OBJECT => at(nvos55::STATUS),
-                escape::NV_ESC_RM_SHARE => at(nvos57::STATUS),
-                escape::NV_ESC_RM_IDLE_CHANNELS => at(48),
-                escape::NV_ESC_RM_VID_HEAP_CONTROL => at(nvos32::STATUS),
-                escape::NV_ESC_RM_MAP_MEMORY => at(nvos33::STATUS),
-                escape::NV_ESC_RM_UNMAP_MEMORY => at(nvos34::STATUS),
-                escape::NV_ESC_RM_MAP_MEMORY_DMA => per(nvos46::STATUS),
-                escape::NV_ESC_RM_UNMAP_MEMORY_DMA => per(nvos47::STATUS),
-                escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => at(nvos56::STATUS),
-                escape::NV_ESC_ALLOC_OS_EVENT | escape::NV_ESC_FREE_OS_EVENT => at(12),
-                _ => None,
-            },
+        };
+        at.map(|at| at.of(release) as usize)
+    }
+
+    /// The process that the driver binds the call to.
+    #[must_use]
+    pub fn affinity(&self) -> Affinity {
+        match self {
+            Self::Uvm(row) => row.affinity,
+            Self::Escape(row) => row.affinity,
+            Self::CardInfo { .. } | Self::AttachGpus { .. } => Affinity::Any,
+        }
+    }
+
+    /// Where the struct names an open file by its number.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<Descriptor> {
+        match self {
+            Self::Uvm(row) => row.descriptor,
+            Self::Escape(row) => row.descriptor,
+            Self::CardInfo { .. } | Self::AttachGpus { .. } => None,
+        }
+    }
+
+    /// The handle of what the call makes, in its struct; `None`: it makes nothing.
+    #[must_use]
+    pub fn new_handle(&self, arg: &[u8]) -> Option<u32> {
+        match self {
+            Self::Escape(row) => u32_at(arg, row.makes?),
+            Self::Uvm(_) | Self::CardInfo { .. } | Self::AttachGpus { .. } => None,
+        }
+    }
+
+    /// Which escape it is.
+    #[must_use]
+    pub fn escape(&self) -> Option<Id> {
+        match self {
+            Self::Escape(row) => Some(row.id),
+            Self::Uvm(_) | Self::CardInfo { .. } | Self::AttachGpus { .. } => None,
         }
     }
 
@@ -101,6 +120,59 @@ impl Op {
             Self::Uvm(row) => row.name,
         }
     }
+
+    /// What decides about the call's parameters; `None`: it has none, apart from its struct.
+    pub(crate) fn params(&self) -> Option<Params> {
+        match self.escape()? {
+            Id::Alloc | Id::AllocLong => Some(Params::Class),
+            Id::Control => Some(Params::Control),
+            Id::AllocMemory
+            | Id::AllocObject
+            | Id::Free
+            | Id::DupObject
+            | Id::Share
+            | Id::I2cAccess
+            | Id::IdleChannels
+            | Id::VidHeapControl
+            | Id::AccessRegistry
+            | Id::MapMemory
+            | Id::UnmapMemory
+            | Id::MapMemoryDma
+            | Id::UnmapMemoryDma
+            | Id::UpdateDeviceMappingInfo
+            | Id::RegisterFd
+            | Id::AllocOsEvent
+            | Id::FreeOsEvent
+            | Id::CheckVersionStr
+            | Id::IoctlXferCmd
+            | Id::SysParams
+            | Id::ExportToDmabufFd
+            | Id::WaitOpenComplete => None,
+        }
+    }
+
+    /// The command of a control, from its struct; `None`: another call.
+    #[must_use]
+    pub fn command(&self, arg: &[u8]) -> Option<u32> {
+        let is_control = self.params() == Some(Params::Control);
+        u32_at(arg, nvos54::CMD).filter(|_| is_control)
+    }
+
+    /// The class of an allocation, from its struct; `None`: another call.
+    #[must_use]
+    pub fn class(&self, arg: &[u8]) -> Option<u32> {
+        let is_allocation = self.params() == Some(Params::Class);
+        u32_at(arg, nvos21::H_CLASS).filter(|_| is_allocation)
+    }
+}
+
+/// What decides how long a call's parameters are, and what they hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Params {
+    /// The class of the object that it makes.
+    Class,
+    /// The control's command.
+    Control,
 }
 
 const CARD_INFO_BYTES: u32 = 72;
@@ -138,22 +210,13 @@ pub fn op(surface: Surface, cmd: u32, release: Release) -> Result<Op, Refusal> {
                     }
                 }
                 _ => match escape::row(cmd, release) {
-                    Some(row) if !FORBIDDEN.contains(row) => Ok(Op::Escape(row)),
-                    _ => Err(unknown),
+                    Some(row) if row.production != Production::Forbidden => Ok(Op::Escape(row)),
+                    Some(_) | None => Err(unknown),
                 },
             }
         }
     }
 }
-
-/// Escapes that no tenant may make: a tunnel for any other command, the registry, an allocation call without a size, the board's
-/// I2C buses.
-pub(crate) const FORBIDDEN: [Escape; 4] = [
-    escape::NV_ESC_IOCTL_XFER_CMD,
-    escape::NV_ESC_RM_ACCESS_REGISTRY,
-    escape::NV_ESC_RM_ALLOC_OBJECT,
-    escape::NV_ESC_RM_I2C_ACCESS,
-];
 
 #[cfg(test)]
 mod tests {
@@ -175,7 +238,7 @@ mod tests {
         for release in Release::ALL {
             for row in escape::ALL.iter().filter(|row| row.key(release).is_some()) {
                 let found = op(Surface::Ctl, row.cmd(release), release);
-                if FORBIDDEN.contains(row) {
+                if row.production == Production::Forbidden {
                     assert_eq!(found, Err(Refusal::Errno(EINVAL)), "{}", row.name);
                 } else {
                     assert_eq!(found, Ok(Op::Escape(row)), "{}", row.name);

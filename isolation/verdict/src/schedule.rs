@@ -1,8 +1,8 @@
 //! What a tenant may have of a card's scheduler, whatever its policy: bounds that are put into the copy that is executed.
 
 use nvabi::bytes::{u32_at, u64_at};
-use nvabi::layout::{engine_type, nvos54, preemption_mode, timeslice};
-use nvabi::{control, escape};
+use nvabi::control;
+use nvabi::layout::{engine_type, preemption_mode, timeslice};
 
 use crate::Op;
 use crate::share::{Narrowing, Replacement};
@@ -36,9 +36,6 @@ pub const MOST_SCHEDULED: usize = 4096;
 pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
     let params = segments.get(1).copied().unwrap_or_default();
-    if !matches!(op, Op::Escape(row) if **row == escape::NV_ESC_RM_CONTROL) {
-        return Vec::new();
-    }
     let bounded = |at, bytes| {
         vec![Narrowing {
             segment: 1,
@@ -46,7 +43,7 @@ pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
             bytes,
         }]
     };
-    match u32_at(arg, nvos54::CMD) {
+    match op.command(arg) {
         Some(control::NVA06C_CTRL_CMD_SET_TIMESLICE)
             if u64_at(params, timeslice::MICROS).is_some_and(|us| us > LONGEST_SLICE_US) =>
         {

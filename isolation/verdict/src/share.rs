@@ -6,11 +6,12 @@
 //! process, or to a client that is the container's own.
 
 use nvabi::bytes::{array_at, u8_at, u16_at, u32_at, u64_at};
+use nvabi::escape::Id;
 use nvabi::layout::share_policy::{
     ACTION, ACTION_REQUIRE, ACTION_REVOKE, CLIENT, NONE, OS_SECURITY_TOKEN, PID, TARGET, TYPE,
 };
-use nvabi::layout::{device_params, nvos21, nvos54, nvos57};
-use nvabi::{Release, class, control, escape, status};
+use nvabi::layout::{device_params, nvos21, nvos57};
+use nvabi::{Release, class, control, status};
 
 use crate::policy::{Policy, SameUser};
 use crate::{EFAULT, Effect, Op, Refusal};
@@ -69,9 +70,6 @@ pub enum Replacement {
 pub fn narrow(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
     let params = segments.get(1).copied().unwrap_or_default();
-    let Op::Escape(row) = op else {
-        return Vec::new();
-    };
     let by_process = |segment, policy_at, block: &[u8]| {
         let grants = u8_at(block, policy_at + ACTION)
             .is_some_and(|action| action & (ACTION_REVOKE | ACTION_REQUIRE) == 0);
@@ -83,25 +81,20 @@ pub fn narrow(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
             },
         )
     };
-    let found = match **row {
-        escape::NV_ESC_RM_SHARE => by_process(0, nvos57::POLICY, arg),
-        escape::NV_ESC_RM_CONTROL
-            if u32_at(arg, nvos54::CMD)
-                == Some(control::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY) =>
-        {
-            by_process(1, 0, params)
-        }
-        escape::NV_ESC_RM_ALLOC | escape::NV_ESC_RM_ALLOC_LONG
-            if u32_at(arg, nvos21::H_CLASS) == Some(class::NV01_DEVICE_0)
-                && u32_at(params, device_params::H_CLIENT_SHARE) == Some(0) =>
-        {
-            u32_at(arg, nvos21::H_ROOT).map(|client| Narrowing {
-                segment: 1,
-                at: device_params::H_CLIENT_SHARE,
-                bytes: Replacement::U32(client),
-            })
-        }
-        _ => None,
+    let found = if op.escape() == Some(Id::Share) {
+        by_process(0, nvos57::POLICY, arg)
+    } else if op.command(arg) == Some(control::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY) {
+        by_process(1, 0, params)
+    } else if op.class(arg) == Some(class::NV01_DEVICE_0)
+        && u32_at(params, device_params::H_CLIENT_SHARE) == Some(0)
+    {
+        u32_at(arg, nvos21::H_ROOT).map(|client| Narrowing {
+            segment: 1,
+            at: device_params::H_CLIENT_SHARE,
+            bytes: Replacement::U32(client),
+        })
+    } else {
+        None
     };
     found.into_iter().collect()
 }

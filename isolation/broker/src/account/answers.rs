@@ -6,7 +6,7 @@ use driver::Segment;
 use ledger::{ClientHandle, ObjectHandle, ProcessId};
 use nvabi::bytes::u32_at;
 use nvabi::layout::card_info;
-use nvabi::{control, escape, status};
+use nvabi::{control, status};
 use verdict::decide::{List, View};
 use verdict::view::{self, Holder, Slice};
 use verdict::{Effect, Op, Refusal};
@@ -158,17 +158,17 @@ impl Account {
         /// `gpuId`, then `deviceInstance`: 8 in both versions of the control
         const GPU_ID: usize = 0;
         const INSTANCE: usize = 8;
-        let (Op::Escape(row), [arg, params, ..]) = (op, segments) else {
+        let [arg, params, ..] = segments else {
             return;
         };
         let is_id_info = matches!(
-            u32_at(&arg.bytes, nvabi::layout::nvos54::CMD),
+            op.command(&arg.bytes),
             Some(
                 control::NV0000_CTRL_CMD_GPU_GET_ID_INFO
                     | control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2
             )
         );
-        if **row != escape::NV_ESC_RM_CONTROL || !is_id_info {
+        if !is_id_info {
             return;
         }
         let slot = u32_at(&params.bytes, GPU_ID)

@@ -16,8 +16,8 @@ use driver::Segment;
 use ledger::{CardSlot, ClientHandle, ObjectHandle, Operation};
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{Class, Kind};
+use nvabi::control;
 use nvabi::layout::nvos54;
-use nvabi::{control, escape};
 use verdict::Op;
 
 use super::Account;
@@ -80,13 +80,11 @@ impl Account {
         /// {hChannel 0, totalBufferSize 8:8}
         const CHANNEL: usize = 0;
         const BYTES: usize = 8;
-        let (Op::Escape(row), [arg, params, ..]) = (op, segments) else {
+        let [arg, params, ..] = segments else {
             return;
         };
         let word = |at| u32_at(&arg.bytes, at);
-        if **row != escape::NV_ESC_RM_CONTROL
-            || word(nvos54::CMD) != Some(control::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE)
-        {
+        if op.command(&arg.bytes) != Some(control::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE) {
             return;
         }
         let (Some(client), Some(subdevice), Some(channel), Some(bytes)) = (

@@ -4,9 +4,8 @@ use driver::Segment;
 use ledger::{CardSlot, ObjectHandle, ObjectKind};
 use nvabi::bytes::{array_at, u32_at};
 use nvabi::class::{Class, Kind};
-use nvabi::layout::{nvos02, nvos21, nvos32};
-use nvabi::{escape, status};
-use verdict::{Effect, Op};
+use nvabi::status;
+use verdict::Effect;
 
 use crate::replay::Books;
 
@@ -68,14 +67,6 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
         Kind::Engine | Kind::Usermode | Kind::Event | Kind::Fabric | Kind::Plain => {
             ObjectKind::Other
         }
-    }
-}
-
-pub(super) fn new_handle_at(op: &Op) -> usize {
-    match op {
-        Op::Escape(row) if **row == escape::NV_ESC_RM_ALLOC_MEMORY => nvos02::H_NEW,
-        Op::Escape(row) if **row == escape::NV_ESC_RM_VID_HEAP_CONTROL => nvos32::ALLOC_H_MEMORY,
-        Op::Escape(_) | Op::CardInfo { .. } | Op::AttachGpus { .. } | Op::Uvm(_) => nvos21::H_NEW,
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{Link, Segment};
 use nvabi::bytes::{put_u32, put_u64};
+use nvabi::layout::{nvos02, nvos33};
 use nvabi::uvm;
 use verdict::{Op, Surface, Verdict, blocks};
 

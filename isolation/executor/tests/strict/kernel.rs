@@ -25,7 +25,7 @@ use nvabi::layout::{device_params, nvos21, nvos54};
 use nvabi::{class, control, status};
 use sys::pidfd::PidFd;
 use sys::seccomp::{Listener, Notification, Wait};
-use verdict::{Op, blocks};
+use verdict::Op;
 
 use crate::alone::PROGRAM;
 use crate::launch;
@@ -443,7 +443,7 @@ impl Shared {
     /// The descriptor in a struct, as the kernel resolves it: in the executor.
     fn slots(&self, op: &Op, segments: &[Segment]) -> Result<Vec<FdSlot>, i32> {
         const EBADF: i32 = 9;
-        let Some(at) = blocks::descriptor_at(op) else {
+        let Some(at) = op.descriptor().map(nvabi::call::Descriptor::at) else {
             return Ok(Vec::new());
         };
         let number = u32_at(&segments[0].bytes, at).unwrap().cast_signed();

@@ -279,7 +279,7 @@ impl Call {
         if let Some(at) = op.status_at(self.release) {
             assert!(at + 4 <= bytes, "{}: a status at {at}", op.name());
         }
-        if let Some(at) = blocks::descriptor_at(op) {
+        if let Some(at) = op.descriptor().map(nvabi::call::Descriptor::at) {
             assert!(at + 4 <= bytes, "{}: a descriptor at {at}", op.name());
         }
     }
@@ -367,7 +367,11 @@ impl Call {
                 let asked = memory.size_at.map_or(0, |at| {
                     u64::from_le_bytes(field(at, 8).try_into().expect("8 bytes"))
                 });
-                field(memory.handle_at, 4);
+                assert!(
+                    op.new_handle(&segments[0]).is_some(),
+                    "{}: no handle",
+                    op.name()
+                );
                 assert!(memory.reserve_bytes >= asked, "less set aside than asked");
                 assert!(memory.reserve_bytes >= 1);
                 let class = class::row_of(memory.class, self.release).expect("a known class");

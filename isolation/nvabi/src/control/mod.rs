@@ -1,6 +1,7 @@
 //! Control calls: exact parameter sizes, and where the parameters hold pointers.
 
 use crate::bytes::u32_at;
+use crate::layout::{export_info, export_object, export_objects, import_object, import_objects};
 use crate::status::{NV_ERR_INSUFFICIENT_PERMISSIONS, NV_ERR_NOT_SUPPORTED};
 use crate::{PerRelease, Release, per};
 
@@ -133,6 +134,14 @@ const NESTED: &[(u32, &[Nested])] = &[
     (0x80_0201, U32_LIST),
     (NV2080_CTRL_CMD_GPU_GET_INFO, INFO_LIST),
     (0x2080_0123, U32_LIST),
+    // pRunlistPreemptEvent: a kernel's.
+    (
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+        &[Nested {
+            pointer_at: 16,
+            length: Length::Fixed(0),
+        }],
+    ),
     (0x80_1701, CAPS),
     // Handles, and the number of each; cuCtxCreate asks for it.
     (0x80_170d, &[counted(8, 0, 4), counted(16, 0, 4)]),
@@ -152,6 +161,40 @@ const UNCARRIED: &[u32] = &[
     0x83de_0315,
     0x83de_0316,
 ];
+
+/// Where parameters hold the number of an open file, which the driver looks up in whoever makes the call (rmobjexportimport.c,
+/// mem_multicast_fabric.c). Whether a tenant may make the control is another matter.
+const DESCRIPTORS: &[(u32, usize)] = &[
+    (
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        export_object::FD,
+    ),
+    (
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+        import_object::FD,
+    ),
+    (
+        NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO,
+        export_info::FD,
+    ),
+    (
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+        export_objects::FD,
+    ),
+    (
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+        import_objects::FD,
+    ),
+    // NV00FD_CTRL_CMD_ATTACH_GPU: devDescriptor
+    (0xfd_0104, 8),
+];
+
+/// The offset of the number of an open file in a control's parameters.
+#[must_use]
+pub fn descriptor(cmd: u32) -> Option<usize> {
+    let found = DESCRIPTORS.iter().find(|(of, _)| *of == cmd);
+    found.map(|(_, at)| *at)
+}
 
 /// Controls of a card's scheduler that are not a tenant's, and the status that the driver gives to one without the right:
 /// `(command, name, status, parameter bytes)`. The ones marked NICE in the drivers' tables answer

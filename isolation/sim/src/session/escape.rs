@@ -2,11 +2,8 @@
 
 use driver::FileKind;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
-use nvabi::escape::{self as esc, Escape, On};
-use nvabi::layout::{
-    api_version, card_info, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54,
-    nvos55, nvos56, nvos57, nvos64,
-};
+use nvabi::escape::{self as esc, Escape, Id, On};
+use nvabi::layout::{api_version, card_info, nvos21};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED, NV_OK};
 
 use super::{
@@ -15,9 +12,6 @@ use super::{
 };
 use crate::card::BAR1_BYTES;
 
-/// Offset of `status` in NVOS30 and of `Status` in the event structs (nvos.h, nv-ioctl.h).
-const NVOS30_STATUS: usize = 48;
-const OS_EVENT_STATUS: usize = 12;
 /// NVIDIA's PCI vendor id.
 const PCI_VENDOR: u16 = 0x10de;
 
@@ -47,69 +41,43 @@ pub(super) fn execute(
         return Ioctl::returns(EINVAL);
     }
     let mut replacement = None;
-    let (result, status_at) = match *row {
-        esc::NV_ESC_RM_ALLOC => (alloc::rm_alloc(state, context, segments), nvos21::STATUS),
-        esc::NV_ESC_RM_ALLOC_LONG => (
-            alloc::rm_alloc_long(state, context, segments),
-            nvos64::STATUS,
+    let result = match row.id {
+        Id::Alloc => alloc::rm_alloc(state, context, segments),
+        Id::AllocLong => alloc::rm_alloc_long(state, context, segments),
+        Id::Free => alloc::rm_free(state, context, segments),
+        Id::AllocMemory => keep(
+            heap::alloc_memory(state, context, segments),
+            &mut replacement,
         ),
-        esc::NV_ESC_RM_FREE => (alloc::rm_free(state, context, segments), nvos00::STATUS),
-        esc::NV_ESC_RM_ALLOC_MEMORY => (
-            keep(
-                heap::alloc_memory(state, context, segments),
-                &mut replacement,
-            ),
-            nvos02::STATUS,
+        Id::VidHeapControl => heap::vid_heap_control(state, context, segments),
+        Id::DupObject => alloc::dup_object(state, context, segments),
+        Id::Control => control::execute(state, context, segments),
+        Id::MapMemory => keep(
+            mapping::map_memory(state, context, segments),
+            &mut replacement,
         ),
-        esc::NV_ESC_RM_VID_HEAP_CONTROL => (
-            heap::vid_heap_control(state, context, segments),
-            nvos32::STATUS,
-        ),
-        esc::NV_ESC_RM_DUP_OBJECT => (alloc::dup_object(state, context, segments), nvos55::STATUS),
-        esc::NV_ESC_RM_CONTROL => (control::execute(state, context, segments), nvos54::STATUS),
-        esc::NV_ESC_RM_MAP_MEMORY => (
-            keep(
-                mapping::map_memory(state, context, segments),
-                &mut replacement,
-            ),
-            nvos33::STATUS,
-        ),
-        esc::NV_ESC_RM_UNMAP_MEMORY => (
-            mapping::unmap_memory(state, context, segments),
-            nvos34::STATUS,
-        ),
-        esc::NV_ESC_RM_MAP_MEMORY_DMA => (
-            mapping::map_memory_dma(state, context, segments),
-            offset(nvos46::STATUS.of(release)),
-        ),
-        esc::NV_ESC_RM_UNMAP_MEMORY_DMA => (
-            mapping::unmap_memory_dma(state, context, segments),
-            offset(nvos47::STATUS.of(release)),
-        ),
-        esc::NV_ESC_RM_SHARE => (with_client(state, context, segments), nvos57::STATUS),
-        esc::NV_ESC_RM_IDLE_CHANNELS => (with_client(state, context, segments), NVOS30_STATUS),
-        esc::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => {
-            (mapping::update(state, context, segments), nvos56::STATUS)
-        }
-        esc::NV_ESC_ALLOC_OS_EVENT => (
-            keep(event::alloc_os_event(context, segments), &mut replacement),
-            OS_EVENT_STATUS,
-        ),
-        esc::NV_ESC_FREE_OS_EVENT => (event::free_os_event(context, segments), OS_EVENT_STATUS),
-        esc::NV_ESC_EXPORT_TO_DMABUF_FD => {
-            // `status` is the last field.
-            (Err(Refusal(NV_ERR_NOT_SUPPORTED)), size.saturating_sub(8))
-        }
-        esc::NV_ESC_REGISTER_FD => return Ioctl::returns(register_fd(state, context)),
-        esc::NV_ESC_CHECK_VERSION_STR => return Ioctl::returns(check_version(context, segments)),
-        esc::NV_ESC_SYS_PARAMS => {
+        Id::UnmapMemory => mapping::unmap_memory(state, context, segments),
+        Id::MapMemoryDma => mapping::map_memory_dma(state, context, segments),
+        Id::UnmapMemoryDma => mapping::unmap_memory_dma(state, context, segments),
+        Id::Share | Id::IdleChannels => with_client(state, context, segments),
+        Id::UpdateDeviceMappingInfo => mapping::update(state, context, segments),
+        Id::AllocOsEvent => keep(event::alloc_os_event(context, segments), &mut replacement),
+        Id::FreeOsEvent => event::free_os_event(context, segments),
+        // As a kernel without CONFIG_DMA_SHARED_BUFFER (nv-dmabuf.c).
+        Id::ExportToDmabufFd => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+        Id::RegisterFd => return Ioctl::returns(register_fd(state, context)),
+        Id::CheckVersionStr => return Ioctl::returns(check_version(context, segments)),
+        Id::SysParams => {
             // No memory block size: the host has no memory that could be onlined.
             return Ioctl::returns(filled(segments, |block| put_u64(block, 0, u64::MAX)));
         }
-        esc::NV_ESC_WAIT_OPEN_COMPLETE => {
+        Id::WaitOpenComplete => {
             return Ioctl::returns(filled(segments, |block| put_u64(block, 0, 0)));
         }
-        _refused_by_the_driver_or_unused => return Ioctl::returns(EINVAL),
+        // No tenant may make them, and nothing else does.
+        Id::AllocObject | Id::I2cAccess | Id::AccessRegistry | Id::IoctlXferCmd => {
+            return Ioctl::returns(EINVAL);
+        }
     };
     let status = match result {
         Ok(()) => NV_OK,
@@ -117,6 +85,9 @@ pub(super) fn execute(
             tracing::debug!(call = row.name, status, "refused");
             status
         }
+    };
+    let Some(status_at) = row.status.map(|at| offset(at.of(release))) else {
+        return Ioctl::returns(EINVAL);
     };
     let ret = filled(segments, |block| put_u32(block, status_at, status));
     Ioctl {
@@ -146,7 +117,7 @@ fn keep(
 
 /// `NV_CTL_DEVICE_ONLY` and `NV_ACTUAL_DEVICE_ONLY` of the driver (escape.c); events may be made on any file.
 fn right_file(row: &Escape, kind: FileKind, segments: &Segments) -> bool {
-    let event = matches!(*row, esc::NV_ESC_RM_ALLOC | esc::NV_ESC_RM_ALLOC_LONG)
+    let event = matches!(row.id, Id::Alloc | Id::AllocLong)
         && segments
             .first()
             .and_then(|block| u32_at(block, nvos21::H_CLASS))

@@ -14,7 +14,7 @@ use nvabi::status::{
     NV_ERR_INVALID_STATE, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
     NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_ERR_UVM_ADDRESS_IN_USE, NV_OK,
 };
-use nvabi::uvm::{self, map_external};
+use nvabi::uvm::{self, Id, map_external};
 
 use super::objects::Resource;
 use super::{Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State};
@@ -24,12 +24,6 @@ use crate::vaspace::MadeBy;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const BAD_ADDRESS: Refusal = Refusal(NV_ERR_INVALID_ADDRESS);
-/// `UVM_{SET,UNSET}_PREFERRED_LOCATION`, `UVM_{ENABLE,DISABLE}_READ_DUPLICATION`, `UVM_{SET,UNSET}_ACCESSED_BY`: what is to
-/// become of managed pages (`base 0:8, length 8:8`, then a processor where there is one).
-const POLICIES: std::ops::RangeInclusive<u32> = SET_PREFERRED_LOCATION..=UNSET_ACCESSED_BY;
-const SET_PREFERRED_LOCATION: u32 = uvm::UVM_SET_PREFERRED_LOCATION.cmd;
-const SET_ACCESSED_BY: u32 = uvm::UVM_SET_ACCESSED_BY.cmd;
-const UNSET_ACCESSED_BY: u32 = uvm::UVM_UNSET_ACCESSED_BY.cmd;
 /// Bytes of `UVM_FREE_PARAMS` in the releases where it names a length.
 const FREE_WITH_LENGTH_BYTES: usize = 24;
 /// Addresses and lengths are whole pages.
@@ -53,11 +47,19 @@ pub(super) fn execute(
         return Ioctl::returns(EFAULT);
     };
     let mut replacement = None;
-    let result = if cmd == uvm::UVM_INITIALIZE.cmd {
-        let flags = u32_at(block, uvm::INITIALIZE_FLAGS).unwrap_or_default();
-        initialise(state, context, flags).map(|file| replacement = file)
-    } else {
-        run(state, context, cmd, size, block)
+    let result = match row.id {
+        Id::Initialize => {
+            let flags = u32_at(block, uvm::INITIALIZE_FLAGS).unwrap_or_default();
+            initialise(state, context, flags).map(|file| replacement = file)
+        }
+        Id::MmInitialize => match context
+            .fd_at(0, uvm::MM_INITIALIZE_FD)
+            .and_then(|fd| fd.file)
+        {
+            Some((space, FileKind::Uvm)) => state.uvm.keep_mm(context.file, space),
+            Some(_) | None => Err(INVALID),
+        },
+        id => run(state, context, id, size, block),
     };
     let status = result.map_or_else(
         |Refusal(status)| {
@@ -104,37 +106,25 @@ fn initialise(
 fn run(
     state: &mut State,
     context: &Context<'_>,
-    cmd: u32,
+    id: Id,
     size: usize,
     block: &mut [u8],
 ) -> Result<(), Refusal> {
-    if cmd == uvm::UVM_MM_INITIALIZE.cmd {
-        let named = context
-            .fd_at(0, uvm::MM_INITIALIZE_FD)
-            .and_then(|fd| fd.file);
-        let Some((space, FileKind::Uvm)) = named else {
-            return Err(INVALID);
-        };
-        return state.uvm.keep_mm(context.file, space);
-    }
     if state.uvm.get(context.file).is_none() {
         return Err(Refusal(NV_ERR_ILLEGAL_ACTION));
     }
-    if cmd == uvm::UVM_REGISTER_GPU_VASPACE.cmd {
-        return register_space(state, context, block);
-    }
-    if cmd == uvm::UVM_MAP_EXTERNAL_ALLOCATION.cmd {
-        return map_external_allocation(state, context, block);
-    }
-    if cmd == uvm::UVM_REGISTER_CHANNEL.cmd {
-        return register_channel(state, context, block);
+    match id {
+        Id::RegisterGpuVaspace => return register_space(state, context, block),
+        Id::MapExternalAllocation => return map_external_allocation(state, context, block),
+        Id::RegisterChannel => return register_channel(state, context, block),
+        _of_the_file_alone => {}
     }
     let file = state
         .uvm
         .get_mut(context.file)
         .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
-    match cmd {
-        cmd if cmd == uvm::UVM_REGISTER_GPU.cmd => {
+    match id {
+        Id::RegisterGpu => {
             let card = card_at(context, block, 0)?;
             card.alive()?;
             if !file.takes_work() {
@@ -146,7 +136,7 @@ fn run(
             put_u32(block, 20, u32::MAX);
             Ok(())
         }
-        cmd if cmd == uvm::UVM_UNREGISTER_GPU.cmd => {
+        Id::UnregisterGpu => {
             let card = card_at(context, block, 0)?;
             let space = file
                 .cards
@@ -157,7 +147,7 @@ fn run(
             }
             Ok(())
         }
-        cmd if cmd == uvm::UVM_UNREGISTER_GPU_VASPACE.cmd => {
+        Id::UnregisterGpuVaspace => {
             let card = card_at(context, block, 0)?;
             let space = file
                 .cards
@@ -167,9 +157,7 @@ fn run(
             file.leave(&space, context.file);
             Ok(())
         }
-        cmd if cmd == uvm::UVM_ENABLE_PEER_ACCESS.cmd
-            || cmd == uvm::UVM_DISABLE_PEER_ACCESS.cmd =>
-        {
+        Id::EnablePeerAccess | Id::DisablePeerAccess => {
             for at in [0, 16] {
                 let card = card_at(context, block, at)?;
                 if !file.cards.contains_key(&card.index) {
@@ -178,12 +166,12 @@ fn run(
             }
             Ok(())
         }
-        cmd if cmd == uvm::UVM_UNREGISTER_CHANNEL.cmd => Ok(()),
-        cmd if cmd == uvm::UVM_PAGEABLE_MEM_ACCESS.cmd => {
+        Id::UnregisterChannel => Ok(()),
+        Id::PageableMemAccess => {
             put(block, 0, &[0]);
             Ok(())
         }
-        cmd if cmd == uvm::UVM_CREATE_EXTERNAL_RANGE.cmd => {
+        Id::CreateExternalRange => {
             let (base, last) = span(block)?;
             let overlaps = file
                 .ranges
@@ -196,7 +184,7 @@ fn run(
             file.ranges.insert(base, last);
             Ok(())
         }
-        cmd if cmd == uvm::UVM_FREE.cmd => {
+        Id::Free => {
             // Only a whole range is freed, named by its base and, before 595, its length.
             let base = u64_at(block, 0).ok_or(INVALID)?;
             let last = if size >= FREE_WITH_LENGTH_BYTES {
@@ -224,7 +212,7 @@ fn run(
             }
             Ok(())
         }
-        cmd if cmd == uvm::UVM_UNMAP_EXTERNAL.cmd => {
+        Id::UnmapExternal => {
             let (base, last) = span(block)?;
             let card = card_at(context, block, 16)?;
             file.range_around(base, last).ok_or(BAD_ADDRESS)?;
@@ -238,7 +226,7 @@ fn run(
             });
             Ok(())
         }
-        cmd if cmd == uvm::UVM_VALIDATE_VA_RANGE.cmd => {
+        Id::ValidateVaRange => {
             let (base, last) = span(block)?;
             if file.range_around(base, last).is_some() || file.managed.covers(base, last) {
                 Ok(())
@@ -246,14 +234,27 @@ fn run(
                 Err(BAD_ADDRESS)
             }
         }
-        cmd if POLICIES.contains(&cmd) || cmd == uvm::UVM_MIGRATE.cmd => {
+        // What is to become of managed pages (`base 0:8, length 8:8`, then a processor where there is one).
+        Id::SetPreferredLocation
+        | Id::UnsetPreferredLocation
+        | Id::EnableReadDuplication
+        | Id::DisableReadDuplication
+        | Id::SetAccessedBy
+        | Id::UnsetAccessedBy
+        | Id::Migrate => {
             let (base, last) = span(block)?;
             if !file.managed.covers(base, last) {
                 return Err(BAD_ADDRESS);
             }
             // Every processor but a card is the host.
-            let to = [SET_PREFERRED_LOCATION, SET_ACCESSED_BY, UNSET_ACCESSED_BY];
-            let card = (to.contains(&cmd) || cmd == uvm::UVM_MIGRATE.cmd)
+            let to = [
+                Id::SetPreferredLocation,
+                Id::SetAccessedBy,
+                Id::UnsetAccessedBy,
+                Id::Migrate,
+            ];
+            let card = to
+                .contains(&id)
                 .then(|| card_at(context, block, 16).ok())
                 .flatten();
             if let Some(card) = card {
@@ -262,14 +263,26 @@ fn run(
                     return Err(Refusal(NV_ERR_INVALID_DEVICE));
                 }
             }
-            if cmd == uvm::UVM_MIGRATE.cmd {
+            if id == Id::Migrate {
                 // {…, userSpaceStart 56:8, userSpaceLength 64:8}: nothing is left for user space to do.
                 put_u64(block, 56, 0);
                 put_u64(block, 64, 0);
             }
             Ok(())
         }
-        _semaphore_pools_and_p2p => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+        Id::AllocSemaphorePool
+        | Id::AllocDeviceP2p
+        | Id::MapDynamicParallelismRegion
+        | Id::CreateRangeGroup
+        | Id::DestroyRangeGroup
+        | Id::SetRangeGroup
+        | Id::MigrateRangeGroup => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+        // Done above.
+        Id::Initialize
+        | Id::MmInitialize
+        | Id::RegisterGpuVaspace
+        | Id::MapExternalAllocation
+        | Id::RegisterChannel => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
     }
 }
 

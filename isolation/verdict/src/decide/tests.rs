@@ -1,5 +1,6 @@
 use super::*;
 use nvabi::bytes::{put_u32, put_u64};
+use nvabi::escape;
 use nvabi::layout::nvos64;
 use proptest::prelude::*;
 
@@ -50,6 +51,18 @@ fn card_memory_without_parameters_is_refused() {
         decide(&ALLOC_LONG, &[&alloc_struct(0x40)], R),
         Verdict::Refuse(refusal)
     );
+}
+
+/// The driver answers an export in the struct (nv.c, NV_ESC_EXPORT_TO_DMABUF_FD), a kernel without dma-bufs so too (nv-dmabuf.c).
+#[test]
+fn an_export_as_a_dma_buf_is_refused_by_its_status() {
+    let op = Op::Escape(&escape::NV_ESC_EXPORT_TO_DMABUF_FD);
+    for (release, at) in [(Release::R535, 2592), (Release::R580, 2600)] {
+        let arg = vec![0; op.struct_bytes(release)];
+        let status = status::NV_ERR_NOT_SUPPORTED;
+        let refused = Verdict::Refuse(Refusal::Status { status, at });
+        assert_eq!(decide(&op, &[&arg], release), refused);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Calls of `/dev/nvidia-uvm`.
 
 use nvabi::bytes::{array_at, u64_at};
-use nvabi::{Release, status, uvm};
+use nvabi::uvm::{self, Id};
+use nvabi::{Release, status};
 
 use super::{Effect, word};
 use crate::policy::Managed;
@@ -19,12 +20,12 @@ pub(super) fn call(
         status,
         at: row.status.of(release) as usize,
     };
-    match *row {
-        uvm::UVM_CREATE_EXTERNAL_RANGE => Ok(Effect::Range {
+    match row.id {
+        Id::CreateExternalRange => Ok(Effect::Range {
             base: base()?,
             length: length()?,
         }),
-        uvm::UVM_MAP_EXTERNAL_ALLOCATION => Ok(Effect::MapExternal {
+        Id::MapExternalAllocation => Ok(Effect::MapExternal {
             base: base()?,
             length: length()?,
             client: word(arg, uvm::map_external::H_CLIENT.of(release) as usize)?,
@@ -32,8 +33,8 @@ pub(super) fn call(
             cards: mapped_cards(arg, release)
                 .ok_or_else(|| refused(status::NV_ERR_INVALID_ARGUMENT))?,
         }),
-        uvm::UVM_FREE => Ok(Effect::FreeRange { base: base()? }),
-        uvm::UVM_UNMAP_EXTERNAL => {
+        Id::Free => Ok(Effect::FreeRange { base: base()? }),
+        Id::UnmapExternal => {
             let card = array_at(arg, uvm::UNMAP_EXTERNAL_UUID).ok_or(Refusal::Errno(EFAULT))?;
             Ok(Effect::Unmap {
                 base: base()?,
@@ -42,32 +43,43 @@ pub(super) fn call(
             })
         }
         // A range of its own, freed by UVM_FREE: no memory, but one more entry in the driver's tree.
-        uvm::UVM_MAP_DYNAMIC_PARALLELISM_REGION => Ok(Effect::Range {
+        Id::MapDynamicParallelismRegion => Ok(Effect::Range {
             base: base()?,
             length: length()?,
         }),
-        uvm::UVM_ALLOC_SEMAPHORE_POOL => Ok(Effect::Pool {
+        Id::AllocSemaphorePool => Ok(Effect::Pool {
             base: base()?,
             length: length()?,
         }),
         // All of it is charged when it is mapped, or none is: where its pages lie makes no difference to the account.
-        uvm::UVM_MIGRATE
-        | uvm::UVM_MIGRATE_RANGE_GROUP
-        | uvm::UVM_CREATE_RANGE_GROUP
-        | uvm::UVM_DESTROY_RANGE_GROUP
-        | uvm::UVM_SET_RANGE_GROUP
-        | uvm::UVM_SET_PREFERRED_LOCATION
-        | uvm::UVM_UNSET_PREFERRED_LOCATION
-        | uvm::UVM_ENABLE_READ_DUPLICATION
-        | uvm::UVM_DISABLE_READ_DUPLICATION
-        | uvm::UVM_SET_ACCESSED_BY
-        | uvm::UVM_UNSET_ACCESSED_BY => match managed {
+        Id::Migrate
+        | Id::MigrateRangeGroup
+        | Id::CreateRangeGroup
+        | Id::DestroyRangeGroup
+        | Id::SetRangeGroup
+        | Id::SetPreferredLocation
+        | Id::UnsetPreferredLocation
+        | Id::EnableReadDuplication
+        | Id::DisableReadDuplication
+        | Id::SetAccessedBy
+        | Id::UnsetAccessedBy => match managed {
             Managed::Charge | Managed::Allow => Ok(Effect::None),
             Managed::Deny => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
         },
         // Maps card memory to another device: not accounted, so not allowed.
-        uvm::UVM_ALLOC_DEVICE_P2P => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
-        _ => Ok(Effect::None),
+        Id::AllocDeviceP2p => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
+        Id::Initialize
+        | Id::MmInitialize
+        | Id::RegisterGpu
+        | Id::UnregisterGpu
+        | Id::RegisterGpuVaspace
+        | Id::UnregisterGpuVaspace
+        | Id::RegisterChannel
+        | Id::UnregisterChannel
+        | Id::EnablePeerAccess
+        | Id::DisablePeerAccess
+        | Id::PageableMemAccess
+        | Id::ValidateVaRange => Ok(Effect::None),
     }
 }
 

@@ -101,12 +101,10 @@ fn what_decides_about_memory_is_notified_in_every_spelling() {
             let Some(key) = row.key(spec.release) else {
                 continue;
             };
-            let expected = if FORBIDDEN.contains(row) {
-                FAIL_ENOTTY
-            } else if spec.coverage == Coverage::Simulated || PRODUCTION_ESCAPES.contains(row) {
-                NOTIFY
-            } else {
-                continue;
+            let expected = match (row.production, spec.coverage) {
+                (Production::Forbidden, _) => FAIL_ENOTTY,
+                (Production::Notified, _) | (Production::Native, Coverage::Simulated) => NOTIFY,
+                (Production::Native, Coverage::Production) => ALLOW,
             };
             for other in [
                 0,
@@ -128,7 +126,8 @@ fn what_decides_about_memory_is_notified_in_every_spelling() {
                 }
             }
         }
-        for row in PRODUCTION_UVM {
+        let notified = |row: &&uvm::Uvm| row.production == Production::Notified;
+        for row in uvm::ALL.iter().filter(notified) {
             let exists = row.size.of(spec.release) != 0;
             let cmd = u64::from(row.cmd);
             if exists {
