@@ -5,11 +5,12 @@
 
 use crate::at as all;
 use crate::layout::{
-    api_version, attached_ids, card_info, channel_group_params, channel_params, debugger_params,
-    device_params, disable_channels, event_params, export_info, export_object, export_objects,
-    id_info, import_object, import_objects, memory_params, nvos00, nvos02, nvos21, nvos32, nvos33,
-    nvos34, nvos46, nvos47, nvos54, nvos55, nvos56, nvos57, nvos64, pid_info, pid_memory, pids,
-    preempt, preemption_mode, schedule, share_policy, timeslice, uuid_of_id,
+    api_version, attached_ids, boost_groups, card_info, channel_group_params, channel_params,
+    debugger_params, device_params, disable_channels, event_params, export_info, export_object,
+    export_objects, id_info, import_object, import_objects, memory_params, nvlink_device,
+    nvlink_status, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55,
+    nvos56, nvos57, nvos64, perfmon, pid_info, pid_memory, pids, preempt, preemption_mode,
+    schedule, share_policy, timeslice, uuid_of_id,
 };
 use crate::{PerRelease, class, control, escape, narrow, status, uvm};
 
@@ -203,6 +204,29 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA", "memPrivate", all(pid_memory::PRIVATE - pid_memory::DATA)),
     ("NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA", "memSharedOwned", all(pid_memory::SHARED_OWNED - pid_memory::DATA)),
     ("NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA", "memSharedDuped", all(pid_memory::SHARED_DUPED - pid_memory::DATA)),
+    ("NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS", "deviceInstance", all(export_info::DEVICE_INSTANCE)),
+    ("NV0000_SYNC_GPU_BOOST_GROUP_INFO_PARAMS", "groupCount", all(boost_groups::COUNT)),
+    ("NV0000_SYNC_GPU_BOOST_GROUP_INFO_PARAMS", "pBoostGroups", all(boost_groups::GROUPS)),
+    ("NV0000_SYNC_GPU_BOOST_GROUP_CONFIG", "gpuCount", all(boost_groups::CARDS)),
+    ("NV0000_SYNC_GPU_BOOST_GROUP_CONFIG", "gpuIds", all(boost_groups::IDS)),
+    ("NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS", "count", all(perfmon::COUNT)),
+    ("NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS", "tracker", all(perfmon::TRACKER)),
+    ("NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS", "samples", all(perfmon::SAMPLES)),
+    ("NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE", "base.timeStamp", all(perfmon::TIME)),
+    ("NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE", "fb.util", all(perfmon::ENGINES)),
+    ("NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE", "gr.util", perfmon::GR),
+    ("NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE", "util", all(perfmon::UTIL)),
+    ("NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE", "procId", all(perfmon::PROCESS)),
+    ("NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS_PARAMS", "enabledLinkMask", all(nvlink_status::ENABLED)),
+    ("NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS_PARAMS", "linkInfo", nvlink_status::LINKS),
+    ("NV2080_CTRL_NVLINK_LINK_STATUS_INFO", "connected", all(nvlink_status::CONNECTED)),
+    ("NV2080_CTRL_NVLINK_LINK_STATUS_INFO", "remoteDeviceInfo", nvlink_status::REMOTE),
+    ("NV2080_CTRL_NVLINK_LINK_STATUS_INFO", "localDeviceInfo", nvlink_status::LOCAL),
+    ("NV2080_CTRL_NVLINK_DEVICE_INFO", "deviceIdFlags", all(nvlink_device::FLAGS)),
+    ("NV2080_CTRL_NVLINK_DEVICE_INFO", "domain", all(nvlink_device::DOMAIN)),
+    ("NV2080_CTRL_NVLINK_DEVICE_INFO", "bus", all(nvlink_device::BUS)),
+    ("NV2080_CTRL_NVLINK_DEVICE_INFO", "device", all(nvlink_device::DEVICE)),
+    ("NV2080_CTRL_NVLINK_DEVICE_INFO", "deviceType", all(nvlink_device::TYPE)),
     ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "bDisable", all(disable_channels::DISABLE)),
     ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "numChannels", all(disable_channels::COUNT)),
     ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "bOnlyDisableScheduling", all(disable_channels::ONLY_SCHEDULING)),
@@ -222,6 +246,10 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
 const ELEMENTS: &[(&str, PerRelease)] = &[
     ("nv_ioctl_card_info_t", all(card_info::BYTES)),
     ("NV2080_CTRL_GPU_PID_INFO", all(pid_memory::BYTES)),
+    ("NV0000_SYNC_GPU_BOOST_GROUP_CONFIG", all(boost_groups::GROUP_BYTES)),
+    ("NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE", perfmon::SAMPLE_BYTES),
+    ("NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE", perfmon::ENGINE_BYTES),
+    ("NV2080_CTRL_NVLINK_LINK_STATUS_INFO", nvlink_status::LINK_BYTES),
 ];
 
 /// `(struct, bytes)` of the escapes' structs, and of the elements of lists; 0: the release does not have it.

@@ -424,6 +424,10 @@ pub mod import_objects {
 pub mod export_info {
     /// `fd`: the file that holds the exports
     pub const FD: usize = 0;
+    /// `deviceInstance`
+    pub const DEVICE_INSTANCE: usize = 4;
+    /// `NV_MAX_DEVICES`: no device (`RmExportObject`, rmobjexportimport.c)
+    pub const NO_DEVICE: u32 = 32;
 }
 
 /// `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`: a TSG.
@@ -646,6 +650,104 @@ pub mod fabric_probe {
     pub const CAPS: usize = 32;
     /// `NV2080_CTRL_GPU_FABRIC_PROBE_CAP_MC_SUPPORTED` and `…_MC_MUTLINODE_SUPPORTED`: multicast
     pub const MULTICAST: u64 = 3;
+}
+
+/// `NV0000_SYNC_GPU_BOOST_GROUP_INFO_PARAMS`: cards whose clocks the host's administrator has tied together.
+pub mod boost_groups {
+    /// `groupCount`
+    pub const COUNT: usize = 0;
+    /// `pBoostGroups`: as many as the parameters have room for, of which the first count
+    pub const GROUPS: usize = 4;
+    /// Bytes of a group.
+    pub const GROUP_BYTES: usize = 140;
+    /// In a group: `gpuCount`
+    pub const CARDS: usize = 0;
+    /// In a group: `gpuIds`
+    pub const IDS: usize = 4;
+    /// `NV_MAX_DEVICES`: entries of that list.
+    pub const MOST: usize = 32;
+}
+
+/// `NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS`: how busy the card's engines were, and with whose work.
+pub mod perfmon {
+    use crate::{PerRelease, per};
+
+    /// `count`
+    pub const COUNT: usize = 8;
+    /// `tracker`: where the ring of samples is written next
+    pub const TRACKER: usize = 12;
+    /// `samples`: a ring of [`MOST`]
+    pub const SAMPLES: usize = 16;
+    /// `NV2080_CTRL_PERF_GPUMON_SAMPLE_COUNT_PERFMON_UTIL`
+    pub const MOST: u32 = 72;
+    /// Bytes of a sample: a time, and an engine after the other.
+    pub const SAMPLE_BYTES: PerRelease = per!(472, R550 704, R570 776);
+    /// `base.timeStamp`, u64
+    pub const TIME: usize = 0;
+    /// `fb`: the first engine of a sample
+    pub const ENGINES: usize = 8;
+    /// `gr`: the second one, which computes
+    pub const GR: PerRelease = per!(124, R570 136);
+    /// Bytes of an engine.
+    pub const ENGINE_BYTES: PerRelease = per!(116, R570 128);
+    /// `util`: hundredths of a per cent
+    pub const UTIL: usize = 0;
+    /// `procId`
+    pub const PROCESS: usize = 8;
+    /// `NV2080_GPUMON_PID_INVALID`
+    pub const NO_PROCESS: u32 = u32::MAX;
+}
+
+/// `NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS_PARAMS`: a card's links, by number.
+pub mod nvlink_status {
+    use crate::{PerRelease, per};
+
+    /// `enabledLinkMask`: a bit for each of the first 32 links
+    pub const ENABLED: usize = 0;
+    /// `enabledLinks.masks[0]`, u64: a bit for each link; 0: the release has no such field
+    pub const ENABLED_LINKS: PerRelease = per!(0, R580 16);
+    /// `linkInfo`
+    pub const LINKS: PerRelease = per!(8, R580 32);
+    /// Bytes of a link.
+    pub const LINK_BYTES: PerRelease = per!(184, R555 192, R570 208, R590 216);
+    /// In a link: `connected`, one byte
+    pub const CONNECTED: usize = 56;
+    /// In a link: `remoteDeviceInfo`
+    pub const REMOTE: PerRelease = per!(88, R555 96);
+    /// In a link: `localDeviceInfo`
+    pub const LOCAL: PerRelease = per!(136, R555 144, R570 152);
+}
+
+/// `NV2080_CTRL_NVLINK_DEVICE_INFO`: what is at an end of a link.
+pub mod nvlink_device {
+    /// `deviceIdFlags`
+    pub const FLAGS: usize = 0;
+    /// `NV2080_CTRL_NVLINK_DEVICE_INFO_DEVICE_ID_FLAGS_PCI`: the address is filled in
+    pub const FLAG_PCI: u32 = 1;
+    /// `domain`
+    pub const DOMAIN: usize = 4;
+    /// `bus`, two bytes
+    pub const BUS: usize = 8;
+    /// `device`, two bytes
+    pub const DEVICE: usize = 10;
+    /// `deviceType`, u64
+    pub const TYPE: usize = 24;
+    /// `NV2080_CTRL_NVLINK_DEVICE_INFO_DEVICE_TYPE_GPU`
+    pub const GPU: u64 = 2;
+    /// `NV2080_CTRL_NVLINK_DEVICE_INFO_DEVICE_TYPE_SWITCH`
+    pub const SWITCH: u64 = 3;
+    /// `…_EBRIDGE`, `…_NPU`, `…_SWITCH`, `…_TEGRA` and `…_NONE`: what is no card
+    pub const NO_CARDS: [u64; 5] = [0, 1, SWITCH, 4, 0xff];
+}
+
+/// `NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS_PARAMS`, since 560; before, it names nothing.
+pub mod atomics {
+    /// `capType`
+    pub const KIND: usize = 0;
+    /// `NV2080_CTRL_CMD_BUS_PCIE_ATOMICS_CAPTYPE_P2P`: with the card at [`PEER`]
+    pub const BETWEEN_CARDS: u32 = 2;
+    /// `dbdf`: domain in the high half, bus in bits 8 to 15, device in bits 3 to 7
+    pub const PEER: usize = 4;
 }
 
 /// `NV2080_CTRL_GPU_PID_INFO`: one entry of [`pid_info::LIST`], with its `data` as video memory.

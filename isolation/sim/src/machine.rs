@@ -18,7 +18,7 @@ use crate::gate::Waited;
 use crate::incident::Incidents;
 use crate::lanes::Lanes;
 use crate::locked;
-use crate::profile::Profile;
+use crate::profile::{NvLink, Profile};
 use crate::session::event::OsEvents;
 use crate::session::{Refusal, Replacement, Session};
 
@@ -29,6 +29,8 @@ pub(crate) struct Hardware {
     pub(crate) release: Release,
     pub(crate) implicit: ImplicitBytes,
     pub(crate) cards: Vec<Arc<SimCard>>,
+    pub(crate) links: Vec<NvLink>,
+    pub(crate) boost_groups: Vec<Vec<u32>>,
     pub(crate) incidents: Arc<Incidents>,
     pub(crate) exports: Exports,
     pub(crate) os_events: OsEvents,
@@ -136,6 +138,8 @@ impl Machine {
             release: profile.release,
             implicit: profile.implicit,
             cards,
+            links: profile.links,
+            boost_groups: profile.boost_groups,
             incidents: Arc::default(),
             exports: Exports::default(),
             os_events: OsEvents::default(),

@@ -13,6 +13,10 @@ use crate::architecture::Architecture;
 
 /// Most cards that the driver knows (`NV_MAX_DEVICES`).
 const MAX_CARDS: u32 = 32;
+/// Links of the machine; as many as a card of the newest generations has, and fewer than any release has room for.
+const MAX_LINKS: usize = 18;
+/// `NV0000_SYNC_GPU_BOOST_MAX_GROUPS` (ctrl0000syncgpuboost.h).
+const MAX_BOOST_GROUPS: usize = 16;
 /// A tebibyte: more than any card has.
 const MAX_MEMORY_MIB: u64 = 1 << 20;
 /// A longer name does not fit into NAME_STRING with its end (ctrl2080gpu.h).
@@ -27,6 +31,24 @@ struct ProfileText {
     #[serde(default)]
     scheduler: SchedulerText,
     card: Vec<CardText>,
+    #[serde(default)]
+    nvlink: Vec<NvLinkText>,
+    #[serde(default)]
+    boost_group: Vec<BoostGroupText>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NvLinkText {
+    cards: Vec<u32>,
+    #[serde(default = "one")]
+    count: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BoostGroupText {
+    cards: Vec<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -119,6 +141,19 @@ pub struct Profile {
     pub scheduler: SchedulerProfile,
     /// The cards, by index.
     pub cards: Vec<CardProfile>,
+    /// The links between them, in the order in which each card counts its own.
+    pub links: Vec<NvLink>,
+    /// Cards whose clocks are tied together, by index.
+    pub boost_groups: Vec<Vec<u32>>,
+}
+
+/// A link of a card's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NvLink {
+    /// The card, by index.
+    pub from: u32,
+    /// The card at the other end; `None`: a switch.
+    pub to: Option<u32>,
 }
 
 /// How the cards' schedulers behave.
@@ -217,6 +252,8 @@ impl Profile {
             implicit,
             scheduler,
             card,
+            nvlink,
+            boost_group,
         } = toml::from_str(text).map_err(syntax)?;
         let wrong = |key: String, value: String, allowed: &str| Error::ProfileValue {
             path: path.to_owned(),
@@ -288,6 +325,46 @@ impl Profile {
                 "must be 1 to 32 cards",
             ));
         }
+        let is_card = |index: &u32| (*index as usize) < cards.len();
+        let mut links = Vec::new();
+        for (at, text) in nvlink.iter().enumerate() {
+            let (from, to) = match text.cards[..] {
+                [from] => (from, None),
+                [from, to] if from != to => (from, Some(to)),
+                [..] => (u32::MAX, None),
+            };
+            if !std::iter::once(from).chain(to).all(|card| is_card(&card)) {
+                return Err(wrong(
+                    format!("nvlink[{at}].cards"),
+                    format!("{:?}", text.cards),
+                    "must be two cards by number, or one that has a link to a switch",
+                ));
+            }
+            if links.len() + text.count as usize > MAX_LINKS {
+                return Err(wrong(
+                    format!("nvlink[{at}].count"),
+                    text.count.to_string(),
+                    "must not make more than 18 links",
+                ));
+            }
+            links.extend((0..text.count).map(|_| NvLink { from, to }));
+        }
+        for (at, group) in boost_group.iter().enumerate() {
+            if !group.cards.iter().all(is_card) {
+                return Err(wrong(
+                    format!("boost_group[{at}].cards"),
+                    format!("{:?}", group.cards),
+                    "must be cards by number",
+                ));
+            }
+        }
+        if boost_group.len() > MAX_BOOST_GROUPS {
+            return Err(wrong(
+                "boost_group".to_owned(),
+                format!("{} groups", boost_group.len()),
+                "must be at most 16 groups",
+            ));
+        }
         let least = cards
             .iter()
             .map(|card| card.memory_bytes)
@@ -319,6 +396,8 @@ impl Profile {
             implicit,
             scheduler,
             cards,
+            links,
+            boost_groups: boost_group.into_iter().map(|group| group.cards).collect(),
         })
     }
 }
@@ -609,6 +688,21 @@ mod tests {
                 "[[card]]",
                 "[scheduler]\nrestore_ns = 50000001\n[[card]]",
                 "scheduler.restore_ns = 50000001: must be 0 to 50000000",
+            ),
+            (
+                "[[card]]",
+                "[[nvlink]]\ncards = [0, 2]\n[[card]]",
+                "nvlink[0].cards = [0, 2]: must be two cards by number",
+            ),
+            (
+                "[[card]]",
+                "[[nvlink]]\ncards = [0, 1]\ncount = 19\n[[card]]",
+                "nvlink[0].count = 19: must not make more than 18 links",
+            ),
+            (
+                "[[card]]",
+                "[[boost_group]]\ncards = [2]\n[[card]]",
+                "boost_group[0].cards = [2]: must be cards by number",
             ),
             (
                 "[[card]]",

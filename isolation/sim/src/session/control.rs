@@ -169,9 +169,7 @@ pub(super) fn accepted(cmd: u32) -> bool {
         cmd,
         ctl::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY
             | 0x0901 // SET_SUB_PROCESS_ID
-            | 0x0216 // GPU_DETACH_IDS
-            | 0x0289 // GPU_ASYNC_ATTACH_ID
-            | 0x0290 // GPU_WAIT_ATTACH_ID
+            | ctl::NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID
             | 0x2080_0145 // GPU_ACQUIRE_COMPUTE_MODE_RESERVATION
             | 0x2080_0146 // GPU_RELEASE_COMPUTE_MODE_RESERVATION
             | 0x2080_0301 // EVENT_SET_NOTIFICATION

@@ -2,17 +2,22 @@
 
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::control::{self as ctl, fb_info, gpu_info};
-use nvabi::layout::{fabric_probe, p2p_caps, p2p_matrix};
+use nvabi::layout::{
+    atomics, boost_groups, fabric_probe, nvlink_device, nvlink_status, p2p_caps, p2p_matrix,
+    perfmon,
+};
 use nvabi::status::{
-    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAM_STRUCT, NV_OK,
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAM_STRUCT,
+    NV_ERR_OBJECT_NOT_FOUND, NV_OK,
 };
 
 use super::alloc::context_bytes;
 use super::control::{Params, UNSUPPORTED, accepted};
 use super::objects::Object;
 use super::{Context, Refusal};
-use crate::card::{BAR1_BYTES, SimCard};
+use crate::card::{BAR1_BYTES, Process, SimCard};
 use crate::clock::monotonic_ns;
+use crate::machine::Hardware;
 use crate::profile::uuid_text;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
@@ -20,6 +25,7 @@ const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const NO_ID: u32 = u32::MAX;
 /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`
 const ALL_IDS: u32 = 0xffff;
+const NOT_FOUND: Refusal = Refusal(NV_ERR_OBJECT_NOT_FOUND);
 /// A card of the host that is not simulated, and that nobody can use.
 const EXCLUDED_ID: u32 = 0xfe00;
 /// Entries of a list of GPU ids.
@@ -85,22 +91,47 @@ pub(super) fn machine(
                 );
             }
         }
-        ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS => {
-            put_u32(block, 128, NO_ID);
+        // (`_cliresValidateGpuIdAgainstProbed` and `cliresCtrlCmdGpuDetachIds_IMPL`, client_resource.c)
+        ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS | ctl::NV0000_CTRL_CMD_GPU_DETACH_IDS => {
             for at in 0..IDS {
                 match u32_at(block, 4 * at) {
                     Some(NO_ID) | None => break,
                     Some(ALL_IDS) if at == 0 => break,
                     Some(id) if hardware.card_by_gpu_id(id).is_some() => {}
-                    Some(id) => {
-                        put_u32(block, 128, id);
-                        return Err(INVALID);
-                    }
+                    Some(_unknown) => return Err(INVALID),
                 }
             }
         }
+        ctl::NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID => {
+            card_of(0, block)?;
+        }
+        // {gpuId 0, drainState 4, flags 8}: no card is about to go.
+        ctl::NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE => {
+            card_of(0, block).map_err(|_unknown| NOT_FOUND)?;
+            put_u64(block, 4, 0);
+        }
+        // {groupCount 0, {gpuCount, gpuIds[32], boostGroupId, bBridgeless}[16] 4} (`gpuboostmgrQueryGroups_IMPL`, gpu_boost_mgr.c)
+        ctl::NV0000_CTRL_CMD_SYNC_GPU_BOOST_GROUP_INFO => {
+            let groups = block
+                .get_mut(boost_groups::GROUPS..)
+                .ok_or(INVALID)?
+                .chunks_exact_mut(boost_groups::GROUP_BYTES);
+            for (number, (row, group)) in (0..).zip(groups.zip(&hardware.boost_groups)) {
+                let cards = hardware.cards.iter();
+                let ids = cards.filter(|card| group.contains(&card.index));
+                let mut count = 0;
+                for (at, card) in (boost_groups::IDS..).step_by(4).zip(ids) {
+                    put_u32(row, at, card.gpu_id());
+                    count += 1;
+                }
+                put_u32(row, boost_groups::CARDS, count);
+                put_u32(row, boost_groups::IDS + 4 * boost_groups::MOST, number);
+            }
+            let count = u32::try_from(hardware.boost_groups.len()).unwrap_or(0);
+            put_u32(block, boost_groups::COUNT, count);
+        }
         // GPU_GET_DEVICE_IDS: a bit for each device instance.
-        0x204 => {
+        ctl::NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS => {
             let mask = hardware.cards.iter().fold(0_u32, |mask, card| {
                 mask | 1_u32.checked_shl(card.index).unwrap_or(0)
             });
@@ -128,15 +159,15 @@ pub(super) fn machine(
             put_u32(block, 24, card.index);
             put_u32(block, 28, NO_ID);
         }
-        // GPU_GET_PCI_INFO {gpuId 0, domain 4, bus 8:2, slot 10:2}
-        0x21b => {
-            let card = card_of(0, block)?;
+        // GPU_GET_PCI_INFO {gpuId 0, domain 4, bus 8:2, slot 10:2} (`gpumgrGetProbedGpuDomainBusDevice`, gpu_mgr.c)
+        ctl::NV0000_CTRL_CMD_GPU_GET_PCI_INFO => {
+            let card = card_of(0, block).map_err(|_unknown| NOT_FOUND)?;
             put_u32(block, 4, 0);
             put_u32(block, 8, u32::from(card.pci_bus()));
         }
-        // {gpuId 0, flags 4, uuid 8:256, length 264}
+        // {gpuId 0, flags 4, uuid 8:256, length 264} (`cliresCtrlCmdGpuGetUuidFromGpuId_IMPL`, client_resource.c)
         ctl::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID => {
-            let card = card_of(0, block)?;
+            let card = card_of(0, block).map_err(|_unknown| NOT_FOUND)?;
             let format = u32_at(block, 4).ok_or(INVALID)?;
             let length = put_uuid(block, 8, card, format)?;
             put_u32(block, 264, length);
@@ -326,6 +357,21 @@ pub(super) fn subdevice(
         0x2080_1823 => fill_info(block, 4, |_index| 0)?,
         // GPU_QUERY_COMPUTE_MODE_RULES: none. RC_GET_WATCHDOG_INFO, GPU_GET_COMPUTE_POLICY_CONFIG: nothing set.
         0x2080_0131 | 0x2080_2209 | 0x2080_0195 => block.fill(0),
+        ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 => {
+            put_samples(context.hardware, card, block)?;
+        }
+        ctl::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS => put_links(context.hardware, card, block),
+        // {capType 0, dbdf 4, {bSupported, attributes}[13] 8}: no atomic reaches another card. That RM refuses a peer that is not there
+        // is a guess: firmware answers.
+        ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS => {
+            let kind = u32_at(block, atomics::KIND);
+            let peer = u32_at(block, atomics::PEER).unwrap_or(0) >> 8 & 0xff;
+            let mut buses = context.hardware.cards.iter().map(|card| card.pci_bus());
+            if kind == Some(atomics::BETWEEN_CARDS) && !buses.any(|bus| u32::from(bus) == peer) {
+                return Err(INVALID);
+            }
+            block.get_mut(8..).unwrap_or_default().fill(0);
+        }
         ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => put_pids(card, block)?,
         ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => put_pid_info(card, block)?,
         // TIMER_GET_TIME {ns 0:8}
@@ -542,4 +588,77 @@ fn put_pid_info(card: &SimCard, block: &mut [u8]) -> Result<(), Refusal> {
         put_u64(entry, 64, u64::MAX);
     }
     Ok(())
+}
+
+/// A full ring of samples. In each of them one process has computed, by turns; `pOsPidInfo` is an address in the kernel.
+/// (`subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL`, kern_perf_ctrl.c)
+fn put_samples(hardware: &Hardware, card: &SimCard, block: &mut [u8]) -> Result<(), Refusal> {
+    const KERNEL_ADDRESS: u64 = 0xffff_8881_0000_0000;
+    let bytes = |size: nvabi::PerRelease| size.of(hardware.release) as usize;
+    let (sample_bytes, engine_bytes) = (bytes(perfmon::SAMPLE_BYTES), bytes(perfmon::ENGINE_BYTES));
+    if u32_at(block, 4).map(|asked| asked as usize) != Some(perfmon::MOST as usize * sample_bytes) {
+        return Err(INVALID);
+    }
+    let processes = card.processes();
+    let busy = bytes(perfmon::GR);
+    let samples = block.get_mut(perfmon::SAMPLES..).ok_or(INVALID)?;
+    for (number, sample) in samples.chunks_exact_mut(sample_bytes).enumerate() {
+        sample.fill(0);
+        put_u64(sample, perfmon::TIME, number as u64 + 1);
+        for at in (perfmon::ENGINES..sample_bytes).step_by(engine_bytes) {
+            put_u32(sample, at + perfmon::PROCESS, perfmon::NO_PROCESS);
+        }
+        let place = number.checked_rem(processes.len()).unwrap_or(0);
+        let Some(Process { pid, .. }) = processes.get(place) else {
+            continue;
+        };
+        for at in [perfmon::ENGINES, busy] {
+            put_u32(
+                sample,
+                at + perfmon::UTIL,
+                100 * (u32::try_from(place).unwrap_or(0) + 1),
+            );
+            put(sample, at + perfmon::PROCESS, &pid.to_le_bytes());
+            put(sample, at + 16, b"played");
+            if engine_bytes == 128 {
+                put_u64(sample, at + 120, KERNEL_ADDRESS);
+            }
+        }
+    }
+    put_u32(block, perfmon::COUNT, perfmon::MOST);
+    put_u32(block, perfmon::TRACKER, 0);
+    Ok(())
+}
+
+/// A card's links, with what is at their other ends (`subdeviceCtrlCmdBusGetNvlinkStatus_IMPL`, common_nvlinkapi.c).
+fn put_links(hardware: &Hardware, card: &SimCard, block: &mut [u8]) {
+    const SWITCH_BUS: u16 = 0xe0;
+    let bytes = |size: nvabi::PerRelease| size.of(hardware.release) as usize;
+    block.fill(0);
+    let ends = hardware.links.iter().filter_map(|link| match link.to {
+        _ if link.from == card.index => Some(link.to),
+        Some(to) if to == card.index => Some(Some(link.from)),
+        Some(_) | None => None,
+    });
+    let mut enabled = 0;
+    for (number, end) in ends.enumerate() {
+        let at = bytes(nvlink_status::LINKS) + number * bytes(nvlink_status::LINK_BYTES);
+        put(block, at + nvlink_status::CONNECTED, &[1]);
+        enabled |= 1_u32 << number;
+        let far = end.and_then(|index| hardware.cards.get(index as usize));
+        let (bus, kind) = far.map_or((SWITCH_BUS, nvlink_device::SWITCH), |far| {
+            (u16::from(far.pci_bus()), nvlink_device::GPU)
+        });
+        let near = (u16::from(card.pci_bus()), nvlink_device::GPU);
+        for (end, (bus, kind)) in [
+            (nvlink_status::REMOTE, (bus, kind)),
+            (nvlink_status::LOCAL, near),
+        ] {
+            let end = at + bytes(end);
+            put_u32(block, end + nvlink_device::FLAGS, nvlink_device::FLAG_PCI);
+            put(block, end + nvlink_device::BUS, &bus.to_le_bytes());
+            put_u64(block, end + nvlink_device::TYPE, kind);
+        }
+    }
+    put_u32(block, nvlink_status::ENABLED, enabled);
 }
