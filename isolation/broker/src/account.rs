@@ -294,15 +294,12 @@ impl Account {
                 };
                 reserve(change, ObjectKind::Other, Some(demand), None).map_err(refused)
             }
-            Effect::NamesCards { ids } => {
+            Effect::NamesCards { ids, absent } => {
                 let known = &change.numbering.slot_of_gpu_id;
                 match ids.iter().find(|id| !known.contains_key(id)) {
                     None => Ok(SetAside::Nothing),
                     // As the driver answers where there is no such card: by errno where the struct has no status.
-                    Some(id) => {
-                        let status = status::NV_ERR_INVALID_ARGUMENT;
-                        Err(refuse(status, Why::ForeignCard(*id)))
-                    }
+                    Some(id) => Err(refuse(*absent, Why::ForeignCard(*id))),
                 }
             }
             Effect::Export(export) => self.pin_exports(change, export, carrier, op),

@@ -35,6 +35,7 @@ pub mod managed;
 mod maps;
 pub mod memories;
 mod native;
+mod numbering;
 pub mod order;
 mod pace;
 mod pci;

@@ -39,6 +39,7 @@ use crate::journal::Change;
 use crate::managed::{self, Mapper, Occasion};
 use crate::memories::{Memories, Target};
 use crate::native;
+use crate::numbering;
 use crate::order::InOrder;
 use crate::reaper::Reaper;
 use crate::replay::{Books, CallKey, Turn};
@@ -814,6 +815,9 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         .unwrap_or_default();
     let mut succeeded = answer.ret >= 0 && status == 0;
     let numbers = Numbers::of(container, effect, caller.tgid);
+    if succeeded && let Some(arg) = answer.after.first() {
+        numbering::learn_instances(container, target, caller, effect, &arg.bytes);
+    }
     let mut change = container.journal.change();
     // Looked at under the lock that it is booked under: two that fit one by one may not fit together.
     if succeeded && let Some(object) = account.outgrown(&change, effect, op, &answer.after) {
@@ -842,9 +846,9 @@ pub(crate) fn carry_out(container: &Container, request: Request<'_>, turn: &Turn
         tenant::rewrite(container, &change, effect, &mut answer.after);
         learn(container, &mut change, file, op, &call.fds, &answer.after);
         books = account::books(effect);
-        if let Effect::View(view) = effect
+        if let Some(view) = effect.view()
             && let Err(refusal) =
-                account.rewrite(&mut change, view, op, &numbers, &mut answer.after)
+                account.rewrite(&mut change, &view, op, &numbers, &mut answer.after)
         {
             container.counters.count(Counter::Refused);
             answer = Done::refused(refusal, &before);

@@ -144,6 +144,8 @@ pub enum Effect {
     NamesCards {
         /// Their ids, without the empty ones.
         ids: Vec<u32>,
+        /// How the driver answers where one of them is not there.
+        absent: u32,
     },
     /// Something about when the container's work runs.
     Schedule(Schedule),
@@ -294,7 +296,48 @@ pub enum View {
         object: (u32, u32),
     },
     /// Perfmon samples.
-    NoSamples,
+    Samples {
+        /// Client and object that the question is about.
+        object: (u32, u32),
+    },
+    /// GPU_GET_DEVICE_IDS.
+    DeviceMask,
+    /// SYNC_GPU_BOOST_GROUP_INFO.
+    BoostGroups,
+    /// NVLINK_GET_NVLINK_STATUS.
+    NvLinks,
+    /// GET_EXPORT_OBJECT_INFO.
+    ExportedDevice,
+}
+
+impl Effect {
+    /// What is rewritten in the answer of a call that has succeeded.
+    #[must_use]
+    pub fn view(&self) -> Option<View> {
+        match self {
+            Self::View(view) => Some(*view),
+            Self::ExportInfo { .. } => Some(View::ExportedDevice),
+            Self::None
+            | Self::Client
+            | Self::Object { .. }
+            | Self::Memory(_)
+            | Self::Free { .. }
+            | Self::Dup { .. }
+            | Self::Range { .. }
+            | Self::Pool { .. }
+            | Self::MapExternal { .. }
+            | Self::Unmap { .. }
+            | Self::FreeRange { .. }
+            | Self::Export(_)
+            | Self::Import(_)
+            | Self::Managed { .. }
+            | Self::ChannelClients { .. }
+            | Self::OsEvent { .. }
+            | Self::NamesCards { .. }
+            | Self::Schedule(_)
+            | Self::Answered { .. } => None,
+        }
+    }
 }
 
 /// Decides one call under the default policy. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
@@ -328,6 +371,7 @@ fn try_decide(
                 .filter_map(|id| u32_at(id, 0))
                 .filter(|id| *id != 0)
                 .collect(),
+            absent: status::NV_ERR_INVALID_ARGUMENT,
         }),
         Op::Uvm(row) => uvm::call(row, arg, release, policy.managed),
         Op::Escape(row) => match row.id {

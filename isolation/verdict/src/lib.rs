@@ -15,6 +15,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod blocks;
+pub mod cards;
 pub mod decide;
 pub mod effective;
 pub mod exports;

@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 
 use nvabi::Release;
-use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::bytes::{put_u32, put_u64, u16_at, u32_at, u64_at};
 use nvabi::class::{self, Kind};
 use nvabi::control::{fb_info, gpu_info};
-use nvabi::layout::{card_info, fabric_probe, nvos32, pid_info, pid_memory, pids};
+use nvabi::layout::{
+    boost_groups, card_info, export_info, fabric_probe, nvlink_device, nvlink_status, nvos32,
+    perfmon, pid_info, pid_memory, pids,
+};
 
+use crate::cards;
 use crate::decide::View;
 use crate::share::{Narrowing, Replacement};
 
@@ -276,18 +280,162 @@ pub fn own_pid_info(params: &mut [u8], holders: &[Holder]) {
     }
 }
 
-/// Rewrites perfmon samples: other tenants' rows are part of them, so none is shown.
-pub fn no_samples(params: &mut [u8]) {
-    /// `count`, `tracker`, then the samples
-    const COUNT: usize = 8;
-    put(params, COUNT, &[0; 4]);
-    if let Some(rest) = params.get_mut(COUNT + 4..) {
-        rest.fill(0);
+/// Rewrites perfmon samples. What the container's own processes have done stays, by the number that the asker knows a process by;
+/// an engine that worked for anybody else is shown as idle. Nothing else of a process stays: the driver gives an address of the kernel's beside it.
+///
+/// For the driver all of an executor's work is one process's: `executor` is that, and the one of the container's that is alone with the
+/// card. Where several hold something of it the work is nobody's by name.
+pub fn own_samples(
+    params: &mut [u8],
+    release: Release,
+    holders: &[Holder],
+    executor: Option<(u32, Option<u32>)>,
+) {
+    /// What stays of an engine's row, beside whose it is: `util` and `vgpuScale`.
+    const FIGURES: usize = perfmon::PROCESS;
+    let of = |size: nvabi::PerRelease| size.of(release) as usize;
+    let known_as = |process: u32| {
+        let by_name = || holders.iter().find(|holder| holder.host_pid == process);
+        match executor {
+            Some((executor, alone)) if executor == process => {
+                Some(alone.unwrap_or(perfmon::NO_PROCESS))
+            }
+            Some(_) | None => by_name().map(|holder| holder.known_as),
+        }
+    };
+    let samples = params.get_mut(perfmon::SAMPLES..).unwrap_or_default();
+    for sample in samples.chunks_exact_mut(of(perfmon::SAMPLE_BYTES)) {
+        let engines = sample.get_mut(perfmon::ENGINES..).unwrap_or_default();
+        for engine in engines.chunks_exact_mut(of(perfmon::ENGINE_BYTES)) {
+            let process = u32_at(engine, perfmon::PROCESS).and_then(known_as);
+            let kept = if process.is_some() { FIGURES } else { 0 };
+            engine.get_mut(kept..).unwrap_or_default().fill(0);
+            let shown = process.unwrap_or(perfmon::NO_PROCESS);
+            put_u32(engine, perfmon::PROCESS, shown);
+        }
+    }
+}
+
+/// Keeps the bits of granted cards in GPU_GET_DEVICE_IDS' mask of device instances.
+pub fn device_mask(params: &mut [u8], is_granted: impl Fn(u32) -> bool) {
+    let granted = (0..u32::BITS)
+        .filter(|instance| is_granted(*instance))
+        .fold(0, |mask, instance| mask | 1 << instance);
+    if let Some(real) = u32_at(params, 0) {
+        put_u32(params, 0, real & granted);
+    }
+}
+
+/// Keeps the granted cards of each group of SYNC_GPU_BOOST_GROUP_INFO, and the groups that have one.
+pub fn boost_groups(params: &mut [u8], is_granted: impl Fn(u32) -> bool) {
+    const IDS: core::ops::Range<usize> =
+        boost_groups::IDS..boost_groups::IDS + 4 * boost_groups::MOST;
+    let count = u32_at(params, boost_groups::COUNT).unwrap_or(0) as usize;
+    let list = params.get_mut(boost_groups::GROUPS..).unwrap_or_default();
+    let mut kept = Vec::new();
+    for group in list
+        .chunks_exact(boost_groups::GROUP_BYTES)
+        .take(count)
+        .map(<[u8]>::to_vec)
+    {
+        let mut group = group;
+        let cards = u32_at(&group, boost_groups::CARDS).unwrap_or(0) as usize;
+        let Some(ids) = group.get_mut(IDS) else {
+            continue;
+        };
+        let granted: Vec<u32> = ids
+            .chunks_exact(4)
+            .take(cards)
+            .filter_map(|id| u32_at(id, 0))
+            .filter(|id| is_granted(*id))
+            .collect();
+        ids.fill(0);
+        for (at, id) in (0..).step_by(4).zip(&granted) {
+            put_u32(ids, at, *id);
+        }
+        put_u32(
+            &mut group,
+            boost_groups::CARDS,
+            u32::try_from(granted.len()).unwrap_or(0),
+        );
+        if !granted.is_empty() {
+            kept.push(group);
+        }
+    }
+    list.fill(0);
+    for (place, group) in list.chunks_exact_mut(boost_groups::GROUP_BYTES).zip(&kept) {
+        place.copy_from_slice(group);
+    }
+    put_u32(
+        params,
+        boost_groups::COUNT,
+        u32::try_from(kept.len()).unwrap_or(0),
+    );
+}
+
+/// Rewrites NVLINK_GET_NVLINK_STATUS: a link to a card that is not granted is no link. RM does the same for a guest that has been given some of
+/// the host's cards: it clears the link's row (`subdeviceCtrlCmdBusGetNvlinkStatus_IMPL`, common_nvlinkapi.c). `is_granted` takes RM's id.
+/// Links to switches stay, as all that are not connected do.
+pub fn links(params: &mut [u8], release: Release, is_granted: impl Fn(u32) -> bool) {
+    let of = |at: nvabi::PerRelease| at.of(release) as usize;
+    let mut gone = 0_u64;
+    let list = params
+        .get_mut(of(nvlink_status::LINKS)..)
+        .unwrap_or_default();
+    for (number, link) in list
+        .chunks_exact_mut(of(nvlink_status::LINK_BYTES))
+        .enumerate()
+    {
+        let end = link.get(of(nvlink_status::REMOTE)..).unwrap_or_default();
+        let is_connected = link.get(nvlink_status::CONNECTED) != Some(&0);
+        let kind = u64_at(end, nvlink_device::TYPE);
+        let is_card = kind.is_none_or(|kind| !nvlink_device::NO_CARDS.contains(&kind));
+        if is_card
+            && (is_connected || kind == Some(nvlink_device::GPU))
+            && !place_at(end).is_some_and(&is_granted)
+        {
+            link.fill(0);
+            gone |= u32::try_from(number)
+                .ok()
+                .and_then(|number| 1_u64.checked_shl(number))
+                .unwrap_or(0);
+        }
+    }
+    if let Some(enabled) = u32_at(params, nvlink_status::ENABLED) {
+        let [a, b, c, d, ..] = gone.to_le_bytes();
+        let gone = u32::from_le_bytes([a, b, c, d]);
+        put_u32(params, nvlink_status::ENABLED, enabled & !gone);
+    }
+    let at = of(nvlink_status::ENABLED_LINKS);
+    if let Some(enabled) = u64_at(params, at).filter(|_| at != 0) {
+        put_u64(params, at, enabled & !gone);
+    }
+}
+
+/// RM's id of the card at an end of a link, where its place on a bus is given.
+fn place_at(end: &[u8]) -> Option<u32> {
+    let has_place = u32_at(end, nvlink_device::FLAGS)? & nvlink_device::FLAG_PCI != 0;
+    let half = |at| u16_at(end, at).map(u32::from);
+    let (domain, bus, device) = (
+        u32_at(end, nvlink_device::DOMAIN)?,
+        half(nvlink_device::BUS)?,
+        half(nvlink_device::DEVICE)?,
+    );
+    cards::gpu_id(domain, bus, device).filter(|_| has_place)
+}
+
+/// Rewrites GET_EXPORT_OBJECT_INFO: objects of a card that is not granted are of no device. Another container of the share group can have exported them.
+pub fn exported_device(params: &mut [u8], is_granted: impl Fn(u32) -> bool) {
+    let instance = u32_at(params, export_info::DEVICE_INSTANCE);
+    if instance.is_some_and(|instance| !is_granted(instance)) {
+        put_u32(params, export_info::DEVICE_INSTANCE, export_info::NO_DEVICE);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use nvabi::bytes::put;
+
     use super::card_info as show_cards;
     use super::*;
 
@@ -428,5 +576,131 @@ mod tests {
         gpu_ids(&mut params, |id| id == 0x300);
         assert_eq!(u32_at(&params, 0), Some(0x300));
         assert_eq!(u32_at(&params, 4), Some(u32::MAX));
+    }
+
+    /// Samples of one engine each: `(process, util)`; what else is in them is not zero.
+    fn samples(release: Release, rows: &[(u32, u32)]) -> Vec<u8> {
+        let of = |size: nvabi::PerRelease| size.of(release) as usize;
+        let mut params =
+            vec![0x77; perfmon::SAMPLES + perfmon::MOST as usize * of(perfmon::SAMPLE_BYTES)];
+        for (number, (process, util)) in rows.iter().enumerate() {
+            let at = perfmon::SAMPLES + number * of(perfmon::SAMPLE_BYTES) + of(perfmon::GR);
+            put_u32(&mut params, at + perfmon::PROCESS, *process);
+            put_u32(&mut params, at + perfmon::UTIL, *util);
+        }
+        params
+    }
+
+    fn shown_samples(params: &[u8], release: Release, count: usize) -> Vec<(u32, u32)> {
+        let of = |size: nvabi::PerRelease| size.of(release) as usize;
+        let at = |number| perfmon::SAMPLES + number * of(perfmon::SAMPLE_BYTES) + of(perfmon::GR);
+        let word = |at| u32_at(params, at).unwrap();
+        (0..count)
+            .map(at)
+            .map(|at| (word(at + perfmon::PROCESS), word(at + perfmon::UTIL)))
+            .collect()
+    }
+
+    #[test]
+    fn a_neighbours_samples_are_idle_in_every_release() {
+        const NONE: u32 = perfmon::NO_PROCESS;
+        let holder = |host_pid, known_as| Holder {
+            host_pid,
+            known_as,
+            bytes: 1,
+        };
+        for release in Release::ALL {
+            let rows = [(50, 7), (60, 8), (4001, 9), (NONE, 3)];
+            let row = nvabi::control::row(
+                nvabi::control::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
+                release,
+            );
+            let shown = |holders: &[Holder], executor| {
+                let mut params = samples(release, &rows);
+                assert_eq!(row.unwrap().params_bytes as usize, params.len());
+                own_samples(&mut params, release, holders, executor);
+                let engines = params[perfmon::SAMPLES..]
+                    .chunks_exact(perfmon::SAMPLE_BYTES.of(release) as usize)
+                    .flat_map(|sample| {
+                        sample[perfmon::ENGINES..]
+                            .chunks_exact(perfmon::ENGINE_BYTES.of(release) as usize)
+                    });
+                for engine in engines {
+                    assert!(engine[perfmon::PROCESS + 4..].iter().all(|byte| *byte == 0));
+                }
+                shown_samples(&params, release, rows.len())
+            };
+            let two = [holder(4001, 1), holder(4002, 2)];
+            let by_name = shown(&two, None);
+            assert_eq!(by_name, [(NONE, 0), (NONE, 0), (1, 9), (NONE, 0)]);
+            let of_several = shown(&two[1..], Some((50, None)));
+            assert_eq!(of_several, [(NONE, 7), (NONE, 0), (NONE, 0), (NONE, 0)]);
+            let of_one = shown(&two[1..], Some((50, Some(2))));
+            assert_eq!(of_one, [(2, 7), (NONE, 0), (NONE, 0), (NONE, 0)]);
+        }
+    }
+
+    #[test]
+    fn links_between_granted_cards_stay_in_every_release() {
+        let cmd = nvabi::control::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS;
+        for release in Release::ALL {
+            let of = |at: nvabi::PerRelease| at.of(release) as usize;
+            let row = nvabi::control::row(cmd, release).unwrap();
+            let mut params = vec![0; row.params_bytes as usize];
+            let links_at = of(nvlink_status::LINKS);
+            let room = (params.len() - links_at) / of(nvlink_status::LINK_BYTES);
+            assert!([32, 64].contains(&room), "{release:?}");
+            // A granted card, another, one whose place is not said, a switch, and a link without an end.
+            let ends = [
+                (nvlink_device::GPU, 1, 0x41, 1),
+                (nvlink_device::GPU, 1, 0x42, 1),
+                (nvlink_device::GPU, 0, 0x41, 1),
+                (nvlink_device::SWITCH, 1, 0x43, 1),
+                (0xff, 0, 0, 0),
+                // No type that is known.
+                (9, 1, 0x44, 1),
+            ];
+            for (number, (kind, flags, bus, connected)) in ends.into_iter().enumerate() {
+                let at = links_at + number * of(nvlink_status::LINK_BYTES);
+                params[at] = 0x77;
+                params[at + nvlink_status::CONNECTED] = connected;
+                let end = at + of(nvlink_status::REMOTE);
+                put_u32(&mut params, end + nvlink_device::FLAGS, flags);
+                params[end + nvlink_device::BUS] = bus;
+                put_u64(&mut params, end + nvlink_device::TYPE, kind);
+            }
+            put_u32(&mut params, nvlink_status::ENABLED, 0b11_1111);
+            let masks = of(nvlink_status::ENABLED_LINKS);
+            if masks != 0 {
+                put_u64(&mut params, masks, 0b11_1111);
+            }
+            links(&mut params, release, |id| id == 0x4100);
+            let kept = params[links_at..].chunks_exact(of(nvlink_status::LINK_BYTES));
+            let kept: Vec<bool> = kept
+                .map(|link| link.iter().any(|byte| *byte != 0))
+                .collect();
+            assert_eq!(kept[..6], [true, false, false, true, true, false]);
+            assert_eq!(u32_at(&params, nvlink_status::ENABLED), Some(0b01_1001));
+            if masks != 0 {
+                assert_eq!(u64_at(&params, masks), Some(0b01_1001));
+            }
+        }
+    }
+
+    #[test]
+    fn exports_of_a_card_that_is_not_granted_are_of_no_device() {
+        for (instance, shown) in [(0, 0), (3, 32), (32, 32)] {
+            let mut params = vec![0; 80];
+            put_u32(&mut params, 4, instance);
+            exported_device(&mut params, |instance| instance == 0);
+            assert_eq!(u32_at(&params, 4), Some(shown));
+        }
+    }
+
+    #[test]
+    fn a_mask_of_devices_has_the_granted_ones() {
+        let mut params = 0b1110_u32.to_le_bytes();
+        device_mask(&mut params, |instance| [0, 2].contains(&instance));
+        assert_eq!(params, 0b100_u32.to_le_bytes());
     }
 }

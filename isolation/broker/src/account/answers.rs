@@ -20,7 +20,9 @@ use crate::{pids, state};
 /// The numbers that processes are known by, where an answer names processes.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    /// Of the container's processes that hold something: on the host, and for the asker.
+    /// The container's processes that hold something, on the host.
+    all: BTreeSet<i32>,
+    /// Those of them that the asker can see: on the host, and for the asker.
     known: BTreeMap<i32, u32>,
     /// The process that makes all calls, on the host.
     executor: Option<u32>,
@@ -32,11 +34,11 @@ impl Numbers {
     pub fn of(container: &Container, effect: &Effect, asker: i32) -> Self {
         if !matches!(
             effect,
-            Effect::View(View::Pids { .. } | View::PidInfo { .. })
+            Effect::View(View::Pids { .. } | View::PidInfo { .. } | View::Samples { .. })
         ) {
             return Self::default();
         }
-        let processes: BTreeSet<i32> = {
+        let all: BTreeSet<i32> = {
             let state = container.journal.change();
             let ledger = &state.ledger;
             let usages = ledger
@@ -44,9 +46,10 @@ impl Numbers {
                 .flat_map(|card| ledger.usage_by_process(card));
             usages.map(|usage| usage.process.0).collect()
         };
-        let processes: Vec<i32> = processes.into_iter().collect();
+        let processes: Vec<i32> = all.iter().copied().collect();
         Self {
             known: pids::known_to(asker, &processes),
+            all,
             executor: container.driver.process().map(i32::unsigned_abs),
         }
     }
@@ -89,7 +92,17 @@ impl Account {
             });
             Some(known.collect::<Vec<_>>())
         };
+        // The one process that holds something of the card, as far as the asker can see it.
+        let alone = |(client, object): (u32, u32)| {
+            let ledger = &state.ledger;
+            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
+            let holds = |process: &&i32| ledger.usage_of(card, ProcessId(**process)).is_some();
+            let mut on_card = asked.all.iter().filter(holds);
+            let first = on_card.next().filter(|_| on_card.next().is_none())?;
+            asked.known.get(first).copied()
+        };
         let is_granted = |id| state.numbering.slot_of_gpu_id.contains_key(&id);
+        let is_granted_instance = |id| state.numbering.slot_of_instance.contains_key(&id);
         let entries = segments.get(1).and_then(|params| u32_at(&params.bytes, 0));
         let entries = entries.unwrap_or(0);
         match view {
@@ -123,7 +136,17 @@ impl Account {
                 let holders = holders(*object).ok_or_else(unknown)?;
                 view::own_pid_info(block(segments, 1), &holders);
             }
-            View::NoSamples => view::no_samples(block(segments, 1)),
+            View::Samples { object } => {
+                let holders = holders(*object).ok_or_else(unknown)?;
+                let executor = asked.executor.map(|pid| (pid, alone(*object)));
+                view::own_samples(block(segments, 1), self.release, &holders, executor);
+            }
+            View::DeviceMask => view::device_mask(block(segments, 1), is_granted_instance),
+            View::BoostGroups => view::boost_groups(block(segments, 1), is_granted),
+            View::NvLinks => view::links(block(segments, 1), self.release, is_granted),
+            View::ExportedDevice => {
+                view::exported_device(block(segments, 1), is_granted_instance);
+            }
         }
         Ok(())
     }

@@ -112,6 +112,7 @@ fn a_tenants_addresses_stay_with_it() {
     stage.assert_exact(2 * MIB);
     // A control with a pointer for a text that the driver never fills, which is not carried.
     let mut params = [0; 40];
+    put_u32(&mut params, 0, stage.kernel.sim().cards()[0].gpu_id);
     put_u64(&mut params, 16, tenant.arg_address());
     let arg = rm::control(client, client, 0x202, tenant.params_address(), 40);
     let called = tenant.call(fd, rm::CONTROL, &arg, &params);

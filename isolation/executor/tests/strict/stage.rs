@@ -40,7 +40,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// More than any answer takes that comes at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\ncount = 2\n";
-const TWO_CARDS: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"First\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[card]]\nname = \"Second\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n";
+const TWO_CARDS: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"First\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[card]]\nname = \"Second\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[nvlink]]\ncards = [0, 1]\ncount = 2\n[[nvlink]]\ncards = [0]\n[[boost_group]]\ncards = [1]\n[[boost_group]]\ncards = [0, 1]\n";
 
 /// A struct and its blocks.
 pub(crate) type Blocks = Vec<Vec<u8>>;
@@ -61,6 +61,8 @@ struct Extras {
     patience: Option<Duration>,
     wishes: Option<ComputeTerms>,
     profile: Option<&'static str>,
+    /// The driver does not say beforehand how it numbers its cards, as a real one does not.
+    unnumbered: bool,
     implicit: ImplicitBytes,
     context_bytes: Option<u64>,
 }
@@ -130,6 +132,16 @@ impl Stage {
         Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
     }
 
+    /// The same, and how the cards are numbered is learnt from answers alone.
+    pub(crate) fn of_two_unnumbered_cards(quota_bytes: u64) -> Self {
+        let extras = Extras {
+            profile: Some(TWO_CARDS),
+            unnumbered: true,
+            ..Extras::default()
+        };
+        Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
+    }
+
     /// In front of a driver whose contexts are declared to take something, and of cards that take so much for one.
     pub(crate) fn with_contexts(
         quota_bytes: u64,
@@ -190,15 +202,19 @@ impl Stage {
         };
         let here = Arc::default();
         let binding = Arc::new(Mutex::new(binding));
+        let card = kernel.sim().cards()[0].clone();
+        let cards = match extras.unnumbered {
+            true => Vec::new(),
+            false => kernel.sim().cards().to_vec(),
+        };
         let front = Front {
             way,
             native: kernel.native(),
-            cards: kernel.sim().cards().to_vec(),
+            cards,
             binding: Arc::clone(&binding),
             implicit: extras.implicit,
             here: Arc::clone(&here),
         };
-        let card = &front.cards[0];
         let slot = Slot {
             uuid: card.uuid.clone(),
             uuid_bytes: uuid_bytes(&card.uuid).unwrap(),

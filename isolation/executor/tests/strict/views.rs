@@ -3,7 +3,10 @@
 use driver::Driver;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self as ctl, fb_info, gpu_info};
-use nvabi::layout::{fabric_probe, nvos33, p2p_caps, p2p_matrix, pid_info, pid_memory, pids};
+use nvabi::layout::{
+    atomics, boost_groups, card_info, fabric_probe, nvlink_device, nvlink_status, nvos33, p2p_caps,
+    p2p_matrix, perfmon, pid_info, pid_memory, pids,
+};
 use nvabi::{Release, escape, status};
 
 use crate::program::{Program, SUBDEVICE};
@@ -30,6 +33,26 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "views::only_granted_cards_are_listed",
         only_granted_cards_are_listed,
+    ),
+    (
+        "views::samples_are_the_containers_own_and_name_a_process_that_is_alone",
+        samples_are_the_containers_own_and_name_a_process_that_is_alone,
+    ),
+    (
+        "views::a_card_that_is_not_granted_is_one_that_is_not_there",
+        a_card_that_is_not_granted_is_one_that_is_not_there,
+    ),
+    (
+        "views::cards_that_are_not_granted_are_in_no_mask_and_no_group",
+        cards_that_are_not_granted_are_in_no_mask_and_no_group,
+    ),
+    (
+        "views::granted_cards_are_in_the_mask_before_a_program_asks_about_them",
+        granted_cards_are_in_the_mask_before_a_program_asks_about_them,
+    ),
+    (
+        "views::links_to_cards_that_are_not_granted_are_not_there",
+        links_to_cards_that_are_not_granted_are_not_there,
     ),
     (
         "views::peers_are_asked_for_among_granted_cards_alone",
@@ -381,5 +404,220 @@ fn peers_are_asked_for_among_granted_cards_alone() {
             made,
             "no driver hears of it"
         );
+    }
+}
+
+/// How busy the card was, and with whose work: `(process, util)` of each sample's graphics engine.
+fn samples(asking: &Program) -> Vec<(u32, u32)> {
+    let of = |size: nvabi::PerRelease| size.of(Release::R570) as usize;
+    let cmd = ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2;
+    let row = ctl::row(cmd, Release::R570).unwrap();
+    // More than a tenant's own pages hold, and more than it reads at once.
+    const PART: usize = 16 << 10;
+    let (tenant, bytes) = (&asking.tenant.0, row.params_bytes as usize);
+    let address = tenant.pages(16, false);
+    let mut head = [0; perfmon::SAMPLES];
+    put_u32(
+        &mut head,
+        4,
+        u32::try_from(bytes - perfmon::SAMPLES).unwrap(),
+    );
+    tenant.write(address, &head);
+    let arg = rm::control(
+        asking.client,
+        asking.subdevice,
+        cmd,
+        address,
+        row.params_bytes,
+    );
+    assert_eq!(
+        tenant.call(asking.fd, rm::CONTROL, &arg, &[]).status(),
+        rm::OK
+    );
+    let answer: Vec<u8> = (0..bytes)
+        .step_by(PART)
+        .flat_map(|at| tenant.read(address + at as u64, PART.min(bytes - at)))
+        .collect();
+    assert_eq!(u32_at(&answer, perfmon::COUNT), Some(perfmon::MOST));
+    let samples = answer[perfmon::SAMPLES..].chunks_exact(of(perfmon::SAMPLE_BYTES));
+    samples
+        .map(|sample| {
+            assert_ne!(u64_at(sample, perfmon::TIME), Some(0), "time goes on");
+            for engine in sample[perfmon::ENGINES..].chunks_exact(of(perfmon::ENGINE_BYTES)) {
+                let behind = &engine[perfmon::PROCESS + 4..];
+                assert!(behind.iter().all(|byte| *byte == 0), "names and addresses");
+            }
+            let at = of(perfmon::GR);
+            let word = |field| u32_at(sample, at + field).unwrap();
+            let memory = u32_at(sample, perfmon::ENGINES + perfmon::PROCESS);
+            assert_eq!(memory, Some(word(perfmon::PROCESS)));
+            (word(perfmon::PROCESS), word(perfmon::UTIL))
+        })
+        .collect()
+}
+
+/// Several processes are the executor's for the driver: what they have done is not told apart.
+fn samples_are_the_containers_own_and_name_a_process_that_is_alone() {
+    const NONE: u32 = perfmon::NO_PROCESS;
+    let stage = Stage::of_two_cards(64 * MIB);
+    let first = Program::new(&stage);
+    let (_kernel, neighbour) = stage.another();
+    let _neighbours = sums::allocate_by(&neighbour, &stage, 8 * MIB);
+    let (tenant, fd) = (&first.tenant.0, first.fd);
+    let called = tenant.memory(fd, first.client, first.device, 0, 16 * MIB);
+    assert_eq!(called.status(), rm::OK);
+
+    let shown = samples(&first);
+    let busy: Vec<u32> = shown.iter().map(|(_, util)| *util).collect();
+    let util = *busy.iter().max().unwrap();
+    assert_ne!(util, 0, "the container's own");
+    let is_known = |row: &(u32, u32)| [(first.tenant.1.0.id(), util), (NONE, 0)].contains(row);
+    assert!(shown.iter().all(is_known), "{shown:x?}");
+    assert_eq!(busy.iter().filter(|busy| **busy != 0).count(), 36);
+
+    let second = Program::new(&stage);
+    let (tenant, fd) = (&second.tenant.0, second.fd);
+    let called = tenant.memory(fd, second.client, second.device, 0, MIB);
+    assert_eq!(called.status(), rm::OK);
+    let shown = samples(&second);
+    let again: Vec<u32> = shown.iter().map(|(_, util)| *util).collect();
+    assert_eq!(again, busy);
+    assert!(shown.iter().all(|(process, _)| *process == NONE));
+}
+
+fn a_card_that_is_not_granted_is_one_that_is_not_there() {
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Program::new(&stage);
+    let [granted, foreign] = [0, 1].map(|at| stage.kernel.sim().cards()[at].gpu_id);
+    let (invalid, not_found) = (
+        status::NV_ERR_INVALID_ARGUMENT,
+        status::NV_ERR_OBJECT_NOT_FOUND,
+    );
+    let (root, subdevice) = (asking.client, asking.subdevice);
+    let peers = ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS;
+    for (object, cmd, at, refused) in [
+        (root, ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO, 0, invalid),
+        (root, ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, 0, invalid),
+        (root, ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS, 0, invalid),
+        (root, ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS, 4, invalid),
+        (root, ctl::NV0000_CTRL_CMD_GPU_DETACH_IDS, 0, invalid),
+        (root, ctl::NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID, 0, invalid),
+        (root, ctl::NV0000_CTRL_CMD_GPU_GET_PCI_INFO, 0, not_found),
+        (
+            root,
+            ctl::NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE,
+            0,
+            not_found,
+        ),
+        (
+            root,
+            ctl::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID,
+            0,
+            not_found,
+        ),
+        (subdevice, peers, atomics::PEER, invalid),
+    ] {
+        let row = ctl::row(cmd, Release::R570).unwrap();
+        let mut params = vec![0; row.params_bytes as usize];
+        let is_list = params.len() >= 128
+            && [
+                ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS,
+                ctl::NV0000_CTRL_CMD_GPU_DETACH_IDS,
+            ]
+            .contains(&cmd);
+        if is_list {
+            params.fill(0xff);
+            put_u32(&mut params, 0, granted);
+        }
+        if cmd == peers {
+            put_u32(&mut params, atomics::KIND, atomics::BETWEEN_CARDS);
+        }
+        put_u32(&mut params, at, granted);
+        asking.ask(object, cmd, &params);
+        let made = stage.kernel.controls(cmd).len();
+        put_u32(&mut params, at, foreign);
+        let asked = (asking.client, object);
+        let (status, after) = asking.tenant.0.control(asking.fd, asked, cmd, &params);
+        assert_eq!(status, refused, "{cmd:#x}");
+        assert_eq!(after, params);
+        assert_eq!(
+            stage.kernel.controls(cmd).len(),
+            made,
+            "no driver hears of it"
+        );
+    }
+    // All that there are, and what is not asked about a peer, names none.
+    let mut all = vec![0xff; 132];
+    put_u32(&mut all, 0, 0xffff);
+    asking.ask(root, ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS, &all);
+    let mut alone = vec![0; 112];
+    put_u32(&mut alone, atomics::PEER, foreign);
+    asking.ask(subdevice, peers, &alone);
+}
+
+fn cards_that_are_not_granted_are_in_no_mask_and_no_group() {
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Program::new(&stage);
+    let granted = stage.kernel.sim().cards()[0].gpu_id;
+    let mask = asking.ask_all(asking.client, ctl::NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS);
+    assert_eq!(u32_at(&mask, 0), Some(1));
+    let groups = asking.ask_all(
+        asking.client,
+        ctl::NV0000_CTRL_CMD_SYNC_GPU_BOOST_GROUP_INFO,
+    );
+    let group = &groups[boost_groups::GROUPS..][..boost_groups::GROUP_BYTES];
+    assert_eq!(u32_at(&groups, boost_groups::COUNT), Some(1));
+    assert_eq!(u32_at(group, boost_groups::CARDS), Some(1));
+    let ids = &group[boost_groups::IDS..][..4 * boost_groups::MOST];
+    assert_eq!(u32_at(ids, 0), Some(granted));
+    let behind = &groups[boost_groups::GROUPS + boost_groups::GROUP_BYTES..];
+    assert!(ids[4..].iter().chain(behind).all(|byte| *byte == 0));
+}
+
+/// A card's number in the mask is learnt by the broker's own question.
+fn granted_cards_are_in_the_mask_before_a_program_asks_about_them() {
+    const CARD_INFO: u32 = 0xc120_46c8;
+    let stage = Stage::of_two_unnumbered_cards(64 * MIB);
+    let (tenant, _process) = stage.tenant();
+    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let client = tenant.client(fd);
+    let cmd = ctl::NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS;
+    let mask = || {
+        let (status, params) = tenant.control(fd, (client, client), cmd, &[0; 4]);
+        assert_eq!(status, rm::OK);
+        u32_at(&params, 0).unwrap()
+    };
+    assert_eq!(mask(), 0, "nothing is known of any card");
+    let called = tenant.call(fd, CARD_INFO, &[0; 4 * card_info::BYTES], &[]);
+    assert_eq!(called.ret, Ok(0));
+    assert_eq!(mask(), 1);
+    assert_eq!(mask(), 1);
+    let asked = stage
+        .kernel
+        .controls(ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2);
+    assert_eq!(asked.len(), 1, "once");
+}
+
+fn links_to_cards_that_are_not_granted_are_not_there() {
+    let stage = Stage::of_two_cards(64 * MIB);
+    let asking = Program::new(&stage);
+    let status = asking.ask_all(
+        asking.subdevice,
+        ctl::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS,
+    );
+    let of = |size: nvabi::PerRelease| size.of(Release::R570) as usize;
+    let links: Vec<&[u8]> = status[of(nvlink_status::LINKS)..]
+        .chunks_exact(of(nvlink_status::LINK_BYTES))
+        .collect();
+    assert_eq!(
+        u32_at(&status, nvlink_status::ENABLED),
+        Some(0b100),
+        "the link to a switch"
+    );
+    let remote = of(nvlink_status::REMOTE) + nvlink_device::TYPE;
+    assert_eq!(links[2][nvlink_status::CONNECTED], 1);
+    assert_eq!(u64_at(links[2], remote), Some(nvlink_device::SWITCH));
+    for link in [links[0], links[1], links[3]] {
+        assert!(link.iter().all(|byte| *byte == 0));
     }
 }

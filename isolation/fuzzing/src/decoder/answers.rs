@@ -1,11 +1,11 @@
 //! Answers of a driver, rewritten to a slice.
 
 use arbitrary::Unstructured;
-use nvabi::Release;
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Kind};
 use nvabi::control as ctl;
-use nvabi::layout::{nvos32, pid_info, pid_memory, pids};
+use nvabi::layout::{boost_groups, export_info, nvos32, perfmon, pid_info, pid_memory, pids};
+use nvabi::{PerRelease, Release};
 use verdict::decide::{List, View};
 use verdict::view::{self, Holder, Slice};
 
@@ -139,7 +139,57 @@ pub(super) fn check(
                 assert!(bytes == 0 || holders.iter().any(|holder| holder.bytes == bytes));
             }
         }
-        View::NoSamples => view::no_samples(block(&mut answer, 1)),
+        View::Samples { .. } => {
+            let holders = holders(input)?;
+            let executor: Option<(u32, Option<u32>)> = input.arbitrary()?;
+            let alone = executor.and_then(|(_pid, alone)| alone);
+            let list = block(&mut answer, 1);
+            view::own_samples(list, release, &holders, executor);
+            let bytes = |size: PerRelease| size.of(release) as usize;
+            for sample in list
+                .get(perfmon::SAMPLES..)
+                .unwrap_or_default()
+                .chunks_exact(bytes(perfmon::SAMPLE_BYTES))
+            {
+                let pid = u32_at(sample, bytes(perfmon::GR) + perfmon::PROCESS);
+                assert!(
+                    pid == Some(perfmon::NO_PROCESS)
+                        || alone.is_some() && alone == pid
+                        || holders.iter().any(|holder| Some(holder.known_as) == pid)
+                );
+            }
+        }
+        View::DeviceMask => {
+            let mask = block(&mut answer, 1);
+            view::device_mask(mask, is_granted);
+            let mask = u32_at(mask, 0).unwrap_or(0);
+            assert!((0..32).all(|instance| mask & 1 << instance == 0 || is_granted(instance)));
+        }
+        View::BoostGroups => {
+            let groups = block(&mut answer, 1);
+            view::boost_groups(groups, is_granted);
+            let count = u32_at(groups, 0).unwrap_or(0) as usize;
+            let list = groups.get(boost_groups::GROUPS..).unwrap_or_default();
+            for group in list.chunks_exact(boost_groups::GROUP_BYTES).take(count) {
+                let cards = u32_at(group, boost_groups::CARDS).unwrap_or(0) as usize;
+                assert!((1..=boost_groups::MOST).contains(&cards));
+                let mut ids = (boost_groups::IDS..).step_by(4).take(cards);
+                assert!(ids.all(|at| u32_at(group, at).is_some_and(is_granted)));
+            }
+        }
+        View::NvLinks => {
+            let status = block(&mut answer, 1);
+            view::links(status, release, is_granted);
+            let once = status.to_vec();
+            view::links(status, release, is_granted);
+            assert_eq!(once, status, "shown links change when they are shown again");
+        }
+        View::ExportedDevice => {
+            let params = block(&mut answer, 1);
+            view::exported_device(params, is_granted);
+            let instance = u32_at(params, export_info::DEVICE_INSTANCE);
+            assert!(instance.is_none_or(|it| it == export_info::NO_DEVICE || is_granted(it)));
+        }
     }
     for (before, after) in segments.iter().zip(&answer) {
         assert_eq!(before.len(), after.len(), "a block changed its length");

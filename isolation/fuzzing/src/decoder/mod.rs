@@ -186,8 +186,8 @@ impl Call {
                 self.check_pointers(&op, &segments);
                 self.check_effect(&op, effect, &segments);
                 self.check_narrowing(&op, &segments);
-                if let Effect::View(shown) = effect {
-                    answers::check(*shown, &segments, self.release, input)?;
+                if let Some(shown) = effect.view() {
+                    answers::check(shown, &segments, self.release, input)?;
                 }
             }
         }
@@ -408,10 +408,10 @@ impl Call {
                     field((1, at), usize::from(import.count));
                 }
             }
-            Effect::NamesCards { ids } if matches!(op, Op::AttachGpus { .. }) => {
+            Effect::NamesCards { ids, .. } if matches!(op, Op::AttachGpus { .. }) => {
                 assert!(ids.len() * 4 <= op.struct_bytes(self.release) && !ids.contains(&0));
             }
-            Effect::NamesCards { ids } => assert!(ids.len() <= 64),
+            Effect::NamesCards { ids, .. } => assert!(ids.len() <= 64),
             Effect::ExportInfo { file } => {
                 field((file.segment, file.at), 4);
             }

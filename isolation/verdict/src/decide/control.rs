@@ -1,12 +1,11 @@
 //! Control calls.
 
-use nvabi::bytes::u32_at;
 use nvabi::control as ctl;
-use nvabi::layout::{attached_ids, nvos54, p2p_caps, p2p_matrix};
+use nvabi::layout::nvos54;
 use nvabi::{Release, status};
 
 use super::{Effect, List, View, schedule, word};
-use crate::{Op, Policy, Refusal, exports, share};
+use crate::{Op, Policy, Refusal, cards, exports, share};
 
 /// Decides a control whose block has the right size: [`crate::blocks::params`] has refused every other.
 pub(super) fn decide(
@@ -18,7 +17,11 @@ pub(super) fn decide(
 ) -> Result<Effect, Refusal> {
     let object = (word(arg, nvos54::H_CLIENT)?, word(arg, nvos54::H_OBJECT)?);
     let refused = || op.refuse(status::NV_ERR_NOT_SUPPORTED, release);
-    match word(arg, nvos54::CMD)? {
+    let cmd = word(arg, nvos54::CMD)?;
+    if let Some((ids, absent)) = cards::asked_about(cmd, params.unwrap_or_default(), release) {
+        return Ok(Effect::NamesCards { ids, absent });
+    }
+    match cmd {
         ctl::NV2080_CTRL_CMD_FB_GET_INFO => Ok(Effect::View(View::FbInfo {
             object,
             list: List::POINTED_TO,
@@ -41,21 +44,13 @@ pub(super) fn decide(
             Ok(Effect::View(View::GpuIds))
         }
         ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS => Ok(Effect::View(View::ActiveDevices)),
-        ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS | ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2 => {
-            Ok(Effect::NamesCards {
-                ids: ids(params, p2p_caps::IDS, p2p_caps::COUNT),
-            })
-        }
-        ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX => {
-            let [a, b] = p2p_matrix::GROUPS.map(|(at, count_at)| ids(params, at, count_at));
-            Ok(Effect::NamesCards {
-                ids: [a, b].concat(),
-            })
-        }
+        ctl::NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS => Ok(Effect::View(View::DeviceMask)),
+        ctl::NV0000_CTRL_CMD_SYNC_GPU_BOOST_GROUP_INFO => Ok(Effect::View(View::BoostGroups)),
+        ctl::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS => Ok(Effect::View(View::NvLinks)),
         ctl::NV2080_CTRL_CMD_GPU_GET_PIDS => Ok(Effect::View(View::Pids { object })),
         ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO => Ok(Effect::View(View::PidInfo { object })),
         ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 => {
-            Ok(Effect::View(View::NoSamples))
+            Ok(Effect::View(View::Samples { object }))
         }
         cmd @ (ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS
         | ctl::NVA06C_CTRL_CMD_SET_TIMESLICE
@@ -82,12 +77,4 @@ pub(super) fn decide(
         }
         _ => Ok(Effect::None),
     }
-}
-
-/// A list of cards' ids; where it is longer than any that the driver takes, as many as could be.
-fn ids(params: Option<&[u8]>, at: usize, count_at: usize) -> Vec<u32> {
-    let params = params.unwrap_or_default();
-    let count = u32_at(params, count_at).unwrap_or(0) as usize;
-    let places = (at..).step_by(4).take(count.min(attached_ids::MOST));
-    places.filter_map(|at| u32_at(params, at)).collect()
 }

@@ -1,0 +1,554 @@
+//! Every control whose parameters name a card: by RM's id, device instance, UUID or place on a bus.
+//!
+//! A card that was not granted is, for its container, a card that is not there. Where the caller names one, it is answered as RM answers
+//! an id that it does not know, and no driver hears of the call. Where the driver names one, it is left out of the answer ([`crate::view`]).
+//! One row a control, in [`NAMING`] or in [`NAMELESS`]; a control in neither fails a test.
+//!
+//! Sources: the control headers for the fields, the functions that are named for the statuses (580.105.08; 535 to 595 do the same).
+
+use nvabi::Release;
+use nvabi::bytes::u32_at;
+use nvabi::control as ctl;
+use nvabi::layout::{atomics, attached_ids, p2p_caps, p2p_matrix};
+use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_OBJECT_NOT_FOUND};
+
+/// What becomes of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The caller names cards there; each must be granted.
+    Asked(Asked, Absent),
+    /// The driver names cards there; those that are not granted are left out of the answer.
+    Shown,
+    /// The card of the object that is asked, or one that [`Fate::Asked`] holds for.
+    Own,
+    /// RM reads nothing there.
+    Unread,
+}
+
+/// Where ids of cards stand in the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// One id, at this offset.
+    One(usize),
+    /// As many as are counted at another offset.
+    Counted {
+        /// The first.
+        at: usize,
+        /// Their number.
+        count_at: usize,
+    },
+    /// Up to the first invalid id; with [`ALL_IDS`] in front it is no list.
+    UntilInvalid(usize),
+    /// A place on a bus (`dbdf`), where the kind of the question is one about two cards.
+    Peer,
+}
+
+/// How RM answers an id that it does not know: the status, and the function that says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absent {
+    /// The status.
+    pub status: u32,
+    /// File and function.
+    pub source: &'static str,
+}
+
+/// A field that names cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// The driver's name.
+    pub name: &'static str,
+    /// What becomes of it.
+    pub fate: Fate,
+}
+
+/// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`, `NV0000_CTRL_GPU_DETACH_ALL_ATTACHED_IDS`
+pub const ALL_IDS: u32 = 0xffff;
+
+const fn asked(name: &'static str, asked: Asked, status: u32, source: &'static str) -> Field {
+    let absent = Absent { status, source };
+    Field {
+        name,
+        fate: Fate::Asked(asked, absent),
+    }
+}
+
+const fn one(name: &'static str, status: u32, source: &'static str) -> Field {
+    asked(name, Asked::One(0), status, source)
+}
+
+const fn shown(name: &'static str) -> Field {
+    Field {
+        name,
+        fate: Fate::Shown,
+    }
+}
+
+const fn own(name: &'static str) -> Field {
+    Field {
+        name,
+        fate: Fate::Own,
+    }
+}
+
+const P2P_CAPS: &[Field] = &[asked(
+    "gpuIds",
+    Asked::Counted {
+        at: p2p_caps::IDS,
+        count_at: p2p_caps::COUNT,
+    },
+    NV_ERR_INVALID_ARGUMENT,
+    "client_resource.c, CliGetSystemP2pCaps",
+)];
+
+const fn group(name: &'static str, (at, count_at): (usize, usize)) -> Field {
+    asked(
+        name,
+        Asked::Counted { at, count_at },
+        NV_ERR_INVALID_ARGUMENT,
+        "client_resource.c, cliresCtrlCmdSystemGetP2pCapsMatrix_IMPL",
+    )
+}
+
+const ID_INFO: &[Field] = &[
+    one(
+        "gpuId",
+        NV_ERR_INVALID_ARGUMENT,
+        "gpu_mgr.c, gpumgrGetGpuIdInfoV2",
+    ),
+    own("deviceInstance"),
+    own("boardId"),
+    own("gpuInstance"),
+];
+
+const PROBED: &str = "client_resource.c, _cliresValidateGpuIdAgainstProbed";
+
+/// The controls with such fields.
+pub const NAMING: &[(u32, &[Field])] = &[
+    (ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS, P2P_CAPS),
+    (ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2, P2P_CAPS),
+    (
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX,
+        &[
+            group("gpuIdGrpA", p2p_matrix::GROUPS[0]),
+            group("gpuIdGrpB", p2p_matrix::GROUPS[1]),
+        ],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
+        &[shown("gpuIds")],
+    ),
+    (ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO, ID_INFO),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS,
+        &[shown("deviceIds")],
+    ),
+    (ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, ID_INFO),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS,
+        &[shown("gpuIds"), shown("excludedGpuIds")],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS,
+        &[
+            asked(
+                "gpuIds",
+                Asked::UntilInvalid(0),
+                NV_ERR_INVALID_ARGUMENT,
+                PROBED,
+            ),
+            own("failedId"),
+        ],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_DETACH_IDS,
+        &[asked(
+            "gpuIds",
+            Asked::UntilInvalid(0),
+            NV_ERR_INVALID_ARGUMENT,
+            "client_resource.c, cliresCtrlCmdGpuDetachIds_IMPL",
+        )],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_GET_PCI_INFO,
+        &[
+            one(
+                "gpuId",
+                NV_ERR_OBJECT_NOT_FOUND,
+                "gpu_mgr.c, gpumgrGetProbedGpuDomainBusDevice",
+            ),
+            own("domain"),
+            own("bus"),
+            own("slot"),
+        ],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID,
+        &[
+            one(
+                "gpuId",
+                NV_ERR_OBJECT_NOT_FOUND,
+                "client_resource.c, cliresCtrlCmdGpuGetUuidFromGpuId_IMPL",
+            ),
+            own("gpuUuid"),
+        ],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE,
+        &[one(
+            "gpuId",
+            NV_ERR_OBJECT_NOT_FOUND,
+            "gpu_mgr.c, gpumgrQueryGpuDrainState",
+        )],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS,
+        &[shown("devices.gpuId")],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID,
+        &[one("gpuId", NV_ERR_INVALID_ARGUMENT, PROBED)],
+    ),
+    // `cliresCtrlCmdGpuWaitAttachId_IMPL` succeeds whatever it is asked.
+    (
+        ctl::NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID,
+        &[Field {
+            name: "gpuId",
+            fate: Fate::Unread,
+        }],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_SYNC_GPU_BOOST_GROUP_INFO,
+        &[shown("pBoostGroups.gpuIds")],
+    ),
+    (
+        ctl::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO,
+        &[shown("deviceInstance")],
+    ),
+    // Serial number and parts.
+    (0x2080_013f, &[own("serialNumber")]),
+    (0x2080_0142, &[own("gpuId")]),
+    (ctl::NV2080_CTRL_CMD_GPU_GET_GID_INFO, &[own("data")]),
+    // Its device's type, not its place.
+    (
+        ctl::NV2080_CTRL_CMD_BUS_GET_PCI_INFO,
+        &[own("pciDeviceId"), own("pciSubSystemId")],
+    ),
+    // Indices that ask for domain, bus and device.
+    (ctl::NV2080_CTRL_CMD_BUS_GET_INFO, &[own("busInfoList")]),
+    (0x2080_1823, &[own("busInfoList")]),
+    // Firmware answers, so the status is a guess.
+    (
+        ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS,
+        &[asked(
+            "dbdf",
+            Asked::Peer,
+            NV_ERR_INVALID_ARGUMENT,
+            "ctrl2080bus.h",
+        )],
+    ),
+    (
+        ctl::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS,
+        &[
+            shown("linkInfo.remoteDeviceInfo"),
+            own("linkInfo.localDeviceInfo"),
+        ],
+    ),
+];
+
+/// The controls that name no card. Links (NVLINK_GET_NVLINK_CAPS) and engines have numbers of their own card; a fabric's cluster and
+/// partition are no cards; nor is a partition of a card, and none is made where cgpu places containers.
+#[rustfmt::skip] // one control a line
+pub const NAMELESS: &[u32] = &[
+    0x101, // SYSTEM_GET_BUILD_VERSION
+    0x102, // SYSTEM_GET_CPU_INFO
+    0x136, // SYSTEM_GET_FABRIC_STATUS
+    0x13e, // SYSTEM_GET_BUILD_VERSION_V2
+    0x1f0, // SYSTEM_GET_FEATURES
+    0x27b, // GPU_GET_MEMOP_ENABLE
+    0x901, // SET_SUB_PROCESS_ID
+    0xd01, // CLIENT_GET_ADDR_SPACE_TYPE
+    0xd04, // CLIENT_SET_INHERITED_SHARE_POLICY
+    0x3d05, // OS_UNIX_EXPORT_OBJECT_TO_FD
+    0x3d06, // OS_UNIX_IMPORT_OBJECT_FROM_FD
+    0x3d0b, // OS_UNIX_EXPORT_OBJECTS_TO_FD
+    0x3d0c, // OS_UNIX_IMPORT_OBJECTS_FROM_FD
+    0x41_0110, // GET_SURFACE_INFO
+    0x80_0201, // GPU_GET_CLASSLIST
+    0x80_0280, // GPU_GET_NUM_SUBDEVICES
+    0x80_0288, // GPU_QUERY_SW_STATE_PERSISTENCE
+    0x80_0289, // GPU_GET_VIRTUALIZATION_MODE
+    0x80_0292, // GPU_GET_CLASSLIST_V2
+    0x80_1108, // GR_SET_TPC_PARTITION_MODE
+    0x80_1307, // FB_GET_CAPS_V2
+    0x80_1402, // HOST_GET_CAPS_V2
+    0x80_170d, // FIFO_GET_CHANNELLIST
+    0x80_1806, // DMA_ADV_SCHED_GET_VA_CAPS
+    0x80_180d, // DMA_GET_CAPS
+    0x80_1909, // PERF_CUDA_LIMIT_SET_CONTROL
+    0xde_0001, // REQUEST_DATA_POLL
+    0x2080_0101, // GPU_GET_INFO
+    0x2080_0102, // GPU_GET_INFO_V2
+    0x2080_0110, // GPU_GET_NAME_STRING
+    0x2080_0111, // GPU_GET_SHORT_NAME_STRING
+    0x2080_0119, // GPU_GET_SIMULATION_INFO
+    0x2080_0123, // GPU_GET_ENGINES
+    0x2080_012f, // GPU_QUERY_ECC_STATUS
+    0x2080_0131, // GPU_QUERY_COMPUTE_MODE_RULES
+    0x2080_0133, // GPU_QUERY_ECC_CONFIGURATION
+    0x2080_0145, // GPU_ACQUIRE_COMPUTE_MODE_RESERVATION
+    0x2080_0146, // GPU_RELEASE_COMPUTE_MODE_RESERVATION
+    0x2080_014b, // GPU_GET_INFOROM_OBJECT_VERSION
+    0x2080_0156, // GPU_GET_INFOROM_IMAGE_VERSION
+    0x2080_0157, // GPU_QUERY_INFOROM_ECC_SUPPORT
+    0x2080_0170, // GPU_GET_ENGINES_V2
+    0x2080_018b, // GPU_GET_ACTIVE_PARTITION_IDS
+    0x2080_018d, // GPU_GET_PIDS
+    0x2080_018e, // GPU_GET_PID_INFO
+    0x2080_0195, // GPU_GET_COMPUTE_POLICY_CONFIG
+    0x2080_019f, // GPU_GET_SKYLINE_INFO
+    0x2080_01a3, // GET_GPU_FABRIC_PROBE_INFO
+    0x2080_0301, // EVENT_SET_NOTIFICATION
+    0x2080_0403, // TIMER_GET_TIME
+    0x2080_0406, // TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO
+    0x2080_0407, // TIMER_SET_GR_TICK_FREQ
+    0x2080_0513, // THERMAL_SYSTEM_EXECUTE_V2
+    0x2080_0802, // BIOS_GET_INFO
+    0x2080_110b, // FIFO_DISABLE_CHANNELS
+    0x2080_1201, // GR_GET_INFO
+    0x2080_1210, // GR_SET_CTXSW_PREEMPTION_MODE
+    0x2080_1218, // GR_GET_CTX_BUFFER_SIZE
+    0x2080_121b, // GR_GET_GLOBAL_SM_ORDER
+    0x2080_1227, // GR_GET_CAPS_V2
+    0x2080_122a, // GR_GET_GPC_MASK
+    0x2080_122b, // GR_GET_TPC_MASK
+    0x2080_1230, // GR_GET_SM_ISSUE_RATE_MODIFIER
+    0x2080_123c, // GR_GET_SM_ISSUE_RATE_MODIFIER_V2
+    0x2080_1301, // FB_GET_INFO
+    0x2080_1303, // FB_GET_INFO_V2
+    0x2080_1357, // FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT_V575
+    0x2080_1358, // FB_QUERY_DRAM_ENCRYPTION_STATUS_V575
+    0x2080_1359, // FB_QUERY_DRAM_ENCRYPTION_STATUS
+    0x2080_1701, // MC_GET_ARCH_INFO
+    0x2080_1702, // MC_SERVICE_INTERRUPTS
+    0x2080_1803, // BUS_GET_PCI_BAR_INFO
+    0x2080_182b, // BUS_GET_C2C_INFO
+    0x2080_200a, // PERF_BOOST
+    0x2080_2068, // PERF_GET_CURRENT_PSTATE
+    0x2080_2096, // PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2
+    0x2080_2209, // RC_GET_WATCHDOG_INFO
+    0x2080_220c, // RC_RELEASE_WATCHDOG_REQUESTS
+    0x2080_2210, // RC_SOFT_DISABLE_WATCHDOG
+    0x2080_2a03, // CE_GET_CAPS_V2
+    0x2080_2a0a, // CE_GET_ALL_CAPS
+    0x2080_3001, // NVLINK_GET_NVLINK_CAPS
+    0x2080_3125, // FLCN_GET_CTX_BUFFER_SIZE
+    0x2080_3601, // GSP_GET_FEATURES
+    0x2080_3801, // GRMGR_GET_GR_FS_INFO
+    0x208f_1105, // GPU_VERIFY_INFOROM
+    0x503c_0102, // REGISTER_VA_SPACE
+    0x503c_0104, // REGISTER_VIDMEM
+    0x503c_0105, // UNREGISTER_VIDMEM
+    0x83de_0307, // DEBUG_SET_MODE_MMU_DEBUG
+    0x83de_0309, // DEBUG_SET_EXCEPTION_MASK
+    0x83de_030c, // DEBUG_READ_ALL_SM_ERROR_STATES
+    0x83de_0310, // DEBUG_CLEAR_ALL_SM_ERROR_STATES
+    0x83de_0317, // DEBUG_SUSPEND_CONTEXT
+    0x83de_0318, // DEBUG_RESUME_CONTEXT
+    0x83de_031f, // DEBUG_SET_MODE_ERRBAR_DEBUG
+    0x83de_0328, // DEBUG_READ_MMU_FAULT_INFO
+    0x906f_0101, // GET_CLASS_ENGINEID
+    0x906f_0102, // RESET_CHANNEL
+    0x90e6_0102, // MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK
+    0xa06c_0101, // GPFIFO_SCHEDULE
+    0xa06c_0103, // SET_TIMESLICE
+    0xa06c_0104, // GET_TIMESLICE
+    0xa06c_0105, // PREEMPT
+    0xa06f_0103, // GPFIFO_SCHEDULE
+    0xc36f_0101, // GET_CLASS_ENGINEID
+    0xc36f_0108, // GPFIFO_GET_WORK_SUBMIT_TOKEN
+    0xc56f_010b, // GET_KMB
+    0xcb33_0101, // CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES
+    0xcb33_0104, // CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_GPUS_STATE
+    0xcb33_010b, // CONF_COMPUTE_CTRL_CMD_GPU_GET_NUM_SECURE_CHANNELS
+    0xcb33_010c, // CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE
+];
+
+/// The cards that a control's parameters name, and the status where one of them is not granted; `None`: none can be named there.
+///
+/// A list is read as far as RM reads it, at most to the length of the longest that it takes.
+#[must_use]
+pub fn asked_about(cmd: u32, params: &[u8], release: Release) -> Option<(Vec<u32>, u32)> {
+    let (_, fields) = NAMING.iter().find(|(of, _)| *of == cmd)?;
+    let mut found = None;
+    for field in *fields {
+        let Fate::Asked(asked, absent) = field.fate else {
+            continue;
+        };
+        let (ids, _) = found.get_or_insert((Vec::new(), absent.status));
+        ids.extend(asked.ids(params, release));
+    }
+    found
+}
+
+impl Asked {
+    fn ids(self, params: &[u8], release: Release) -> Vec<u32> {
+        let list = |at: usize| {
+            let places = (at..).step_by(4).take(attached_ids::MOST);
+            places.map_while(|at| u32_at(params, at))
+        };
+        match self {
+            Self::One(at) => list(at).take(1).collect(),
+            Self::Counted { at, count_at } => {
+                let count = u32_at(params, count_at).unwrap_or(0) as usize;
+                list(at).take(count).collect()
+            }
+            Self::UntilInvalid(at) if u32_at(params, at) == Some(ALL_IDS) => Vec::new(),
+            Self::UntilInvalid(at) => list(at)
+                .take_while(|id| *id != attached_ids::NONE)
+                .collect(),
+            Self::Peer => {
+                let is_asked = release >= Release::R560
+                    && u32_at(params, atomics::KIND) == Some(atomics::BETWEEN_CARDS);
+                let place = u32_at(params, atomics::PEER).filter(|_| is_asked);
+                place
+                    .map(|dbdf| gpu_id(dbdf >> 16, dbdf >> 8 & 0xff, dbdf >> 3 & 0x1f))
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
+        }
+    }
+}
+
+/// RM's id of the card at a place on a bus (`gpuGenerate32BitId`, gpu.c); `None`: no card's place. Of the domain the id has its lower half.
+#[must_use]
+pub fn gpu_id(domain: u32, bus: u32, device: u32) -> Option<u32> {
+    let fits = domain <= 0xffff && bus <= 0xff && device <= 0xff;
+    fits.then_some(domain << 16 | bus << 8 | device)
+}
+
+#[cfg(test)]
+mod tests {
+    use nvabi::bytes::put_u32;
+    use nvabi::layout::boost_groups;
+    use nvabi::{control, escape};
+
+    use super::*;
+    use crate::decide::View;
+    use crate::{Effect, Op, Verdict, decide};
+
+    fn decided(cmd: u32, params: &[u8], release: Release) -> Effect {
+        let mut arg = vec![0; 32];
+        put_u32(&mut arg, nvabi::layout::nvos54::CMD, cmd);
+        let op = Op::Escape(&escape::NV_ESC_RM_CONTROL);
+        match decide(&op, &[&arg, params], release) {
+            Verdict::Execute(effect) => effect,
+            Verdict::Refuse(refusal) => panic!("{cmd:#x}: {refusal:?}"),
+        }
+    }
+
+    #[test]
+    fn every_admitted_control_names_cards_or_is_listed_as_naming_none() {
+        let admitted: Vec<(u32, &str)> = control::rows().collect();
+        for (cmd, name) in &admitted {
+            let naming = NAMING.iter().filter(|(of, _)| of == cmd).count();
+            let nameless = NAMELESS.iter().filter(|of| *of == cmd).count();
+            assert_eq!(naming + nameless, 1, "{name} {cmd:#x}");
+        }
+        assert_eq!(NAMING.len() + NAMELESS.len(), admitted.len());
+        for (cmd, fields) in NAMING {
+            assert!(!fields.is_empty(), "{cmd:#x}");
+        }
+    }
+
+    /// What the driver names is rewritten, and what the caller names is looked for: by the table, not beside it.
+    #[test]
+    fn every_field_has_the_effect_that_its_fate_needs() {
+        for release in Release::ALL {
+            for (cmd, fields) in NAMING {
+                let Some(row) = control::row(*cmd, release) else {
+                    continue;
+                };
+                let params = vec![0; row.params_bytes as usize];
+                let effect = decided(*cmd, &params, release);
+                let has = |wanted: fn(Fate) -> bool| fields.iter().any(|it| wanted(it.fate));
+                let is_shown = matches!(
+                    effect.view(),
+                    Some(
+                        View::GpuIds
+                            | View::ActiveDevices
+                            | View::DeviceMask
+                            | View::BoostGroups
+                            | View::NvLinks
+                            | View::ExportedDevice
+                    )
+                );
+                assert_eq!(has(|fate| fate == Fate::Shown), is_shown, "{cmd:#x}");
+                let is_asked = matches!(effect, Effect::NamesCards { .. });
+                assert_eq!(
+                    has(|fate| matches!(fate, Fate::Asked(..))),
+                    is_asked,
+                    "{cmd:#x}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn fields_are_in_the_parameters() {
+        for release in Release::ALL {
+            for (cmd, fields) in NAMING {
+                let Some(row) = control::row(*cmd, release) else {
+                    continue;
+                };
+                for field in *fields {
+                    let Fate::Asked(asked, _) = field.fate else {
+                        continue;
+                    };
+                    let last = match asked {
+                        Asked::One(at) | Asked::UntilInvalid(at) => at,
+                        Asked::Counted { at, count_at } => at.max(count_at),
+                        Asked::Peer => atomics::PEER,
+                    };
+                    assert!(last + 4 <= row.params_bytes as usize, "{cmd:#x}");
+                }
+            }
+        }
+        assert_eq!(
+            boost_groups::IDS + 4 * boost_groups::MOST + 8,
+            boost_groups::GROUP_BYTES
+        );
+    }
+
+    #[test]
+    fn a_list_is_read_as_far_as_the_driver_reads_it() {
+        let ids = |cmd, words: &[u32], release| {
+            let row = control::row(cmd, release).unwrap();
+            let mut params = vec![0; row.params_bytes as usize];
+            for (at, word) in (0..).step_by(4).zip(words) {
+                put_u32(&mut params, at, *word);
+            }
+            asked_about(cmd, &params, release).unwrap().0
+        };
+        let attach = ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS;
+        let none = attached_ids::NONE;
+        assert_eq!(ids(attach, &[7, 8, none, 9], Release::R570), [7, 8]);
+        assert_eq!(ids(attach, &[ALL_IDS, 8], Release::R570), [0; 0]);
+        assert_eq!(ids(attach, &[8; 33], Release::R570), [8; 32]);
+        let matrix = ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX;
+        assert_eq!(ids(matrix, &[1, 1, 5], Release::R570), [5, 0]);
+        let atomics = ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS;
+        let peer = &[2, 0x0001_2308];
+        assert_eq!(ids(atomics, peer, Release::R570), [0x0001_2301]);
+        assert_eq!(ids(atomics, peer, Release::R555), [0; 0], "no such field");
+        assert_eq!(ids(atomics, &[1, 0x0001_2308], Release::R570), [0; 0]);
+    }
+
+    #[test]
+    fn a_place_beyond_the_ids_bits_is_no_cards() {
+        assert_eq!(gpu_id(1, 2, 3), Some(0x0001_0203));
+        for (domain, bus, device) in [(0x1_0000, 0, 0), (0, 0x100, 0), (0, 0, 0x100)] {
+            assert_eq!(gpu_id(domain, bus, device), None);
+        }
+    }
+}
