@@ -24,6 +24,8 @@ pub const ENDED: &str = "ended";
 pub const RESTARTED: &str = "restarted";
 /// It asks by name for what its broker refuses.
 pub const NOT_SERVED: &str = "not_served";
+/// It has nodes for GPUDirect RDMA, which does not work beside a quota.
+pub const NO_GPUDIRECT_RDMA: &str = "no_gpudirect_rdma";
 /// What a broker tells of `cgpu set`.
 const CHANGED: [&str; 2] = ["quota_changed", "share_changed"];
 /// A card is used again for new containers.
@@ -135,6 +137,20 @@ impl Log {
         tracing::warn!(key = %self.key, "{text}");
         let folder = events::of_container(&self.state_dir, &self.key);
         self.add(|| events::append(&folder, &Event::now(NOT_SERVED, &text)));
+    }
+
+    /// It starts, and has nodes by which no other device will reach its card memory.
+    pub(crate) fn no_gpudirect_rdma(&self, nodes: &[&str]) {
+        if nodes.is_empty() {
+            return;
+        }
+        let nodes = nodes.join(", ");
+        let text = format!(
+            "has {nodes}: GPUDirect RDMA (nvidia-peermem, gdrcopy, dma-buf) does not work in a container with a quota, since the driver looks for the process that called it; data goes through host memory"
+        );
+        tracing::warn!(key = %self.key, "{text}");
+        let folder = events::of_container(&self.state_dir, &self.key);
+        self.add(|| events::append(&folder, &Event::now(NO_GPUDIRECT_RDMA, &text)));
     }
 
     /// At the container's end, while its door is still held: no supervisor ends by itself then.

@@ -42,6 +42,7 @@ mod lifecycle;
 pub mod nodes;
 pub mod note;
 mod own_group;
+mod rdma;
 pub mod request;
 mod resize;
 pub mod runc;

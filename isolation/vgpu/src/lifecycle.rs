@@ -26,6 +26,7 @@ use crate::events::Log;
 use crate::host::Host;
 use crate::nodes::Node;
 use crate::own_group::{self, Governor, OwnGroup, OwnUsage};
+use crate::rdma;
 use crate::request::{Reading, Whose};
 use crate::state::{self, ContainerDir};
 use crate::{
@@ -460,6 +461,7 @@ fn create_spec(
         })?;
         if choice.backend.kind() == cards::Backend::Broker {
             pending.log.not_served(&userland.refused);
+            pending.log.no_gpudirect_rdma(&rdma::nodes(spec)?);
         }
         mounts.extend_from_slice(&userland.mounts);
         let mut edited = spec.clone();

@@ -546,6 +546,36 @@ fn who_asks_for_video_by_name_is_told_that_its_calls_are_refused() {
     }
 }
 
+#[test]
+fn who_has_infiniband_beside_a_quota_is_told_that_it_does_not_reach_card_memory() {
+    let played = TestHost::new();
+    for (id, path, told) in [
+        ("c1", "/dev/infiniband/uverbs0", true),
+        ("c2", "/dev/fuse", false),
+    ] {
+        let bundle = played.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
+        let config = bundle.join("config.json");
+        let mut spec: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+        let device = json!({"path": path, "type": "c", "major": 10, "minor": 229});
+        spec["linux"]["devices"] = json!([device.clone(), device]);
+        fs::write(&config, spec.to_string()).unwrap();
+        let host = Host::find(&played.config).unwrap();
+        let vgpu =
+            create_on_host(&played.config, &host, &key(id), &bundle, DoorKind::Shim).unwrap();
+        let folder = cards::events::of_container(&played.config.state_dir, &key(id));
+        let events = cards::events::read(&folder).unwrap_or_default();
+        let found: Vec<&str> = events
+            .iter()
+            .filter(|event| event.kind == crate::events::NO_GPUDIRECT_RDMA)
+            .map(|event| event.text.as_str())
+            .collect();
+        assert_eq!(found.len(), usize::from(told), "{events:?}");
+        assert!(found.iter().all(|text| text.contains(path)));
+        release(&played.config, &key(id)).unwrap();
+        drop(vgpu);
+    }
+}
+
 /// A host whose driver says that it has this version.
 fn with_driver(version: &str) -> TestHost {
     let played = TestHost::new();
