@@ -26,7 +26,7 @@ fn resolved(kind: FileKind, call: &Call, release: Release) -> Option<(usize, usi
         return None;
     }
     let cmd = u32_at(&call.segments.first()?.bytes, nvos54::CMD)?;
-    control::descriptor(cmd).map(|at| (1, at))
+    control::spec(cmd)?.descriptor.map(|at| (1, at))
 }
 
 /// Whether every number that the driver would resolve has a file in its place.

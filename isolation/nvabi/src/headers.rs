@@ -246,10 +246,22 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
 const ELEMENTS: &[(&str, PerRelease)] = &[
     ("nv_ioctl_card_info_t", all(card_info::BYTES)),
     ("NV2080_CTRL_GPU_PID_INFO", all(pid_memory::BYTES)),
-    ("NV0000_SYNC_GPU_BOOST_GROUP_CONFIG", all(boost_groups::GROUP_BYTES)),
-    ("NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE", perfmon::SAMPLE_BYTES),
-    ("NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE", perfmon::ENGINE_BYTES),
-    ("NV2080_CTRL_NVLINK_LINK_STATUS_INFO", nvlink_status::LINK_BYTES),
+    (
+        "NV0000_SYNC_GPU_BOOST_GROUP_CONFIG",
+        all(boost_groups::GROUP_BYTES),
+    ),
+    (
+        "NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE",
+        perfmon::SAMPLE_BYTES,
+    ),
+    (
+        "NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE",
+        perfmon::ENGINE_BYTES,
+    ),
+    (
+        "NV2080_CTRL_NVLINK_LINK_STATUS_INFO",
+        nvlink_status::LINK_BYTES,
+    ),
 ];
 
 /// `(struct, bytes)` of the escapes' structs, and of the elements of lists; 0: the release does not have it.

@@ -179,12 +179,13 @@ fn control_sizes_match_the_exported_table() {
 /// A right that the driver asks for is what its refusal names: NICE (`U:2`) and administrators' are permissions.
 #[test]
 fn what_is_not_a_tenants_is_refused_by_its_right() {
+    let refused = |spec: &'static control::Spec| match spec.decision {
+        control::Decision::NotATenants(status) => Some((spec.name, status)),
+        _ => None,
+    };
     let mut checked = 0;
     for exported in lists::exported(lists::EXPORTED) {
-        let Some((_, name, status, _)) = control::NOT_A_TENANTS
-            .iter()
-            .find(|(of, ..)| *of == exported.cmd)
-        else {
+        let Some((name, status)) = control::spec(exported.cmd).and_then(refused) else {
             continue;
         };
         let mut rights = Release::ALL
@@ -196,8 +197,9 @@ fn what_is_not_a_tenants_is_refused_by_its_right() {
         } else {
             nvabi::status::NV_ERR_NOT_SUPPORTED
         };
-        assert_eq!(*status, wanted, "{name}: {:?}", exported.right);
+        assert_eq!(status, wanted, "{name}: {:?}", exported.right);
         checked += 1;
     }
-    assert_eq!(checked, control::NOT_A_TENANTS.len());
+    let all = control::ALL.iter().filter_map(refused).count();
+    assert_eq!((checked, all), (all, 15));
 }

@@ -174,7 +174,7 @@ pub fn descriptor(op: &Op, segments: &[&[u8]]) -> Option<Descriptor> {
         let at = named.at();
         return Some(Descriptor { segment: 0, at });
     }
-    let at = control::descriptor(op.command(segments.first()?)?)?;
+    let at = control::spec(op.command(segments.first()?)?)?.descriptor?;
     Some(Descriptor { segment: 1, at })
 }
 

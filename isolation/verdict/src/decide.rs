@@ -269,11 +269,6 @@ pub enum View {
     Classes(List),
     /// GET_GPU_FABRIC_PROBE_INFO.
     FabricProbe,
-    /// FB_GET_FB_REGION_INFO.
-    FbRegions {
-        /// Client and object that the question is about.
-        object: (u32, u32),
-    },
     /// NVOS32 INFO.
     HeapInfo {
         /// Client and object that the question is about.

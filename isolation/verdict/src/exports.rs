@@ -6,7 +6,7 @@
 
 use nvabi::bytes::{u16_at, u32_at};
 use nvabi::layout::{export_info, export_object, export_objects, import_object, import_objects};
-use nvabi::{control, status};
+use nvabi::status;
 
 use crate::blocks::Descriptor;
 use crate::{EFAULT, Effect, Refusal};
@@ -62,18 +62,11 @@ pub struct Import {
     pub types_at: Option<usize>,
 }
 
-/// The effect of one of the five controls; the error is a status.
-pub(crate) fn decide(cmd: u32, client: u32, params: &[u8]) -> Result<Effect, Fault> {
-    match cmd {
-        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => export_one(client, params),
-        control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => export_many(client, params),
-        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => import_one(client, params),
-        control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => import_many(client, params),
-        control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => Ok(Effect::ExportInfo {
-            file: file(params, export_info::FD)?,
-        }),
-        _ => Err(Fault::Status(status::NV_ERR_NOT_SUPPORTED)),
-    }
+/// What a file holds is asked.
+pub(crate) fn info(params: &[u8]) -> Result<Effect, Fault> {
+    Ok(Effect::ExportInfo {
+        file: file(params, export_info::FD)?,
+    })
 }
 
 /// Why a call fails: by a status in its struct, or because its parameters are not there.
@@ -112,7 +105,7 @@ fn file(params: &[u8], at: usize) -> Result<Descriptor, Fault> {
     })
 }
 
-fn export_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+pub(crate) fn export_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     use export_object::{FD, FLAG_EMPTY, FLAGS, H_DEVICE, H_OBJECT, TYPE, TYPE_RM};
     if word(params, FLAGS)? & FLAG_EMPTY != 0 || word(params, TYPE)? != TYPE_RM {
         return Err(INVALID);
@@ -127,7 +120,7 @@ fn export_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     }))
 }
 
-fn export_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+pub(crate) fn export_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     use export_objects::{COUNT, FD, H_DEVICE, INDEX, MAX_OBJECTS, MOST, OBJECTS};
     let file = file(params, FD)?;
     let (count, first) = (short(params, COUNT)?, short(params, INDEX)?);
@@ -152,7 +145,7 @@ fn export_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     }))
 }
 
-fn import_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+pub(crate) fn import_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     use import_object::{FD, H_OBJECT, H_PARENT, TYPE};
     if word(params, TYPE)? != export_object::TYPE_RM {
         return Err(INVALID);
@@ -168,7 +161,7 @@ fn import_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     }))
 }
 
-fn import_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
+pub(crate) fn import_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     use import_objects::{COUNT, FD, H_PARENT, INDEX, MOST, OBJECTS, TYPES};
     let file = file(params, FD)?;
     let (count, first) = (short(params, COUNT)?, short(params, INDEX)?);

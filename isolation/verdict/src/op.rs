@@ -3,6 +3,7 @@
 use nvabi::Release;
 use nvabi::bytes::u32_at;
 use nvabi::call::{Affinity, Descriptor, Production};
+use nvabi::control::{self, Decision};
 use nvabi::escape::{self, Escape, Id};
 use nvabi::layout::{nvos21, nvos54};
 use nvabi::uvm::{self, Uvm};
@@ -156,6 +157,13 @@ impl Op {
     pub fn command(&self, arg: &[u8]) -> Option<u32> {
         let is_control = self.params() == Some(Params::Control);
         u32_at(arg, nvos54::CMD).filter(|_| is_control)
+    }
+
+    /// What becomes of a control, from its struct; `None`: another call, or a command that is not known.
+    #[must_use]
+    pub fn decision(&self, arg: &[u8]) -> Option<Decision> {
+        let spec = control::spec(self.command(arg)?)?;
+        Some(spec.decision)
     }
 
     /// The class of an allocation, from its struct; `None`: another call.

@@ -1,7 +1,7 @@
 //! What a tenant may have of a card's scheduler, whatever its policy: bounds that are put into the copy that is executed.
 
 use nvabi::bytes::{u32_at, u64_at};
-use nvabi::control;
+use nvabi::control::Decision;
 use nvabi::layout::{engine_type, preemption_mode, timeslice};
 
 use crate::Op;
@@ -43,13 +43,13 @@ pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
             bytes,
         }]
     };
-    match op.command(arg) {
-        Some(control::NVA06C_CTRL_CMD_SET_TIMESLICE)
+    match op.decision(arg) {
+        Some(Decision::SetTimeslice)
             if u64_at(params, timeslice::MICROS).is_some_and(|us| us > LONGEST_SLICE_US) =>
         {
             bounded(timeslice::MICROS, Replacement::U64(LONGEST_SLICE_US))
         }
-        Some(control::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE)
+        Some(Decision::PreemptionMode)
             if u32_at(params, preemption_mode::FLAGS)
                 .is_some_and(|flags| flags & preemption_mode::FLAG_COMPUTE != 0) =>
         {

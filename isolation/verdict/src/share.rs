@@ -6,12 +6,13 @@
 //! process, or to a client that is the container's own.
 
 use nvabi::bytes::{array_at, u8_at, u16_at, u32_at, u64_at};
+use nvabi::control::Decision;
 use nvabi::escape::Id;
 use nvabi::layout::share_policy::{
     ACTION, ACTION_REQUIRE, ACTION_REVOKE, CLIENT, NONE, OS_SECURITY_TOKEN, PID, TARGET, TYPE,
 };
 use nvabi::layout::{device_params, nvos21, nvos57};
-use nvabi::{Release, class, control, status};
+use nvabi::{Release, class, status};
 
 use crate::policy::{Policy, SameUser};
 use crate::{EFAULT, Effect, Op, Refusal};
@@ -83,7 +84,7 @@ pub fn narrow(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
     };
     let found = if op.escape() == Some(Id::Share) {
         by_process(0, nvos57::POLICY, arg)
-    } else if op.command(arg) == Some(control::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY) {
+    } else if op.decision(arg) == Some(Decision::SharePolicy) {
         by_process(1, 0, params)
     } else if op.class(arg) == Some(class::NV01_DEVICE_0)
         && u32_at(params, device_params::H_CLIENT_SHARE) == Some(0)

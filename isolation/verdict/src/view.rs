@@ -144,19 +144,6 @@ pub fn heap_info(arg: &mut [u8], slice: Slice) {
     put_u64(arg, nvos32::INFO_SIZE, slice.free_bytes());
 }
 
-/// Rewrites FB_GET_FB_REGION_INFO: one region, from 0 to the quota. Regions are 128-byte-aligned rows whose layout differs
-/// by release; what is kept is the first row's flags, what is hidden is every other row.
-pub fn fb_region_info(params: &mut [u8], slice: Slice) {
-    /// `numFBRegions`
-    const COUNT: usize = 0;
-    /// `fbRegion[0].regionBase`, `regionLimit`: u64 each
-    const FIRST_BASE: usize = 8;
-    const FIRST_LIMIT: usize = 16;
-    put_u32(params, COUNT, 1);
-    put_u64(params, FIRST_BASE, 0);
-    put_u64(params, FIRST_LIMIT, slice.quota_bytes.saturating_sub(1));
-}
-
 /// Keeps the entries of CARD_INFO whose minor is granted, in their order, and blanks the rest.
 pub fn card_info(arg: &mut [u8], is_granted: impl Fn(u32) -> bool) {
     let kept: Vec<Vec<u8>> = arg

@@ -214,12 +214,17 @@ fn what_is_not_a_tenants_is_refused_as_the_driver_refuses_it() {
     let nice = [0xa06c_0107, 0xa06c_0110, 0xa06f_0111, 0x2080_1115];
     let mut refused = 0;
     for release in Release::ALL {
-        for (cmd, name, said, size) in control::NOT_A_TENANTS {
-            let verdict = control(*cmd, release, size.of(release)).verdict();
-            assert_eq!(refusal(&verdict), Some(*said), "{release:?} {name}");
+        for spec in control::ALL {
+            let control::Decision::NotATenants(said) = spec.decision else {
+                continue;
+            };
+            let name = spec.name;
+            let size = control::known(spec.cmd, release).map_or(0, |row| row.params_bytes);
+            let verdict = control(spec.cmd, release, size).verdict();
+            assert_eq!(refusal(&verdict), Some(said), "{release:?} {name}");
             refused += 1;
-            if nice.contains(cmd) {
-                assert_eq!(*said, status::NV_ERR_INSUFFICIENT_PERMISSIONS, "{name}");
+            if nice.contains(&spec.cmd) {
+                assert_eq!(said, status::NV_ERR_INSUFFICIENT_PERMISSIONS, "{name}");
             }
         }
         let unknown = control(0xa06c_0fff, release, 4).verdict();
@@ -227,7 +232,7 @@ fn what_is_not_a_tenants_is_refused_as_the_driver_refuses_it() {
     }
     assert!(refused >= 5 * 14);
     for cmd in nice {
-        assert!(control::NOT_A_TENANTS.iter().any(|(of, ..)| *of == cmd));
+        assert!(control::spec(cmd).is_some_and(|spec| !spec.decision.is_a_tenants()));
     }
 }
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use driver::Segment;
 use ledger::{ClientHandle, ObjectHandle, ProcessId};
 use nvabi::bytes::u32_at;
+use nvabi::control::Decision;
 use nvabi::layout::card_info;
-use nvabi::{control, status};
+use nvabi::status;
 use verdict::decide::{List, View};
 use verdict::view::{self, Holder, Slice};
 use verdict::{Effect, Op, Refusal};
@@ -115,10 +116,6 @@ impl Account {
                 view::class_list(listed(segments, *list), entries, self.release);
             }
             View::FabricProbe => view::no_multicast(block(segments, 1)),
-            View::FbRegions { object } => {
-                let slice = slice(*object).ok_or_else(unknown)?;
-                view::fb_region_info(block(segments, 1), slice);
-            }
             View::HeapInfo { object } => {
                 let slice = slice(*object).ok_or_else(unknown)?;
                 view::heap_info(block(segments, 0), slice);
@@ -184,14 +181,7 @@ impl Account {
         let [arg, params, ..] = segments else {
             return;
         };
-        let is_id_info = matches!(
-            op.command(&arg.bytes),
-            Some(
-                control::NV0000_CTRL_CMD_GPU_GET_ID_INFO
-                    | control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2
-            )
-        );
-        if !is_id_info {
+        if op.decision(&arg.bytes) != Some(Decision::IdInfo) {
             return;
         }
         let slot = u32_at(&params.bytes, GPU_ID)

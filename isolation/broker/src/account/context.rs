@@ -16,7 +16,7 @@ use driver::Segment;
 use ledger::{CardSlot, ClientHandle, ObjectHandle, Operation};
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{Class, Kind};
-use nvabi::control;
+use nvabi::control::Decision;
 use nvabi::layout::nvos54;
 use verdict::Op;
 
@@ -84,7 +84,7 @@ impl Account {
             return;
         };
         let word = |at| u32_at(&arg.bytes, at);
-        if op.command(&arg.bytes) != Some(control::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE) {
+        if op.decision(&arg.bytes) != Some(Decision::ContextBytes) {
             return;
         }
         let (Some(client), Some(subdevice), Some(channel), Some(bytes)) = (

@@ -19,7 +19,14 @@ fn what_acts_on_the_whole_card_is_answered() {
     let arg = rm::alloc(client, device, 0x20, 0x2080, tenant.params_address());
     assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[0; 4]).status(), rm::OK);
     let before = stage.fake.seen().len();
-    for cmd in control::CARD_WIDE {
+    let card_wide = |spec: &&control::Spec| spec.decision == control::Decision::CardWide;
+    let commands: Vec<u32> = control::ALL
+        .iter()
+        .filter(card_wide)
+        .map(|spec| spec.cmd)
+        .collect();
+    assert_eq!(commands.len(), 7);
+    for cmd in commands {
         let bytes = control::row(cmd, Release::R570).unwrap().params_bytes;
         let params = vec![1; bytes as usize];
         let ask = |object| tenant.control(fd, (client, object), cmd, &params);

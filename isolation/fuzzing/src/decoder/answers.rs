@@ -80,7 +80,6 @@ pub(super) fn check(
             }
         }
         View::FabricProbe => view::no_multicast(block(&mut answer, 1)),
-        View::FbRegions { .. } => view::fb_region_info(block(&mut answer, 1), slice),
         View::HeapInfo { .. } => {
             let argument = block(&mut answer, 0);
             view::heap_info(argument, slice);

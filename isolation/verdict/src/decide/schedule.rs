@@ -1,35 +1,35 @@
 //! A tenant's calls to the card's scheduler.
 
 use nvabi::bytes::{u8_at, u32_at, u64_at};
-use nvabi::control as ctl;
 use nvabi::layout::{disable_channels, schedule, timeslice};
 
-use super::{Effect, Schedule, Switch};
+use super::{Schedule, Switch};
 
-/// Decides a control of the scheduler; `None`: the parameters are not what the driver takes from user space.
-pub(super) fn decide(cmd: u32, (client, object): (u32, u32), params: &[u8]) -> Option<Effect> {
-    let group = object;
-    Some(Effect::Schedule(match cmd {
-        ctl::NVA06C_CTRL_CMD_SET_TIMESLICE => Schedule::SetTimeslice {
-            client,
-            group,
-            micros: u64_at(params, timeslice::MICROS)?,
-        },
-        ctl::NVA06C_CTRL_CMD_GET_TIMESLICE => Schedule::GetTimeslice { client, group },
-        ctl::NVA06C_CTRL_CMD_PREEMPT => Schedule::Preempt,
-        ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => channels(params)?,
-        _ => Schedule::Runlist {
-            client,
-            object,
-            switch: match u8_at(params, schedule::ENABLE)? {
-                0 => Switch::Off,
-                _ => Switch::On,
-            },
-        },
-    }))
+/// `None`, here and below: the parameters are not what the driver takes from user space.
+pub(super) fn set_timeslice((client, group): (u32, u32), params: &[u8]) -> Option<Schedule> {
+    Some(Schedule::SetTimeslice {
+        client,
+        group,
+        micros: u64_at(params, timeslice::MICROS)?,
+    })
 }
 
-fn channels(params: &[u8]) -> Option<Schedule> {
+pub(super) const fn get_timeslice((client, group): (u32, u32)) -> Schedule {
+    Schedule::GetTimeslice { client, group }
+}
+
+pub(super) fn runlist((client, object): (u32, u32), params: &[u8]) -> Option<Schedule> {
+    Some(Schedule::Runlist {
+        client,
+        object,
+        switch: match u8_at(params, schedule::ENABLE)? {
+            0 => Switch::Off,
+            1.. => Switch::On,
+        },
+    })
+}
+
+pub(super) fn channels(params: &[u8]) -> Option<Schedule> {
     let count = u32_at(params, disable_channels::COUNT)
         .filter(|count| *count <= disable_channels::MOST)? as usize;
     if u64_at(params, disable_channels::EVENT)? != 0 {
@@ -46,7 +46,7 @@ fn channels(params: &[u8]) -> Option<Schedule> {
         channels: channels?,
         switch: match u8_at(params, disable_channels::DISABLE)? {
             0 => Switch::On,
-            _ => Switch::Off,
+            1.. => Switch::Off,
         },
     })
 }
