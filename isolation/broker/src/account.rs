@@ -111,6 +111,18 @@ impl Account {
         }
     }
 
+    /// The same with RM's ids of cards by their UUIDs, where the driver does not say them beforehand.
+    #[must_use]
+    pub fn with_gpu_ids(mut self, ids: &[(String, u32)]) -> Self {
+        for (uuid, gpu_id) in ids {
+            let slot = self.slots.iter().position(|slot| slot.uuid == *uuid);
+            if let Some(slot) = slot.and_then(card_slot) {
+                self.numbering.slot_of_gpu_id.insert(*gpu_id, slot);
+            }
+        }
+        self
+    }
+
     /// The same with a limit on what the driver may take of the host's memory for the container.
     #[must_use]
     pub fn with_host_memory(self, bytes: Option<u64>) -> Self {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +26,7 @@ use crate::managed::ManagedMappings;
 use crate::memories::Memories;
 use crate::native::NativeCalls;
 use crate::order::Orders;
+use crate::pci;
 use crate::replay::Replay;
 use crate::scarce;
 use crate::share::Share;
@@ -125,7 +127,9 @@ impl Container {
             supervisor,
             host_memory_bytes,
         } = inheritance;
+        let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
+            .with_gpu_ids(&pci::gpu_ids(Path::new(pci::CARDS), &uuids))
             .with_host_memory(host_memory_bytes);
         let board = Board::open(board).map_err(TakeOverError::Board)?;
         let fresh = || account.fresh_state();

@@ -1,6 +1,6 @@
 //! How the driver numbers the cards of the grant: what no answer has said yet, and an answer is about to be rewritten by.
 //!
-//! A card's id comes by with CARD_INFO, which a program asks first. Its device instance comes by with GPU_GET_ID_INFO, which a program
+//! A card's id is its place on the bus ([`crate::pci`]), or comes by with CARD_INFO, which a program asks first. Its device instance comes by with GPU_GET_ID_INFO, which a program
 //! asks of a card that it is about to use: later, or never. An answer in instances would then show none of the granted cards.
 
 use driver::{Call, Caller, FileRef, Ticket};

@@ -24,6 +24,26 @@ pub(crate) fn functions(folder: &Path, uuids: &[String]) -> Vec<(String, String)
         .collect()
 }
 
+/// RM's ids of these cards, each with its UUID: on Linux a card has its id by its place (osinit.c, `nv_generate_id_from_pci_info`). A card that the
+/// driver has not initialised yet has no UUID there; its id comes by with CARD_INFO.
+pub(crate) fn gpu_ids(folder: &Path, uuids: &[String]) -> Vec<(String, u32)> {
+    let functions = functions(folder, uuids).into_iter();
+    functions
+        .filter_map(|(function, uuid)| Some((uuid, gpu_id(&function)?)))
+        .collect()
+}
+
+/// Of a function in the kernel's spelling, `<domain>:<bus>:<device>.<function>`.
+fn gpu_id(function: &str) -> Option<u32> {
+    let (place, _function) = function.split_once('.')?;
+    let mut parts = place
+        .split(':')
+        .map(|part| u32::from_str_radix(part, 16).ok());
+    let mut next = || parts.next().flatten();
+    let id = verdict::cards::gpu_id(next()?, next()?, next()?)?;
+    parts.next().is_none().then_some(id)
+}
+
 /// The folders that say which card is near to which node.
 #[derive(Debug, Clone)]
 pub(crate) struct Topology {
@@ -121,6 +141,25 @@ mod tests {
         );
         let near = topology.node_of(&["GPU-2".to_owned()]).unwrap();
         assert_eq!(near.cpus, "0-15,32-47");
+    }
+
+    #[test]
+    fn a_cards_id_is_its_place() {
+        let (_folder, topology) = host(&[("GPU-1", "0"), ("GPU-2", "0")]);
+        assert_eq!(
+            gpu_ids(&topology.cards, &["GPU-2".to_owned()]),
+            [("GPU-2".to_owned(), 0x100)]
+        );
+        assert_eq!(gpu_id("0001:a3:1f.0"), Some(0x0001_a31f));
+        for wrong in [
+            "10000:01:00.0",
+            "0000:01:00",
+            "0000:01.0",
+            "0:0:0:0.0",
+            "x:0:0.0",
+        ] {
+            assert_eq!(gpu_id(wrong), None, "{wrong}");
+        }
     }
 
     #[test]
