@@ -109,7 +109,7 @@ impl Texts {
         )
     }
 
-    /// Those of `names` that have no pointer, no descriptor, no handle and no process in them.
+    /// Those of `names` that have no pointer, no descriptor, no handle, no process and no card in them.
     pub(super) fn plain(&self, names: &BTreeSet<String>) -> BTreeSet<String> {
         let is_plain = |name: &&String| {
             self.whole(name).is_some_and(|whole| {
@@ -122,7 +122,7 @@ impl Texts {
     }
 }
 
-/// A pointer, a handle, a file descriptor, a client or a process, by type or by name.
+/// A pointer, a handle, a file descriptor, a client, a process or a card, by type or by name.
 fn names_something(word: &str) -> bool {
     let small = word.to_ascii_lowercase();
     ["NvP64", "NvHandle", "*"].contains(&word)
@@ -134,6 +134,12 @@ fn names_something(word: &str) -> bool {
             "process",
             "hobject",
             "gpuid",
+            "gpuinstance",
+            "deviceid",
+            "deviceinstance",
+            "deviceinfo",
+            "uuid",
+            "dbdf",
             "rmfd",
             "ctrlfd",
             "handle",
@@ -257,6 +263,8 @@ mod tests {
             "char *x",
             "NvS32 fd",
             "NvU32 pidOfIt",
+            "NvU8 deviceUUID[16]",
+            "NvU32 deviceInstance",
         ] {
             let text = ONE.replace("NvU32 a", worse);
             assert!(texts(&text).plain(&names).is_empty(), "{worse}");
