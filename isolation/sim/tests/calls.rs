@@ -5,7 +5,7 @@ mod tenant;
 use driver::FileKind;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self, fb_info};
-use nvabi::layout::{api_version, nvos32, nvos54};
+use nvabi::layout::{api_version, nvlink_device, nvlink_status, nvos32, nvos54, perfmon};
 use nvabi::status::*;
 use nvabi::{class, escape, uvm};
 use tenant::{Tenant, ada, open};
@@ -305,6 +305,96 @@ fn processes_are_listed_with_what_they_hold() {
         .ask(sub, control::NV2080_CTRL_CMD_GPU_GET_PIDS, &[])
         .unwrap();
     assert_eq!(u32_at(&pids, 8), Some(1));
+}
+
+#[test]
+fn samples_name_every_process_and_an_address_of_the_kernels() {
+    for (version, has_address) in [("550.163.01", false), ("570.195.03", true)] {
+        let machine = ada(version, 64, 1);
+        let one = Tenant::of_process(&machine, "a/b", 4001);
+        let two = Tenant::of_process(&machine, "a/c", 4002);
+        let (_device, sub) = one.device(0);
+        let _held = two.device(0);
+        let cmd = control::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2;
+        let bytes = |size: nvabi::PerRelease| size.of(one.release) as usize;
+        let length = perfmon::MOST * perfmon::SAMPLE_BYTES.of(one.release);
+        let samples = one.ask(sub, cmd, &[(4, length)]).unwrap();
+        let engine = |number: usize| {
+            let at = perfmon::SAMPLES + number * bytes(perfmon::SAMPLE_BYTES) + bytes(perfmon::GR);
+            &samples[at..at + bytes(perfmon::ENGINE_BYTES)]
+        };
+        let named = [0, 1, 2].map(|number| u32_at(engine(number), perfmon::PROCESS).unwrap());
+        assert_eq!(named, [4001, 4002, 4001]);
+        let last = u64_at(engine(0), bytes(perfmon::ENGINE_BYTES) - 8).unwrap();
+        assert_eq!(last > 1 << 63, has_address);
+        assert_eq!(
+            one.ask(sub, cmd, &[(4, length - 1)]),
+            Err(NV_ERR_INVALID_ARGUMENT)
+        );
+    }
+}
+
+#[test]
+fn a_link_names_the_card_at_its_other_end_by_its_place() {
+    let machine = tenant::machine(
+        "[driver]\nversion = \"580.105.08\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 64\narchitecture = \"ada\"\ncount = 3\n[[nvlink]]\ncards = [0, 2]\n[[nvlink]]\ncards = [1]\n[[nvlink]]\ncards = [1, 0]\n",
+    );
+    let tenant = Tenant::new(&machine, "a/b");
+    let (_device, sub) = tenant.device(0);
+    let cmd = control::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS;
+    let status = tenant.ask(sub, cmd, &[]).unwrap();
+    let of = |at: nvabi::PerRelease| at.of(tenant.release) as usize;
+    assert_eq!(u32_at(&status, nvlink_status::ENABLED), Some(0b11));
+    for (number, bus) in [(0, 3), (1, 2)] {
+        let link = of(nvlink_status::LINKS) + number * of(nvlink_status::LINK_BYTES);
+        let end = link + of(nvlink_status::REMOTE);
+        assert_eq!(status[link + nvlink_status::CONNECTED], 1);
+        assert_eq!(status[end + nvlink_device::BUS], bus);
+        assert_eq!(
+            u64_at(&status, end + nvlink_device::TYPE),
+            Some(nvlink_device::GPU)
+        );
+    }
+}
+
+/// By the statuses of RM's own functions, which are not one.
+#[test]
+fn a_card_that_is_not_there_is_answered_as_each_question_answers_it() {
+    let machine = ada("570.195.03", 64, 2);
+    let tenant = Tenant::new(&machine, "a/b");
+    for (cmd, status) in [
+        (
+            control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+            NV_ERR_INVALID_ARGUMENT,
+        ),
+        (
+            control::NV0000_CTRL_CMD_GPU_ATTACH_IDS,
+            NV_ERR_INVALID_ARGUMENT,
+        ),
+        (
+            control::NV0000_CTRL_CMD_GPU_DETACH_IDS,
+            NV_ERR_INVALID_ARGUMENT,
+        ),
+        (
+            control::NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID,
+            NV_ERR_INVALID_ARGUMENT,
+        ),
+        (
+            control::NV0000_CTRL_CMD_GPU_GET_PCI_INFO,
+            NV_ERR_OBJECT_NOT_FOUND,
+        ),
+        (
+            control::NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE,
+            NV_ERR_OBJECT_NOT_FOUND,
+        ),
+        (
+            control::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID,
+            NV_ERR_OBJECT_NOT_FOUND,
+        ),
+    ] {
+        let ask = |id| tenant.ask(tenant.root, cmd, &[(0, id), (4, u32::MAX)]);
+        assert_eq!(ask(0x0300), Err(status), "{cmd:#x}");
+    }
 }
 
 #[test]
