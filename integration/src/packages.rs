@@ -18,6 +18,9 @@ use crate::origin::Origin;
 
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
 const DEBIAN_KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const SIGNED: &str = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]";
+const ARCHIVE: &str = "http://deb.debian.org/debian";
+const AS_ROOT: &str = "-oAPT::Sandbox::User=root";
 
 /// Which releases packages are taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,44 +53,83 @@ impl Suite {
     }
 
     fn options(self) -> Result<Vec<String>> {
-        let mut options = vec!["-q".to_owned(), "-oAPT::Sandbox::User=root".to_owned()];
-        if let Some(release) = self.release() {
-            let root = cache::folder().join("apt").join(self.name());
-            fs::create_dir_all(root.join("lists/partial"))?;
-            fs::create_dir_all(root.join("cache/archives/partial"))?;
-            if !Path::new(DEBIAN_KEYS).exists() {
-                bail!("no {DEBIAN_KEYS}: install debian-archive-keyring to get the newer engines");
-            }
-            let list = root.join("release.list");
-            fs::write(
-                &list,
-                format!(
-                    "deb [signed-by={DEBIAN_KEYS}] http://deb.debian.org/debian {release} main\n"
-                ),
-            )?;
-            for (key, path) in [
-                ("Dir::Etc::sourcelist", list.display().to_string()),
-                ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
-                (
-                    "Dir::State::lists",
-                    root.join("lists").display().to_string(),
-                ),
-                ("Dir::Cache", root.join("cache").display().to_string()),
-                ("Acquire::Languages", "none".to_owned()),
-                (
-                    "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled",
-                    "false".to_owned(),
-                ),
-                (
-                    "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled",
-                    "false".to_owned(),
-                ),
-            ] {
-                options.push(format!("-o{key}={path}"));
+        match self.release() {
+            Some(release) => own_list(
+                self.name(),
+                &format!("deb {SIGNED} {ARCHIVE} {release} main"),
+            ),
+            None => Ok(vec!["-q".to_owned(), AS_ROOT.to_owned()]),
+        }
+    }
+}
+
+/// Options of apt with a sources list of its own, of one line, and what was fetched by it.
+fn own_list(name: &str, line: &str) -> Result<Vec<String>> {
+    let root = cache::folder().join("apt").join(name);
+    fs::create_dir_all(root.join("lists/partial"))?;
+    fs::create_dir_all(root.join("cache/archives/partial"))?;
+    if !Path::new(DEBIAN_KEYS).exists() {
+        bail!("no {DEBIAN_KEYS}: install debian-archive-keyring to get packages of other releases");
+    }
+    let list = root.join("release.list");
+    fs::write(&list, format!("{line}\n"))?;
+    let mut options = vec!["-q".to_owned(), AS_ROOT.to_owned()];
+    for (key, path) in [
+        ("Dir::Etc::sourcelist", list.display().to_string()),
+        ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
+        (
+            "Dir::State::lists",
+            root.join("lists").display().to_string(),
+        ),
+        ("Dir::Cache", root.join("cache").display().to_string()),
+        ("Acquire::Languages", "none".to_owned()),
+        (
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled",
+            "false".to_owned(),
+        ),
+        (
+            "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled",
+            "false".to_owned(),
+        ),
+    ] {
+        options.push(format!("-o{key}={path}"));
+    }
+    Ok(options)
+}
+
+/// Downloads and unpacks the upstream part of a source package of a release of Debian, once. Returns the folder.
+///
+/// # Errors
+/// A reason to skip aloud: there is no apt, or the archive does not have the package any more.
+pub fn upstream_source(release: &str, component: &str, package: &str) -> Result<PathBuf> {
+    let folder = cache::folder().join(format!("sources/{package}-{release}"));
+    let _lock = cache::lock("packages")?;
+    cache::once(&folder, package, |at| {
+        progress(&format!("fetching the source of {package} ({release})"));
+        let line = format!("deb-src {SIGNED} {ARCHIVE} {release} {component}");
+        let options = own_list(&format!("source-{release}"), &line)?;
+        let apt = |args: &[&str], at: &Path| {
+            let mut command = Command::new("apt-get");
+            command.args(&options).args(args).current_dir(at);
+            capture(command.env("LC_ALL", "C"), DOWNLOAD_LIMIT)?.success()
+        };
+        apt(&["update"], Path::new("/"))?;
+        let downloaded = tempfile::tempdir().context("folder for downloads")?;
+        let args = ["source", "--download-only", "--tar-only", package];
+        apt(&args, downloaded.path())?;
+        for entry in fs::read_dir(downloaded.path())? {
+            let path = entry?.path();
+            if path.to_string_lossy().contains(".orig.tar.") {
+                let mut tar = Command::new("tar");
+                tar.args(["--strip-components=1", "--no-same-owner", "-xf"]);
+                tar.arg(&path).arg("-C").arg(at);
+                capture(&mut tar, DOWNLOAD_LIMIT)?.success()?;
+                return Ok(());
             }
         }
-        Ok(options)
-    }
+        bail!("apt-get has left no upstream part of {package}")
+    })?;
+    Ok(folder)
 }
 
 fn apt(suite: Suite, program: &str, args: &[&str], at: &Path) -> Result<Outcome> {

@@ -43,7 +43,7 @@ mod vaspace;
 
 pub use architecture::Architecture;
 pub use card::SimCard;
-pub use machine::{Called, Machine, Outcome, SessionHandle};
+pub use machine::{Called, Machine, ObjectEntry, Outcome, Processes, SessionHandle};
 pub use mallocs::{MallocsError, mallocs};
 pub use profile::{CardProfile, Profile};
 pub use server::Server;

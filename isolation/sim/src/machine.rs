@@ -34,10 +34,20 @@ pub(crate) struct Hardware {
     pub(crate) incidents: Arc<Incidents>,
     pub(crate) exports: Exports,
     pub(crate) os_events: OsEvents,
+    pub(crate) processes: Processes,
     /// The session whose call has left the driver unable to answer anybody, if one has.
     wedged_by: OnceLock<Arc<str>>,
     clients_made: AtomicU32,
     slow: Mutex<Slow>,
+}
+
+/// Whose process's a session's clients are, as far as the driver can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processes {
+    /// All of one: an executor makes every call of a container.
+    One,
+    /// Each of the process that has made it.
+    Each,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +124,23 @@ pub struct Called<'a> {
     pub files: Vec<OwnedFd>,
 }
 
+/// An RM object of a session's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectEntry {
+    /// The client's handle.
+    pub client: u32,
+    /// Its own; the client's for the client itself.
+    pub handle: u32,
+    /// Its parent's; 0 for the client itself.
+    pub parent: u32,
+    /// Its class.
+    pub class: u32,
+    /// What its client may do with it, of `RS_ACCESS_DUP_OBJECT` (bit 0) and `RS_ACCESS_DEBUG` (bit 2).
+    pub rights: u32,
+    /// Mappings for the CPU.
+    pub mappings: usize,
+}
+
 /// What came of an ioctl.
 #[derive(Debug)]
 pub struct Outcome {
@@ -127,6 +154,12 @@ impl Machine {
     /// A machine with the cards of a profile, all of them free.
     #[must_use]
     pub fn new(profile: Profile) -> Arc<Self> {
+        Self::with_processes(profile, Processes::One)
+    }
+
+    /// The same, whose clients are of one process or of several.
+    #[must_use]
+    pub fn with_processes(profile: Profile, processes: Processes) -> Arc<Self> {
         let cards = profile
             .cards
             .into_iter()
@@ -143,6 +176,7 @@ impl Machine {
             incidents: Arc::default(),
             exports: Exports::default(),
             os_events: OsEvents::default(),
+            processes,
             wedged_by: OnceLock::new(),
             clients_made: AtomicU32::new(1),
             slow: Mutex::default(),
@@ -158,6 +192,12 @@ impl Machine {
     #[must_use]
     pub fn driver_version(&self) -> &str {
         &self.hardware.version
+    }
+
+    /// Whether a call has left the driver unable to answer anybody.
+    #[must_use]
+    pub fn is_wedged(&self) -> bool {
+        self.hardware.wedged_by().is_some()
     }
 
     /// What it says of itself.
@@ -343,6 +383,12 @@ impl SessionHandle {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.session.name
+    }
+
+    /// The objects of the session's clients, by client and handle.
+    #[must_use]
+    pub fn objects(&self) -> Vec<ObjectEntry> {
+        self.session.objects()
     }
 
     /// What the session's clients hold of each card, as RM's own sums by process count it.

@@ -217,7 +217,7 @@ fn play(machine: &Arc<Machine>, players: &mut [Player], op: &Op) {
                 players[to].handles.push((result.unwrap(), made));
             } else {
                 // Clients of another container do not exist here.
-                assert_eq!(result, Err(status::NV_ERR_INVALID_CLIENT));
+                assert_eq!(result, Err(status::NV_ERR_INVALID_OBJECT_HANDLE));
             }
         }
         Op::Map {

@@ -43,7 +43,7 @@ fn wrong_classes_handles_sizes_and_commands_are_refused_as_rm_does() {
     );
     assert_eq!(
         tenant.alloc(0x1234, class::NV01_MEMORY_LOCAL_USER, 0, None),
-        Err(NV_ERR_INVALID_OBJECT_PARENT)
+        Err(NV_ERR_OBJECT_NOT_FOUND)
     );
     assert_eq!(
         tenant.alloc(device, class::NV01_MEMORY_LOCAL_USER, 0, None),
@@ -69,7 +69,7 @@ fn wrong_classes_handles_sizes_and_commands_are_refused_as_rm_does() {
         tenant
             .ask(0x99, control::NV2080_CTRL_CMD_GPU_GET_GID_INFO, &[])
             .unwrap_err(),
-        NV_ERR_INVALID_OBJECT_HANDLE
+        NV_ERR_OBJECT_NOT_FOUND
     );
     assert_eq!(
         tenant.ask(sub, 0x2080_ffff, &[]).unwrap_err(),

@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
+use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{self, Kind};
 use nvabi::layout::{channel_params, device_params, memory_params, nvos00, nvos21, nvos55, nvos64};
 use nvabi::status::{
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS, NV_ERR_INVALID_DEVICE,
-    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE,
+    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
 };
 
 use super::heap::{
     ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, Asked, KIB64, PAGE_BYTES, card_memory, system_memory,
 };
 use super::objects::{Client, Object, Resource, end_all, require_class};
-use super::{Context, Refusal, Segments, State, event};
+use super::{Context, Refusal, Segments, State, event, sharing};
 use crate::card::SimCard;
 use crate::engine::Kind as EngineKind;
 use crate::fifo::{Channel, ChannelSpec, Group};
@@ -62,9 +64,12 @@ pub(super) fn rm_alloc(
         }
         handle
     } else {
-        let request = New {
-            client: field(nvos21::H_ROOT)?,
-            parent: field(nvos21::H_PARENT)?,
+        let client = field(nvos21::H_ROOT)?;
+        // No parent is the client itself (`serverAllocResourceUnderLock`, rmapi/alloc_free.c).
+        let parent = field(nvos21::H_PARENT)?;
+        let mut request = New {
+            client,
+            parent: if parent == 0 { client } else { parent },
             wanted: field(nvos21::H_NEW)?,
             class,
             kind: row.kind,
@@ -137,13 +142,13 @@ struct New {
 
 impl New {
     fn make(
-        &self,
+        &mut self,
         state: &mut State,
         context: &Context<'_>,
         params: &mut [u8],
     ) -> Result<u32, Refusal> {
         let client = state.client(context, self.client)?;
-        client.check_handle(self.wanted)?;
+        self.wanted = client.assign_handle(self.wanted)?;
         if self.kind == Kind::Device {
             return self.device(client, context, params);
         }
@@ -464,19 +469,33 @@ pub(super) fn dup_object(
         word(nvos55::H_OBJECT)?,
     );
     let (from, source) = (word(nvos55::H_CLIENT_SRC)?, word(nvos55::H_OBJECT_SRC)?);
-    state.client(context, to)?;
-    if state
-        .clients
-        .get(&from)
-        .is_some_and(|client| client.objects.contains_key(&source))
-    {
+    // Another file's client is asked for its handles alone; nobody but its own may be given one.
+    let Some(of) = state.clients.get(&from) else {
+        return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
+    };
+    let is_there = of.objects.contains_key(&source);
+    let can_be_copied = of.objects.get(&source).is_some_and(Object::can_be_copied);
+    let destination = state.client(context, to)?;
+    if !is_there {
+        return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
+    }
+    let has_parent = destination.objects.contains_key(&parent);
+    if context.hardware.release >= Release::R580 {
+        // Older ones look for the parent last.
         state.destination(context, to, parent)?;
     }
-    let source = state
-        .clients
-        .get(&from)
-        .ok_or(Refusal(nvabi::status::NV_ERR_INVALID_CLIENT))?
-        .object(source)?;
+    if !can_be_copied {
+        return Err(INVALID);
+    }
+    let wanted = state.client(context, to)?.assign_handle(wanted)?;
+    if !has_parent {
+        return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
+    }
+    let (Some(of), Some(into)) = (state.clients.get(&from), state.clients.get(&to)) else {
+        return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
+    };
+    sharing::may_duplicate(context.hardware.processes, (of, source), into)?;
+    let source = of.object(source)?;
     let resource = match &source.resource {
         Resource::Memory(memory, _spaces) => Resource::Memory(memory.clone(), Vec::new()),
         Resource::VaSpace(space) => Resource::VaSpace(space.clone()),
@@ -487,7 +506,7 @@ pub(super) fn dup_object(
         | Resource::ChannelGroup(..)
         | Resource::ContextShare(_)
         | Resource::Channel(_)
-        | Resource::Plain => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+        | Resource::Plain => return Err(INVALID),
     };
     let (class, card, implicit) = (source.class, source.card.clone(), source.implicit.clone());
     let client = state.client(context, to)?;

@@ -13,7 +13,7 @@ use nvabi::status::{
 use super::alloc::computes;
 use super::objects::{Object, Resource};
 use super::scheduler::{Call, SET_PREEMPTION_MODE, ask_group};
-use super::{Context, Refusal, Segments, State, export, query};
+use super::{Context, Refusal, Segments, State, export, query, sharing};
 use crate::card::SimCard;
 use crate::fifo::Channel;
 
@@ -167,8 +167,7 @@ fn channel_list(
 pub(super) fn accepted(cmd: u32) -> bool {
     matches!(
         cmd,
-        ctl::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY
-            | 0x0901 // SET_SUB_PROCESS_ID
+        0x0901 // SET_SUB_PROCESS_ID
             | ctl::NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID
             | 0x2080_0145 // GPU_ACQUIRE_COMPUTE_MODE_RESERVATION
             | 0x2080_0146 // GPU_RELEASE_COMPUTE_MODE_RESERVATION
@@ -194,6 +193,9 @@ fn of_client(
         return result;
     }
     match cmd {
+        ctl::NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY => {
+            sharing::inherit(state, client, params.bytes)
+        }
         // {hObject 0, mapFlags 4, addrSpaceType 8}; 1 system memory, 2 framebuffer.
         0xd01 => {
             let object = state.object(context, client, u32_at(params.bytes, 0).ok_or(INVALID)?)?;

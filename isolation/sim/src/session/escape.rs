@@ -8,7 +8,7 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED, NV_OK};
 
 use super::{
     Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State, alloc, control, event,
-    heap, mapping,
+    heap, mapping, sharing,
 };
 use crate::card::BAR1_BYTES;
 
@@ -59,7 +59,8 @@ pub(super) fn execute(
         Id::UnmapMemory => mapping::unmap_memory(state, context, segments),
         Id::MapMemoryDma => mapping::map_memory_dma(state, context, segments),
         Id::UnmapMemoryDma => mapping::unmap_memory_dma(state, context, segments),
-        Id::Share | Id::IdleChannels => with_client(state, context, segments),
+        Id::Share => sharing::rm_share(state, context, segments),
+        Id::IdleChannels => with_client(state, context, segments),
         Id::UpdateDeviceMappingInfo => mapping::update(state, context, segments),
         Id::AllocOsEvent => keep(event::alloc_os_event(context, segments), &mut replacement),
         Id::FreeOsEvent => event::free_os_event(context, segments),

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use driver::FileKind;
 use driver::wire::Replaces;
+use nvabi::Release;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::class::{NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR};
 use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, nvos56};
 use nvabi::status::{
     NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT,
-    NV_ERR_INVALID_LIMIT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
-    NV_ERR_STATE_IN_USE,
+    NV_ERR_INVALID_LIMIT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
 };
 
 use super::heap::PAGE_BYTES;
@@ -41,7 +42,15 @@ pub(super) fn map_memory(
     let handle = u32_at(arg, nvos33::H_MEMORY).ok_or(INVALID)?;
     let offset = u64_at(arg, nvos33::OFFSET).ok_or(INVALID)?;
     let length = u64_at(arg, nvos33::LENGTH).ok_or(INVALID)?;
-    let object = state.object(context, client, handle)?;
+    let device = u32_at(arg, nvos33::H_DEVICE).ok_or(INVALID)?;
+    let object = named(state, context, client, device, handle)?;
+    if !object.can_be_mapped() {
+        if device == handle && context.hardware.release >= Release::R570 {
+            // The mapping is taken from a list of its device's that it was never put in (`refAddMapping` and `refRemoveMapping`, rs_resource.c).
+            context.hardware.wedge(context.session);
+        }
+        return Err(Refusal(NV_ERR_NOT_SUPPORTED));
+    }
     if let Some(card) = &object.card {
         card.alive()?;
     }
@@ -95,6 +104,7 @@ pub(super) fn map_memory(
     object.mapped.push(CpuMapping {
         address,
         process: context.caller.tgid,
+        device,
         _bar1: bar1,
     });
     state.mmap_contexts.insert(file);
@@ -129,10 +139,33 @@ pub(super) fn unmap_memory(
     let client = u32_at(arg, nvos34::H_CLIENT).ok_or(INVALID)?;
     let handle = u32_at(arg, nvos34::H_MEMORY).ok_or(INVALID)?;
     let address = u64_at(arg, nvos34::P_LINEAR).ok_or(INVALID)?;
-    let mapped = &mut state.object(context, client, handle)?.mapped;
+    let device = u32_at(arg, nvos34::H_DEVICE).ok_or(INVALID)?;
+    let mapped = &mut named(state, context, client, device, handle)?.mapped;
     let at = found(mapped, context, address)?;
     mapped.swap_remove(at);
     Ok(())
+}
+
+/// The object of a mapping, whose device must be one: of a client's own object the client itself (`serverMap_Prologue` and
+/// `serverUnmap_Prologue`, rmapi/mapping_cpu.c).
+fn named<'a>(
+    state: &'a mut State,
+    context: &Context<'_>,
+    client: u32,
+    device: u32,
+    handle: u32,
+) -> Result<&'a mut Object, Refusal> {
+    let parent = state.object(context, client, handle)?.parent;
+    let is_of_client = parent == 0 || parent == client;
+    let is_right = match device == client {
+        true => is_of_client,
+        false => !is_of_client && state.object(context, client, device)?.is_device(),
+    };
+    if is_right {
+        state.object(context, client, handle)
+    } else {
+        Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT))
+    }
 }
 
 /// Has a mapping of the calling process be known by another address (`RmUpdateDeviceMappingInfo`, osapi.c).

@@ -10,6 +10,7 @@ mod mapping;
 mod objects;
 mod query;
 mod scheduler;
+mod sharing;
 mod uvm;
 mod uvm_files;
 
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex};
 
 use driver::wire::{Replaces, WireFd};
 use driver::{Caller, CardSum, FileId, FileKind};
+use nvabi::Release;
 use nvabi::bytes::put_u32;
 use nvabi::layout::nvos54;
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_OBJECT_NOT_FOUND};
@@ -28,7 +30,7 @@ use crate::export::Carrier;
 use crate::fifo::Runner;
 use crate::gate::Gate;
 use crate::locked;
-use crate::machine::{Called, Hardware};
+use crate::machine::{Called, Hardware, ObjectEntry};
 use crate::session::objects::{Client, Object};
 use crate::session::uvm_files::UvmFiles;
 
@@ -248,6 +250,24 @@ impl Session {
         }
     }
 
+    /// The objects of its clients.
+    pub(crate) fn objects(&self) -> Vec<ObjectEntry> {
+        locked(&self.state)
+            .clients
+            .iter()
+            .flat_map(|(client, of)| {
+                of.objects.iter().map(|(handle, object)| ObjectEntry {
+                    client: *client,
+                    handle: *handle,
+                    parent: object.parent,
+                    class: object.class,
+                    rights: object.rights.bits(),
+                    mappings: object.mapped.len(),
+                })
+            })
+            .collect()
+    }
+
     /// The gate that the next call waits behind, where calls are to hang.
     pub(crate) fn hangs(&self) -> Option<Arc<Gate>> {
         let mut faults = locked(&self.faults);
@@ -367,8 +387,11 @@ impl State {
         let owner = self.owner(context);
         self.clients
             .get_mut(&handle)
-            .filter(|client| client.owner == owner)
-            .ok_or(Refusal(NV_ERR_INVALID_CLIENT))
+            .ok_or(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
+            .and_then(|client| match client.owner == owner {
+                true => Ok(client),
+                false => Err(Refusal(NV_ERR_INVALID_CLIENT)),
+            })
     }
 
     /// An object of a client of the calling file.
@@ -381,10 +404,11 @@ impl State {
         self.client(context, client)?
             .objects
             .get_mut(&handle)
-            .ok_or(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
+            .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))
     }
 
-    /// The parent of another handle for an object: where there is none, a driver may never answer again.
+    /// The parent of another handle for an object. Where there is none, drivers from 580 on return with every lock of the call taken
+    /// (`serverCopyResource`, rs_server.c): nobody is answered any more.
     fn destination(
         &mut self,
         context: &Context<'_>,
@@ -394,7 +418,9 @@ impl State {
         if self.client(context, client)?.objects.contains_key(&parent) {
             return Ok(());
         }
-        context.hardware.wedge(context.session);
+        if context.hardware.release >= Release::R580 {
+            context.hardware.wedge(context.session);
+        }
         Err(Refusal(NV_ERR_OBJECT_NOT_FOUND))
     }
 

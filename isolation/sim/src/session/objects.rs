@@ -1,19 +1,20 @@
 //! The tree of RM objects of one client.
 //!
 //! An object goes with its parent, and with any object that it depends on (a channel with its VA space), as in RM's
-//! resource server.
+//! resource server. What the tree does is compared with RM's own code (`integration/referee`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use driver::FileId;
 use nvabi::status::{
-    NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INVALID_CLASS, NV_ERR_INVALID_OBJECT_HANDLE,
-    NV_ERR_INVALID_OBJECT_PARENT,
+    NV_ERR_ILLEGAL_ACTION, NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INVALID_CLASS,
+    NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND,
 };
 
 use super::Refusal;
 use super::event::NV01_EVENT_OS_EVENT;
+use super::sharing::{Policy, Rights};
 use crate::card::{Bar1, Charge, SimCard};
 use crate::fifo::{Channel, Group, Runner};
 use crate::memory::Memory;
@@ -21,10 +22,14 @@ use crate::vaspace::{MadeBy, VaSpace};
 
 /// The first handle that RM makes up for an object (`RS_UNIQUE_HANDLE_BASE`).
 const MADE_HANDLE_BASE: u32 = 0xcaf0_0000;
+/// Objects one below the other, the client not counted (`RS_MAX_RESOURCE_DEPTH`, resserv.h).
+const MOST_DEPTH: u32 = 6;
 
 /// An RM client.
 #[derive(Debug)]
 pub(super) struct Client {
+    /// Its handle, which is its root object's.
+    handle: u32,
     /// The control file that made it.
     pub(super) owner: FileId,
     /// The process that made it.
@@ -47,6 +52,12 @@ pub(super) struct Object {
     pub(super) children: BTreeSet<u32>,
     pub(super) dependants: BTreeSet<u32>,
     pub(super) mapped: Vec<CpuMapping>,
+    /// How many objects are above it.
+    pub(super) depth: u32,
+    /// What its client may do with it (`accessMask` of `RsResourceRef`).
+    pub(super) rights: Rights,
+    /// With whom it is shared; `None` where that is its parent's affair (`bSharePolicyListModified`).
+    pub(super) policies: Option<Vec<Policy>>,
 }
 
 /// What MAP_MEMORY has made of an object.
@@ -56,6 +67,8 @@ pub(super) struct CpuMapping {
     pub(super) address: u64,
     /// Who has made the call: no other process finds the mapping (`serverutilMappingFilterCurrentUserProc`, rs_utils.c).
     pub(super) process: i32,
+    /// The device or sub-device that the call has named: with that the mapping ends (`backRefs` of `RsResourceRef`).
+    pub(super) device: u32,
     /// Card memory is mapped through BAR1.
     pub(super) _bar1: Option<Bar1>,
 }
@@ -96,6 +109,9 @@ impl Object {
             children: BTreeSet::new(),
             dependants: BTreeSet::new(),
             mapped: Vec::new(),
+            depth: 0,
+            rights: Rights::ALL,
+            policies: None,
         }
     }
 
@@ -112,6 +128,21 @@ impl Object {
             | Resource::Channel(_)
             | Resource::Plain => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
         }
+    }
+
+    /// Whether it may have a second handle (`resCanCopy`).
+    pub(super) const fn can_be_copied(&self) -> bool {
+        matches!(self.resource, Resource::Memory(..) | Resource::VaSpace(_))
+    }
+
+    /// Whether it can be mapped for the CPU (`resMap`).
+    pub(super) const fn can_be_mapped(&self) -> bool {
+        matches!(self.resource, Resource::Memory(..) | Resource::Channel(_))
+    }
+
+    /// Whether calls may name it as the device of another object's mapping.
+    pub(super) const fn is_device(&self) -> bool {
+        matches!(self.resource, Resource::Device(_) | Resource::Subdevice)
     }
 
     /// The address space behind an object that stands for one.
@@ -135,11 +166,16 @@ impl Client {
     pub(super) fn new(handle: u32, class: u32, owner: FileId, pid: i32) -> Self {
         let root = Object::new(class, 0, None, Resource::Client);
         Self {
+            handle,
             owner,
             pid,
             objects: BTreeMap::from([(handle, root)]),
             next_handle: MADE_HANDLE_BASE,
         }
+    }
+
+    pub(super) const fn handle(&self) -> u32 {
+        self.handle
     }
 
     pub(super) fn object(&self, handle: u32) -> Result<&Object, Refusal> {
@@ -152,7 +188,7 @@ impl Client {
     pub(super) fn parent(&self, handle: u32) -> Result<&Object, Refusal> {
         self.objects
             .get(&handle)
-            .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))
+            .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))
     }
 
     /// The device above an object, or the object itself.
@@ -174,28 +210,41 @@ impl Client {
         }
     }
 
-    /// Whether a wanted handle may be used: 0 asks for one of RM's choice.
+    /// Whether a wanted handle may be used: 0 asks for one of RM's choice (`clientValidateNewResourceHandle_IMPL`, rs_client.c).
     pub(super) fn check_handle(&self, wanted: u32) -> Result<(), Refusal> {
-        if wanted != 0 && self.objects.contains_key(&wanted) {
+        if wanted == self.handle {
+            Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
+        } else if wanted != 0 && self.objects.contains_key(&wanted) {
             Err(Refusal(NV_ERR_INSERT_DUPLICATE_NAME))
         } else {
             Ok(())
         }
     }
 
-    /// Puts an object in and says its handle.
-    pub(super) fn insert(&mut self, wanted: u32, object: Object) -> Result<u32, Refusal> {
+    /// The handle that a new object gets. One of RM's choice is used up although the call may yet fail
+    /// (`clientAssignResourceHandle_IMPL`, rs_client.c).
+    pub(super) fn assign_handle(&mut self, wanted: u32) -> Result<u32, Refusal> {
         self.check_handle(wanted)?;
-        let handle = if wanted == 0 {
-            self.made_handle()
+        if wanted == 0 {
+            Ok(self.made_handle())
         } else {
-            wanted
-        };
-        self.objects
+            Ok(wanted)
+        }
+    }
+
+    /// Puts an object in and says its handle.
+    pub(super) fn insert(&mut self, wanted: u32, mut object: Object) -> Result<u32, Refusal> {
+        let handle = self.assign_handle(wanted)?;
+        let parent = self
+            .objects
             .get_mut(&object.parent)
-            .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?
-            .children
-            .insert(handle);
+            .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))?;
+        object.depth = parent.depth + 1;
+        if object.depth > MOST_DEPTH {
+            return Err(Refusal(NV_ERR_ILLEGAL_ACTION));
+        }
+        object.rights = parent.rights;
+        parent.children.insert(handle);
         for other in &object.depends_on {
             if let Some(other) = self.objects.get_mut(other) {
                 other.dependants.insert(handle);
@@ -206,21 +255,22 @@ impl Client {
     }
 
     fn made_handle(&mut self) -> u32 {
-        while self.objects.contains_key(&self.next_handle) || self.next_handle == 0 {
-            self.next_handle = self.next_handle.wrapping_add(1);
+        loop {
+            let handle = self.next_handle;
+            self.next_handle = handle.wrapping_add(1);
+            if handle != 0 && self.check_handle(handle).is_ok() {
+                return handle;
+            }
         }
-        self.next_handle
     }
 
-    /// Takes out an object with all that goes with it.
+    /// Takes out an object with all that goes with it: children before their parents, dependants before what they depend on.
     pub(super) fn free(&mut self, handle: u32) -> Vec<(u32, Object)> {
         let mut gone = Vec::new();
-        let mut pending = vec![handle];
-        while let Some(next) = pending.pop() {
+        for next in self.with_all_below(handle) {
             let Some(object) = self.objects.remove(&next) else {
                 continue;
             };
-            pending.extend(object.children.iter().chain(&object.dependants));
             if let Some(parent) = self.objects.get_mut(&object.parent) {
                 parent.children.remove(&next);
             }
@@ -231,7 +281,44 @@ impl Client {
             }
             gone.push((next, object));
         }
+        let devices: Vec<u32> = gone
+            .iter()
+            .filter(|(_, object)| object.is_device())
+            .map(|(handle, _)| *handle)
+            .collect();
+        if !devices.is_empty() {
+            for object in self.objects.values_mut() {
+                object
+                    .mapped
+                    .retain(|mapping| !devices.contains(&mapping.device));
+            }
+        }
         gone
+    }
+
+    /// An object after all that goes with it.
+    fn with_all_below(&self, handle: u32) -> Vec<u32> {
+        enum Step {
+            Into(u32),
+            OutOf(u32),
+        }
+        let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut pending = vec![Step::Into(handle)];
+        while let Some(step) = pending.pop() {
+            match step {
+                Step::OutOf(handle) => order.push(handle),
+                Step::Into(handle) => {
+                    if let Some(object) = self.objects.get(&handle)
+                        && seen.insert(handle)
+                    {
+                        pending.push(Step::OutOf(handle));
+                        let below = object.children.iter().chain(&object.dependants);
+                        pending.extend(below.copied().map(Step::Into));
+                    }
+                }
+            }
+        }
+        order
     }
 }
 
@@ -272,5 +359,45 @@ pub(super) fn require_class(card: &SimCard, class: u32) -> Result<(), Refusal> {
         Ok(())
     } else {
         Err(Refusal(NV_ERR_INVALID_CLASS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_go_before_their_parents() {
+        const CLIENT: u32 = 0xc1d0_0001;
+        let mut client = Client::new(CLIENT, 0x41, FileId(1), 1);
+        let mut add = |parent, depends_on| {
+            let object = Object::new(0, parent, None, Resource::Plain);
+            let object = Object {
+                depends_on,
+                ..object
+            };
+            client.insert(0, object).unwrap()
+        };
+        let (one, other) = (add(CLIENT, Vec::new()), add(CLIENT, Vec::new()));
+        let below = [
+            add(one, vec![other]),
+            add(one, Vec::new()),
+            add(other, vec![one]),
+        ];
+        let deepest = add(below[0], vec![other]);
+        let gone: Vec<u32> = client.free(CLIENT).iter().map(|(it, _)| *it).collect();
+        let place = |handle| gone.iter().position(|it| *it == handle).unwrap();
+        for (child, parent) in [
+            (deepest, below[0]),
+            (below[0], one),
+            (below[1], one),
+            (below[2], other),
+            (below[0], other),
+            (below[2], one),
+            (one, CLIENT),
+            (other, CLIENT),
+        ] {
+            assert!(place(child) < place(parent), "{child:#x} in {gone:x?}");
+        }
     }
 }

@@ -1,0 +1,198 @@
+//! Playing a sequence on both sides, and shortening one that differs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::Result;
+
+use crate::resource_server::ResourceServer;
+use crate::sequence::Sequence;
+use crate::simulator;
+use crate::source::Tree;
+
+/// The resource server of a tree against the simulator of its version.
+#[derive(Debug)]
+pub struct Contest {
+    version: String,
+    server: ResourceServer,
+    tally: Tally,
+}
+
+/// What was played.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Sequences.
+    pub sequences: u64,
+    /// Calls that were answered.
+    pub calls: u64,
+    /// Sequences that a call has ended because RM would not have come back from it whole.
+    pub broken: u64,
+    /// Answers, by the call's name and the status.
+    pub answers: BTreeMap<(String, String), u64>,
+}
+
+/// A sequence that the two sides do not agree about, as short as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The driver's version.
+    pub version: String,
+    /// The calls.
+    pub sequence: Sequence,
+    /// The resource server's lines.
+    pub server: Vec<String>,
+    /// The simulator's.
+    pub simulator: Vec<String>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            to,
+            "the simulator differs from the resource server of {}:\n{}--- resource server\n{}\n--- simulator\n{}",
+            self.version,
+            self.sequence,
+            self.server.join("\n"),
+            self.simulator.join("\n")
+        )
+    }
+}
+
+impl Contest {
+    /// # Errors
+    /// As [`ResourceServer::of`].
+    pub fn of(tree: &Tree) -> Result<Self> {
+        Ok(Self {
+            version: tree.version.clone(),
+            server: ResourceServer::of(tree)?,
+            tally: Tally::default(),
+        })
+    }
+
+    /// The driver's version.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// What was played so far.
+    #[must_use]
+    pub const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Plays a sequence on both sides; the difference, shortened, where there is one.
+    ///
+    /// # Errors
+    /// One of the sides cannot play it at all.
+    pub fn play(&mut self, sequence: &Sequence) -> Result<Option<Difference>> {
+        let (server, simulator) = self.both(sequence)?;
+        self.count(sequence, &server);
+        if server == simulator {
+            return Ok(None);
+        }
+        let sequence = shortened(sequence.clone(), |candidate| {
+            let (server, simulator) = self.both(candidate)?;
+            Ok(server != simulator)
+        })?;
+        let (server, simulator) = self.both(&sequence)?;
+        Ok(Some(Difference {
+            version: self.version.clone(),
+            sequence,
+            server,
+            simulator,
+        }))
+    }
+
+    fn both(&mut self, sequence: &Sequence) -> Result<(Vec<String>, Vec<String>)> {
+        Ok((
+            self.server.play(sequence)?,
+            simulator::play(&self.version, sequence)?,
+        ))
+    }
+
+    fn count(&mut self, sequence: &Sequence, lines: &[String]) {
+        self.tally.sequences += 1;
+        for (call, line) in sequence.0.iter().zip(lines) {
+            let text = call.to_string();
+            let name = text.split(' ').nth(1).unwrap_or_default();
+            let status = line.split(' ').nth(1).unwrap_or_default();
+            self.tally.calls += 1;
+            *self
+                .tally
+                .answers
+                .entry((name.to_owned(), status.to_owned()))
+                .or_default() += 1;
+            if line.ends_with(" broken") {
+                self.tally.broken += 1;
+                return;
+            }
+        }
+    }
+}
+
+/// Takes out calls, many at a time and then one by one, as long as what is left `differs`.
+fn shortened(
+    mut sequence: Sequence,
+    mut differs: impl FnMut(&Sequence) -> Result<bool>,
+) -> Result<Sequence> {
+    let mut size = sequence.0.len() / 2;
+    while size > 0 {
+        let mut from = 0;
+        let mut is_shorter = false;
+        while from < sequence.0.len() {
+            let mut calls = sequence.0.clone();
+            calls.drain(from..(from + size).min(calls.len()));
+            let candidate = Sequence(calls);
+            if differs(&candidate)? {
+                sequence = candidate;
+                is_shorter = true;
+            } else {
+                from += size;
+            }
+        }
+        // One that a later call needed may be left out once that is gone.
+        if !is_shorter || size > 1 {
+            size /= 2;
+        }
+    }
+    Ok(sequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequence::What;
+
+    #[test]
+    fn a_sequence_is_shortened_to_the_calls_that_matter() {
+        let sequence = (0..)
+            .map(|number| Sequence::drawn(1, number))
+            .find(|sequence| {
+                let frees = sequence.0.iter();
+                frees
+                    .filter(|call| matches!(call.what, What::Free { .. }))
+                    .count()
+                    > 2
+            })
+            .unwrap();
+        let last_free = |sequence: &Sequence| {
+            let frees = sequence.0.iter().rev();
+            let mut frees = frees.filter(|call| matches!(call.what, What::Free { .. }));
+            frees.next().map(|call| call.id)
+        };
+        let wanted = last_free(&sequence);
+        let short = shortened(sequence.clone(), |candidate| {
+            Ok(last_free(candidate) == wanted && candidate.0.first() == sequence.0.first())
+        })
+        .unwrap();
+        let ids: Vec<u32> = short.0.iter().map(|call| call.id).collect();
+        assert_eq!(ids, [1, wanted.unwrap()]);
+    }
+
+    #[test]
+    fn a_seed_and_a_number_draw_the_same_calls_each_time() {
+        assert_eq!(Sequence::drawn(12, 7), Sequence::drawn(12, 7));
+        assert_ne!(Sequence::drawn(12, 7), Sequence::drawn(12, 8));
+        assert_ne!(Sequence::drawn(12, 7), Sequence::drawn(13, 7));
+    }
+}

@@ -1,0 +1,29 @@
+//! NVIDIA's own code as the referee of the simulated driver.
+//!
+//! What it does: compiles RM's resource server, unchanged, for user space; draws sequences of calls; plays each through it and through
+//! the simulator; compares every status and the trees of objects at the end; shortens a sequence that differs.
+//!
+//! What it must not have: any of NVIDIA's text. The source tree is Debian's source package, fetched when the tests run, or one that
+//! `CGPU_REFEREE_SOURCE` names. The programs in `harness/` are ours.
+//!
+//! ```text
+//!   tree (Debian, or at hand) ─► gcc with harness/*.c ─► ResourceServer ┐
+//!   Draw (seed, number) ─► Sequence ─────────────────────┬──────────────┤ lines equal?
+//!                                                        └─► simulator  ┘    └─ no: shorten
+//! ```
+//!
+//! Judged is what the resource server does by itself. Ours on both sides, and so not judged: the classes and which may be below which, the rule
+//! of a policy by process, whose process a mapping is found for, and which objects a mapping may name as its device.
+#![forbid(unsafe_code)]
+
+mod contest;
+mod resource_server;
+mod sequence;
+mod simulator;
+mod source;
+
+pub use contest::{Contest, Difference, Tally};
+pub use resource_server::ResourceServer;
+pub use sequence::{Call, Class, Handle, Sequence, What};
+pub use simulator::play as simulate;
+pub use source::{Debian, SOURCE_VARIABLE, Tree};
