@@ -1,6 +1,7 @@
 //! `cargo xtask long`: the suites that take longer than CI has, before an issue is resolved.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -32,16 +33,79 @@ enum Suite {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Random calls to RM's own resource server and to the simulated driver, compared; writes docs/measurements/referee.md. Trees: those of Debian's
+    /// source packages, and those that are named.
+    Referee {
+        /// How many sequences of calls a tree.
+        #[arg(long, default_value_t = 100_000)]
+        sequences: u64,
+        /// Which.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// A source tree of the open kernel modules; may be given several times.
+        #[arg(long)]
+        source: Vec<PathBuf>,
+    },
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    match options.suite {
+    match &options.suite {
         Suite::Chaos {
             seconds,
             at_once,
             seed,
-        } => chaos(seconds, at_once, seed),
+        } => chaos(*seconds, *at_once, *seed),
+        Suite::Referee {
+            sequences,
+            seed,
+            source,
+        } => referee(*sequences, *seed, source),
     }
+}
+
+fn referee(sequences: u64, seed: u64, source: &[PathBuf]) -> Result<ExitCode> {
+    let summary = target_folder().join("referee.txt");
+    // What a former run has added to is none of this one's.
+    if summary.exists() {
+        fs::remove_file(&summary)?;
+    }
+    progress(&format!("{sequences} sequences a tree"));
+    let began = Instant::now();
+    let trees = source
+        .iter()
+        .map(fs::canonicalize)
+        .collect::<Result<Vec<_>, _>>()
+        .context("a source tree that is named")?;
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["test", "--release", "--package", "referee"])
+        .args(["--test", "referee", "--", "--test-threads=1", "--nocapture"])
+        .current_dir(repository())
+        .env("CGPU_REFEREE_SEQUENCES", sequences.to_string())
+        .env("CGPU_REFEREE_SEED", seed.to_string())
+        .env("CGPU_REFEREE_SOURCE", std::env::join_paths(trees)?)
+        .env("CGPU_REFEREE_SUMMARY", &summary)
+        .status()
+        .context("starting cargo test")?;
+    if !status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let told =
+        fs::read_to_string(&summary).context("no tree was compared: all of them were skipped")?;
+    let page = repository().join("docs/measurements/referee.md");
+    fs::create_dir_all(page.parent().context("a folder")?)?;
+    fs::write(
+        &page,
+        format!(
+            "# The referee\n\nWritten by `cargo xtask long referee --sequences {sequences} --seed {seed}`; {} s in all, release build, {}. The test is\n\
+             `integration/referee`: each sequence was played by RM's own resource server of the version and by the simulated driver, and every status,\n\
+             every handle that RM makes up, and the trees with their rights and mappings were equal. What is judged and what is not is in\n\
+             [driver-behaviour.md](../driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{told}```\n",
+            began.elapsed().as_secs(),
+            machine::describe(),
+        ),
+    )?;
+    println!("wrote {}", page.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {

@@ -734,6 +734,14 @@ pub enum Why {
         /// The object; the client's own handle for the client itself.
         object: u32,
     },
+    /// A mapping whose device is the object itself.
+    #[error("hDevice: client {client:#x} maps {object:#x} by itself")]
+    MapsItself {
+        /// The client.
+        client: u32,
+        /// The object.
+        object: u32,
+    },
     /// An event of another tenant's client.
     #[error("the event's client is not the container's")]
     ForeignEvent,

@@ -4,7 +4,9 @@
 
 use driver::{Binding, Segment};
 use ledger::{ClientHandle, ObjectHandle, ObjectKind};
-use nvabi::status;
+use nvabi::bytes::u32_at;
+use nvabi::layout::nvos33;
+use nvabi::{escape, status};
 use verdict::names::{self, Named};
 use verdict::{Effect, Op, Refusal};
 
@@ -15,7 +17,7 @@ impl Account {
     /// Looks for each handle that a call names.
     ///
     /// # Errors
-    /// RM's own answer to the first that is missing.
+    /// RM's own answer to the first that is missing, and to a mapping whose device is the object itself.
     pub fn find_named(
         &self,
         state: &State,
@@ -40,7 +42,42 @@ impl Account {
             };
             return Err((op.refuse(missing, self.release), why));
         }
-        Ok(())
+        match maps_itself(op, &views) {
+            Some((client, object)) => {
+                let status = status_of_mapping_itself(state, client, object);
+                let why = Why::MapsItself { client, object };
+                Err((op.refuse(status, self.release), why))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The client and the object of a MAP_MEMORY whose device is that object: drivers from 570 on refuse the call and take the mapping from a list
+/// that it was never put in (`refAddMapping` and `refRemoveMapping`, rs_resource.c). No program asks for that.
+fn maps_itself(op: &Op, views: &[&[u8]]) -> Option<(u32, u32)> {
+    let Op::Escape(row) = op else {
+        return None;
+    };
+    let arg = views
+        .first()
+        .filter(|_| **row == escape::NV_ESC_RM_MAP_MEMORY)?;
+    let object = u32_at(arg, nvos33::H_MEMORY)?;
+    let is_itself = u32_at(arg, nvos33::H_DEVICE)? == object;
+    is_itself.then_some((u32_at(arg, nvos33::H_CLIENT)?, object))
+}
+
+/// As the driver answers: a client and a sub-device may be named as a device and cannot be mapped, anything else may not be named (`serverMap_Prologue`,
+/// mapping_cpu.c).
+fn status_of_mapping_itself(state: &State, client: u32, object: u32) -> u32 {
+    let found = state
+        .ledger
+        .object(ClientHandle(client), ObjectHandle(object));
+    let is_subdevice = found.is_some_and(|found| found.kind == ObjectKind::Subdevice);
+    if object == client || is_subdevice {
+        status::NV_ERR_NOT_SUPPORTED
+    } else {
+        status::NV_ERR_INVALID_OBJECT_PARENT
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use nvabi::bytes::{put_u32, u32_at};
-use nvabi::layout::{event_params, nvos55};
-use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::bytes::{put_u32, put_u64, u32_at};
+use nvabi::layout::{event_params, nvos33, nvos55};
+use nvabi::status::{
+    NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_OBJECT_NOT_FOUND,
+};
 use nvabi::{Release, escape};
 
 use crate::Test;
@@ -25,6 +28,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "named::what_goes_with_another_object_is_no_destination",
         what_goes_with_another_object,
+    ),
+    (
+        "named::a_mapping_whose_device_is_the_object_itself_reaches_no_driver",
+        a_mapping_whose_device_is_the_object_itself,
     ),
     (
         "named::no_call_names_what_is_not_there",
@@ -99,6 +106,40 @@ fn what_goes_with_another_object() {
     let status = dup(&tenant, fd, (client, 5), 9, (client, 5));
     assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND);
     assert_eq!(stage.fake.seen().len(), before);
+}
+
+/// From 570 on such a call damages a list of the driver's although it is refused.
+fn a_mapping_whose_device_is_the_object_itself() {
+    for is_bound in [false, true] {
+        let stage = Stage::new(4 * MIB);
+        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&stage);
+        let arg = rm::alloc(client, device, 0, 0x2080, tenant.params_address());
+        let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 4]);
+        assert_eq!(called.status(), rm::OK);
+        let subdevice = rm::new_handle(&called.arg);
+        assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+        let before = stage.fake.seen().len();
+        for (object, expected) in [
+            (client, NV_ERR_NOT_SUPPORTED),
+            (subdevice, NV_ERR_NOT_SUPPORTED),
+            (device, NV_ERR_INVALID_OBJECT_PARENT),
+            (5, NV_ERR_INVALID_OBJECT_PARENT),
+        ] {
+            let row = &escape::NV_ESC_RM_MAP_MEMORY;
+            let mut arg = vec![0; row.size.of(R) as usize];
+            put_u32(&mut arg, nvos33::H_CLIENT, client);
+            put_u32(&mut arg, nvos33::H_DEVICE, object);
+            put_u32(&mut arg, nvos33::H_MEMORY, object);
+            put_u64(&mut arg, nvos33::LENGTH, 4096);
+            put_u32(&mut arg, nvos33::FD, fd.cast_unsigned());
+            let called = tenant.call(fd, row.cmd(R), &arg, &[]);
+            assert_eq!(called.ret, Ok(0), "{object:#x}");
+            let status = u32_at(&called.arg, nvos33::STATUS);
+            assert_eq!(status, Some(expected), "{object:#x}");
+        }
+        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+    }
 }
 
 fn no_call_names_what_is_not_there() {
