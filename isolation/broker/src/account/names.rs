@@ -4,8 +4,8 @@
 
 use driver::{Binding, Segment};
 use ledger::{ClientHandle, ObjectHandle, ObjectKind};
-use nvabi::bytes::u32_at;
-use nvabi::layout::nvos33;
+use nvabi::bytes::{u16_at, u32_at};
+use nvabi::layout::{nvos33, nvos57, share_policy};
 use nvabi::{escape, status};
 use verdict::names::{self, Named};
 use verdict::{Effect, Op, Refusal};
@@ -29,8 +29,9 @@ impl Account {
             .iter()
             .map(|segment| segment.bytes.as_slice())
             .collect();
+        let asks = driver_asks_whose(op, &views);
         for named in names::named(op, &views, self.release) {
-            let missing = match is_there(state, binding, &named) {
+            let missing = match is_there(state, binding, &named, asks) {
                 Found::Yes => continue,
                 Found::NoClient => status::NV_ERR_INVALID_CLIENT,
                 Found::NoObject => named.if_missing,
@@ -127,13 +128,35 @@ enum Found {
     NoObject,
 }
 
-fn is_there(state: &State, binding: Binding, named: &Named) -> Found {
+/// Whether the driver asks whose file the client of a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    Yes,
+    No,
+}
+
+/// A share with a client is made on whatever client the call names (`_serverShareResourceAccessClient`, rs_server.c, of every driver from 535 to
+/// 595 that was read): anybody could change to whom another container's objects are open.
+fn driver_asks_whose(op: &Op, views: &[&[u8]]) -> Asks {
+    let kind_at = nvos57::POLICY + share_policy::TYPE;
+    let kind = views.first().and_then(|arg| u16_at(arg, kind_at));
+    match op {
+        Op::Escape(row)
+            if **row == escape::NV_ESC_RM_SHARE && kind == Some(share_policy::CLIENT) =>
+        {
+            Asks::No
+        }
+        _any_other => Asks::Yes,
+    }
+}
+
+fn is_there(state: &State, binding: Binding, named: &Named, asks: Asks) -> Found {
     let client = ClientHandle(named.client);
     if state.ledger.owner_file(client).is_none() {
         // In compat mode the kernel makes root clients in the caller, and what is not known yet may be the container's: the driver asks
-        // whose file it is. A destination must be known all the same.
+        // whose file it is. A destination must be known all the same, and whatever the driver does not ask about.
         return match binding {
-            Binding::Caller if !named.is_destination => Found::Yes,
+            Binding::Caller if !named.is_destination && asks == Asks::Yes => Found::Yes,
             Binding::Caller | Binding::Executor | Binding::None => Found::NoClient,
         };
     }
@@ -159,5 +182,53 @@ fn ends_by_itself_alone(kind: ObjectKind) -> bool {
         | ObjectKind::Channel
         | ObjectKind::ContextShare
         | ObjectKind::Other => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledger::{FileId, Ledger, Operation, ProcessId};
+    use nvabi::Release;
+    use nvabi::bytes::{put, put_u32};
+
+    use super::*;
+    use crate::state::Numbering;
+
+    /// Whether a share of a client's object is let through in compat mode.
+    fn is_let_through(state: &State, kind: u16, client: u32) -> bool {
+        let op = Op::Escape(&escape::NV_ESC_RM_SHARE);
+        let mut arg = [0; 24];
+        put_u32(&mut arg, nvos57::H_CLIENT, client);
+        put_u32(&mut arg, nvos57::H_OBJECT, client);
+        put(
+            &mut arg,
+            nvos57::POLICY + share_policy::TYPE,
+            &kind.to_le_bytes(),
+        );
+        let views: [&[u8]; 1] = [&arg];
+        let named = names::named(&op, &views, Release::R570);
+        assert!(!named.is_empty());
+        let asks = driver_asks_whose(&op, &views);
+        named.iter().all(|named| {
+            let found = is_there(state, Binding::Caller, named, asks);
+            matches!(found, Found::Yes)
+        })
+    }
+
+    #[test]
+    fn a_share_with_a_client_is_of_a_client_that_is_known() {
+        const OWN: u32 = 0xc1d0_0001;
+        const OTHER: u32 = 0xc1d0_0002;
+        let mut state = State::new(Ledger::new(&[]), Numbering::default());
+        let seen = state.ledger.apply(Operation::SeeClient {
+            file: FileId(1),
+            client: ClientHandle(OWN),
+            process: ProcessId(0),
+        });
+        seen.unwrap();
+        assert!(is_let_through(&state, share_policy::CLIENT, OWN));
+        assert!(!is_let_through(&state, share_policy::CLIENT, OTHER));
+        // Of these the driver asks whose file the client is.
+        assert!(is_let_through(&state, share_policy::PID, OTHER));
     }
 }
