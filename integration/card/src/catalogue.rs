@@ -35,6 +35,13 @@ pub(crate) const PROBES: &[Probe] = &[
         what: "kernel, driver, nodes, cgroups, what `cgpu doctor` says",
     },
     Probe {
+        name: "first-contact",
+        place: Place::Host,
+        limit_s: 150,
+        questions: &["abi-1"],
+        what: "every call that real programs make, with its answer, and the first that a slice answers otherwise, in both modes",
+    },
+    Probe {
         name: "memory",
         place: Place::Card,
         limit_s: 30,

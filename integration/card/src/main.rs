@@ -12,6 +12,7 @@
 mod bundle;
 mod catalogue;
 mod probes;
+mod record;
 mod report;
 mod runner;
 
@@ -54,6 +55,25 @@ enum Task {
         #[arg(long)]
         client: u32,
     },
+    /// Run a program and write every call that it makes to the driver: its exit status, then a call a line as JSON.
+    Record {
+        /// The file to write.
+        #[arg(long)]
+        out: PathBuf,
+        /// Where the driver's nodes are.
+        #[arg(long, default_value = "/dev")]
+        dev: PathBuf,
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// What `record` starts.
+    #[command(hide = true)]
+    Held {
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// List the questions, and which probe answers them.
     List,
 }
@@ -81,6 +101,13 @@ fn main() -> ExitCode {
         Task::Run(options) => runner::run(&options),
         Task::Probe { name, dev } => probes::run_here(&name, dev),
         Task::UseFile { fd, client } => probes::files::use_file(fd, client),
+        Task::Record { out, dev, command } => {
+            probes::contact::record_here(&out, &dev, &command).map(|()| ExitCode::SUCCESS)
+        }
+        Task::Held { command } => match record::become_held(&command) {
+            Ok(never) => match never {},
+            Err(error) => Err(error),
+        },
         Task::List => catalogue::print(),
     };
     match done {

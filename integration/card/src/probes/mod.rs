@@ -1,6 +1,7 @@
 //! The probes. Each says what it finds as it finds it, one JSON object a line, so that a probe that hangs later has told it.
 
 mod channel;
+pub(crate) mod contact;
 mod crash;
 mod errors;
 pub(crate) mod files;
@@ -73,6 +74,7 @@ pub(crate) fn run_here(name: &str, dev: PathBuf) -> anyhow::Result<ExitCode> {
     };
     let end = match name {
         "host" => host::probe(&bundle()?)?,
+        "first-contact" => contact::probe(&bundle()?)?,
         "memory" => memory::probe(&bench)?,
         "errors" => errors::probe(&bench)?,
         "implicit" => implicit::probe(&bench)?,

@@ -10,7 +10,7 @@ use super::host::{said, which};
 use super::{End, found};
 use crate::bundle::Bundle;
 
-const SCRIPT: &str = include_str!("torch.py");
+pub(super) const SCRIPT: &str = include_str!("torch.py");
 
 pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
     if bundle.is_simulated() {
