@@ -1,6 +1,6 @@
 //! The bundle that answers what only a real card can: programs in one folder, for a machine without an engine or a network.
 //!
-//! Programs that need no shared library are linked statically. `cgpu` is not: it loads NVML, which a static glibc cannot.
+//! Programs that need no shared library are linked statically. `cgpu` and `cgpu-cuda` are not: they load NVML and CUDA's library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,9 @@ const STATIC: [(&str, &str); 5] = [
     ("sim", "cgpu-sim"),
     ("cli", "cgpu-burn"),
 ];
+
+/// These load the vendor's libraries, which a static C library cannot.
+const DYNAMIC: [&str; 2] = ["cgpu", "cgpu-cuda"];
 
 /// The profile of the simulated cards that lies in the bundle.
 pub const PROFILE: &str = "two-ada.toml";
@@ -60,7 +63,9 @@ impl Bundle {
             .iter()
             .map(|(_, program)| built.join(program))
             .collect();
-        files.push(programs.program("cgpu")?);
+        for program in DYNAMIC {
+            files.push(programs.program(program)?);
+        }
         Self::gather(&target_folder().join("card").join("bundle"), &files)
     }
 
@@ -74,7 +79,9 @@ impl Bundle {
             .iter()
             .map(|(_, program)| programs.program(program))
             .collect::<Result<_>>()?;
-        files.push(programs.program("cgpu")?);
+        for program in DYNAMIC {
+            files.push(programs.program(program)?);
+        }
         Self::gather(folder, &files)
     }
 

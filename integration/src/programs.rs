@@ -11,7 +11,7 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 10] = [
+const HOST: [(&str, &str); 11] = [
     ("shim", "containerd-shim-cgpu-v2"),
     ("broker", "cgpu-broker"),
     ("executor", "cgpu-executor"),
@@ -22,6 +22,7 @@ const HOST: [(&str, &str); 10] = [
     ("cli", "cgpu"),
     ("cli", "cgpu-burn"),
     ("card", "cgpu-card"),
+    ("card", "cgpu-cuda"),
 ];
 /// Programs of package `cli` that run inside images, which have no C library.
 const STATIC: [&str; 2] = ["cgpu", "cgpu-burn"];

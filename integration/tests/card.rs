@@ -63,6 +63,15 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
             .clone()
     };
     // What is known of the simulated card must come out of the probes as it is.
+    let contact = |name: &str| finding("first-contact", name);
+    assert_eq!(contact("memory within the quota, simulated")["refused"], 0);
+    let beyond = contact("memory beyond the quota, simulated");
+    let refused = beyond["first refused"].as_str().unwrap_or_default();
+    assert!(
+        refused.ends_with("NV_ESC_RM_ALLOC NV01_MEMORY_LOCAL_USER (0x40): natively NV_OK (0x0), here NV_ERR_NO_MEMORY (0x51)"),
+        "{beyond:#}"
+    );
+    assert_eq!(beyond["tried next"], "no other way is left");
     assert_eq!(finding("memory", "allocation of 1 bytes")["size"], 64 << 10);
     assert_eq!(
         finding("memory", "allocation beyond the card"),

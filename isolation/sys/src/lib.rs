@@ -9,6 +9,8 @@
 )]
 
 pub mod control_group;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod descriptors;
 pub mod fd_passing;
 pub mod ioctl;

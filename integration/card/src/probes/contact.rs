@@ -46,6 +46,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
             format!("{name}, natively"),
             json!({
                 "ended with": native.status,
+                "said": native.said,
                 "calls": native.calls.len(),
                 "without a row in cgpu's tables": unknown(&native.calls),
             }),
@@ -86,6 +87,7 @@ fn verdict(native: &Ended, here: &Ended, next: &str) -> Value {
     let went_well = here.status == native.status;
     json!({
         "ended with": here.status,
+        "said": here.said,
         "calls": here.calls.len(),
         "first refused": first,
         "refused": count,
@@ -136,7 +138,13 @@ fn programs(bundle: &Bundle, folder: &Path) -> anyhow::Result<Vec<Program>> {
             },
         ]);
     }
-    let mut programs = Vec::new();
+    let cuda = bundle.program("cgpu-cuda");
+    let cuda = cuda.to_str().context("the bundle's path is no text")?;
+    let mut programs = vec![Program {
+        name: "a small CUDA program",
+        memory: "8Gi",
+        command: words(&[cuda]),
+    }];
     if let Some(tool) = which("nvidia-smi") {
         programs.push(Program {
             name: "nvidia-smi",
@@ -161,7 +169,12 @@ fn programs(bundle: &Bundle, folder: &Path) -> anyhow::Result<Vec<Program>> {
 struct Ended {
     status: i32,
     calls: Vec<Call>,
+    /// The last lines of what it said, where it failed.
+    said: Option<String>,
 }
+
+/// Of what a program said; a report is no log.
+const MOST_SAID: usize = 2000;
 
 /// A program under the recorder: on the card itself, or in a slice with these options.
 fn recorded(
@@ -184,7 +197,7 @@ fn recorded(
     let output = command
         .args(&program.command)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .output()
         .with_context(|| format!("start {command:?}"))?;
@@ -192,8 +205,14 @@ fn recorded(
         let text = std::fs::read_to_string(&out).context("read the recording")?;
         let mut lines = text.lines();
         let status = lines.next().context("an empty recording")?;
+        let status = serde_json::from_str(status).context("the recording's head")?;
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let last = said.char_indices().rev().nth(MOST_SAID);
+        let last = last.map_or(0, |(at, _)| at);
         Ok(Ended {
-            status: serde_json::from_str(status).context("the recording's head")?,
+            status,
+            said: (status != 0).then(|| said.get(last..).unwrap_or_default().to_owned()),
             calls: lines
                 .map(serde_json::from_str)
                 .collect::<Result<_, _>>()
