@@ -10,7 +10,7 @@ use crate::sequence::Sequence;
 use crate::simulator;
 use crate::source::Tree;
 
-/// The resource server of a tree against the simulator of its version.
+/// A resource server and a simulator.
 #[derive(Debug)]
 pub struct Contest {
     version: String,
@@ -34,7 +34,7 @@ pub struct Tally {
 /// A sequence that the two sides do not agree about, as short as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The driver's version.
+    /// The simulator's version.
     pub version: String,
     /// The calls.
     pub sequence: Sequence,
@@ -48,7 +48,7 @@ impl fmt::Display for Difference {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             to,
-            "the simulator differs from the resource server of {}:\n{}--- resource server\n{}\n--- simulator\n{}",
+            "the simulator of {} differs from the resource server:\n{}--- resource server\n{}\n--- simulator\n{}",
             self.version,
             self.sequence,
             self.server.join("\n"),
@@ -58,17 +58,27 @@ impl fmt::Display for Difference {
 }
 
 impl Contest {
+    /// The resource server of a tree against the simulator of its version.
+    ///
     /// # Errors
     /// As [`ResourceServer::of`].
     pub fn of(tree: &Tree) -> Result<Self> {
+        Self::between(tree, &tree.version)
+    }
+
+    /// The same against the simulator of another version.
+    ///
+    /// # Errors
+    /// As [`ResourceServer::of`].
+    pub fn between(tree: &Tree, version: &str) -> Result<Self> {
         Ok(Self {
-            version: tree.version.clone(),
+            version: version.to_owned(),
             server: ResourceServer::of(tree)?,
             tally: Tally::default(),
         })
     }
 
-    /// The driver's version.
+    /// The simulator's version.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version

@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use integration::command::find;
 use integration::skip;
 use referee::{Contest, Debian, SOURCE_VARIABLE, Sequence, Tree};
 
@@ -19,6 +20,12 @@ const SEED: u64 = 12;
 
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// Debian's tree, where it can be fetched and compiled; a reason to skip aloud otherwise.
+fn of_debian(debian: Debian) -> Result<Tree> {
+    find("gcc").context("no gcc")?;
+    Tree::of_debian(debian).context("no source of the open kernel modules")
 }
 
 fn compare(tree: &Tree) -> Result<()> {
@@ -57,22 +64,44 @@ fn compare(tree: &Tree) -> Result<()> {
 
 #[test]
 fn the_simulator_answers_as_the_resource_server_of_debian_12() -> Result<()> {
-    match Tree::of_debian(Debian::Bookworm) {
+    match of_debian(Debian::Bookworm) {
         Ok(tree) => compare(&tree),
         Err(error) => skip!(
             "the_simulator_answers_as_the_resource_server_of_debian_12",
-            "no source of the open kernel modules: {error:#}"
+            "{error:#}"
         ),
     }
 }
 
+/// What differs between two drivers is found, and shortened to the calls that show it.
+#[test]
+fn a_simulator_of_another_driver_is_found_out() -> Result<()> {
+    let tree = match of_debian(Debian::Bookworm) {
+        Ok(tree) => tree,
+        Err(error) => skip!("a_simulator_of_another_driver_is_found_out", "{error:#}"),
+    };
+    let mut contest = Contest::between(&tree, "595.45.04")?;
+    for number in 0..SEQUENCES {
+        if let Some(difference) = contest.play(&Sequence::drawn(SEED, number))? {
+            assert!(difference.sequence.0.len() <= 5, "{difference}");
+            let last = difference.simulator.last().context("a line")?;
+            assert!(last.ends_with(" broken"), "{difference}");
+            return Ok(());
+        }
+    }
+    panic!(
+        "a simulator of 595 passes for the resource server of {}",
+        tree.version
+    );
+}
+
 #[test]
 fn the_simulator_answers_as_the_resource_server_of_debian_13() -> Result<()> {
-    match Tree::of_debian(Debian::Trixie) {
+    match of_debian(Debian::Trixie) {
         Ok(tree) => compare(&tree),
         Err(error) => skip!(
             "the_simulator_answers_as_the_resource_server_of_debian_13",
-            "no source of the open kernel modules: {error:#}"
+            "{error:#}"
         ),
     }
 }
