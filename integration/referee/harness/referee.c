@@ -221,10 +221,17 @@ static enum Class class_of(const char *word) {
     for (int i = DEVICE; i < CLASSES; i++) if (!strcmp(word, class_names[i])) return i;
     fprintf(stderr, "no class %s\n", word); exit(2);
 }
-/* Whether a list of RM's that the call has touched has more taken out than was put in. */
+/* Whether an object's list of mappings that have named it as their device is not what these mappings say. */
 static NvBool is_damaged(NvHandle client, NvHandle object) {
-    RsResourceRef *r = found(client, object, NULL);
-    return r && listCount(&r->backRefs) > MOST_CALLS;
+    RsClient *c; RsResourceRef *r = found(client, object, &c); NvU64 mappings = 0;
+    if (!r) return NV_FALSE;
+    RsRefMapIter it = mapIterAll(&c->resourceMap);
+    while (mapIterNext(&it)) {
+        RsResourceRef *mapped = it.pValue;
+        RsCpuMappingListIter of = listIterAll(&mapped->cpuMappings);
+        while (listIterNext(&of)) if (of.pValue->pContextRef == r && mapped != r && !refHasAncestor(mapped, r)) mappings++;
+    }
+    return listCount(&r->backRefs) != mappings;
 }
 static void play(char *line) {
     char *w[10] = {"", "", "", "", "", "", "", "", "", ""}; int n = 0;
