@@ -1,12 +1,12 @@
 /* Plays sequences of calls against NVIDIA's resource server and says what came of them.
  *
  * The resource server, its libraries and its headers come from a source tree of the open kernel modules that is at hand when this is
- * compiled; nothing of it is in this file. Ours, and so not judged, are: the classes and which may be below which, that a policy by
- * process compares the processes that made the two clients (as cliresShareCallback of rmapi/client_resource.c), that a mapping is
+ * compiled; nothing of it is in this file. Ours, and so not judged, are: the classes and which may be below which, that a client is its file's
+ * alone (rmclientValidate, rmapi/client.c; whether a call asks is the resource server's), that a policy by process compares the processes that made the two clients (as cliresShareCallback of rmapi/client_resource.c), that a mapping is
  * found for its process alone (serverutilMappingFilterCurrentUserProc, rs_utils.c), and which objects a mapping may name as its
  * device (serverMap_Prologue, rmapi/mapping_cpu.c).
  *
- * In, a call a line (PID decimal; a HANDLE is #ID, what call ID has made, or 0xHEX):
+ * In, a call a line (PID is PROCESS/FILE, decimal; a HANDLE is #ID, what call ID has made, or 0xHEX):
  *
  *     ID client PID
  *     ID alloc PID CLIENT PARENT HANDLE device|subdevice|memory|plain
@@ -43,7 +43,7 @@ enum { MOST_CALLS = 4096, UNMADE = 0x0bad0bad, PAGE = 4096 };
 /* Rights that the resource server keeps by itself: the others ask RM's callbacks about privilege. */
 enum { KEPT_RIGHTS = 1 << RS_ACCESS_DUP_OBJECT | 1 << RS_ACCESS_DEBUG };
 
-static NvU32 caller;
+static NvU32 caller, file;
 
 /* Classes. */
 enum Class { ROOT = 1, DEVICE, SUBDEVICE, MEMORY, PLAIN, CLASSES };
@@ -68,14 +68,34 @@ NV_STATUS serverAllocApiCopyIn(RsServer *s, RS_RES_ALLOC_PARAMS_INTERNAL *p, API
 NV_STATUS serverAllocApiCopyOut(RsServer *s, NV_STATUS status, API_STATE *a) { (void)s; (void)a; return status; }
 
 /* Clients: who made them. */
-static struct { NvHandle handle; NvU32 pid; int id; } clients[MOST_CALLS];
+static struct { NvHandle handle; NvU32 pid, file; int id; } clients[MOST_CALLS];
 static int clients_made;
 static NvU32 pid_of(NvHandle handle) {
     for (int i = clients_made; i-- > 0;) if (clients[i].handle == handle) return clients[i].pid;
     return 0;
 }
+static NvU32 file_of(NvHandle handle) {
+    for (int i = clients_made; i-- > 0;) if (clients[i].handle == handle) return clients[i].file;
+    return 0;
+}
+static NV_STATUS validate(RsClient *c, const API_SECURITY_INFO *s) { (void)s; return file_of(c->hClient) == file ? NV_OK : NV_ERR_INVALID_CLIENT; }
 NV_STATUS resservClientFactory(PORT_MEM_ALLOCATOR *a, RS_RES_ALLOC_PARAMS_INTERNAL *p, RsClient **made) {
-    return __nvoc_objCreate_RsClient(made, NULL, 0, a, p);
+    NV_STATUS status = __nvoc_objCreate_RsClient(made, NULL, 0, a, p);
+    if (status) return status;
+#if REFEREE_TABLE == 2
+    static struct NVOC_METADATA__RsClient *table;
+    if (!table) { table = malloc(sizeof *table); memcpy(table, (*made)->__nvoc_metadata_ptr, sizeof *table); }
+    *(void **)&table->vtable.__clientValidate__ = (void *)validate;
+    (*made)->__nvoc_metadata_ptr = table;
+#elif REFEREE_TABLE == 1
+    static struct NVOC_VTABLE__RsClient *table;
+    if (!table) { table = malloc(sizeof *table); memcpy(table, (*made)->__nvoc_vtable, sizeof *table); }
+    *(void **)&table->__clientValidate__ = (void *)validate;
+    (*made)->__nvoc_vtable = table;
+#else
+    *(void **)&(*made)->__clientValidate__ = (void *)validate;
+#endif
+    return NV_OK;
 }
 
 /* Resources: RsResource with a few entries of its table replaced. */
@@ -180,7 +200,7 @@ static NV_STATUS do_free(NvHandle client, NvHandle object) {
 /* As serverMap_Prologue and serverUnmap_Prologue have it, which RS_STANDALONE leaves out. */
 static NV_STATUS device_of_mapping(NvHandle client, NvHandle device, NvHandle memory) {
     RsResourceRef *r = found(client, memory, NULL), *context;
-    if (!r) return NV_OK; /* the resource server's own answer comes first */
+    if (!r || file_of(client) != file) return NV_OK; /* the resource server's own answer comes first */
     NvHandle parent = r->pParentRef ? r->pParentRef->hResource : client;
     if (device == client) return parent == client ? NV_OK : NV_ERR_INVALID_OBJECT_PARENT;
     if (parent == client) return NV_ERR_INVALID_OBJECT_PARENT;
@@ -237,10 +257,10 @@ static void play(char *line) {
     char *w[10] = {"", "", "", "", "", "", "", "", "", ""}; int n = 0;
     for (char *s = strtok(line, " \n"); s && n < 10; s = strtok(NULL, " \n")) w[n++] = s;
     int id = atoi(w[0]); NvU64 got = 0; NvHandle h; NV_STATUS status; NvBool broken = NV_FALSE;
-    caller = atoi(w[2]); orphans = 0;
+    caller = atoi(w[2]); file = strchr(w[2], '/') ? atoi(strchr(w[2], '/') + 1) : 0; orphans = 0;
     if (!strcmp(w[1], "client")) {
         h = 0; status = do_alloc(0, 0, &h, NV01_ROOT);
-        if (!status) { note(id, h); clients[clients_made].handle = h; clients[clients_made].pid = caller; clients[clients_made++].id = id; }
+        if (!status) { note(id, h); clients[clients_made].handle = h; clients[clients_made].pid = caller; clients[clients_made].file = file; clients[clients_made++].id = id; }
     } else if (!strcmp(w[1], "alloc")) {
         h = handle(w[5]); status = do_alloc(handle(w[3]), handle(w[4]), &h, external_of(class_of(w[6])));
         if (!status) note(id, got = h);
@@ -288,7 +308,10 @@ static void tree(void) {
     }
     if (total != serverGetResourceCount(&server)) printf("counted %llu\n", (unsigned long long)serverGetResourceCount(&server));
     /* Nothing may be left once every client is freed. */
-    for (int i = 0; i < clients_made; i++) if (found(clients[i].handle, clients[i].handle, NULL)) do_free(clients[i].handle, clients[i].handle);
+    for (int i = 0; i < clients_made; i++) {
+        file = clients[i].file;
+        if (found(clients[i].handle, clients[i].handle, NULL)) do_free(clients[i].handle, clients[i].handle);
+    }
     if (serverGetResourceCount(&server)) printf("left %llu\n", (unsigned long long)serverGetResourceCount(&server));
     if (referee_asserts) printf("asserts %ld\n", referee_asserts);
     printf("end\n"); fflush(stdout);

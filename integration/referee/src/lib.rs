@@ -12,8 +12,8 @@
 //!                                                        └─► simulator  ┘    └─ no: shorten
 //! ```
 //!
-//! Judged is what the resource server does by itself. Ours on both sides, and so not judged: the classes and which may be below which, the rule
-//! of a policy by process, whose process a mapping is found for, and which objects a mapping may name as its device.
+//! Judged is what the resource server does by itself. Ours on both sides, and so not judged: the classes and which may be below which, that a
+//! client is its file's (whether a call asks is judged), the rule of a policy by process, whose process a mapping is found for, and which objects a mapping may name as its device.
 #![forbid(unsafe_code)]
 
 mod contest;

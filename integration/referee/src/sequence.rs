@@ -1,5 +1,6 @@
 //! Sequences of calls: their text, and how they are drawn.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -94,6 +95,25 @@ pub enum What {
     },
 }
 
+impl What {
+    /// The call that has made the client whose file the driver asks for.
+    fn client(&self) -> Option<u32> {
+        let (Self::Alloc { client, .. }
+        | Self::Dup { to: client, .. }
+        | Self::Share { client, .. }
+        | Self::Free { client, .. }
+        | Self::Map { client, .. }
+        | Self::Unmap { client, .. }) = self
+        else {
+            return None;
+        };
+        match client {
+            Handle::Made(id) => Some(*id),
+            Handle::Number(_) => None,
+        }
+    }
+}
+
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -101,21 +121,31 @@ pub struct Call {
     pub id: u32,
     /// The process that makes it.
     pub pid: u32,
+    /// The control file that it is made on.
+    pub file: u32,
     /// What it asks for.
     pub what: What,
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, pid, what } = self;
+        let Self {
+            id,
+            pid,
+            file,
+            what,
+        } = self;
         match what {
-            What::Client => write!(to, "{id} client {pid}"),
+            What::Client => write!(to, "{id} client {pid}/{file}"),
             What::Alloc {
                 client,
                 parent,
                 handle,
                 class,
-            } => write!(to, "{id} alloc {pid} {client} {parent} {handle} {class}"),
+            } => write!(
+                to,
+                "{id} alloc {pid}/{file} {client} {parent} {handle} {class}"
+            ),
             What::Dup {
                 from,
                 object,
@@ -124,7 +154,7 @@ impl fmt::Display for Call {
                 handle,
             } => write!(
                 to,
-                "{id} dup {pid} {from} {object} {into} {parent} {handle}"
+                "{id} dup {pid}/{file} {from} {object} {into} {parent} {handle}"
             ),
             What::Share {
                 client,
@@ -135,20 +165,23 @@ impl fmt::Display for Call {
                 action,
             } => write!(
                 to,
-                "{id} share {pid} {client} {object} {kind} {target} {rights} {action}"
+                "{id} share {pid}/{file} {client} {object} {kind} {target} {rights} {action}"
             ),
-            What::Free { client, object } => write!(to, "{id} free {pid} {client} {object}"),
+            What::Free { client, object } => write!(to, "{id} free {pid}/{file} {client} {object}"),
             What::Map {
                 client,
                 device,
                 memory,
-            } => write!(to, "{id} map {pid} {client} {device} {memory}"),
+            } => write!(to, "{id} map {pid}/{file} {client} {device} {memory}"),
             What::Unmap {
                 client,
                 device,
                 memory,
                 mapping,
-            } => write!(to, "{id} unmap {pid} {client} {device} {memory} {mapping}"),
+            } => write!(
+                to,
+                "{id} unmap {pid}/{file} {client} {device} {memory} {mapping}"
+            ),
         }
     }
 }
@@ -172,6 +205,7 @@ impl Sequence {
             random: Xoshiro256PlusPlus::seed_from_u64(seed ^ number.rotate_left(32)),
             calls: Vec::new(),
             clients: Vec::new(),
+            files: HashMap::new(),
             objects: Vec::new(),
             mappings: Vec::new(),
         };
@@ -225,6 +259,8 @@ struct Draw {
     calls: Vec<Call>,
     /// The clients that are not freed.
     clients: Vec<u32>,
+    /// The file of every client.
+    files: HashMap<u32, u32>,
     objects: Vec<Drawn>,
     mappings: Vec<(u32, What)>,
 }
@@ -266,7 +302,19 @@ impl Draw {
         let pid = self
             .weighted(&[(60, 100), (25, 101), (15, 102)])
             .unwrap_or(100);
-        self.calls.push(Call { id, pid, what });
+        let own = what
+            .client()
+            .and_then(|client| self.files.get(&client).copied());
+        let file = match own {
+            Some(own) if self.percent(95) => own,
+            Some(_) | None => self.weighted(&[(75, 1), (25, 2)]).unwrap_or(1),
+        };
+        self.calls.push(Call {
+            id,
+            pid,
+            file,
+            what,
+        });
         id
     }
 
@@ -328,6 +376,8 @@ impl Draw {
     fn client(&mut self) {
         let id = self.add(What::Client);
         self.clients.push(id);
+        self.files
+            .extend(self.calls.last().map(|call| (id, call.file)));
     }
 
     /// A client that a call was made for, or none. Most often one of the first two, whose objects meet.

@@ -20,8 +20,8 @@ use crate::sequence::{Call, Class, Handle, Sequence, What};
 const UNMADE: u64 = 0x0bad_0bad;
 const PAGE_BYTES: u64 = 4096;
 const DEBUGGER: u32 = 0x83de;
-/// The control file that every call is made on.
-const CTL: FileId = FileId(1);
+/// Files that mappings are made ready in, beyond those that calls are made on.
+const MAPPED_FILES: u64 = 1 << 16;
 /// `accessMask` of `RS_SHARE_POLICY`.
 const ACCESS_MASK: usize = 4;
 
@@ -95,7 +95,7 @@ impl Player {
     ) -> Result<(u32, Vec<Vec<u8>>)> {
         let pid = i32::try_from(call.pid)?;
         let called = Called {
-            file: CTL,
+            file: FileId(call.file.into()),
             kind: FileKind::Ctl,
             private: None,
             caller: Caller {
@@ -281,7 +281,7 @@ impl Player {
         put_u64(&mut block, nvos33::LENGTH, PAGE_BYTES);
         let number = i32::try_from(call.id)? + 100;
         put(&mut block, nvos33::FD, &number.to_le_bytes());
-        let file = FileId(CTL.0 + u64::from(call.id));
+        let file = FileId(MAPPED_FILES + u64::from(call.id));
         let fd = WireFd {
             segment: 0,
             at: u32::try_from(nvos33::FD)?,

@@ -135,8 +135,8 @@ enum Asks {
     No,
 }
 
-/// A share with a client is made on whatever client the call names (`_serverShareResourceAccessClient`, rs_server.c, of every driver from 535 to
-/// 595 that was read): anybody could change to whom another container's objects are open.
+/// A share with a client is made on whatever client the call names (`_serverShareResourceAccessClient`, rs_server.c; RM's own code of 535 to 595
+/// shows it in `integration/referee`): anybody could change to whom another container's objects are open.
 fn driver_asks_whose(op: &Op, views: &[&[u8]]) -> Asks {
     let kind_at = nvos57::POLICY + share_policy::TYPE;
     let kind = views.first().and_then(|arg| u16_at(arg, kind_at));
