@@ -89,7 +89,7 @@ fn referee(sequences: u64, seed: u64, source: &[PathBuf]) -> Result<ExitCode> {
     if !status.success() {
         return Ok(ExitCode::FAILURE);
     }
-    let told =
+    let report =
         fs::read_to_string(&summary).context("no tree was compared: all of them were skipped")?;
     let page = repository().join("docs/measurements/referee.md");
     fs::create_dir_all(page.parent().context("a folder")?)?;
@@ -99,7 +99,7 @@ fn referee(sequences: u64, seed: u64, source: &[PathBuf]) -> Result<ExitCode> {
             "# The referee\n\nWritten by `cargo xtask long referee --sequences {sequences} --seed {seed}`; {} s in all, release build, {}. The test is\n\
              `integration/referee`: each sequence was played by RM's own resource server of the version and by the simulated driver, and every status,\n\
              every handle that RM makes up, and the trees with their rights and mappings were equal. What is judged and what is not is in\n\
-             [driver-behaviour.md](../driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{told}```\n",
+             [driver-behaviour.md](../driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{report}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
         ),

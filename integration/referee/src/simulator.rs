@@ -115,8 +115,8 @@ impl Player {
         Ok((status, segments))
     }
 
-    /// The words of a call's block, and its status.
-    fn words(
+    /// Makes a call whose block has words alone: its status, and its blocks.
+    fn by_words(
         &self,
         call: &Call,
         row: &Escape,
@@ -133,7 +133,7 @@ impl Player {
     fn answer(&mut self, call: &Call) -> Result<String> {
         let (status, handle) = match call.what {
             What::Client => {
-                let (status, segments) = self.words(
+                let (status, segments) = self.by_words(
                     call,
                     &escape::NV_ESC_RM_ALLOC,
                     &[(nvos21::H_CLASS, class::NV01_ROOT_CLIENT)],
@@ -170,7 +170,7 @@ impl Player {
                     (nvos55::H_OBJECT_SRC, self.handle(object)),
                 ];
                 let row = &escape::NV_ESC_RM_DUP_OBJECT;
-                let (status, segments) = self.words(call, row, &words, nvos55::STATUS)?;
+                let (status, segments) = self.by_words(call, row, &words, nvos55::STATUS)?;
                 (
                     status,
                     segments
@@ -206,7 +206,7 @@ impl Player {
                     (nvos00::H_OLD, self.handle(object)),
                 ];
                 let row = &escape::NV_ESC_RM_FREE;
-                (self.words(call, row, &words, nvos00::STATUS)?.0, None)
+                (self.by_words(call, row, &words, nvos00::STATUS)?.0, None)
             }
             What::Map {
                 client,

@@ -42,7 +42,7 @@ fn compare(tree: &Tree) -> Result<()> {
         }
     }
     let tally = contest.tally();
-    let mut told = format!(
+    let mut report = format!(
         "{}: {} sequences of seed {seed}, {} calls, {} sequences ended by a call that RM does not come back from whole, {} s: no difference\n",
         contest.version(),
         tally.sequences,
@@ -51,12 +51,12 @@ fn compare(tree: &Tree) -> Result<()> {
         began.elapsed().as_secs()
     );
     for ((call, status), count) in &tally.answers {
-        writeln!(told, "  {call:<7} {status:<7} {count:>9}")?;
+        writeln!(report, "  {call:<7} {status:<7} {count:>9}")?;
     }
-    println!("{told}");
+    println!("{report}");
     if let Some(path) = std::env::var_os("CGPU_REFEREE_SUMMARY") {
         let file = OpenOptions::new().create(true).append(true).open(&path);
-        file.and_then(|mut file| file.write_all(told.as_bytes()))
+        file.and_then(|mut file| file.write_all(report.as_bytes()))
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
