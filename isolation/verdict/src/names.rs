@@ -10,7 +10,7 @@
 use nvabi::bytes::u32_at;
 use nvabi::escape as esc;
 use nvabi::layout::{nvos21, nvos32};
-use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_OBJECT_NOT_FOUND};
 use nvabi::uvm as u;
 use nvabi::{PerRelease, Release};
 
@@ -579,7 +579,7 @@ fn resolve(handle: &Handle, segments: &[&[u8]], release: Release) -> Option<Name
         What::Parent(of) => {
             let client = word(0, offset(of))?;
             let parent = if value == 0 { client } else { value };
-            (client, Some(parent), NV_ERR_INVALID_OBJECT_PARENT)
+            (client, Some(parent), NV_ERR_OBJECT_NOT_FOUND)
         }
         What::ObjectBeside(at) => {
             let beside = word(1, at).filter(|client| *client != 0);

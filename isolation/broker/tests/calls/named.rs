@@ -151,7 +151,7 @@ fn no_call_names_what_is_not_there() {
         tenant.call(fd, rm::ALLOC, &arg, params).status()
     };
     let parent = alloc(0x2080, NOTHING, &[0; 4]);
-    assert_eq!(parent, NV_ERR_INVALID_OBJECT_PARENT);
+    assert_eq!(parent, NV_ERR_OBJECT_NOT_FOUND);
     // An address space of a channel group and of a channel, memory of an error notifier, an event's source.
     let with = |bytes: usize, at: usize| {
         let mut params = vec![0; bytes];
