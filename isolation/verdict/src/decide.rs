@@ -8,15 +8,14 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Class, Kind};
 use nvabi::escape::Id;
 use nvabi::layout::{
-    debugger_params, device_params, event_params, memory_params, nvos00, nvos02, nvos21, nvos32,
-    nvos55, nvos57, os_event,
+    device_params, memory_params, nvos00, nvos02, nvos21, nvos32, nvos55, nvos57, os_event,
 };
 use nvabi::{Release, status};
 
 use crate::blocks::Descriptor;
 use crate::exports::{Export, Import};
 use crate::page_size::{self, Asked};
-use crate::{EFAULT, EINVAL, Op, Policy, Refusal, share};
+use crate::{EFAULT, EINVAL, Op, Policy, Refusal, names, share};
 
 /// What becomes of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -421,7 +420,10 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         parent,
         device_instance,
     };
-    if names_another_client(class, client, params.unwrap_or_default()) {
+    // A device in its address space (gpu/device_share.c), an event on its objects, a debugger on its contexts: any handle can be guessed,
+    // and a neighbour's is refused as one that is not there.
+    let mut named = names::clients_of(class, params.unwrap_or_default(), release);
+    if named.any(|named| named != 0 && named != client) {
         return Err(op.refuse(status::NV_ERR_INVALID_CLIENT, release));
     }
     match class.kind {
@@ -475,28 +477,6 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         | Kind::Event
         | Kind::Plain => Ok(object(None)),
     }
-}
-
-/// Whether the parameters name a client other than the allocating one: a device in its address space (gpu/device_share.c), an event
-/// on its objects, a debugger on its contexts. Any handle can be guessed, and a neighbour's is refused as one that is not there.
-fn names_another_client(class: &Class, own: u32, params: &[u8]) -> bool {
-    /// `NV01_EVENT_OS_EVENT`
-    const EVENT: u32 = 0x79;
-    /// `GT200_DEBUGGER`
-    const DEBUGGER: u32 = 0x83de;
-    let places: &[usize] = match class.number {
-        class::NV01_DEVICE_0 => &[
-            device_params::H_CLIENT_SHARE,
-            device_params::H_TARGET_CLIENT,
-        ],
-        EVENT => &[event_params::H_PARENT_CLIENT],
-        DEBUGGER => &[debugger_params::H_APP_CLIENT],
-        _ => &[],
-    };
-    places
-        .iter()
-        .filter_map(|at| u32_at(params, *at))
-        .any(|client| client != 0 && client != own)
 }
 
 fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {

@@ -8,6 +8,7 @@
 //! Handles that a call *makes* (`hObjectNew`) are not named by it. Offsets are those of nvos.h, the class and control headers and uvm_ioctl.h.
 
 use nvabi::bytes::u32_at;
+use nvabi::class::Class;
 use nvabi::escape as esc;
 use nvabi::layout::{nvos21, nvos32};
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_OBJECT_NOT_FOUND};
@@ -530,6 +531,19 @@ pub fn named(op: &Op, segments: &[&[u8]], release: Release) -> Vec<Named> {
     checked
         .filter_map(|handle| resolve(handle, segments, release))
         .collect()
+}
+
+/// The clients that an allocation's parameters name; 0 names none.
+pub(crate) fn clients_of(
+    class: &Class,
+    params: &[u8],
+    release: Release,
+) -> impl Iterator<Item = u32> {
+    let row = CLASSES.iter().find(|(of, _)| *of == class.number);
+    let handles = row.map_or(&[][..], |(_, handles)| *handles).iter();
+    handles
+        .filter(|handle| handle.segment == 1 && handle.what == What::Client)
+        .filter_map(move |handle| u32_at(params, usize::try_from(handle.at.of(release)).ok()?))
 }
 
 /// The handles of the struct, and those of the parameters.
