@@ -130,7 +130,7 @@ impl UnderWay {
                     found.clients.extend(word(nvos21::H_ROOT));
                 }
                 Some(Kind::Channel) => found.channels += 1,
-                _ => {}
+                Some(_) | None => {}
             }
         }
         found

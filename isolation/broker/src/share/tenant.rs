@@ -292,7 +292,20 @@ pub(crate) fn admit(
             let groups = scheduling.objects(&state.ledger, card).groups;
             group(counted::channels_of(&groups, name))
         }
-        _ => return Ok(()),
+        Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::Vidmem
+        | Kind::Sysmem
+        | Kind::OsDescriptor
+        | Kind::Virtual
+        | Kind::VaSpace
+        | Kind::ContextShare
+        | Kind::Engine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain => return Ok(()),
     };
     if matches!(adds, Adds::Group { .. }) && container.share.is_broken(card) {
         return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
@@ -410,9 +423,10 @@ pub(crate) fn is_group(state: &State, (client, handle): Name) -> bool {
 
 /// The engine that an allocation names; without parameters it is the driver's own choice.
 pub(crate) fn engine_of(kind: Kind, segments: &[Segment]) -> Engine {
-    let at = match kind {
-        Kind::Channel => channel_params::ENGINE_TYPE,
-        _ => channel_group_params::ENGINE_TYPE,
+    let at = if kind == Kind::Channel {
+        channel_params::ENGINE_TYPE
+    } else {
+        channel_group_params::ENGINE_TYPE
     };
     let named = segments
         .get(1)
