@@ -14,7 +14,7 @@ use crate::{Card, Error, Handle, Uuid, Uvm};
 
 const FENCE_AT: usize = 0x2000;
 /// Copy classes, newest first.
-const COPIES: &[u32] = &[0xc9b5, 0xcab5, 0xc8b5, 0xc7b5, 0xc6b5];
+pub(crate) const COPIES: &[u32] = &[0xc9b5, 0xcab5, 0xc8b5, 0xc7b5, 0xc6b5];
 /// The subchannel that the copy engine is bound to.
 const COPY: u32 = 4;
 /// How long between two looks at the fence.

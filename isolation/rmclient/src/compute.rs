@@ -17,7 +17,7 @@ use crate::ring::{ENTRIES, Ring, Space, first, halves, methods};
 use crate::{Card, Error, Handle};
 
 /// Compute classes, newest first.
-const COMPUTES: &[u32] = &[0xcec0, 0xcdc0, 0xcbc0, 0xc9c0, 0xc7c0, 0xc6c0];
+pub(crate) const COMPUTES: &[u32] = &[0xcec0, 0xcdc0, 0xcbc0, 0xc9c0, 0xc7c0, 0xc6c0];
 /// From this class on descriptors have version 5.
 const FIRST_VERSION_5: u32 = 0xcdc0;
 /// The subchannel that the compute engine is bound to.

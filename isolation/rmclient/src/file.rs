@@ -47,6 +47,11 @@ impl Nodes {
     pub fn uvm(&self) -> PathBuf {
         self.dir.join("nvidia-uvm")
     }
+
+    /// A node by its name.
+    pub(crate) fn named(&self, node: &str) -> PathBuf {
+        self.dir.join(node)
+    }
 }
 
 /// An open node.

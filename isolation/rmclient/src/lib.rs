@@ -12,6 +12,8 @@
 //!                                                                 Card, Uvm --compute_channel--> ComputeChannel --launch--> report
 //! ```
 //!
+//! Beside it stands a player of what other programs ask ([`program`]): it makes the calls of a table one by one.
+//!
 //! A signal may end any call with `EINTR` before its answer arrives; the client then repeats the call with the same bytes
 //! at the same address, as the kernel itself does for a handler with SA_RESTART.
 //!
@@ -30,6 +32,7 @@ mod file;
 mod heap;
 mod managed;
 mod memory;
+pub mod program;
 mod ring;
 mod status;
 mod uvm;

@@ -34,8 +34,8 @@ const GROUP_ENGINE_TYPE: usize = 12;
 /// `NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2`: `{numClasses 0, classes 4}`
 const GET_CLASSLIST_V2: u32 = 0x80_0292;
 /// Channel and usermode classes, newest first.
-const CHANNELS: &[u32] = &[0xc96f, 0xc86f, 0xc56f];
-const USERMODES: &[u32] = &[0xc761, 0xc661, 0xc561, 0xc461];
+pub(crate) const CHANNELS: &[u32] = &[0xc96f, 0xc86f, 0xc56f];
+pub(crate) const USERMODES: &[u32] = &[0xc761, 0xc661, 0xc561, 0xc461];
 
 /// An address space that a channel works in, which is registered with `nvidia-uvm`.
 #[derive(Debug, Clone, Copy)]

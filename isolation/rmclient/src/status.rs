@@ -25,6 +25,13 @@ impl Status {
             .find(|(code, _)| *code == self.0)
             .map(|(_, name)| *name)
     }
+
+    /// The code of a name that [`Status::name`] gives.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let found = NAMES.iter().find(|(_, known)| *known == name);
+        found.map(|(code, _)| Self(*code))
+    }
 }
 
 impl fmt::Display for Status {

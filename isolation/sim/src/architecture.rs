@@ -25,10 +25,12 @@ pub(crate) enum QmdVersion {
 }
 
 /// Classes that every card has: memory, that of the fabric too (`gpuGetNoEngClassList_GA102` and its like, g_gpu_class_list.c),
-/// address spaces, groups, events, the debugger.
+/// address spaces, groups, events, the debugger, and the page of figures that the driver shows to everybody.
 const COMMON: &[u32] = &[
-    0x3e, 0x40, 0x70, 0x71, 0x79, 0xf8, 0x50a0, 0x83de, 0x9067, 0x90f1, 0xa06c,
+    0x3e, 0x40, 0x70, 0x71, 0x79, 0xde, 0xf8, 0x50a0, 0x83de, 0x9067, 0x90f1, 0xa06c,
 ];
+/// A class that has no place in a card's list, and that every card has all the same (resource_list.h).
+const UNLISTED: u32 = nvabi::class::NV2081_BINAPI;
 
 impl Architecture {
     /// The first release whose tables have its classes.
@@ -55,7 +57,7 @@ impl Architecture {
 
     /// Whether a class that belongs to cards exists on this one.
     pub(crate) fn has(self, class: u32) -> bool {
-        COMMON.contains(&class) || self.own_classes().contains(&class)
+        class == UNLISTED || COMMON.contains(&class) || self.own_classes().contains(&class)
     }
 
     /// `NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_*` (ctrl2080mc.h).
@@ -82,6 +84,15 @@ impl Architecture {
             Self::Ga10x => 0x2204,
             Self::Ada => 0x2684,
             Self::Blackwell => 0x2b85,
+        }
+    }
+
+    /// What GPU_GET_SHORT_NAME_STRING calls the chip.
+    pub(crate) fn chip(self) -> &'static str {
+        match self {
+            Self::Ga10x => "GA102",
+            Self::Ada => "AD102",
+            Self::Blackwell => "GB202",
         }
     }
 

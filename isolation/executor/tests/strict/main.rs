@@ -21,6 +21,7 @@ mod kernel;
 mod launch;
 mod native;
 mod program;
+mod programs;
 #[path = "../../../broker/tests/calls/rm.rs"]
 mod rm;
 mod share;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         let result = match role.as_str() {
             kernel::UNDER_A_PLAYED_DRIVER => kernel::become_executor(),
             stage::CLIENT => stage::client(),
+            programs::PLAYER => programs::player(),
             _ => agent::main(&role),
         };
         // The supervisor may end first, which is none of the tenant's concern.
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         behind::TESTS,
         contexts::TESTS,
         native::TESTS,
+        programs::TESTS,
         share::TESTS,
         sums::TESTS,
         views::TESTS,

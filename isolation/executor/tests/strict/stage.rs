@@ -25,6 +25,8 @@ use ledger::CardSlot;
 use nvabi::Release;
 use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
 use sys::seccomp::Wait;
+use verdict::Policy;
+use verdict::policy::SameUser;
 
 use crate::alone::facts;
 use crate::kernel::{CallingThread, Kernel, Native};
@@ -33,8 +35,10 @@ use crate::tenant::{Process, Tenant};
 
 /// A tenant that is the project's own open client.
 pub(crate) const CLIENT: &str = "client";
+/// What it is told.
+pub(crate) const WORD: &str = "CGPU_TEST_WORD";
 /// Where it finds the card's files.
-const NODES: &str = "CGPU_TEST_NODES";
+pub(crate) const NODES: &str = "CGPU_TEST_NODES";
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// More than any answer takes that comes at all.
@@ -65,6 +69,7 @@ struct Extras {
     unnumbered: bool,
     implicit: ImplicitBytes,
     context_bytes: Option<u64>,
+    policy: Policy,
 }
 
 enum Way {
@@ -121,6 +126,19 @@ impl Stage {
             ..Extras::default()
         };
         Self::built(64 * MIB, Binding::None, mode, extras)
+    }
+
+    /// Under the policy of a real card's strict mode: what is shared with a user is shared with the container.
+    pub(crate) fn narrowing(quota_bytes: u64) -> Self {
+        let policy = Policy {
+            same_user: SameUser::Narrow,
+            ..Policy::default()
+        };
+        let extras = Extras {
+            policy,
+            ..Extras::default()
+        };
+        Self::built(quota_bytes, Binding::None, Mode::Strict, extras)
     }
 
     /// In front of two cards, of which the first is granted.
@@ -231,6 +249,7 @@ impl Stage {
         );
         let mut container = container.unwrap();
         container.health = Health::new(extras.plan);
+        container.terms.policy = extras.policy;
         if let Some(wishes) = extras.wishes {
             let state_dir = Some(folder.path().to_owned());
             let sources = Sources::new(state_dir, wishes, cards);
@@ -300,10 +319,16 @@ impl Stage {
 
     /// The open client's process, and the socket on which it says how far it is.
     pub(crate) fn client(&self) -> (Child, OwnedFd) {
+        self.process(CLIENT, "")
+    }
+
+    /// A process that confines itself and plays a role, with a word for it, and the socket between us.
+    pub(crate) fn process(&self, role: &str, word: &str) -> (Child, OwnedFd) {
         let (ours, theirs) = launch::pair().unwrap();
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .env(launch::ROLE, CLIENT)
+            .env(launch::ROLE, role)
             .env(NODES, self.nodes())
+            .env(WORD, word)
             .stdin(std::process::Stdio::from(theirs))
             .spawn()
             .unwrap();

@@ -160,6 +160,11 @@ impl New {
             return Ok(handle);
         }
         let parent = client.parent(self.parent)?;
+        if self.class == class::NV_CONFIDENTIAL_COMPUTE {
+            // Of the machine, not of a card (resource_list.h).
+            self.require(matches!(parent.resource, Resource::Client))?;
+            return client.insert(self.wanted, self.object(None, Resource::Plain));
+        }
         let card = parent
             .card
             .clone()
@@ -246,7 +251,18 @@ impl New {
                     Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new()),
                 )
             }
-            Kind::Plain => self.object(Some(card), Resource::Plain),
+            Kind::Plain if self.class == class::RM_USER_SHARED_DATA => {
+                self.require(matches!(parent.resource, Resource::Subdevice))?;
+                // Pages of the host that the driver writes and programs read; nothing is in them here.
+                let memory = system_memory(PAGE_BYTES)?;
+                self.object(Some(card), Resource::Memory(memory, Vec::new()))
+            }
+            Kind::Plain => {
+                let is_right = self.class != class::NV2081_BINAPI
+                    || matches!(parent.resource, Resource::Subdevice);
+                self.require(is_right)?;
+                self.object(Some(card), Resource::Plain)
+            }
             Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
             Kind::Root | Kind::Device | Kind::Event => return Err(Refusal(NV_ERR_INVALID_CLASS)),
         };

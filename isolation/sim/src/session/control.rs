@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nvabi::bytes::{array_at, put, put_u32, put_u64, u8_at, u32_at};
+use nvabi::class;
 use nvabi::control::{self as ctl};
 use nvabi::layout::nvos54;
 use nvabi::status::{
@@ -98,6 +99,16 @@ pub(super) fn execute(
         (0xa06f | 0x906f | 0xc36f, Resource::Channel(channel)) => {
             let channel = channel.clone();
             of_channel(state, context, client, &channel, cmd, params.bytes)
+        }
+        (0xcb33, Resource::Plain) if object.class == class::NV_CONFIDENTIAL_COMPUTE => {
+            query::confidential(cmd, &mut params)
+        }
+        // REQUEST_DATA_POLL {polledDataMask 0:8}: nothing is polled (`gpushareddataCtrlCmdRequestDataPoll_IMPL`, gpu_user_shared_data.c).
+        (0x00de, Resource::Memory(..)) if object.class == class::RM_USER_SHARED_DATA => {
+            match array_at(params.bytes, 0).map(u64::from_le_bytes) {
+                Some(0) => Ok(()),
+                Some(_) | None => Err(UNSUPPORTED),
+            }
         }
         (0x83de, Resource::Plain) if object.class == 0x83de => {
             of_debugger(state, context, client, cmd, params.bytes)

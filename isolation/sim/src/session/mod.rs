@@ -1,6 +1,7 @@
 //! One container's side of the driver: its files, clients and objects.
 
 mod alloc;
+mod board;
 mod control;
 mod escape;
 pub(crate) mod event;

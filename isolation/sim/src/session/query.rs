@@ -12,6 +12,7 @@ use nvabi::status::{
 };
 
 use super::alloc::context_bytes;
+use super::board;
 use super::control::{Params, UNSUPPORTED, accepted};
 use super::objects::Object;
 use super::{Context, Refusal};
@@ -33,12 +34,19 @@ const IDS: usize = 32;
 /// PCI vendor in the low half of a device id, device in the high one (ctrl2080bus.h).
 const PCI_VENDOR: u32 = 0x10de;
 /// `NV2080_ENGINE_TYPE_GRAPHICS`, `..._COPY0` (cl2080_notification.h).
-const ENGINES: &[u32] = &[1, 9];
+const ENGINES: &[u32] = &[1, COPY0];
+pub(super) const COPY0: u32 = 9;
+/// `NV0080_CTRL_FB_CAPS_*` (ctrl0080fb.h): rendering to the host's memory and blocks of 512 bytes; memory that was cleared.
+const FB_CAPS: [u8; 3] = [0x03, 0x81, 0x02];
+/// `NV0080_CTRL_DMA_CAPS_*` (ctrl0080dma.h): several address spaces.
+const DMA_CAPS: u64 = 0x10;
 /// Made-up topology, small because a client sizes its local memory by it.
-const GPCS: u32 = 2;
-const SMS_PER_TPC: u32 = 2;
+pub(super) const GPCS: u32 = 2;
+pub(super) const SMS_PER_TPC: u32 = 2;
 const MAX_WARPS_PER_SM: u32 = 48;
 const THREADS_PER_WARP: u32 = 32;
+/// `NV0000_CTRL_GET_SYSTEM_FABRIC_STATUS_SKIP` (ctrl0000system.h).
+const FABRIC_STATUS_SKIP: u32 = 1;
 /// `NV2080_CTRL_GPU_FABRIC_PROBE_STATE_COMPLETE` (ctrl2080gpu.h).
 const FABRIC_PROBE_COMPLETE: u8 = 3;
 
@@ -73,6 +81,19 @@ pub(super) fn machine(
                 put(list, 0, hardware.version.as_bytes());
             }
             put_u64(block, 32, 0);
+        }
+        // {type 0, …, numLogicalCpus 24, numPhysicalCpus 28, name 32:52, …}: a processor of no known kind
+        // (`cliresCtrlCmdSystemGetCpuInfo_IMPL`, client_resource.c).
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_CPU_INFO => {
+            let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            block.fill(0);
+            put_u32(block, 24, count);
+            put_u32(block, 28, count);
+        }
+        // No fabric that somebody else manages (`cliresCtrlCmdSystemGetFabricStatus_IMPL`, client_resource.c).
+        ctl::NV0000_CTRL_CMD_SYSTEM_GET_FABRIC_STATUS => {
+            put_u32(block, 0, FABRIC_STATUS_SKIP);
         }
         // SYSTEM_GET_FEATURES, GPU_GET_MEMOP_ENABLE
         0x1f0 | 0x27b => {
@@ -287,7 +308,32 @@ pub(super) fn device(object: &Object, cmd: u32, params: &mut Params<'_>) -> Resu
         }
         // GPU_GET_VIRTUALIZATION_MODE: none.
         0x80_0289 => params.bytes.fill(0),
+        // {capsTblSize 0, capsTbl 4:8}: a caller with a table of another length is refused (`deviceCtrlCmdDmaGetCaps_IMPL`, dma.c).
+        ctl::NV0080_CTRL_CMD_DMA_GET_CAPS => {
+            if u32_at(params.bytes, 0) != Some(8) {
+                return Err(INVALID);
+            }
+            put_u64(params.bytes, 4, DMA_CAPS);
+        }
+        // {capsTbl 0:3} (`memmgrGetDeviceCaps`, mem_mgr_ctrl.c)
+        ctl::NV0080_CTRL_CMD_FB_GET_CAPS_V2 => {
+            put(params.bytes, 0, &FB_CAPS);
+        }
+        // {capsTbl 0:3}: none of a chipset that is coherent with its cards (`kbusGetDeviceCaps_IMPL`, kern_bus.c).
+        ctl::NV0080_CTRL_CMD_HOST_GET_CAPS_V2 => params.bytes.fill(0),
         _other => return Err(UNSUPPORTED),
+    }
+    Ok(())
+}
+
+/// Controls of NV_CONFIDENTIAL_COMPUTE: neither the host nor a card can do it, and what asks for a card is refused
+/// (`confComputeApiCtrlCmdSystemGetCapabilities_IMPL`, conf_compute_api.c).
+pub(super) fn confidential(cmd: u32, params: &mut Params<'_>) -> Result<(), Refusal> {
+    match cmd {
+        ctl::NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES => params.bytes.fill(0),
+        // `ccCaps.bAcceptClientRequest` (gpu_mgr.c): all requests are taken where there is no confidential computing.
+        ctl::NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_GPUS_STATE => params.bytes.fill(1),
+        _of_a_card => return Err(UNSUPPORTED),
     }
     Ok(())
 }
@@ -445,7 +491,7 @@ pub(super) fn subdevice(
             }
         }
         _known if accepted(cmd) => {}
-        _other => return Err(UNSUPPORTED),
+        _other => return board::answer(context.hardware, card, cmd, params),
     }
     Ok(())
 }
@@ -457,7 +503,7 @@ fn fill_info(block: &mut [u8], at: usize, answer: impl Fn(u32) -> u32) -> Result
 }
 
 /// The same, with the entries in a block of their own.
-fn fill_list(
+pub(super) fn fill_list(
     list: Option<&mut Vec<u8>>,
     count: u32,
     answer: impl Fn(u32) -> u32,
@@ -527,13 +573,16 @@ fn gpu_info_of(index: u32) -> u32 {
     }
 }
 
-fn tpcs_per_gpc(card: &SimCard) -> u32 {
+pub(super) fn tpcs_per_gpc(card: &SimCard) -> u32 {
     card.profile.multiprocessors / (GPCS * SMS_PER_TPC)
 }
 
 /// Indices of ctrl0080gr.h.
 fn gr_info(card: &SimCard, index: u32) -> u32 {
     match index {
+        0x07 => GPCS,
+        0x08 => GPCS * tpcs_per_gpc(card) * SMS_PER_TPC,
+        0x09 => GPCS * tpcs_per_gpc(card),
         0x0c => card.profile.architecture.sm_version(),
         0x0d => MAX_WARPS_PER_SM,
         0x0e => THREADS_PER_WARP,

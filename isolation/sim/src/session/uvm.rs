@@ -1,7 +1,7 @@
 //! The ioctls of `/dev/nvidia-uvm`: external ranges, and the maps in them that hold memory.
 //!
 //! Managed memory is whatever the process has mapped of its file (`managed`): policies and migrations are accepted on it
-//! and move nothing. Semaphore pools are refused.
+//! and move nothing. A semaphore pool is memory of the host in a range of its own.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use nvabi::status::{
     NV_ERR_GPU_UUID_NOT_FOUND, NV_ERR_ILLEGAL_ACTION, NV_ERR_INVALID_ADDRESS,
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_LIMIT,
     NV_ERR_INVALID_STATE, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
-    NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_ERR_UVM_ADDRESS_IN_USE, NV_OK,
+    NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_OK,
 };
 use nvabi::uvm::{self, Id, map_external};
 
+use super::heap::system_memory;
 use super::objects::Resource;
 use super::{Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State};
 use crate::card::SimCard;
@@ -173,16 +174,45 @@ fn run(
         }
         Id::CreateExternalRange => {
             let (base, last) = span(block)?;
-            let overlaps = file
-                .ranges
-                .range(..=last)
-                .next_back()
-                .is_some_and(|(_from, to)| *to >= base);
-            if overlaps {
-                return Err(Refusal(NV_ERR_UVM_ADDRESS_IN_USE));
+            file.reserve(base, last)
+        }
+        // {base 0:8, length 8:8, attributes of cards 24, their count}: the host's memory in a range of its own, which every card with an
+        // address space reaches (`uvm_api_alloc_semaphore_pool`, uvm_map_external.c).
+        Id::AllocSemaphorePool => {
+            let (base, last) = span(block)?;
+            let memory = system_memory(last - base + 1)?;
+            file.reserve(base, last)?;
+            for space in file.spaces() {
+                let made_by = MadeBy::Uvm(context.file);
+                space.map(base, last - base + 1, memory.clone(), 0, made_by);
             }
-            file.ranges.insert(base, last);
             Ok(())
+        }
+        // {rangeGroupId 0:8} (uvm_range_group.c)
+        Id::CreateRangeGroup => {
+            file.groups_made += 1;
+            file.groups.insert(file.groups_made);
+            put_u64(block, 0, file.groups_made);
+            Ok(())
+        }
+        Id::DestroyRangeGroup => {
+            let group = u64_at(block, 0).ok_or(INVALID)?;
+            match file.groups.remove(&group) {
+                true => Ok(()),
+                false => Err(Refusal(NV_ERR_OBJECT_NOT_FOUND)),
+            }
+        }
+        // {rangeGroupId 0:8, requestedBase 8:8, length 16:8}; 0 is no group.
+        Id::SetRangeGroup => {
+            let group = u64_at(block, 0).ok_or(INVALID)?;
+            let (base, last) = span(block.get(8..).ok_or(INVALID)?)?;
+            if group != 0 && !file.groups.contains(&group) {
+                return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
+            }
+            match file.managed.covers(base, last) {
+                true => Ok(()),
+                false => Err(BAD_ADDRESS),
+            }
         }
         Id::Free => {
             // Only a whole range is freed, named by its base and, before 595, its length.
@@ -270,13 +300,9 @@ fn run(
             }
             Ok(())
         }
-        Id::AllocSemaphorePool
-        | Id::AllocDeviceP2p
-        | Id::MapDynamicParallelismRegion
-        | Id::CreateRangeGroup
-        | Id::DestroyRangeGroup
-        | Id::SetRangeGroup
-        | Id::MigrateRangeGroup => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+        Id::AllocDeviceP2p | Id::MapDynamicParallelismRegion | Id::MigrateRangeGroup => {
+            Err(Refusal(NV_ERR_NOT_SUPPORTED))
+        }
         // Done above.
         Id::Initialize
         | Id::MmInitialize

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use driver::FileId;
 use nvabi::status::{
     NV_ERR_IN_USE, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_STATE, NV_ERR_PAGE_TABLE_NOT_AVAIL,
-    NV_WARN_NOTHING_TO_DO,
+    NV_ERR_UVM_ADDRESS_IN_USE, NV_WARN_NOTHING_TO_DO,
 };
 use nvabi::uvm;
 
@@ -35,6 +35,9 @@ pub(super) struct UvmFile {
     mm: Mm,
     /// External ranges: first address to last.
     pub(super) ranges: BTreeMap<u64, u64>,
+    /// Groups of managed ranges, and how many were ever made.
+    pub(super) groups: BTreeSet<u64>,
+    pub(super) groups_made: u64,
     /// Registered cards, by index, each with its address space once that is registered.
     pub(super) cards: HashMap<u32, Option<Arc<VaSpace>>>,
 }
@@ -114,6 +117,8 @@ impl UvmFiles {
             flags,
             mm: Mm::Uninitialized,
             ranges: BTreeMap::new(),
+            groups: BTreeSet::new(),
+            groups_made: 0,
             cards: HashMap::new(),
         })
     }
@@ -155,6 +160,16 @@ impl UvmFiles {
 }
 
 impl UvmFile {
+    /// Keeps a range that no other one overlaps.
+    pub(super) fn reserve(&mut self, base: u64, last: u64) -> Result<(), Refusal> {
+        let before = self.ranges.range(..=last).next_back();
+        if before.is_some_and(|(_from, to)| *to >= base) {
+            return Err(Refusal(NV_ERR_UVM_ADDRESS_IN_USE));
+        }
+        self.ranges.insert(base, last);
+        Ok(())
+    }
+
     /// What it was initialised with.
     pub(super) fn flags(&self) -> u32 {
         self.flags

@@ -1,0 +1,185 @@
+//! Which controls the simulator plays: all that a tenant may make, but those that are named here.
+
+mod tenant;
+
+use nvabi::bytes::{put_u32, put_u64, u16_at, u32_at, u64_at};
+use nvabi::status::*;
+use nvabi::{class, control, uvm};
+use tenant::ada;
+use tenant::card::Card;
+
+/// The driver itself answers so on a card without MIG (kernel_mig_manager.c) and without an InfoROM (ctrl2080gpu.h: a firmware answers).
+const NATIVELY: &[&str] = &[
+    "NV2080_CTRL_CMD_GPU_QUERY_ECC_CONFIGURATION",
+    "NV2080_CTRL_CMD_GPU_GET_OEM_BOARD_INFO",
+    "NV2080_CTRL_CMD_GPU_GET_INFOROM_OBJECT_VERSION",
+    "NV2080_CTRL_CMD_GPU_GET_INFOROM_IMAGE_VERSION",
+    "NV2080_CTRL_CMD_GPU_QUERY_INFOROM_ECC_SUPPORT",
+    "NV2080_CTRL_CMD_GPU_GET_ACTIVE_PARTITION_IDS",
+];
+
+/// Not played, which docs/driver-behaviour.md says too. The controls of the last four classes are made on objects that are not played, and
+/// the broker answers the two that act on the whole card (0x801909, 0x20800407).
+const NOT_PLAYED: &[&str] = &[
+    "NV0041_CTRL_CMD_GET_SURFACE_INFO",
+    "NV0080_CTRL_CMD_GPU_QUERY_SW_STATE_PERSISTENCE",
+    "NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE",
+    "NV0080_CTRL_CMD_DMA_ADV_SCHED_GET_VA_CAPS",
+    "NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL",
+    "NV2080_CTRL_CMD_TIMER_SET_GR_TICK_FREQ",
+    "NV2080_CTRL_CMD_GR_GET_SM_ISSUE_RATE_MODIFIER",
+    "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT_V575",
+    "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_STATUS_V575",
+    "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_STATUS",
+    "NV2080_CTRL_CMD_MC_SERVICE_INTERRUPTS",
+    "NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT",
+    "NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT",
+    "NV83DE_CTRL_CMD_DEBUG_SET_MODE_ERRBAR_DEBUG",
+    "NVC56F_CTRL_CMD_GET_KMB",
+    "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_NUM_SECURE_CHANNELS",
+    "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE",
+    "NV208F_CTRL_CMD_GPU_VERIFY_INFOROM",
+    "NV503C_CTRL_CMD_REGISTER_VA_SPACE",
+    "NV503C_CTRL_CMD_REGISTER_VIDMEM",
+    "NV503C_CTRL_CMD_UNREGISTER_VIDMEM",
+    "NV90E6_CTRL_CMD_MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK",
+];
+
+#[test]
+fn every_control_of_a_tenants_is_played_or_named_here() {
+    let card = Card::open(&ada("570.195.03", 64, 1));
+    let tenant = &card.tenant;
+    let alloc = |parent, number| tenant.alloc(parent, number, 0, Some(&mut vec![0; 512]));
+    let shared = alloc(card.subdevice, class::RM_USER_SHARED_DATA).unwrap();
+    let confidential = alloc(tenant.root, class::NV_CONFIDENTIAL_COMPUTE).unwrap();
+    let (memory, _bytes) = tenant.vidmem(card.device, 4096).unwrap();
+    let mut unsupported = Vec::new();
+    for (cmd, name) in control::rows() {
+        let Some(row) = control::row(cmd, tenant.release) else {
+            continue;
+        };
+        let object = match cmd >> 16 {
+            0x0000 => Some(tenant.root),
+            0x0041 => Some(memory),
+            0x0080 => Some(card.device),
+            0x00de => Some(shared),
+            0x2080 => Some(card.subdevice),
+            0x83de => Some(card.debugger),
+            0x906f | 0xa06f | 0xc36f | 0xc56f => Some(card.channel),
+            0xa06c => Some(card.group),
+            0xcb33 => Some(confidential),
+            // No such object is made here.
+            _other => None,
+        };
+        let mut params = vec![0; row.params_bytes as usize];
+        let mut lists = row.nested.iter().map(|_pointer| Vec::new()).collect();
+        // The first copy engine; the length of a table.
+        match cmd {
+            control::NV2080_CTRL_CMD_CE_GET_CAPS_V2 => put_u32(&mut params, 0, 9),
+            control::NV0080_CTRL_CMD_DMA_GET_CAPS => put_u32(&mut params, 0, 8),
+            _zeros => true,
+        };
+        let status = object.map_or(Err(NV_ERR_NOT_SUPPORTED), |object| {
+            tenant.control(object, cmd, &mut params, &mut lists)
+        });
+        if status == Err(NV_ERR_NOT_SUPPORTED) {
+            unsupported.push(name);
+        }
+    }
+    let mut named = [NATIVELY, NOT_PLAYED].concat();
+    unsupported.sort_unstable();
+    named.sort_unstable();
+    assert_eq!(unsupported, named);
+}
+
+#[test]
+fn the_page_of_figures_is_read_by_whoever_has_a_card() {
+    let card = Card::open(&ada("570.195.03", 64, 1));
+    let tenant = &card.tenant;
+    let alloc = |parent| {
+        tenant.alloc(
+            parent,
+            class::RM_USER_SHARED_DATA,
+            0,
+            Some(&mut vec![0; 512]),
+        )
+    };
+    assert_eq!(alloc(card.device), Err(NV_ERR_INVALID_OBJECT_PARENT));
+    let shared = alloc(card.subdevice).unwrap();
+    tenant.map(card.subdevice, shared, 4096).unwrap();
+    // Nothing is polled here.
+    let poll = |mask| tenant.ask(shared, 0xde_0001, &[(0, mask)]).map(drop);
+    assert_eq!((poll(0), poll(1)), (Ok(()), Err(NV_ERR_NOT_SUPPORTED)));
+}
+
+#[test]
+fn what_is_said_of_a_cards_layout_agrees() {
+    for version in ["535.288.01", "570.195.03", "595.45.04"] {
+        let card = Card::open(&ada(version, 64, 1));
+        let ask =
+            |cmd, words: &[(usize, u32)]| card.tenant.ask(card.subdevice, cmd, words).unwrap();
+        let gpcs = u32_at(&ask(0x2080_122a, &[]), 16).unwrap().count_ones();
+        let mut tpcs = 0;
+        for gpc in 0..gpcs {
+            let mask = u32_at(&ask(0x2080_122b, &[(16, gpc)]), 20).unwrap();
+            tpcs += mask.count_ones();
+            // {numQueries 1, {TPC_MASK 3, gpcId}}
+            let said = ask(0x2080_3801, &[(0, 1), (8, 3), (16, gpc)]);
+            assert_eq!(
+                (u32_at(&said, 12), u32_at(&said, 20)),
+                (Some(0), Some(mask))
+            );
+        }
+        let order = ask(0x2080_121b, &[]);
+        let tail = order.len() - 24;
+        let short = |at| u32::from(u16_at(&order, at).unwrap());
+        assert_eq!(
+            (short(tail), short(tail + 2)),
+            (2 * tpcs, tpcs),
+            "{version}"
+        );
+        let row = tail / 512;
+        let last = row * (2 * tpcs as usize - 1);
+        assert_eq!(
+            (short(last), short(last + 4), short(last + 6)),
+            (gpcs - 1, 1, tpcs - 1)
+        );
+        let ces = ask(0x2080_2a0a, &[]);
+        assert_eq!(
+            u32_at(&ces, if version.starts_with("535") { 64 } else { 128 }),
+            Some(1)
+        );
+        assert_eq!(ces[..2], ask(0x2080_2a03, &[(0, 9)])[4..6]);
+    }
+}
+
+/// A group is a number, and a pool is a range like another one, with memory in it.
+#[test]
+fn range_groups_and_semaphore_pools_are_of_their_file() {
+    let card = Card::open(&ada("570.195.03", 64, 1));
+    let call = |row: &uvm::Uvm, words: &[(usize, u64)]| {
+        let mut arg = vec![0; row.size.of(card.tenant.release) as usize];
+        for (at, word) in words {
+            put_u64(&mut arg, *at, *word);
+        }
+        let cmd = row.cmd;
+        let back = card.tenant.ioctl(card.uvm, cmd, vec![arg], &[]);
+        let at = row.status.of(card.tenant.release) as usize;
+        let arg = &back.segments[0];
+        (u32_at(arg, at).unwrap(), u64_at(arg, 0).unwrap())
+    };
+    assert_eq!(call(&uvm::UVM_CREATE_RANGE_GROUP, &[]), (NV_OK, 1));
+    assert_eq!(call(&uvm::UVM_CREATE_RANGE_GROUP, &[]), (NV_OK, 2));
+    assert_eq!(call(&uvm::UVM_DESTROY_RANGE_GROUP, &[(0, 1)]).0, NV_OK);
+    let gone = call(&uvm::UVM_DESTROY_RANGE_GROUP, &[(0, 1)]).0;
+    assert_eq!(gone, NV_ERR_OBJECT_NOT_FOUND);
+    let base = 0x55_0000_0000;
+    let range = [(0, base), (8, 0x1000)];
+    assert_eq!(call(&uvm::UVM_ALLOC_SEMAPHORE_POOL, &range).0, NV_OK);
+    let again = call(&uvm::UVM_ALLOC_SEMAPHORE_POOL, &range).0;
+    assert_eq!(again, NV_ERR_UVM_ADDRESS_IN_USE);
+    assert_eq!(call(&uvm::UVM_VALIDATE_VA_RANGE, &range).0, NV_OK);
+    assert_eq!(call(&uvm::UVM_FREE, &range).0, NV_OK);
+    let freed = call(&uvm::UVM_VALIDATE_VA_RANGE, &range).0;
+    assert_eq!(freed, NV_ERR_INVALID_ADDRESS);
+}
