@@ -262,15 +262,10 @@ pub(super) fn heap_and_old_calls(stage: &mut Stage) -> Result<Value> {
     let mut buffer = vec![0; 2608];
     bytes::put_u32(&mut buffer, 8, seat.client);
     let node = seat.node.as_raw_fd();
-    for cmd in [0xca28_46d9u64, 0xca30_46d9] {
+    // Each form with the place of its status; a file would be named at 0.
+    for (cmd, status_at) in [(0xca28_46d9_u64, 2592), (0xca30_46d9, 2600)] {
         let answer = seat.spell(node, cmd, &buffer, Interrupted::Again);
-        odd.count(
-            answer.map_or_else(
-                |errno| Answer::Errno(errno as i32),
-                |_struct| Answer::Done(0),
-            ),
-            0,
-        );
+        odd.count(done(answer, status_at, 0), 0);
     }
     stage.keep(seat);
     Ok(json!({"tally": tally.json(), "odd": odd.json()}))
