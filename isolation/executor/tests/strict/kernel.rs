@@ -25,7 +25,7 @@ use nvabi::layout::{device_params, nvos21, nvos54};
 use nvabi::{class, control, status};
 use sys::pidfd::PidFd;
 use sys::seccomp::{Listener, Notification, Wait};
-use verdict::Op;
+use verdict::{Op, blocks};
 
 use crate::alone::PROGRAM;
 use crate::launch;
@@ -181,6 +181,13 @@ impl Kernel {
             })
             .map(|(_, blocks)| blocks.clone())
             .collect()
+    }
+
+    /// No process has any of the driver's files open: what is played here does not see when the last one closes one.
+    pub(crate) fn close_files(&self) {
+        for (id, _fd) in self.shared.files.lock().unwrap().drain(..) {
+            self.shared.sim.closed(id).unwrap();
+        }
     }
 
     /// The kernel, for calls that a tenant makes itself.
@@ -440,19 +447,23 @@ impl Shared {
         Ok(Some((id, kind)))
     }
 
-    /// The descriptor in a struct, as the kernel resolves it: in the executor.
+    /// The descriptor in a struct or in a control's parameters, as the kernel resolves it: in the executor.
     fn slots(&self, op: &Op, segments: &[Segment]) -> Result<Vec<FdSlot>, i32> {
         const EBADF: i32 = 9;
-        let Some(at) = op.descriptor().map(nvabi::call::Descriptor::at) else {
+        let blocks: Vec<&[u8]> = segments.iter().map(|block| &*block.bytes).collect();
+        let Some(named) = blocks::descriptor(op, &blocks) else {
             return Ok(Vec::new());
         };
-        let number = u32_at(&segments[0].bytes, at).unwrap().cast_signed();
+        let (segment, at) = (named.segment, named.at);
+        let number = u32_at(blocks[usize::from(segment)], at)
+            .unwrap()
+            .cast_signed();
         if number < 0 {
             return Ok(Vec::new());
         }
         let (id, kind, fd) = self.file(number).map_err(|_error| EBADF)?.ok_or(EBADF)?;
         Ok(vec![FdSlot {
-            segment: 0,
+            segment,
             at: u32::try_from(at).unwrap(),
             number,
             file: Some((id, kind)),

@@ -3,19 +3,36 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use driver::Binding;
 use nvabi::Release;
 use rmclient::Nodes;
 use rmclient::program::{Answer, Expected, Program};
 use sys::seccomp::Wait;
 
 use crate::stage::{MIB, NODES, Stage, WORD};
-use crate::{Test, launch};
+use crate::{Test, launch, until};
 
 pub(crate) const TESTS: &[Test] = &[
     ("no_step_of_cu_init_is_refused", || plays("cuInit", 0)),
     ("no_step_of_cu_ctx_create_is_refused", || {
         plays("cuCtxCreate", 0);
     }),
+    ("no_step_of_cu_mem_alloc_is_refused", || {
+        plays("cuMemAlloc", 0);
+    }),
+    ("no_step_of_cu_memcpy_is_refused", || plays("cuMemcpy", 0)),
+    ("no_step_of_cu_mem_map_is_refused", || plays("cuMemMap", 0)),
+    ("no_step_of_cu_mem_host_register_is_refused", || {
+        plays("cuMemHostRegister", 0);
+    }),
+    ("no_step_of_sharing_memory_is_refused", || plays("ipc", 0)),
+    ("what_nccl_is_refused_is_what_its_table_says", || {
+        plays("nccl", 5);
+    }),
+    ("what_nvml_is_refused_is_what_its_table_says", || {
+        plays("nvml", 5);
+    }),
+    ("every_program_has_a_test", every_program_has_a_test),
 ];
 
 /// A tenant that plays the table of the name that it is told.
@@ -31,10 +48,21 @@ pub(crate) fn player() -> io::Result<()> {
     for answer in answers.unwrap() {
         sys::fd_passing::send(socket.as_fd(), answer.to_string().as_bytes(), &[])?;
     }
+    // What the program still has is looked at before it ends.
+    sys::fd_passing::receive(socket.as_fd(), &mut [0; 8])?;
     Ok(())
 }
 
-/// Plays a program: each step is answered as its table says, and of a hundred steps no more than so many are refused.
+/// None of the tables is left out above.
+fn every_program_has_a_test() {
+    let source = include_str!("programs.rs");
+    for name in Program::names() {
+        assert!(source.contains(&format!("plays(\"{name}\", ")), "{name}");
+    }
+}
+
+/// Plays a program: each step is answered as its table says, of a hundred steps no more than so many are refused, the ledger has what the cards
+/// count, and nothing is left of it.
 fn plays(name: &str, refused_percent: usize) {
     let program = Program::named(name).unwrap().unwrap();
     let stage = Stage::narrowing(256 * MIB);
@@ -60,7 +88,18 @@ fn plays(name: &str, refused_percent: usize) {
             ));
         }
     }
+    stage.assert_exact(stage.kernel.held_bytes());
+    // The files' end is strict mode's: what they had is freed by calls of the executor's.
+    stage.bind(Binding::Executor);
+    sys::fd_passing::send(socket.as_fd(), b"go on", &[]).unwrap();
     assert!(child.wait().unwrap().success());
+    until("all that it had is given up", || {
+        stage.beat();
+        stage.used_bytes() == 0 && stage.executor().held().unwrap().is_empty()
+    });
+    // Nobody has its files open any more, and what they carried ends with them.
+    stage.kernel.close_files();
+    stage.assert_exact(0);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let steps = program.steps().len();
     assert!(

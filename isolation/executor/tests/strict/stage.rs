@@ -416,6 +416,17 @@ pub(crate) fn client() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a call of a tenant's stays with it in strict mode: the driver pins pages of the process that makes it.
+fn pins_the_callers_pages(call: &Call) -> bool {
+    let row = nvabi::escape::row(call.cmd, Release::R570);
+    let class = call.segments.first().and_then(|first| {
+        let at = nvabi::layout::nvos02::H_CLASS;
+        nvabi::bytes::u32_at(&first.bytes, at)
+    });
+    row.is_some_and(|row| row.id == nvabi::escape::Id::AllocMemory)
+        && class == Some(nvabi::class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
+}
+
 impl Driver for Front {
     fn version(&self) -> &str {
         match &self.way {
@@ -446,7 +457,7 @@ impl Driver for Front {
         ticket: Ticket,
         call: &mut Call,
     ) -> Result<Executed, Error> {
-        if ticket.as_native().is_some() {
+        if ticket.as_native().is_some() || pins_the_callers_pages(call) {
             return self.native.execute(file, caller, call);
         }
         match &self.way {

@@ -1,7 +1,7 @@
 //! Fields of the structs of calls, by the driver's names.
 
 use nvabi::layout::{
-    api_version, nvos02, nvos33, nvos34, nvos46, nvos47, nvos55, nvos56, os_event,
+    api_version, nvos00, nvos02, nvos33, nvos34, nvos46, nvos47, nvos55, nvos56, os_event,
 };
 use nvabi::uvm::map_external;
 use nvabi::{PerRelease, Release};
@@ -45,6 +45,15 @@ fn fields(call: &str) -> Fields {
                     word("hClient", os_event::H_CLIENT),
                     word("hDevice", os_event::H_DEVICE),
                     word("fd", os_event::FD),
+                ]
+            }
+        }
+        "NV_ESC_RM_FREE" => {
+            const {
+                &[
+                    word("hRoot", nvos00::H_ROOT),
+                    word("hObjectParent", nvos00::H_PARENT),
+                    word("hObjectOld", nvos00::H_OLD),
                 ]
             }
         }

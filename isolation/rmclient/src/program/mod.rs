@@ -30,6 +30,19 @@ const TABLES: &[(&str, &str)] = &[
         "cuCtxCreate",
         include_str!("../../data/programs/cuCtxCreate.tsv"),
     ),
+    (
+        "cuMemAlloc",
+        include_str!("../../data/programs/cuMemAlloc.tsv"),
+    ),
+    ("cuMemcpy", include_str!("../../data/programs/cuMemcpy.tsv")),
+    ("cuMemMap", include_str!("../../data/programs/cuMemMap.tsv")),
+    (
+        "cuMemHostRegister",
+        include_str!("../../data/programs/cuMemHostRegister.tsv"),
+    ),
+    ("ipc", include_str!("../../data/programs/ipc.tsv")),
+    ("nccl", include_str!("../../data/programs/nccl.tsv")),
+    ("nvml", include_str!("../../data/programs/nvml.tsv")),
 ];
 
 /// A table.
