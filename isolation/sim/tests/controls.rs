@@ -2,11 +2,12 @@
 
 mod tenant;
 
+use driver::FileKind;
 use nvabi::bytes::{put_u32, put_u64, u16_at, u32_at, u64_at};
 use nvabi::status::*;
 use nvabi::{class, control, uvm};
-use tenant::ada;
 use tenant::card::Card;
+use tenant::{ada, open};
 
 /// The driver itself answers so on a card without MIG (kernel_mig_manager.c) and without an InfoROM (ctrl2080gpu.h: a firmware answers).
 const NATIVELY: &[&str] = &[
@@ -96,20 +97,28 @@ fn every_control_of_a_tenants_is_played_or_named_here() {
 fn the_page_of_figures_is_read_by_whoever_has_a_card() {
     let card = Card::open(&ada("570.195.03", 64, 1));
     let tenant = &card.tenant;
-    let alloc = |parent| {
-        tenant.alloc(
-            parent,
-            class::RM_USER_SHARED_DATA,
-            0,
-            Some(&mut vec![0; 512]),
-        )
+    let alloc = |parent, mask| {
+        let mut params = vec![0; 512];
+        put_u64(&mut params, 0, mask);
+        tenant.alloc(parent, class::RM_USER_SHARED_DATA, 0, Some(&mut params))
     };
-    assert_eq!(alloc(card.device), Err(NV_ERR_INVALID_OBJECT_PARENT));
-    let shared = alloc(card.subdevice).unwrap();
-    tenant.map(card.subdevice, shared, 4096).unwrap();
+    assert_eq!(alloc(card.device, 0), Err(NV_ERR_INVALID_OBJECT_PARENT));
     // Nothing is polled here.
+    assert_eq!(alloc(card.subdevice, 1), Err(NV_ERR_NOT_SUPPORTED));
+    let shared = alloc(card.subdevice, 0).unwrap();
     let poll = |mask| tenant.ask(shared, 0xde_0001, &[(0, mask)]).map(drop);
     assert_eq!((poll(0), poll(1)), (Ok(()), Err(NV_ERR_NOT_SUPPORTED)));
+    // It is the host's memory, which a control file maps (`RmCreateMmapContextLocked`, osapi.c).
+    let map = |kind| {
+        tenant
+            .map_by(open(kind), card.subdevice, shared, 4096)
+            .map(drop)
+    };
+    assert_eq!(
+        map(FileKind::Card { minor: 0 }),
+        Err(NV_ERR_INVALID_ARGUMENT)
+    );
+    assert_eq!(map(FileKind::Ctl), Ok(()));
 }
 
 #[test]

@@ -253,7 +253,11 @@ impl New {
             }
             Kind::Plain if self.class == class::RM_USER_SHARED_DATA => {
                 self.require(matches!(parent.resource, Resource::Subdevice))?;
-                // Pages of the host that the driver writes and programs read; nothing is in them here.
+                // Pages of the host that the driver writes and programs read; nothing is in them here, and nothing is polled
+                // (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
+                if u64_at(params, 0).ok_or(INVALID)? != 0 {
+                    return Err(Refusal(NV_ERR_NOT_SUPPORTED));
+                }
                 let memory = system_memory(PAGE_BYTES)?;
                 self.object(Some(card), Resource::Memory(memory, Vec::new()))
             }

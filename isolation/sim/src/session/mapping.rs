@@ -6,7 +6,7 @@ use driver::FileKind;
 use driver::wire::Replaces;
 use nvabi::Release;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
-use nvabi::class::{NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR};
+use nvabi::class::{NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, RM_USER_SHARED_DATA};
 use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, nvos56};
 use nvabi::status::{
     NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT,
@@ -121,7 +121,7 @@ pub(super) fn map_memory(
 fn file_of(object: &Object) -> FileKind {
     let is_on_host = matches!(
         object.class,
-        NV01_MEMORY_SYSTEM | NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
+        NV01_MEMORY_SYSTEM | NV01_MEMORY_SYSTEM_OS_DESCRIPTOR | RM_USER_SHARED_DATA
     );
     match &object.card {
         Some(card) if !is_on_host => FileKind::Card { minor: card.index },
