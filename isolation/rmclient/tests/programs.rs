@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use rmclient::program::{Action, Expected, Program};
+use nvabi::{Release, class, control, escape, uvm};
+use rmclient::program::{Action, Expected, Program, Step};
 
 fn programs() -> Vec<Program> {
     let named = |name| Program::named(name).unwrap().unwrap();
@@ -91,6 +92,44 @@ fn every_call_is_from_a_source() {
             }
         }
     }
+}
+
+/// The tables are of drivers from 550 on; what a later one has no more, or a class that only some cards have, is named here.
+#[test]
+fn every_call_is_in_every_release_from_550_on() {
+    let mut absent = BTreeSet::new();
+    for program in programs() {
+        for Step { action, what, .. } in program.steps() {
+            for release in Release::ALL.into_iter().filter(|it| *it >= Release::R550) {
+                let is_there = match action {
+                    Action::Escape => {
+                        let mut rows = escape::ALL.iter().filter(|row| row.name == what);
+                        // An array of any length has no row.
+                        what == "NV_ESC_CARD_INFO" || rows.any(|row| row.key(release).is_some())
+                    }
+                    Action::Uvm => {
+                        let mut rows = uvm::ALL.iter().filter(|row| row.name == what);
+                        rows.any(|row| row.size.of(release) != 0)
+                    }
+                    Action::Alloc(_) => {
+                        let row = class::ALL.iter().find(|row| row.name == what);
+                        row.is_none_or(|row| row.since <= release)
+                    }
+                    Action::Control => {
+                        let spec = control::ALL.iter().find(|spec| spec.name == what);
+                        spec.is_none_or(|spec| control::known(spec.cmd, release).is_some())
+                    }
+                    Action::Open | Action::Close | Action::Buffer | Action::Dup | Action::Free => {
+                        true
+                    }
+                };
+                if !is_there {
+                    absent.insert(format!("{release:?} {what}"));
+                }
+            }
+        }
+    }
+    assert_eq!(absent, BTreeSet::new());
 }
 
 /// The rows of the table with this heading.
