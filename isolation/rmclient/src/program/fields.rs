@@ -31,7 +31,7 @@ const fn uuid(at: usize) -> (&'static str, Offset, Width) {
 
 type Fields = &'static [(&'static str, Offset, Width)];
 
-/// `base` and `length` begin most structs of `nvidia-uvm`.
+/// `base` and `length` begin the structs of calls on ranges.
 const RANGE: Fields = &[wide("base", 0), wide("length", 8)];
 
 /// The fields of a call that a table may name (nvos.h, nv-unix-nvos-params-wrappers.h, nv-ioctl.h, uvm_ioctl.h).
@@ -207,7 +207,13 @@ fn fields(call: &str) -> Fields {
                 ]
             }
         }
-        _begins_with_a_range_or_has_no_fields => RANGE,
+        "UVM_CREATE_EXTERNAL_RANGE"
+        | "UVM_FREE"
+        | "UVM_VALIDATE_VA_RANGE"
+        | "UVM_ALLOC_SEMAPHORE_POOL"
+        | "UVM_MIGRATE" => RANGE,
+        // What a table names of another call's by a field is answered as absent.
+        _has_none_here => &[],
     }
 }
 
