@@ -25,9 +25,10 @@ pub(crate) enum QmdVersion {
 }
 
 /// Classes that every card has: memory, that of the fabric too (`gpuGetNoEngClassList_GA102` and its like, g_gpu_class_list.c),
-/// address spaces, groups, events, the debugger, and the page of figures that the driver shows to everybody.
+/// address spaces, groups, events, the debugger, the page of figures that the driver shows to everybody, and what third parties reach memory by.
 const COMMON: &[u32] = &[
-    0x3e, 0x40, 0x70, 0x71, 0x79, 0xde, 0xf8, 0x50a0, 0x83de, 0x9067, 0x90f1, 0xa06c,
+    0x3e, 0x40, 0x70, 0x71, 0x79, 0xde, 0xf8, 0x503c, 0x50a0, 0x83de, 0x9067, 0x90e6, 0x90f1,
+    0xa06c,
 ];
 /// A class that has no place in a card's list, and that every card has all the same (resource_list.h).
 const UNLISTED: u32 = nvabi::class::NV2081_BINAPI;

@@ -19,8 +19,7 @@ const NATIVELY: &[&str] = &[
     "NV2080_CTRL_CMD_GPU_GET_ACTIVE_PARTITION_IDS",
 ];
 
-/// Not played, which docs/driver-behaviour.md says too. The controls of the last four classes are made on objects that are not played, and
-/// the broker answers the two that act on the whole card (0x801909, 0x20800407).
+/// Not played, which docs/driver-behaviour.md says too. That of the class 0x208f is made on an object that is not played, and the broker answers the two that act on the whole card (0x801909, 0x20800407).
 const NOT_PLAYED: &[&str] = &[
     "NV0041_CTRL_CMD_GET_SURFACE_INFO",
     "NV0080_CTRL_CMD_GPU_QUERY_SW_STATE_PERSISTENCE",
@@ -40,10 +39,8 @@ const NOT_PLAYED: &[&str] = &[
     "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_NUM_SECURE_CHANNELS",
     "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE",
     "NV208F_CTRL_CMD_GPU_VERIFY_INFOROM",
-    "NV503C_CTRL_CMD_REGISTER_VA_SPACE",
     "NV503C_CTRL_CMD_REGISTER_VIDMEM",
     "NV503C_CTRL_CMD_UNREGISTER_VIDMEM",
-    "NV90E6_CTRL_CMD_MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK",
 ];
 
 #[test]
@@ -53,6 +50,9 @@ fn every_control_of_a_tenants_is_played_or_named_here() {
     let alloc = |parent, number| tenant.alloc(parent, number, 0, Some(&mut vec![0; 512]));
     let shared = alloc(card.subdevice, class::RM_USER_SHARED_DATA).unwrap();
     let confidential = alloc(tenant.root, class::NV_CONFIDENTIAL_COMPUTE).unwrap();
+    let third = alloc(card.subdevice, class::NV50_THIRD_PARTY_P2P).unwrap();
+    let master = alloc(card.subdevice, class::GF100_SUBDEVICE_MASTER).unwrap();
+    alloc(tenant.root, class::MPS_COMPUTE).unwrap();
     let (memory, _bytes) = tenant.vidmem(card.device, 4096).unwrap();
     let mut unsupported = Vec::new();
     for (cmd, name) in control::rows() {
@@ -65,7 +65,9 @@ fn every_control_of_a_tenants_is_played_or_named_here() {
             0x0080 => Some(card.device),
             0x00de => Some(shared),
             0x2080 => Some(card.subdevice),
+            0x503c => Some(third),
             0x83de => Some(card.debugger),
+            0x90e6 => Some(master),
             0x906f | 0xa06f | 0xc36f | 0xc56f => Some(card.channel),
             0xa06c => Some(card.group),
             0xcb33 => Some(confidential),
@@ -74,10 +76,11 @@ fn every_control_of_a_tenants_is_played_or_named_here() {
         };
         let mut params = vec![0; row.params_bytes as usize];
         let mut lists = row.nested.iter().map(|_pointer| Vec::new()).collect();
-        // The first copy engine; the length of a table.
+        // The first copy engine; the length of a table; an address space.
         match cmd {
             control::NV2080_CTRL_CMD_CE_GET_CAPS_V2 => put_u32(&mut params, 0, 9),
             control::NV0080_CTRL_CMD_DMA_GET_CAPS => put_u32(&mut params, 0, 8),
+            control::NV503C_CTRL_CMD_REGISTER_VA_SPACE => put_u32(&mut params, 0, card.space),
             _zeros => true,
         };
         let status = object.map_or(Err(NV_ERR_NOT_SUPPORTED), |object| {

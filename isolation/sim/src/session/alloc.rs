@@ -160,7 +160,7 @@ impl New {
             return Ok(handle);
         }
         let parent = client.parent(self.parent)?;
-        if self.class == class::NV_CONFIDENTIAL_COMPUTE {
+        if [class::NV_CONFIDENTIAL_COMPUTE, class::MPS_COMPUTE].contains(&self.class) {
             // Of the machine, not of a card (resource_list.h).
             self.require(matches!(parent.resource, Resource::Client))?;
             return client.insert(self.wanted, self.object(None, Resource::Plain));
@@ -262,9 +262,14 @@ impl New {
                 self.object(Some(card), Resource::Memory(memory, Vec::new()))
             }
             Kind::Plain => {
-                let is_right = self.class != class::NV2081_BINAPI
-                    || matches!(parent.resource, Resource::Subdevice);
-                self.require(is_right)?;
+                // (resource_list.h)
+                let of_subdevices = [
+                    class::NV2081_BINAPI,
+                    class::NV50_THIRD_PARTY_P2P,
+                    class::GF100_SUBDEVICE_MASTER,
+                ];
+                let is_of_one = of_subdevices.contains(&self.class);
+                self.require(!is_of_one || matches!(parent.resource, Resource::Subdevice))?;
                 self.object(Some(card), Resource::Plain)
             }
             Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),

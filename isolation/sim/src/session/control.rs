@@ -103,6 +103,22 @@ pub(super) fn execute(
         (0xcb33, Resource::Plain) if object.class == class::NV_CONFIDENTIAL_COMPUTE => {
             query::confidential(cmd, &mut params)
         }
+        // REGISTER_VA_SPACE {hVASpace 0, vaSpaceToken 8:8}: the token is the space's handle, and no third party asks by it
+        // (`thirdpartyp2pCtrlCmdRegisterVaSpace_IMPL`, third_party_p2p_ctrl.c).
+        (0x503c, Resource::Plain)
+            if object.class == class::NV50_THIRD_PARTY_P2P
+                && cmd == ctl::NV503C_CTRL_CMD_REGISTER_VA_SPACE =>
+        {
+            let space = u32_at(params.bytes, 0).ok_or(INVALID)?;
+            state.object(context, client, space)?.space()?;
+            put_u64(params.bytes, 8, u64::from(space));
+            Ok(())
+        }
+        // MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK {eccMask 0, nvlinkMask 4}: of no virtual function.
+        (0x90e6, Resource::Plain) if object.class == class::GF100_SUBDEVICE_MASTER => {
+            params.bytes.fill(0);
+            Ok(())
+        }
         // REQUEST_DATA_POLL {polledDataMask 0:8}: nothing is polled (`gpushareddataCtrlCmdRequestDataPoll_IMPL`, gpu_user_shared_data.c).
         (0x00de, Resource::Memory(..)) if object.class == class::RM_USER_SHARED_DATA => {
             match array_at(params.bytes, 0).map(u64::from_le_bytes) {
