@@ -10,6 +10,7 @@
 
 use nvabi::Release;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
+use nvabi::call::Params;
 use nvabi::class::{self, Kind, PARAMS_WINDOW};
 use nvabi::control;
 use nvabi::escape::{self, Id};
@@ -93,9 +94,9 @@ fn of_escape(
     for at in row.pointers {
         known(0, *at);
     }
-    match row.id {
-        Id::Alloc | Id::AllocLong => of_class(&first.bytes, release, known),
-        Id::Control => {
+    match row.params {
+        Some(Params::Class) => of_class(&first.bytes, release, known),
+        Some(Params::Control) => {
             let cmd = u32_at(&first.bytes, nvos54::CMD).unwrap_or_default();
             if let Some(row) = control::row(cmd, release) {
                 for nested in row.nested {
@@ -103,32 +104,13 @@ fn of_escape(
                 }
             }
         }
-        Id::VidHeapControl => {
-            if u32_at(&first.bytes, nvos32::FUNCTION) == Some(nvos32::FUNCTION_ALLOC_SIZE) {
-                known(0, HEAP_ALLOC_ADDRESS);
-            }
+        // The function decides what the rest of the struct is.
+        None if row.id == Id::VidHeapControl
+            && u32_at(&first.bytes, nvos32::FUNCTION) == Some(nvos32::FUNCTION_ALLOC_SIZE) =>
+        {
+            known(0, HEAP_ALLOC_ADDRESS);
         }
-        Id::AllocMemory
-        | Id::AllocObject
-        | Id::Free
-        | Id::DupObject
-        | Id::Share
-        | Id::I2cAccess
-        | Id::IdleChannels
-        | Id::AccessRegistry
-        | Id::MapMemory
-        | Id::UnmapMemory
-        | Id::MapMemoryDma
-        | Id::UnmapMemoryDma
-        | Id::UpdateDeviceMappingInfo
-        | Id::RegisterFd
-        | Id::AllocOsEvent
-        | Id::FreeOsEvent
-        | Id::CheckVersionStr
-        | Id::IoctlXferCmd
-        | Id::SysParams
-        | Id::ExportToDmabufFd
-        | Id::WaitOpenComplete => {}
+        None => {}
     }
 }
 
@@ -217,7 +199,7 @@ impl Taken {
 
 fn is_alloc(kind: FileKind, cmd: u32, release: Release) -> bool {
     matches!(kind, FileKind::Ctl | FileKind::Card { .. })
-        && escape::row(cmd, release).is_some_and(|row| matches!(row.id, Id::Alloc | Id::AllocLong))
+        && escape::row(cmd, release).is_some_and(|row| row.params == Some(Params::Class))
 }
 
 /// The segment that a pointer field names.

@@ -23,6 +23,15 @@ pub enum Affinity {
     Caller,
 }
 
+/// What decides how long a call's parameters are, and what they hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Params {
+    /// The class of the object that it makes.
+    Class,
+    /// The control's command.
+    Control,
+}
+
 /// A field with the number of an open file of the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptor {

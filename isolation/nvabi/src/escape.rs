@@ -3,7 +3,7 @@
 //! `nvidia.ko` looks only at the number and the size bits of the command; the type byte and the direction are ignored
 //! (kernel-open/nvidia/nv.c). So a row is keyed by (number, size): see [`key`].
 
-use crate::call::{Affinity, Descriptor, Production, optional};
+use crate::call::{Affinity, Descriptor, Params, Production, optional};
 use crate::layout::{
     nvos00, nvos02, nvos21, nvos30, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55, nvos56,
     nvos57, nvos64, os_event,
@@ -54,6 +54,8 @@ pub struct Escape {
     pub affinity: Affinity,
     /// Offset of the struct's status; `None` for calls that answer by errno alone.
     pub status: Option<PerRelease>,
+    /// What decides about the parameters that the struct points to; `None`: it points to none.
+    pub params: Option<Params>,
     /// Offsets of pointers that the driver follows in whoever makes the call, or writes an address of its own to. A call without
     /// them may hold addresses all the same, which the driver compares and never follows.
     pub pointers: &'static [usize],
@@ -87,7 +89,7 @@ impl Escape {
 
 macro_rules! escapes {
     ($($(#[$doc:meta])* $id:ident $konst:ident = $nr:literal, $($layout:literal)? [$($size:tt)+], $on:ident, $production:ident, $affinity:ident
-        $(, status $status:expr)? $(, pointers [$($pointer:expr),*])? $(, makes $makes:expr)? $(, descriptor $descriptor:ident($fd:expr))?;)*) => {
+        $(, status $status:expr)? $(, params $params:ident)? $(, pointers [$($pointer:expr),*])? $(, makes $makes:expr)? $(, descriptor $descriptor:ident($fd:expr))?;)*) => {
         /// An ioctl of `nvidia.ko` with a row of its own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Id {
@@ -103,6 +105,7 @@ macro_rules! escapes {
             production: Production::$production,
             affinity: Affinity::$affinity,
             status: optional!($($status)?),
+            params: optional!($(Params::$params)?),
             pointers: &[$($($pointer),*)?],
             makes: optional!($($makes)?),
             descriptor: optional!($(Descriptor::$descriptor($fd))?),
@@ -121,12 +124,12 @@ escapes! {
     /// Frees an object with its children (NVOS00).
     Free NV_ESC_RM_FREE = 0x29, "NVOS00_PARAMETERS" [16], Ctl, Notified, Any, status at(nvos00::STATUS);
     /// A control call (NVOS54).
-    Control NV_ESC_RM_CONTROL = 0x2a, "NVOS54_PARAMETERS" [32], Ctl, Notified, Any, status at(nvos54::STATUS), pointers [nvos54::P_PARAMS];
+    Control NV_ESC_RM_CONTROL = 0x2a, "NVOS54_PARAMETERS" [32], Ctl, Notified, Any, status at(nvos54::STATUS), params Control, pointers [nvos54::P_PARAMS];
     /// Allocates an object (NVOS21).
-    Alloc NV_ESC_RM_ALLOC = 0x2b, "NVOS21_PARAMETERS" [32], Ctl, Notified, Any, status at(nvos21::STATUS), pointers [nvos21::P_PARAMS], makes nvos21::H_NEW;
+    Alloc NV_ESC_RM_ALLOC = 0x2b, "NVOS21_PARAMETERS" [32], Ctl, Notified, Any, status at(nvos21::STATUS), params Class, pointers [nvos21::P_PARAMS], makes nvos21::H_NEW;
     /// Allocates an object, long form (NVOS64).
     AllocLong NV_ESC_RM_ALLOC_LONG = 0x2b, "NVOS64_PARAMETERS" [48], Ctl, Notified, Any,
-        status at(nvos64::STATUS), pointers [nvos21::P_PARAMS, nvos64::P_RIGHTS], makes nvos21::H_NEW;
+        status at(nvos64::STATUS), params Class, pointers [nvos21::P_PARAMS, nvos64::P_RIGHTS], makes nvos21::H_NEW;
     /// Another handle for an object (NVOS55).
     DupObject NV_ESC_RM_DUP_OBJECT = 0x34, "NVOS55_PARAMETERS" [28], Ctl, Notified, Any, status at(nvos55::STATUS), makes nvos55::H_OBJECT;
     /// Sets a share policy (NVOS57).

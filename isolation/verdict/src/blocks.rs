@@ -1,11 +1,11 @@
 //! Which memory, apart from the struct, belongs to a call.
 
 use nvabi::bytes::{u32_at, u64_at};
+use nvabi::call::Params;
 use nvabi::control::{self, Nested};
 use nvabi::layout::{nvos21, nvos54, nvos64};
 use nvabi::{Release, class, status};
 
-use crate::op::Params;
 use crate::{EFAULT, Op, Refusal};
 
 /// Longest block that is copied: the largest control's parameters (perfmon samples) have 55 888 bytes.

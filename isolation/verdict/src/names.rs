@@ -8,6 +8,7 @@
 //! Handles that a call *makes* (`hObjectNew`) are not named by it. Offsets are those of nvos.h, the class and control headers and uvm_ioctl.h.
 
 use nvabi::bytes::u32_at;
+use nvabi::call::Params;
 use nvabi::class::Class;
 use nvabi::escape as esc;
 use nvabi::layout::{nvos21, nvos32};
@@ -16,7 +17,6 @@ use nvabi::uvm as u;
 use nvabi::{PerRelease, Release};
 
 use crate::Op;
-use crate::op::Params;
 
 /// What a handle stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

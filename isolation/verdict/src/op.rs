@@ -2,7 +2,7 @@
 
 use nvabi::Release;
 use nvabi::bytes::u32_at;
-use nvabi::call::{Affinity, Descriptor, Production};
+use nvabi::call::{Affinity, Descriptor, Params, Production};
 use nvabi::control::{self, Decision};
 use nvabi::escape::{self, Escape, Id};
 use nvabi::layout::{nvos21, nvos54};
@@ -124,31 +124,9 @@ impl Op {
 
     /// What decides about the call's parameters; `None`: it has none, apart from its struct.
     pub(crate) fn params(&self) -> Option<Params> {
-        match self.escape()? {
-            Id::Alloc | Id::AllocLong => Some(Params::Class),
-            Id::Control => Some(Params::Control),
-            Id::AllocMemory
-            | Id::AllocObject
-            | Id::Free
-            | Id::DupObject
-            | Id::Share
-            | Id::I2cAccess
-            | Id::IdleChannels
-            | Id::VidHeapControl
-            | Id::AccessRegistry
-            | Id::MapMemory
-            | Id::UnmapMemory
-            | Id::MapMemoryDma
-            | Id::UnmapMemoryDma
-            | Id::UpdateDeviceMappingInfo
-            | Id::RegisterFd
-            | Id::AllocOsEvent
-            | Id::FreeOsEvent
-            | Id::CheckVersionStr
-            | Id::IoctlXferCmd
-            | Id::SysParams
-            | Id::ExportToDmabufFd
-            | Id::WaitOpenComplete => None,
+        match self {
+            Self::Escape(row) => row.params,
+            Self::Uvm(_) | Self::CardInfo { .. } | Self::AttachGpus { .. } => None,
         }
     }
 
@@ -172,15 +150,6 @@ impl Op {
         let is_allocation = self.params() == Some(Params::Class);
         u32_at(arg, nvos21::H_CLASS).filter(|_| is_allocation)
     }
-}
-
-/// What decides how long a call's parameters are, and what they hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Params {
-    /// The class of the object that it makes.
-    Class,
-    /// The control's command.
-    Control,
 }
 
 const CARD_INFO_BYTES: u32 = 72;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use nvabi::bytes::u32_at;
+use nvabi::call::Params;
 use nvabi::layout::{nvos02, nvos21, nvos54};
 use nvabi::{Release, class, control, escape, uvm};
 use serde::{Deserialize, Serialize};
@@ -122,31 +123,11 @@ impl What {
                 key: None,
             };
         }
-        let key = escape_row(cmd).and_then(|(row, _)| match row.id {
-            escape::Id::Control => u32_at(arg, nvos54::CMD),
-            escape::Id::Alloc | escape::Id::AllocLong => u32_at(arg, nvos21::H_CLASS),
-            escape::Id::AllocMemory => u32_at(arg, nvos02::H_CLASS),
-            escape::Id::AllocObject
-            | escape::Id::Free
-            | escape::Id::DupObject
-            | escape::Id::Share
-            | escape::Id::I2cAccess
-            | escape::Id::IdleChannels
-            | escape::Id::VidHeapControl
-            | escape::Id::AccessRegistry
-            | escape::Id::MapMemory
-            | escape::Id::UnmapMemory
-            | escape::Id::MapMemoryDma
-            | escape::Id::UnmapMemoryDma
-            | escape::Id::UpdateDeviceMappingInfo
-            | escape::Id::RegisterFd
-            | escape::Id::AllocOsEvent
-            | escape::Id::FreeOsEvent
-            | escape::Id::CheckVersionStr
-            | escape::Id::IoctlXferCmd
-            | escape::Id::SysParams
-            | escape::Id::ExportToDmabufFd
-            | escape::Id::WaitOpenComplete => None,
+        let key = escape_row(cmd).and_then(|(row, _)| match row.params {
+            Some(Params::Control) => u32_at(arg, nvos54::CMD),
+            Some(Params::Class) => u32_at(arg, nvos21::H_CLASS),
+            None if row.id == escape::Id::AllocMemory => u32_at(arg, nvos02::H_CLASS),
+            None => None,
         });
         Self::Ioctl {
             on,

@@ -164,7 +164,7 @@ proptest! {
     }
 }
 
-/// A program's end is told, and so is that of one that cannot be started.
+/// A program that is not traced is an error, and not waited for.
 #[test]
 fn a_program_is_followed_to_its_end() {
     // The recorder starts its own program again, which a test's is not: a shell does what the program would.

@@ -35,7 +35,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("every_program_has_a_test", every_program_has_a_test),
 ];
 
-/// A tenant that plays the table of the name that it is told.
+/// A tenant that plays the table of the name in `WORD`.
 pub(crate) const PLAYER: &str = "player";
 
 /// In the player's process: an answer a message, in the order of the steps.

@@ -35,7 +35,7 @@ use crate::tenant::{Process, Tenant};
 
 /// A tenant that is the project's own open client.
 pub(crate) const CLIENT: &str = "client";
-/// What it is told.
+/// One word for it.
 pub(crate) const WORD: &str = "CGPU_TEST_WORD";
 /// Where it finds the card's files.
 pub(crate) const NODES: &str = "CGPU_TEST_NODES";
