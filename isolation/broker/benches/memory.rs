@@ -120,7 +120,10 @@ fn main() -> ExitCode {
         return take_over(&path);
     }
     let mut rows = Vec::new();
-    for (name, _) in STATES {
+    let is_bench = std::env::args().any(|flag| flag == "--bench");
+    // `cargo test` runs the first two, without a figure.
+    let states = if is_bench { STATES.len() } else { 2 };
+    for (name, _) in STATES.iter().take(states) {
         let said = Command::new("/proc/self/exe")
             .env(STATE, name)
             .stderr(Stdio::inherit())

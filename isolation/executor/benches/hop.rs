@@ -25,7 +25,12 @@ use nvabi::Release;
 use nvabi::bytes::put_u32;
 use nvabi::layout::{nvos21, nvos54};
 
-const CALLS: usize = 40_000;
+/// Of each kind. `cargo test` makes few, without a figure that means anything.
+fn calls() -> usize {
+    let is_bench = std::env::args().any(|flag| flag == "--bench");
+    if is_bench { 40_000 } else { 100 }
+}
+
 const R: Release = Release::R570;
 
 fn call(cmd: u32, fill: &[(usize, u32)], params_bytes: usize) -> Call {
@@ -136,7 +141,7 @@ fn measure(placement: &str, rows: &mut Vec<Row>) {
             };
             driver.execute(file, caller, ticket, call).unwrap().ret
         };
-        let rises = u64::try_from(rows.len() * CALLS * 2).unwrap();
+        let rises = u64::try_from(rows.len() * calls() * 2).unwrap();
         rows.push(timed(
             format!("{what}, executor, {placement}"),
             &mut call,
@@ -150,7 +155,7 @@ fn measure(placement: &str, rows: &mut Vec<Row>) {
 
 fn timed(name: String, call: &mut Call, make: impl Fn(&mut Call, u64) -> i32) -> Row {
     const ENOTTY: i32 = 25;
-    let mut times: Vec<u128> = (0..CALLS + CALLS / 10)
+    let mut times: Vec<u128> = (0..calls() + calls() / 10)
         .map(|number| {
             let start = Instant::now();
             let ret = make(call, u64::try_from(number).unwrap() + 1);
@@ -158,7 +163,7 @@ fn timed(name: String, call: &mut Call, make: impl Fn(&mut Call, u64) -> i32) ->
             assert_eq!(ret, -ENOTTY);
             time
         })
-        .skip(CALLS / 10)
+        .skip(calls() / 10)
         .collect();
     times.sort_unstable();
     let micros = |share: usize| {
