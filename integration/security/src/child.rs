@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::attacks::capabilities;
 use crate::seat::Seat;
 use crate::tally::Tally;
 use crate::{Stage, kernel};
@@ -52,6 +53,7 @@ pub(crate) const GUISES: [Guise; 7] = [
 pub(crate) fn disguised(name: &str, stage: &Stage) -> Result<Option<ExitCode>> {
     match name {
         "grab" => grab(stage).map(Some),
+        capabilities::ASKING => capabilities::asking(stage).map(|()| Some(ExitCode::SUCCESS)),
         // What a process turns into that calls exec in the middle of a call.
         "nothing" => Ok(Some(ExitCode::SUCCESS)),
         _ => Ok(None),

@@ -243,6 +243,38 @@ fn nothing_is_given(observed: &Observed) -> Result<()> {
     observed.told_is_held()
 }
 
+/// Neither by itself nor by a program whose environment asks for all.
+fn no_capability_is_given(observed: &Observed) -> Result<()> {
+    for asked in ["", "/asked_for"] {
+        let at = |name: &str| format!("{asked}/{name}");
+        for name in ["classes", "controls", "channels"] {
+            ensure!(
+                observed.number(&at(&format!("{name}/done")))? == 0,
+                "{}",
+                observed.facts
+            );
+        }
+        // NV_ERR_INVALID_CLASS, each of them.
+        let others = at("classes/others");
+        let answers = observed.facts.pointer(&others).and_then(Value::as_object);
+        let answers: Vec<&String> = answers.context("classes")?.keys().collect();
+        ensure!(answers == ["status 0x22"], "{answers:?}");
+        ensure!(
+            observed.number(&at("listed"))? > 0 && observed.number(&at("engines"))? > 0,
+            "{}",
+            observed.facts
+        );
+        let shown = observed.facts.pointer(&at("listed_without_right"));
+        ensure!(
+            shown.is_some_and(|shown| *shown == serde_json::json!([]))
+                && observed.number(&at("video_engines"))? == 0,
+            "{}",
+            observed.facts
+        );
+    }
+    observed.told_is_held()
+}
+
 fn interrupted(observed: &Observed) -> Result<()> {
     ensure!(observed.number("/tally/done")? > 20, "{}", observed.facts);
     ensure!(
@@ -415,6 +447,7 @@ attacks! {
     managed_memory => managed_is_bounded,
     heap_and_old_calls => old_calls_are_closed,
     privileged_classes => nothing_is_given,
+    ungranted_capabilities => no_capability_is_given,
     absurd_sizes => nothing_more,
     huge_pages => pages_were_tried,
     host_memory => host_memory_is_limited,

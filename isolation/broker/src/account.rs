@@ -650,7 +650,7 @@ fn taken_bytes(memory: &Memory, segments: &[Segment]) -> u64 {
         u64_at(&segment.bytes, at)
     });
     written_back.map_or(memory.reserve_bytes, |bytes| match memory.whose {
-        Whose::Card => page_size::taken(bytes, memory.end_alignment_bytes),
+        Whose::Card => page_size::taken(bytes),
         Whose::Host => page_size::taken_of_host(bytes),
     })
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use driver::{Binding, Call, Caller, FdSlot, FileKind, FileRef, NewFile, Segment, Ticket};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
 use nvabi::call::{self, Affinity};
+use nvabi::control;
 use nvabi::layout::nvos54;
 use nvabi::status::{NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_NO_MEMORY, NV_OK};
 use nvabi::{Release, escape, uvm};
@@ -933,6 +934,7 @@ fn narrow(
         .map(|segment| segment.bytes.as_slice())
         .collect();
     let mut narrowings = verdict::schedule::bounds(op, &views);
+    narrowings.extend(verdict::cleared(op, &views));
     if let Effect::View(view) = effect {
         narrowings.extend(verdict::view::asked_instead(view, &views));
     }
@@ -1015,7 +1017,7 @@ fn learn(
 }
 
 /// In compat mode the kernel makes root clients in the caller, and no answer comes by: that one is the container's is known by the
-/// success of a control on it, which the driver lets only the client's own file make.
+/// success of a control on it, which the driver lets only the client's own file make. A kept answer is given to anybody.
 fn see_client(
     container: &Container,
     change: &mut Change<'_>,
@@ -1027,12 +1029,13 @@ fn see_client(
     if container.driver.binding() != Binding::Caller || !is_control {
         return;
     }
-    let client = after
+    let Some(client) = after
         .first()
-        .and_then(|arg| u32_at(&arg.bytes, nvos54::H_CLIENT));
-    if let Some(client) = client.map(ledger::ClientHandle)
-        && change.ledger.owner_file(client).is_none()
-    {
+        .and_then(|arg| client_of_the_callers(&arg.bytes))
+    else {
+        return;
+    };
+    if change.ledger.owner_file(client).is_none() {
         let of = change.file(file.id).and_then(|of| of.registered_with);
         change.record(ledger::Operation::SeeClient {
             file: ledger::FileId(of.unwrap_or(file.id).0),
@@ -1040,6 +1043,13 @@ fn see_client(
             process: ledger::ProcessId(0),
         });
     }
+}
+
+/// The client of a control, if its success says that the client is the caller's.
+fn client_of_the_callers(arg: &[u8]) -> Option<ledger::ClientHandle> {
+    let spec = control::spec(u32_at(arg, nvos54::CMD)?)?;
+    let client = u32_at(arg, nvos54::H_CLIENT)?;
+    (spec.answer == control::Answer::Fresh).then_some(ledger::ClientHandle(client))
 }
 
 /// Counts a refusal and says why.
@@ -1312,5 +1322,32 @@ pub(crate) fn deliver(
             }
         }
         Err(_gone) => turn.keep_undelivered(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvabi::bytes::put_u32;
+
+    #[test]
+    fn an_answer_that_anybody_gets_says_of_no_client_whose_it_is() {
+        let client = |cmd| {
+            let mut arg = [0; 32];
+            put_u32(&mut arg, nvos54::H_CLIENT, 0xc1d0_0007);
+            put_u32(&mut arg, nvos54::CMD, cmd);
+            client_of_the_callers(&arg)
+        };
+        let fresh = control::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS;
+        assert_eq!(client(fresh), Some(ledger::ClientHandle(0xc1d0_0007)));
+        for kept in [
+            control::NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION,
+            control::NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2,
+            control::NV0000_CTRL_CMD_GPU_GET_MEMOP_ENABLE,
+        ] {
+            assert_eq!(client(kept), None, "{kept:#x}");
+        }
+        // The command of number 0 is always answered, and has no row.
+        assert_eq!((client(0), client(0x2080_0000)), (None, None));
     }
 }

@@ -23,6 +23,7 @@ mod slots;
 mod status;
 pub(crate) mod tenant;
 mod terms;
+mod touched;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

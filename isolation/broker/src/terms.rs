@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use cards::grant::{Isolation, ManagedMemory};
+use cards::grant::{Capability, CardFigures, Isolation, ManagedMemory};
 use driver::Binding;
+use nvabi::capability::Capabilities;
 use verdict::Policy;
 use verdict::policy::{Managed, SameUser};
 
@@ -36,8 +37,63 @@ impl Terms {
                     Binding::Executor => SameUser::Narrow,
                     Binding::Caller | Binding::None => SameUser::Refuse,
                 },
+                card_figures: match isolation.card_figures {
+                    CardFigures::Show => verdict::policy::CardFigures::Show,
+                    CardFigures::Refuse => verdict::policy::CardFigures::Refuse,
+                },
+                capabilities: Capabilities {
+                    graphics: isolation.capabilities.contains(&Capability::Graphics),
+                    video: isolation.capabilities.contains(&Capability::Video),
+                },
             },
             peers: group.map(|group| Peers::beside(dir, group.clone())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_grants_capabilities_are_the_policys_and_an_older_grant_has_none() {
+        let policy = |isolation: &Isolation| {
+            Terms::of(
+                isolation,
+                Path::new("/run/cgpu/vgpus/k8s/c1"),
+                Binding::None,
+            )
+            .policy
+        };
+        for granted in [
+            &[][..],
+            &[Capability::Graphics],
+            &[Capability::Video],
+            &[Capability::Graphics, Capability::Video],
+        ] {
+            let isolation = Isolation {
+                capabilities: BTreeSet::from_iter(granted.iter().copied()),
+                ..Isolation::default()
+            };
+            let text = serde_json::to_string(&isolation).unwrap();
+            let kept: Isolation = serde_json::from_str(&text).unwrap();
+            let capabilities = policy(&kept).capabilities;
+            let has = |capability| granted.contains(&capability);
+            assert_eq!(capabilities.graphics, has(Capability::Graphics));
+            assert_eq!(capabilities.video, has(Capability::Video));
+        }
+        let older: Isolation = serde_json::from_str("{}").unwrap();
+        assert_eq!(
+            policy(&older).card_figures,
+            verdict::policy::CardFigures::Show
+        );
+        let refusing: Isolation = serde_json::from_str(r#"{"card_figures": "refuse"}"#).unwrap();
+        assert_eq!(
+            policy(&refusing).card_figures,
+            verdict::policy::CardFigures::Refuse
+        );
+        assert_eq!(policy(&older).capabilities, Capabilities::default());
     }
 }

@@ -1,5 +1,6 @@
 //! A grant: one container's placed request. The broker is started from it, and from nothing else.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 pub use plan::{Policy as ComputePolicy, Priority};
@@ -116,6 +117,10 @@ pub struct Isolation {
     pub weakened: Vec<Weakness>,
     /// What its broker looks at, and how often.
     pub watch: Watch,
+    /// What its libraries may be for beside compute and utility.
+    pub capabilities: BTreeSet<Capability>,
+    /// Whether it may map the driver's page of figures, which are the whole card's.
+    pub card_figures: CardFigures,
     /// What the driver may take of the host's memory for it, bytes; `None` in grants of a cgpu that had no such limit.
     pub host_memory_bytes: Option<u64>,
 }
@@ -153,6 +158,28 @@ impl Isolation {
             .collect();
         format!("off ({})", names.join(", "))
     }
+}
+
+/// A word of `NVIDIA_DRIVER_CAPABILITIES` that admits calls which no other container may make. Compute and utility are everybody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capability {
+    /// 3D, 2D and inline-to-memory, without a display.
+    Graphics,
+    /// The video engines.
+    Video,
+}
+
+/// Whether a container may map the driver's own page of figures (class RM_USER_SHARED_DATA): how much of the whole card's memory is free, its
+/// load and clocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CardFigures {
+    /// As the driver does: libcuda maps it when a context is made, and whether it goes on without is not known.
+    #[default]
+    Show,
+    /// Refused as by a virtual GPU.
+    Refuse,
 }
 
 /// Whether a container's processes may use io_uring.

@@ -39,8 +39,9 @@ pub mod store;
 pub use cpu_time::CpuTime;
 pub use error::Error;
 pub use grant::{
-    Backend, CardGrant, ComputeMode, ComputeTerms, Door, DoorKind, DriverSpec, Grant, IoUring,
-    Isolation, ManagedMemory, Mode, OnShareLost, OnViolation, Watch, Weakness,
+    Backend, Capability, CardFigures, CardGrant, ComputeMode, ComputeTerms, Door, DoorKind,
+    DriverSpec, Grant, IoUring, Isolation, ManagedMemory, Mode, OnShareLost, OnViolation, Watch,
+    Weakness,
 };
 pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid};

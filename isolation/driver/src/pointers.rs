@@ -131,7 +131,10 @@ fn of_class(first: &[u8], release: Release, known: &mut impl FnMut(usize, usize)
         | Kind::ChannelGroup
         | Kind::Channel
         | Kind::ContextShare
-        | Kind::Engine
+        | Kind::Graphics
+        | Kind::Copy
+        | Kind::Video
+        | Kind::OtherEngine
         | Kind::Usermode
         | Kind::Event
         | Kind::Fabric

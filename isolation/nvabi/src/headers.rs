@@ -5,12 +5,13 @@
 
 use crate::at as all;
 use crate::layout::{
-    api_version, attached_ids, boost_groups, card_info, channel_group_params, channel_params,
-    debugger_params, device_params, disable_channels, event_params, export_info, export_object,
-    export_objects, id_info, import_object, import_objects, memory_params, nvlink_device,
-    nvlink_status, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos54, nvos55,
-    nvos56, nvos57, nvos64, perfmon, pid_info, pid_memory, pids, preempt, preemption_mode,
-    schedule, share_policy, timeslice, uuid_of_id,
+    api_version, attached_ids, bind, boost_groups, card_info, channel_group_params, channel_params,
+    debugger_params, device_params, disable_channels, engine_type, event_params, export_info,
+    export_object, export_objects, fb_regions, id_info, import_object, import_objects,
+    memory_params, nvlink_device, nvlink_status, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34,
+    nvos46, nvos47, nvos54, nvos55, nvos56, nvos57, nvos64, partners, perfmon, pid_info,
+    pid_memory, pids, preempt, preemption_mode, schedule, share_policy, timeslice, uuid_of_id,
+    video_params, zcull_bind,
 };
 use crate::{PerRelease, class, control, escape, narrow, status, uvm};
 
@@ -236,6 +237,21 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", "flags", all(preemption_mode::FLAGS)),
     ("NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", "hChannel", all(preemption_mode::H_CHANNEL)),
     ("NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS", "cilpPreemptMode", all(preemption_mode::COMPUTE)),
+    ("NV_BSP_ALLOCATION_PARAMETERS", "prohibitMultipleInstances", all(video_params::ALONE)),
+    ("NV_MSENC_ALLOCATION_PARAMETERS", "prohibitMultipleInstances", all(video_params::ALONE)),
+    ("NV_NVJPG_ALLOCATION_PARAMETERS", "prohibitMultipleInstances", all(video_params::ALONE)),
+    ("NV_OFA_ALLOCATION_PARAMETERS", "prohibitMultipleInstances", all(video_params::ALONE)),
+    ("NV2080_CTRL_GPU_GET_ENGINE_PARTNERLIST_PARAMS", "numPartners", all(partners::COUNT)),
+    ("NV2080_CTRL_GPU_GET_ENGINE_PARTNERLIST_PARAMS", "partnerList", all(partners::LIST)),
+    ("NV2080_CTRL_GR_CTXSW_ZCULL_BIND_PARAMS", "hClient", all(zcull_bind::H_CLIENT)),
+    ("NV2080_CTRL_GR_CTXSW_ZCULL_BIND_PARAMS", "hChannel", all(zcull_bind::H_CHANNEL)),
+    ("NVA06F_CTRL_BIND_PARAMS", "engineType", all(bind::ENGINE_TYPE)),
+    ("NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS", "numFBRegions", all(fb_regions::COUNT)),
+    ("NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS", "fbRegion", all(fb_regions::LIST)),
+    ("NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO", "base", all(fb_regions::BASE)),
+    ("NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO", "limit", all(fb_regions::LIMIT)),
+    ("NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO", "reserved", all(fb_regions::RESERVED)),
+    ("NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO", "blackList", all(fb_regions::EXCLUDED)),
     ("UVM_INITIALIZE_PARAMS", "flags", all(uvm::INITIALIZE_FLAGS)),
     ("UVM_MM_INITIALIZE_PARAMS", "uvmFd", all(uvm::MM_INITIALIZE_FD)),
     ("UVM_MIGRATE_PARAMS", "base", all(uvm::MIGRATE_BASE)),
@@ -261,6 +277,10 @@ const ELEMENTS: &[(&str, PerRelease)] = &[
     (
         "NV2080_CTRL_NVLINK_LINK_STATUS_INFO",
         nvlink_status::LINK_BYTES,
+    ),
+    (
+        "NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO",
+        fb_regions::ENTRY_BYTES,
     ),
 ];
 
@@ -291,6 +311,12 @@ pub const CLASS_STRUCTS: &[(u32, &str)] = &[
     (0xc56f, "NV_CHANNEL_ALLOC_PARAMS"),
     (0xc86f, "NV_CHANNEL_ALLOC_PARAMS"),
     (0xc9c0, "NV_GR_ALLOCATION_PARAMETERS"),
+    (0xa0bc, "NVA0BC_ALLOC_PARAMETERS"),
+    (0xb8b0, "NV_BSP_ALLOCATION_PARAMETERS"),
+    (0xb8d1, "NV_NVJPG_ALLOCATION_PARAMETERS"),
+    (0xb8fa, "NV_OFA_ALLOCATION_PARAMETERS"),
+    (0xc4b7, "NV_MSENC_ALLOCATION_PARAMETERS"),
+    (0xc5b5, "NVB0B5_ALLOCATION_PARAMETERS"),
     (0xc661, "NV_HOPPER_USERMODE_A_PARAMS"),
 ];
 
@@ -341,6 +367,11 @@ pub const CONSTANTS: &[(&str, u32)] = &[
     ("NV0000_CTRL_GPU_MAX_ATTACHED_GPUS", narrow(attached_ids::MOST)),
     ("NV0000_CTRL_GPU_INVALID_ID", attached_ids::NONE),
     ("NV0000_GPU_MAX_GID_LENGTH", narrow(uuid_of_id::UUID_BYTES)),
+    ("NV2080_ENGINE_TYPE_NVDEC0", engine_type::NVDEC0),
+    ("NV2080_ENGINE_TYPE_NVENC0", engine_type::NVENC0),
+    ("NV2080_ENGINE_TYPE_NVENC2", engine_type::NVENC2),
+    ("NV2080_ENGINE_TYPE_NVJPEG0", engine_type::NVJPEG0),
+    ("NV2080_ENGINE_TYPE_OFA", engine_type::OFA),
     ("NV2080_CTRL_GPU_GET_PID_INFO_MAX_COUNT", pid_info::MOST),
     ("NV2080_CTRL_GPU_PID_INFO_INDEX_VIDEO_MEMORY_USAGE", pid_memory::INDEX_VIDEO_MEMORY),
     ("NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES", device_params::VA_MODE_MULTIPLE),

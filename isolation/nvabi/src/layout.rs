@@ -522,6 +522,84 @@ pub mod engine_type {
     pub const GR7: u32 = 8;
     /// `NV2080_ENGINE_TYPE_COPY0`
     pub const COPY0: u32 = 9;
+    /// `NV2080_ENGINE_TYPE_NVDEC0`
+    pub const NVDEC0: u32 = 0x13;
+    /// `NV2080_ENGINE_TYPE_NVENC0`
+    pub const NVENC0: u32 = 0x1b;
+    /// `NV2080_ENGINE_TYPE_NVENC2`
+    pub const NVENC2: u32 = 0x1d;
+    /// `NV2080_ENGINE_TYPE_NVJPEG0`
+    pub const NVJPEG0: u32 = 0x2b;
+    /// `NV2080_ENGINE_TYPE_OFA`
+    pub const OFA: u32 = 0x33;
+    /// `NV2080_ENGINE_TYPE_OFA1`, which no engine of a release before it has as its number.
+    pub const OFA1: u32 = 0x3e;
+    /// `NV2080_ENGINE_TYPE_NVENC3`: as [`OFA1`].
+    pub const NVENC3: u32 = 0x3f;
+
+    /// Whether it is one of the video engines: NVDEC, NVENC, NVJPG or OFA.
+    #[must_use]
+    pub const fn is_video(engine: u32) -> bool {
+        matches!(engine, NVDEC0..=NVENC2 | NVJPEG0..=OFA | OFA1 | NVENC3)
+    }
+}
+
+/// `NV2080_CTRL_GPU_GET_ENGINE_PARTNERLIST_PARAMS`
+pub mod partners {
+    /// `numPartners`
+    pub const COUNT: usize = 12;
+    /// `partnerList`
+    pub const LIST: usize = 16;
+}
+
+/// `NV_BSP_ALLOCATION_PARAMETERS`, and those of encoders, NVJPG and OFA.
+pub mod video_params {
+    /// `prohibitMultipleInstances`
+    pub const ALONE: usize = 4;
+}
+
+/// `NVA0BC_ALLOC_PARAMETERS`: a session of an encoder.
+pub mod encoder_session {
+    /// `version`: 1 names memory that RM maps into the kernel
+    pub const VERSION: usize = 12;
+    /// `hMem`
+    pub const H_MEM: usize = 16;
+}
+
+/// `NV2080_CTRL_GR_CTXSW_ZCULL_BIND_PARAMS`
+pub mod zcull_bind {
+    /// `hClient`
+    pub const H_CLIENT: usize = 0;
+    /// `hChannel`
+    pub const H_CHANNEL: usize = 4;
+}
+
+/// `NVA06F_CTRL_BIND_PARAMS`
+pub mod bind {
+    /// `engineType`
+    pub const ENGINE_TYPE: usize = 0;
+}
+
+/// `NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS`: regions of the framebuffer.
+pub mod fb_regions {
+    use crate::{PerRelease, per};
+
+    /// `numFBRegions`
+    pub const COUNT: usize = 0;
+    /// `fbRegion`
+    pub const LIST: usize = 8;
+    /// Bytes of an entry.
+    pub const ENTRY_BYTES: PerRelease = per!(48, R580 56);
+    /// `base` of an entry
+    pub const BASE: usize = 0;
+    /// `limit`: its last byte
+    pub const LIMIT: usize = 8;
+    /// `reserved`: what RM keeps of it
+    pub const RESERVED: usize = 16;
+    /// `blackList`: the types of surfaces that may not lie there, a byte each
+    pub const EXCLUDED: usize = 31;
+    /// How many types there are.
+    pub const TYPES: PerRelease = per!(17, R580 18);
 }
 
 /// `nv_ioctl_card_info_t`: one entry of CARD_INFO.

@@ -19,6 +19,7 @@
 
 pub mod bytes;
 pub mod call;
+pub mod capability;
 pub mod class;
 pub mod control;
 pub mod escape;

@@ -101,6 +101,8 @@ uvms! {
     UnmapExternal UVM_UNMAP_EXTERNAL = 66, [40], Notified, Any, status [32];
     /// A pool of semaphores in system memory.
     AllocSemaphorePool UVM_ALLOC_SEMAPHORE_POOL = 68, [1184, R550 9248], Notified, CallerInCompat, status [1176, R550 9240];
+    /// Asks whether one card can reach pageable memory.
+    PageableMemAccessOnGpu UVM_PAGEABLE_MEM_ACCESS_ON_GPU = 70, [24], Native, Any, status [20];
     /// Asks whether a range is valid.
     ValidateVaRange UVM_VALIDATE_VA_RANGE = 72, [24], Native, Any, status [16];
     /// Reserves a range for external mappings. It holds no memory; its end ends every mapping that lies in it.

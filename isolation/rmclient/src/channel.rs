@@ -14,7 +14,9 @@ use crate::{Card, Error, Handle, Uuid, Uvm};
 
 const FENCE_AT: usize = 0x2000;
 /// Copy classes, newest first.
-pub(crate) const COPIES: &[u32] = &[0xc9b5, 0xcab5, 0xc8b5, 0xc7b5, 0xc6b5];
+pub(crate) const COPIES: &[u32] = &[
+    0xc9b5, 0xcab5, 0xc8b5, 0xc7b5, 0xc6b5, 0xc5b5, 0xc3b5, 0xc1b5, 0xc0b5,
+];
 /// The subchannel that the copy engine is bound to.
 const COPY: u32 = 4;
 /// How long between two looks at the fence.
@@ -85,9 +87,8 @@ impl CopyChannel<'_> {
         commands.extend(methods(COPY, 0x300, &[0x182]));
         self.fence = self.fence.wrapping_add(1);
         let fence = self.fence;
-        let (high, low) = halves(self.ring.address + u64::try_from(FENCE_AT).unwrap_or(0));
-        // SEM_EXECUTE: release, and wait for idle.
-        commands.extend(methods(0, 0x5c, &[low, high, fence, 0, 1 | 1 << 20]));
+        let fence_address = self.ring.address + u64::try_from(FENCE_AT).unwrap_or(0);
+        commands.extend(self.ring.release(fence_address, fence));
         self.ring.submit(&commands);
         let deadline = Instant::now() + patience;
         while self.ring.load(FENCE_AT) != fence {

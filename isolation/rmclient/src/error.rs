@@ -77,6 +77,14 @@ pub enum Error {
         /// How long it was waited for.
         milliseconds: u128,
     },
+    /// An engine has written other bytes than it was given.
+    #[error("{class} has written other bytes than it was given, the first at {at}")]
+    OtherBytes {
+        /// The engine's class.
+        class: &'static str,
+        /// Where the first of them is.
+        at: usize,
+    },
     /// The memory could not be mapped after the driver had agreed to it.
     #[error("cannot map {bytes} bytes of card memory through {}", path.display())]
     Mapping {

@@ -10,6 +10,7 @@
 //!                                                                                      Uvm --managed--> managed memory
 //!                                                                 Card, Uvm --copy_channel--> CopyChannel --copy--> fence
 //!                                                                 Card, Uvm --compute_channel--> ComputeChannel --launch--> report
+//!                                                                 Card, Uvm --engine_channel--> EngineChannel --work--> fence
 //! ```
 //!
 //! Beside it stands a player of what other programs ask ([`program`]): it makes the calls of a table one by one.
@@ -26,6 +27,7 @@ mod card;
 mod channel;
 mod client;
 mod compute;
+mod engines;
 mod error;
 mod export;
 mod file;
@@ -41,6 +43,7 @@ pub use card::{Card, CardInfo, FbMemory, PciAddress, ProcessMemory, Uuid};
 pub use channel::CopyChannel;
 pub use client::{Client, Handle};
 pub use compute::{ComputeChannel, Ended, PreemptionMode};
+pub use engines::{Engine, EngineChannel, EngineClass};
 pub use error::Error;
 pub use export::ExportInfo;
 pub use file::Nodes;

@@ -1,6 +1,7 @@
 //! The ring of a channel: entries and commands in card memory, filled by stores, with a doorbell. No call is made.
 //!
-//! Sources of fields: `clc56f.h`, `clc361.h`.
+//! Sources of fields: `clc56f.h`, `clc06f.h`, `clc361.h`. Before Volta there is no doorbell, no channel of a group's is asked for, and USERD is
+//! the driver's, which is mapped through the channel (`isDeviceVoltaPlus`, nv_gpu_ops.c).
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -17,9 +18,12 @@ const AREAS_ADDRESS: u64 = 0x10_0000_0000;
 /// Ring entries of 8 bytes, from the area's beginning.
 pub(crate) const ENTRIES: u32 = 512;
 const USERD_AT: u64 = 0x1000;
+const USERD_IN_AREA: usize = 0x1000;
 /// `GPGet` and `GPPut` of USERD.
-const GP_GET_AT: usize = 0x1000 + 0x88;
-const GP_PUT_AT: usize = 0x1000 + 0x8c;
+const GP_GET: usize = 0x88;
+const GP_PUT: usize = 0x8c;
+/// What of the driver's own USERD is mapped.
+const USERD_BYTES: u64 = 0x200;
 const COMMANDS_AT: usize = 0x1_0000;
 /// Room of the commands of one ring entry.
 const COMMANDS_BYTES: usize = 256;
@@ -27,15 +31,16 @@ const COMMANDS_BYTES: usize = 256;
 const USERMODE_BYTES: u64 = 64 << 10;
 const DOORBELL_AT: usize = 0x90;
 /// `NV2080_ENGINE_TYPE_GRAPHICS`
-const ENGINE_GRAPHICS: u32 = 1;
+pub(crate) const ENGINE_GRAPHICS: u32 = 1;
 /// `hVASpace` and `engineType` of NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.
 const GROUP_H_VA_SPACE: usize = 8;
 const GROUP_ENGINE_TYPE: usize = 12;
 /// `NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2`: `{numClasses 0, classes 4}`
 const GET_CLASSLIST_V2: u32 = 0x80_0292;
 /// Channel and usermode classes, newest first.
-pub(crate) const CHANNELS: &[u32] = &[0xc96f, 0xc86f, 0xc56f];
-pub(crate) const USERMODES: &[u32] = &[0xc761, 0xc661, 0xc561, 0xc461];
+pub(crate) const CHANNELS: &[u32] = &[0xc96f, 0xc86f, 0xc56f, 0xc46f, 0xc36f, PASCAL_CHANNEL];
+pub(crate) const USERMODES: &[u32] = &[0xc761, 0xc661, 0xc461, 0xc361];
+const PASCAL_CHANNEL: u32 = 0xc06f;
 
 /// An address space that a channel works in, which is registered with `nvidia-uvm`.
 #[derive(Debug, Clone, Copy)]
@@ -56,9 +61,31 @@ pub(crate) struct Ring {
     /// Address of the area on the card.
     pub(crate) address: u64,
     pub(crate) area: CpuMapping,
-    usermode: CpuMapping,
-    token: u32,
+    memory: Handle,
+    submission: Submission,
     put: u32,
+}
+
+/// How the card hears of an entry.
+#[derive(Debug)]
+enum Submission {
+    /// USERD is in the area; a store to the doorbell says which channel to look at.
+    Doorbell {
+        page: CpuMapping,
+        object: Handle,
+        token: u32,
+    },
+    /// The driver's own USERD.
+    Userd(CpuMapping),
+}
+
+/// The object that a channel is made for.
+#[derive(Debug, Clone)]
+pub(crate) struct Purpose {
+    pub(crate) class: u32,
+    /// `NV2080_ENGINE_TYPE_*`
+    pub(crate) engine_type: u32,
+    pub(crate) params: Vec<u8>,
 }
 
 impl Card<'_> {
@@ -112,7 +139,7 @@ impl Card<'_> {
 }
 
 impl Ring {
-    /// Makes a group, a channel in it with an object of the engine's class, and schedules them. `place` tells the areas of
+    /// Makes a group, a channel in it with an object of a class of the graphics engine's runlist, and schedules them. `place` tells the areas of
     /// one address space apart.
     pub(crate) fn make(
         card: &Card<'_>,
@@ -121,61 +148,107 @@ impl Ring {
         classes: &[u32],
         place: u32,
     ) -> Result<Self, Error> {
+        let purpose = Purpose {
+            class: engine_class,
+            engine_type: ENGINE_GRAPHICS,
+            params: card.zeroed(engine_class),
+        };
+        Self::make_for(card, space, purpose, classes, place)
+    }
+
+    /// The same for a class of any engine.
+    pub(crate) fn make_for(
+        card: &Card<'_>,
+        space: Space<'_>,
+        purpose: Purpose,
+        classes: &[u32],
+        place: u32,
+    ) -> Result<Self, Error> {
         let client = card.client();
-        let address = AREAS_ADDRESS + u64::from(place) * AREA_BYTES;
+        let range = area_at(place);
         let memory = card.allocate(Form::Short, AREA_BYTES)?;
         let area = card.map(memory.handle, AREA_BYTES)?;
-        let range = GpuRange {
-            base: address,
-            length_bytes: AREA_BYTES,
-        };
         space.uvm.create_range(range)?;
         space.uvm.map(range, space.uuid, memory.handle)?;
 
-        let mut params = card.zeroed(class::KEPLER_CHANNEL_GROUP_A);
-        bytes::put_u32(&mut params, GROUP_H_VA_SPACE, space.handle.0);
-        bytes::put_u32(&mut params, GROUP_ENGINE_TYPE, ENGINE_GRAPHICS);
-        let group = client.allocate(
-            Form::Short,
-            card.device(),
-            class::KEPLER_CHANNEL_GROUP_A,
-            &mut params,
-        )?;
         let channel_class = first(CHANNELS, classes, "channel")?;
+        let is_alone = channel_class == PASCAL_CHANNEL;
+        let group = match is_alone {
+            true => None,
+            false => Some(make_group(card, space, purpose.engine_type)?),
+        };
         let mut params = card.zeroed(channel_class);
-        bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, address);
+        bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, range.base);
         bytes::put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, ENTRIES);
-        bytes::put_u32(&mut params, channel_params::H_USERD_MEMORY, memory.handle.0);
-        bytes::put_u64(&mut params, channel_params::USERD_OFFSET, USERD_AT);
-        bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, ENGINE_GRAPHICS);
-        let channel = client.allocate(Form::Short, group, channel_class, &mut params)?;
-        let mut params = card.zeroed(engine_class);
-        client.allocate(Form::Short, channel, engine_class, &mut params)?;
+        let engine = purpose.engine_type;
+        bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, engine);
+        if is_alone {
+            bytes::put_u32(&mut params, channel_params::H_VA_SPACE, space.handle.0);
+        } else {
+            bytes::put_u32(&mut params, channel_params::H_USERD_MEMORY, memory.handle.0);
+            bytes::put_u64(&mut params, channel_params::USERD_OFFSET, USERD_AT);
+        }
+        let parent = group.unwrap_or_else(|| card.device());
+        let channel = client.allocate(Form::Short, parent, channel_class, &mut params)?;
+        let Purpose {
+            class, mut params, ..
+        } = purpose;
+        client.allocate(Form::Short, channel, class, &mut params)?;
         space.uvm.register_channel(space.uuid, channel)?;
 
-        let usermode_class = first(USERMODES, classes, "doorbell")?;
-        let mut params = card.zeroed(usermode_class);
-        let usermode =
-            client.allocate(Form::Short, card.subdevice(), usermode_class, &mut params)?;
-        let usermode = card.map(usermode, USERMODE_BYTES)?;
-        let cmd = control::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN;
-        let mut params = client.params(cmd)?;
-        client.control(channel, cmd, &mut params, Vec::new())?;
-        let token = bytes::u32_at(&params, 0).unwrap_or(0);
+        let submission = if is_alone {
+            Submission::Userd(card.map(channel, USERD_BYTES)?)
+        } else {
+            Submission::doorbell(card, channel, classes)?
+        };
         card.channel_number(channel)?;
-        let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
+        let cmd = match is_alone {
+            true => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
+            false => control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+        };
+        let group = group.unwrap_or(channel);
         let mut params = client.params(cmd)?;
         bytes::put(&mut params, 0, &[1]);
         client.control(group, cmd, &mut params, Vec::new())?;
         Ok(Self {
             group,
             channel,
-            address,
+            address: range.base,
             area,
-            usermode,
-            token,
+            memory: memory.handle,
+            submission,
             put: 0,
         })
+    }
+
+    /// Frees all that [`Ring::make_for`] has made, at the same place.
+    pub(crate) fn free(self, card: &Card<'_>, space: Space<'_>, place: u32) -> Result<(), Error> {
+        let client = card.client();
+        space.uvm.unregister_channel(space.uuid, self.channel)?;
+        match self.submission {
+            Submission::Doorbell { page, object, .. } => {
+                card.unmap(page)?;
+                client.free(card.subdevice(), object)?;
+            }
+            Submission::Userd(userd) => card.unmap(userd)?,
+        }
+        client.free(card.device(), self.group)?;
+        let range = area_at(place);
+        space.uvm.unmap(range, space.uuid)?;
+        space.uvm.free_range(range)?;
+        card.unmap(self.area)?;
+        card.free(self.memory)
+    }
+
+    /// The methods by which the host releases a value when all before it has ended, in one word.
+    pub(crate) fn release(&self, address: u64, value: u32) -> Vec<u32> {
+        let (high, low) = halves(address);
+        match self.submission {
+            // SEM_EXECUTE: release, and wait for idle.
+            Submission::Doorbell { .. } => methods(0, 0x5c, &[low, high, value, 0, 1 | 1 << 20]),
+            // SEMAPHORED: release of four bytes, which waits for idle by default.
+            Submission::Userd(_) => methods(0, 0x10, &[high, low, value, 2 | 1 << 24]),
+        }
     }
 
     /// The entry that the next commands go to: what is kept for each entry stands at this place.
@@ -198,10 +271,18 @@ impl Ring {
         self.store(slot * 8 + 4, high);
         self.put = (self.put + 1) % ENTRIES;
         fence(Ordering::SeqCst);
-        self.store(GP_PUT_AT, self.put);
-        fence(Ordering::SeqCst);
-        let rung = self.usermode.words().write_u32(DOORBELL_AT, self.token);
-        debug_assert!(rung.is_some(), "the doorbell lies in its page");
+        match &self.submission {
+            Submission::Doorbell { page, token, .. } => {
+                self.store(USERD_IN_AREA + GP_PUT, self.put);
+                fence(Ordering::SeqCst);
+                let rung = page.words().write_u32(DOORBELL_AT, *token);
+                debug_assert!(rung.is_some(), "the doorbell lies in its page");
+            }
+            Submission::Userd(userd) => {
+                let stored = userd.words().write_u32(GP_PUT, self.put);
+                debug_assert!(stored.is_some(), "the word lies in USERD");
+            }
+        }
     }
 
     pub(crate) fn store(&self, at: usize, word: u32) {
@@ -215,15 +296,60 @@ impl Ring {
 
     /// `GPGet` and `GPPut`.
     pub(crate) fn positions(&self) -> (u32, u32) {
-        (self.load(GP_GET_AT), self.load(GP_PUT_AT))
+        let word = |at| match &self.submission {
+            Submission::Doorbell { .. } => self.load(USERD_IN_AREA + at),
+            Submission::Userd(userd) => userd.words().read_u32(at).unwrap_or(0),
+        };
+        (word(GP_GET), word(GP_PUT))
     }
 
-    /// Whether the driver still knows the channel as one that works.
+    /// Whether the driver still knows the channel as one that works. Where there is no doorbell there is nothing to ask for.
     pub(crate) fn check(&self, card: &Card<'_>) -> Result<(), Error> {
-        let cmd = control::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN;
+        match self.submission {
+            Submission::Doorbell { .. } => token_of(card, self.channel).map(drop),
+            Submission::Userd(_) => Ok(()),
+        }
+    }
+}
+
+impl Submission {
+    fn doorbell(card: &Card<'_>, channel: Handle, classes: &[u32]) -> Result<Self, Error> {
+        let class = first(USERMODES, classes, "doorbell")?;
+        let mut params = card.zeroed(class);
         let client = card.client();
-        let mut params = client.params(cmd)?;
-        client.control(self.channel, cmd, &mut params, Vec::new())
+        let object = client.allocate(Form::Short, card.subdevice(), class, &mut params)?;
+        let page = card.map(object, USERMODE_BYTES)?;
+        let token = token_of(card, channel)?;
+        Ok(Self::Doorbell {
+            page,
+            object,
+            token,
+        })
+    }
+}
+
+fn token_of(card: &Card<'_>, channel: Handle) -> Result<u32, Error> {
+    let cmd = control::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN;
+    let client = card.client();
+    let mut params = client.params(cmd)?;
+    client.control(channel, cmd, &mut params, Vec::new())?;
+    Ok(bytes::u32_at(&params, 0).unwrap_or(0))
+}
+
+fn make_group(card: &Card<'_>, space: Space<'_>, engine_type: u32) -> Result<Handle, Error> {
+    let class = class::KEPLER_CHANNEL_GROUP_A;
+    let mut params = card.zeroed(class);
+    bytes::put_u32(&mut params, GROUP_H_VA_SPACE, space.handle.0);
+    bytes::put_u32(&mut params, GROUP_ENGINE_TYPE, engine_type);
+    let client = card.client();
+    client.allocate(Form::Short, card.device(), class, &mut params)
+}
+
+/// The area of a place.
+fn area_at(place: u32) -> GpuRange {
+    GpuRange {
+        base: AREAS_ADDRESS + u64::from(place) * AREA_BYTES,
+        length_bytes: AREA_BYTES,
     }
 }
 

@@ -149,6 +149,23 @@ impl Uvm<'_> {
         })
     }
 
+    /// Forgets a channel of [`Uvm::register_channel`], which must be before it is freed.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn unregister_channel(&self, uuid: Uuid, channel: Handle) -> Result<(), Error> {
+        // Since 590 the card is no part of it.
+        let at = match self.client.release() >= nvabi::Release::R590 {
+            true => 0,
+            false => 16,
+        };
+        self.call(&row::UVM_UNREGISTER_CHANNEL, |arg| {
+            bytes::put(arg, 0, uuid.0.get(..at).unwrap_or_default());
+            bytes::put_u32(arg, at, self.client.root().0);
+            bytes::put_u32(arg, at + 4, channel.0);
+        })
+    }
+
     /// The open file, as the driver may have replaced it.
     pub(crate) fn file(&self) -> &DriverFile {
         &self.file

@@ -46,7 +46,7 @@ struct Arguments {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// Which driver and GPUs to simulate: a TOML file, or the name of a built-in profile: mixed, old-driver, shares, two-ada.
+    /// Which driver and GPUs to simulate: a TOML file, or the name of a built-in profile: generations, mixed, old-driver, shares, two-ada.
     #[arg(long, value_name = "PROFILE", required = true)]
     profile: Option<PathBuf>,
     /// Keep the log on standard error short, which must be a file: older lines are moved to this file, replacing what it has.

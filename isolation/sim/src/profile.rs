@@ -106,6 +106,8 @@ struct CardText {
     count: u32,
     #[serde(default)]
     kernel_duration_us: u32,
+    #[serde(default)]
+    video_frame_us: u32,
     block_us: Option<u32>,
     #[serde(default = "default_multiprocessors")]
     multiprocessors: u32,
@@ -197,6 +199,8 @@ pub struct CardProfile {
     pub multiprocessors: u32,
     /// What copies move in a second, MiB; 0: they take no time.
     pub copy_mib_per_s: u32,
+    /// How long a video engine has to do with one frame, µs; 0: no time.
+    pub video_frame_us: u32,
     /// How the card's operator has set it. Nothing is placed on a card that cannot be shared: the driver plays no MIG instance, and refuses
     /// no second process.
     pub modes: Modes,
@@ -205,7 +209,11 @@ pub struct CardProfile {
 }
 
 /// Profiles that are known by their name, where there is no file of that name.
-const SHIPPED: [(&str, &str); 4] = [
+const SHIPPED: [(&str, &str); 5] = [
+    (
+        "generations",
+        include_str!("../../../configs/sim/generations.toml"),
+    ),
     ("mixed", include_str!("../../../configs/sim/mixed.toml")),
     (
         "old-driver",
@@ -298,12 +306,15 @@ impl Profile {
                          allowed,
                      }| { wrong(key(name), value, allowed) },
                 )?;
+                let named = || format!("{:?}", text.architecture).to_lowercase();
                 if text.architecture.since() > release {
-                    return Err(wrong(
-                        key("architecture"),
-                        format!("{:?}", text.architecture).to_lowercase(),
-                        "needs driver.version 570.86.15 or later",
-                    ));
+                    let allowed = "needs driver.version 570.86.15 or later";
+                    return Err(wrong(key("architecture"), named(), allowed));
+                }
+                if text.architecture.until().is_some_and(|last| last < release) {
+                    let allowed =
+                        "needs driver.version of branch 580 or before: later drivers have left it";
+                    return Err(wrong(key("architecture"), named(), allowed));
                 }
                 if cards
                     .iter()
@@ -519,6 +530,13 @@ impl CardProfile {
                 allowed: "must not pass the card's memory",
             });
         }
+        if text.video_frame_us > MAX_BLOCK_US {
+            return Err(Wrong {
+                name: "video_frame_us",
+                value: text.video_frame_us.to_string(),
+                allowed: "must be 0 to 60000000",
+            });
+        }
         let uuid = match &text.uuid {
             None => made_uuid(&text.name, index),
             Some(uuid) if text.count == 1 => parsed_uuid(uuid).ok_or_else(|| Wrong {
@@ -542,6 +560,7 @@ impl CardProfile {
             kernels,
             multiprocessors: text.multiprocessors,
             copy_mib_per_s: text.copy_mib_per_s,
+            video_frame_us: text.video_frame_us,
             modes: Modes {
                 mig: text.mig,
                 compute: text.compute_mode,
@@ -657,7 +676,12 @@ mod tests {
                 "card[0].count = 33: must be 1 to 32",
             ),
             ("count = 2", "counts = 2", "unknown field `counts`"),
-            ("\"ada\"", "\"hopper\"", "unknown variant `hopper`"),
+            ("\"ada\"", "\"maxwell\"", "unknown variant `maxwell`"),
+            (
+                "count = 2",
+                "video_frame_us = 60000001",
+                "card[0].video_frame_us = 60000001: must be 0 to 60000000",
+            ),
             (
                 "count = 2",
                 "compute_mode = \"exclusive\"",
@@ -727,5 +751,22 @@ mod tests {
             .replace("570.195.03", "550.163.01")
             .replace("\"ada\"", "\"blackwell\"");
         assert!(parse(&old).unwrap_err().to_string().contains("570.86.15"));
+        for (version, named, is_driven) in [
+            ("535.261.03", "pascal", true),
+            ("580.105.08", "volta", true),
+            ("590.48.01", "pascal", false),
+            ("595.45.04", "volta", false),
+            ("595.45.04", "turing", true),
+        ] {
+            let text = TWO
+                .replace("570.195.03", version)
+                .replace("\"ada\"", &format!("{named:?}"));
+            let expect =
+                format!("card[0].architecture = {named}: needs driver.version of branch 580");
+            match parse(&text) {
+                Ok(_) => assert!(is_driven, "{version} {named}"),
+                Err(error) => assert!(!is_driven && error.to_string().contains(&expect), "{error}"),
+            }
+        }
     }
 }

@@ -42,7 +42,12 @@ fn wrong_classes_handles_sizes_and_commands_are_refused_as_rm_does() {
         Err(NV_ERR_INVALID_CLASS)
     );
     assert_eq!(
-        tenant.alloc(0x1234, class::NV01_MEMORY_LOCAL_USER, 0, None),
+        tenant.alloc(
+            0x1234,
+            class::NV01_MEMORY_LOCAL_USER,
+            0,
+            Some(&mut vec![0; 128])
+        ),
         Err(NV_ERR_OBJECT_NOT_FOUND)
     );
     assert_eq!(
@@ -95,6 +100,11 @@ fn wrong_classes_handles_sizes_and_commands_are_refused_as_rm_does() {
     let mut block = tenant.block(&escape::NV_ESC_RM_CONTROL);
     put_u32(&mut block, nvos54::H_CLIENT, tenant.root);
     put_u32(&mut block, nvos54::H_OBJECT, sub);
+    put_u32(
+        &mut block,
+        nvos54::CMD,
+        control::NV2080_CTRL_CMD_GPU_GET_GID_INFO,
+    );
     put_u32(&mut block, nvos54::FLAGS, 4);
     let result = tenant.call(
         tenant.ctl,

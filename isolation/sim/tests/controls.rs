@@ -43,6 +43,37 @@ const NOT_PLAYED: &[&str] = &[
     "NV503C_CTRL_CMD_UNREGISTER_VIDMEM",
 ];
 
+/// Those of graphics and video alone, without the engines that they ask about.
+const OF_CAPABILITIES: &[&str] = &[
+    "NV0080_CTRL_CMD_BSP_GET_CAPS_V2",
+    "NV0080_CTRL_CMD_FB_GET_CAPS",
+    "NV0080_CTRL_CMD_FIFO_GET_CAPS",
+    "NV0080_CTRL_CMD_FIFO_GET_CAPS_V2",
+    "NV0080_CTRL_CMD_FIFO_GET_ENGINE_CONTEXT_PROPERTIES",
+    "NV0080_CTRL_CMD_GR_GET_CAPS",
+    "NV0080_CTRL_CMD_GR_GET_CAPS_V2",
+    "NV0080_CTRL_CMD_GR_GET_INFO",
+    "NV0080_CTRL_CMD_NVJPG_GET_CAPS_V2",
+    "NV2080_CTRL_CMD_BUS_GET_PCIE_CPL_ATOMICS_CAPS",
+    "NV2080_CTRL_CMD_BUS_GET_PCIE_REQ_ATOMICS_CAPS",
+    "NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK",
+    "NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO",
+    "NV2080_CTRL_CMD_FB_GET_GPU_CACHE_INFO",
+    "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_PENDING_CONFIGURATION",
+    "NV2080_CTRL_CMD_GPU_GET_CHIP_DETAILS",
+    "NV2080_CTRL_CMD_GPU_GET_ENCODER_CAPACITY",
+    "NV2080_CTRL_CMD_GPU_GET_ENGINE_PARTNERLIST",
+    "NV2080_CTRL_CMD_GPU_GET_RECOVERY_ACTION",
+    "NV2080_CTRL_CMD_GR_CTXSW_ZCULL_BIND",
+    "NV2080_CTRL_CMD_GR_GET_ZCULL_INFO",
+    "NV2080_CTRL_CMD_OS_UNIX_VIDMEM_PERSISTENCE_STATUS",
+    "NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS",
+    "NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS",
+    "NV9096_CTRL_CMD_GET_ZBC_CLEAR_TABLE_SIZE",
+    "NVA06F_CTRL_CMD_BIND",
+    "NVC36F_CTRL_CMD_GPFIFO_SET_WORK_SUBMIT_TOKEN_NOTIF_INDEX",
+];
+
 #[test]
 fn every_control_of_a_tenants_is_played_or_named_here() {
     let card = Card::open(&ada("570.195.03", 64, 1));
@@ -90,7 +121,7 @@ fn every_control_of_a_tenants_is_played_or_named_here() {
             unsupported.push(name);
         }
     }
-    let mut named = [NATIVELY, NOT_PLAYED].concat();
+    let mut named = [NATIVELY, NOT_PLAYED, OF_CAPABILITIES].concat();
     unsupported.sort_unstable();
     named.sort_unstable();
     assert_eq!(unsupported, named);
@@ -156,12 +187,19 @@ fn what_is_said_of_a_cards_layout_agrees() {
             (short(last), short(last + 4), short(last + 6)),
             (gpcs - 1, 1, tpcs - 1)
         );
+        // GPU_GET_ENGINES_V2 {engineCount 0, list 4}: copy engines are 9 to 18.
+        let engines = ask(0x2080_0170, &[]);
+        let count = u32_at(&engines, 0).unwrap() as usize;
+        let engines = (0..count).map(|at| u32_at(&engines, 4 + 4 * at).unwrap());
+        let copies: Vec<u32> = engines.filter(|engine| (9..19).contains(engine)).collect();
         let ces = ask(0x2080_2a0a, &[]);
         assert_eq!(
             u32_at(&ces, if version.starts_with("535") { 64 } else { 128 }),
-            Some(1)
+            Some((1 << copies.len()) - 1)
         );
-        assert_eq!(ces[..2], ask(0x2080_2a03, &[(0, 9)])[4..6]);
+        for (engine, caps) in copies.iter().zip(ces.chunks(2)) {
+            assert_eq!(caps, &ask(0x2080_2a03, &[(0, *engine)])[4..6]);
+        }
     }
 }
 

@@ -9,7 +9,10 @@ use driver::FileKind;
 use driver::wire::WireFd;
 use nvabi::bytes::{put, put_u32, u16_at, u32_at};
 use nvabi::layout::nvos54;
-use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::status::{
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAMETER,
+    NV_ERR_OBJECT_NOT_FOUND,
+};
 use nvabi::{control, escape};
 use tenant::{Opened, Tenant, ada, open};
 
@@ -115,7 +118,7 @@ fn an_export_keeps_memory_until_its_file_is_closed_and_every_import_does() {
 
         let (memory, _bytes) = one.vidmem(device, MIB).unwrap();
         let nobody = carrier.import(&two, other);
-        assert_eq!(nobody, Err(NV_ERR_OBJECT_NOT_FOUND), "{version}");
+        assert_eq!(nobody, Err(NV_ERR_INVALID_PARAMETER), "{version}");
         carrier.export(&one, device, memory).unwrap();
         let twice = carrier.export(&one, device, memory);
         assert_eq!(twice, Err(NV_ERR_INVALID_ARGUMENT), "{version}");
@@ -155,7 +158,7 @@ fn another_container_imports_from_the_same_file_and_the_memory_stays_the_exporte
         let (device_there, _sub) = elsewhere.device(0);
         assert_eq!(
             other.import(&elsewhere, device_there),
-            Err(NV_ERR_OBJECT_NOT_FOUND)
+            Err(NV_ERR_INVALID_PARAMETER)
         );
         assert_eq!(
             theirs.import(&importer, second_card),

@@ -20,7 +20,11 @@ struct Asked {
     attr: u32,
     attr2: u32,
     alignment: u64,
+    offset: u64,
 }
+
+/// `offset` of NVOS32's ALLOC_SIZE (nvos.h).
+const OFFSET_OF_HEAP: usize = 104;
 
 const ONE_BYTE: Asked = Asked {
     size: 1,
@@ -28,6 +32,7 @@ const ONE_BYTE: Asked = Asked {
     attr: 0,
     attr2: 0,
     alignment: 0,
+    offset: 0,
 };
 
 fn by_class(tenant: &Tenant, device: u32, asked: &Asked) -> Result<u64, u32> {
@@ -37,6 +42,7 @@ fn by_class(tenant: &Tenant, device: u32, asked: &Asked) -> Result<u64, u32> {
     put_u32(&mut block, params::ATTR, asked.attr);
     put_u32(&mut block, params::ATTR2, asked.attr2);
     put_u64(&mut block, params::ALIGNMENT, asked.alignment);
+    put_u64(&mut block, params::OFFSET, asked.offset);
     tenant.alloc(device, class::NV01_MEMORY_LOCAL_USER, 0, Some(&mut block))?;
     Ok(u64_at(&block, params::SIZE).unwrap())
 }
@@ -51,6 +57,7 @@ fn by_heap(tenant: &Tenant, device: u32, asked: &Asked) -> Result<u64, u32> {
     put_u32(&mut block, nvos32::ALLOC_ATTR, asked.attr);
     put_u32(&mut block, nvos32::ALLOC_ATTR2, asked.attr2);
     put_u64(&mut block, nvos32::ALLOC_ALIGNMENT, asked.alignment);
+    put_u64(&mut block, OFFSET_OF_HEAP, asked.offset);
     let row = &escape::NV_ESC_RM_VID_HEAP_CONTROL;
     let back = tenant.call(tenant.ctl, row, vec![block], nvos32::STATUS, &[])?;
     Ok(u64_at(&back.segments[0], nvos32::ALLOC_SIZE).unwrap())
@@ -114,4 +121,29 @@ fn at_a_chosen_address_the_alignment_is_taken_and_not_told() {
         ..aligned
     };
     assert_eq!(got("570.195.03", &chosen), Ok((64 * KIB, 256 * MIB)));
+}
+
+#[test]
+fn at_a_chosen_address_its_place_in_the_page_is_not_told() {
+    let huge = Asked {
+        flags: params::FLAG_FIXED_ADDRESS,
+        attr: params::ATTR_PAGE_SIZE_HUGE,
+        attr2: params::ATTR2_HUGE_512M,
+        ..ONE_BYTE
+    };
+    assert_eq!(got("580.95.05", &huge), Ok((512 * MIB, 512 * MIB)));
+    let late = Asked {
+        offset: 1024 * MIB + 512 * MIB - 64 * KIB,
+        ..huge
+    };
+    assert_eq!(got("580.95.05", &late), Ok((64 * KIB, 512 * MIB)));
+    // Nothing is left to be told, and less than nothing.
+    let aligned = Asked {
+        flags: params::FLAG_FIXED_ADDRESS | params::FLAG_ALIGNMENT_FORCE,
+        alignment: 2 * MIB,
+        offset: MIB,
+        ..ONE_BYTE
+    };
+    let told = (64 * KIB).wrapping_sub(MIB);
+    assert_eq!(got("580.95.05", &aligned), Ok((told, 2 * MIB)));
 }

@@ -340,7 +340,12 @@ fn everything_of_a_client_goes_with_its_va_space_and_its_file() {
         .ask(card.group, control::NVA06C_CTRL_CMD_PREEMPT, &[])
         .unwrap();
     card.tenant.vidmem(card.device, 1).unwrap();
+    let used = || machine.account()[0].used_bytes;
+    let before = used();
+    // The control file stays open for the card's, and so does the client.
     card.tenant.session.closed(card.tenant.ctl.id);
+    assert_eq!(used(), before);
+    card.tenant.close_linked();
     // The maps of the uvm file hold three of the four allocations' bytes: area, commands, buffer.
     assert_eq!(machine.account()[0].used_bytes, 10 * MIB);
     card.tenant.close_uvm(card.uvm);

@@ -276,6 +276,7 @@ fn the_work_of_a_client_that_is_killed_is_gone_at_once() {
     goes.launch(200, 2);
     until("both run", || stays.ended() > 5 && goes.ended() > 5);
     // The process goes, and its session with other processes would stay.
+    goes.card.tenant.close_linked();
     goes.card.tenant.session.closed(goes.card.tenant.ctl.id);
     let before = account(&machine);
     assert!(used_ns(&before, "a/goes") > 0, "what was used stays used");

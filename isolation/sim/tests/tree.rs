@@ -1,4 +1,4 @@
-//! The tree of objects, as RM's resource server keeps it: each of these rules was settled by that server itself (`integration/referee`).
+//! The tree of objects, as RM keeps it: each of these rules was settled by its resource server or its whole core (`integration/referee`).
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
@@ -36,6 +36,11 @@ fn memory_below(tenant: &Tenant, parent: u32, wanted: u32) -> Result<u32, u32> {
 
 fn device_below(tenant: &Tenant, parent: u32, wanted: u32) -> Result<u32, u32> {
     tenant.alloc(parent, class::NV01_DEVICE_0, wanted, Some(&mut vec![0; 56]))
+}
+
+/// `NV01_CONTEXT_DMA`, which may be below anything of a card.
+fn context_dma_below(tenant: &Tenant, parent: u32) -> Result<u32, u32> {
+    tenant.alloc(parent, 0x2, 0, Some(&mut vec![0; 32]))
 }
 
 /// Sets a policy of an object of a client that the tenant names as `client`.
@@ -109,18 +114,15 @@ fn a_client_that_is_not_there_is_no_object_and_anothers_is_no_client() {
 }
 
 #[test]
-fn a_parent_that_is_not_there_is_not_found_and_no_parent_is_the_client() {
+fn a_parent_that_is_not_there_is_not_found_and_0_is_none() {
     let machine = ada("570.195.03", 64, 1);
     let tenant = Tenant::new(&machine, "a/b");
     assert_eq!(
         memory_below(&tenant, 0xbad, 0),
         Err(NV_ERR_OBJECT_NOT_FOUND)
     );
-    assert_eq!(
-        memory_below(&tenant, 0, 0),
-        Err(NV_ERR_INVALID_OBJECT_PARENT)
-    );
-    device_below(&tenant, 0, 0).unwrap();
+    assert_eq!(memory_below(&tenant, 0, 0), Err(NV_ERR_OBJECT_NOT_FOUND));
+    assert_eq!(device_below(&tenant, 0, 0), Err(NV_ERR_OBJECT_NOT_FOUND));
     assert_eq!(
         tenant
             .ask(0xbad, control::NV2080_CTRL_CMD_GPU_GET_GID_INFO, &[])
@@ -135,7 +137,14 @@ fn a_handle_of_rms_choice_is_never_given_twice_even_where_its_call_fails() {
     let tenant = Tenant::new(&machine, "a/b");
     let first = device_below(&tenant, tenant.root, 0).unwrap();
     assert_eq!(first, 0xcaf0_0000);
+    // No handle is made up before the parent is there and is one.
     memory_below(&tenant, 0xbad, 0).unwrap_err();
+    memory_below(&tenant, tenant.root, 0).unwrap_err();
+    let mut no_card = vec![0; 56];
+    put_u32(&mut no_card, 0, 1);
+    tenant
+        .alloc(tenant.root, class::NV01_DEVICE_0, 0, Some(&mut no_card))
+        .unwrap_err();
     // One that a call has chosen is passed over.
     memory_below(&tenant, first, 0xcaf0_0002).unwrap();
     let next = memory_below(&tenant, first, 0).unwrap();
@@ -144,6 +153,10 @@ fn a_handle_of_rms_choice_is_never_given_twice_even_where_its_call_fails() {
     assert_eq!(memory_below(&tenant, first, 0), Ok(0xcaf0_0004));
     assert_eq!(
         memory_below(&tenant, first, tenant.root),
+        Err(NV_ERR_INVALID_OBJECT_PARENT)
+    );
+    assert_eq!(
+        tenant.alloc(first, 0x2, tenant.root, Some(&mut vec![0; 32])),
         Err(NV_ERR_INVALID_OBJECT_HANDLE)
     );
     assert_eq!(
@@ -157,12 +170,16 @@ fn objects_stand_six_deep_below_their_client_and_no_deeper() {
     let machine = ada("570.195.03", 64, 1);
     let tenant = Tenant::new(&machine, "a/b");
     let mut above = device_below(&tenant, tenant.root, 0).unwrap();
+    let memory = memory_below(&tenant, above, 0).unwrap();
     for _ in 0..5 {
-        above = memory_below(&tenant, above, 0).unwrap();
+        above = context_dma_below(&tenant, above).unwrap();
     }
-    assert_eq!(memory_below(&tenant, above, 0), Err(NV_ERR_ILLEGAL_ACTION));
     assert_eq!(
-        tenant.dup(above, &tenant, above),
+        context_dma_below(&tenant, above),
+        Err(NV_ERR_ILLEGAL_ACTION)
+    );
+    assert_eq!(
+        tenant.dup(above, &tenant, memory),
         Err(NV_ERR_ILLEGAL_ACTION)
     );
 }
@@ -341,4 +358,103 @@ fn a_mapping_ends_with_the_device_that_it_has_named() {
     assert_eq!(mappings(&tenant, memory), 2);
     tenant.free(other).unwrap();
     assert_eq!(mappings(&tenant, memory), 1);
+}
+
+/// What is asked of a call before its object is, in RM's order (`_rmapiRmControl`, rmapi/control.c).
+#[test]
+fn a_control_is_asked_for_its_client_its_size_and_then_its_object() {
+    let machine = ada("580.95.05", 64, 1);
+    let mut tenant = Tenant::new(&machine, "a/b");
+    let own = tenant.root;
+    let mut ask = |client, object, cmd, bytes| {
+        tenant.root = client;
+        tenant.control(object, cmd, &mut vec![0; bytes], &mut Vec::new())
+    };
+    let known = control::NV2080_CTRL_CMD_GPU_GET_GID_INFO;
+    assert_eq!(ask(0xdead, 0xbad, known, 1), Err(NV_ERR_INVALID_CLIENT));
+    assert_eq!(ask(own, 0xbad, known, 1), Err(NV_ERR_INVALID_ARGUMENT));
+    assert_eq!(ask(own, 0xbad, known, 268), Err(NV_ERR_OBJECT_NOT_FOUND));
+    assert_eq!(ask(own, own, known, 268), Err(NV_ERR_NOT_SUPPORTED));
+    // Nothing is asked of a command that is none.
+    for nothing in [0, 0x2080_0000] {
+        assert_eq!(ask(0xdead, 0xbad, nothing, 4), Ok(()));
+    }
+}
+
+#[test]
+fn a_client_has_the_handle_that_it_asks_for_unless_that_is_taken() {
+    let machine = ada("580.95.05", 64, 1);
+    let mut tenant = Tenant::new(&machine, "a/b");
+    let first = tenant.root;
+    tenant.root = 0x1234;
+    assert_eq!(
+        tenant.alloc(0, class::NV01_ROOT_CLIENT, 0, None),
+        Ok(0x1234)
+    );
+    tenant.root = first;
+    assert_eq!(
+        tenant.alloc(0, class::NV01_ROOT_CLIENT, 0, None),
+        Err(NV_ERR_INSERT_DUPLICATE_NAME)
+    );
+}
+
+#[test]
+fn what_is_single_below_its_parent_is_in_use_there_and_what_needs_parameters_is_asked_first() {
+    let machine = ada("580.95.05", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    let mps = || tenant.alloc(tenant.root, class::MPS_COMPUTE, 0, None);
+    mps().unwrap();
+    assert_eq!(mps(), Err(NV_ERR_STATE_IN_USE));
+    let nowhere = tenant.alloc(0xbad, class::NV01_MEMORY_SYSTEM, 0, None);
+    assert_eq!(nowhere, Err(NV_ERR_INVALID_ARGUMENT));
+}
+
+/// An event tells of what its call names as its parent; it is below that only where its parameters name its own client.
+#[test]
+fn an_event_is_below_its_client_unless_its_parameters_name_that_and_needs_a_descriptor() {
+    const EVENT: u32 = 0x79;
+    let machine = ada("580.95.05", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    let (device, _sub) = tenant.device(0);
+    let event = |of: u32, parent: u32| {
+        let mut params = vec![0; 24];
+        put_u32(&mut params, 0, of);
+        put_u64(&mut params, 16, 7);
+        tenant.alloc(parent, EVENT, 0, Some(&mut params))
+    };
+    assert_eq!(event(0, device), Err(NV_ERR_OBJECT_NOT_FOUND));
+    let row = &escape::NV_ESC_ALLOC_OS_EVENT;
+    let mut block = tenant.block(row);
+    put_u32(&mut block, nvabi::layout::os_event::H_CLIENT, tenant.root);
+    put_u32(&mut block, nvabi::layout::os_event::FD, 7);
+    tenant
+        .call(
+            tenant.ctl,
+            row,
+            vec![block],
+            nvabi::layout::os_event::STATUS,
+            &[],
+        )
+        .unwrap();
+    let parent_of = |handle| {
+        let all = tenant.session.objects();
+        let found = all.iter().find(|entry| entry.handle == handle);
+        found.unwrap().parent
+    };
+    assert_eq!(parent_of(event(0, device).unwrap()), tenant.root);
+    assert_eq!(parent_of(event(tenant.root, device).unwrap()), device);
+    assert_eq!(event(0, 0xbad), Err(NV_ERR_INVALID_OBJECT));
+    assert_eq!(event(0xdead, device), Err(NV_ERR_INVALID_OBJECT_HANDLE));
+}
+
+#[test]
+fn a_control_file_stays_open_for_what_is_registered_with_it() {
+    let machine = ada("580.95.05", 64, 1);
+    let tenant = Tenant::new(&machine, "a/b");
+    tenant.card_file(0);
+    let clients = || tenant.session.objects().len();
+    tenant.session.closed(tenant.ctl.id);
+    assert_eq!(clients(), 1);
+    tenant.close_linked();
+    assert_eq!(clients(), 0);
 }

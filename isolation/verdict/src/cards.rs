@@ -2,7 +2,7 @@
 //!
 //! A card that was not granted is, for its container, a card that is not there. Where the caller names one, it is answered as RM answers
 //! an id that it does not know, and no driver hears of the call. Where the driver names one, it is left out of the answer ([`crate::view`]).
-//! One row a control, in [`NAMING`] or in [`NAMELESS`]; a control in neither fails a test.
+//! One row a control, in [`NAMING`]: of those whose [`Decision`](ctl::Decision) says that they name cards, which a test compares.
 //!
 //! Sources: the control headers for the fields, the functions that are named for the statuses (580.105.08; 535 to 595 do the same).
 
@@ -224,6 +224,18 @@ pub const NAMING: &[(u32, &[Field])] = &[
         ctl::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO,
         &[shown("deviceInstance")],
     ),
+    (
+        ctl::NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_STATE,
+        &[one(
+            "gpuId",
+            NV_ERR_INVALID_ARGUMENT,
+            "client_resource.c, cliresCtrlCmdGpuAcctGetAccountingState_IMPL",
+        )],
+    ),
+    (
+        ctl::NV2080_CTRL_CMD_GPU_GET_CHIP_DETAILS,
+        &[own("pciDevId")],
+    ),
     // Serial number and parts.
     (0x2080_013f, &[own("serialNumber")]),
     (0x2080_0142, &[own("gpuId")]),
@@ -236,7 +248,16 @@ pub const NAMING: &[(u32, &[Field])] = &[
     // Indices that ask for domain, bus and device.
     (ctl::NV2080_CTRL_CMD_BUS_GET_INFO, &[own("busInfoList")]),
     (0x2080_1823, &[own("busInfoList")]),
-    // Firmware answers, so the status is a guess.
+    // Firmware answers both, so the status is a guess.
+    (
+        ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_REQ_ATOMICS_CAPS,
+        &[asked(
+            "dbdf",
+            Asked::Peer,
+            NV_ERR_INVALID_ARGUMENT,
+            "ctrl2080bus.h",
+        )],
+    ),
     (
         ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS,
         &[asked(
@@ -253,124 +274,6 @@ pub const NAMING: &[(u32, &[Field])] = &[
             own("linkInfo.localDeviceInfo"),
         ],
     ),
-];
-
-/// The controls that name no card. Links (NVLINK_GET_NVLINK_CAPS) and engines have numbers of their own card; a fabric's cluster and
-/// partition are no cards; nor is a partition of a card, and none is made where cgpu places containers.
-#[rustfmt::skip] // one control a line
-pub const NAMELESS: &[u32] = &[
-    0x101, // SYSTEM_GET_BUILD_VERSION
-    0x102, // SYSTEM_GET_CPU_INFO
-    0x136, // SYSTEM_GET_FABRIC_STATUS
-    0x13e, // SYSTEM_GET_BUILD_VERSION_V2
-    0x1f0, // SYSTEM_GET_FEATURES
-    0x27b, // GPU_GET_MEMOP_ENABLE
-    0x901, // SET_SUB_PROCESS_ID
-    0xd01, // CLIENT_GET_ADDR_SPACE_TYPE
-    0xd04, // CLIENT_SET_INHERITED_SHARE_POLICY
-    0x3d05, // OS_UNIX_EXPORT_OBJECT_TO_FD
-    0x3d06, // OS_UNIX_IMPORT_OBJECT_FROM_FD
-    0x3d0b, // OS_UNIX_EXPORT_OBJECTS_TO_FD
-    0x3d0c, // OS_UNIX_IMPORT_OBJECTS_FROM_FD
-    0x41_0110, // GET_SURFACE_INFO
-    0x80_0201, // GPU_GET_CLASSLIST
-    0x80_0280, // GPU_GET_NUM_SUBDEVICES
-    0x80_0288, // GPU_QUERY_SW_STATE_PERSISTENCE
-    0x80_0289, // GPU_GET_VIRTUALIZATION_MODE
-    0x80_0292, // GPU_GET_CLASSLIST_V2
-    0x80_1108, // GR_SET_TPC_PARTITION_MODE
-    0x80_1307, // FB_GET_CAPS_V2
-    0x80_1402, // HOST_GET_CAPS_V2
-    0x80_170d, // FIFO_GET_CHANNELLIST
-    0x80_1806, // DMA_ADV_SCHED_GET_VA_CAPS
-    0x80_180d, // DMA_GET_CAPS
-    0x80_1909, // PERF_CUDA_LIMIT_SET_CONTROL
-    0xde_0001, // REQUEST_DATA_POLL
-    0x2080_0101, // GPU_GET_INFO
-    0x2080_0102, // GPU_GET_INFO_V2
-    0x2080_0110, // GPU_GET_NAME_STRING
-    0x2080_0111, // GPU_GET_SHORT_NAME_STRING
-    0x2080_0119, // GPU_GET_SIMULATION_INFO
-    0x2080_0123, // GPU_GET_ENGINES
-    0x2080_012f, // GPU_QUERY_ECC_STATUS
-    0x2080_0131, // GPU_QUERY_COMPUTE_MODE_RULES
-    0x2080_0133, // GPU_QUERY_ECC_CONFIGURATION
-    0x2080_0145, // GPU_ACQUIRE_COMPUTE_MODE_RESERVATION
-    0x2080_0146, // GPU_RELEASE_COMPUTE_MODE_RESERVATION
-    0x2080_014b, // GPU_GET_INFOROM_OBJECT_VERSION
-    0x2080_0156, // GPU_GET_INFOROM_IMAGE_VERSION
-    0x2080_0157, // GPU_QUERY_INFOROM_ECC_SUPPORT
-    0x2080_0170, // GPU_GET_ENGINES_V2
-    0x2080_018b, // GPU_GET_ACTIVE_PARTITION_IDS
-    0x2080_018d, // GPU_GET_PIDS
-    0x2080_018e, // GPU_GET_PID_INFO
-    0x2080_0195, // GPU_GET_COMPUTE_POLICY_CONFIG
-    0x2080_019f, // GPU_GET_SKYLINE_INFO
-    0x2080_01a3, // GET_GPU_FABRIC_PROBE_INFO
-    0x2080_0301, // EVENT_SET_NOTIFICATION
-    0x2080_0403, // TIMER_GET_TIME
-    0x2080_0406, // TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO
-    0x2080_0407, // TIMER_SET_GR_TICK_FREQ
-    0x2080_0513, // THERMAL_SYSTEM_EXECUTE_V2
-    0x2080_0802, // BIOS_GET_INFO
-    0x2080_110b, // FIFO_DISABLE_CHANNELS
-    0x2080_1201, // GR_GET_INFO
-    0x2080_1210, // GR_SET_CTXSW_PREEMPTION_MODE
-    0x2080_1218, // GR_GET_CTX_BUFFER_SIZE
-    0x2080_121b, // GR_GET_GLOBAL_SM_ORDER
-    0x2080_1227, // GR_GET_CAPS_V2
-    0x2080_122a, // GR_GET_GPC_MASK
-    0x2080_122b, // GR_GET_TPC_MASK
-    0x2080_1230, // GR_GET_SM_ISSUE_RATE_MODIFIER
-    0x2080_123c, // GR_GET_SM_ISSUE_RATE_MODIFIER_V2
-    0x2080_1301, // FB_GET_INFO
-    0x2080_1303, // FB_GET_INFO_V2
-    0x2080_1357, // FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT_V575
-    0x2080_1358, // FB_QUERY_DRAM_ENCRYPTION_STATUS_V575
-    0x2080_1359, // FB_QUERY_DRAM_ENCRYPTION_STATUS
-    0x2080_1701, // MC_GET_ARCH_INFO
-    0x2080_1702, // MC_SERVICE_INTERRUPTS
-    0x2080_1803, // BUS_GET_PCI_BAR_INFO
-    0x2080_182b, // BUS_GET_C2C_INFO
-    0x2080_200a, // PERF_BOOST
-    0x2080_2068, // PERF_GET_CURRENT_PSTATE
-    0x2080_2096, // PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2
-    0x2080_2209, // RC_GET_WATCHDOG_INFO
-    0x2080_220c, // RC_RELEASE_WATCHDOG_REQUESTS
-    0x2080_2210, // RC_SOFT_DISABLE_WATCHDOG
-    0x2080_2a03, // CE_GET_CAPS_V2
-    0x2080_2a0a, // CE_GET_ALL_CAPS
-    0x2080_3001, // NVLINK_GET_NVLINK_CAPS
-    0x2080_3125, // FLCN_GET_CTX_BUFFER_SIZE
-    0x2080_3601, // GSP_GET_FEATURES
-    0x2080_3801, // GRMGR_GET_GR_FS_INFO
-    0x208f_1105, // GPU_VERIFY_INFOROM
-    0x503c_0102, // REGISTER_VA_SPACE
-    0x503c_0104, // REGISTER_VIDMEM
-    0x503c_0105, // UNREGISTER_VIDMEM
-    0x83de_0307, // DEBUG_SET_MODE_MMU_DEBUG
-    0x83de_0309, // DEBUG_SET_EXCEPTION_MASK
-    0x83de_030c, // DEBUG_READ_ALL_SM_ERROR_STATES
-    0x83de_0310, // DEBUG_CLEAR_ALL_SM_ERROR_STATES
-    0x83de_0317, // DEBUG_SUSPEND_CONTEXT
-    0x83de_0318, // DEBUG_RESUME_CONTEXT
-    0x83de_031f, // DEBUG_SET_MODE_ERRBAR_DEBUG
-    0x83de_0328, // DEBUG_READ_MMU_FAULT_INFO
-    0x906f_0101, // GET_CLASS_ENGINEID
-    0x906f_0102, // RESET_CHANNEL
-    0x90e6_0102, // MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK
-    0xa06c_0101, // GPFIFO_SCHEDULE
-    0xa06c_0103, // SET_TIMESLICE
-    0xa06c_0104, // GET_TIMESLICE
-    0xa06c_0105, // PREEMPT
-    0xa06f_0103, // GPFIFO_SCHEDULE
-    0xc36f_0101, // GET_CLASS_ENGINEID
-    0xc36f_0108, // GPFIFO_GET_WORK_SUBMIT_TOKEN
-    0xc56f_010b, // GET_KMB
-    0xcb33_0101, // CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES
-    0xcb33_0104, // CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_GPUS_STATE
-    0xcb33_010b, // CONF_COMPUTE_CTRL_CMD_GPU_GET_NUM_SECURE_CHANNELS
-    0xcb33_010c, // CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE
 ];
 
 /// The cards that a control's parameters name, and the status where one of them is not granted; `None`: none can be named there.
@@ -430,32 +333,38 @@ pub fn gpu_id(domain: u32, bus: u32, device: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use nvabi::bytes::put_u32;
+    use nvabi::capability::Capabilities;
     use nvabi::layout::boost_groups;
     use nvabi::{control, escape};
 
     use super::*;
     use crate::decide::View;
-    use crate::{Effect, Op, Verdict, decide};
+    use crate::{Effect, Op, Policy, Verdict, decide_under};
 
     fn decided(cmd: u32, params: &[u8], release: Release) -> Effect {
         let mut arg = vec![0; 32];
         put_u32(&mut arg, nvabi::layout::nvos54::CMD, cmd);
         let op = Op::Escape(&escape::NV_ESC_RM_CONTROL);
-        match decide(&op, &[&arg, params], release) {
+        let policy = Policy {
+            capabilities: Capabilities::ALL,
+            ..Policy::default()
+        };
+        match decide_under(&op, &[&arg, params], release, &policy) {
             Verdict::Execute(effect) => effect,
             Verdict::Refuse(refusal) => panic!("{cmd:#x}: {refusal:?}"),
         }
     }
 
     #[test]
-    fn every_admitted_control_names_cards_or_is_listed_as_naming_none() {
-        let admitted: Vec<(u32, &str)> = control::rows().collect();
-        for (cmd, name) in &admitted {
-            let naming = NAMING.iter().filter(|(of, _)| of == cmd).count();
-            let nameless = NAMELESS.iter().filter(|of| *of == cmd).count();
-            assert_eq!(naming + nameless, 1, "{name} {cmd:#x}");
-        }
-        assert_eq!(NAMING.len() + NAMELESS.len(), admitted.len());
+    fn every_control_that_names_cards_has_its_fields_here() {
+        let names_cards = control::ALL
+            .iter()
+            .filter(|spec| spec.decision.names_cards());
+        let mut expected: Vec<u32> = names_cards.map(|spec| spec.cmd).collect();
+        let mut listed: Vec<u32> = NAMING.iter().map(|(cmd, _)| *cmd).collect();
+        expected.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, expected);
         for (cmd, fields) in NAMING {
             assert!(!fields.is_empty(), "{cmd:#x}");
         }
@@ -508,6 +417,8 @@ mod tests {
                     let last = match asked {
                         Asked::One(at) | Asked::UntilInvalid(at) => at,
                         Asked::Counted { at, count_at } => at.max(count_at),
+                        // The other card is a field since 560.
+                        Asked::Peer if release < Release::R560 => continue,
                         Asked::Peer => atomics::PEER,
                     };
                     assert!(last + 4 <= row.params_bytes as usize, "{cmd:#x}");

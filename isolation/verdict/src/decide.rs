@@ -5,16 +5,19 @@ mod schedule;
 mod uvm;
 
 use nvabi::bytes::{u32_at, u64_at};
+use nvabi::capability::{Capabilities, Needs};
 use nvabi::class::{self, Class, Kind};
 use nvabi::escape::Id;
 use nvabi::layout::{
-    device_params, memory_params, nvos00, nvos02, nvos21, nvos32, nvos55, nvos57, os_event,
+    channel_group_params, channel_params, device_params, engine_type, memory_params, nvos00,
+    nvos02, nvos21, nvos32, nvos55, nvos57, os_event,
 };
 use nvabi::{Release, status};
 
 use crate::blocks::Descriptor;
 use crate::exports::{Export, Import};
-use crate::page_size::{self, Asked};
+use crate::page_size::{self, Asked, Takes};
+use crate::policy::CardFigures;
 use crate::{EFAULT, EINVAL, Op, Policy, Refusal, names, share};
 
 /// What becomes of a call.
@@ -124,7 +127,7 @@ pub enum Effect {
         /// Bytes, whole pages.
         length: u64,
     },
-    /// Names clients (a share policy's target): every client named must be the container's own.
+    /// Names clients (a share policy's target, a channel's client): every client named must be the container's own.
     ChannelClients {
         /// The clients.
         clients: Vec<u32>,
@@ -228,8 +231,6 @@ pub struct Memory {
     pub class: u32,
     /// The most that the driver may round the request up to, bytes.
     pub reserve_bytes: u64,
-    /// See [`crate::page_size::Takes::end_alignment_bytes`].
-    pub end_alignment_bytes: u64,
     /// Where it lies.
     pub whose: Whose,
     /// Segment and offset of the size that the driver writes back, bytes; `None` where it takes what is reserved.
@@ -252,6 +253,20 @@ impl List {
     const POINTED_TO: Self = Self { segment: 2, at: 0 };
 }
 
+/// A list of engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engines {
+    /// In a block of its own, whose length a caller has asked for first.
+    PointedTo,
+    /// In the parameters.
+    InParameters {
+        /// Offset of their number.
+        count_at: usize,
+        /// Offset of the first.
+        at: usize,
+    },
+}
+
 /// An answer to rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
@@ -265,7 +280,26 @@ pub enum View {
     /// Facts of the card.
     GpuInfo(List),
     /// The card's classes.
-    Classes(List),
+    Classes {
+        /// The classes.
+        list: List,
+        /// The container's choices.
+        policy: Policy,
+    },
+    /// The card's engines, or an engine's partners.
+    Engines {
+        /// Where they stand.
+        list: Engines,
+        /// What the container has of them.
+        capabilities: Capabilities,
+    },
+    /// Regions of the framebuffer.
+    FbRegions {
+        /// Client and object that the question is about.
+        object: (u32, u32),
+    },
+    /// Parameters of which every byte is this: nothing of what is asked about is there.
+    NothingThere(u8),
     /// GET_GPU_FABRIC_PROBE_INFO.
     FabricProbe,
     /// NVOS32 INFO.
@@ -369,7 +403,7 @@ fn try_decide(
         }),
         Op::Uvm(row) => uvm::call(row, arg, release, policy.managed),
         Op::Escape(row) => match row.id {
-            Id::Alloc | Id::AllocLong => alloc(op, arg, params, release),
+            Id::Alloc | Id::AllocLong => alloc(op, arg, params, release, policy),
             Id::Control => control::decide(op, arg, params, release, policy),
             Id::Share => {
                 let policy_block = arg.get(nvos57::POLICY..).unwrap_or_default();
@@ -410,8 +444,15 @@ fn try_decide(
     }
 }
 
-fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result<Effect, Refusal> {
+fn alloc(
+    op: &Op,
+    arg: &[u8],
+    params: Option<&[u8]>,
+    release: Release,
+    policy: &Policy,
+) -> Result<Effect, Refusal> {
     let class = class::row_of(word(arg, nvos21::H_CLASS)?, release)
+        .filter(|class| class.needs.met_by(policy.capabilities))
         .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_CLASS, release))?;
     let (client, parent) = (word(arg, nvos21::H_ROOT)?, word(arg, nvos21::H_PARENT)?);
     let object = |device_instance| Effect::Object {
@@ -420,11 +461,17 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         parent,
         device_instance,
     };
+    if names_refused_engine(class.kind, params.unwrap_or_default(), policy.capabilities) {
+        return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
+    }
     // A device in its address space (gpu/device_share.c), an event on its objects, a debugger on its contexts: any handle can be guessed,
     // and a neighbour's is refused as one that is not there.
     let mut named = names::clients_of(class, params.unwrap_or_default(), release);
     if named.any(|named| named != 0 && named != client) {
         return Err(op.refuse(status::NV_ERR_INVALID_CLIENT, release));
+    }
+    if class.number == class::RM_USER_SHARED_DATA && policy.card_figures == CardFigures::Refuse {
+        return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
     }
     match class.kind {
         Kind::Root => Ok(Effect::Client),
@@ -448,9 +495,8 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
                 parent,
                 class: class.number,
                 reserve_bytes: takes.most_bytes,
-                end_alignment_bytes: takes.end_alignment_bytes,
                 whose: Whose::Card,
-                size_at: Some((1, memory_params::SIZE)),
+                size_at: takes.is_told.then_some((1, memory_params::SIZE)),
             }))
         }
         Kind::Sysmem => {
@@ -461,7 +507,6 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
                 parent,
                 class: class.number,
                 reserve_bytes: asked.ok_or(Refusal::Errno(EFAULT))?.takes_of_host(release),
-                end_alignment_bytes: 1,
                 whose: Whose::Host,
                 size_at: Some((1, memory_params::SIZE)),
             }))
@@ -472,11 +517,46 @@ fn alloc(op: &Op, arg: &[u8], params: Option<&[u8]>, release: Release) -> Result
         | Kind::ChannelGroup
         | Kind::Channel
         | Kind::ContextShare
-        | Kind::Engine
+        | Kind::Graphics
+        | Kind::Copy
+        | Kind::Video
+        | Kind::OtherEngine
         | Kind::Usermode
         | Kind::Event
         | Kind::Plain => Ok(object(None)),
     }
+}
+
+/// Whether a channel or a group would be one of an engine that the container does not have. Without the engine's classes it could not work
+/// there, but hold a place of its runlist and a slice of its time.
+fn names_refused_engine(kind: Kind, params: &[u8], capabilities: Capabilities) -> bool {
+    let at = match kind {
+        Kind::ChannelGroup => channel_group_params::ENGINE_TYPE,
+        Kind::Channel => channel_params::ENGINE_TYPE,
+        Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::Vidmem
+        | Kind::Sysmem
+        | Kind::OsDescriptor
+        | Kind::Virtual
+        | Kind::VaSpace
+        | Kind::ContextShare
+        | Kind::Graphics
+        | Kind::Copy
+        | Kind::Video
+        | Kind::OtherEngine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain => return false,
+    };
+    u32_at(params, at).is_some_and(|engine| is_refused_engine(engine, capabilities))
+}
+
+/// Whether an engine is one of a capability that is not there.
+pub(crate) fn is_refused_engine(engine: u32, capabilities: Capabilities) -> bool {
+    engine_type::is_video(engine) && !Needs::Video.met_by(capabilities)
 }
 
 fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
@@ -498,25 +578,28 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                 });
             }
             let asked = Asked::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
-            let takes = asked.takes(release);
-            let (class, whose, reserve_bytes) = if attr & LOCATION_MASK == LOCATION_PCI {
+            let (class, whose, reserve_bytes, is_told) = if attr & LOCATION_MASK == LOCATION_PCI {
                 let bytes = asked.takes_of_host(release);
-                (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes)
+                (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes, true)
             } else {
-                let bytes = takes.most_bytes;
-                (class::NV01_MEMORY_LOCAL_USER, Whose::Card, bytes)
+                let Takes {
+                    most_bytes,
+                    is_told,
+                } = asked.takes(release);
+                (
+                    class::NV01_MEMORY_LOCAL_USER,
+                    Whose::Card,
+                    most_bytes,
+                    is_told,
+                )
             };
             Ok(Effect::Memory(Memory {
                 client,
                 parent,
                 class,
                 reserve_bytes,
-                end_alignment_bytes: match whose {
-                    Whose::Card => takes.end_alignment_bytes,
-                    Whose::Host => 1,
-                },
                 whose,
-                size_at: Some((0, nvos32::ALLOC_SIZE)),
+                size_at: is_told.then_some((0, nvos32::ALLOC_SIZE)),
             }))
         }
         nvos32::FUNCTION_FREE => Ok(Effect::Free {
@@ -543,7 +626,6 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal
             parent,
             class: class.number,
             reserve_bytes: page_size::taken_of_host(limit.saturating_add(1)),
-            end_alignment_bytes: 1,
             whose: Whose::Host,
             size_at: None,
         }));

@@ -34,7 +34,7 @@ pub use decide::{Effect, Memory, Schedule, Switch, Verdict, Whose, decide, decid
 pub use exports::{Export, Import};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;
-pub use share::narrow;
+pub use share::{cleared, narrow};
 
 /// How a refused call is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

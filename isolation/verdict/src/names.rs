@@ -2,14 +2,14 @@
 //!
 //! A driver looks handles up under its locks, and what a driver does where one is missing is not the same in all its versions. So what a call
 //! names is looked up in the broker's own table first, and a call that names what is not there is answered as RM answers it and reaches no
-//! driver. One row a call, in [`of_escape`], [`of_uvm`], [`CLASSES`] and [`CONTROLS`]: an ioctl without a row does not compile, a class or a control
-//! without one fails a test.
+//! driver. One row a call, in [`of_escape`], [`of_uvm`], [`of_class`] and [`CONTROLS`]: an ioctl or a kind of class without one does not compile, a class of
+//! no kind or a control without one fails a test.
 //!
 //! Handles that a call *makes* (`hObjectNew`) are not named by it. Offsets are those of nvos.h, the class and control headers and uvm_ioctl.h.
 
 use nvabi::bytes::u32_at;
 use nvabi::call::Params;
-use nvabi::class::Class;
+use nvabi::class::{self, Class, Kind};
 use nvabi::escape as esc;
 use nvabi::layout::{nvos21, nvos32};
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_OBJECT_NOT_FOUND};
@@ -117,7 +117,7 @@ macro_rules! handles {
     };
 }
 
-/// Of the calls of `/dev/nvidiactl` and `/dev/nvidia<N>`. What an allocation's or a control's parameters name stands in [`CLASSES`] and
+/// Of the calls of `/dev/nvidiactl` and `/dev/nvidia<N>`. What an allocation's or a control's parameters name stands in [`of_class`] and
 /// [`CONTROLS`].
 const fn of_escape(id: esc::Id) -> &'static [Handle] {
     match id {
@@ -227,6 +227,7 @@ const fn of_uvm(id: u::Id) -> &'static [Handle] {
         | u::Id::Free
         | u::Id::UnregisterGpu
         | u::Id::PageableMemAccess
+        | u::Id::PageableMemAccessOnGpu
         | u::Id::SetPreferredLocation
         | u::Id::UnsetPreferredLocation
         | u::Id::EnableReadDuplication
@@ -273,34 +274,50 @@ const CHANNEL: &[Handle] = &[
     param("hPhysChannelGroup", 240),
 ];
 
-/// What the parameters of an allocation name, by class.
-pub const CLASSES: &[Row<u32>] = &[
-    (0x0000, &[]),
-    (0x0001, &[]),
+const MEMORY: &[Handle] = &[space(108)];
+const VIRTUAL: &[Handle] = &[space(16)];
+const DEVICE: &[Handle] = &[
+    own_client("hClientShare", 4),
+    own_client("hTargetClient", 8),
+    beside("hTargetDevice", 12, 8),
+];
+const CHANNEL_GROUP: &[Handle] = &[
+    param("hObjectError", 0),
+    param("hObjectEccError", 4),
+    param("hVASpace", 8),
+];
+const CONTEXT_SHARE: &[Handle] = &[param("hVASpace", 0)];
+const EVENT: &[Handle] = &[own_client("hParentClient", 0), beside("hSrcResource", 4, 0)];
+
+/// What the parameters of an allocation name.
+#[must_use]
+pub fn of_class(class: &Class) -> &'static [Handle] {
+    match class.kind {
+        Kind::Root
+        | Kind::Subdevice
+        | Kind::VaSpace
+        | Kind::Graphics
+        | Kind::Copy
+        | Kind::Video
+        | Kind::OtherEngine
+        | Kind::Usermode => &[],
+        // Refused as a whole.
+        Kind::OsDescriptor | Kind::Fabric => &[],
+        Kind::Virtual if class.number == class::NV01_MEMORY_VIRTUAL => VIRTUAL,
+        Kind::Vidmem | Kind::Sysmem | Kind::Virtual => MEMORY,
+        Kind::Device => DEVICE,
+        Kind::ChannelGroup => CHANNEL_GROUP,
+        Kind::Channel => CHANNEL,
+        Kind::ContextShare => CONTEXT_SHARE,
+        Kind::Event => EVENT,
+        Kind::Plain => of(PLAIN, Some(class.number)),
+    }
+}
+
+/// What those of classes of no other kind name.
+const PLAIN: &[Row<u32>] = &[
     (0x0002, &[param("hSubDevice", 0), param("hMemory", 8)]),
-    (0x003e, &[space(108)]),
-    (0x0040, &[space(108)]),
-    (0x0041, &[]),
-    (0x0070, &[space(16)]),
-    // Refused as a whole.
-    (0x0071, &[]),
-    (
-        0x0079,
-        &[own_client("hParentClient", 0), beside("hSrcResource", 4, 0)],
-    ),
-    (
-        0x0080,
-        &[
-            own_client("hClientShare", 4),
-            own_client("hTargetClient", 8),
-            beside("hTargetDevice", 12, 8),
-        ],
-    ),
     (0x00de, &[]),
-    // Refused as a whole.
-    (0x00f8, &[]),
-    (0x00fd, &[]),
-    (0x2080, &[]),
     (0x2081, &[]),
     (0x208f, &[]),
     (
@@ -308,41 +325,23 @@ pub const CLASSES: &[Row<u32>] = &[
         &[param("hSubDevice", 0), param("hPeerSubDevice", 4)],
     ),
     (0x503c, &[]),
-    (0x50a0, &[space(108)]),
     (
         0x83de,
         &[own_client("hAppClient", 4), beside("hClass3dObject", 8, 4)],
     ),
     (0x900e, &[]),
-    (0x9067, &[param("hVASpace", 0)]),
+    (0x9096, &[]),
     (0x90e6, &[]),
-    (0x90f1, &[]),
     (
-        0xa06c,
-        &[
-            param("hObjectError", 0),
-            param("hObjectEccError", 4),
-            param("hVASpace", 8),
-        ],
+        0xa0bc,
+        &[handle(
+            "hMem",
+            1,
+            16,
+            What::Object(FIRST),
+            By::Driver("it is not read: the session is made one of version 0"),
+        )],
     ),
-    (0xc461, &[]),
-    (0xc46f, CHANNEL),
-    (0xc56f, CHANNEL),
-    (0xc5b5, &[]),
-    (0xc5c0, &[]),
-    (0xc661, &[]),
-    (0xc6b5, &[]),
-    (0xc6c0, &[]),
-    (0xc761, &[]),
-    (0xc7b5, &[]),
-    (0xc7c0, &[]),
-    (0xc86f, CHANNEL),
-    (0xc8b5, &[]),
-    (0xc96f, CHANNEL),
-    (0xc9b5, &[]),
-    (0xc9c0, &[]),
-    (0xca6f, CHANNEL),
-    (0xcab5, &[]),
     (
         0xcb33,
         &[Handle {
@@ -350,11 +349,12 @@ pub const CLASSES: &[Row<u32>] = &[
             ..param("hClient", 0)
         }],
     ),
-    (0xcba2, &[]),
-    (0xcbc0, &[]),
-    (0xcdc0, &[]),
-    (0xcec0, &[]),
 ];
+
+fn of(table: &'static [Row<u32>], number: Option<u32>) -> &'static [Handle] {
+    let row = table.iter().find(|(of, _)| Some(*of) == number);
+    row.map_or(&[][..], |(_, handles)| *handles)
+}
 
 const OF_ITS_CLIENT: By = By::Driver("a question, whose handle is looked up in the calling client");
 const OF_ITS_SESSION: By =
@@ -459,6 +459,10 @@ pub const CONTROLS: &[Row<u32>] = &[
             ),
         ],
     ),
+    (
+        0x2080_1208,
+        &[own_client("hClient", 0), beside("hChannel", 4, 0)],
+    ),
     (0x2080_1210, &[param("hChannel", 4)]),
     (0x2080_1218, &[param("hChannel", 0)]),
     (0x2080_3125, &[param("hChannel", 0)]),
@@ -523,7 +527,7 @@ pub struct Named {
 /// What a call names and the broker checks.
 #[must_use]
 pub fn named(op: &Op, segments: &[&[u8]], release: Release) -> Vec<Named> {
-    let (own, more) = rows(op, segments);
+    let (own, more) = rows(op, segments, release);
     let checked = own
         .iter()
         .chain(more)
@@ -539,20 +543,15 @@ pub(crate) fn clients_of(
     params: &[u8],
     release: Release,
 ) -> impl Iterator<Item = u32> {
-    let row = CLASSES.iter().find(|(of, _)| *of == class.number);
-    let handles = row.map_or(&[][..], |(_, handles)| *handles).iter();
-    handles
+    of_class(class)
+        .iter()
         .filter(|handle| handle.segment == 1 && handle.what == What::Client)
         .filter_map(move |handle| u32_at(params, usize::try_from(handle.at.of(release)).ok()?))
 }
 
 /// The handles of the struct, and those of the parameters.
-fn rows(op: &Op, segments: &[&[u8]]) -> (&'static [Handle], &'static [Handle]) {
+fn rows(op: &Op, segments: &[&[u8]], release: Release) -> (&'static [Handle], &'static [Handle]) {
     let word = |at| u32_at(segments.first()?, at);
-    let of = |table: &'static [Row<u32>], number: Option<u32>| {
-        let row = table.iter().find(|(of, _)| Some(*of) == number);
-        row.map_or(&[][..], |(_, handles)| *handles)
-    };
     match op {
         Op::CardInfo { .. } | Op::AttachGpus { .. } => (&[], &[]),
         Op::Uvm(row) => (of_uvm(row.id), &[]),
@@ -563,7 +562,10 @@ fn rows(op: &Op, segments: &[&[u8]]) -> (&'static [Handle], &'static [Handle]) {
                 Some(Params::Class) if matches!(word(nvos21::H_CLASS), Some(0 | 1 | 0x41)) => {
                     (&[], &[])
                 }
-                Some(Params::Class) => (own, of(CLASSES, op.class(arg))),
+                Some(Params::Class) => {
+                    let class = op.class(arg).and_then(|of| class::row_of(of, release));
+                    (own, class.map_or(&[][..], of_class))
+                }
                 Some(Params::Control) => (own, of(CONTROLS, op.command(arg))),
                 // A question's or a free's other fields are what is left of earlier calls.
                 None if row.id == esc::Id::VidHeapControl
@@ -614,7 +616,7 @@ fn resolve(handle: &Handle, segments: &[&[u8]], release: Release) -> Option<Name
 mod tests {
     use super::*;
     use nvabi::bytes::put_u32;
-    use nvabi::{class, control, lists};
+    use nvabi::{control, lists};
 
     /// The handles in controls' parameters, from the drivers' headers.
     fn objects() -> impl Iterator<Item = lists::Reference<'static>> {
@@ -623,10 +625,10 @@ mod tests {
 
     #[test]
     fn every_forwarded_call_has_a_row() {
-        for row in class::ALL {
-            let rows = CLASSES.iter().filter(|(of, _)| *of == row.number).count();
-            assert_eq!(rows, 1, "{}", row.name);
-        }
+        let plain = class::ALL.iter().filter(|row| row.kind == Kind::Plain);
+        let plain: Vec<u32> = plain.map(|row| row.number).collect();
+        let listed: Vec<u32> = PLAIN.iter().map(|(of, _)| *of).collect();
+        assert_eq!(listed, plain);
         let admitted: Vec<u32> = control::rows().map(|(cmd, _)| cmd).collect();
         let mut with_handles = 0;
         for object in objects().filter(|object| admitted.contains(&object.cmd)) {
@@ -664,10 +666,13 @@ mod tests {
                     row.name
                 );
             }
-            for (number, handles) in CLASSES {
-                if let Some(class) = class::row_of(*number, release) {
-                    assert!(handles.iter().all(|it| end(it) <= class.params.of(release)));
-                }
+            for class in class::ALL {
+                let mut handles = of_class(class).iter();
+                assert!(
+                    handles.all(|it| end(it) <= class.params.of(release)),
+                    "{}",
+                    class.name
+                );
             }
             for (cmd, handles) in CONTROLS {
                 if let Some(control) = control::row(*cmd, release) {

@@ -45,8 +45,10 @@ pub struct Asked {
 pub struct Takes {
     /// The most.
     pub most_bytes: u64,
-    /// The end of the memory is aligned so, and the size that is written back is not: 1 where nothing is.
-    pub end_alignment_bytes: u64,
+    /// Whether it takes what the driver writes back, in whole pages. At a chosen address it does not: RM writes back the whole pages less the
+    /// address's place in its page, and takes all of them (`no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it` of
+    /// `integration/referee`, RM's own heap), so that one page of 512 MiB can be had for 64 KiB. The most counts then.
+    pub is_told: bool,
 }
 
 impl Asked {
@@ -79,16 +81,16 @@ impl Asked {
     pub fn takes(&self, release: Release) -> Takes {
         let page = self.largest_page(release);
         let aligned = params::FLAG_ALIGNMENT_HINT | params::FLAG_ALIGNMENT_FORCE;
+        let is_placed = self.flags & params::FLAG_FIXED_ADDRESS != 0;
         // PMA aligns the end of a chosen place as well.
-        let is_placed = self.flags & params::FLAG_FIXED_ADDRESS != 0 && self.flags & aligned != 0;
         let end_alignment_bytes = match self.alignment_bytes {
-            more if is_placed && more > 0 => more,
-            _ => 1,
+            more if is_placed && self.flags & aligned != 0 && more > 0 => more,
+            _none => 1,
         };
         let size = whole(self.size_bytes, page);
         Takes {
             most_bytes: whole(ended(size, end_alignment_bytes), page),
-            end_alignment_bytes,
+            is_told: !is_placed,
         }
     }
 
@@ -129,11 +131,10 @@ impl Asked {
     }
 }
 
-/// What memory of a written-back size takes: with pages of 4 KiB the driver writes less than PMA gives, and so it does where the
-/// end is aligned ([`Takes::end_alignment_bytes`]).
+/// What memory of a written-back size takes, where that tells ([`Takes::is_told`]): with pages of 4 KiB the driver writes less than PMA gives.
 #[must_use]
-pub fn taken(written_back_bytes: u64, end_alignment_bytes: u64) -> u64 {
-    whole(ended(written_back_bytes, end_alignment_bytes), BIG_PAGE)
+pub fn taken(written_back_bytes: u64) -> u64 {
+    whole(written_back_bytes, BIG_PAGE)
 }
 
 /// With its end aligned. The driver's mask is one for powers of two; with any other number it adds less than that number.
@@ -193,8 +194,8 @@ mod tests {
         ] {
             let takes = asked(1, attr, attr2).takes(release);
             assert_eq!(
-                (takes.most_bytes, takes.end_alignment_bytes),
-                (most, 1),
+                (takes.most_bytes, takes.is_told),
+                (most, true),
                 "{attr:#x} {attr2:#x} {release:?}"
             );
         }
@@ -210,7 +211,7 @@ mod tests {
         };
         let takes = request.takes(Release::R570);
         assert_eq!(takes.most_bytes, 1 << 30);
-        assert_eq!(taken(BIG_PAGE, takes.end_alignment_bytes), 1 << 30);
+        assert!(!takes.is_told, "the driver writes less back");
         // Without the flag the alignment moves the memory and does not lengthen it.
         let moved = Asked {
             flags: params::FLAG_ALIGNMENT_FORCE,
@@ -221,9 +222,9 @@ mod tests {
 
     #[test]
     fn small_pages_are_charged_by_what_pma_gives() {
-        assert_eq!(taken(4 * KIB, 1), BIG_PAGE);
-        assert_eq!(taken(BIG_PAGE, 1), BIG_PAGE);
-        assert_eq!(taken(u64::MAX, 3), u64::MAX);
+        assert_eq!(taken(4 * KIB), BIG_PAGE);
+        assert_eq!(taken(BIG_PAGE), BIG_PAGE);
+        assert_eq!(taken(u64::MAX), u64::MAX);
     }
 
     /// The driver's own sum, on the card with the largest pages, written a second time and in its own order.

@@ -1,5 +1,7 @@
 //! What a container's configuration lets a verdict choose between. Everything else here is the same for all.
 
+use nvabi::capability::Capabilities;
+
 /// Memory of `/dev/nvidia-uvm` that moves between the host and the card by itself (`cudaMallocManaged`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Managed {
@@ -22,6 +24,16 @@ pub enum SameUser {
     Narrow,
 }
 
+/// The driver's own page of figures (class RM_USER_SHARED_DATA), which tells every reader of the whole card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CardFigures {
+    /// No object of it is made, as on a virtual GPU (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c), and no list has the class.
+    #[default]
+    Refuse,
+    /// It is mapped as the driver maps it.
+    Show,
+}
+
 /// One container's choices. The default is what a broker that implements none of them must take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
@@ -29,4 +41,8 @@ pub struct Policy {
     pub managed: Managed,
     /// Share policies by user.
     pub same_user: SameUser,
+    /// The page of figures.
+    pub card_figures: CardFigures,
+    /// What it may do beside compute and utility.
+    pub capabilities: Capabilities,
 }

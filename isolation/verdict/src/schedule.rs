@@ -43,20 +43,19 @@ pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
             bytes,
         }]
     };
-    match op.decision(arg) {
-        Some(Decision::SetTimeslice)
-            if u64_at(params, timeslice::MICROS).is_some_and(|us| us > LONGEST_SLICE_US) =>
-        {
-            bounded(timeslice::MICROS, Replacement::U64(LONGEST_SLICE_US))
-        }
-        Some(Decision::PreemptionMode)
-            if u32_at(params, preemption_mode::FLAGS)
-                .is_some_and(|flags| flags & preemption_mode::FLAG_COMPUTE != 0) =>
-        {
-            let mode = Replacement::U32(preemption_mode::COMPUTE_CILP);
-            bounded(preemption_mode::COMPUTE, mode)
-        }
-        _ => Vec::new(),
+    let decision = op.decision(arg);
+    let is_long = || u64_at(params, timeslice::MICROS).is_some_and(|us| us > LONGEST_SLICE_US);
+    let chooses = || {
+        u32_at(params, preemption_mode::FLAGS)
+            .is_some_and(|flags| flags & preemption_mode::FLAG_COMPUTE != 0)
+    };
+    if decision == Some(Decision::SetTimeslice) && is_long() {
+        bounded(timeslice::MICROS, Replacement::U64(LONGEST_SLICE_US))
+    } else if decision == Some(Decision::PreemptionMode) && chooses() {
+        let mode = Replacement::U32(preemption_mode::COMPUTE_CILP);
+        bounded(preemption_mode::COMPUTE, mode)
+    } else {
+        Vec::new()
     }
 }
 

@@ -6,12 +6,13 @@
 //! process, or to a client that is the container's own.
 
 use nvabi::bytes::{array_at, u8_at, u16_at, u32_at, u64_at};
+use nvabi::class::{Class, Kind};
 use nvabi::control::Decision;
 use nvabi::escape::Id;
 use nvabi::layout::share_policy::{
     ACTION, ACTION_REQUIRE, ACTION_REVOKE, CLIENT, NONE, OS_SECURITY_TOKEN, PID, TARGET, TYPE,
 };
-use nvabi::layout::{device_params, nvos21, nvos57};
+use nvabi::layout::{device_params, encoder_session, nvos21, nvos57, video_params};
 use nvabi::{Release, class, status};
 
 use crate::policy::{Policy, SameUser};
@@ -98,6 +99,34 @@ pub fn narrow(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
         None
     };
     found.into_iter().collect()
+}
+
+/// What no tenant sets in an allocation's parameters, whatever the driver:
+/// - an object of a video engine that asks to be the only one of its kind (`prohibitMultipleInstances`) does not: RM itself only hands the
+///   word on (rpc.c, for a host below it), and what firmware does with it would be done to neighbours;
+/// - an encoder's session is one of version 0: of another, RM maps as much as it wants of the memory that the caller names, whatever its
+///   length, and reads it each second until the session is freed, whether the memory is still there or not (nvencsession.c,
+///   `nvencsessionConstruct_IMPL`). Figures of the session are all that is lost, which a tenant is not shown.
+#[must_use]
+pub fn cleared(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
+    let arg = segments.first()?;
+    let at = cleared_word(op.class(arg).and_then(class::of)?)?;
+    let is_set = u32_at(segments.get(1)?, at).is_some_and(|word| word != 0);
+    is_set.then_some(Narrowing {
+        segment: 1,
+        at,
+        bytes: Replacement::U32(0),
+    })
+}
+
+fn cleared_word(class: &Class) -> Option<usize> {
+    if class.kind == Kind::Video {
+        Some(video_params::ALONE)
+    } else if class.number == class::NVENC_SW_SESSION {
+        Some(encoder_session::VERSION)
+    } else {
+        None
+    }
 }
 
 impl Narrowing {

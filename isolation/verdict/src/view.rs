@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 
 use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64, u16_at, u32_at, u64_at};
+use nvabi::capability::Capabilities;
 use nvabi::class::{self, Kind};
 use nvabi::control::{fb_info, gpu_info};
 use nvabi::layout::{
-    boost_groups, card_info, export_info, fabric_probe, nvlink_device, nvlink_status, nvos32,
-    perfmon, pid_info, pid_memory, pids,
+    boost_groups, card_info, engine_type, export_info, fabric_probe, fb_regions, nvlink_device,
+    nvlink_status, nvos32, perfmon, pid_info, pid_memory, pids,
 };
 
 use crate::cards;
-use crate::decide::View;
+use crate::decide::{Engines, View, is_refused_engine};
+use crate::policy::{CardFigures, Policy};
 use crate::share::{Narrowing, Replacement};
 
 /// What a tenant has of one card.
@@ -116,14 +118,20 @@ pub fn no_multicast(params: &mut [u8]) {
     }
 }
 
-/// Replaces the classes that every tenant is refused by another of the list: [`Kind::Fabric`]. A class that cgpu does not know stays,
-/// since tools tell by it what a card is.
+/// Replaces the classes that the tenant is refused by another of the list: [`Kind::Fabric`], those of capabilities that it does not
+/// have, and the page of figures where it is refused. A class that cgpu does not know stays, since tools tell by it what a card is.
 ///
 /// The list's length stays as well. RM fails a call whose list is shorter than all that it has, and a caller of the older form asks
 /// for the length first: a smaller one would make its second call fail.
-pub fn class_list(list: &mut [u8], entries: u32, release: Release) {
-    let is_refused =
-        |number| class::row_of(number, release).is_some_and(|class| class.kind == Kind::Fabric);
+pub fn class_list(list: &mut [u8], entries: u32, release: Release, policy: &Policy) {
+    let is_refused = |number| {
+        class::row_of(number, release).is_some_and(|class| {
+            class.kind == Kind::Fabric
+                || !class.needs.met_by(policy.capabilities)
+                || class.number == class::RM_USER_SHARED_DATA
+                    && policy.card_figures == CardFigures::Refuse
+        })
+    };
     let listed = list.len().min((entries as usize).saturating_mul(4));
     let list = list.get_mut(..listed).unwrap_or_default();
     let kept = list
@@ -135,6 +143,64 @@ pub fn class_list(list: &mut [u8], entries: u32, release: Release) {
             put_u32(entry, 0, kept.unwrap_or(0));
         }
     }
+}
+
+/// Leaves the engines out that the tenant is refused. A list in the parameters gets shorter; the length of one with a block of its own stays,
+/// for the reason of [`class_list`], and an engine that is left out of it is none (`NV2080_ENGINE_TYPE_NULL`).
+pub fn engine_list(params: &mut [u8], block: &mut [u8], list: Engines, capabilities: Capabilities) {
+    let is_kept = |engine: &u32| !is_refused_engine(*engine, capabilities);
+    match list {
+        Engines::PointedTo => {
+            let count = u32_at(params, 0).unwrap_or(0) as usize;
+            for entry in block.chunks_exact_mut(4).take(count) {
+                if u32_at(entry, 0).is_some_and(|engine| !is_kept(&engine)) {
+                    put_u32(entry, 0, engine_type::NULL);
+                }
+            }
+        }
+        Engines::InParameters { count_at, at } => {
+            let count = u32_at(params, count_at).unwrap_or(0) as usize;
+            let entries = params.get_mut(at..).unwrap_or_default();
+            let listed = entries.len().min(count.saturating_mul(4));
+            let entries = entries.get_mut(..listed).unwrap_or_default();
+            let words = entries.chunks_exact(4).filter_map(|entry| u32_at(entry, 0));
+            let kept: Vec<u32> = words.filter(is_kept).collect();
+            entries.fill(0);
+            for (place, engine) in (0..).step_by(4).zip(&kept) {
+                put_u32(entries, place, *engine);
+            }
+            put_u32(params, count_at, u32::try_from(kept.len()).unwrap_or(0));
+        }
+    }
+}
+
+/// Rewrites FB_GET_FB_REGION_INFO: one region from 0 to the quota, of the kind of the card's first. Where the card's regions lie and what RM
+/// keeps of them is not shown; the other places are filled as RM fills those without a region.
+pub fn fb_regions(params: &mut [u8], release: Release, slice: Slice) {
+    let entry_bytes = fb_regions::ENTRY_BYTES.of(release) as usize;
+    let types = fb_regions::TYPES.of(release) as usize;
+    put_u32(params, fb_regions::COUNT, 1);
+    let list = params.get_mut(fb_regions::LIST..).unwrap_or_default();
+    let mut entries = list.chunks_exact_mut(entry_bytes);
+    if let Some(first) = entries.next() {
+        put_u64(first, fb_regions::BASE, 0);
+        put_u64(
+            first,
+            fb_regions::LIMIT,
+            slice.quota_bytes.saturating_sub(1),
+        );
+        put_u64(first, fb_regions::RESERVED, 0);
+    }
+    for entry in entries {
+        entry.fill(0);
+        let excluded = fb_regions::EXCLUDED..fb_regions::EXCLUDED + types;
+        entry.get_mut(excluded).unwrap_or_default().fill(1);
+    }
+}
+
+/// Answers that nothing of what is asked about is there: every byte is the same.
+pub fn nothing_there(params: &mut [u8], byte: u8) {
+    params.fill(byte);
 }
 
 /// Rewrites NVOS32's INFO answer.
@@ -489,6 +555,61 @@ mod tests {
     }
 
     #[test]
+    fn engines_of_a_capability_that_is_not_there_are_left_out() {
+        let words = |words: &[u32]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        let none = Capabilities::default();
+        let in_parameters = Engines::InParameters { count_at: 0, at: 4 };
+        let all = [1, 9, 0x13, 0x1d, 0x26, 0x2b, 0x33, 0x34, 0x3e, 0x3f];
+        let answer = words(&[&[10][..], &all, &[0x13]].concat());
+        for (capabilities, kept) in [(none, &[1, 9, 0x26, 0x34][..]), (Capabilities::ALL, &all)] {
+            let mut shown = answer.clone();
+            engine_list(&mut shown, &mut [], in_parameters, capabilities);
+            let mut expected = words(&[&[u32::try_from(kept.len()).unwrap()], kept].concat());
+            expected.resize(4 + 4 * all.len(), 0);
+            // What is beyond the number stays.
+            assert_eq!(shown, [expected, words(&[0x13])].concat());
+        }
+        // The length of a list that a caller asks for first stays.
+        let (mut params, mut block) = (words(&[3]), words(&[1, 0x13, 9, 0x13]));
+        engine_list(&mut params, &mut block, Engines::PointedTo, none);
+        assert_eq!((params, block), (words(&[3]), words(&[1, 0, 9, 0x13])));
+        // A count beyond the list.
+        let mut short = words(&[u32::MAX, 0x13, 9]);
+        engine_list(&mut short, &mut [], in_parameters, none);
+        assert_eq!(short, words(&[1, 9, 0]));
+    }
+
+    #[test]
+    fn the_slice_is_the_cards_only_region() {
+        let cmd = nvabi::control::NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO;
+        for release in Release::ALL {
+            let row = nvabi::control::row(cmd, release).unwrap();
+            let entry_bytes = fb_regions::ENTRY_BYTES.of(release) as usize;
+            let types = fb_regions::TYPES.of(release) as usize;
+            let mut params = vec![0x77; row.params_bytes as usize];
+            let slice = Slice {
+                quota_bytes: 4 * GIB,
+                used_bytes: GIB,
+            };
+            fb_regions(&mut params, release, slice);
+            assert_eq!(u32_at(&params, 0), Some(1));
+            let entries: Vec<&[u8]> = params[8..].chunks(entry_bytes).collect();
+            assert_eq!(entries.len(), 16, "{release:?}");
+            let first = entries[0];
+            let word = |at| u64_at(first, at).unwrap();
+            assert_eq!((word(0), word(8), word(16)), (0, 4 * GIB - 1, 0));
+            // What kind of memory it is stays.
+            assert!(first[24..].iter().all(|byte| *byte == 0x77));
+            for entry in &entries[1..] {
+                assert!(entry[..31].iter().all(|byte| *byte == 0));
+                assert!(entry[31..31 + types].iter().all(|byte| *byte == 1));
+            }
+        }
+    }
+
+    #[test]
     fn entries_beyond_the_count_stay() {
         let mut answer = list(&[(0x07, 1), (0x07, 1)]);
         fb_info_list(
@@ -503,19 +624,62 @@ mod tests {
     }
 
     #[test]
+    fn classes_of_capabilities_that_a_container_has_not_are_not_in_its_list() {
+        let (decoder, three_d, compute) = (0xb8b0_u32, 0xcb97_u32, 0xcbc0_u32);
+        let shown = |capabilities| {
+            let all = [compute, decoder, three_d];
+            let mut list: Vec<u8> = all.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let policy = Policy {
+                capabilities,
+                ..Policy::default()
+            };
+            class_list(&mut list, 3, Release::R580, &policy);
+            [0, 4, 8].map(|at| u32_at(&list, at).unwrap())
+        };
+        let of = |graphics, video| shown(Capabilities { graphics, video });
+        assert_eq!(of(false, false), [compute; 3]);
+        assert_eq!(of(true, false), [compute, compute, three_d]);
+        assert_eq!(of(false, true), [compute, decoder, compute]);
+        assert_eq!(of(true, true), [compute, decoder, three_d]);
+    }
+
+    #[test]
+    fn a_page_of_figures_that_is_refused_is_in_no_list() {
+        let shown = |card_figures| {
+            let mut list: Vec<u8> = [0xcbc0_u32, 0xde]
+                .iter()
+                .flat_map(|it| it.to_le_bytes())
+                .collect();
+            let policy = Policy {
+                card_figures,
+                ..Policy::default()
+            };
+            class_list(&mut list, 2, Release::R580, &policy);
+            u32_at(&list, 4)
+        };
+        assert_eq!(shown(CardFigures::Refuse), Some(0xcbc0));
+        assert_eq!(shown(CardFigures::Show), Some(0xde));
+    }
+
+    #[test]
     fn a_refused_class_makes_way_for_one_that_is_there() {
         let words = |words: &[u32]| -> Vec<u8> {
             words.iter().flat_map(|word| word.to_le_bytes()).collect()
         };
-        let mut answer = words(&[0xf8, 0xcbc0, 0xb8b0, 0xfd, 0xf8, 0xfd]);
-        class_list(&mut answer, 4, Release::R580);
-        let (unknown, beyond) = (0xb8b0, [0xf8, 0xfd]);
+        let mut answer = words(&[0xf8, 0xcbc0, 0x9999, 0xfd, 0xf8, 0xfd]);
+        class_list(&mut answer, 4, Release::R580, &Policy::default());
+        let (unknown, beyond) = (0x9999, [0xf8, 0xfd]);
         assert_eq!(
             answer,
             words(&[0xcbc0, 0xcbc0, unknown, 0xcbc0, beyond[0], beyond[1]])
         );
         let mut nothing_else = words(&[0xfd]);
-        class_list(&mut nothing_else, u32::MAX, Release::R580);
+        class_list(
+            &mut nothing_else,
+            u32::MAX,
+            Release::R580,
+            &Policy::default(),
+        );
         assert_eq!(nothing_else, words(&[0]));
     }
 

@@ -1,6 +1,7 @@
 //! Makes the call of every path on every release, and holds the verdict and docs/paths.md against the table.
 
 use nvabi::bytes::{put, put_u32, put_u64};
+use nvabi::capability::Capabilities;
 use nvabi::class::Kind;
 use nvabi::layout::{
     export_object, export_objects, import_object, import_objects, memory_params, nvos02, nvos21,
@@ -15,6 +16,8 @@ use verdict::{Effect, Op, Surface, Verdict};
 const CHARGE: Policy = Policy {
     managed: Managed::Charge,
     same_user: verdict::policy::SameUser::Refuse,
+    card_figures: verdict::policy::CardFigures::Show,
+    capabilities: Capabilities::ALL,
 };
 
 /// The verdict that the broker would come to, from the command on.
@@ -102,7 +105,9 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
     let kind = |kinds: &[Kind]| -> Vec<u32> {
         class::ALL
             .iter()
-            .filter(|class| class.since <= release && kinds.contains(&class.kind))
+            .filter(|class| {
+                class::row_of(class.number, release).is_some() && kinds.contains(&class.kind)
+            })
             .map(|class| class.number)
             .collect()
     };
@@ -174,7 +179,12 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
         "13" => each(&[0xa06c]),
         "14" => each(&kind(&[Kind::Channel])),
         "15" => each(&[0x90f1]),
-        "16" => each(&kind(&[Kind::Engine])),
+        "16" => each(&kind(&[
+            Kind::Graphics,
+            Kind::Copy,
+            Kind::Video,
+            Kind::OtherEngine,
+        ])),
         "18" => {
             let mut calls = each(&[0x3e]);
             calls.extend([0x3e, 0x71].map(|number| alloc_memory(number, release)));
@@ -196,6 +206,7 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
             calls.extend([0x503c_0102, 0x503c_0104, 0x503c_0105].map(|cmd| ctl(cmd, &[], release)));
             calls
         }
+        "R5" => each(&[0xda, 0xfe]),
         "I1" => vec![
             ctl(0x2080_1218, &[], release),
             ctl(0x2080_3125, &[], release),

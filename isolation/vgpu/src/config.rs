@@ -473,6 +473,14 @@ mod tests {
                 "[isolation]\nhost_memory = \"8\"",
                 &["isolation.host_memory", "8", "a number with a unit"],
             ),
+            (
+                "[isolation]\ncapabilities = [\"compute\"]",
+                &["compute", "graphics", "video"],
+            ),
+            (
+                "[isolation]\ncapabilities = \"video\"",
+                &["capabilities", "video", "sequence"],
+            ),
             ("[broker]\nstart_timeout_ms = -1", &["-1"]),
             ("[broker]\nstart_timeout_ms = \"soon\"", &["soon"]),
             (
@@ -541,6 +549,10 @@ mod tests {
                 &["on_violation", "warn", "log", "kill"],
             ),
             ("[isolation]\nio_uring = true", &["io_uring", "true"]),
+            (
+                "[isolation]\ncard_figures = \"hide\"",
+                &["card_figures", "hide", "show", "refuse"],
+            ),
             (
                 "[isolation]\nallow = [\"cap-sys-admin\", \"everything\"]",
                 &[

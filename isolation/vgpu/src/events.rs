@@ -12,6 +12,7 @@ use cards::{ContainerKey, GpuUuid, Grant};
 use crate::lifecycle::pod;
 use crate::request::{self, Reading};
 use crate::state::{self, ContainerDir};
+use crate::userland::capabilities::VARIABLE;
 use crate::{Config, Error, bundle, chain};
 
 /// A container did not start.
@@ -37,6 +38,14 @@ pub(crate) struct Log {
     state_dir: PathBuf,
     key: ContainerKey,
     tenant: String,
+}
+
+/// What is said of capabilities that are asked for by name and not admitted.
+pub(crate) fn not_served(capabilities: &[&str]) -> String {
+    let words = capabilities.join(",");
+    format!(
+        "{VARIABLE} has {words}: the libraries are there, and their calls are refused, since cgpu gives no display, and of graphics and video what `[isolation] capabilities` says; leave {words} out if the program can do without"
+    )
 }
 
 impl Log {
@@ -130,10 +139,7 @@ impl Log {
         if capabilities.is_empty() {
             return;
         }
-        let words = capabilities.join(",");
-        let text = format!(
-            "NVIDIA_DRIVER_CAPABILITIES has {words}: the libraries are there, and their calls are refused, since cgpu admits compute only; leave {words} out if the program can do without"
-        );
+        let text = not_served(capabilities);
         tracing::warn!(key = %self.key, "{text}");
         let folder = events::of_container(&self.state_dir, &self.key);
         self.add(|| events::append(&folder, &Event::now(NOT_SERVED, &text)));

@@ -24,7 +24,7 @@ pub(super) use guard::run as guard;
 pub(super) use inside::run as inside;
 pub(super) use own_sim::with_parent;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -45,6 +45,8 @@ use self::private_dev::DevPlan;
 
 /// The namespace of containers that no engine knows.
 const NAMESPACE: &str = "cgpu-run";
+/// What the command's libraries are for, as for a container.
+const CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
 
 /// Below the help of `cgpu run`.
 pub(super) const EXAMPLES: &str = "\
@@ -87,6 +89,9 @@ pub(super) struct Options {
     /// Managed memory (cudaMallocManaged): charge it to the quota, deny it, or allow it uncounted. Default: cgpu.toml's.
     #[arg(long)]
     managed: Option<String>,
+    /// The driver's own page of figures, which tells of the whole card: show it as the driver does, or refuse it. Default: cgpu.toml's.
+    #[arg(long, value_name = "show|refuse")]
+    card_figures: Option<String>,
     /// Commands with the same group may import memory that the others export.
     #[arg(long, value_name = "GROUP")]
     share_group: Option<String>,
@@ -123,6 +128,9 @@ impl Options {
         if let Some(managed) = &self.managed {
             isolation.managed = request::managed("--managed", managed)?;
         }
+        if let Some(figures) = &self.card_figures {
+            isolation.card_figures = request::card_figures("--card-figures", figures)?;
+        }
         if let Some(group) = &self.share_group {
             isolation.share_group = Some(request::share_group("--share-group", group)?);
         }
@@ -138,10 +146,8 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let mut config = Config::load()?;
     // The request is judged before anything is started.
-    let mut request = Request::from_terms(&config, options.terms())
-        // What was typed is an option, and has the annotation's name.
-        .map_err(|error| anyhow::anyhow!(vgpu::chain(&error).replace("cgpu.io/", "--")))?;
-    options.apply_isolation(&mut request.isolation)?;
+    let environment = std::env::var_os(CAPABILITIES);
+    let request = requested(&config, options, environment.as_deref())?;
     let ending = supervise::keep_ending_signals()?;
     // The host's, also where the cards are this command's own.
     let state_dir = config.state_dir.clone();
@@ -152,6 +158,29 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     own.apply(&mut config);
     let code = granted(&config, &state_dir, &request, &options.command, ending);
     after(code, own.stop().context("end the simulated cards"))
+}
+
+/// What is asked for. The command inherits this program's environment, and with it the variable.
+#[expect(
+    clippy::print_stderr,
+    reason = "the command starts all the same, and its own words follow"
+)]
+fn requested(
+    config: &Config,
+    options: &Options,
+    capabilities: Option<&OsStr>,
+) -> anyhow::Result<Request> {
+    let mut request = Request::from_terms(config, options.terms())
+        // What was typed is an option, and has the annotation's name.
+        .map_err(|error| anyhow::anyhow!(vgpu::chain(&error).replace("cgpu.io/", "--")))?;
+    options.apply_isolation(&mut request.isolation)?;
+    let value = capabilities.map(OsStr::to_string_lossy);
+    let admitted = request::driver_capabilities(config, value.as_deref())?;
+    if let Some(warning) = admitted.warning {
+        eprintln!("cgpu: {warning}");
+    }
+    request.isolation.capabilities = admitted.capabilities;
+    Ok(request)
 }
 
 /// The command's own code counts, but what could not be undone behind it never goes unsaid or for a success.
@@ -327,7 +356,45 @@ fn dev_plan(vgpu: &vgpu::Vgpu) -> DevPlan {
 
 #[cfg(test)]
 mod tests {
+    use cards::Capability;
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_command_has_the_capabilities_of_its_environment_that_the_host_allows() {
+        let line = ["run", "--memory", "1Gi", "--", "true"];
+        let options = Line::try_parse_from(line).unwrap().options;
+        let mut config = Config::default();
+        let asked = |config: &Config, value: Option<&str>| {
+            let request = requested(config, &options, value.map(OsStr::new))?;
+            anyhow::Ok(Vec::from_iter(request.isolation.capabilities))
+        };
+        for (value, capabilities) in [
+            (None, vec![]),
+            (Some(""), vec![]),
+            (Some("compute,utility"), vec![]),
+            (Some("video"), vec![Capability::Video]),
+            (Some("all"), vec![Capability::Graphics, Capability::Video]),
+        ] {
+            let found = asked(&config, value).unwrap();
+            assert_eq!(found, capabilities, "{value:?}");
+        }
+        let error = asked(&config, Some("compute,cuda")).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains(CAPABILITIES) && said.contains("\"cuda\""),
+            "{said}"
+        );
+        config.isolation.capabilities.clear();
+        assert_eq!(asked(&config, Some("all")).unwrap(), []);
+    }
 
     #[test]
     fn a_command_that_ends_is_told_from_one_that_waits_whatever_ended_it() {

@@ -1,5 +1,6 @@
 //! The attacks, by what they turn against.
 
+pub(crate) mod capabilities;
 mod confinement;
 mod descriptors;
 mod events;
@@ -39,6 +40,7 @@ attacks! {
         bad_pointers;
     memory: reference_then_free map_then_free export_then_free channel_groups va_spaces managed_memory heap_and_old_calls
         privileged_classes absurd_sizes;
+    capabilities: ungranted_capabilities;
     pages: huge_pages;
     managed: managed_late managed_unseen managed_heirs;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;

@@ -112,9 +112,27 @@ impl Account {
                 view::fb_info_list(listed(segments, *list), entries, slice);
             }
             View::GpuInfo(list) => view::gpu_info_list(listed(segments, *list), entries),
-            View::Classes(list) => {
-                view::class_list(listed(segments, *list), entries, self.release);
+            View::Classes { list, policy } => {
+                let list = listed(segments, *list);
+                view::class_list(list, entries, self.release, policy);
             }
+            View::Engines { list, capabilities } => {
+                let [_, params, blocks @ ..] = segments else {
+                    return Ok(());
+                };
+                let block = blocks.first_mut().map(|block| &mut *block.bytes);
+                view::engine_list(
+                    &mut params.bytes,
+                    block.unwrap_or_default(),
+                    *list,
+                    *capabilities,
+                );
+            }
+            View::FbRegions { object } => {
+                let slice = slice(*object).ok_or_else(unknown)?;
+                view::fb_regions(block(segments, 1), self.release, slice);
+            }
+            View::NothingThere(byte) => view::nothing_there(block(segments, 1), *byte),
             View::FabricProbe => view::no_multicast(block(segments, 1)),
             View::HeapInfo { object } => {
                 let slice = slice(*object).ok_or_else(unknown)?;

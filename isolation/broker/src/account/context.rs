@@ -1,6 +1,8 @@
 //! What the driver takes of a card by itself: contexts of channel groups, instance memory of channels, page tables.
 //!
-//! A group of the graphics and compute engine (NULL is that engine) takes a context; one of another engine hardly anything. What a
+//! A group of the graphics and compute engine (NULL is that engine) takes a context; one of another engine hardly anything: a video engine's
+//! context is one buffer of its falcon for a group, as long as the firmware says (`_kflcnAllocAndMapCtxBuffer`, kernel_falcon.c), out of a
+//! pool whose chunks the flat rate has, and its objects take nothing more. What a
 //! context takes differs from card to card and from driver to driver. The driver tells it for a channel whose context is there
 //! (GR_GET_CTX_BUFFER_SIZE, `subdeviceCtrlCmdKGrGetCtxBufferSize_IMPL`, kernel_graphics.c), and libcuda asks. Until then a declared figure is
 //! charged; from then on the driver's, also for contexts that are there already.
@@ -22,7 +24,7 @@ use verdict::Op;
 
 use super::Account;
 use crate::journal::Change;
-use crate::share::tenant::{computes, engine_of, is_group};
+use crate::share::tenant::{engine_of_channel, engine_of_group, is_group};
 use crate::state::{self, State};
 
 impl Account {
@@ -35,18 +37,17 @@ impl Account {
         place: (u32, u32),
         segments: &[Segment],
     ) -> u64 {
-        let of_group = || self.group_bytes(state, card, engine_of(class.kind, segments));
         match class.kind {
-            Kind::ChannelGroup => of_group(),
+            Kind::ChannelGroup => self.group_bytes(state, card, engine_of_group(segments)),
             Kind::Channel if is_group(state, place) => self.implicit.channel,
             // It gets a group of its own.
-            Kind::Channel => self.implicit.channel.saturating_add(of_group()),
+            Kind::Channel => {
+                let group = self.group_bytes(state, card, engine_of_channel(segments));
+                self.implicit.channel.saturating_add(group)
+            }
             Kind::VaSpace => self.implicit.va_space,
             // The group was charged as one of another engine.
-            Kind::Engine
-                if computes(class.number)
-                    && state.scheduling().computing(&state.ledger, place).is_some() =>
-            {
+            Kind::Graphics if state.scheduling().computing(&state.ledger, place).is_some() => {
                 let context = self.group_bytes(state, card, Engine::Graphics);
                 context.saturating_sub(self.group_bytes(state, card, Engine::Other))
             }
@@ -58,7 +59,10 @@ impl Account {
             | Kind::OsDescriptor
             | Kind::Virtual
             | Kind::ContextShare
-            | Kind::Engine
+            | Kind::Graphics
+            | Kind::Copy
+            | Kind::Video
+            | Kind::OtherEngine
             | Kind::Usermode
             | Kind::Event
             | Kind::Fabric

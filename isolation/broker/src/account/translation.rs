@@ -64,9 +64,14 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
         Kind::ChannelGroup => ObjectKind::ChannelGroup,
         Kind::Channel => ObjectKind::Channel,
         Kind::ContextShare => ObjectKind::ContextShare,
-        Kind::Engine | Kind::Usermode | Kind::Event | Kind::Fabric | Kind::Plain => {
-            ObjectKind::Other
-        }
+        Kind::Graphics
+        | Kind::Copy
+        | Kind::Video
+        | Kind::OtherEngine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain => ObjectKind::Other,
     }
 }
 
@@ -84,7 +89,10 @@ pub(super) fn dependencies(class: &Class, segments: &[Segment]) -> Vec<ObjectHan
         | Kind::OsDescriptor
         | Kind::Virtual
         | Kind::VaSpace
-        | Kind::Engine
+        | Kind::Graphics
+        | Kind::Copy
+        | Kind::Video
+        | Kind::OtherEngine
         | Kind::Usermode
         | Kind::Event
         | Kind::Fabric

@@ -154,7 +154,7 @@ pub(super) fn duplicate(state: &State, client: u32, source: Name) -> Option<(Car
             client,
             channels: 1,
         },
-        _ => Adds::Other,
+        Some(Engine::Other) | None => Adds::Other,
     };
     Some((card, adds))
 }

@@ -6,7 +6,6 @@ use compute::Engine;
 use driver::Segment;
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put_u64, u32_at};
-use nvabi::class::Kind;
 use nvabi::layout::{channel_group_params, channel_params, engine_type, nvos21, nvos55, timeslice};
 use nvabi::status;
 use verdict::schedule::is_graphics;
@@ -19,6 +18,7 @@ use crate::share::counted::{self, Adds, Counted};
 use crate::share::gates::{Held, Passing};
 use crate::share::objects::{Change, Name, Turned};
 use crate::share::pace::{self, Paced};
+use crate::share::touched::{Part, Touched};
 use crate::state::{Op, State};
 
 /// What becomes of a call before it is begun.
@@ -70,43 +70,37 @@ pub(crate) fn course<'a>(
     effect: &Effect,
     still_waits: &dyn Fn() -> bool,
 ) -> Course<'a> {
-    let schedule = match effect {
-        Effect::Schedule(schedule) => schedule,
-        Effect::Object {
-            class,
+    let schedule = match Touched::by(effect) {
+        Touched::Scheduled(schedule) => schedule,
+        Touched::Made {
+            part,
             client,
             parent,
-            ..
-        } if class.kind == Kind::Channel => {
-            let paced = match in_turn(container, *client, *parent, still_waits) {
+        } => {
+            let paced = match in_turn(container, client, parent, still_waits) {
                 Ok(paced) => paced,
                 Err(course) => return course,
             };
-            let group = (*client, *parent);
-            let joins_what_runs = {
-                let state = container.journal.change();
-                state.scheduling().turned(group) == Turned::On
-            };
-            // A new channel of a group that is on its runlist may run from the start.
-            let names: &[Name] = if joins_what_runs { &[group] } else { &[] };
-            return pass(container, names, still_waits).paced(paced);
+            return match part {
+                Part::Group | Part::Context => Course::free(),
+                Part::Channel => {
+                    let group = (client, parent);
+                    let joins_what_runs = {
+                        let state = container.journal.change();
+                        state.scheduling().turned(group) == Turned::On
+                    };
+                    // A new channel of a group that is on its runlist may run from the start.
+                    let names: &[Name] = if joins_what_runs { &[group] } else { &[] };
+                    pass(container, names, still_waits)
+                }
+            }
+            .paced(paced);
         }
-        Effect::Object {
-            class,
-            client,
-            parent,
-            ..
-        } if class.kind == Kind::ChannelGroup || computes(class.number) => {
-            return match in_turn(container, *client, *parent, still_waits) {
-                Ok(paced) => Course::free().paced(paced),
-                Err(course) => course,
-            };
-        }
-        Effect::Free { .. } => {
+        Touched::Freed => {
             container.share.gates.let_turn();
             return Course::free();
         }
-        _ => return Course::free(),
+        Touched::Duplicated { .. } | Touched::Nothing => return Course::free(),
     };
     match schedule {
         Schedule::SetTimeslice {
@@ -165,12 +159,17 @@ fn in_turn<'a>(
 
 /// A call that a former broker has begun: it passed the gates then, and does so again.
 pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Course<'a> {
-    match effect {
-        Effect::Object { .. }
-        | Effect::Schedule(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
+    match Touched::by(effect) {
+        Touched::Made { .. }
+        | Touched::Scheduled(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
             course(container, effect, &|| true)
         }
-        _ => Course::free(),
+        Touched::Scheduled(
+            Schedule::SetTimeslice { .. } | Schedule::GetTimeslice { .. } | Schedule::Preempt,
+        )
+        | Touched::Duplicated { .. }
+        | Touched::Freed
+        | Touched::Nothing => Course::free(),
     }
 }
 
@@ -187,13 +186,11 @@ fn remember(container: &Container, group: Name, micros: u64) -> Course<'static> 
     let object = change
         .ledger
         .object(ClientHandle(group.0), ObjectHandle(group.1));
-    match object.map(|object| object.kind) {
-        Some(ObjectKind::ChannelGroup) => {
-            change.note(Op::Schedule(Change::Timeslice(group, micros)));
-            Course::Answered
-        }
-        _ => Course::Refused(status::NV_ERR_NOT_SUPPORTED),
+    if object.is_none_or(|object| object.kind != ObjectKind::ChannelGroup) {
+        return Course::Refused(status::NV_ERR_NOT_SUPPORTED);
     }
+    change.note(Op::Schedule(Change::Timeslice(group, micros)));
+    Course::Answered
 }
 
 /// Setting channels running waits for the gates of their cards. Copies and the rest are not gated.
@@ -239,73 +236,49 @@ pub(crate) fn admit(
     segments: &[Segment],
 ) -> Result<(), (u32, Why)> {
     let release = container.release;
-    let (class, client, parent) = match effect {
-        Effect::Object {
-            class,
+    let (part, client, parent) = match Touched::by(effect) {
+        Touched::Made {
+            part,
             client,
             parent,
-            ..
-        } => (class, client, parent),
-        Effect::Dup {
-            client,
-            source_client,
-            source_object,
-            ..
-        } => {
-            let source = (*source_client, *source_object);
-            return match counted::duplicate(state, *client, source) {
+        } => (part, client, parent),
+        Touched::Duplicated { client, source } => {
+            return match counted::duplicate(state, client, source) {
                 Some((card, adds)) => Counted::on(state, card, release).admit(adds),
                 None => Ok(()),
             };
         }
-        _ => return Ok(()),
+        Touched::Freed | Touched::Scheduled(_) | Touched::Nothing => return Ok(()),
     };
-    let above = (*client, *parent);
+    let above = (client, parent);
     let Some(card) = card_of(state, above) else {
         return Ok(());
     };
     let scheduling = state.scheduling();
-    let group = |channels| Adds::Group {
-        client: *client,
-        channels,
-    };
-    let adds = match class.kind {
-        Kind::ChannelGroup => match engine_of(class.kind, segments) {
+    let group = |channels| Adds::Group { client, channels };
+    let adds = match part {
+        Part::Group => match engine_of_group(segments) {
             Engine::Graphics => group(0),
             Engine::Other => Adds::Other,
         },
-        Kind::Channel if is_group(state, above) => match scheduling.engine(&state.ledger, above) {
+        Part::Channel if is_group(state, above) => match scheduling.engine(&state.ledger, above) {
             Some(Engine::Graphics) => Adds::Channel,
-            _ => Adds::Other,
+            Some(Engine::Other) | None => Adds::Other,
         },
-        Kind::Channel => match engine_of(class.kind, segments) {
+        Part::Channel => match engine_of_channel(segments) {
             Engine::Graphics if container.share.is_governed(card) => {
                 return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
             }
             Engine::Graphics => group(1),
             Engine::Other => Adds::Other,
         },
-        Kind::Engine if computes(class.number) => {
+        Part::Context => {
             let Some(name) = scheduling.computing(&state.ledger, above) else {
                 return Ok(());
             };
             let groups = scheduling.objects(&state.ledger, card).groups;
             group(counted::channels_of(&groups, name))
         }
-        Kind::Root
-        | Kind::Device
-        | Kind::Subdevice
-        | Kind::Vidmem
-        | Kind::Sysmem
-        | Kind::OsDescriptor
-        | Kind::Virtual
-        | Kind::VaSpace
-        | Kind::ContextShare
-        | Kind::Engine
-        | Kind::Usermode
-        | Kind::Event
-        | Kind::Fabric
-        | Kind::Plain => return Ok(()),
     };
     if matches!(adds, Adds::Group { .. }) && container.share.is_broken(card) {
         return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
@@ -324,43 +297,34 @@ pub(crate) fn learn(
         let first = after.first()?;
         u32_at(&first.bytes, at)
     };
-    let learnt = match effect {
-        Effect::Object { class, client, .. }
-            if matches!(class.kind, Kind::ChannelGroup | Kind::Channel) =>
-        {
-            let engine = engine_of(class.kind, after);
-            new(nvos21::H_NEW).map(|handle| Change::Added((*client, handle), engine))
-        }
-        Effect::Object {
-            class,
+    let learnt = match Touched::by(effect) {
+        Touched::Made {
+            part,
             client,
             parent,
-            ..
-        } if computes(class.number) => {
-            let channel = (*client, *parent);
-            let group = change.scheduling().computing(&change.ledger, channel);
-            group.map(Change::Computes)
-        }
-        Effect::Dup {
-            client,
-            source_client,
-            source_object,
-            ..
-        } => new(nvos55::H_OBJECT).map(|handle| Change::Duplicated {
-            from: (*source_client, *source_object),
-            to: (*client, handle),
-        }),
-        Effect::Schedule(schedule) => learn_schedule(schedule),
-        _ => None,
+        } => match part {
+            Part::Group => new(nvos21::H_NEW)
+                .map(|handle| Change::Added((client, handle), engine_of_group(after))),
+            Part::Channel => new(nvos21::H_NEW)
+                .map(|handle| Change::Added((client, handle), engine_of_channel(after))),
+            Part::Context => {
+                let group = change
+                    .scheduling()
+                    .computing(&change.ledger, (client, parent));
+                group.map(Change::Computes)
+            }
+        },
+        Touched::Duplicated { client, source } => new(nvos55::H_OBJECT)
+            .filter(|_| change.scheduling().knows(source))
+            .map(|handle| Change::Duplicated {
+                from: source,
+                to: (client, handle),
+            }),
+        Touched::Scheduled(schedule) => learn_schedule(schedule),
+        Touched::Freed | Touched::Nothing => None,
     };
     if let Some(learnt) = learnt {
-        let is_known = match &learnt {
-            Change::Duplicated { from, .. } => change.scheduling().knows(*from),
-            _ => true,
-        };
-        if is_known {
-            change.note(Op::Schedule(learnt));
-        }
+        change.note(Op::Schedule(learnt));
     }
     container
         .share
@@ -421,25 +385,22 @@ pub(crate) fn is_group(state: &State, (client, handle): Name) -> bool {
     object.is_some_and(|object| object.kind == ObjectKind::ChannelGroup)
 }
 
-/// The engine that an allocation names; without parameters it is the driver's own choice.
-pub(crate) fn engine_of(kind: Kind, segments: &[Segment]) -> Engine {
-    let at = if kind == Kind::Channel {
-        channel_params::ENGINE_TYPE
-    } else {
-        channel_group_params::ENGINE_TYPE
-    };
-    let named = segments
-        .get(1)
-        .and_then(|params| u32_at(&params.bytes, at))
-        .unwrap_or(engine_type::NULL);
-    if is_graphics(named) {
+/// The engine that a channel group's parameters name; without parameters it is the driver's own choice.
+pub(crate) fn engine_of_group(segments: &[Segment]) -> Engine {
+    engine_at(segments, channel_group_params::ENGINE_TYPE)
+}
+
+/// The same of a channel without a group.
+pub(crate) fn engine_of_channel(segments: &[Segment]) -> Engine {
+    engine_at(segments, channel_params::ENGINE_TYPE)
+}
+
+fn engine_at(segments: &[Segment], at: usize) -> Engine {
+    let params = segments.get(1);
+    let named = params.and_then(|params| u32_at(&params.bytes, at));
+    if is_graphics(named.unwrap_or(engine_type::NULL)) {
         Engine::Graphics
     } else {
         Engine::Other
     }
-}
-
-/// Compute classes of all generations end so (`clc3c0.h` and its successors).
-pub(crate) fn computes(class: u32) -> bool {
-    class & 0xff == 0xc0
 }

@@ -83,6 +83,8 @@ pub(crate) struct Fake {
     pub(crate) refused: Mutex<HashMap<u32, u32>>,
     /// The same for one client's alone: by control and client.
     pub(crate) refused_for: Mutex<HashMap<(u32, u32), u32>>,
+    /// What it takes by itself.
+    pub(crate) implicit: Mutex<ImplicitBytes>,
     turn: AtomicU64,
     cards: Vec<CardIdentity>,
 }
@@ -477,7 +479,7 @@ impl Driver for Handle {
     }
 
     fn implicit(&self) -> ImplicitBytes {
-        ImplicitBytes::default()
+        *self.0.implicit.lock().unwrap()
     }
 
     fn binding(&self) -> Binding {

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use broker::share::levers;
 use cards::ComputeTerms;
 use compute::{Channel, Engine, Group, Lever, LeverError};
+use driver::ImplicitBytes;
 use ledger::CardSlot;
 use nix::sys::signal::Signal;
-use nvabi::bytes::{put, put_u32, put_u64, u64_at};
-use nvabi::layout::{disable_channels, engine_type, timeslice};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::capability::Capabilities;
+use nvabi::layout::{disable_channels, engine_type, timeslice, video_params, zcull_bind};
 use nvabi::{control, status};
 use plan::{CardRules, Policy, Priority, Terms};
 use serde_json::{Value, json};
@@ -32,6 +34,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("share::what_runs_is_known_and_goes_with_its_parents", known),
     ("share::a_call_that_sets_running_waits_for_the_gate", waits),
     ("share::copies_do_not_wait", copies),
+    ("share::what_draws_waits_as_what_computes", draws),
+    (
+        "share::a_video_engines_channels_are_charged_and_given_back",
+        video,
+    ),
+    (
+        "share::zcull_of_another_client_reaches_no_driver",
+        foreign_zcull,
+    ),
     ("share::a_gate_waits_for_no_caller_that_is_gone", gone),
     ("share::foreign_channels_are_refused", foreign),
     (
@@ -371,6 +382,120 @@ fn copies() {
     assert_eq!(said, rm::OK);
     let found = groups(&stage).into_iter().find(|it| it.handle == group);
     assert_eq!(found.map(|group| group.engine), Some(Engine::Graphics));
+}
+
+/// 3D, 2D and inline-to-memory are the compute engine's work: on a channel of another engine's they make it one of that engine.
+fn draws() {
+    let graphics = Capabilities {
+        graphics: true,
+        video: false,
+    };
+    for class in [0xc797, 0x902d, 0xa140] {
+        for capabilities in [Capabilities::default(), graphics] {
+            let stage = Stage::capable(capabilities, ImplicitBytes::default(), fixed());
+            stage.container.share.read_terms(&stage.container);
+            let tenant = computing(&stage);
+            let make = |parent, class, engine| {
+                let name = (tenant.client, parent);
+                tenant.tenant.on_engine(tenant.fd, name, class, engine)
+            };
+            let (_, group) = make(tenant.device, GROUP, COPY);
+            let (_, channel) = make(group, CHANNEL, COPY);
+            let engine = || {
+                let found = groups(&stage).into_iter().find(|it| it.handle == group);
+                found.map(|group| group.engine)
+            };
+            let (said, _) = make(channel, class, 0);
+            if !capabilities.graphics {
+                assert_eq!(said, status::NV_ERR_INVALID_CLASS);
+                assert_eq!(engine(), Some(Engine::Other));
+                continue;
+            }
+            assert_eq!((said, engine()), (rm::OK, Some(Engine::Graphics)));
+            assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+            let share = &stage.container.share;
+            thread::scope(|scope| {
+                let enabled = scope.spawn(|| tenant.schedule(channel, 1));
+                until("the call waits", || share.waiting() == 1);
+                assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+                assert_eq!(enabled.join().unwrap(), rm::OK);
+            });
+        }
+    }
+}
+
+/// A decoder's context is in the flat rate of a group of another engine; its object takes nothing more.
+fn video() {
+    const DECODER: u32 = 0xc9b0;
+    const NVDEC0: u32 = engine_type::NVDEC0;
+    let implicit = ImplicitBytes {
+        channel_group: 44 << 20,
+        other_group: 2 << 20,
+        channel: 256 << 10,
+        va_space: 0,
+    };
+    let video = Capabilities {
+        graphics: false,
+        video: true,
+    };
+    let stage = Stage::capable(video, implicit, ComputeTerms::default());
+    let used = || stage.container.journal.change().ledger.used(CARD);
+    let tenant = stage.tenant();
+    let fd = tenant.open(&stage.path("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let make = |parent, class| tenant.on_engine(fd, (client, parent), class, NVDEC0);
+    let (said, group) = make(device, GROUP);
+    assert_eq!((said, used()), (rm::OK, implicit.other_group));
+    let (said, channel) = make(group, CHANNEL);
+    let both = implicit.other_group + implicit.channel;
+    assert_eq!((said, used()), (rm::OK, both));
+    // It asks to be the only one, which no driver hears.
+    let arg = rm::alloc(client, channel, 0, DECODER, tenant.params_address());
+    let mut params = [0; 12];
+    put_u32(&mut params, video_params::ALONE, 1);
+    let called = tenant.call(fd, rm::ALLOC, &arg, &params);
+    assert_eq!((called.status(), used()), (rm::OK, both));
+    let seen = stage.fake.seen().pop().unwrap();
+    let alone = |params: &[u8]| u32_at(params, video_params::ALONE);
+    assert_eq!(alone(&seen.segments[1]), Some(0));
+    assert_eq!(alone(&called.params), Some(1), "as it was given");
+    // A channel that is its own group.
+    assert_eq!(make(device, CHANNEL).0, rm::OK);
+    assert_eq!(used(), 2 * both);
+    assert_eq!(tenant.free(fd, client, device, group), rm::OK);
+    assert_eq!(used(), both);
+    tenant.close(fd);
+    until("all is given back", || {
+        stage.reaper.reap_now(&stage.container);
+        used() == 0
+    });
+}
+
+fn foreign_zcull() {
+    let stage = Stage::capable(
+        Capabilities::ALL,
+        ImplicitBytes::default(),
+        ComputeTerms::default(),
+    );
+    let tenant = computing(&stage);
+    let cmd = control::NV2080_CTRL_CMD_GR_CTXSW_ZCULL_BIND;
+    let bind = |client, channel| {
+        let mut params = [0; 24];
+        put_u32(&mut params, zcull_bind::H_CLIENT, client);
+        put_u32(&mut params, zcull_bind::H_CHANNEL, channel);
+        let name = (tenant.client, tenant.subdevice);
+        tenant.tenant.control(tenant.fd, name, cmd, &params).0
+    };
+    let neighbour = tenant.client + 0x100;
+    assert_eq!(
+        bind(neighbour, tenant.channel),
+        status::NV_ERR_INVALID_CLIENT
+    );
+    assert_ne!(bind(tenant.client, 0xdead), rm::OK);
+    assert!(stage.fake.controls(cmd).is_empty());
+    assert_eq!(bind(tenant.client, tenant.channel), rm::OK);
+    assert_eq!(stage.fake.controls(cmd).len(), 1);
 }
 
 fn gone() {

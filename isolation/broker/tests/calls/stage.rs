@@ -14,10 +14,11 @@ use broker::reaper::Reaper;
 use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::ComputeTerms;
-use driver::FileKind;
+use driver::{FileKind, ImplicitBytes};
 use ledger::CardSlot;
 use nvabi::Release;
-use verdict::policy::Managed;
+use nvabi::capability::Capabilities;
+use verdict::policy::{Managed, Policy};
 
 use crate::fake::{Fake, Handle, UUID};
 use crate::launch::{self, WITH_FILTER};
@@ -70,16 +71,41 @@ impl Stage {
 
     /// With a share of its card's time, which nobody holds before [`Share::start`].
     pub(crate) fn sharing(wishes: ComputeTerms) -> Self {
-        Self::built(1 << 30, Managed::Deny, Plan::default(), wishes)
+        Self::capable(Capabilities::default(), ImplicitBytes::default(), wishes)
+    }
+
+    /// The same, for a container with these capabilities on a driver that takes so much by itself.
+    pub(crate) fn capable(
+        capabilities: Capabilities,
+        implicit: ImplicitBytes,
+        wishes: ComputeTerms,
+    ) -> Self {
+        let policy = Policy {
+            capabilities,
+            ..Policy::default()
+        };
+        Self::built(1 << 30, policy, Plan::default(), wishes, implicit)
     }
 
     fn planned(quota_bytes: u64, managed: Managed, plan: Plan) -> Self {
-        Self::built(quota_bytes, managed, plan, ComputeTerms::default())
+        let policy = Policy {
+            managed,
+            ..Policy::default()
+        };
+        let (wishes, implicit) = (ComputeTerms::default(), ImplicitBytes::default());
+        Self::built(quota_bytes, policy, plan, wishes, implicit)
     }
 
-    fn built(quota_bytes: u64, managed: Managed, plan: Plan, wishes: ComputeTerms) -> Self {
+    fn built(
+        quota_bytes: u64,
+        policy: Policy,
+        plan: Plan,
+        wishes: ComputeTerms,
+        implicit: ImplicitBytes,
+    ) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let fake = Fake::new();
+        *fake.implicit.lock().unwrap() = implicit;
         let folder = tempfile::tempdir().unwrap();
         for (name, kind) in [
             ("nvidiactl", Some(FileKind::Ctl)),
@@ -108,7 +134,7 @@ impl Stage {
             vec![slot],
         );
         let mut container = container.unwrap();
-        container.terms.policy.managed = managed;
+        container.terms.policy = policy;
         container.health = Health::new(plan);
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());

@@ -1,9 +1,10 @@
 use super::*;
 use crate::{Link, Segment};
 use nvabi::bytes::{put_u32, put_u64};
+use nvabi::capability::Capabilities;
 use nvabi::layout::{nvos02, nvos33};
 use nvabi::uvm;
-use verdict::{Op, Surface, Verdict, blocks};
+use verdict::{Op, Policy, Surface, Verdict, blocks};
 
 /// What a tenant leaves where the driver would follow a pointer.
 const TENANT: u64 = 0x7fff_dead_b000;
@@ -19,15 +20,15 @@ const CONTROLS_WITH_POINTERS: &[(u32, &[usize])] = &[
     (0x73_0120, &[]),
     (0x73_136a, &[]),
     (0x80_0201, &[8]),
-    (0x80_1102, &[]),
-    (0x80_1104, &[]),
-    (0x80_1301, &[]),
+    (0x80_1102, &[8]),
+    (0x80_1104, &[8]),
+    (0x80_1301, &[8]),
     (0x80_1401, &[]),
     (0x80_1701, &[8]),
     (0x80_1705, &[]),
     (0x80_170d, &[8, 16]),
     (0x80_180f, &[]),
-    (0x80_1b01, &[]),
+    (0x80_1b01, &[8]),
     (0x80_1c01, &[]),
     (0x2080_0101, &[8]),
     (0x2080_0122, &[]),
@@ -87,7 +88,12 @@ fn copied(op: &Op, arg: Vec<u8>, params: &[u8], release: Release) -> Option<Vec<
         .iter()
         .map(|segment| segment.bytes.as_slice())
         .collect();
-    matches!(verdict::decide(op, &views, release), Verdict::Execute(_)).then_some(segments)
+    let policy = Policy {
+        capabilities: Capabilities::ALL,
+        ..Policy::default()
+    };
+    let verdict = verdict::decide_under(op, &views, release, &policy);
+    matches!(verdict, Verdict::Execute(_)).then_some(segments)
 }
 
 /// Takes the pointers of an admitted call and says where the tenant's address is still found, in aligned words.

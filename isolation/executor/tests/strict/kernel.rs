@@ -17,11 +17,13 @@ use driver::kernel::{Facts, KernelDriver};
 use driver::nodes::Nodes;
 use driver::sim::SimDriver;
 use driver::{
-    Call, Caller, Driver, Error, Executed, FdSlot, FileId, FileKind, FileRef, Segment, Ticket,
+    Call, Caller, Driver, Error, Executed, FdSlot, FileId, FileKind, FileRef, NewFile, Segment,
+    Ticket,
 };
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at, u64_at};
-use nvabi::layout::{device_params, nvos21, nvos54};
+use nvabi::escape::NV_ESC_RM_MAP_MEMORY as MAP_MEMORY;
+use nvabi::layout::{device_params, nvos21, nvos33, nvos54};
 use nvabi::{class, control, status};
 use sys::pidfd::PidFd;
 use sys::seccomp::{Listener, Notification, Wait};
@@ -125,6 +127,8 @@ struct Shared {
     changed: Condvar,
     /// What becomes of the answer to GPU_GET_PID_INFO.
     sums: Mutex<Option<Play>>,
+    /// What the executor's last MAP_MEMORY has made ready in a file.
+    mapped: Mutex<Option<OwnedFd>>,
 }
 
 /// A command whose calls wait here.
@@ -268,6 +272,20 @@ impl Native {
     }
 }
 
+impl Native {
+    /// What a mmap of the descriptor that a MAP_MEMORY of the executor's has named would show its owner. There is no such thing behind a plain
+    /// file, so the memory takes its place.
+    pub(crate) fn mapped(&self, call: &Call) -> Option<NewFile> {
+        let replaces = u32_at(&call.segments.first()?.bytes, nvos33::FD)?;
+        let is_map = call.cmd == MAP_MEMORY.cmd(R);
+        let fd = is_map.then(|| self.0.mapped.lock().unwrap().take())??;
+        Some(NewFile {
+            replaces: replaces.cast_signed(),
+            fd,
+        })
+    }
+}
+
 impl Drop for Kernel {
     fn drop(&mut self) {
         self.let_go();
@@ -291,6 +309,7 @@ impl Shared {
             held_back: Mutex::default(),
             changed: Condvar::new(),
             sums: Mutex::default(),
+            mapped: Mutex::default(),
         });
         for _ in 0..THREADS {
             let shared = Arc::clone(&shared);
@@ -369,6 +388,9 @@ impl Shared {
             .sim
             .execute(file, caller, Ticket::UNREMEMBERED, &mut request)
             .unwrap();
+        if let Some(made) = done.new_file.filter(|_| cmd == MAP_MEMORY.cmd(R)) {
+            *self.mapped.lock().unwrap() = Some(made.fd);
+        }
         self.play(cmd, &mut request);
         fetch::write_back(&Target::Number(self.pid), &before, &request.segments)
             .map_err(|_error| EFAULT)?;

@@ -16,10 +16,12 @@ mod agent;
 mod alone;
 mod behind;
 mod contexts;
+mod generations;
 mod kernel;
 #[path = "../../../broker/tests/calls/launch.rs"]
 mod launch;
 mod native;
+mod placed;
 mod program;
 mod programs;
 #[path = "../../../broker/tests/calls/rm.rs"]
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
             kernel::UNDER_A_PLAYED_DRIVER => kernel::become_executor(),
             stage::CLIENT => stage::client(),
             programs::PLAYER => programs::player(),
+            generations::WORKER => generations::worker(),
             _ => agent::main(&role),
         };
         // The supervisor may end first, which is none of the tenant's concern.
@@ -53,7 +56,9 @@ fn main() -> ExitCode {
         alone::TESTS,
         behind::TESTS,
         contexts::TESTS,
+        generations::TESTS,
         native::TESTS,
+        placed::TESTS,
         programs::TESTS,
         share::TESTS,
         sums::TESTS,

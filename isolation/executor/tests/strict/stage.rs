@@ -23,10 +23,11 @@ use driver::{
 };
 use ledger::CardSlot;
 use nvabi::Release;
+use nvabi::capability::Capabilities;
 use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
 use sys::seccomp::Wait;
 use verdict::Policy;
-use verdict::policy::SameUser;
+use verdict::policy::{CardFigures, SameUser};
 
 use crate::alone::facts;
 use crate::kernel::{CallingThread, Kernel, Native};
@@ -46,6 +47,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\ncount = 2\n";
 const TWO_CARDS: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"First\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[card]]\nname = \"Second\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[nvlink]]\ncards = [0, 1]\ncount = 2\n[[nvlink]]\ncards = [0]\n[[boost_group]]\ncards = [1]\n[[boost_group]]\ncards = [0, 1]\n";
 
+/// What is taken for objects of a card of [`Stage::of_generation`].
+pub(crate) const CONTEXTS: ImplicitBytes = ImplicitBytes {
+    channel_group: 32 * MIB,
+    other_group: 2 * MIB,
+    channel: 256 << 10,
+    va_space: 0,
+};
+
 /// A struct and its blocks.
 pub(crate) type Blocks = Vec<Vec<u8>>;
 
@@ -64,7 +73,7 @@ struct Extras {
     plan: Plan,
     patience: Option<Duration>,
     wishes: Option<ComputeTerms>,
-    profile: Option<&'static str>,
+    profile: Option<String>,
     /// The driver does not say beforehand how it numbers its cards, as a real one does not.
     unnumbered: bool,
     implicit: ImplicitBytes,
@@ -132,6 +141,7 @@ impl Stage {
     pub(crate) fn narrowing(quota_bytes: u64) -> Self {
         let policy = Policy {
             same_user: SameUser::Narrow,
+            card_figures: CardFigures::Show,
             ..Policy::default()
         };
         let extras = Extras {
@@ -144,7 +154,7 @@ impl Stage {
     /// In front of two cards, of which the first is granted.
     pub(crate) fn of_two_cards(quota_bytes: u64) -> Self {
         let extras = Extras {
-            profile: Some(TWO_CARDS),
+            profile: Some(TWO_CARDS.to_owned()),
             ..Extras::default()
         };
         Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
@@ -153,7 +163,7 @@ impl Stage {
     /// The same, and how the cards are numbered is learnt from answers alone.
     pub(crate) fn of_two_unnumbered_cards(quota_bytes: u64) -> Self {
         let extras = Extras {
-            profile: Some(TWO_CARDS),
+            profile: Some(TWO_CARDS.to_owned()),
             unnumbered: true,
             ..Extras::default()
         };
@@ -174,10 +184,30 @@ impl Stage {
         Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
     }
 
+    /// In front of a card of an architecture whose contexts and channels take something, for a container with these capabilities.
+    pub(crate) fn of_generation(architecture: &str, capabilities: Capabilities) -> Self {
+        let profile = format!(
+            "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = {architecture:?}\n\
+             video_frame_us = 1000\n"
+        );
+        let policy = Policy {
+            capabilities,
+            ..Policy::default()
+        };
+        let extras = Extras {
+            profile: Some(profile),
+            implicit: CONTEXTS,
+            context_bytes: Some(CONTEXTS.channel_group),
+            policy,
+            ..Extras::default()
+        };
+        Self::built(128 * MIB, Binding::None, Mode::Strict, extras)
+    }
+
     fn built(quota_bytes: u64, binding: Binding, mode: Mode, extras: Extras) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let profile = extras.profile.unwrap_or(PROFILE);
+        let profile = extras.profile.as_deref().unwrap_or(PROFILE);
         let text = match extras.context_bytes {
             Some(bytes) => {
                 let ImplicitBytes {
@@ -461,7 +491,11 @@ impl Driver for Front {
             return self.native.execute(file, caller, call);
         }
         match &self.way {
-            Way::Strict(executor) => executor.execute(file, caller, ticket, call),
+            Way::Strict(executor) => {
+                let mut done = executor.execute(file, caller, ticket, call)?;
+                done.new_file = done.new_file.or_else(|| self.native.mapped(call));
+                Ok(done)
+            }
             Way::Compat(calling, _) => calling.execute(file, call),
         }
     }

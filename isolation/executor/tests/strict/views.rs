@@ -39,6 +39,10 @@ pub(crate) const TESTS: &[Test] = &[
         samples_are_the_containers_own_and_name_a_process_that_is_alone,
     ),
     (
+        "views::the_page_of_figures_is_mapped_where_the_host_shows_it",
+        the_page_of_figures_is_mapped_where_the_host_shows_it,
+    ),
+    (
         "views::a_card_that_is_not_granted_is_one_that_is_not_there",
         a_card_that_is_not_granted_is_one_that_is_not_there,
     ),
@@ -175,6 +179,32 @@ fn what_is_refused_is_not_advertised() {
         let arg = rm::alloc(asking.client, parent, 0, refused, tenant.params_address());
         let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 80]);
         assert_eq!(called.status(), status::NV_ERR_NOT_SUPPORTED);
+    }
+}
+
+/// It is of the whole card. Where it is refused, the class is in no list and the call is answered as by a virtual GPU.
+fn the_page_of_figures_is_mapped_where_the_host_shows_it() {
+    const FIGURES: u32 = nvabi::class::RM_USER_SHARED_DATA;
+    // The policy of `narrowing` shows it; that of a broker that knows no policy does not.
+    for (stage, is_shown) in [
+        (Stage::narrowing(64 * MIB), true),
+        (Stage::of_two_cards(64 * MIB), false),
+    ] {
+        let asking = Program::new(&stage);
+        let (tenant, fd) = (&asking.tenant.0, asking.fd);
+        let address = tenant.params_address();
+        let arg = rm::alloc(asking.client, asking.subdevice, 0, FIGURES, address);
+        let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 512]);
+        let expected = match is_shown {
+            true => rm::OK,
+            false => status::NV_ERR_NOT_SUPPORTED,
+        };
+        assert_eq!(called.status(), expected);
+        let list = asking.ask_all(asking.device, ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2);
+        let count = u32_at(&list, 0).unwrap() as usize;
+        let listed = list[4..4 + 4 * count].chunks_exact(4);
+        let mut listed = listed.map(|word| u32_at(word, 0).unwrap());
+        assert_eq!(listed.any(|class| class == FIGURES), is_shown);
     }
 }
 
@@ -384,6 +414,10 @@ fn peers_are_asked_for_among_granted_cards_alone() {
         put_u32(params, ids, granted);
         put_u32(params, ids + 4, granted);
     }
+    // The driver compares the second group with the first, which must have one.
+    let (ids, count) = p2p_matrix::GROUPS[0];
+    put_u32(&mut matrix, count, 1);
+    put_u32(&mut matrix, ids, granted);
     for (cmd, mut params, second) in [
         (v1, asked, 4),
         (ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2, v2, 4),

@@ -4,9 +4,11 @@ use arbitrary::Unstructured;
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Kind};
 use nvabi::control as ctl;
-use nvabi::layout::{boost_groups, export_info, nvos32, perfmon, pid_info, pid_memory, pids};
+use nvabi::layout::{
+    boost_groups, engine_type, export_info, fb_regions, nvos32, perfmon, pid_info, pid_memory, pids,
+};
 use nvabi::{PerRelease, Release};
-use verdict::decide::{List, View};
+use verdict::decide::{Engines, List, View};
 use verdict::view::{self, Holder, Slice};
 
 /// Rewrites what stands in the blocks, as if a driver had answered so.
@@ -67,18 +69,46 @@ pub(super) fn check(
                 assert!(u32_at(entry, 0) != Some(dmabuf) || u32_at(entry, 4) == Some(0));
             }
         }
-        View::Classes(list) => {
+        View::Classes { list, policy } => {
             let list = listed(&mut answer, list);
-            view::class_list(list, entries, release);
+            view::class_list(list, entries, release, &policy);
             for number in list
                 .chunks_exact(4)
                 .take(usize::try_from(entries).unwrap_or(usize::MAX))
                 .filter_map(|entry| u32_at(entry, 0))
             {
-                let kind = class::row_of(number, release).map(|class| class.kind);
-                assert_ne!(kind, Some(Kind::Fabric), "{number:#x}");
+                let row = class::row_of(number, release);
+                let is_had = |row: &class::Class| {
+                    row.kind != Kind::Fabric && row.needs.met_by(policy.capabilities)
+                };
+                assert!(row.is_none_or(is_had), "{number:#x}");
             }
         }
+        View::Engines { list, capabilities } => {
+            let [_, params, blocks @ ..] = &mut answer[..] else {
+                return Ok(());
+            };
+            let mut none = Vec::new();
+            let block = blocks.first_mut().unwrap_or(&mut none);
+            view::engine_list(params, block, list, capabilities);
+            let (count_at, shown) = match list {
+                Engines::PointedTo => (0, &block[..]),
+                Engines::InParameters { count_at, at } => {
+                    (count_at, params.get(at..).unwrap_or_default())
+                }
+            };
+            let count = u32_at(params, count_at).unwrap_or(0) as usize;
+            let engines = shown.chunks_exact(4).take(count);
+            for engine in engines.filter_map(|entry| u32_at(entry, 0)) {
+                assert!(capabilities.video || !engine_type::is_video(engine));
+            }
+        }
+        View::FbRegions { .. } => {
+            let regions = block(&mut answer, 1);
+            view::fb_regions(regions, release, slice);
+            assert_eq!(u32_at(regions, fb_regions::COUNT), Some(1));
+        }
+        View::NothingThere(byte) => view::nothing_there(block(&mut answer, 1), byte),
         View::FabricProbe => view::no_multicast(block(&mut answer, 1)),
         View::HeapInfo { .. } => {
             let argument = block(&mut answer, 0);

@@ -5,13 +5,14 @@ mod filters;
 
 use arbitrary::Unstructured;
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::capability::Capabilities;
 use nvabi::class::{self, Kind};
 use nvabi::control as ctl;
 use nvabi::escape::{self, KEY_MASK, key};
 use nvabi::layout::{nvos21, nvos32, nvos54, nvos64};
 use nvabi::{Release, uvm};
 use verdict::blocks::{self, Block, Extent, MAX_BLOCK_BYTES};
-use verdict::policy::{Managed, SameUser};
+use verdict::policy::{CardFigures, Managed, SameUser};
 use verdict::{
     EFAULT, EINVAL, ENOTTY, Effect, Op, Policy, Refusal, Surface, Verdict, decide_under, op,
 };
@@ -36,7 +37,7 @@ const CONTROLS: [u32; 40] = [
     ctl::NV2080_CTRL_CMD_GR_GET_INFO,
     ctl::NV2080_CTRL_CMD_FB_GET_INFO,
     ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2,
-    0x2080_1320,
+    ctl::NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO,
     ctl::NV2080_CTRL_CMD_BUS_GET_PCI_INFO,
     ctl::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
     ctl::NVA06C_CTRL_CMD_SET_TIMESLICE,
@@ -50,27 +51,20 @@ const CONTROLS: [u32; 40] = [
     0x2080_1802,
     0x80_0287,
     0x2080_0110,
-    // With pointers that are not carried.
     0x127,
-    0x80_1102,
-    0x80_1104,
-    0x80_1301,
-    0x80_1b01,
+    // Of graphics and video.
+    ctl::NV0080_CTRL_CMD_GR_GET_CAPS,
+    ctl::NV2080_CTRL_CMD_GR_CTXSW_ZCULL_BIND,
+    ctl::NV2080_CTRL_CMD_GPU_GET_ENGINES_V2,
+    ctl::NVA06F_CTRL_CMD_BIND,
+    // With pointers that are not carried.
     0x2080_0122,
     0x83de_0315,
     0x83de_0316,
 ];
 
 /// Those of [`CONTROLS`] that must never be executed: their parameters hold pointers that nobody follows.
-const UNCARRIED: [u32; 7] = [
-    0x80_1102,
-    0x80_1104,
-    0x80_1301,
-    0x80_1b01,
-    0x2080_0122,
-    0x83de_0315,
-    0x83de_0316,
-];
+const UNCARRIED: [u32; 3] = [0x2080_0122, 0x83de_0315, 0x83de_0316];
 
 /// The body.
 pub fn run(data: &[u8]) {
@@ -155,6 +149,11 @@ impl Call {
             policy: Policy {
                 managed: *input.choose(&[Managed::Deny, Managed::Charge, Managed::Allow])?,
                 same_user: *input.choose(&[SameUser::Refuse, SameUser::Narrow])?,
+                card_figures: *input.choose(&[CardFigures::Refuse, CardFigures::Show])?,
+                capabilities: Capabilities {
+                    graphics: input.arbitrary()?,
+                    video: input.arbitrary()?,
+                },
             },
         })
     }
@@ -438,7 +437,8 @@ impl Call {
             let holder = segments.get(usize::from(found.segment)).map_or(0, Vec::len);
             assert!(found.at + 4 <= holder, "{}: {found:?}", op.name());
         }
-        for narrowing in verdict::narrow(op, &slices) {
+        let cleared = verdict::cleared(op, &slices);
+        for narrowing in verdict::narrow(op, &slices).into_iter().chain(cleared) {
             let holder = segments
                 .get(usize::from(narrowing.segment))
                 .map_or(0, Vec::len);

@@ -1,6 +1,7 @@
 //! Control calls: exact parameter sizes, and where the parameters hold pointers.
 
 use crate::bytes::u32_at;
+use crate::capability::Needs;
 use crate::status::NV_ERR_NOT_SUPPORTED;
 use crate::{PerRelease, Release};
 
@@ -60,9 +61,12 @@ pub struct Nested {
 /// What becomes of a tenant's control. `verdict` says what each of these means; a control is one of them by its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// The driver answers it, and nothing in its answer is a quota's or a neighbour's. Cards that it asks about by their ids must be
-    /// granted (`verdict::cards`).
+    /// The driver answers it, and nothing in its parameters is a quota's or a neighbour's; they name no card, neither to ask about nor in
+    /// the answer. Links and engines have numbers of their own card; a fabric's cluster and partition are no cards, nor is a partition of a
+    /// card, and none is made where cgpu places containers.
     Passed,
+    /// The same, but that its parameters name cards: `verdict::cards` has their fields. Those that it asks about must be granted.
+    NamesCards,
     /// Refused: its parameters hold pointers to blocks that cgpu does not carry, and a tenant's pointer is never executed.
     Uncarried,
     /// Refused with the status that the driver gives to one without the right. Controls marked NICE in the drivers' tables answer
@@ -130,14 +134,90 @@ pub enum Decision {
     ExportInfo,
     /// Sets the policy that new objects of a client inherit.
     SharePolicy,
+    /// Engines, in a list that is pointed to: less those of capabilities that the container does not have.
+    Engines,
+    /// The same in the parameters.
+    EnginesV2,
+    /// An engine's partners: as [`Decision::EnginesV2`].
+    Partners,
+    /// Puts a channel on an engine's runlist: an engine of a capability that the container has.
+    BindEngine,
+    /// Regions of the framebuffer: one, the slice.
+    FbRegions,
+    /// Sessions of encoders or of screen captures, whosever: none.
+    NoSessions,
+    /// Boards that keep displays in step: none.
+    NoSyncBoards,
+    /// Names a client and its channel, whose zcull it sets: the container's own.
+    ZcullBind,
 }
 
 impl Decision {
+    /// Whether its parameters name cards, by RM's id, device instance, UUID or place on a bus: asked about, or answered.
+    #[must_use]
+    pub const fn names_cards(self) -> bool {
+        match self {
+            Self::NamesCards
+            | Self::GpuIds
+            | Self::ActiveDevices
+            | Self::DeviceMask
+            | Self::BoostGroups
+            | Self::NvLinks
+            | Self::IdInfo
+            | Self::ExportInfo => true,
+            Self::Passed
+            | Self::Uncarried
+            | Self::NotATenants(_)
+            | Self::CardWide
+            | Self::FbInfo
+            | Self::FbInfoV2
+            | Self::GpuInfo
+            | Self::GpuInfoV2
+            | Self::ClassList
+            | Self::ClassListV2
+            | Self::FabricProbe
+            | Self::Pids
+            | Self::PidInfo
+            | Self::UtilSamples
+            | Self::ContextBytes
+            | Self::DisableChannels
+            | Self::SetTimeslice
+            | Self::GetTimeslice
+            | Self::Preempt
+            | Self::Runlist
+            | Self::PreemptionMode
+            | Self::ExportObject
+            | Self::ExportObjects
+            | Self::ImportObject
+            | Self::ImportObjects
+            | Self::SharePolicy
+            | Self::Engines
+            | Self::EnginesV2
+            | Self::Partners
+            | Self::BindEngine
+            | Self::FbRegions
+            | Self::NoSessions
+            | Self::NoSyncBoards
+            | Self::ZcullBind => false,
+        }
+    }
+
     /// Whether a tenant may make such a control.
     #[must_use]
     pub const fn is_a_tenants(self) -> bool {
         !matches!(self, Self::Uncarried | Self::NotATenants(_))
     }
+}
+
+/// Where a driver has its answer from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// It asks the object, whose client it has looked at.
+    Fresh,
+    /// Some driver keeps it (`RMCTRL_FLAGS_CACHEABLE`, `_BY_INPUT`; control.h), or makes it from one that it keeps. Once anybody has asked, it is
+    /// given to whoever names a client that there is, before the driver looks whose client that is (`_rmapiRmControl`, rmapi/control.c):
+    /// it says nothing of the asker.
+    Kept,
 }
 
 /// What is known of a control, whatever the release.
@@ -151,11 +231,15 @@ pub struct Spec {
     size: PerRelease,
     /// What becomes of a tenant's.
     pub decision: Decision,
+    /// What a container must have for it.
+    pub needs: Needs,
     /// The pointers, in the order of the segments that follow the parameters. A release whose parameters are shorter has those alone
     /// that are in them.
     nested: &'static [Nested],
     /// Offset in the parameters of the number of an open file, which the driver looks up in whoever makes the call.
     pub descriptor: Option<usize>,
+    /// Where a driver has its answer from.
+    pub answer: Answer,
 }
 
 /// One control as a release has it.
@@ -169,6 +253,8 @@ pub struct Control {
     pub params_bytes: u32,
     /// What becomes of a tenant's.
     pub decision: Decision,
+    /// What a container must have for it.
+    pub needs: Needs,
     /// The pointers, in the order of the segments that follow the parameters.
     pub nested: &'static [Nested],
 }
@@ -206,6 +292,7 @@ pub fn known(cmd: u32, release: Release) -> Option<Control> {
         name: spec.name,
         params_bytes,
         decision: spec.decision,
+        needs: spec.needs,
         nested,
     })
 }
@@ -287,6 +374,7 @@ pub mod gpu_info {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lists;
 
     #[test]
     fn commands_ascend() {
@@ -317,6 +405,25 @@ mod tests {
         assert_eq!(length.bytes(&params[..130]), None);
     }
 
+    /// The bits changed with 555; a control that no driver exports is made from another one.
+    #[test]
+    fn answers_that_a_driver_keeps_are_marked() {
+        for spec in ALL {
+            let exported = lists::exported(lists::EXPORTED).find(|row| row.cmd == spec.cmd);
+            let is_kept = exported.is_none_or(|row| {
+                Release::ALL.into_iter().any(|release| {
+                    let flags = row.flags.of(release).unwrap_or("0");
+                    let kept = match release < Release::R555 {
+                        true => 0x4000 | 0x0020_0000,
+                        false => 0x400 | 0x0002_0000,
+                    };
+                    u64::from_str_radix(flags, 16).unwrap() & kept != 0
+                })
+            });
+            assert_eq!(spec.answer == Answer::Kept, is_kept, "{}", spec.name);
+        }
+    }
+
     #[test]
     fn what_is_not_a_tenants_has_no_row_of_a_tenants() {
         for release in Release::ALL {
@@ -331,6 +438,6 @@ mod tests {
 
     #[test]
     fn a_control_with_pointers_that_are_not_carried_has_no_row() {
-        assert_eq!(row(0x80_1102, Release::R570), None);
+        assert_eq!(row(0x2080_0122, Release::R570), None);
     }
 }

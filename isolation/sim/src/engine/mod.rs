@@ -1,9 +1,9 @@
-//! A card's engines by the clock: two runlists, and one thread that wakes when something is due on them.
+//! A card's engines by the clock: their runlists, and one thread that wakes when something is due on them.
 //!
 //! ```text
-//! ring threads ──submit──▶ ┌──────────────────────────┐ ◀──gates, slices, preemption── calls
-//!                          │ runlists: compute, copies │
-//! channels ◀──ended at T── └──────────────────────────┘ ◀──due── the card's thread
+//! ring threads ──submit──▶ ┌─────────────────────────────────┐ ◀──gates, slices, preemption── calls
+//!                          │ runlists: compute, copies, video │
+//! channels ◀──ended at T── └─────────────────────────────────┘ ◀──due── the card's thread
 //! ```
 //!
 //! Whoever comes first lets the runlists' time pass up to the clock. What has ended is told with the time at which it ended by the
@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use runlist::{Costs, Enable, Interleave, Mode, Work};
 
+use crate::architecture::{self, Unit};
 use crate::clock::monotonic_ns;
 use crate::locked;
 use state::{ChannelState, GroupState, State};
@@ -35,8 +36,20 @@ pub(crate) use state::{ChannelKey, GroupKey};
 pub(crate) enum Kind {
     /// Graphics and compute.
     Compute,
-    /// Copy engines, and whatever else is no compute.
+    /// Copy engines, one runlist for all of them.
     Copies,
+    /// One falcon: a video engine, or the security engine.
+    Falcon(Unit, u32),
+}
+
+impl From<architecture::Engine> for Kind {
+    fn from(engine: architecture::Engine) -> Self {
+        match engine {
+            architecture::Engine::Graphics => Self::Compute,
+            architecture::Engine::Copy(_) => Self::Copies,
+            architecture::Engine::Falcon(unit, instance) => Self::Falcon(unit, instance),
+        }
+    }
 }
 
 /// What is told of the ends of its work.

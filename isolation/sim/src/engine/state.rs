@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use runlist::{ChannelId, Costs, Enable, GroupId, Outcome, Runlist};
 
 use super::{Kind, Settles, Sink, Table};
+use crate::architecture::Unit;
 
 /// A group of a card; never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +55,9 @@ impl Ended {
 pub(super) struct State {
     pub(super) compute: Runlist,
     pub(super) copies: Runlist,
+    /// Those that a group was ever on.
+    falcons: BTreeMap<(Unit, u32), Runlist>,
+    costs: Costs,
     pub(super) groups: Table<GroupKey, GroupState>,
     pub(super) channels: Table<ChannelKey, ChannelState>,
     pub(super) by_id: Table<(Kind, ChannelId), ChannelKey>,
@@ -65,16 +69,19 @@ pub(super) struct State {
     keys: u64,
 }
 
+fn list_of(costs: Costs, now_ns: u64) -> Runlist {
+    let mut list = Runlist::new(costs);
+    list.advance(now_ns);
+    list
+}
+
 impl State {
     pub(super) fn new(costs: Costs, now_ns: u64) -> Self {
-        let list = || {
-            let mut list = Runlist::new(costs);
-            list.advance(now_ns);
-            list
-        };
         Self {
-            compute: list(),
-            copies: list(),
+            compute: list_of(costs, now_ns),
+            copies: list_of(costs, now_ns),
+            falcons: BTreeMap::new(),
+            costs,
             groups: Table::new(),
             channels: Table::new(),
             by_id: Table::new(),
@@ -90,6 +97,13 @@ impl State {
         match kind {
             Kind::Compute => &mut self.compute,
             Kind::Copies => &mut self.copies,
+            Kind::Falcon(unit, instance) => {
+                let now_ns = self.compute.now_ns();
+                let costs = self.costs;
+                self.falcons
+                    .entry((unit, instance))
+                    .or_insert_with(|| list_of(costs, now_ns))
+            }
         }
     }
 
@@ -103,12 +117,18 @@ impl State {
         let now_ns = now_ns.max(self.compute.now_ns()).max(self.copies.now_ns());
         self.compute.advance(now_ns);
         self.copies.advance(now_ns);
+        for list in self.falcons.values_mut() {
+            list.advance(now_ns);
+        }
         now_ns
     }
 
     pub(super) fn next_event(&self) -> Option<u64> {
-        let both = [self.compute.next_event(), self.copies.next_event()];
-        both.into_iter().flatten().min()
+        [&self.compute, &self.copies]
+            .into_iter()
+            .chain(self.falcons.values())
+            .filter_map(Runlist::next_event)
+            .min()
     }
 
     pub(super) fn place(&self, key: ChannelKey) -> Option<(Kind, ChannelId)> {
@@ -214,7 +234,13 @@ impl State {
     /// What has run to its end since the last call. What was dropped is nobody's any more.
     pub(super) fn ended(&mut self) -> Vec<Ended> {
         let mut all = Vec::new();
-        for kind in [Kind::Compute, Kind::Copies] {
+        let falcons = self.falcons.keys();
+        let falcons = falcons.map(|(unit, instance)| Kind::Falcon(*unit, *instance));
+        let kinds: Vec<Kind> = [Kind::Compute, Kind::Copies]
+            .into_iter()
+            .chain(falcons)
+            .collect();
+        for kind in kinds {
             while let Some(finished) = self.list(kind).pop_finished() {
                 let channel = self.by_id.get(&(kind, finished.channel));
                 let sink = channel

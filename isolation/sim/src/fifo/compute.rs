@@ -1,4 +1,4 @@
-//! The compute engine (clc6c0.h and its successors): launches that take time and do nothing, their releases, inline data.
+//! The compute engine (clc6c0.h and its successors): launches that take time and do nothing, and their releases.
 
 use runlist::Work;
 
@@ -7,16 +7,9 @@ use super::{Channel, Failure};
 use crate::architecture::QmdVersion;
 use crate::profile::KernelTime;
 
-const LINE_LENGTH_IN: u32 = 0x180;
-const OFFSET_OUT_UPPER: u32 = 0x188;
-const LAUNCH_DMA: u32 = 0x1b0;
-const LOAD_INLINE_DATA: u32 = 0x1b4;
 const SEND_PCAS_A: u32 = 0x2b4;
 const SEND_SIGNALING_PCAS_B: u32 = 0x2bc;
 const SEND_SIGNALING_PCAS2_B: u32 = 0x2c0;
-const SET_REPORT_SEMAPHORE_A: u32 = 0x1b00;
-const SET_REPORT_SEMAPHORE_C: u32 = 0x1b08;
-const SET_REPORT_SEMAPHORE_D: u32 = 0x1b0c;
 
 /// A launch's descriptor, as far as it is carried out.
 #[derive(Debug)]
@@ -44,56 +37,17 @@ impl Channel {
         value: u32,
         now: &dyn Fn() -> u64,
     ) -> Result<Method, Failure> {
-        let Some(state) = execution.subchannels.get_mut(subchannel) else {
-            return Ok(Method::Done);
-        };
         match method {
             SEND_SIGNALING_PCAS_B | SEND_SIGNALING_PCAS2_B => {
+                let Some(state) = execution.subchannels.get(subchannel) else {
+                    return Ok(Method::Done);
+                };
                 let address = u64::from(state.register(SEND_PCAS_A)) << 8;
                 self.launch(execution, address, now)?;
-                return Ok(Method::Launched);
+                Ok(Method::Launched)
             }
-            LAUNCH_DMA => state.inline_bytes = 0,
-            LOAD_INLINE_DATA if !execution.due.is_empty() => return Ok(Method::Waits),
-            LOAD_INLINE_DATA => {
-                // The last word may be cut.
-                let left =
-                    u64::from(state.register(LINE_LENGTH_IN)).saturating_sub(state.inline_bytes);
-                let bytes = value.to_le_bytes();
-                let length = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                let to = state
-                    .address(OFFSET_OUT_UPPER)
-                    .wrapping_add(state.inline_bytes);
-                state.inline_bytes += u64::try_from(length).unwrap_or(0);
-                self.write(to, bytes.get(..length).unwrap_or_default())?;
-            }
-            SET_REPORT_SEMAPHORE_D => {
-                const ONE_WORD: u32 = 1 << 28;
-                let release = Release {
-                    address: state.address(SET_REPORT_SEMAPHORE_A),
-                    payload: u64::from(state.register(SET_REPORT_SEMAPHORE_C)),
-                    words: if value & ONE_WORD == 0 {
-                        Words::Four
-                    } else {
-                        Words::One
-                    },
-                };
-                match value & 3 {
-                    0 => self.release(execution, release, now)?,
-                    // A trap: nobody listens.
-                    3 => {}
-                    _counters => {
-                        return Err(Failure::Method {
-                            class: state.class,
-                            method,
-                            value,
-                        });
-                    }
-                }
-            }
-            _state => {}
+            _no_launch => self.graphics_method(execution, subchannel, (method, value), now),
         }
-        Ok(Method::Done)
     }
 
     /// Gives the engine the kernel of a descriptor. One that takes no time is done at once, or right after what is under way.
@@ -105,7 +59,7 @@ impl Channel {
     ) -> Result<(), Failure> {
         let version = self.spec.card.profile.architecture.qmd();
         let mut bytes = match version {
-            QmdVersion::V3 => vec![0; 64 * 4],
+            QmdVersion::V2 | QmdVersion::V3 => vec![0; 64 * 4],
             QmdVersion::V5 => vec![0; 96 * 4],
         };
         self.read(address, &mut bytes)?;
@@ -170,12 +124,14 @@ struct ReleaseBits {
 }
 
 impl Qmd {
-    /// Layouts: NVC6C0_QMDV03_00 and NVCEC0_QMDV05_00 (clc6c0qmd.h, clcec0qmd.h).
+    /// Layouts: NVC6C0_QMDV03_00 and NVCEC0_QMDV05_00 (clc6c0qmd.h, clcec0qmd.h). Of the second version no open header was at hand: that its
+    /// grid lies where the third has it is a guess, and nothing else of it is read.
     fn read(bytes: &[u8], version: QmdVersion) -> Self {
         let releases = [0, 1]
             .into_iter()
             .filter_map(|which| {
                 let at = match version {
+                    QmdVersion::V2 => return None,
                     QmdVersion::V3 => {
                         let base = 768 + which * 128;
                         ReleaseBits {
@@ -205,7 +161,7 @@ impl Qmd {
             })
             .collect();
         let grid = match version {
-            QmdVersion::V3 => [(384, 32), (416, 16), (448, 16)],
+            QmdVersion::V2 | QmdVersion::V3 => [(384, 32), (416, 16), (448, 16)],
             QmdVersion::V5 => [(1248, 32), (1280, 16), (1312, 16)],
         };
         let blocks = grid
@@ -213,11 +169,13 @@ impl Qmd {
             .map(|(at, count)| bits(bytes, at, count))
             .fold(1, u64::saturating_mul);
         let (enable, action, pointer) = match version {
-            QmdVersion::V3 => (512, 513, 480),
+            QmdVersion::V2 | QmdVersion::V3 => (512, 513, 480),
             QmdVersion::V5 => (336, 337, 384),
         };
         // Action 1: schedule the dependent one; the others only count.
-        let dependent = (bits(bytes, enable, 1) == 1 && bits(bytes, action, 3) == 1)
+        let dependent = (version != QmdVersion::V2
+            && bits(bytes, enable, 1) == 1
+            && bits(bytes, action, 3) == 1)
             .then(|| bits(bytes, pointer, 32) << 8);
         Self {
             blocks,

@@ -74,6 +74,8 @@ pub(super) struct Subchannel {
     pub(super) registers: Option<Box<[u32; METHODS]>>,
     /// Bytes of inline data that have come.
     pub(super) inline_bytes: u64,
+    /// The LAUNCH_DMA that they are for.
+    pub(super) inline_launch: u32,
 }
 
 /// A method header whose data has not all been taken.

@@ -36,6 +36,17 @@ impl Channel {
     ) -> Result<Method, Failure> {
         let low = |word: u64, value: u32| word & !0xffff_ffff | u64::from(value);
         let high = |word: u64, value: u32| word & 0xffff_ffff | u64::from(value) << 32;
+        if self.spec.card.profile.architecture.is_before_usermode()
+            && (SEM_ADDR_LO..=SEM_EXECUTE).contains(&method)
+        {
+            // clc06f.h has SEMAPHOREA to D alone.
+            let class = 0;
+            return Err(Failure::Method {
+                class,
+                method,
+                value,
+            });
+        }
         let host = &mut execution.host;
         match method {
             SET_OBJECT => {

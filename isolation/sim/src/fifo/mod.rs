@@ -14,9 +14,11 @@
 mod compute;
 mod copy;
 mod execution;
+mod graphics;
 mod group;
 mod host;
 mod runner;
+mod video;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +27,7 @@ use std::sync::{Arc, Mutex, Weak};
 use driver::IncidentKind;
 use runlist::Enable;
 
+use crate::architecture::Methods;
 use crate::card::SimCard;
 use crate::engine::{ChannelKey, Settles, Sink};
 use crate::fifo::execution::{Due, Execution, Method, Release, Words};
@@ -68,9 +71,22 @@ pub(crate) struct ChannelSpec {
     pub(crate) space: Arc<VaSpace>,
     pub(crate) userd: Arc<Backing>,
     pub(crate) userd_offset: u64,
+    /// Whose memory USERD is.
+    pub(crate) userd_owner: UserdOwner,
     pub(crate) fifo_address: u64,
     pub(crate) entries: u32,
     pub(crate) error_notifier: Option<Arc<Backing>>,
+}
+
+/// Whose memory USERD is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UserdOwner {
+    /// The client's: it maps its memory.
+    Client,
+    /// RM's: the client maps the channel.
+    Driver,
+    /// Nobody's that a client can map.
+    Hidden,
 }
 
 /// A channel.
@@ -150,8 +166,8 @@ impl Channel {
         self.spec.card.index == card.index
     }
 
-    pub(crate) fn userd(&self) -> &Arc<Backing> {
-        &self.spec.userd
+    pub(crate) fn userd(&self) -> (&Arc<Backing>, UserdOwner) {
+        (&self.spec.userd, self.spec.userd_owner)
     }
 
     pub(crate) fn key(&self) -> ChannelKey {
@@ -502,11 +518,25 @@ impl Channel {
             });
         };
         state.set(method, value);
-        // The low byte of a class says which engine it is.
-        match state.class & 0xff {
-            0xb5 => self.copy_method(execution, subchannel, method, value, now),
-            0xc0 => self.compute_method(execution, subchannel, method, value, now),
-            _no_engine => Err(Failure::Method {
+        let architecture = self.spec.card.profile.architecture;
+        let methods = architecture
+            .methods_of(state.class)
+            .filter(|methods| methods.run_on(self.spec.group.kind()));
+        let call = (method, value);
+        match methods {
+            Some(Methods::Copy) => self.copy_method(execution, subchannel, method, value, now),
+            Some(Methods::Compute) => {
+                self.compute_method(execution, subchannel, method, value, now)
+            }
+            Some(Methods::ThreeD | Methods::InlineToMemory) => {
+                self.graphics_method(execution, subchannel, call, now)
+            }
+            // Nothing is drawn, and its notifications are nobody's.
+            Some(Methods::TwoD) => Ok(Method::Done),
+            Some(Methods::Falcon(unit)) => {
+                self.video_method(execution, subchannel, unit, call, now)
+            }
+            None => Err(Failure::Method {
                 class: state.class,
                 method,
                 value,

@@ -5,21 +5,25 @@ use std::sync::Arc;
 use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{self, Kind};
-use nvabi::layout::{channel_params, device_params, memory_params, nvos00, nvos21, nvos55, nvos64};
+use nvabi::layout::{
+    channel_params, device_params, engine_type, memory_params, nvos00, nvos21, nvos55, nvos64,
+};
 use nvabi::status::{
-    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS, NV_ERR_INVALID_DEVICE,
-    NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE,
-    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS,
+    NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_OBJECT, NV_ERR_INVALID_OBJECT_HANDLE,
+    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
 };
 
 use super::heap::{
     ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, Asked, KIB64, PAGE_BYTES, card_memory, system_memory,
 };
 use super::objects::{Client, Object, Resource, end_all, require_class};
-use super::{Context, Refusal, Segments, State, event, sharing};
+use super::{Context, Refusal, Segments, State, class_table, event, sharing};
+use crate::architecture::{Engine, Methods, Unit};
 use crate::card::SimCard;
 use crate::engine::Kind as EngineKind;
-use crate::fifo::{Channel, ChannelSpec, Group};
+use crate::fifo::{Channel, ChannelSpec, Group, UserdOwner};
 use crate::memory::Backing;
 use crate::vaspace::VaSpace;
 
@@ -51,25 +55,22 @@ pub(super) fn rm_alloc(
     let class = field(nvos21::H_CLASS)?;
     let row =
         class::row_of(class, context.hardware.release).ok_or(Refusal(NV_ERR_INVALID_CLASS))?;
+    // Parameters are copied before anything is looked for (`serverAllocApiCopyIn`, rmapi/alloc_free.c).
+    if params.is_none() && class_table::needs_params(row) {
+        return Err(INVALID);
+    }
+    let root = field(nvos21::H_ROOT)?;
     let handle = if row.kind == Kind::Root {
-        let owner = state.owner(context);
-        let handle = context.hardware.next_client();
-        state.clients.insert(
-            handle,
-            Client::new(handle, class::NV01_ROOT_CLIENT, owner, context.caller.tgid),
-        );
+        let handle = new_client(state, context, root)?;
         // Whoever gives parameters gets the handle there too (`rmclientConstruct_IMPL`, client.c).
         if let Some(params) = params {
             put_u32(params, 0, handle);
         }
         handle
     } else {
-        let client = field(nvos21::H_ROOT)?;
-        // No parent is the client itself (`serverAllocResourceUnderLock`, rmapi/alloc_free.c).
-        let parent = field(nvos21::H_PARENT)?;
         let mut request = New {
-            client,
-            parent: if parent == 0 { client } else { parent },
+            client: root,
+            parent: field(nvos21::H_PARENT)?,
             wanted: field(nvos21::H_NEW)?,
             class,
             kind: row.kind,
@@ -77,11 +78,29 @@ pub(super) fn rm_alloc(
         request.make(
             state,
             context,
+            row,
             params.map(Vec::as_mut_slice).unwrap_or_default(),
         )?
     };
     put_u32(arg, nvos21::H_NEW, handle);
     Ok(())
+}
+
+/// A client, by the handle that it asks for, or by the next one where that is 0 (`_serverCreateEntryAndLockForNewClient`, rs_server.c).
+fn new_client(state: &mut State, context: &Context<'_>, wanted: u32) -> Result<u32, Refusal> {
+    if wanted != 0 && state.clients.contains_key(&wanted) {
+        return Err(Refusal(NV_ERR_INSERT_DUPLICATE_NAME));
+    }
+    let handle = match wanted {
+        0 => context.hardware.next_client(),
+        chosen => chosen,
+    };
+    let owner = state.owner(context);
+    state.clients.insert(
+        handle,
+        Client::new(handle, class::NV01_ROOT_CLIENT, owner, context.caller.tgid),
+    );
+    Ok(handle)
 }
 
 pub(super) fn rm_alloc_long(
@@ -102,13 +121,16 @@ fn split(segments: &mut Segments) -> Result<(&mut Vec<u8>, Option<&mut Vec<u8>>)
     Ok((first, rest.first_mut()))
 }
 
-/// The runlist of an `NV2080_ENGINE_TYPE_*` (cl2080_notification.h): 0 none said, 1 to 8 graphics.
-fn engine_kind(engine_type: u32) -> EngineKind {
-    if engine_type <= 8 {
-        EngineKind::Compute
-    } else {
-        EngineKind::Copies
-    }
+/// The engine that a group or a channel names by an `NV2080_ENGINE_TYPE_*`. None is the graphics engine here; RM asks for one from Ampere on.
+/// Without MIG there is one graphics engine (`kchangrpapiConstruct_IMPL`, kernel_channel_group_api.c).
+fn engine_named(card: &SimCard, number: u32) -> Result<Engine, Refusal> {
+    let engine = match number {
+        engine_type::NULL => Some(Engine::Graphics),
+        _named => Engine::of_type(number),
+    };
+    engine
+        .filter(|engine| card.profile.architecture.engines().contains(engine))
+        .ok_or(INVALID)
 }
 
 /// What a context takes on a card: charged, and told by GR_GET_CTX_BUFFER_SIZE.
@@ -122,13 +144,8 @@ pub(super) fn context_bytes(context: &Context<'_>, card: &SimCard) -> u64 {
 fn group_bytes(context: &Context<'_>, card: &SimCard, kind: EngineKind) -> u64 {
     match kind {
         EngineKind::Compute => context_bytes(context, card),
-        EngineKind::Copies => context.hardware.implicit.other_group,
+        EngineKind::Copies | EngineKind::Falcon(..) => context.hardware.implicit.other_group,
     }
-}
-
-/// Compute classes of all generations end so.
-pub(super) fn computes(class: u32) -> bool {
-    class & 0xff == 0xc0
 }
 
 /// A new object.
@@ -145,37 +162,37 @@ impl New {
         &mut self,
         state: &mut State,
         context: &Context<'_>,
+        row: &class::Class,
         params: &mut [u8],
     ) -> Result<u32, Refusal> {
+        if self.kind == Kind::Event {
+            return self.event(state, context, params);
+        }
         let client = state.client(context, self.client)?;
-        self.wanted = client.assign_handle(self.wanted)?;
+        self.prepare(client, row)?;
         if self.kind == Kind::Device {
             return self.device(client, context, params);
-        }
-        if self.kind == Kind::Event {
-            let number = event::number_of(params).ok_or(INVALID)?;
-            let object = self.object(client.parent(self.parent)?.card.clone(), Resource::Plain);
-            let handle = client.insert(self.wanted, object)?;
-            event::attach(context, self.client, handle, number);
-            return Ok(handle);
         }
         let parent = client.parent(self.parent)?;
         if [class::NV_CONFIDENTIAL_COMPUTE, class::MPS_COMPUTE].contains(&self.class) {
             // Of the machine, not of a card (resource_list.h).
-            self.require(matches!(parent.resource, Resource::Client))?;
             return client.insert(self.wanted, self.object(None, Resource::Plain));
         }
-        let card = parent
-            .card
-            .clone()
-            .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?;
+        let Some(card) = parent.card.clone() else {
+            // Below a client, and named in the parameters: which is not played. The memory of NV01_CONTEXT_DMA is not found, what the others want is
+            // not there (`ctxdmaConstruct_IMPL`, context_dma.c; `p2papiConstruct_IMPL`, p2p_api.c; `memorymulticastfabricConstruct_IMPL`,
+            // mem_multicast_fabric.c).
+            return Err(match class_table::may_be_below_anything(row) {
+                true => Refusal(NV_ERR_OBJECT_NOT_FOUND),
+                false => INVALID,
+            });
+        };
         card.alive()?;
-        if self.kind != Kind::Subdevice {
+        if self.kind != Kind::Subdevice && !class_table::may_be_below_anything(row) {
             require_class(&card, self.class)?;
         }
         let object = match self.kind {
             Kind::Subdevice => {
-                self.require(matches!(parent.resource, Resource::Device(_)))?;
                 if u32_at(params, SUBDEVICE_ID).unwrap_or(0) != 0 {
                     return Err(Refusal(NV_ERR_INVALID_DEVICE));
                 }
@@ -196,7 +213,6 @@ impl New {
                 }
             }
             Kind::VaSpace => {
-                self.require(matches!(parent.resource, Resource::Device(_)))?;
                 let implicit = Some(Arc::new(card.charge(
                     context.session,
                     client.pid,
@@ -208,10 +224,10 @@ impl New {
                 }
             }
             Kind::ChannelGroup => {
-                self.require(matches!(parent.resource, Resource::Device(_)))?;
                 let (space, depends_on) =
                     self.named_space(client, u32_at(params, GROUP_H_VA_SPACE).unwrap_or(0))?;
-                let engine = engine_kind(u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(0));
+                let number = u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(engine_type::NULL);
+                let engine = engine_named(&card, number)?.into();
                 let implicit = Some(Arc::new(card.charge(
                     context.session,
                     client.pid,
@@ -225,7 +241,6 @@ impl New {
                 }
             }
             Kind::ContextShare => {
-                self.require(matches!(parent.resource, Resource::ChannelGroup(..)))?;
                 let handle = u32_at(params, CONTEXT_SHARE_H_VA_SPACE).ok_or(INVALID)?;
                 let (space, depends_on) = self.named_space(client, handle)?;
                 Object {
@@ -234,25 +249,18 @@ impl New {
                 }
             }
             Kind::Channel => return self.channel(client, context, card, params),
-            Kind::Engine => {
+            Kind::Graphics | Kind::Copy | Kind::Video | Kind::OtherEngine => {
                 let Resource::Channel(channel) = &parent.resource else {
                     return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT));
                 };
-                // An engine's object is for its own runlist (`kfifoRunlistSetId_GM107`, kernel_fifo_gm107.c). Copies go by any.
-                if computes(self.class) && channel.group().kind() != EngineKind::Compute {
-                    return Err(Refusal(NV_ERR_INVALID_STATE));
-                }
+                self.on_runlist(context, &card, channel.group().kind(), params)?;
                 self.object(Some(card), Resource::Plain)
             }
-            Kind::Usermode => {
-                self.require(matches!(parent.resource, Resource::Subdevice))?;
-                self.object(
-                    Some(card),
-                    Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new()),
-                )
-            }
+            Kind::Usermode => self.object(
+                Some(card),
+                Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new()),
+            ),
             Kind::Plain if self.class == class::RM_USER_SHARED_DATA => {
-                self.require(matches!(parent.resource, Resource::Subdevice))?;
                 // Pages of the host that the driver writes and programs read; nothing is in them here, and nothing is polled
                 // (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
                 if u64_at(params, 0).ok_or(INVALID)? != 0 {
@@ -261,21 +269,134 @@ impl New {
                 let memory = system_memory(PAGE_BYTES)?;
                 self.object(Some(card), Resource::Memory(memory, Vec::new()))
             }
-            Kind::Plain => {
-                // (resource_list.h)
-                let of_subdevices = [
-                    class::NV2081_BINAPI,
-                    class::NV50_THIRD_PARTY_P2P,
-                    class::GF100_SUBDEVICE_MASTER,
-                ];
-                let is_of_one = of_subdevices.contains(&self.class);
-                self.require(!is_of_one || matches!(parent.resource, Resource::Subdevice))?;
-                self.object(Some(card), Resource::Plain)
-            }
+            Kind::Plain => self.object(Some(card), Resource::Plain),
             Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
             Kind::Root | Kind::Device | Kind::Event => return Err(Refusal(NV_ERR_INVALID_CLASS)),
         };
         client.insert(self.wanted, object)
+    }
+
+    /// An engine's object is for its own runlist. Where every runlist has channels of its own, a class is looked for on the engine of the channel;
+    /// elsewhere the parameters name the engine, and its runlist must be the channel's (`chandesConstruct_IMPL`, channel_descendant.c;
+    /// `kfifoRunlistSetId_GM107`, kernel_fifo_gm107.c). RM moves a group there whose only channel has no object yet; that is not played.
+    fn on_runlist(
+        &self,
+        context: &Context<'_>,
+        card: &SimCard,
+        runlist: EngineKind,
+        params: &[u8],
+    ) -> Result<(), Refusal> {
+        let architecture = card.profile.architecture;
+        let methods = architecture
+            .methods_of(self.class)
+            .ok_or(Refusal(NV_ERR_INVALID_CLASS))?;
+        let runs_here = methods.run_on(runlist);
+        if architecture.has_per_runlist_channels() {
+            return match runs_here {
+                true => Ok(()),
+                false => Err(Refusal(NV_ERR_INVALID_CLASS)),
+            };
+        }
+        let engine = match methods {
+            Methods::Compute | Methods::ThreeD | Methods::TwoD | Methods::InlineToMemory => {
+                Engine::Graphics
+            }
+            // {version 0, engineType 4}: an index, or a type (`kceGetEngineDescFromAllocParams`, kernel_ce_context.c).
+            Methods::Copy => {
+                let word = |at| u32_at(params, at).unwrap_or(0);
+                let named = match word(0) {
+                    0 => Some(Engine::Copy(word(4))),
+                    1 => Engine::of_type(word(4)),
+                    _unknown => None,
+                };
+                named
+                    .filter(|engine| matches!(engine, Engine::Copy(_)))
+                    .ok_or(Refusal(NV_ERR_INVALID_CLASS))?
+            }
+            Methods::Falcon(Unit::Sec2) => Engine::Falcon(Unit::Sec2, 0),
+            // {size 0, prohibitMultipleInstances 4, engineInstance 8} (`nvdecGetEngineDescFromAllocParams` and its like); OFA has none before 545.
+            Methods::Falcon(unit) => {
+                let row = class::row_of(self.class, context.hardware.release);
+                let size = row.map(|row| row.params.of(context.hardware.release));
+                if u32_at(params, 0) != size {
+                    return Err(Refusal(NV_ERR_INVALID_CLASS));
+                }
+                Engine::Falcon(unit, u32_at(params, 8).unwrap_or(0))
+            }
+        };
+        if !architecture.engines().contains(&engine) {
+            return Err(Refusal(NV_ERR_INVALID_CLASS));
+        }
+        let is_its = match engine {
+            Engine::Graphics | Engine::Copy(_) => runs_here,
+            Engine::Falcon(..) => EngineKind::from(engine) == runlist,
+        };
+        match is_its {
+            true => Ok(()),
+            false => Err(Refusal(NV_ERR_INVALID_STATE)),
+        }
+    }
+
+    /// What is asked before the class is, and a handle, which is used up then (`serverAllocResourceUnderLock`, rmapi/alloc_free.c).
+    fn prepare(&mut self, client: &mut Client, row: &class::Class) -> Result<(), Refusal> {
+        if self.wanted == self.client {
+            // What may be below anything may be below nothing, and then its handle is wrong.
+            return Err(Refusal(match class_table::may_be_below_anything(row) {
+                true => NV_ERR_INVALID_OBJECT_HANDLE,
+                false => NV_ERR_INVALID_OBJECT_PARENT,
+            }));
+        }
+        let parent = client.parent(self.parent)?;
+        if class_table::is_single(row) && client.has_child_of(self.parent, self.class) {
+            return Err(Refusal(NV_ERR_STATE_IN_USE));
+        }
+        self.require(class_table::may_be_below(row, &parent.resource))?;
+        self.wanted = client.assign_handle(self.wanted)?;
+        Ok(())
+    }
+
+    /// An event tells of the object that the call names as its parent, of the client that the parameters name, or of its own where that is 0. It is below that
+    /// object where the parameters name its own client, and below its client otherwise (`rmapiFixupAllocParams`, rmapi_specific.c;
+    /// `eventConstruct_IMPL`, event.c).
+    fn event(
+        &mut self,
+        state: &mut State,
+        context: &Context<'_>,
+        params: &[u8],
+    ) -> Result<u32, Refusal> {
+        let number = event::number_of(params).ok_or(INVALID)?;
+        let named = event::client_of(params).ok_or(INVALID)?;
+        // Both clients are looked for before it is asked whose the first is.
+        if named != 0 && !state.clients.contains_key(&named) {
+            return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
+        }
+        let source = self.parent;
+        let notifier = if named == 0 { self.client } else { named };
+        if named != self.client {
+            self.parent = self.client;
+        }
+        let client = state.client(context, self.client)?;
+        if self.wanted == self.client {
+            return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
+        }
+        let card = client.parent(self.parent)?.card.clone();
+        self.wanted = client.assign_handle(self.wanted)?;
+        let tells = state
+            .clients
+            .get(&notifier)
+            .and_then(|client| client.objects.get(&source));
+        if !tells.is_some_and(Object::can_notify) {
+            return Err(Refusal(NV_ERR_INVALID_OBJECT));
+        }
+        if !event::is_registered(context, self.client, number) {
+            return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
+        }
+        let object = self.object(card, Resource::Plain);
+        let handle = state
+            .client(context, self.client)?
+            .insert(self.wanted, object)?;
+        event::attach(context, self.client, handle, number);
+        Ok(handle)
     }
 
     fn object(&self, card: Option<Arc<SimCard>>, resource: Resource) -> Object {
@@ -300,10 +421,6 @@ impl New {
         context: &Context<'_>,
         params: &[u8],
     ) -> Result<u32, Refusal> {
-        self.require(matches!(
-            client.parent(self.parent)?.resource,
-            Resource::Client
-        ))?;
         let instance = u32_at(params, device_params::DEVICE_ID).ok_or(INVALID)?;
         let card = usize::try_from(instance)
             .ok()
@@ -332,22 +449,25 @@ impl New {
             attr: word(memory_params::ATTR)?,
             attr2: word(memory_params::ATTR2)?,
             alignment: wide(memory_params::ALIGNMENT)?,
+            offset: wide(memory_params::OFFSET)?,
         };
         if asked.flags & memory_params::FLAG_VIRTUAL != 0 {
             return Err(INVALID);
         }
-        let memory = if self.kind == Kind::Vidmem {
+        let (memory, told) = if self.kind == Kind::Vidmem {
             if asked.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
                 return Err(INVALID);
             }
             card_memory(client, context, &card, &asked)?
         } else {
-            system_memory(asked.size)?
+            let memory = system_memory(asked.size)?;
+            let bytes = memory.bytes;
+            (memory, bytes)
         };
         let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
-        put_u64(params, memory_params::SIZE, memory.bytes);
+        put_u64(params, memory_params::SIZE, told);
         put_u64(params, memory_params::OFFSET, offset);
-        put_u64(params, memory_params::LIMIT, memory.bytes - 1);
+        put_u64(params, memory_params::LIMIT, told.wrapping_sub(1));
         Ok(self.object(Some(card), Resource::Memory(memory, Vec::new())))
     }
 
@@ -375,9 +495,20 @@ impl New {
         let parent = client.parent(self.parent)?;
         // A channel without a group gets one of its own (`kchannelConstruct_IMPL`), with what a group takes.
         let (group, group_space, own_group_bytes) = match &parent.resource {
-            Resource::ChannelGroup(group, space) => (group.clone(), space.clone(), 0),
+            Resource::ChannelGroup(group, space) => {
+                let number = word(channel_params::ENGINE_TYPE)?;
+                let named = (number != engine_type::NULL).then(|| engine_named(&card, number));
+                let is_another = named
+                    .transpose()?
+                    .is_some_and(|engine| EngineKind::from(engine) != group.kind());
+                if is_another && card.profile.architecture.compares_engines_of_channels() {
+                    // (`kchannelConstruct_IMPL`, kernel_channel.c)
+                    return Err(INVALID);
+                }
+                (group.clone(), space.clone(), 0)
+            }
             Resource::Device(space) => {
-                let engine = engine_kind(word(channel_params::ENGINE_TYPE)?);
+                let engine = engine_named(&card, word(channel_params::ENGINE_TYPE)?)?.into();
                 let group = Group::new(&card, context.session, engine);
                 (group, space.clone(), group_bytes(context, &card, engine))
             }
@@ -404,10 +535,21 @@ impl New {
         if entries == 0 {
             return Err(INVALID);
         }
-        let userd_offset = u64_at(params, channel_params::USERD_OFFSET).ok_or(INVALID)?;
-        let userd = match word(channel_params::H_USERD_MEMORY)? {
-            0 => Arc::new(Backing::own(USERD_BYTES)),
-            handle => client.object(handle)?.memory()?.backing.clone(),
+        let architecture = card.profile.architecture;
+        let asked_offset = u64_at(params, channel_params::USERD_OFFSET).ok_or(INVALID)?;
+        // Before Volta USERD is RM's: nothing else is known of clients there (nv_gpu_ops.c). That a handle is ignored is a guess.
+        let (userd, userd_offset, userd_owner) = match word(channel_params::H_USERD_MEMORY)? {
+            handle if handle != 0 && !architecture.is_before_usermode() => {
+                let memory = client.object(handle)?.memory()?.backing.clone();
+                (memory, asked_offset, UserdOwner::Client)
+            }
+            _none => {
+                let owner = match architecture.has_per_runlist_channels() {
+                    true => UserdOwner::Hidden,
+                    false => UserdOwner::Driver,
+                };
+                (Arc::new(Backing::own(USERD_BYTES)), 0, owner)
+            }
         };
         let error_notifier = match word(CHANNEL_H_ERROR)? {
             0 => None,
@@ -432,6 +574,7 @@ impl New {
             space,
             userd,
             userd_offset,
+            userd_owner,
             fifo_address: u64_at(params, channel_params::GP_FIFO_OFFSET).ok_or(INVALID)?,
             entries,
             error_notifier,
@@ -472,6 +615,7 @@ pub(super) fn free(
     if handle == client {
         state.client(context, client)?;
         state.free_client(context.runner, client);
+        context.hardware.os_events.forget(client);
         return Ok(());
     }
     // A handle that does not exist is freed already (RM answers NV_OK).

@@ -6,7 +6,8 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_OK};
 
 use super::Refusal;
 use super::control::{Params, UNSUPPORTED};
-use super::query::{COPY0, GPCS, SMS_PER_TPC, fill_list, tpcs_per_gpc};
+use super::query::{GPCS, SMS_PER_TPC, fill_list, tpcs_per_gpc};
+use crate::architecture::Engine;
 use crate::card::SimCard;
 use crate::machine::Hardware;
 
@@ -56,7 +57,9 @@ pub(super) fn answer(
         }
         // {ceEngineType 0, capsTbl 4:2} (`subdeviceCtrlCmdCeGetCapsV2_VF`, kernel_ce_ctrl.c)
         ctl::NV2080_CTRL_CMD_CE_GET_CAPS_V2 => {
-            if u32_at(block, 0) != Some(COPY0) {
+            let engine = u32_at(block, 0).and_then(Engine::of_type);
+            let is_there = |instance| instance < card.profile.architecture.copies();
+            if !matches!(engine, Some(Engine::Copy(instance)) if is_there(instance)) {
                 return Err(UNSUPPORTED);
             }
             put(block, 4, &COPY_CAPS);
@@ -66,8 +69,11 @@ pub(super) fn answer(
             const BYTES_535: usize = 68;
             let present = if block.len() == BYTES_535 { 64 } else { 128 };
             block.fill(0);
-            put(block, 0, &COPY_CAPS);
-            put(block, present, &[1]);
+            let copies = card.profile.architecture.copies();
+            for engine in (0..copies as usize).map(|instance| instance * COPY_CAPS.len()) {
+                put(block, engine, &COPY_CAPS);
+            }
+            put_u32(block, present, (1 << copies) - 1);
         }
         // {…, capsTbl 0:23, grRouteInfo 24:16, bCapsPopulated 40:1} (`subdeviceCtrlCmdKGrGetCapsV2_IMPL`, kernel_graphics.c)
         ctl::NV2080_CTRL_CMD_GR_GET_CAPS_V2 => {

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use nvabi::bytes::{array_at, put, put_u32, put_u64, u8_at, u32_at};
 use nvabi::class;
 use nvabi::control::{self as ctl};
-use nvabi::layout::nvos54;
+use nvabi::layout::{nvos54, zcull_bind};
 use nvabi::status::{
-    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_OBJECT, NV_ERR_NOT_SUPPORTED,
-    NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT,
+    NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
 };
 
-use super::alloc::computes;
 use super::objects::{Object, Resource};
 use super::scheduler::{Call, SET_PREEMPTION_MODE, ask_group};
 use super::{Context, Refusal, Segments, State, export, query, sharing};
@@ -20,6 +19,12 @@ use crate::fifo::Channel;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 pub(super) const UNSUPPORTED: Refusal = Refusal(NV_ERR_NOT_SUPPORTED);
+
+/// The category and the number of a command (`NVXXXX_CTRL_CMD_NULL`, ctrlxxxx.h).
+const NO_COMMAND: u32 = 0x3fff;
+/// Raised IRQL and lock bypass.
+const KERNEL_FLAGS: u32 = 0x3;
+const LOCK_BYPASS: u32 = 0x2;
 
 /// The parameters of a control, and the blocks that they point to.
 pub(super) struct Params<'a> {
@@ -39,15 +44,43 @@ pub(super) fn execute(
         word(nvos54::H_OBJECT)?,
         word(nvos54::CMD)?,
     );
-    if word(nvos54::FLAGS)? & nvos54::FORBIDDEN_FLAGS != 0 {
+    let (said, flags) = (word(nvos54::PARAMS_SIZE)?, word(nvos54::FLAGS)?);
+    // Nothing, of any class, whoever asks of whatever: what follows is asked in RM's order (`_rmapiRmControl`, rmapi/control.c).
+    if cmd & NO_COMMAND == 0 {
+        return Ok(());
+    }
+    match flags & KERNEL_FLAGS {
+        0 => {}
+        // One that can be made without locks is a kernel's to make so.
+        LOCK_BYPASS if cmd == ctl::NV2080_CTRL_CMD_TIMER_GET_TIME => {
+            return Err(Refusal(NV_ERR_INVALID_CLIENT));
+        }
+        _raised_or_locked => return Err(INVALID),
+    }
+    if flags & nvos54::FORBIDDEN_FLAGS != 0 {
         return Err(UNSUPPORTED);
+    }
+    if !state.clients.contains_key(&client) {
+        return Err(Refusal(NV_ERR_INVALID_CLIENT));
+    }
+    let known = ctl::known(cmd, context.hardware.release);
+    let is_right = known.is_none_or(|row| said == row.params_bytes);
+    if !is_right || (said == 0) != rest.first().is_none_or(Vec::is_empty) {
+        return Err(INVALID);
+    }
+    // The client that its parameters name is locked beside the caller's, and looked for before the object is
+    // (`serverControlLookupSecondClient`, rmapi/rmapi_specific.c).
+    let named = rest
+        .first()
+        .and_then(|params| u32_at(params, zcull_bind::H_CLIENT));
+    if cmd == ctl::NV2080_CTRL_CMD_GR_CTXSW_ZCULL_BIND
+        && named.is_some_and(|named| named != 0 && !state.clients.contains_key(&named))
+    {
+        return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
     }
     let object = state.object(context, client, handle)?;
     // Who may make a call is not asked: a broker has asked that of its tenant.
-    let row = ctl::known(cmd, context.hardware.release).ok_or(UNSUPPORTED)?;
-    if word(nvos54::PARAMS_SIZE)? != row.params_bytes {
-        return Err(INVALID);
-    }
+    let row = known.ok_or(UNSUPPORTED)?;
     let size = usize::try_from(row.params_bytes).map_err(|_wide| INVALID)?;
     let (first, lists) = match rest.split_first_mut() {
         Some((first, lists)) => (first.as_mut_slice(), lists),
@@ -154,7 +187,8 @@ fn has_context(
     let group = channel.group();
     let has_context = objects.values().any(|it| {
         let on = objects.get(&it.parent).map(|on| &on.resource);
-        computes(it.class)
+        class::row_of(it.class, context.hardware.release)
+            .is_some_and(|row| row.kind == class::Kind::Graphics)
             && matches!(on, Some(Resource::Channel(on)) if Arc::ptr_eq(on.group(), group))
     });
     if has_context && Arc::ptr_eq(channel.card(), card) {
@@ -226,11 +260,11 @@ fn of_client(
         // {hObject 0, mapFlags 4, addrSpaceType 8}; 1 system memory, 2 framebuffer.
         0xd01 => {
             let object = state.object(context, client, u32_at(params.bytes, 0).ok_or(INVALID)?)?;
-            let kind = if object.memory()?.charge.is_some() {
-                2
-            } else {
-                1
+            // A card's objects have one too, which is not played.
+            let Ok(memory) = object.memory() else {
+                return Err(Refusal(NV_ERR_INVALID_OBJECT));
             };
+            let kind = if memory.charge.is_some() { 2 } else { 1 };
             put_u32(params.bytes, 8, kind);
             Ok(())
         }
@@ -265,6 +299,12 @@ fn of_channel(
         }
         // NV906F_CTRL_CMD_RESET_CHANNEL
         0x906f_0102 => channel.reset(),
+        // A guess: what has no doorbell has no token.
+        ctl::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN
+            if channel.card().profile.architecture.is_before_usermode() =>
+        {
+            return Err(UNSUPPORTED);
+        }
         ctl::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN => {
             put_u32(params, 0, channel.id());
         }

@@ -143,12 +143,14 @@ fn with_client(
     state.client(context, client).map(|_client| ())
 }
 
-/// Links a device file to a control file, once.
+/// Links a file to a control file, once.
 fn register_fd(state: &mut State, context: &Context<'_>) -> i32 {
     let Some((ctl, FileKind::Ctl)) = context.fd_at(0, 0).and_then(|fd| fd.file) else {
         return EINVAL;
     };
-    if context.kind == FileKind::Ctl || state.linked.contains_key(&context.file) {
+    // Neither twice, nor with itself, nor with one that is linked itself; a control file may be (`RmIoctl`, escape.c).
+    let is_linked = |file| state.linked.contains_key(file);
+    if is_linked(&context.file) || ctl == context.file || is_linked(&ctl) {
         return EINVAL;
     }
     state.linked.insert(context.file, ctl);

@@ -22,6 +22,8 @@ use crate::locked;
 
 /// `NV01_EVENT_OS_EVENT`
 pub(super) const NV01_EVENT_OS_EVENT: u32 = 0x79;
+/// `hParentClient` of NV0005_ALLOC_PARAMETERS.
+const NV0005_PARENT_CLIENT: usize = 0;
 /// `data` of NV0005_ALLOC_PARAMETERS: the descriptor's number.
 const NV0005_DATA: usize = 16;
 
@@ -42,12 +44,29 @@ pub(crate) struct OsEvent {
 pub(crate) struct OsEvents(Mutex<Vec<OsEvent>>);
 
 impl OsEvents {
+    /// Those of a client that was freed by a call are gone (`rm_client_free_os_events`, osapi.c), whoever has registered them.
+    pub(super) fn forget(&self, client: u32) {
+        locked(&self.0).retain(|event| event.client != client);
+    }
+
     /// The events that a session made by a file, or by any, are gone with it.
     pub(super) fn close(&self, session: &str, file: Option<FileId>) {
         locked(&self.0).retain(|event| {
             &*event.session != session || file.is_some_and(|file| event.file != file)
         });
     }
+}
+
+/// Whether a descriptor is registered by a number, by whomever (`osUserHandleToKernelPtr`, osapi.c).
+pub(super) fn is_registered(context: &Context<'_>, client: u32, number: u32) -> bool {
+    locked(&context.hardware.os_events.0)
+        .iter()
+        .any(|event| event.client == client && event.number == number)
+}
+
+/// The client whose object an event is to tell of.
+pub(super) fn client_of(params: &[u8]) -> Option<u32> {
+    u32_at(params, NV0005_PARENT_CLIENT)
 }
 
 pub(super) fn number_of(params: &[u8]) -> Option<u32> {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use driver::FileId;
+use driver::wire::WireFd;
 use nvabi::bytes::{array_at, put, put_u32, u16_at, u32_at};
 use nvabi::control as ctl;
 use nvabi::status::{
-    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAMETER, NV_ERR_NOT_SUPPORTED,
 };
 
 use super::objects::{Object, Resource};
@@ -13,6 +15,8 @@ use super::{Context, Refusal, State};
 use crate::export::{Carrier, Contents, Exported, METADATA_BYTES};
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+/// What names no file, or one that carries nothing.
+const NO_PARAMETER: Refusal = Refusal(NV_ERR_INVALID_PARAMETER);
 /// `NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM`
 const TYPE_RM: u32 = 1;
 /// `NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_{NONE,VIDMEM,SYSMEM}`
@@ -57,7 +61,7 @@ fn export_one(
     params: &[u8],
 ) -> Result<(), Refusal> {
     if u32_at(params, 0) != Some(TYPE_RM) {
-        return Err(INVALID);
+        return Err(NO_PARAMETER);
     }
     let (card, exported) = exportable(state, context, client, params, 12)?;
     // A file carries one object of this call, or those of the other.
@@ -77,7 +81,7 @@ fn import_one(
     params: &mut [u8],
 ) -> Result<(), Refusal> {
     if u32_at(params, 4) != Some(TYPE_RM) {
-        return Err(INVALID);
+        return Err(NO_PARAMETER);
     }
     let carrier = carrier(state, context, 0)?;
     let exported = carrier.contents().get(0)?;
@@ -114,6 +118,7 @@ fn export_many(
     client: u32,
     params: &[u8],
 ) -> Result<(), Refusal> {
+    named_file(context, 0)?;
     let short = |at| u16_at(params, at).ok_or(INVALID);
     let (most, count, index) = (short(8)?, short(2124)?, short(2126)?);
     if count > MOST_EXPORTED {
@@ -169,11 +174,11 @@ fn import_many(
         u16_at(params, 648).ok_or(INVALID)?,
         u16_at(params, 650).ok_or(INVALID)?,
     );
-    if count > MOST_IMPORTED {
-        return Err(INVALID);
-    }
     let parent = u32_at(params, 4).ok_or(INVALID)?;
     let carrier = carrier(state, context, 0)?;
+    if count > MOST_IMPORTED {
+        return Err(NO_PARAMETER);
+    }
     let mut made = Vec::new();
     let mut kinds = Vec::new();
     for at in 0..count {
@@ -229,17 +234,27 @@ fn exportable(
     Ok((card, exported))
 }
 
+/// The file of a descriptor in the parameters (`cliresCtrlCmdOsUnixGetExportObjectInfo_IMPL` and its like, rmobjexportimport.c).
+fn named_file<'a>(context: &Context<'a>, at: usize) -> Result<(&'a WireFd, FileId), Refusal> {
+    let slot = context
+        .fds
+        .iter()
+        .find(|fd| fd.segment == 1 && usize::try_from(fd.at) == Ok(at));
+    let slot = slot.ok_or(NO_PARAMETER)?;
+    let (file, _kind) = slot.file.ok_or(NO_PARAMETER)?;
+    Ok((slot, file))
+}
+
 /// What the file of a descriptor in the parameters carries. A session that asks has it open from now on.
 fn carrier(state: &mut State, context: &Context<'_>, at: usize) -> Result<Arc<Carrier>, Refusal> {
-    let slot = context.fd_at(1, at).ok_or(INVALID)?;
-    let (file, _kind) = slot.file.ok_or(INVALID)?;
+    let (slot, file) = named_file(context, at)?;
     if let Some(carrier) = state.exports.get(&file) {
         return Ok(carrier.clone());
     }
     let carrier = context
         .sent(slot)
         .and_then(|fd| context.hardware.exports.of(fd))
-        .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))?;
+        .ok_or(NO_PARAMETER)?;
     state.exports.insert(file, carrier.clone());
     Ok(carrier)
 }
@@ -251,8 +266,7 @@ fn carry(
     at: usize,
     contents: Contents,
 ) -> Result<(), Refusal> {
-    let slot = context.fd_at(1, at).ok_or(INVALID)?;
-    let (file, _kind) = slot.file.ok_or(INVALID)?;
+    let (slot, file) = named_file(context, at)?;
     let fd = context
         .sent(slot)
         .and_then(|fd| fd.try_clone().ok())

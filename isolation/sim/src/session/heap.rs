@@ -41,6 +41,17 @@ pub(super) struct Asked {
     pub(super) attr: u32,
     pub(super) attr2: u32,
     pub(super) alignment: u64,
+    /// Where it is wanted, if the flags say so.
+    pub(super) offset: u64,
+}
+
+/// What an allocation is, and what is said of it.
+struct Sizes {
+    bytes: u64,
+    /// Written back.
+    told: u64,
+    /// Of the card.
+    taken: u64,
 }
 
 impl Asked {
@@ -70,9 +81,9 @@ impl Asked {
         }
     }
 
-    /// The size that is written back, and what PMA takes: no less than 64 KiB pages, and at a chosen address whole alignments
-    /// (`_vidmemPmaAllocate`).
-    fn sizes(&self, page: u64) -> Option<(u64, u64)> {
+    /// PMA takes no less than 64 KiB pages, and at a chosen address whole alignments (`_vidmemPmaAllocate`). There the address's place in its
+    /// alignment is taken off what is written back, whatever is left: RM's own heap said so (`integration/referee`).
+    fn sizes(&self, page: u64) -> Option<Sizes> {
         let compressed = self.attr & memory_params::ATTR_COMPRESSION_MASK != 0;
         let granule = if compressed {
             page.max(KIB64 * 4)
@@ -84,35 +95,47 @@ impl Asked {
         let alignment = Some(self.alignment)
             .filter(|at| self.flags & aligned != 0 && *at > granule && at.is_multiple_of(granule))
             .unwrap_or(granule);
-        let placed = if self.flags & memory_params::FLAG_FIXED_ADDRESS == 0 {
+        let is_placed = self.flags & memory_params::FLAG_FIXED_ADDRESS != 0;
+        let placed = if !is_placed {
             size
         } else if alignment.is_power_of_two() {
             size.checked_next_multiple_of(alignment)?
         } else {
             size.checked_add(alignment)?
         };
-        Some((size, placed.checked_next_multiple_of(page.max(KIB64))?))
+        let off = if is_placed {
+            self.offset & (alignment - 1)
+        } else {
+            0
+        };
+        Some(Sizes {
+            bytes: size,
+            told: size.wrapping_sub(off),
+            taken: placed.checked_next_multiple_of(page.max(KIB64))?,
+        })
     }
 }
 
-/// Framebuffer, in the pages that are asked for, rounded as RM's physical allocator does.
+/// Framebuffer, in the pages that are asked for, rounded as RM's physical allocator does; and the size that is written back.
 pub(super) fn card_memory(
     client: &Client,
     context: &Context<'_>,
     card: &Arc<SimCard>,
     asked: &Asked,
-) -> Result<Arc<Memory>, Refusal> {
+) -> Result<(Arc<Memory>, u64), Refusal> {
     if asked.size == 0 {
         return Err(INVALID);
     }
     let page = asked.page(context, card)?;
-    let (bytes, taken) = asked.sizes(page).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let sizes = asked.sizes(page).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let Sizes { bytes, told, taken } = sizes;
     let charge = card.charge(context.session, client.pid, taken)?;
-    Ok(Arc::new(Memory {
+    let memory = Memory {
         bytes,
         backing: Arc::new(Backing::own(bytes)),
         charge: Some(charge),
-    }))
+    };
+    Ok((Arc::new(memory), told))
 }
 
 /// The host's memory: not the card's, so not charged.
@@ -219,6 +242,7 @@ pub(super) fn vid_heap_control(
                 attr: word(nvos32::ALLOC_ATTR)?,
                 attr2: word(nvos32::ALLOC_ATTR2)?,
                 alignment: wide(nvos32::ALLOC_ALIGNMENT)?,
+                offset: wide(HEAP_OFFSET)?,
             };
             let Asked {
                 size, flags, attr, ..
@@ -242,27 +266,22 @@ pub(super) fn vid_heap_control(
                     0,
                 )
             } else {
-                let (class, memory) = if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
-                    (NV01_MEMORY_SYSTEM, system_memory(size)?)
+                let (class, memory, told) = if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+                    let memory = system_memory(size)?;
+                    let bytes = memory.bytes;
+                    (NV01_MEMORY_SYSTEM, memory, bytes)
                 } else {
-                    (
-                        class::NV01_MEMORY_LOCAL_USER,
-                        card_memory(client, context, &card, &asked)?,
-                    )
+                    let (memory, told) = card_memory(client, context, &card, &asked)?;
+                    (class::NV01_MEMORY_LOCAL_USER, memory, told)
                 };
                 let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
-                (
-                    class,
-                    Resource::Memory(memory.clone(), Vec::new()),
-                    memory.bytes,
-                    offset,
-                )
+                (class, Resource::Memory(memory, Vec::new()), told, offset)
             };
             let handle = client.insert(wanted, Object::new(class, parent, Some(card), resource))?;
             put_u32(arg, nvos32::ALLOC_H_MEMORY, handle);
             put_u64(arg, nvos32::ALLOC_SIZE, bytes);
             put_u64(arg, HEAP_OFFSET, offset);
-            put_u64(arg, HEAP_LIMIT, bytes - 1);
+            put_u64(arg, HEAP_LIMIT, bytes.wrapping_sub(1));
             Ok(())
         }
         nvos32::FUNCTION_FREE => {

@@ -17,10 +17,14 @@ use nvabi::status::{
 use super::heap::PAGE_BYTES;
 use super::objects::{CpuMapping, Object, Resource};
 use super::{Context, Refusal, Replacement, Segments, State};
+use crate::fifo::UserdOwner;
 use crate::memory::Backing;
 use crate::vaspace::MadeBy;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+/// `NV_ERR_INVALID_REQUEST`, `NV_ERR_INVALID_BASE`
+const NV_ERR_INVALID_REQUEST: u32 = 0x3f;
+const NV_ERR_INVALID_BASE: u32 = 0x20;
 /// `NVOS46_FLAGS_DMA_OFFSET_FIXED`
 const DMA_OFFSET_FIXED: u32 = 1 << 15;
 /// Where the addresses that mappings are known by begin: beyond those that a program can have.
@@ -55,7 +59,12 @@ pub(super) fn map_memory(
         card.alive()?;
     }
     let backing: Arc<Backing> = match &object.resource {
-        Resource::Channel(channel) => channel.userd().clone(),
+        Resource::Channel(channel) => match channel.userd() {
+            (userd, UserdOwner::Driver) => userd.clone(),
+            // (`kchannelMap_IMPL`, kernel_channel.c)
+            (_, UserdOwner::Client) => return Err(Refusal(NV_ERR_INVALID_REQUEST)),
+            (_, UserdOwner::Hidden) => return Err(Refusal(NV_ERR_INVALID_BASE)),
+        },
         Resource::Memory(..)
         | Resource::Client
         | Resource::Device(_)

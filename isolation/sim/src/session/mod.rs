@@ -2,6 +2,7 @@
 
 mod alloc;
 mod board;
+mod class_table;
 mod control;
 mod escape;
 pub(crate) mod event;
@@ -134,6 +135,8 @@ struct State {
     same: HashMap<FileId, FileId>,
     /// Control file of each device file, by REGISTER_FD.
     linked: HashMap<FileId, FileId>,
+    /// Files that nobody has open any more but what is linked to them: the driver keeps those (`RmIoctl`, escape.c).
+    kept: HashSet<FileId>,
     clients: BTreeMap<u32, Client>,
     uvm: UvmFiles,
     /// What the call under way asks of a card's scheduler: done when this state is let go of.
@@ -228,8 +231,9 @@ impl Session {
         tracing::debug!(session = &*self.name, file = file.0, "closed");
         let mut state = locked(&self.state);
         let file = state.same.remove(&file).unwrap_or(file);
-        state.close(&self.runner, file);
-        self.hardware.os_events.close(&self.name, Some(file));
+        for gone in state.close(&self.runner, file) {
+            self.hardware.os_events.close(&self.name, Some(gone));
+        }
     }
 
     /// Frees everything, as when the last process of a container has gone.
@@ -432,7 +436,26 @@ impl State {
         }
     }
 
-    fn close(&mut self, runner: &Arc<Runner>, file: FileId) {
+    /// The last descriptor of a file is gone: says which files are gone with it, if any.
+    fn close(&mut self, runner: &Arc<Runner>, file: FileId) -> Vec<FileId> {
+        if self.linked.values().any(|control| *control == file) {
+            self.kept.insert(file);
+            return Vec::new();
+        }
+        let control = self.linked.remove(&file);
+        self.release(runner, file);
+        let mut gone = vec![file];
+        if let Some(control) = control
+            && !self.linked.values().any(|other| *other == control)
+            && self.kept.remove(&control)
+        {
+            self.release(runner, control);
+            gone.push(control);
+        }
+        gone
+    }
+
+    fn release(&mut self, runner: &Arc<Runner>, file: FileId) {
         let clients: Vec<u32> = self
             .clients
             .iter()
@@ -442,8 +465,6 @@ impl State {
         for client in clients {
             self.free_client(runner, client);
         }
-        self.linked
-            .retain(|device, ctl| *device != file && *ctl != file);
         self.uvm.close(file);
         self.exports.remove(&file);
         self.mmap_contexts.remove(&file);

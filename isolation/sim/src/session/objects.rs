@@ -135,6 +135,11 @@ impl Object {
         matches!(self.resource, Resource::Memory(..) | Resource::VaSpace(_))
     }
 
+    /// Whether events can be made of it (`INotifier`).
+    pub(super) const fn can_notify(&self) -> bool {
+        !matches!(self.resource, Resource::Plain)
+    }
+
     /// Whether it can be mapped for the CPU (`resMap`).
     pub(super) const fn can_be_mapped(&self) -> bool {
         matches!(self.resource, Resource::Memory(..) | Resource::Channel(_))
@@ -189,6 +194,13 @@ impl Client {
         self.objects
             .get(&handle)
             .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))
+    }
+
+    /// Whether an object has one of a class directly below it.
+    pub(super) fn has_child_of(&self, parent: u32, class: u32) -> bool {
+        self.objects
+            .values()
+            .any(|object| object.parent == parent && object.class == class)
     }
 
     /// The device above an object, or the object itself.

@@ -16,6 +16,7 @@ use super::board;
 use super::control::{Params, UNSUPPORTED, accepted};
 use super::objects::Object;
 use super::{Context, Refusal};
+use crate::architecture::Engine;
 use crate::card::{BAR1_BYTES, Process, SimCard};
 use crate::clock::monotonic_ns;
 use crate::machine::Hardware;
@@ -33,9 +34,6 @@ const EXCLUDED_ID: u32 = 0xfe00;
 const IDS: usize = 32;
 /// PCI vendor in the low half of a device id, device in the high one (ctrl2080bus.h).
 const PCI_VENDOR: u32 = 0x10de;
-/// `NV2080_ENGINE_TYPE_GRAPHICS`, `..._COPY0` (cl2080_notification.h).
-const ENGINES: &[u32] = &[1, COPY0];
-pub(super) const COPY0: u32 = 9;
 /// `NV0080_CTRL_FB_CAPS_*` (ctrl0080fb.h): rendering to the host's memory and blocks of 512 bytes; memory that was cleared.
 const FB_CAPS: [u8; 3] = [0x03, 0x81, 0x02];
 /// `NV0080_CTRL_DMA_CAPS_*` (ctrl0080dma.h): several address spaces.
@@ -63,6 +61,8 @@ pub(super) fn machine(
             .and_then(|id| hardware.card_by_gpu_id(id))
             .ok_or(INVALID)
     };
+    // The id of every place in RM's list of 32 cards that no card has taken: some questions are answered of such a place.
+    let is_unused = |block: &[u8]| u32_at(block, 0) == Some(NO_ID);
     match cmd {
         ctl::NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2 => {
             // Three strings of 256 bytes until 550, four from 570 on; the version is the first, the title the last.
@@ -99,6 +99,13 @@ pub(super) fn machine(
         0x1f0 | 0x27b => {
             put_u32(block, 0, 0);
         }
+        // {gpuId 0, pid 4, state 8}: off.
+        ctl::NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_STATE => {
+            card_of(0, block)?;
+            put_u32(block, 8, 0);
+        }
+        // There is no sync board (`NV0000_CTRL_GSYNC_INVALID_ID`, ctrl0000gsync.h).
+        ctl::NV0000_CTRL_CMD_GSYNC_GET_ATTACHED_IDS => block.fill(0xff),
         ctl::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS => put_ids(context, block, 0),
         ctl::NV0000_CTRL_CMD_GPU_GET_PROBED_IDS => {
             block.fill(0);
@@ -128,7 +135,9 @@ pub(super) fn machine(
         }
         // {gpuId 0, drainState 4, flags 8}: no card is about to go.
         ctl::NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE => {
-            card_of(0, block).map_err(|_unknown| NOT_FOUND)?;
+            if !is_unused(block) {
+                card_of(0, block).map_err(|_unknown| NOT_FOUND)?;
+            }
             put_u64(block, 4, 0);
         }
         // {groupCount 0, {gpuCount, gpuIds[32], boostGroupId, bBridgeless}[16] 4} (`gpuboostmgrQueryGroups_IMPL`, gpu_boost_mgr.c)
@@ -181,6 +190,9 @@ pub(super) fn machine(
             put_u32(block, 28, NO_ID);
         }
         // GPU_GET_PCI_INFO {gpuId 0, domain 4, bus 8:2, slot 10:2} (`gpumgrGetProbedGpuDomainBusDevice`, gpu_mgr.c)
+        ctl::NV0000_CTRL_CMD_GPU_GET_PCI_INFO if is_unused(block) => {
+            put_u64(block, 4, 0);
+        }
         ctl::NV0000_CTRL_CMD_GPU_GET_PCI_INFO => {
             let card = card_of(0, block).map_err(|_unknown| NOT_FOUND)?;
             put_u32(block, 4, 0);
@@ -195,6 +207,7 @@ pub(super) fn machine(
         }
         // No two of these cards reach each other (`CliGetSystemP2pCaps`, client_resource.c).
         ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS | ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2 => {
+            has_some(block, p2p_caps::COUNT)?;
             have_cards(context, block, p2p_caps::IDS, p2p_caps::COUNT)?;
             let end = if cmd == ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2 {
                 block.len()
@@ -217,6 +230,10 @@ pub(super) fn machine(
             }
         }
         ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX => {
+            // The second may have none: the first is compared with itself then.
+            if let Some((_ids, count)) = p2p_matrix::GROUPS.first() {
+                has_some(block, *count)?;
+            }
             for (ids, count) in p2p_matrix::GROUPS {
                 have_cards(context, block, ids, count)?;
             }
@@ -236,6 +253,14 @@ pub(super) fn machine(
         _other => return Err(UNSUPPORTED),
     }
     Ok(())
+}
+
+/// A list of no cards is not compared (`cliresCtrlCmdSystemGetP2pCaps_IMPL`, client_resource.c).
+fn has_some(block: &[u8], count: usize) -> Result<(), Refusal> {
+    match u32_at(block, count) {
+        Some(0) | None => Err(INVALID),
+        Some(_cards) => Ok(()),
+    }
 }
 
 /// Whether there are all cards of a list of ids.
@@ -338,6 +363,12 @@ pub(super) fn confidential(cmd: u32, params: &mut Params<'_>) -> Result<(), Refu
     Ok(())
 }
 
+/// `NV2080_ENGINE_TYPE_*` of the card's engines.
+fn engine_types(card: &SimCard) -> Vec<u32> {
+    let engines = card.profile.architecture.engines();
+    engines.into_iter().filter_map(Engine::number).collect()
+}
+
 fn put_words(block: &mut [u8], at: usize, words: &[u32]) -> Result<(), Refusal> {
     for (word, place) in words.iter().zip((at..).step_by(4)) {
         if !put_u32(block, place, *word) {
@@ -377,14 +408,16 @@ pub(super) fn subdevice(
         }
         // GPU_GET_ENGINES {engineCount 0, list 8:8}, GPU_GET_ENGINES_V2 {engineCount 0, list 4}
         0x2080_0123 => {
+            let engines = engine_types(card);
             if let Some(list) = params.lists.first_mut().filter(|list| !list.is_empty()) {
-                put_words(list, 0, ENGINES)?;
+                put_words(list, 0, &engines)?;
             }
-            put_u32(block, 0, u32::try_from(ENGINES.len()).unwrap_or(0));
+            put_u32(block, 0, u32::try_from(engines.len()).unwrap_or(0));
         }
         0x2080_0170 => {
-            put_words(block, 4, ENGINES)?;
-            put_u32(block, 0, u32::try_from(ENGINES.len()).unwrap_or(0));
+            let engines = engine_types(card);
+            put_words(block, 4, &engines)?;
+            put_u32(block, 0, u32::try_from(engines.len()).unwrap_or(0));
         }
         // {list count 0, list 8:8}
         ctl::NV2080_CTRL_CMD_GPU_GET_INFO => {
@@ -443,7 +476,7 @@ pub(super) fn subdevice(
             put_u64(block, 8, context_bytes(context, card));
         }
         0x2080_3125 => {
-            put_u64(block, 8, 0);
+            put_u64(block, 8, context.hardware.implicit.other_group);
         }
         // GR_GET_GPC_MASK {…, gpcMask 16}, GR_GET_TPC_MASK {…, gpcId 16, tpcMask 20}
         0x2080_122a => {

@@ -172,6 +172,14 @@ fn run(
             put(block, 0, &[0]);
             Ok(())
         }
+        Id::PageableMemAccessOnGpu => {
+            let card = card_at(context, block, 0)?;
+            if !file.cards.contains_key(&card.index) {
+                return Err(Refusal(NV_ERR_INVALID_DEVICE));
+            }
+            put(block, 16, &[0]);
+            Ok(())
+        }
         Id::CreateExternalRange => {
             let (base, last) = span(block)?;
             file.reserve(base, last)

@@ -75,6 +75,8 @@ pub(crate) struct Tenant {
     pub(crate) root: u32,
     /// Files that can go beside a call, by the number that they have in this tenant.
     pub(crate) sendable: BTreeMap<i32, File>,
+    /// Files that act for the control file: the driver keeps that open as long as one of them is.
+    linked: std::sync::Mutex<Vec<Opened>>,
 }
 
 /// `NV_STATUS`
@@ -94,6 +96,7 @@ impl Tenant {
             ctl: open(FileKind::Ctl),
             root: 0,
             sendable: BTreeMap::new(),
+            linked: std::sync::Mutex::default(),
         };
         tenant.root = tenant.alloc(0, class::NV01_ROOT_CLIENT, 0, None).unwrap();
         tenant
@@ -299,7 +302,15 @@ impl Tenant {
     pub(crate) fn card_file(&self, minor: u32) -> Opened {
         let file = open(FileKind::Card { minor });
         assert_eq!(self.register(file), 0);
+        self.linked.lock().unwrap().push(file);
         file
+    }
+
+    /// Closes the files that act for the control file.
+    pub(crate) fn close_linked(&self) {
+        for file in self.linked.lock().unwrap().drain(..) {
+            self.session.closed(file.id);
+        }
     }
 
     pub(crate) fn register(&self, file: Opened) -> i32 {

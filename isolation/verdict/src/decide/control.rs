@@ -1,10 +1,11 @@
 //! Control calls.
 
+use nvabi::bytes::u32_at;
 use nvabi::control::{self as ctl, Decision};
-use nvabi::layout::nvos54;
+use nvabi::layout::{bind, nvos54, partners, zcull_bind};
 use nvabi::{Release, status};
 
-use super::{Effect, List, View, schedule, word};
+use super::{Effect, Engines, List, View, is_refused_engine, schedule, word};
 use crate::{Op, Policy, Refusal, cards, exports, share};
 
 /// Decides a control whose block has the right size: [`crate::blocks::params`] has refused every other.
@@ -18,9 +19,21 @@ pub(super) fn decide(
     let object = (word(arg, nvos54::H_CLIENT)?, word(arg, nvos54::H_OBJECT)?);
     let refused = |status| op.refuse(status, release);
     let cmd = word(arg, nvos54::CMD)?;
-    let control = ctl::known(cmd, release).ok_or_else(|| refused(status::NV_ERR_NOT_SUPPORTED))?;
+    let control = ctl::known(cmd, release)
+        .filter(|control| control.needs.met_by(policy.capabilities))
+        .ok_or_else(|| refused(status::NV_ERR_NOT_SUPPORTED))?;
     let params_or_none = params.unwrap_or_default();
     let view = |view| Ok(Effect::View(view));
+    let classes = |list| {
+        Ok(Effect::View(View::Classes {
+            list,
+            policy: *policy,
+        }))
+    };
+    let engines = |list| {
+        let capabilities = policy.capabilities;
+        Ok(Effect::View(View::Engines { list, capabilities }))
+    };
     let scheduled = |schedule: Option<super::Schedule>| {
         let effect = schedule.map(Effect::Schedule);
         effect.ok_or_else(|| refused(status::NV_ERR_NOT_SUPPORTED))
@@ -32,6 +45,7 @@ pub(super) fn decide(
     }
     match control.decision {
         Decision::Passed
+        | Decision::NamesCards
         // Bounded before it is made ([`crate::schedule::bounds`]).
         | Decision::PreemptionMode
         // Learnt from once it is answered.
@@ -53,8 +67,28 @@ pub(super) fn decide(
         }),
         Decision::GpuInfo => view(View::GpuInfo(List::POINTED_TO)),
         Decision::GpuInfoV2 => view(View::GpuInfo(List::IN_PARAMETERS)),
-        Decision::ClassList => view(View::Classes(List::POINTED_TO)),
-        Decision::ClassListV2 => view(View::Classes(List::IN_PARAMETERS)),
+        Decision::ClassList => classes(List::POINTED_TO),
+        Decision::ClassListV2 => classes(List::IN_PARAMETERS),
+        Decision::Engines => engines(Engines::PointedTo),
+        Decision::EnginesV2 => engines(Engines::InParameters {
+            count_at: 0,
+            at: 4,
+        }),
+        Decision::Partners => engines(Engines::InParameters {
+            count_at: partners::COUNT,
+            at: partners::LIST,
+        }),
+        Decision::BindEngine => match u32_at(params_or_none, bind::ENGINE_TYPE) {
+            Some(engine) if !is_refused_engine(engine, policy.capabilities) => Ok(Effect::None),
+            Some(_) | None => Err(refused(status::NV_ERR_INVALID_ARGUMENT)),
+        },
+        Decision::FbRegions => view(View::FbRegions { object }),
+        Decision::NoSessions => view(View::NothingThere(0)),
+        // Empty places hold `NV0000_CTRL_GSYNC_INVALID_ID`.
+        Decision::NoSyncBoards => view(View::NothingThere(u8::MAX)),
+        Decision::ZcullBind => Ok(Effect::ChannelClients {
+            clients: vec![word(params_or_none, zcull_bind::H_CLIENT)?],
+        }),
         Decision::FabricProbe => view(View::FabricProbe),
         Decision::GpuIds => view(View::GpuIds),
         Decision::ActiveDevices => view(View::ActiveDevices),

@@ -79,6 +79,7 @@ pub(super) fn call(
         | Id::EnablePeerAccess
         | Id::DisablePeerAccess
         | Id::PageableMemAccess
+        | Id::PageableMemAccessOnGpu
         | Id::ValidateVaRange => Ok(Effect::None),
     }
 }

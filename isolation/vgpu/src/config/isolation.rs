@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use cards::{IoUring, Isolation, ManagedMemory, Mode, OnViolation, Watch, Weakness};
+use cards::{
+    Capability, CardFigures, IoUring, Isolation, ManagedMemory, Mode, OnViolation, Watch, Weakness,
+};
 use serde::{Deserialize, Deserializer, de};
 
 /// Table `[isolation]`.
@@ -22,6 +24,10 @@ pub struct IsolationConfig {
     /// machine's memory.
     #[serde(deserialize_with = "amount")]
     pub host_memory: Option<u64>,
+    /// What `NVIDIA_DRIVER_CAPABILITIES` may ask for beside compute and utility. A container keeps what its grant says.
+    pub capabilities: BTreeSet<Capability>,
+    /// Whether containers may map the driver's page of figures.
+    pub card_figures: CardFigures,
     /// Whether containers with a quota may use io_uring.
     pub io_uring: IoUring,
     /// What a container with a quota may be given although it leads out of the slice.
@@ -38,6 +44,8 @@ impl Default for IsolationConfig {
             on_violation: OnViolation::default(),
             reconcile_ms: Watch::default().reconcile_ms,
             host_memory: None,
+            capabilities: BTreeSet::from([Capability::Graphics, Capability::Video]),
+            card_figures: CardFigures::default(),
             io_uring: IoUring::default(),
             allow: Allow::default(),
             data_folders: Vec::new(),
@@ -53,12 +61,15 @@ impl IsolationConfig {
             managed: self.managed,
             share_group: None,
             on_violation: self.on_violation,
+            card_figures: self.card_figures,
             io_uring: self.io_uring,
             weakened: Vec::new(),
             watch: Watch {
                 reconcile_ms: self.reconcile_ms,
                 ..Watch::default()
             },
+            // None asks for any.
+            capabilities: BTreeSet::new(),
             host_memory_bytes: self.host_memory,
         }
     }

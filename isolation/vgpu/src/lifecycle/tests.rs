@@ -510,7 +510,9 @@ fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
 }
 
 #[test]
-fn who_asks_for_video_by_name_is_told_that_its_calls_are_refused() {
+fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_told() {
+    use cards::Capability::{Graphics, Video};
+
     use crate::userland::tests::{FakeHost, Layout, VERSION};
     use crate::uvm_module::tests::{LOADS, kernel_with};
     let Some(driver) = FakeHost::new(Layout::Debian) else {
@@ -522,11 +524,24 @@ fn who_asks_for_video_by_name_is_told_that_its_calls_are_refused() {
     host.driver = cards::DriverSpec::Kernel;
     host.inventory.driver_version = VERSION.to_owned();
     host.uvm = Some(kernel_with(played.dir.path(), LOADS));
-    for (id, value, told) in [
-        ("c1", "compute,utility,video", true),
-        ("c2", "all", false),
-        ("c3", "compute,utility", false),
+    let both = &[Graphics, Video][..];
+    for (id, allowed, value, granted, told) in [
+        ("c1", both, "video", &[Video][..], None),
+        ("c2", both, "compute,utility,graphics", &[Graphics], None),
+        ("c3", both, "all", both, None),
+        ("c4", both, "compute,utility", &[], None),
+        ("c5", both, "video,display", &[Video], Some("has display:")),
+        ("c6", &[], "compute,utility,video", &[], Some("has video:")),
+        ("c7", &[], "all", &[], None),
+        (
+            "c8",
+            &[Video],
+            "graphics,video",
+            &[Video],
+            Some("has graphics:"),
+        ),
     ] {
+        played.config.isolation.capabilities = allowed.iter().copied().collect();
         let bundle = played.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
         let path = bundle.join("config.json");
         let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -534,13 +549,21 @@ fn who_asks_for_video_by_name_is_told_that_its_calls_are_refused() {
         fs::write(&path, spec.to_string()).unwrap();
         let vgpu =
             create_on_host(&played.config, &host, &key(id), &bundle, DoorKind::Shim).unwrap();
+        // The broker is started from the grant as it is written.
+        let states = list(&played.config).unwrap();
+        let capabilities = &states[0].grant.isolation.capabilities;
+        let found: Vec<_> = capabilities.iter().copied().collect();
+        assert_eq!(found, granted, "{value}");
         let folder = cards::events::of_container(&played.config.state_dir, &key(id));
         let events = cards::events::read(&folder).unwrap_or_default();
         let found = events
             .iter()
             .find(|event| event.kind == crate::events::NOT_SERVED);
-        assert_eq!(found.is_some(), told, "{value}: {events:?}");
-        assert!(found.is_none_or(|event| event.text.contains("has video:")));
+        assert_eq!(found.is_some(), told.is_some(), "{value}: {events:?}");
+        if let (Some(found), Some(told)) = (found, told) {
+            assert!(found.text.contains(told), "{}", found.text);
+            assert!(found.text.contains("[isolation] capabilities"));
+        }
         release(&played.config, &key(id)).unwrap();
         drop(vgpu);
     }

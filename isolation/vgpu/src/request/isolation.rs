@@ -3,12 +3,15 @@
 //! These terms come from annotations alone. A share group lets others import what the container exports, so that its name
 //! must be the choice of whoever starts the container, never of an image.
 
-use cards::{Isolation, ManagedMemory, Mode, OnViolation};
+use std::collections::BTreeSet;
+
+use cards::{Capability, CardFigures, Isolation, ManagedMemory, Mode, OnViolation};
 
 use super::bad_value;
 use super::native::NativeTerms;
-use crate::Error;
 use crate::config::IsolationConfig;
+use crate::userland::capabilities::Capabilities;
+use crate::{Config, Error, events};
 
 pub(super) const MANAGED_KEY: &str = "cgpu.io/managed";
 pub(super) const ON_VIOLATION_KEY: &str = "cgpu.io/on-violation";
@@ -22,11 +25,39 @@ const MANAGED: [(&str, ManagedMemory); 3] = [
 ];
 const ON_VIOLATION: [(&str, OnViolation); 2] =
     [("log", OnViolation::Log), ("kill", OnViolation::Kill)];
+const CARD_FIGURES: [(&str, CardFigures); 2] =
+    [("show", CardFigures::Show), ("refuse", CardFigures::Refuse)];
 const MODES: [(&str, Mode); 2] = [("strict", Mode::Strict), ("compat", Mode::Compat)];
 
 /// A DNS label (RFC 1123).
 const GROUP_CHARS_MAX: usize = 63;
 const GROUP_ALLOWED: &str = "1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends";
+
+/// What a program of the host's may ask for beside compute and utility, and what it asks for in vain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// What a broker admits for it.
+    pub capabilities: BTreeSet<Capability>,
+    /// What is to be said where it asks for more by name.
+    pub warning: Option<String>,
+}
+
+/// Reads `NVIDIA_DRIVER_CAPABILITIES` of a program that is no container.
+///
+/// # Errors
+/// A word that is no capability.
+pub fn driver_capabilities(config: &Config, value: Option<&str>) -> Result<Admitted, Error> {
+    let asked = match value {
+        Some(value) => Capabilities::parse(value)?,
+        None => Capabilities::by_default(),
+    };
+    let capabilities = asked.admitted(&config.isolation.capabilities);
+    let refused = asked.refused(&capabilities);
+    Ok(Admitted {
+        warning: (!refused.is_empty()).then(|| events::not_served(&refused)),
+        capabilities,
+    })
+}
 
 /// Reads what managed memory counts; `key` is for the error.
 ///
@@ -42,6 +73,14 @@ pub fn managed(key: &str, text: &str) -> Result<ManagedMemory, Error> {
 /// Another word than `strict`, `compat`.
 pub fn mode(key: &str, text: &str) -> Result<Mode, Error> {
     named(&MODES, key, text, "strict, compat")
+}
+
+/// Reads what becomes of the driver's page of figures; `key` is for the error.
+///
+/// # Errors
+/// Another word than `show`, `refuse`.
+pub fn card_figures(key: &str, text: &str) -> Result<CardFigures, Error> {
+    named(&CARD_FIGURES, key, text, "show, refuse")
 }
 
 /// Reads what happens on a violation; `key` is for the error.

@@ -34,7 +34,9 @@ use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
 use self::engine::Role;
-pub use self::isolation::{managed, mode, on_violation, share_group};
+pub use self::isolation::{
+    Admitted, card_figures, driver_capabilities, managed, mode, on_violation, share_group,
+};
 use self::memory::Memory;
 use self::native::NativeTerms;
 pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
@@ -42,6 +44,7 @@ pub(crate) use self::native::{MEMORY_KEY, compute_policy, percent, priority, wei
 pub use self::near_miss::NearMiss;
 pub use self::pod::{AmountOf, PodPlace};
 use crate::config::{DefaultTerms, DisableRule, EnvironmentRule};
+use crate::userland::capabilities::Capabilities;
 use crate::{Config, Error, exposure, host_memory, spec};
 
 /// Whose pod a container is in, of a spec that may be refused for anything else.
@@ -266,6 +269,8 @@ impl<'a> Parts<'a> {
             )?;
             request.isolation.weakened = exposure::admit(&findings, &self.config.isolation.allow)?;
         }
+        let capabilities = Capabilities::of_container(self.spec)?;
+        request.isolation.capabilities = capabilities.admitted(&self.config.isolation.capabilities);
         request.pod_namespace = engine::pod_namespace(&self.annotations)?;
         if request.isolation.host_memory_bytes.is_none() {
             request.isolation.host_memory_bytes = host_memory::limit_of(self.spec)?;

@@ -1,13 +1,16 @@
 //! `NVIDIA_DRIVER_CAPABILITIES`: which of the driver's libraries a container wants.
 //!
-//! An image's own variable cannot be told from the caller's, and need not be: every capability is files of the driver
-//! alone, no node and no privilege. `NVIDIA_VISIBLE_DEVICES` is not read: cards are granted, not named.
+//! An image's own variable cannot be told from the caller's, and need not be: a capability is files of the driver and calls
+//! that stay within the slice, no node and no privilege; `[isolation] capabilities` is the host's word. What a program writes into its environment
+//! later is read by nobody. `NVIDIA_VISIBLE_DEVICES` is not read: cards are granted, not named.
+
+use std::collections::BTreeSet;
 
 use super::error::{Error, cut};
 use crate::spec;
 
 /// The variable, as NVIDIA's container toolkit documents it.
-const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
+pub(crate) const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
 
 /// What a library, program or file of the driver is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,18 +53,23 @@ impl Capability {
             Self::Compat32 => "compat32",
         }
     }
-}
 
-/// Those whose objects no broker admits: 3D and video classes have no row in `nvabi::class`. Their libraries are mounted, and what they ask
-/// of the driver fails.
-const REFUSED: [Capability; 3] = [Capability::Graphics, Capability::Video, Capability::Display];
+    /// What it admits of calls beside everybody's. A display is never given: its nodes would be needed.
+    fn of_calls(self) -> Option<cards::Capability> {
+        match self {
+            Self::Graphics => Some(cards::Capability::Graphics),
+            Self::Video => Some(cards::Capability::Video),
+            Self::Compute | Self::Utility | Self::Display | Self::Ngx | Self::Compat32 => None,
+        }
+    }
+}
 
 /// What a container wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Capabilities {
     wanted: Vec<Capability>,
-    /// Those of [`REFUSED`] that are asked for by name; `all` names none.
-    refused: Vec<Capability>,
+    /// Those that are asked for by name; `all` names none.
+    named: Vec<Capability>,
 }
 
 impl Capabilities {
@@ -78,13 +86,33 @@ impl Capabilities {
     fn of(wanted: Vec<Capability>) -> Self {
         Self {
             wanted,
-            refused: Vec::new(),
+            named: Vec::new(),
         }
     }
 
-    /// The words by which a container asks for what a broker refuses it.
-    pub(crate) fn refused(&self) -> Vec<&'static str> {
-        self.refused.iter().map(|one| one.name()).collect()
+    /// What a broker admits for it, of what the host allows.
+    pub(crate) fn admitted(
+        &self,
+        allowed: &BTreeSet<cards::Capability>,
+    ) -> BTreeSet<cards::Capability> {
+        let wanted = self.wanted.iter().filter_map(|one| one.of_calls());
+        wanted.filter(|one| allowed.contains(one)).collect()
+    }
+
+    /// The words by which a container asks for what a broker that admits these refuses it: their libraries are mounted, and what they ask
+    /// of the driver fails.
+    pub(crate) fn refused(&self, admitted: &BTreeSet<cards::Capability>) -> Vec<&'static str> {
+        let is_refused = |one: &&Capability| match one {
+            Capability::Display => true,
+            Capability::Graphics | Capability::Video => {
+                one.of_calls().is_some_and(|one| !admitted.contains(&one))
+            }
+            Capability::Compute | Capability::Utility | Capability::Ngx | Capability::Compat32 => {
+                false
+            }
+        };
+        let refused = self.named.iter().filter(is_refused);
+        refused.map(|one| one.name()).collect()
     }
 
     /// The last value in the container's environment; absent or empty: the default.
@@ -94,9 +122,9 @@ impl Capabilities {
         Ok(value.map_or_else(|| Ok(Self::by_default()), |(_, value)| Self::parse(value))?)
     }
 
-    fn parse(value: &str) -> Result<Self, Error> {
+    pub(crate) fn parse(value: &str) -> Result<Self, Error> {
         let mut wanted = Vec::new();
-        let mut refused = Vec::new();
+        let mut named = Vec::new();
         for word in value
             .split(',')
             .map(str::trim)
@@ -106,7 +134,7 @@ impl Capabilities {
             match known {
                 Some(capability) => {
                     wanted.push(capability);
-                    refused.extend(REFUSED.contains(&capability).then_some(capability));
+                    named.push(capability);
                 }
                 None if word == "all" => wanted.extend(Capability::ALL),
                 None => {
@@ -126,11 +154,11 @@ impl Capabilities {
         if wanted.is_empty() {
             return Ok(Self::by_default());
         }
-        for words in [&mut wanted, &mut refused] {
+        for words in [&mut wanted, &mut named] {
             words.sort_unstable();
             words.dedup();
         }
-        Ok(Self { wanted, refused })
+        Ok(Self { wanted, named })
     }
 
     pub(crate) fn has(&self, capability: Capability) -> bool {
@@ -174,7 +202,8 @@ mod tests {
 
     #[test]
     fn what_a_broker_refuses_is_named_where_it_is_asked_for_by_name() {
-        let refused = |value: &str| Capabilities::parse(value).unwrap().refused();
+        let none = BTreeSet::new();
+        let refused = |value: &str| Capabilities::parse(value).unwrap().refused(&none);
         assert_eq!(
             refused("video,compute,video,graphics"),
             ["graphics", "video"]
@@ -184,6 +213,45 @@ mod tests {
             assert_eq!(refused(value), [""; 0], "{value}");
         }
         assert_eq!(refused("all,video"), ["video"]);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_admitted_as_far_as_the_host_allows_it() {
+        use cards::Capability::{Graphics, Video};
+        let both = BTreeSet::from([Graphics, Video]);
+        for (value, allowed, admitted, refused) in [
+            ("", &both, vec![], vec![]),
+            (
+                "compute,utility,display,ngx",
+                &both,
+                vec![],
+                vec!["display"],
+            ),
+            ("video", &both, vec![Video], vec![]),
+            ("all", &both, vec![Graphics, Video], vec![]),
+            ("all", &BTreeSet::from([Video]), vec![Video], vec![]),
+            (
+                "graphics,video",
+                &BTreeSet::from([Video]),
+                vec![Video],
+                vec!["graphics"],
+            ),
+            (
+                "graphics,video",
+                &BTreeSet::new(),
+                vec![],
+                vec!["graphics", "video"],
+            ),
+        ] {
+            let wanted = Capabilities::parse(value).unwrap();
+            let found = wanted.admitted(allowed);
+            assert_eq!(
+                found.iter().copied().collect::<Vec<_>>(),
+                admitted,
+                "{value}"
+            );
+            assert_eq!(wanted.refused(&found), refused, "{value}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! A library is mounted under its own name, the name that programs ask for (its soname), and the links that the driver's
 //! installer makes: the same file, so that a program that asks twice loads it once.
 
-mod capabilities;
+pub(crate) mod capabilities;
 mod catalogue;
 mod cdi;
 mod discover;
@@ -92,7 +92,7 @@ pub(crate) fn prepare(scene: &Scene<'_>) -> Result<Userland, crate::Error> {
     refuse_what_leads_out(scene, &found)?;
     let image = Image::of(scene.spec, scene.bundle);
     let mut userland = place(&found, &image);
-    userland.refused = capabilities.refused();
+    userland.refused = capabilities.refused(&scene.grant.isolation.capabilities);
     userland.additions = Additions {
         environment: found.environment,
         masked_paths: other_cards_files(&scene.grant.cards, scene.cards),

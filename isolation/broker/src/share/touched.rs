@@ -1,0 +1,115 @@
+//! What a call does to what is scheduled: one place where every effect and every kind of class says so.
+
+use nvabi::class::Kind;
+use verdict::{Effect, Schedule};
+
+use crate::share::objects::Name;
+
+/// An object that is scheduled, or makes something be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// A channel group (TSG).
+    Group,
+    /// A channel.
+    Channel,
+    /// An object of the graphics and compute engine on a channel: its group gets a context.
+    Context,
+}
+
+/// What a call does to what is scheduled.
+#[derive(Debug)]
+pub(super) enum Touched<'a> {
+    /// Makes a part.
+    Made {
+        part: Part,
+        /// Its client.
+        client: u32,
+        /// The object that it is made on.
+        parent: u32,
+    },
+    /// Makes another handle for an object, which may be a part.
+    Duplicated {
+        /// The client of the new handle.
+        client: u32,
+        /// The object.
+        source: Name,
+    },
+    /// Frees an object, which may have parts below it.
+    Freed,
+    /// Speaks to the scheduler.
+    Scheduled(&'a Schedule),
+    /// None of these.
+    Nothing,
+}
+
+impl<'a> Touched<'a> {
+    pub(super) fn by(effect: &'a Effect) -> Self {
+        match effect {
+            Effect::Object {
+                class,
+                client,
+                parent,
+                ..
+            } => {
+                let made = |part| Self::Made {
+                    part,
+                    client: *client,
+                    parent: *parent,
+                };
+                part_of(class.kind).map_or(Self::Nothing, made)
+            }
+            Effect::Dup {
+                client,
+                source_client,
+                source_object,
+                ..
+            } => Self::Duplicated {
+                client: *client,
+                source: (*source_client, *source_object),
+            },
+            Effect::Free { .. } => Self::Freed,
+            Effect::Schedule(schedule) => Self::Scheduled(schedule),
+            Effect::None
+            | Effect::Client
+            | Effect::Memory(_)
+            | Effect::Range { .. }
+            | Effect::Pool { .. }
+            | Effect::MapExternal { .. }
+            | Effect::Unmap { .. }
+            | Effect::FreeRange { .. }
+            | Effect::Export(_)
+            | Effect::Import(_)
+            | Effect::ExportInfo { .. }
+            | Effect::Managed { .. }
+            | Effect::ChannelClients { .. }
+            | Effect::OsEvent { .. }
+            | Effect::NamesCards { .. }
+            | Effect::View(_)
+            | Effect::Answered { .. } => Self::Nothing,
+        }
+    }
+}
+
+fn part_of(kind: Kind) -> Option<Part> {
+    match kind {
+        Kind::ChannelGroup => Some(Part::Group),
+        Kind::Channel => Some(Part::Channel),
+        Kind::Graphics => Some(Part::Context),
+        Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::Vidmem
+        | Kind::Sysmem
+        | Kind::OsDescriptor
+        | Kind::Virtual
+        | Kind::VaSpace
+        | Kind::ContextShare
+        | Kind::Copy
+        | Kind::Video
+        | Kind::OtherEngine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain => None,
+    }
+}
