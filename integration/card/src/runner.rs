@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use anyhow::{Context, bail};
 use crate::RunOptions;
 use crate::bundle::Bundle;
 use crate::catalogue::{self, PROBES, Place, Probe, UNANSWERED};
-use crate::probes::{Line, SIMULATE};
+use crate::probes::{Line, RECORDINGS, SIMULATE};
 use crate::report::{Finding, Outcome, Report, State, VERSION};
 
 /// What the driver shows where it is loaded.
@@ -28,7 +29,13 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
         }
     }
     let bundle = Bundle::find(options.simulate.as_deref())?;
-    if !bundle.is_simulated() && !std::path::Path::new(DRIVER).exists() {
+    std::fs::create_dir_all(&options.out).context("make the folder of the report")?;
+    let recordings = options
+        .out
+        .canonicalize()
+        .context("find the folder of the report")?
+        .join("recordings");
+    if !bundle.is_simulated() && !Path::new(DRIVER).exists() {
         bail!(
             "no NVIDIA driver here ({DRIVER} is missing); --simulate PROFILE proves the bundle without one"
         );
@@ -50,7 +57,12 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == probe.name) {
             continue;
         }
-        let outcome = one(&bundle, probe, budget.saturating_sub(began.elapsed()));
+        let outcome = one(
+            &bundle,
+            &recordings,
+            probe,
+            budget.saturating_sub(began.elapsed()),
+        );
         progress(&outcome);
         report.probes.push(outcome);
         // After each: a machine that goes away leaves what was found.
@@ -85,7 +97,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn one(bundle: &Bundle, probe: &Probe, left: Duration) -> Outcome {
+fn one(bundle: &Bundle, recordings: &Path, probe: &Probe, left: Duration) -> Outcome {
     let began = Instant::now();
     let state = if left < Duration::from_secs(5) {
         State::NotRun {
@@ -93,7 +105,7 @@ fn one(bundle: &Bundle, probe: &Probe, left: Duration) -> Outcome {
         }
     } else {
         let limit = Duration::from_secs(probe.limit_s).min(left);
-        watched(bundle, probe, limit).unwrap_or_else(|error| State::Failed {
+        watched(bundle, recordings, probe, limit).unwrap_or_else(|error| State::Failed {
             why: format!("{error:#}"),
             findings: Vec::new(),
         })
@@ -111,13 +123,21 @@ fn one(bundle: &Bundle, probe: &Probe, left: Duration) -> Outcome {
 }
 
 /// One probe in a process of its own, killed with all its children at the limit.
-fn watched(bundle: &Bundle, probe: &Probe, limit: Duration) -> anyhow::Result<State> {
+fn watched(
+    bundle: &Bundle,
+    recordings: &Path,
+    probe: &Probe,
+    limit: Duration,
+) -> anyhow::Result<State> {
     let me = std::env::current_exe().context("find this program")?;
     let mut command = match probe.place {
         Place::Card => bundle.bare(&me),
         Place::Host => Command::new(&me),
     };
-    command.arg("probe").arg(probe.name);
+    command
+        .arg("probe")
+        .arg(probe.name)
+        .env(RECORDINGS, recordings);
     if let Some(profile) = bundle.profile() {
         command.env(SIMULATE, profile);
     }

@@ -1,38 +1,93 @@
 //! Programs on the card as it is, then the same in a slice: every call that they make, and the first that a slice answers otherwise.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::host::which;
-use super::{End, found, torch};
+use super::{End, RECORDINGS, found, torch};
 use crate::bundle::Bundle;
-use crate::record::{Answer, Call, differences, unknown};
+use crate::record::{Answer, Call, differences, other_answers, unknown};
 
 /// Differences that a report names; the first says what to mend, the last ones mostly follow from it.
 const MOST_DIFFERENCES: usize = 20;
+/// Of controls that were answered otherwise.
+const MOST_OTHER_ANSWERS: usize = 60;
+
+/// How a program is run: natively, or in a slice with these options.
+struct Way {
+    name: &'static str,
+    options: Option<&'static [&'static str]>,
+    /// Not tried where another one has gone well.
+    is_last_resort: bool,
+}
+
+const fn slice(name: &'static str, options: &'static [&'static str]) -> Way {
+    Way {
+        name,
+        options: Some(options),
+        is_last_resort: false,
+    }
+}
+
+const fn last_resort(name: &'static str, options: &'static [&'static str]) -> Way {
+    Way {
+        is_last_resort: true,
+        ..slice(name, options)
+    }
+}
+
+const NATIVELY: Way = Way {
+    name: "natively",
+    options: None,
+    is_last_resort: false,
+};
+const SIMULATED: &[Way] = &[slice("simulated", &[])];
+/// From the least that may go wrong to the most, then with less and less of what a slice does besides.
+const ON_A_CARD: &[Way] = &[
+    slice("strict", &["--mode", "strict"]),
+    slice("compat", &["--mode", "compat"]),
+    slice(
+        "strict, without the driver's page of figures",
+        &["--mode", "strict", "--card-figures", "refuse"],
+    ),
+    last_resort(
+        "strict, time not shared",
+        &["--mode", "strict", "--policy", "native"],
+    ),
+    last_resort(
+        "compat, managed memory not counted, time not shared",
+        &[
+            "--mode",
+            "compat",
+            "--managed",
+            "allow",
+            "--policy",
+            "native",
+        ],
+    ),
+];
 
 /// One program.
 struct Program {
     name: &'static str,
+    /// What its recordings are called.
+    file: &'static str,
     /// The slice that it is tried in.
     memory: &'static str,
     command: Vec<String>,
 }
 
 pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
-    let folder = tempfile::tempdir().context("make a folder")?;
-    // From the least that may go wrong to the most.
-    let modes: &[&[&str]] = if bundle.is_simulated() {
-        &[&[]]
-    } else {
-        &[&["--mode", "strict"], &["--mode", "compat"]]
-    };
-    for program in programs(bundle, folder.path())? {
+    let temporary = tempfile::tempdir().context("make a folder")?;
+    let kept = std::env::var_os(RECORDINGS).map(PathBuf::from);
+    let folder = kept.as_deref().unwrap_or_else(|| temporary.path());
+    std::fs::create_dir_all(folder).context("make the folder of recordings")?;
+    for program in programs(bundle, temporary.path())? {
         let name = program.name;
-        let native = match recorded(bundle, &program, None, folder.path()) {
+        let native = match recorded(bundle, &program, &NATIVELY, folder) {
             Ok(native) => native,
             Err(error) => {
                 found(
@@ -55,15 +110,28 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
             format!("{name}, every call natively"),
             by_call(&native.calls),
         );
-        for (at, mode) in modes.iter().enumerate() {
-            let way = mode.get(1).unwrap_or(&"simulated");
-            let next = modes.get(at + 1).and_then(|mode| mode.get(1));
-            let next = next.map_or("no other way is left", |mode| *mode);
-            let verdict = match recorded(bundle, &program, Some(mode), folder.path()) {
-                Ok(here) => verdict(&native, &here, next),
+        let ways = if bundle.is_simulated() {
+            SIMULATED
+        } else {
+            ON_A_CARD
+        };
+        let mut went_well = false;
+        for (at, way) in ways.iter().enumerate() {
+            // Both modes are asked for anyhow; the rest only where neither will do.
+            if way.is_last_resort && went_well {
+                continue;
+            }
+            let next = ways
+                .get(at + 1)
+                .map_or("no other way is left", |it| it.name);
+            let verdict = match recorded(bundle, &program, way, folder) {
+                Ok(here) => {
+                    went_well |= here.status == native.status;
+                    verdict(&native, &here, next)
+                }
                 Err(error) => json!({"failed": format!("{error:#}"), "tried next": next}),
             };
-            found(format!("{name}, {way}"), verdict);
+            found(format!("{name}, {}", way.name), verdict);
         }
     }
     Ok(End::Done)
@@ -74,6 +142,8 @@ fn verdict(native: &Ended, here: &Ended, next: &str) -> Value {
     let mut all = differences(&native.calls, &here.calls);
     let count = all.len();
     all.truncate(MOST_DIFFERENCES);
+    let mut others = other_answers(&native.calls, &here.calls);
+    others.truncate(MOST_OTHER_ANSWERS);
     let first = all.first().map(|it| {
         format!(
             "step {} of {}, {}: natively {}, here {}",
@@ -92,6 +162,7 @@ fn verdict(native: &Ended, here: &Ended, next: &str) -> Value {
         "first refused": first,
         "refused": count,
         "the first of them": all,
+        "answered otherwise": others,
         "tried next": (!went_well).then_some(next),
     })
 }
@@ -128,11 +199,13 @@ fn programs(bundle: &Bundle, folder: &Path) -> anyhow::Result<Vec<Program>> {
         return Ok(vec![
             Program {
                 name: "memory within the quota",
+                file: "within",
                 memory: "1Gi",
                 command: words(&[burn, "--json", "alloc", "512Mi"]),
             },
             Program {
                 name: "memory beyond the quota",
+                file: "beyond",
                 memory: "1Gi",
                 command: words(&[burn, "--json", "alloc", "2Gi"]),
             },
@@ -142,12 +215,14 @@ fn programs(bundle: &Bundle, folder: &Path) -> anyhow::Result<Vec<Program>> {
     let cuda = cuda.to_str().context("the bundle's path is no text")?;
     let mut programs = vec![Program {
         name: "a small CUDA program",
+        file: "cuda",
         memory: "8Gi",
         command: words(&[cuda]),
     }];
     if let Some(tool) = which("nvidia-smi") {
         programs.push(Program {
             name: "nvidia-smi",
+            file: "nvidia-smi",
             memory: "8Gi",
             command: vec![tool],
         });
@@ -158,6 +233,7 @@ fn programs(bundle: &Bundle, folder: &Path) -> anyhow::Result<Vec<Program>> {
         let script = script.to_str().context("a folder's path is no text")?;
         programs.push(Program {
             name: "PyTorch, a matrix product",
+            file: "torch",
             memory: "8Gi",
             command: words(&[&python, script, "matmul"]),
         });
@@ -177,15 +253,11 @@ struct Ended {
 const MOST_SAID: usize = 2000;
 
 /// A program under the recorder: on the card itself, or in a slice with these options.
-fn recorded(
-    bundle: &Bundle,
-    program: &Program,
-    mode: Option<&[&str]>,
-    folder: &Path,
-) -> anyhow::Result<Ended> {
+fn recorded(bundle: &Bundle, program: &Program, way: &Way, folder: &Path) -> anyhow::Result<Ended> {
     let me = std::env::current_exe().context("find this program")?;
-    let out = folder.join("calls.jsonl");
-    let mut command = match mode {
+    let name = way.name.replace(", ", "-").replace([' ', '\''], "-");
+    let out = folder.join(format!("{}-{name}.jsonl", program.file));
+    let mut command = match way.options {
         None => bundle.bare(&me),
         Some(options) => {
             let mut command = bundle.run(program.memory, options);
@@ -219,16 +291,14 @@ fn recorded(
                 .context("a recorded call")?,
         })
     };
-    let ended = read().with_context(|| {
+    read().with_context(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         format!(
             "{}: {}",
             output.status,
             said.lines().last().unwrap_or_default()
         )
-    });
-    let _gone = std::fs::remove_file(&out);
-    ended
+    })
 }
 
 /// `cgpu-card record`: the status of the program on the first line, then a call a line.

@@ -31,6 +31,8 @@ use crate::bundle::Bundle;
 
 /// The variable that tells a probe of the host's the profile of the simulated cards.
 pub(crate) const SIMULATE: &str = "CGPU_CARD_SIMULATE";
+/// The folder that recordings are kept in.
+pub(crate) const RECORDINGS: &str = "CGPU_CARD_RECORDINGS";
 
 /// One line of a probe.
 #[derive(Debug, Serialize, Deserialize)]

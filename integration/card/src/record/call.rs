@@ -8,6 +8,8 @@ use nvabi::layout::{nvos02, nvos21, nvos54};
 use nvabi::{Release, class, control, escape, uvm};
 use serde::{Deserialize, Serialize};
 
+use super::Bytes;
+
 /// The file of the driver's that a call was made on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -87,6 +89,9 @@ impl fmt::Display for Answer {
     }
 }
 
+/// Read of a UVM call that no row knows.
+const UVM_WINDOW: u32 = 128;
+
 /// One call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Call {
@@ -99,10 +104,13 @@ pub(crate) struct Call {
     pub(crate) answer: Answer,
     /// Microseconds until then, tracing included.
     pub(crate) us: u64,
+    /// What was asked and answered, of the first calls of each kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<Bytes>,
 }
 
 /// The row of an escape by number and size, in the newest release that has it: which driver it is need not be known.
-fn escape_row(cmd: u32) -> Option<(&'static escape::Escape, Release)> {
+pub(super) fn escape_row(cmd: u32) -> Option<(&'static escape::Escape, Release)> {
     let releases = Release::ALL.into_iter().rev();
     releases
         .filter_map(|release| Some((escape::row(cmd, release)?, release)))
@@ -154,15 +162,25 @@ impl What {
             .unwrap_or(0)
     }
 
-    /// Bytes of the struct of an ioctl; what is not known of UVM's is not read.
+    /// Bytes of the struct of an ioctl. Of UVM's, whose commands do not say it, a window where no row does.
     pub(crate) fn struct_bytes(on: On, cmd: u32, release: Option<Release>) -> usize {
         let bytes = match on {
             On::Ctl | On::Card => (cmd >> 16) & 0x3fff,
             On::Uvm => uvm_row(cmd)
                 .zip(release)
-                .map_or(0, |(row, release)| row.size.of(release)),
+                .map_or(UVM_WINDOW, |(row, release)| row.size.of(release)),
         };
         usize::try_from(bytes).unwrap_or(0)
+    }
+
+    /// Whether it is a control.
+    pub(crate) fn is_a_control(&self) -> bool {
+        match self {
+            Self::Ioctl { on, number, .. } if *on != On::Uvm => {
+                escape_row(*number).is_some_and(|(row, _)| row.id == escape::Id::Control)
+            }
+            Self::Open { .. } | Self::Map { .. } | Self::Ioctl { .. } => false,
+        }
     }
 
     /// What no row of cgpu's tables is for, by its kind.

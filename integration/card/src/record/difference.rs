@@ -62,6 +62,67 @@ pub(crate) fn differences(native: &[Call], here: &[Call]) -> Vec<Difference> {
     found
 }
 
+/// A control that succeeded in both recordings and whose parameters came back otherwise: what a view rewrites, and what it should have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct OtherAnswer {
+    /// Its name.
+    pub(crate) call: String,
+    /// Which block, 1 for the parameters, and the first byte of it that differs.
+    pub(crate) block: usize,
+    pub(crate) at: usize,
+    /// Up to 16 bytes from there, in hexadecimal.
+    pub(crate) natively: String,
+    pub(crate) here: String,
+}
+
+/// The controls that were answered otherwise, each kind once: the first call of each recording is compared with the first, and so on.
+pub(crate) fn other_answers(native: &[Call], here: &[Call]) -> Vec<OtherAnswer> {
+    let blocks = |call: &Call| -> Option<Vec<String>> {
+        let is_a_control = call.what.is_a_control() && call.answer.is_success();
+        let bytes = call.bytes.as_ref().filter(|_| is_a_control)?;
+        let unchanged = bytes.answered.is_empty();
+        let after = if unchanged {
+            &bytes.asked
+        } else {
+            &bytes.answered
+        };
+        Some(after.get(1..)?.to_vec())
+    };
+    let mut natively: HashMap<&What, Vec<Option<Vec<String>>>> = HashMap::new();
+    for call in native {
+        natively.entry(&call.what).or_default().push(blocks(call));
+    }
+    let mut seen: HashMap<&What, usize> = HashMap::new();
+    let mut found: Vec<OtherAnswer> = Vec::new();
+    for call in here {
+        let nth = seen.entry(&call.what).or_default();
+        let theirs = natively.get(&call.what).and_then(|calls| calls.get(*nth));
+        *nth += 1;
+        let (Some(Some(theirs)), Some(ours)) = (theirs, blocks(call)) else {
+            continue;
+        };
+        let name = call.what.to_string();
+        let differs = (1..)
+            .zip(theirs.iter().zip(&ours))
+            .find(|(_, (a, b))| a != b);
+        if let Some((block, (theirs, ours))) = differs
+            && found.iter().all(|it| it.call != name)
+        {
+            let same = theirs.bytes().zip(ours.bytes()).take_while(|(a, b)| a == b);
+            let at = same.count() / 2;
+            let cut = |text: &str| text.chars().skip(at * 2).take(32).collect();
+            found.push(OtherAnswer {
+                call: name,
+                block,
+                at,
+                natively: cut(theirs),
+                here: cut(ours),
+            });
+        }
+    }
+    found
+}
+
 /// Calls without a row, in the order of their first.
 pub(crate) fn unknown(calls: &[Call]) -> Vec<Unknown> {
     let mut found: Vec<(&What, Unknown)> = Vec::new();

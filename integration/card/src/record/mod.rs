@@ -4,12 +4,14 @@
 //! the recorder sees each answer. A listener of our own could not do both: where it lets the kernel execute a call, it never hears the
 //! answer, and where it executes the call itself, the driver sees another process.
 
+mod bytes;
 mod call;
 mod difference;
 mod tracer;
 
+pub(crate) use bytes::Bytes;
 pub(crate) use call::{Answer, Call, What};
-pub(crate) use difference::{differences, unknown};
+pub(crate) use difference::{differences, other_answers, unknown};
 pub(crate) use tracer::{become_held, record};
 
 #[cfg(test)]

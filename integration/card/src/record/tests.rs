@@ -5,7 +5,9 @@ use nvabi::layout::{nvos21, nvos54};
 use nvabi::{Release, control, escape, uvm};
 use proptest::prelude::*;
 
+use super::bytes::{self, Place};
 use super::call::On;
+use super::difference::OtherAnswer;
 use super::*;
 
 const RELEASE: Release = Release::R580;
@@ -28,6 +30,7 @@ fn answered(what: What, answer: Answer) -> Call {
         what,
         answer,
         us: 0,
+        bytes: None,
     }
 }
 
@@ -178,4 +181,96 @@ fn a_program_is_followed_to_its_end() {
         refused.to_string().contains("cannot be traced"),
         "{refused}"
     );
+}
+
+fn with_params(what: What, asked: &str, answered: &str) -> Call {
+    let blocks = |params: &str| vec!["00".to_owned(), params.to_owned()];
+    let bytes = Bytes {
+        asked: blocks(asked),
+        answered: if asked == answered {
+            Vec::new()
+        } else {
+            blocks(answered)
+        },
+    };
+    Call {
+        bytes: Some(bytes),
+        ..answered_well(what)
+    }
+}
+
+fn answered_well(what: What) -> Call {
+    answered(what, Answer::Status(0))
+}
+
+#[test]
+fn controls_that_are_answered_otherwise_are_named_with_the_first_byte_that_differs() {
+    let figures = || control_call(control::NV2080_CTRL_CMD_FB_GET_INFO_V2);
+    let other = || control_call(control::NV0000_CTRL_CMD_SYSTEM_GET_FEATURES);
+    let native = [
+        with_params(figures(), "00000000", "0000beef"),
+        with_params(figures(), "0a", "0b"),
+        with_params(other(), "01", "01"),
+        with_params(allocation(0x40), "00", "01"),
+    ];
+    let mut here = native.clone();
+    assert_eq!(other_answers(&native, &here), []);
+    here[0] = with_params(figures(), "00000000", "0000be00");
+    here[1] = with_params(figures(), "0a", "0c");
+    here[2] = with_params(other(), "01", "02");
+    // A handle or an address: allocations are not compared.
+    here[3] = with_params(allocation(0x40), "00", "02");
+    let found = other_answers(&native, &here);
+    let row = |it: &OtherAnswer| (it.call.clone(), it.at, it.natively.clone(), it.here.clone());
+    assert_eq!(
+        found.iter().map(row).collect::<Vec<_>>(),
+        [
+            (figures().to_string(), 3, "ef".to_owned(), "00".to_owned()),
+            (other().to_string(), 0, "01".to_owned(), "02".to_owned()),
+        ]
+    );
+    // One that was refused is among the differences.
+    here[2].answer = Answer::Status(0x56);
+    assert_eq!(other_answers(&native, &here).len(), 1);
+}
+
+#[test]
+fn parameters_and_lists_of_a_call_are_found_by_its_row_or_by_its_own_words() {
+    const PARAMS: u64 = 0x7000;
+    const LIST: u64 = 0x9000;
+    let read = |place: Place| {
+        let mut block = vec![0; place.bytes];
+        if place.address == PARAMS && block.len() >= 16 {
+            put_u32(&mut block, 0, 3);
+            nvabi::bytes::put_u64(&mut block, 8, LIST);
+        }
+        block
+    };
+    let of_control = |cmd, bytes| {
+        let mut arg = vec![0; 32];
+        put_u32(&mut arg, nvos54::CMD, cmd);
+        put_u32(&mut arg, nvos54::PARAMS_SIZE, bytes);
+        nvabi::bytes::put_u64(&mut arg, nvos54::P_PARAMS, PARAMS);
+        let cmd = escape::NV_ESC_RM_CONTROL.cmd(RELEASE);
+        bytes::places(On::Ctl, cmd, &arg, Some(RELEASE), read)
+    };
+    let place = |address, bytes| Place { address, bytes };
+    assert_eq!(
+        of_control(control::NV2080_CTRL_CMD_GPU_GET_INFO, 16),
+        [place(PARAMS, 16), place(LIST, 24)]
+    );
+    assert_eq!(of_control(0x2080_ffff, 40), [place(PARAMS, 40)]);
+    assert_eq!(of_control(0x2080_ffff, 0), []);
+    // A length that a program made up is no reason to read everything.
+    assert_eq!(of_control(0x2080_ffff, u32::MAX)[0].bytes, 16 << 10);
+    let of_class = |number| {
+        let mut arg = vec![0; 48];
+        put_u32(&mut arg, nvos21::H_CLASS, number);
+        nvabi::bytes::put_u64(&mut arg, nvos21::P_PARAMS, PARAMS);
+        let cmd = escape::NV_ESC_RM_ALLOC_LONG.cmd(RELEASE);
+        bytes::places(On::Ctl, cmd, &arg, Some(RELEASE), read)
+    };
+    assert_eq!(of_class(0x40), [place(PARAMS, 128)]);
+    assert_eq!(of_class(0xdead), [place(PARAMS, 512)]);
+    assert_eq!(of_class(0xc461), []);
 }

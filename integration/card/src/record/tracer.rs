@@ -15,13 +15,16 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use nvabi::Release;
 
+use super::bytes::{self, Place, hex};
 use super::call::On;
-use super::{Answer, Call, What};
+use super::{Answer, Bytes, Call, What};
 
 /// A recording has no more calls than these; a program that makes more is followed to its end, and the rest is counted.
 const MOST_CALLS: usize = 200_000;
 /// No struct of the driver's is longer.
 const MOST_STRUCT_BYTES: usize = 16 << 10;
+/// Of calls that are alike, the bytes of so many are kept.
+const MOST_ALIKE: u32 = 24;
 /// The longest path that is read.
 const MOST_PATH_BYTES: usize = 256;
 
@@ -47,6 +50,8 @@ struct Begun {
     what: What,
     /// An ioctl's command and argument.
     ioctl: Option<(u32, u64)>,
+    /// The blocks of one whose bytes are kept, struct first, and what stood in them.
+    blocks: Vec<(Place, Vec<u8>)>,
     at: Instant,
 }
 
@@ -89,6 +94,7 @@ pub(crate) fn record(command: &mut Command, release: Option<Release>) -> anyhow:
         begun: HashMap::new(),
         inside: HashSet::new(),
         known: HashSet::from([first]),
+        alike: HashMap::new(),
         recording: Recording::default(),
     }
     .follow()
@@ -103,6 +109,8 @@ struct Tracer {
     inside: HashSet<Pid>,
     /// Threads that have stopped for the first time.
     known: HashSet<Pid>,
+    /// How many calls of each kind have begun.
+    alike: HashMap<What, u32>,
     recording: Recording,
 }
 
@@ -174,37 +182,59 @@ impl Tracer {
     #[cfg(not(target_arch = "x86_64"))]
     fn at_a_call(&mut self, _thread: Pid) {}
 
-    fn begin(&self, thread: Pid, number: u64, [a, b, c, e]: [u64; 4]) -> Option<Begun> {
-        let begun = |what, ioctl| Begun {
+    fn begin(&mut self, thread: Pid, number: u64, [a, b, c, e]: [u64; 4]) -> Option<Begun> {
+        let begun = |what, ioctl, blocks| Begun {
             what,
             ioctl,
+            blocks,
             at: Instant::now(),
         };
         match number {
             IOCTL => {
                 let on = file(thread, a)?;
                 let cmd = low(b);
-                let arg = memory(thread, c, What::struct_bytes(on, cmd, self.release));
-                Some(begun(What::ioctl(on, cmd, &arg), Some((cmd, c))))
+                let of_struct = Place {
+                    address: c,
+                    bytes: What::struct_bytes(on, cmd, self.release),
+                };
+                let read = |place: Place| memory(thread, place.address, place.bytes);
+                let arg = read(of_struct);
+                let what = What::ioctl(on, cmd, &arg);
+                let alike = self.alike.entry(what.clone()).or_default();
+                *alike = alike.saturating_add(1);
+                let blocks = if *alike <= MOST_ALIKE {
+                    let more = bytes::places(on, cmd, &arg, self.release, read);
+                    let more = more.into_iter().map(|place| (place, read(place)));
+                    std::iter::once((of_struct, arg)).chain(more).collect()
+                } else {
+                    Vec::new()
+                };
+                Some(begun(what, Some((cmd, c)), blocks))
             }
             MMAP => Some(begun(
                 What::Map {
                     on: file(thread, e)?,
                 },
                 None,
+                Vec::new(),
             )),
             OPEN | OPENAT => {
                 let at = if number == OPEN { a } else { b };
                 let path = text(thread, at)?;
                 On::named(&path)?;
-                Some(begun(What::Open { path }, None))
+                Some(begun(What::Open { path }, None, Vec::new()))
             }
             _other => None,
         }
     }
 
     fn end(&mut self, thread: Pid, begun: Begun, result: i64) {
-        let Begun { what, ioctl, at } = begun;
+        let Begun {
+            what,
+            ioctl,
+            blocks,
+            at,
+        } = begun;
         let answer = match (i32::try_from(result), ioctl) {
             (Ok(errno @ -4095..0), _) => Answer::Errno(-errno),
             (_, None) => Answer::Status(0),
@@ -225,11 +255,23 @@ impl Tracer {
             self.recording.left_out += 1;
             return;
         }
+        let us = u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let bytes = (!blocks.is_empty()).then(|| {
+            let read = |(place, _): &(Place, Vec<u8>)| memory(thread, place.address, place.bytes);
+            let after: Vec<Vec<u8>> = blocks.iter().map(read).collect();
+            let has_changed = blocks.iter().zip(&after).any(|((_, a), b)| a != b);
+            let answered = after.iter().filter(|_| has_changed);
+            Bytes {
+                asked: blocks.iter().map(|(_, block)| hex(block)).collect(),
+                answered: answered.map(|block| hex(block)).collect(),
+            }
+        });
         self.recording.calls.push(Call {
             thread: thread.as_raw(),
             what,
             answer,
-            us: u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX),
+            us,
+            bytes,
         });
     }
 }
