@@ -1,5 +1,6 @@
 //! `cargo xtask long`: the suites that take longer than CI has, before an issue is resolved.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -33,7 +34,7 @@ enum Suite {
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Random calls to RM's own resource server and to the simulated driver, compared; writes docs/measurements/referee.md. Trees: those of Debian's
+    /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/measurements/referee.md. Trees: those of Debian's
     /// source packages, and those that are named.
     Referee {
         /// How many sequences of calls a tree.
@@ -45,6 +46,12 @@ enum Suite {
         /// A source tree of the open kernel modules; may be given several times.
         #[arg(long)]
         source: Vec<PathBuf>,
+        /// One whose whole core is compiled, some minutes each, and compared besides; may be given several times.
+        #[arg(long)]
+        core: Vec<PathBuf>,
+        /// How many sequences of calls a core.
+        #[arg(long, default_value_t = 10_000)]
+        core_sequences: u64,
     },
 }
 
@@ -59,30 +66,61 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             sequences,
             seed,
             source,
-        } => referee(*sequences, *seed, source),
+            core,
+            core_sequences,
+        } => referee(&Contests {
+            sequences: *sequences,
+            seed: *seed,
+            source,
+            core,
+            core_sequences: *core_sequences,
+        }),
     }
 }
 
-fn referee(sequences: u64, seed: u64, source: &[PathBuf]) -> Result<ExitCode> {
+struct Contests<'a> {
+    sequences: u64,
+    seed: u64,
+    source: &'a [PathBuf],
+    core: &'a [PathBuf],
+    core_sequences: u64,
+}
+
+fn trees(named: &[PathBuf]) -> Result<OsString> {
+    let trees = named
+        .iter()
+        .map(fs::canonicalize)
+        .collect::<Result<Vec<_>, _>>()
+        .context("a source tree that is named")?;
+    Ok(std::env::join_paths(trees)?)
+}
+
+fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
+    let &Contests {
+        sequences,
+        seed,
+        source,
+        core,
+        core_sequences,
+    } = contests;
     let summary = target_folder().join("referee.txt");
     // What a former run has added to is none of this one's.
     if summary.exists() {
         fs::remove_file(&summary)?;
     }
-    progress(&format!("{sequences} sequences a tree"));
+    progress(&format!(
+        "{sequences} sequences a tree, {core_sequences} a core"
+    ));
     let began = Instant::now();
-    let trees = source
-        .iter()
-        .map(fs::canonicalize)
-        .collect::<Result<Vec<_>, _>>()
-        .context("a source tree that is named")?;
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["test", "--release", "--package", "referee"])
         .args(["--test", "referee", "--", "--test-threads=1", "--nocapture"])
         .current_dir(repository())
         .env("CGPU_REFEREE_SEQUENCES", sequences.to_string())
         .env("CGPU_REFEREE_SEED", seed.to_string())
-        .env("CGPU_REFEREE_SOURCE", std::env::join_paths(trees)?)
+        .env("CGPU_REFEREE_SOURCE", trees(source)?)
+        .env("CGPU_REFEREE_CORE", trees(core)?)
+        .env("CGPU_REFEREE_CORE_SEQUENCES", core_sequences.to_string())
         .env("CGPU_REFEREE_SUMMARY", &summary)
         .status()
         .context("starting cargo test")?;
@@ -96,9 +134,9 @@ fn referee(sequences: u64, seed: u64, source: &[PathBuf]) -> Result<ExitCode> {
     fs::write(
         &page,
         format!(
-            "# The referee\n\nWritten by `cargo xtask long referee --sequences {sequences} --seed {seed}`; {} s in all, release build, {}. The test is\n\
-             `integration/referee`: each sequence was played by RM's own resource server of the version and by the simulated driver, and every status,\n\
-             every handle that RM makes up, and the trees with their rights and mappings were equal. What is judged and what is not is in\n\
+            "# The referee\n\nWritten by `cargo xtask long referee --sequences {sequences} --core-sequences {core_sequences} --seed {seed}`; {} s in all, release build, {}. The test is\n\
+             `integration/referee`: each sequence was played by RM's own resource server of the version, or by the whole of its core, and by the simulated driver, and\n\
+             every status, every handle that RM makes up, and the trees with their rights and mappings were equal. What is judged and what is not is in\n\
              [driver-behaviour.md](../driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{report}```\n",
             began.elapsed().as_secs(),
             machine::describe(),

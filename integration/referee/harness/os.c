@@ -19,7 +19,8 @@ long referee_asserts = 0;
 /* Lets RM's prints through. */
 int referee_log = 0;
 
-uint32_t os_page_size = 4096;
+/* A word of 32 bits until 570: the lower half is the same. */
+uint64_t os_page_size = 4096;
 uint64_t os_page_mask = ~0xfffull;
 uint8_t os_page_shift = 12;
 
@@ -67,7 +68,8 @@ int nv_printf(uint32_t level, const char *format, ...) {
     va_list a; va_start(a, format); int n = vfprintf(stderr, format, a); va_end(a); return n;
 }
 
-/* What RS_STANDALONE=1 leaves to its user outside the resource server. */
+/* What RS_STANDALONE=1 leaves to its user outside the resource server. The whole core has its own. */
+#ifndef REFEREE_CORE
 void nvDbg_Printf(const char *file, int line, const char *function, int level, const char *format, ...) {
     (void)file; (void)line; (void)level;
     if (!referee_log) return;
@@ -77,3 +79,4 @@ uint64_t osGetTimestamp(void) { struct timespec s; clock_gettime(CLOCK_MONOTONIC
 void rcdbRmAssert(void) { referee_asserts++; }
 void rcdbRmAssertStatus(void) { referee_asserts++; }
 const char *nvstatusToString(uint32_t s) { static char b[16]; snprintf(b, sizeof b, "0x%x", s); return b; }
+#endif

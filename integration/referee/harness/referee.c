@@ -1,7 +1,7 @@
 /* Plays sequences of calls against NVIDIA's resource server and says what came of them.
  *
  * The resource server, its libraries and its headers come from a source tree of the open kernel modules that is at hand when this is
- * compiled; nothing of it is in this file. Ours, and so not judged, are: the classes and which may be below which, that a client is its file's
+ * compiled; nothing of it is in this file. Ours, and so not judged, are: the classes, which may be below which and when that is asked (serverAllocResourceUnderLock, rmapi/alloc_free.c), that a client is its file's
  * alone (rmclientValidate, rmapi/client.c; whether a call asks is the resource server's), that a policy by process compares the processes that made the two clients (as cliresShareCallback of rmapi/client_resource.c), that a mapping is
  * found for its process alone (serverutilMappingFilterCurrentUserProc, rs_utils.c), and which objects a mapping may name as its
  * device (serverMap_Prologue, rmapi/mapping_cpu.c).
@@ -49,7 +49,7 @@ static NvU32 caller, file;
 enum Class { ROOT = 1, DEVICE, SUBDEVICE, MEMORY, PLAIN, CLASSES };
 static const char *class_names[CLASSES] = {"", "root", "device", "subdevice", "memory", "plain"};
 struct RS_RESOURCE_DESC { NvU32 external, internal; };
-static RS_RESOURCE_DESC descriptions[] = {{NV01_ROOT, ROOT}, {0x80, DEVICE}, {0x2080, SUBDEVICE}, {0x3e, MEMORY}, {0x83de, PLAIN}};
+static RS_RESOURCE_DESC descriptions[] = {{NV01_ROOT, ROOT}, {0x80, DEVICE}, {0x2080, SUBDEVICE}, {0x3e, MEMORY}, {0x2, PLAIN}};
 RS_RESOURCE_DESC *RsResInfoByExternalClassId(NvU32 class) {
     for (unsigned i = 0; i < sizeof descriptions / sizeof *descriptions; i++)
         if (descriptions[i].external == class) return &descriptions[i];
@@ -60,8 +60,8 @@ static NvU32 external_of(enum Class class) { return descriptions[class - 1].exte
 static NvBool may_be_below(enum Class class, enum Class parent) {
     switch (class) {
     case DEVICE: return parent == ROOT;
-    case SUBDEVICE: return parent == DEVICE;
-    default: return parent != ROOT;
+    case SUBDEVICE: case MEMORY: return parent == DEVICE;
+    default: return NV_TRUE;
     }
 }
 NV_STATUS serverAllocApiCopyIn(RsServer *s, RS_RES_ALLOC_PARAMS_INTERNAL *p, API_STATE **a) { (void)s; (void)p; *a = NULL; return NV_OK; }
@@ -149,7 +149,9 @@ NV_STATUS resservResourceFactory(PORT_MEM_ALLOCATOR *a, CALL_CONTEXT *c, RS_RES_
     RS_RESOURCE_DESC *d = RsResInfoByExternalClassId(p->externalClassId);
     if (!d) return NV_ERR_INVALID_CLASS;
     RsResourceRef *parent = c->pResourceRef->pParentRef;
-    if (parent && !may_be_below(d->internal, parent->internalClassId)) return NV_ERR_INVALID_OBJECT_PARENT;
+    /* A duplicate is below anything of a card; what is below anything is a card's all the same. */
+    if (parent && parent->internalClassId == ROOT && p->pSrcRef) return NV_ERR_INVALID_OBJECT_PARENT;
+    if (parent && parent->internalClassId == ROOT && d->internal == PLAIN) return NV_ERR_OBJECT_NOT_FOUND;
     NV_STATUS status = __nvoc_objCreate_RsResource(made, NULL, 0, c, p);
     if (status) return status;
     dress(*made, d->internal);
@@ -171,8 +173,19 @@ static RsResourceRef *found(NvHandle client, NvHandle object, RsClient **of) {
     if (of) *of = c;
     return clientGetResourceRef(c, object, &r) ? NULL : r;
 }
+/* As serverAllocResourceUnderLock of rmapi/alloc_free.c has it, which RS_STANDALONE leaves out: the parent is asked before a handle is made up. */
+static NV_STATUS parent_of_alloc(NvHandle client, NvHandle parent, NvHandle handle, enum Class class) {
+    RsResourceRef *r;
+    if (class == ROOT || !found(client, client, NULL) || file_of(client) != file) return NV_OK; /* the resource server's own answer comes first */
+    if (handle == client) return class == PLAIN ? NV_OK : NV_ERR_INVALID_OBJECT_PARENT;
+    r = found(client, parent, NULL);
+    if (!r) return NV_ERR_OBJECT_NOT_FOUND;
+    return may_be_below(class, r->internalClassId) ? NV_OK : NV_ERR_INVALID_OBJECT_PARENT;
+}
 static NV_STATUS do_alloc(NvHandle client, NvHandle parent, NvHandle *handle, NvU32 class) {
     RS_RES_ALLOC_PARAMS p; memset(&p, 0, sizeof p);
+    NV_STATUS refused = parent_of_alloc(client, parent, *handle, RsResInfoByExternalClassId(class)->internal);
+    if (refused) return refused;
     p.hClient = client; p.hParent = parent; p.hResource = *handle; p.externalClassId = class; p.pSecInfo = user(); p.pLockInfo = &lock;
     NV_STATUS status = serverAllocResource(&server, &p);
     if (!status) *handle = class == NV01_ROOT ? p.hClient : p.hResource;

@@ -6,15 +6,68 @@ use std::fmt;
 use anyhow::Result;
 
 use crate::resource_server::ResourceServer;
-use crate::sequence::Sequence;
+use crate::sequence::{Call, Sequence};
 use crate::simulator;
 use crate::source::Tree;
 
-/// A resource server and a simulator.
+/// NVIDIA's side of a contest, and how its calls are simulated.
+pub trait Referee: Sized {
+    /// What sequences are of.
+    type Call: Clone + fmt::Display + fmt::Debug;
+    /// What it is called.
+    const NAME: &'static str;
+
+    /// That of a tree.
+    ///
+    /// # Errors
+    /// It cannot be made or started.
+    fn of(tree: &Tree) -> Result<Self>;
+
+    /// The sequence of a number of a seed, for a driver version.
+    ///
+    /// # Errors
+    /// The version is none that is known.
+    fn drawn(version: &str, seed: u64, number: u64) -> Result<Sequence<Self::Call>>;
+
+    /// Plays a sequence: a line a call, then the objects.
+    ///
+    /// # Errors
+    /// It has ended.
+    fn play(&mut self, sequence: &Sequence<Self::Call>) -> Result<Vec<String>>;
+
+    /// The same by the simulator of a version.
+    ///
+    /// # Errors
+    /// The simulator does not know the version, or answers in no way that RM could.
+    fn simulate(version: &str, sequence: &Sequence<Self::Call>) -> Result<Vec<String>>;
+}
+
+impl Referee for ResourceServer {
+    type Call = Call;
+    const NAME: &'static str = "the resource server";
+
+    fn of(tree: &Tree) -> Result<Self> {
+        Self::of(tree)
+    }
+
+    fn drawn(_version: &str, seed: u64, number: u64) -> Result<Sequence> {
+        Ok(Sequence::drawn(seed, number))
+    }
+
+    fn play(&mut self, sequence: &Sequence) -> Result<Vec<String>> {
+        Self::play(self, sequence)
+    }
+
+    fn simulate(version: &str, sequence: &Sequence) -> Result<Vec<String>> {
+        simulator::play(version, sequence)
+    }
+}
+
+/// A referee and a simulator.
 #[derive(Debug)]
-pub struct Contest {
+pub struct Contest<R = ResourceServer> {
     version: String,
-    server: ResourceServer,
+    referee: R,
     tally: Tally,
 }
 
@@ -33,23 +86,26 @@ pub struct Tally {
 
 /// A sequence that the two sides do not agree about, as short as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct Difference<C = Call> {
+    /// What the simulator was compared with.
+    pub referee: &'static str,
     /// The simulator's version.
     pub version: String,
     /// The calls.
-    pub sequence: Sequence,
-    /// The resource server's lines.
+    pub sequence: Sequence<C>,
+    /// The referee's lines.
     pub server: Vec<String>,
     /// The simulator's.
     pub simulator: Vec<String>,
 }
 
-impl fmt::Display for Difference {
+impl<C: fmt::Display> fmt::Display for Difference<C> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             to,
-            "the simulator of {} differs from the resource server:\n{}--- resource server\n{}\n--- simulator\n{}",
+            "the simulator of {} differs from {}:\n{}--- {1}\n{}\n--- simulator\n{}",
             self.version,
+            self.referee,
             self.sequence,
             self.server.join("\n"),
             self.simulator.join("\n")
@@ -57,11 +113,11 @@ impl fmt::Display for Difference {
     }
 }
 
-impl Contest {
-    /// The resource server of a tree against the simulator of its version.
+impl<R: Referee> Contest<R> {
+    /// The referee of a tree against the simulator of its version.
     ///
     /// # Errors
-    /// As [`ResourceServer::of`].
+    /// As [`Referee::of`].
     pub fn of(tree: &Tree) -> Result<Self> {
         Self::between(tree, &tree.version)
     }
@@ -69,11 +125,11 @@ impl Contest {
     /// The same against the simulator of another version.
     ///
     /// # Errors
-    /// As [`ResourceServer::of`].
+    /// As [`Referee::of`].
     pub fn between(tree: &Tree, version: &str) -> Result<Self> {
         Ok(Self {
             version: version.to_owned(),
-            server: ResourceServer::of(tree)?,
+            referee: R::of(tree)?,
             tally: Tally::default(),
         })
     }
@@ -90,11 +146,19 @@ impl Contest {
         &self.tally
     }
 
+    /// Plays the sequence of a number of a seed.
+    ///
+    /// # Errors
+    /// As [`play`](Self::play).
+    pub fn play_number(&mut self, seed: u64, number: u64) -> Result<Option<Difference<R::Call>>> {
+        self.play(&R::drawn(&self.version, seed, number)?)
+    }
+
     /// Plays a sequence on both sides; the difference, shortened, where there is one.
     ///
     /// # Errors
     /// One of the sides cannot play it at all.
-    pub fn play(&mut self, sequence: &Sequence) -> Result<Option<Difference>> {
+    pub fn play(&mut self, sequence: &Sequence<R::Call>) -> Result<Option<Difference<R::Call>>> {
         let (server, simulator) = self.both(sequence)?;
         self.count(sequence, &server);
         if server == simulator {
@@ -106,6 +170,7 @@ impl Contest {
         })?;
         let (server, simulator) = self.both(&sequence)?;
         Ok(Some(Difference {
+            referee: R::NAME,
             version: self.version.clone(),
             sequence,
             server,
@@ -113,14 +178,14 @@ impl Contest {
         }))
     }
 
-    fn both(&mut self, sequence: &Sequence) -> Result<(Vec<String>, Vec<String>)> {
+    fn both(&mut self, sequence: &Sequence<R::Call>) -> Result<(Vec<String>, Vec<String>)> {
         Ok((
-            self.server.play(sequence)?,
-            simulator::play(&self.version, sequence)?,
+            self.referee.play(sequence)?,
+            R::simulate(&self.version, sequence)?,
         ))
     }
 
-    fn count(&mut self, sequence: &Sequence, lines: &[String]) {
+    fn count(&mut self, sequence: &Sequence<R::Call>, lines: &[String]) {
         self.tally.sequences += 1;
         for (call, line) in sequence.0.iter().zip(lines) {
             let text = call.to_string();
@@ -141,10 +206,10 @@ impl Contest {
 }
 
 /// Takes out calls, many at a time and then one by one, as long as what is left `differs`.
-fn shortened(
-    mut sequence: Sequence,
-    mut differs: impl FnMut(&Sequence) -> Result<bool>,
-) -> Result<Sequence> {
+fn shortened<C: Clone>(
+    mut sequence: Sequence<C>,
+    mut differs: impl FnMut(&Sequence<C>) -> Result<bool>,
+) -> Result<Sequence<C>> {
     let mut size = sequence.0.len() / 2;
     while size > 0 {
         let mut from = 0;

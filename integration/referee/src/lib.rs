@@ -12,18 +12,24 @@
 //!                                                        └─► simulator  ┘    └─ no: shorten
 //! ```
 //!
-//! Judged is what the resource server does by itself. Ours on both sides, and so not judged: the classes and which may be below which, that a
+//! [`Core`] is the same with the whole of RM's core, which takes minutes to compile and judges what is asked before anything of a card.
+//!
+//! Judged by the resource server is what it does by itself. Ours on both sides, and so not judged: the classes and which may be below which, that a
 //! client is its file's (whether a call asks is judged), the rule of a policy by process, whose process a mapping is found for, and which objects a mapping may name as its device.
 #![forbid(unsafe_code)]
 
+mod compile;
 mod contest;
+mod core;
 mod resource_server;
 mod sequence;
 mod simulator;
 mod source;
+mod talk;
 
-pub use contest::{Contest, Difference, Tally};
+pub use contest::{Contest, Difference, Referee, Tally};
+pub use core::{Asked, CHIPS, Chip, Core, Device, Given, Kind, Request, Size};
 pub use resource_server::ResourceServer;
 pub use sequence::{Call, Class, Handle, Sequence, What};
 pub use simulator::play as simulate;
-pub use source::{Debian, SOURCE_VARIABLE, Tree};
+pub use source::{CORE_VARIABLE, Debian, SOURCE_VARIABLE, Tree};

@@ -31,9 +31,9 @@ pub enum Class {
     Device,
     /// Below a device.
     Subdevice,
-    /// Below anything but a client; can be copied and mapped.
+    /// Below a device; can be copied, to below anything of a card, and mapped.
     Memory,
-    /// Below anything but a client.
+    /// Below anything of a card.
     Plain,
 }
 
@@ -188,9 +188,9 @@ impl fmt::Display for Call {
 
 /// Calls in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sequence(pub Vec<Call>);
+pub struct Sequence<C = Call>(pub Vec<C>);
 
-impl fmt::Display for Sequence {
+impl<C: fmt::Display> fmt::Display for Sequence<C> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|call| writeln!(to, "{call}"))
     }
@@ -202,7 +202,7 @@ impl Sequence {
     pub fn drawn(seed: u64, number: u64) -> Self {
         let mut draw = Draw {
             theme: Theme::Everything,
-            random: Xoshiro256PlusPlus::seed_from_u64(seed ^ number.rotate_left(32)),
+            random: Random::of(seed, number),
             calls: Vec::new(),
             clients: Vec::new(),
             files: HashMap::new(),
@@ -210,6 +210,7 @@ impl Sequence {
             mappings: Vec::new(),
         };
         draw.theme = draw
+            .random
             .weighted(&[
                 (60, Theme::Everything),
                 (15, Theme::Depth),
@@ -217,7 +218,7 @@ impl Sequence {
             ])
             .unwrap_or(Theme::Everything);
         draw.opening();
-        let calls = 8 + draw.below(56);
+        let calls = 8 + draw.random.below(56);
         while draw.calls.len() < calls {
             draw.call();
         }
@@ -255,7 +256,7 @@ enum Theme {
 
 struct Draw {
     theme: Theme,
-    random: Xoshiro256PlusPlus,
+    random: Random,
     calls: Vec<Call>,
     /// The clients that are not freed.
     clients: Vec<u32>,
@@ -265,23 +266,34 @@ struct Draw {
     mappings: Vec<(u32, What)>,
 }
 
-impl Draw {
-    fn below(&mut self, bound: usize) -> usize {
+/// What is drawn from.
+#[derive(Debug)]
+pub(crate) struct Random(Xoshiro256PlusPlus);
+
+impl Random {
+    /// That of a number of a seed.
+    pub(crate) fn of(seed: u64, number: u64) -> Self {
+        Self(Xoshiro256PlusPlus::seed_from_u64(
+            seed ^ number.rotate_left(32),
+        ))
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound.max(1)).unwrap_or(u64::MAX);
-        usize::try_from(self.random.next_u64() % bound).unwrap_or(0)
+        usize::try_from(self.0.next_u64() % bound).unwrap_or(0)
     }
 
     /// True so often of a hundred times.
-    fn percent(&mut self, of_hundred: usize) -> bool {
+    pub(crate) fn percent(&mut self, of_hundred: usize) -> bool {
         self.below(100) < of_hundred
     }
 
-    fn one<T: Copy>(&mut self, of: &[T]) -> Option<T> {
+    pub(crate) fn one<T: Copy>(&mut self, of: &[T]) -> Option<T> {
         let at = self.below(of.len());
         of.get(at).copied()
     }
 
-    fn weighted<T: Copy>(&mut self, of: &[(usize, T)]) -> Option<T> {
+    pub(crate) fn weighted<T: Copy>(&mut self, of: &[(usize, T)]) -> Option<T> {
         let all = of.iter().map(|(weight, _)| weight).sum();
         let mut at = self.below(all);
         of.iter()
@@ -293,21 +305,24 @@ impl Draw {
             .map(|(_, one)| *one)
     }
 
-    fn small(&mut self, bound: u32) -> u32 {
+    pub(crate) fn small(&mut self, bound: u32) -> u32 {
         u32::try_from(self.below(usize::try_from(bound).unwrap_or(1))).unwrap_or(0)
     }
+}
 
+impl Draw {
     fn add(&mut self, what: What) -> u32 {
         let id = u32::try_from(self.calls.len() + 1).unwrap_or(u32::MAX);
         let pid = self
+            .random
             .weighted(&[(60, 100), (25, 101), (15, 102)])
             .unwrap_or(100);
         let own = what
             .client()
             .and_then(|client| self.files.get(&client).copied());
         let file = match own {
-            Some(own) if self.percent(95) => own,
-            Some(_) | None => self.weighted(&[(75, 1), (25, 2)]).unwrap_or(1),
+            Some(own) if self.random.percent(95) => own,
+            Some(_) | None => self.random.weighted(&[(75, 1), (25, 2)]).unwrap_or(1),
         };
         self.calls.push(Call {
             id,
@@ -320,7 +335,7 @@ impl Draw {
 
     /// Two clients with a device and memory each, more often than not.
     fn opening(&mut self) {
-        if self.percent(10) {
+        if self.random.percent(10) {
             return;
         }
         for _ in 0..2 {
@@ -357,12 +372,12 @@ impl Draw {
     }
 
     fn call(&mut self) {
-        match (self.theme, self.below(100)) {
+        match (self.theme, self.random.below(100)) {
             (Theme::Depth, 0..65) => return self.alloc(),
             (Theme::Rights, 0..45) => return self.share(),
             _everything => {}
         }
-        match self.below(100) {
+        match self.random.below(100) {
             0..3 => self.client(),
             3..35 => self.alloc(),
             35..52 => self.dup(),
@@ -382,11 +397,11 @@ impl Draw {
 
     /// A client that a call was made for, or none. Most often one of the first two, whose objects meet.
     fn some_client(&mut self) -> (Option<u32>, Handle) {
-        let drawn = match self.below(100) {
+        let drawn = match self.random.below(100) {
             0..2 => None,
             2..50 => self.clients.first().copied(),
             50..75 => self.clients.get(1).copied(),
-            _ => self.one(&self.clients.clone()),
+            _ => self.random.one(&self.clients.clone()),
         };
         match drawn {
             Some(id) => (Some(id), Handle::Made(id)),
@@ -415,43 +430,46 @@ impl Draw {
         let wanted = self.objects_of(client, |it| it.is_likely && is_wanted(it.class));
         let all = self.objects_of(client, |_| true);
         let others: Vec<u32> = self.objects.iter().map(|object| object.id).collect();
-        let drawn = match self.below(200) {
+        let drawn = match self.random.below(200) {
             0..180 if self.theme == Theme::Depth => wanted.last().copied(),
             // The newest lead down, and the first are come back to.
             0..60 => wanted.last().copied(),
             60..110 => wanted.first().copied(),
-            110..170 => self.one(&wanted),
-            170..182 => self.one(&all),
+            110..170 => self.random.one(&wanted),
+            170..182 => self.random.one(&all),
             182..192 => client,
-            192..196 => self.one(&others),
+            192..196 => self.random.one(&others),
             _ => None,
         };
         match drawn {
             Some(id) => Handle::Made(id),
-            None if self.percent(50) => self.some_number(),
-            None => self.one(&all).map_or(NO_CLIENT, Handle::Made),
+            None if self.random.percent(50) => self.some_number(),
+            None => self.random.one(&all).map_or(NO_CLIENT, Handle::Made),
         }
     }
 
     fn some_number(&mut self) -> Handle {
-        Handle::Number(match self.below(4) {
+        Handle::Number(match self.random.below(4) {
             0 => 0,
             1 => 0xbad,
-            2 => CHOSEN + self.small(8),
-            _ => MADE_UP + self.small(8),
+            2 => CHOSEN + self.random.small(8),
+            _ => MADE_UP + self.random.small(8),
         })
     }
 
     /// A handle for a new object, and whether it is likely to be free.
     fn new_handle(&mut self, client: Handle) -> (Handle, bool) {
-        match self.below(100) {
+        match self.random.below(100) {
             0..70 => (Handle::Number(0), true),
-            70..83 => (Handle::Number(CHOSEN + self.small(24)), true),
-            83..90 => (Handle::Number(MADE_UP + self.small(24)), true),
+            70..83 => (Handle::Number(CHOSEN + self.random.small(24)), true),
+            83..90 => (Handle::Number(MADE_UP + self.random.small(24)), true),
             90..95 => (client, false),
             _ => {
                 let all: Vec<u32> = self.objects.iter().map(|object| object.id).collect();
-                let taken = self.one(&all).map_or(Handle::Number(0), Handle::Made);
+                let taken = self
+                    .random
+                    .one(&all)
+                    .map_or(Handle::Number(0), Handle::Made);
                 (taken, false)
             }
         }
@@ -460,6 +478,7 @@ impl Draw {
     fn alloc(&mut self) {
         let (id, client) = self.some_client();
         let class = self
+            .random
             .weighted(&[
                 (12, Class::Device),
                 (12, Class::Subdevice),
@@ -468,10 +487,12 @@ impl Draw {
             ])
             .unwrap_or(Class::Memory);
         let parent = match class {
-            Class::Device if self.percent(80) => client,
-            Class::Device if self.percent(50) => Handle::Number(0),
-            Class::Subdevice => self.some_object(id, |class| class == Class::Device),
-            Class::Device | Class::Memory | Class::Plain => self.some_object(id, |_| true),
+            Class::Device if self.random.percent(80) => client,
+            Class::Device if self.random.percent(50) => Handle::Number(0),
+            Class::Subdevice | Class::Memory => {
+                self.some_object(id, |class| class == Class::Device)
+            }
+            Class::Device | Class::Plain => self.some_object(id, |_| true),
         };
         let (handle, is_free) = self.new_handle(client);
         let made = self.add(What::Alloc {
@@ -480,7 +501,11 @@ impl Draw {
             handle,
             class,
         });
-        self.note(id, made, parent, class, is_free);
+        let is_below_device = self
+            .drawn(parent)
+            .is_some_and(|parent| parent.class == Class::Device);
+        let is_likely = is_free && (class != Class::Memory || is_below_device);
+        self.note(id, made, parent, class, is_likely);
     }
 
     /// Remembers an object that a call may have made.
@@ -506,10 +531,10 @@ impl Draw {
     fn dup(&mut self) {
         let ((from_id, from), (to_id, to)) = (self.some_client(), self.some_client());
         let object = self.some_object(from_id, |class| class == Class::Memory);
-        let parent = match self.percent(88) {
+        let parent = match self.random.percent(88) {
             true => {
                 let likely = self.objects_of(to_id, |it| it.is_likely);
-                self.one(&likely).map_or(to, Handle::Made)
+                self.random.one(&likely).map_or(to, Handle::Made)
             }
             false => self.some_object(to_id, |_| true),
         };
@@ -526,22 +551,30 @@ impl Draw {
 
     fn share(&mut self) {
         let (id, client) = self.some_client();
-        let object = match self.percent(if self.theme == Theme::Rights { 30 } else { 15 }) {
+        let object = match self
+            .random
+            .percent(if self.theme == Theme::Rights { 30 } else { 15 })
+        {
             true => client,
             false => self.some_object(id, |_| true),
         };
         // NONE, ALL, CLIENT, PID and two that are none. Users, MIG and the fabric's client are RM's affair.
         let kind = self
+            .random
             .weighted(&[(6, 0), (20, 1), (38, 3), (33, 4), (2, 8), (1, 77)])
             .unwrap_or(4);
-        let target = match self.percent(if self.theme == Theme::Rights { 60 } else { 35 }) {
+        let target = match self
+            .random
+            .percent(if self.theme == Theme::Rights { 60 } else { 35 })
+        {
             true => client,
             false => self.some_client().1,
         };
         let rights = self
+            .random
             .weighted(&[(60, 1), (12, 4), (20, 5), (8, 0)])
             .unwrap_or(1);
-        let action = u8::try_from(self.below(8)).unwrap_or(0);
+        let action = u8::try_from(self.random.below(8)).unwrap_or(0);
         self.add(What::Share {
             client,
             object,
@@ -554,13 +587,13 @@ impl Draw {
 
     fn free(&mut self) {
         let (id, client) = self.some_client();
-        let object = match self.percent(6) {
+        let object = match self.random.percent(6) {
             true => client,
             false => self.some_object(id, |_| true),
         };
         self.add(What::Free { client, object });
         // What is freed is named now and then all the same.
-        if self.percent(85) {
+        if self.random.percent(85) {
             self.forget(id, object);
         }
     }
@@ -588,7 +621,7 @@ impl Draw {
         let (id, client) = self.some_client();
         let memory = self.some_object(id, |class| class == Class::Memory);
         let is_device = |class| matches!(class, Class::Device | Class::Subdevice);
-        let device = match self.below(100) {
+        let device = match self.random.below(100) {
             0..92 => self.some_object(id, is_device),
             92..96 => client,
             _ => memory,
@@ -610,11 +643,11 @@ impl Draw {
                 device,
                 memory,
             },
-        )) = self.one(&self.mappings.clone())
+        )) = self.random.one(&self.mappings.clone())
         else {
             return self.map();
         };
-        let mapping = match self.percent(85) {
+        let mapping = match self.random.percent(85) {
             true => Handle::Made(made),
             false => Handle::Number(0x0123_4000),
         };
@@ -622,11 +655,11 @@ impl Draw {
             Handle::Made(id) => Some(id),
             Handle::Number(_) => None,
         };
-        let memory = match self.percent(90) {
+        let memory = match self.random.percent(90) {
             true => memory,
             false => self.some_object(id, |_| true),
         };
-        let device = match self.percent(85) {
+        let device = match self.random.percent(85) {
             true => device,
             false => self.some_object(id, |_| true),
         };

@@ -19,7 +19,7 @@ use crate::sequence::{Call, Class, Handle, Sequence, What};
 /// What a handle is that no call has made.
 const UNMADE: u64 = 0x0bad_0bad;
 const PAGE_BYTES: u64 = 4096;
-const DEBUGGER: u32 = 0x83de;
+const CONTEXT_DMA: u32 = 0x2;
 /// Files that mappings are made ready in, beyond those that calls are made on.
 const MAPPED_FILES: u64 = 1 << 16;
 /// `accessMask` of `RS_SHARE_POLICY`.
@@ -336,7 +336,7 @@ const fn number(class: Class) -> u32 {
         Class::Device => class::NV01_DEVICE_0,
         Class::Subdevice => class::NV20_SUBDEVICE_0,
         Class::Memory => class::NV01_MEMORY_SYSTEM,
-        Class::Plain => DEBUGGER,
+        Class::Plain => CONTEXT_DMA,
     }
 }
 
@@ -346,7 +346,7 @@ fn name(class: u32) -> &'static str {
         class::NV01_DEVICE_0 => "device",
         class::NV20_SUBDEVICE_0 => "subdevice",
         class::NV01_MEMORY_SYSTEM => "memory",
-        DEBUGGER => "plain",
+        CONTEXT_DMA => "plain",
         _other => "of a class that no call has named",
     }
 }

@@ -9,6 +9,9 @@ use integration::packages;
 /// Names source trees that are at hand, with `:` between them.
 pub const SOURCE_VARIABLE: &str = "CGPU_REFEREE_SOURCE";
 
+/// The same for those whose whole core is compiled, which takes minutes a tree.
+pub const CORE_VARIABLE: &str = "CGPU_REFEREE_CORE";
+
 /// Debian's source package of the open kernel modules.
 const PACKAGE: &str = "nvidia-open-gpu-kernel-modules";
 
@@ -70,12 +73,12 @@ impl Tree {
         )?)
     }
 
-    /// The trees that [`SOURCE_VARIABLE`] names.
+    /// The trees that a variable names, [`SOURCE_VARIABLE`] or [`CORE_VARIABLE`].
     ///
     /// # Errors
     /// One of them is none.
-    pub fn at_hand() -> Result<Vec<Self>> {
-        let named = std::env::var_os(SOURCE_VARIABLE).unwrap_or_default();
+    pub fn at_hand(variable: &str) -> Result<Vec<Self>> {
+        let named = std::env::var_os(variable).unwrap_or_default();
         std::env::split_paths(&named)
             .filter(|folder| !folder.as_os_str().is_empty())
             .map(|folder| Self::at(&folder))

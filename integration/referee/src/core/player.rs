@@ -1,0 +1,554 @@
+//! Playing calls on a driver: the blocks of each, and what is said of the answer.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use driver::wire::WireFd;
+use driver::{Caller, FileId, FileKind};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
+use nvabi::escape::{self, Escape};
+use nvabi::layout::{
+    nvos00, nvos21, nvos33, nvos34, nvos54, nvos55, nvos57, nvos64, os_event, share_policy,
+};
+use nvabi::{Release, class, control};
+use sim::{Called, Machine, Processes, Profile, SessionHandle};
+
+use super::sequence::{Asked, Kind, Request, Size, kind_of};
+use crate::sequence::{Handle, Sequence};
+
+/// What a handle is that no call has made.
+const UNMADE: u32 = 0x0bad_0bad;
+/// Of parameters whose length is the class's affair.
+const PARAMS_BYTES: usize = 512;
+/// `accessMask` of `RS_SHARE_POLICY`.
+const ACCESS_MASK: usize = 4;
+/// Offsets of NV0005_ALLOC_PARAMETERS (nvos.h).
+const EVENT_CLIENT: usize = 0;
+const EVENT_SOURCE: usize = 4;
+const EVENT_CLASS: usize = 8;
+const EVENT_DATA: usize = 16;
+const NV01_EVENT_OS_EVENT: u32 = 0x79;
+
+/// On what, and by whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct On {
+    pub(super) file: u32,
+    pub(super) pid: u32,
+    pub(super) is_admin: bool,
+}
+
+impl On {
+    /// Each process is of a user of its own.
+    pub(super) const fn user(self) -> u32 {
+        self.pid
+    }
+}
+
+/// A block of a call: the first is the call's own, and each other one's address is put into one before it.
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub(super) within: usize,
+    pub(super) at: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// An ioctl.
+#[derive(Debug)]
+pub(super) struct Ioctl {
+    pub(super) on: On,
+    pub(super) row: &'static Escape,
+    pub(super) cmd: u32,
+    pub(super) blocks: Vec<Block>,
+    /// Where the number of a file stands in the first block, and which.
+    pub(super) fd: Option<(usize, u32)>,
+}
+
+/// What came of one.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// What it returns, its blocks, and whether the driver can go on.
+    Done {
+        ret: i32,
+        blocks: Vec<Vec<u8>>,
+        is_whole: bool,
+    },
+    /// The driver was killed by a signal.
+    Died(i32),
+}
+
+/// An object as it stands at the end.
+#[derive(Debug)]
+pub(super) struct ObjectLine {
+    pub(super) client: u32,
+    pub(super) handle: u32,
+    pub(super) parent: u32,
+    pub(super) class: u32,
+    pub(super) rights: u32,
+    pub(super) mappings: usize,
+}
+
+/// What ioctls are made to.
+pub(super) trait Driver {
+    fn ioctl(&mut self, ioctl: &Ioctl) -> Result<Answer>;
+    /// Whether the driver can go on.
+    fn close(&mut self, on: &On) -> Result<bool>;
+    fn objects(&mut self) -> Result<Vec<ObjectLine>>;
+}
+
+/// Plays a sequence on a simulated machine of a driver version.
+pub(super) fn simulate(version: &str, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+    let profile = format!(
+        "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = 64\narchitecture = \"ada\"\n"
+    );
+    let profile = Profile::parse(Path::new("referee.toml"), &profile)?;
+    let machine = Machine::with_processes(profile, Processes::Each);
+    let simulated = Simulated {
+        session: machine.join("referee"),
+        machine,
+        closed: [0; FILES],
+    };
+    Player::new(simulated, version)?.play(sequence)
+}
+
+const FILES: usize = 8;
+
+struct Simulated {
+    session: SessionHandle,
+    machine: std::sync::Arc<Machine>,
+    /// How often each number's file was closed: another one is another file.
+    closed: [u64; FILES],
+}
+
+impl Simulated {
+    fn file(&self, number: u32) -> FileId {
+        let number = usize::try_from(number).unwrap_or(0);
+        let closed = self.closed.get(number).copied().unwrap_or(0);
+        FileId(closed * 1000 + number as u64)
+    }
+}
+
+fn kind(file: u32) -> FileKind {
+    match kind_of(file) {
+        Kind::Control => FileKind::Ctl,
+        Kind::Card => FileKind::Card { minor: 0 },
+    }
+}
+
+impl Driver for Simulated {
+    fn ioctl(&mut self, ioctl: &Ioctl) -> Result<Answer> {
+        let pid = i32::try_from(ioctl.on.pid)?;
+        let fds: Vec<WireFd> = ioctl
+            .fd
+            .map(|(at, number)| -> Result<WireFd> {
+                Ok(WireFd {
+                    segment: 0,
+                    at: u32::try_from(at)?,
+                    number: i32::try_from(number)?,
+                    file: Some((self.file(number), kind(number))),
+                    private: None,
+                    sent: false,
+                })
+            })
+            .transpose()?
+            .into_iter()
+            .collect();
+        let called = Called {
+            file: self.file(ioctl.on.file),
+            kind: kind(ioctl.on.file),
+            private: None,
+            caller: Caller {
+                tgid: pid,
+                tid: pid,
+            },
+            cmd: ioctl.cmd,
+            fds: &fds,
+            files: Vec::new(),
+        };
+        let mut blocks = ioctl
+            .blocks
+            .iter()
+            .map(|block| block.bytes.clone())
+            .collect();
+        let outcome = self.session.ioctl(&called, &mut blocks);
+        Ok(Answer::Done {
+            ret: outcome.ret,
+            blocks,
+            is_whole: !self.machine.is_wedged(),
+        })
+    }
+
+    fn close(&mut self, on: &On) -> Result<bool> {
+        self.session.closed(self.file(on.file));
+        let number = usize::try_from(on.file)?;
+        *self.closed.get_mut(number).context("a file")? += 1;
+        Ok(!self.machine.is_wedged())
+    }
+
+    fn objects(&mut self) -> Result<Vec<ObjectLine>> {
+        let objects = self.session.objects();
+        Ok(objects
+            .iter()
+            .map(|object| ObjectLine {
+                client: object.client,
+                handle: object.handle,
+                parent: object.parent,
+                class: object.class,
+                rights: object.rights,
+                mappings: object.mappings,
+            })
+            .collect())
+    }
+}
+
+/// Makes calls to a driver, and remembers what they have made.
+pub(super) struct Player<D> {
+    driver: D,
+    release: Release,
+    made: HashMap<u32, u32>,
+    /// Clients, by the call that has made each.
+    clients: Vec<(u32, u32)>,
+}
+
+/// A call made ready: its block, what follows, and where the answer stands.
+struct Ready {
+    row: &'static Escape,
+    blocks: Vec<Block>,
+    fd: Option<(usize, u32)>,
+    status_at: Option<usize>,
+    made_at: Option<usize>,
+}
+
+impl<D: Driver> Player<D> {
+    pub(super) fn new(driver: D, version: &str) -> Result<Self> {
+        Ok(Self {
+            driver,
+            release: Release::of(version.parse().context("a driver version")?)
+                .context("a known driver version")?,
+            made: HashMap::new(),
+            clients: Vec::new(),
+        })
+    }
+
+    /// What came of each call, then the objects, a line each.
+    pub(super) fn play(&mut self, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for call in &sequence.0 {
+            let line = self.answer(call)?;
+            let is_over = line.ends_with(" broken") || line.contains(" died ");
+            lines.push(line);
+            if is_over {
+                return Ok(lines);
+            }
+        }
+        lines.extend(self.tree()?);
+        Ok(lines)
+    }
+
+    fn answer(&mut self, call: &Asked) -> Result<String> {
+        let id = call.id;
+        let on = On {
+            file: call.file,
+            pid: call.pid,
+            is_admin: call.is_admin,
+        };
+        if call.request == Request::Close {
+            let is_whole = self.driver.close(&on)?;
+            return Ok(format!("{id} closed{}", broken(is_whole)));
+        }
+        let ready = self.ready(&call.request);
+        let ioctl = Ioctl {
+            on,
+            row: ready.row,
+            cmd: ready.row.cmd(self.release),
+            blocks: ready.blocks,
+            fd: ready.fd,
+        };
+        let (ret, blocks, is_whole) = match self.driver.ioctl(&ioctl)? {
+            Answer::Died(signal) => return Ok(format!("{id} died {signal}")),
+            Answer::Done {
+                ret,
+                blocks,
+                is_whole,
+            } => (ret, blocks, is_whole),
+        };
+        let word = |at: usize| blocks.first().and_then(|block| u32_at(block, at));
+        let mut line = format!("{id} ");
+        match ready.status_at.filter(|_| ret == 0) {
+            None => line += &format!("returns {ret}"),
+            Some(at) => {
+                let status = word(at).context("a status")?;
+                line += &format!("{status:#x}");
+                if let Some(handle) = ready.made_at.filter(|_| status == 0).and_then(word) {
+                    self.made.insert(id, handle);
+                    if matches!(call.request, Request::Client { .. }) {
+                        self.clients.push((id, handle));
+                    } else {
+                        line += &format!(" {handle:#x}");
+                    }
+                }
+            }
+        }
+        Ok(line + broken(is_whole))
+    }
+
+    fn handle(&self, handle: Handle) -> u32 {
+        match handle {
+            Handle::Made(id) => self.made.get(&id).copied().unwrap_or(UNMADE),
+            Handle::Number(number) => number,
+        }
+    }
+
+    /// A call of words alone.
+    fn words(&self, row: &'static Escape, words: &[(usize, u32)], status_at: usize) -> Ready {
+        let bytes = usize::try_from(row.size.of(self.release)).unwrap_or(0);
+        let mut block = vec![0; bytes];
+        for (at, word) in words {
+            put_u32(&mut block, *at, *word);
+        }
+        Ready {
+            row,
+            blocks: vec![Block {
+                within: 0,
+                at: 0,
+                bytes: block,
+            }],
+            fd: None,
+            status_at: Some(status_at),
+            made_at: None,
+        }
+    }
+
+    fn alloc(
+        &self,
+        [client, parent, handle]: [u32; 3],
+        class: u32,
+        params: Option<Vec<u8>>,
+        is_long: bool,
+    ) -> Ready {
+        let (row, status_at) = match is_long {
+            true => (&escape::NV_ESC_RM_ALLOC_LONG, nvos64::STATUS),
+            false => (&escape::NV_ESC_RM_ALLOC, nvos21::STATUS),
+        };
+        let words = [
+            (nvos21::H_ROOT, client),
+            (nvos21::H_PARENT, parent),
+            (nvos21::H_NEW, handle),
+            (nvos21::H_CLASS, class),
+        ];
+        let mut ready = self.words(row, &words, status_at);
+        ready.made_at = Some(nvos21::H_NEW);
+        ready.blocks.extend(params.map(|bytes| Block {
+            within: 0,
+            at: nvos21::P_PARAMS,
+            bytes,
+        }));
+        ready
+    }
+
+    fn ready(&self, request: &Request) -> Ready {
+        let of = |handle| self.handle(handle);
+        match *request {
+            Request::Client {
+                wanted,
+                class,
+                has_params,
+            } => {
+                let params = has_params.then(|| vec![0; 4]);
+                self.alloc([of(wanted), 0, 0], class, params, false)
+            }
+            Request::Alloc {
+                client,
+                parent,
+                handle,
+                class,
+                has_params,
+                is_long,
+            } => {
+                let params = has_params.then(|| vec![0; PARAMS_BYTES]);
+                self.alloc([of(client), of(parent), of(handle)], class, params, is_long)
+            }
+            Request::Event {
+                client,
+                parent,
+                handle,
+                of: notifier,
+                source,
+                number,
+            } => {
+                let mut params = vec![0; PARAMS_BYTES];
+                put_u32(&mut params, EVENT_CLIENT, of(notifier));
+                put_u32(&mut params, EVENT_SOURCE, of(source));
+                put_u32(&mut params, EVENT_CLASS, NV01_EVENT_OS_EVENT);
+                put_u64(&mut params, EVENT_DATA, number.into());
+                let handles = [of(client), of(parent), of(handle)];
+                self.alloc(handles, NV01_EVENT_OS_EVENT, Some(params), false)
+            }
+            Request::Dup {
+                from,
+                object,
+                to,
+                parent,
+                handle,
+            } => {
+                let words = [
+                    (nvos55::H_CLIENT, of(to)),
+                    (nvos55::H_PARENT, of(parent)),
+                    (nvos55::H_OBJECT, of(handle)),
+                    (nvos55::H_CLIENT_SRC, of(from)),
+                    (nvos55::H_OBJECT_SRC, of(object)),
+                ];
+                let mut ready = self.words(&escape::NV_ESC_RM_DUP_OBJECT, &words, nvos55::STATUS);
+                ready.made_at = Some(nvos55::H_OBJECT);
+                ready
+            }
+            Request::Share {
+                client,
+                object,
+                kind,
+                target,
+                rights,
+                action,
+            } => {
+                let at = nvos57::POLICY;
+                let words = [
+                    (nvos57::H_CLIENT, of(client)),
+                    (nvos57::H_OBJECT, of(object)),
+                    (at + share_policy::TARGET, of(target)),
+                    (at + ACCESS_MASK, rights),
+                ];
+                let mut ready = self.words(&escape::NV_ESC_RM_SHARE, &words, nvos57::STATUS);
+                for block in &mut ready.blocks {
+                    put(
+                        &mut block.bytes,
+                        at + share_policy::TYPE,
+                        &kind.to_le_bytes(),
+                    );
+                    put(&mut block.bytes, at + share_policy::ACTION, &[action]);
+                }
+                ready
+            }
+            Request::Free { client, object } => {
+                let words = [(nvos00::H_ROOT, of(client)), (nvos00::H_OLD, of(object))];
+                self.words(&escape::NV_ESC_RM_FREE, &words, nvos00::STATUS)
+            }
+            Request::Map {
+                client,
+                device,
+                memory,
+            } => {
+                let words = [
+                    (nvos33::H_CLIENT, of(client)),
+                    (nvos33::H_DEVICE, of(device)),
+                    (nvos33::H_MEMORY, of(memory)),
+                    (nvos33::LENGTH, 4096),
+                ];
+                self.words(&escape::NV_ESC_RM_MAP_MEMORY, &words, nvos33::STATUS)
+            }
+            Request::Unmap {
+                client,
+                device,
+                memory,
+            } => {
+                let words = [
+                    (nvos34::H_CLIENT, of(client)),
+                    (nvos34::H_DEVICE, of(device)),
+                    (nvos34::H_MEMORY, of(memory)),
+                    (nvos34::P_LINEAR, 0x0123_4000),
+                ];
+                self.words(&escape::NV_ESC_RM_UNMAP_MEMORY, &words, nvos34::STATUS)
+            }
+            Request::Control {
+                client,
+                object,
+                cmd,
+                size,
+                word,
+                flags,
+            } => self.control([of(client), of(object), of(word)], cmd, size, flags),
+            Request::OsEvent {
+                client,
+                number,
+                is_made,
+            } => {
+                let row = match is_made {
+                    true => &escape::NV_ESC_ALLOC_OS_EVENT,
+                    false => &escape::NV_ESC_FREE_OS_EVENT,
+                };
+                let words = [(os_event::H_CLIENT, of(client)), (os_event::FD, number)];
+                self.words(row, &words, os_event::STATUS)
+            }
+            Request::Register { control } => Ready {
+                fd: Some((0, control)),
+                status_at: None,
+                ..self.words(&escape::NV_ESC_REGISTER_FD, &[(0, control)], 0)
+            },
+            Request::Close => self.words(&escape::NV_ESC_RM_FREE, &[], nvos00::STATUS),
+        }
+    }
+
+    fn control(&self, [client, object, word]: [u32; 3], cmd: u32, size: Size, flags: u32) -> Ready {
+        let right = control::known(cmd, self.release).map_or(8, |control| control.params_bytes);
+        let (said, has_block) = match size {
+            Size::Right => (right, right > 0),
+            Size::More(bytes) => (right + bytes, true),
+            Size::Nowhere => (right, false),
+            Size::Nothing => (0, true),
+        };
+        let words = [
+            (nvos54::H_CLIENT, client),
+            (nvos54::H_OBJECT, object),
+            (nvos54::CMD, cmd),
+            (nvos54::FLAGS, flags),
+            (nvos54::PARAMS_SIZE, said),
+        ];
+        let mut ready = self.words(&escape::NV_ESC_RM_CONTROL, &words, nvos54::STATUS);
+        if has_block {
+            let mut params = vec![0; usize::try_from(said.max(8)).unwrap_or(8)];
+            put_u32(&mut params, 0, word);
+            ready.blocks.push(Block {
+                within: 0,
+                at: nvos54::P_PARAMS,
+                bytes: params,
+            });
+        }
+        ready
+    }
+
+    fn tree(&mut self) -> Result<Vec<String>> {
+        let objects = self.driver.objects()?;
+        let mut lines = Vec::new();
+        for (id, client) in &self.clients {
+            let of_client: Vec<_> = objects
+                .iter()
+                .filter(|object| object.client == *client)
+                .collect();
+            if of_client.is_empty() {
+                continue;
+            }
+            lines.push(format!("client {id}"));
+            let named = |handle: u32| match handle == *client {
+                true => "root".to_owned(),
+                false => format!("{handle:#x}"),
+            };
+            lines.extend(of_client.iter().map(|object| {
+                let class = match object.handle == *client {
+                    true => class::NV01_ROOT_CLIENT,
+                    false => object.class,
+                };
+                format!(
+                    "{} {} {class:#x} {} {}",
+                    named(object.handle),
+                    named(object.parent),
+                    object.rights,
+                    object.mappings
+                )
+            }));
+        }
+        Ok(lines)
+    }
+}
+
+const fn broken(is_whole: bool) -> &'static str {
+    if is_whole { "" } else { " broken" }
+}
