@@ -47,6 +47,7 @@ pub use machine::{Called, Machine, ObjectEntry, Outcome, Processes, SessionHandl
 pub use mallocs::{MallocsError, mallocs};
 pub use profile::{CardProfile, Profile};
 pub use server::Server;
+pub use session::plays;
 
 use std::path::PathBuf;
 

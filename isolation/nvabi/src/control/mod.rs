@@ -223,6 +223,8 @@ pub enum Answer {
 /// What is known of a control, whatever the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spec {
+    /// Which one it is.
+    pub id: Id,
     /// The command.
     pub cmd: u32,
     /// The driver's name.
@@ -245,6 +247,8 @@ pub struct Spec {
 /// One control as a release has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Control {
+    /// Which one it is.
+    pub id: Id,
     /// The command.
     pub cmd: u32,
     /// The driver's name.
@@ -288,6 +292,7 @@ pub fn known(cmd: u32, release: Release) -> Option<Control> {
     let inside = |nested: &Nested| u32::from(nested.pointer_at) < params_bytes;
     let (nested, _later) = spec.nested.split_at(spec.nested.partition_point(inside));
     Some(Control {
+        id: spec.id,
         cmd,
         name: spec.name,
         params_bytes,
@@ -317,9 +322,6 @@ pub fn rows() -> impl Iterator<Item = (u32, &'static str)> {
     let tenants = ALL.iter().filter(|spec| spec.decision.is_a_tenants());
     tenants.map(|spec| (spec.cmd, spec.name))
 }
-
-/// `NV2080_CTRL_CMD_FB_FLUSH_GPU_CACHE`: a kernel's own.
-pub const NV2080_CTRL_CMD_FB_FLUSH_GPU_CACHE: u32 = 0x2080_130e;
 
 /// Indices of the FB information list (`ctrl2080fb.h`); the values are KiB where nothing else is said.
 pub mod fb_info {

@@ -45,8 +45,15 @@ macro_rules! controls {
     ($($cmd:literal $konst:ident, [$($size:tt)+], $decision:ident $(($status:ident))? $(, for $needs:ident)?
         $(, pointers $nested:ident)? $(, descriptor $descriptor:expr)? $(, answer $answer:ident)?;)*) => {
         $(#[doc = concat!("`", stringify!($konst), "`")] pub const $konst: u32 = $cmd;)*
+        /// A control with a row of its own. Who answers each of them by itself is a `match` on it, without a default.
+        #[expect(non_camel_case_types, reason = "the driver's own spelling")]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Id {
+            $(#[doc = concat!("`", stringify!($konst), "`")] $konst,)*
+        }
         /// Every control that cgpu knows, ordered by command.
         pub const ALL: &[Spec] = &[$(Spec {
+            id: Id::$konst,
             cmd: $cmd,
             name: stringify!($konst),
             size: per!($($size)+),

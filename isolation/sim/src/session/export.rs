@@ -5,11 +5,11 @@ use std::sync::Arc;
 use driver::FileId;
 use driver::wire::WireFd;
 use nvabi::bytes::{array_at, put, put_u32, u16_at, u32_at};
-use nvabi::control as ctl;
 use nvabi::status::{
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAMETER, NV_ERR_NOT_SUPPORTED,
 };
 
+use super::control::Asked;
 use super::objects::{Object, Resource};
 use super::{Context, Refusal, State};
 use crate::export::{Carrier, Contents, Exported, METADATA_BYTES};
@@ -27,39 +27,10 @@ const IMPORTED_SYSMEM: u8 = 2;
 const MOST_EXPORTED: u16 = 512;
 const MOST_IMPORTED: u16 = 128;
 
-/// One of these controls; `None` for another one.
-pub(super) fn control(
-    state: &mut State,
-    context: &Context<'_>,
-    client: u32,
-    cmd: u32,
-    params: &mut [u8],
-) -> Option<Result<(), Refusal>> {
-    Some(match cmd {
-        ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => {
-            export_one(state, context, client, params)
-        }
-        ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => {
-            import_one(state, context, client, params)
-        }
-        ctl::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => info(state, context, params),
-        ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => {
-            export_many(state, context, client, params)
-        }
-        ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => {
-            import_many(state, context, client, params)
-        }
-        _other => return None,
-    })
-}
-
 /// `{type 0, hDevice 4, hParent 8, hObject 12, fd 16, flags 20}`
-fn export_one(
-    state: &mut State,
-    context: &Context<'_>,
-    client: u32,
-    params: &[u8],
-) -> Result<(), Refusal> {
+pub(super) fn export_one(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
+    let params = &mut *asked.params;
     if u32_at(params, 0) != Some(TYPE_RM) {
         return Err(NO_PARAMETER);
     }
@@ -74,12 +45,9 @@ fn export_one(
 }
 
 /// `{fd 0, type 4, hDevice 8, hParent 12, hObject 16}`
-fn import_one(
-    state: &mut State,
-    context: &Context<'_>,
-    client: u32,
-    params: &mut [u8],
-) -> Result<(), Refusal> {
+pub(super) fn import_one(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
+    let params = &mut *asked.params;
     if u32_at(params, 4) != Some(TYPE_RM) {
         return Err(NO_PARAMETER);
     }
@@ -94,7 +62,8 @@ fn import_one(
 
 /// `{fd 0, deviceInstance 4, maxObjects 8:2, metadata 10:64}`, from 550 on `{fd 0, deviceInstance 4, gpuInstanceId 8,
 /// maxObjects 12:2, metadata 14:64}`.
-fn info(state: &mut State, context: &Context<'_>, params: &mut [u8]) -> Result<(), Refusal> {
+pub(super) fn info(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    let (state, context, params) = (&mut *asked.state, asked.context, &mut *asked.params);
     const BYTES_535: usize = 76;
     let carrier = carrier(state, context, 0)?;
     let contents = carrier.contents();
@@ -112,12 +81,9 @@ fn info(state: &mut State, context: &Context<'_>, params: &mut [u8]) -> Result<(
 
 /// `{fd 0, hDevice 4, maxObjects 8:2, metadata 10:64, objects 76:2048, numObjects 2124:2, index 2126:2}`; the first call for
 /// a file says how many it may carry.
-fn export_many(
-    state: &mut State,
-    context: &Context<'_>,
-    client: u32,
-    params: &[u8],
-) -> Result<(), Refusal> {
+pub(super) fn export_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
+    let params = &mut *asked.params;
     named_file(context, 0)?;
     let short = |at| u16_at(params, at).ok_or(INVALID);
     let (most, count, index) = (short(8)?, short(2124)?, short(2126)?);
@@ -164,12 +130,9 @@ fn export_many(
 
 /// `{fd 0, hParent 4, objects 8:512, objectTypes 520:128, numObjects 648:2, index 650:2}`; a handle of 0 leaves its object
 /// where it is, a failure takes back what the call has imported.
-fn import_many(
-    state: &mut State,
-    context: &Context<'_>,
-    client: u32,
-    params: &mut [u8],
-) -> Result<(), Refusal> {
+pub(super) fn import_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
+    let params = &mut *asked.params;
     let (count, index) = (
         u16_at(params, 648).ok_or(INVALID)?,
         u16_at(params, 650).ok_or(INVALID)?,

@@ -1,7 +1,6 @@
 //! One container's side of the driver: its files, clients and objects.
 
 mod alloc;
-mod board;
 mod class_table;
 mod control;
 mod escape;
@@ -10,7 +9,6 @@ mod export;
 mod heap;
 mod mapping;
 mod objects;
-mod query;
 mod scheduler;
 mod sharing;
 mod uvm;
@@ -35,6 +33,8 @@ use crate::locked;
 use crate::machine::{Called, Hardware, ObjectEntry};
 use crate::session::objects::{Client, Object};
 use crate::session::uvm_files::UvmFiles;
+
+pub use control::plays;
 
 /// An `NV_STATUS` that is not `NV_OK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvabi::bytes::{u8_at, u32_at, u64_at};
-use nvabi::control as ctl;
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_OBJECT_HANDLE};
 use runlist::{Enable, Interleave, Mode};
 
-use super::control::UNSUPPORTED;
 use super::objects::Resource;
 use super::{Context, Refusal, State};
 use crate::card::SimCard;
@@ -22,8 +20,6 @@ const TIMEOUT: Refusal = Refusal(0x65);
 const PATIENCE: Duration = Duration::from_secs(6);
 /// `NVA06C_CTRL_CMD_PREEMPT_MAX_MANUAL_TIMEOUT_US`, and what holds without one.
 const PREEMPT_LONGEST_US: u32 = 1_000_000;
-/// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`
-pub(super) const SET_PREEMPTION_MODE: u32 = 0x2080_1210;
 
 /// Something that a card's scheduler is told.
 #[derive(Debug)]
@@ -105,47 +101,36 @@ impl Call {
         }
     }
 
-    /// A command of a channel group; `None` for one that the scheduler has no part in.
-    pub(super) fn of_group(
-        group: &Arc<Group>,
-        cmd: u32,
-        params: &[u8],
-    ) -> Result<Option<Self>, Refusal> {
-        let group = group.clone();
-        Ok(Some(match cmd {
-            ctl::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE => {
-                Self::ScheduleGroup(group, u8_at(params, 0) != Some(0))
-            }
-            ctl::NVA06C_CTRL_CMD_SET_TIMESLICE => match u64_at(params, 0) {
-                Some(micros) if micros > 0 => Self::Timeslice(group, micros),
-                _zero => return Err(INVALID),
-            },
-            // {tsgInterleaveLevel 0}
-            ctl::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL => {
-                let level = match u32_at(params, 0) {
-                    Some(0) => Interleave::Low,
-                    Some(1) => Interleave::Medium,
-                    Some(2) => Interleave::High,
-                    _unknown => return Err(INVALID),
-                };
-                Self::Interleave(group, level)
-            }
-            // {bWait 0:1, bManualTimeout 1:1, timeoutUs 4}
-            ctl::NVA06C_CTRL_CMD_PREEMPT => {
-                let waits = u8_at(params, 0) != Some(0);
-                let given = u8_at(params, 1) != Some(0);
-                let micros = match u32_at(params, 4) {
-                    Some(micros) if given && micros <= PREEMPT_LONGEST_US => micros,
-                    _wrong if given => return Err(INVALID),
-                    _unused => PREEMPT_LONGEST_US,
-                };
-                Self::Preempt {
-                    group,
-                    patience: waits.then(|| Duration::from_micros(u64::from(micros))),
-                }
-            }
-            _other => return Ok(None),
-        }))
+    /// SET_TIMESLICE `{timesliceUs 0:8}`
+    pub(super) fn timeslice(group: &Arc<Group>, params: &[u8]) -> Result<Self, Refusal> {
+        let micros = u64_at(params, 0).filter(|micros| *micros > 0);
+        Ok(Self::Timeslice(group.clone(), micros.ok_or(INVALID)?))
+    }
+
+    /// SET_INTERLEAVE_LEVEL `{tsgInterleaveLevel 0}`
+    pub(super) fn interleave(group: &Arc<Group>, params: &[u8]) -> Result<Self, Refusal> {
+        let level = match u32_at(params, 0) {
+            Some(0) => Interleave::Low,
+            Some(1) => Interleave::Medium,
+            Some(2) => Interleave::High,
+            Some(_) | None => return Err(INVALID),
+        };
+        Ok(Self::Interleave(group.clone(), level))
+    }
+
+    /// PREEMPT `{bWait 0:1, bManualTimeout 1:1, timeoutUs 4}`
+    pub(super) fn preempt(group: &Arc<Group>, params: &[u8]) -> Result<Self, Refusal> {
+        let waits = u8_at(params, 0) != Some(0);
+        let given = u8_at(params, 1) != Some(0);
+        let micros = match u32_at(params, 4) {
+            Some(micros) if given && micros <= PREEMPT_LONGEST_US => micros,
+            Some(_) | None if given => return Err(INVALID),
+            Some(_) | None => PREEMPT_LONGEST_US,
+        };
+        Ok(Self::Preempt {
+            group: group.clone(),
+            patience: waits.then(|| Duration::from_micros(u64::from(micros))),
+        })
     }
 
     /// FIFO_DISABLE_CHANNELS `{bDisable 0:1, numChannels 4, bOnlyDisableScheduling 8:1, bRewindGpPut 9:1,
@@ -218,16 +203,5 @@ impl Call {
             | Resource::Plain => return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
         };
         Ok(Some(Self::Mode(group, mode)))
-    }
-}
-
-/// A command of a group that only asks.
-pub(super) fn ask_group(group: &Group, cmd: u32, params: &mut [u8]) -> Result<(), Refusal> {
-    match cmd {
-        ctl::NVA06C_CTRL_CMD_GET_TIMESLICE => {
-            nvabi::bytes::put_u64(params, 0, group.timeslice());
-            Ok(())
-        }
-        _other => Err(UNSUPPORTED),
     }
 }

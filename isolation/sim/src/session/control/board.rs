@@ -1,12 +1,13 @@
 //! What clients ask about a card's board, its engines, and how they are laid out.
 
+use std::sync::Arc;
+
 use nvabi::bytes::{put, put_u32, put_u64, u16_at, u32_at};
-use nvabi::control as ctl;
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_OK};
 
-use super::Refusal;
-use super::control::{Params, UNSUPPORTED};
-use super::query::{GPCS, SMS_PER_TPC, fill_list, tpcs_per_gpc};
+use super::card::{GPCS, SMS_PER_TPC, tpcs_per_gpc};
+use super::lists::fill_list;
+use super::{Asked, Refusal, UNSUPPORTED};
 use crate::architecture::Engine;
 use crate::card::SimCard;
 use crate::machine::Hardware;
@@ -17,73 +18,87 @@ const PSTATE_P0: u32 = 1;
 /// `NV2080_CTRL_CE_CAPS_CE_*` (ctrl2080ce.h): it reads and writes the host's memory, with blocks of more than 64 KiB, in a pipeline or not.
 const COPY_CAPS: [u8; 2] = [0xac, 0x03];
 
-/// Controls of a sub-device.
-pub(super) fn answer(
-    hardware: &Hardware,
-    card: &SimCard,
-    cmd: u32,
-    params: &mut Params<'_>,
+/// `{name 0:64}`
+pub(super) fn short_name(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    asked.params.fill(0);
+    put(asked.params, 0, card.profile.architecture.chip().as_bytes());
+    Ok(())
+}
+
+/// `{type 0}`: silicon, whatever it is made of here (`subdeviceCtrlCmdGpuGetSimulationInfo_IMPL`, subdevice_ctrl_gpu_kernel.c).
+pub(super) fn simulation_info(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    put_u32(asked.params, 0, 0);
+    Ok(())
+}
+
+/// `{gspFeatures 0, bValid 4:1, bDefaultGspRmGpu 5:1, firmwareVersion 6:64}`
+pub(super) fn firmware(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    asked.params.fill(0);
+    put(asked.params, 4, &[1, 1]);
+    put(asked.params, 6, asked.context.hardware.version.as_bytes());
+    Ok(())
+}
+
+pub(super) fn performance_state(
+    _card: &Arc<SimCard>,
+    asked: &mut Asked<'_>,
 ) -> Result<(), Refusal> {
-    let block = &mut *params.bytes;
-    match cmd {
-        // {name 0:64}
-        ctl::NV2080_CTRL_CMD_GPU_GET_SHORT_NAME_STRING => {
-            block.fill(0);
-            put(block, 0, card.profile.architecture.chip().as_bytes());
-        }
-        // {type 0}: silicon, whatever it is made of here (`subdeviceCtrlCmdGpuGetSimulationInfo_IMPL`, subdevice_ctrl_gpu_kernel.c).
-        ctl::NV2080_CTRL_CMD_GPU_GET_SIMULATION_INFO => {
-            put_u32(block, 0, 0);
-        }
-        // {units[] 0, …}: none has ECC. A firmware answers, of which the headers alone are known.
-        ctl::NV2080_CTRL_CMD_GPU_QUERY_ECC_STATUS => block.fill(0),
-        // {bIsLinkUp 0:1, …}
-        ctl::NV2080_CTRL_CMD_BUS_GET_C2C_INFO => block.fill(0),
-        // {gspFeatures 0, bValid 4:1, bDefaultGspRmGpu 5:1, firmwareVersion 6:64}
-        ctl::NV2080_CTRL_CMD_GSP_GET_FEATURES => {
-            block.fill(0);
-            put(block, 4, &[1, 1]);
-            put(block, 6, hardware.version.as_bytes());
-        }
-        ctl::NV2080_CTRL_CMD_PERF_GET_CURRENT_PSTATE => {
-            put_u32(block, 0, PSTATE_P0);
-        }
-        // {list count 0, list 8:8}; without a list there is nothing to say (`subdeviceCtrlCmdBusGetInfo_IMPL`, kern_bus_ctrl.c).
-        ctl::NV2080_CTRL_CMD_BUS_GET_INFO | ctl::NV2080_CTRL_CMD_BIOS_GET_INFO => {
-            let count = u32_at(block, 0).ok_or(INVALID)?;
-            if let Some(list) = params.lists.first_mut() {
-                fill_list(Some(list), count, |_not_modelled| 0)?;
-            }
-        }
-        // {ceEngineType 0, capsTbl 4:2} (`subdeviceCtrlCmdCeGetCapsV2_VF`, kernel_ce_ctrl.c)
-        ctl::NV2080_CTRL_CMD_CE_GET_CAPS_V2 => {
-            let engine = u32_at(block, 0).and_then(Engine::of_type);
-            let is_there = |instance| instance < card.profile.architecture.copies();
-            if !matches!(engine, Some(Engine::Copy(instance)) if is_there(instance)) {
-                return Err(UNSUPPORTED);
-            }
-            put(block, 4, &COPY_CAPS);
-        }
-        // {capsTbl 0:2 for each, present behind them}
-        ctl::NV2080_CTRL_CMD_CE_GET_ALL_CAPS => {
-            const BYTES_535: usize = 68;
-            let present = if block.len() == BYTES_535 { 64 } else { 128 };
-            block.fill(0);
-            let copies = card.profile.architecture.copies();
-            for engine in (0..copies as usize).map(|instance| instance * COPY_CAPS.len()) {
-                put(block, engine, &COPY_CAPS);
-            }
-            put_u32(block, present, (1 << copies) - 1);
-        }
-        // {…, capsTbl 0:23, grRouteInfo 24:16, bCapsPopulated 40:1} (`subdeviceCtrlCmdKGrGetCapsV2_IMPL`, kernel_graphics.c)
-        ctl::NV2080_CTRL_CMD_GR_GET_CAPS_V2 => {
-            put(block, 40, &[1]);
-        }
-        ctl::NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER => put_sm_order(card, block)?,
-        ctl::NV2080_CTRL_CMD_GRMGR_GET_GR_FS_INFO => put_floorsweeping(card, block)?,
-        ctl::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_CAPS => put_link_caps(hardware, card, block),
-        _not_played => return Err(UNSUPPORTED),
+    put_u32(asked.params, 0, PSTATE_P0);
+    Ok(())
+}
+
+/// BUS_GET_INFO, BIOS_GET_INFO `{list count 0, list 8:8}`; without a list there is nothing to say (`subdeviceCtrlCmdBusGetInfo_IMPL`, kern_bus_ctrl.c).
+pub(super) fn unmodelled_info(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    let count = u32_at(asked.params, 0).ok_or(INVALID)?;
+    match asked.lists.first_mut() {
+        Some(list) => fill_list(Some(list), count, |_not_modelled| 0),
+        None => Ok(()),
     }
+}
+
+/// `{ceEngineType 0, capsTbl 4:2}` (`subdeviceCtrlCmdCeGetCapsV2_VF`, kernel_ce_ctrl.c)
+pub(super) fn copy_caps(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    let engine = u32_at(asked.params, 0).and_then(Engine::of_type);
+    let is_there = |instance| instance < card.profile.architecture.copies();
+    if !matches!(engine, Some(Engine::Copy(instance)) if is_there(instance)) {
+        return Err(UNSUPPORTED);
+    }
+    put(asked.params, 4, &COPY_CAPS);
+    Ok(())
+}
+
+/// `{capsTbl 0:2 for each, present behind them}`
+pub(super) fn all_copy_caps(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    const BYTES_535: usize = 68;
+    let present = match asked.params.len() {
+        BYTES_535 => 64,
+        _since_545 => 128,
+    };
+    asked.params.fill(0);
+    let copies = card.profile.architecture.copies();
+    for engine in (0..copies as usize).map(|instance| instance * COPY_CAPS.len()) {
+        put(asked.params, engine, &COPY_CAPS);
+    }
+    put_u32(asked.params, present, (1 << copies) - 1);
+    Ok(())
+}
+
+/// `{…, capsTbl 0:23, grRouteInfo 24:16, bCapsPopulated 40:1}` (`subdeviceCtrlCmdKGrGetCapsV2_IMPL`, kernel_graphics.c)
+pub(super) fn graphics_caps(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    put(asked.params, 40, &[1]);
+    Ok(())
+}
+
+pub(super) fn sm_order(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    put_sm_order(card, asked.params)
+}
+
+pub(super) fn floorsweeping(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    put_floorsweeping(card, asked.params)
+}
+
+pub(super) fn link_caps(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+    put_link_caps(asked.context.hardware, card, asked.params);
     Ok(())
 }
 
