@@ -1248,7 +1248,24 @@ fn hand_back(
                     account.give_back(&mut change, &set_aside);
                     account.note_unconfirmed(&mut change, effect, origin, op, segments);
                 }
-                _ => account.give_back(&mut change, &set_aside),
+                Effect::None
+                | Effect::Client
+                | Effect::Free { .. }
+                | Effect::Dup { .. }
+                | Effect::Range { .. }
+                | Effect::Pool { .. }
+                | Effect::Unmap { .. }
+                | Effect::FreeRange { .. }
+                | Effect::Export(_)
+                | Effect::Import(_)
+                | Effect::ExportInfo { .. }
+                | Effect::Managed { .. }
+                | Effect::ChannelClients { .. }
+                | Effect::OsEvent { .. }
+                | Effect::NamesCards { .. }
+                | Effect::Schedule(_)
+                | Effect::Answered { .. }
+                | Effect::View(_) => account.give_back(&mut change, &set_aside),
             }
             Outcome::Proceed
         }

@@ -138,7 +138,7 @@ fn of_class(first: &[u8], release: Release, known: &mut impl FnMut(usize, usize)
         | Kind::Usermode
         | Kind::Event
         | Kind::Fabric
-        | Kind::Plain => {}
+        | Kind::Plain(_) => {}
     }
 }
 

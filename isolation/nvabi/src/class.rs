@@ -49,7 +49,36 @@ pub enum Kind {
     /// fabric or multicast memory, exports: memory that can leave the container's account
     Fabric,
     /// holds no card memory that is worth counting
-    Plain,
+    Plain(Plain),
+}
+
+/// A class that has nothing in common with others: each is its own kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plain {
+    /// memory as older engines name it
+    ContextDma,
+    /// the driver's page of figures
+    SharedData,
+    /// controls that only firmware knows
+    BinaryApi,
+    /// diagnostics of a sub-device
+    Diagnostics,
+    /// two cards that reach each other
+    PeerToPeer,
+    /// memory for a third party's device
+    ThirdParty,
+    /// a debugger's session
+    Debugger,
+    /// says that its client is a server of MPS
+    Mps,
+    /// the table of colours that memory is cleared to
+    ZbcClear,
+    /// the part of a sub-device that one virtual function has
+    SubdeviceMaster,
+    /// a session of an encoder
+    EncoderSession,
+    /// what there is of confidential computing
+    Confidential,
 }
 
 /// One class.
@@ -132,7 +161,7 @@ const LAST_OF_VOLTA: Release = Release::R580;
 pub const ALL: &[Class] = &[
     row(0x0000, "NV01_ROOT", Kind::Root, ROOT, R),
     row(0x0001, "NV01_ROOT_NON_PRIV", Kind::Root, ROOT, R),
-    row(0x0002, "NV01_CONTEXT_DMA", Kind::Plain, W, R),
+    row(0x0002, "NV01_CONTEXT_DMA", Kind::Plain(Plain::ContextDma), W, R),
     row(0x003e, "NV01_MEMORY_SYSTEM", Kind::Sysmem, MEMORY, R),
     row(0x0040, "NV01_MEMORY_LOCAL_USER", Kind::Vidmem, MEMORY, R),
     row(0x0041, "NV01_ROOT_CLIENT", Kind::Root, ROOT, R),
@@ -140,24 +169,24 @@ pub const ALL: &[Class] = &[
     row(0x0071, "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR", Kind::OsDescriptor, W, R),
     row(0x0079, "NV01_EVENT_OS_EVENT", Kind::Event, per!(24), R),
     row(0x0080, "NV01_DEVICE_0", Kind::Device, per!(56), R),
-    row(0x00de, "RM_USER_SHARED_DATA", Kind::Plain, W, R),
+    row(0x00de, "RM_USER_SHARED_DATA", Kind::Plain(Plain::SharedData), W, R),
     row(0x00f8, "NV_MEMORY_FABRIC", Kind::Fabric, per!(48), R),
     row(0x00fd, "NV_MEMORY_MULTICAST_FABRIC", Kind::Fabric, per!(40, R545 80), R),
     row(0x2080, "NV20_SUBDEVICE_0", Kind::Subdevice, per!(4), R),
-    row(0x2081, "NV2081_BINAPI", Kind::Plain, W, R),
-    row(0x208f, "NV20_SUBDEVICE_DIAG", Kind::Plain, NONE, R),
-    row(0x503b, "NV50_P2P", Kind::Plain, W, R),
-    row(0x503c, "NV50_THIRD_PARTY_P2P", Kind::Plain, W, R),
+    row(0x2081, "NV2081_BINAPI", Kind::Plain(Plain::BinaryApi), W, R),
+    row(0x208f, "NV20_SUBDEVICE_DIAG", Kind::Plain(Plain::Diagnostics), NONE, R),
+    row(0x503b, "NV50_P2P", Kind::Plain(Plain::PeerToPeer), W, R),
+    row(0x503c, "NV50_THIRD_PARTY_P2P", Kind::Plain(Plain::ThirdParty), W, R),
     row(0x50a0, "NV50_MEMORY_VIRTUAL", Kind::Virtual, MEMORY, R),
-    row(0x83de, "GT200_DEBUGGER", Kind::Plain, per!(12), R),
-    row(0x900e, "MPS_COMPUTE", Kind::Plain, NONE, R),
+    row(0x83de, "GT200_DEBUGGER", Kind::Plain(Plain::Debugger), per!(12), R),
+    row(0x900e, "MPS_COMPUTE", Kind::Plain(Plain::Mps), NONE, R),
     graphics(0x902d, "FERMI_TWOD_A", R),
     row(0x9067, "FERMI_CONTEXT_SHARE_A", Kind::ContextShare, per!(12), R),
-    row(0x9096, "GF100_ZBC_CLEAR", Kind::Plain, NONE, R).needs(Needs::Graphics),
-    row(0x90e6, "GF100_SUBDEVICE_MASTER", Kind::Plain, NONE, R),
+    row(0x9096, "GF100_ZBC_CLEAR", Kind::Plain(Plain::ZbcClear), NONE, R).needs(Needs::Graphics),
+    row(0x90e6, "GF100_SUBDEVICE_MASTER", Kind::Plain(Plain::SubdeviceMaster), NONE, R),
     row(0x90f1, "FERMI_VASPACE_A", Kind::VaSpace, per!(48, R580 56), R),
     row(0xa06c, "KEPLER_CHANNEL_GROUP_A", Kind::ChannelGroup, per!(20), R),
-    row(0xa0bc, "NVENC_SW_SESSION", Kind::Plain, per!(20), Release::R550).needs(Needs::Video),
+    row(0xa0bc, "NVENC_SW_SESSION", Kind::Plain(Plain::EncoderSession), per!(20), Release::R550).needs(Needs::Video),
     graphics(0xa140, "KEPLER_INLINE_TO_MEMORY_B", R),
     video(0xb4b7, "NVB4B7_VIDEO_ENCODER", VIDEO, R),
     video(0xb8b0, "NVB8B0_VIDEO_DECODER", VIDEO, R),
@@ -214,7 +243,7 @@ pub const ALL: &[Class] = &[
     video(0xc9fa, "NVC9FA_VIDEO_OFA", OFA, R),
     row(0xca6f, "BLACKWELL_CHANNEL_GPFIFO_B", Kind::Channel, CHANNEL, Release::R570),
     row(0xcab5, "BLACKWELL_DMA_COPY_B", Kind::Copy, COPY, Release::R570),
-    row(0xcb33, "NV_CONFIDENTIAL_COMPUTE", Kind::Plain, W, R),
+    row(0xcb33, "NV_CONFIDENTIAL_COMPUTE", Kind::Plain(Plain::Confidential), W, R),
     graphics(0xcb97, "HOPPER_A", R),
     row(0xcba2, "HOPPER_SEC2_WORK_LAUNCH_A", Kind::OtherEngine, NONE, R),
     row(0xcbc0, "HOPPER_COMPUTE_A", Kind::Graphics, GR, R),

@@ -102,7 +102,7 @@ impl EngineClass {
                 | Kind::Usermode
                 | Kind::Event
                 | Kind::Fabric
-                | Kind::Plain,
+                | Kind::Plain(_),
                 _number,
             ) => return None,
         };

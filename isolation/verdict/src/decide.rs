@@ -6,7 +6,7 @@ mod uvm;
 
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::capability::{Capabilities, Needs};
-use nvabi::class::{self, Class, Kind};
+use nvabi::class::{self, Class, Kind, Plain};
 use nvabi::escape::Id;
 use nvabi::layout::{
     channel_group_params, channel_params, device_params, engine_type, memory_params, nvos00,
@@ -470,7 +470,7 @@ fn alloc(
     if named.any(|named| named != 0 && named != client) {
         return Err(op.refuse(status::NV_ERR_INVALID_CLIENT, release));
     }
-    if class.number == class::RM_USER_SHARED_DATA && policy.card_figures == CardFigures::Refuse {
+    if class.kind == Kind::Plain(Plain::SharedData) && policy.card_figures == CardFigures::Refuse {
         return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
     }
     match class.kind {
@@ -523,7 +523,7 @@ fn alloc(
         | Kind::OtherEngine
         | Kind::Usermode
         | Kind::Event
-        | Kind::Plain => Ok(object(None)),
+        | Kind::Plain(_) => Ok(object(None)),
     }
 }
 
@@ -549,7 +549,7 @@ fn names_refused_engine(kind: Kind, params: &[u8], capabilities: Capabilities) -
         | Kind::Usermode
         | Kind::Event
         | Kind::Fabric
-        | Kind::Plain => return false,
+        | Kind::Plain(_) => return false,
     };
     u32_at(params, at).is_some_and(|engine| is_refused_engine(engine, capabilities))
 }

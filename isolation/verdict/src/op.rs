@@ -186,7 +186,7 @@ pub fn op(surface: Surface, cmd: u32, release: Release) -> Result<Op, Refusal> {
                         Err(unknown)
                     }
                 }
-                _ => match escape::row(cmd, release) {
+                _of_one_size => match escape::row(cmd, release) {
                     Some(row) if row.production != Production::Forbidden => Ok(Op::Escape(row)),
                     Some(_) | None => Err(unknown),
                 },

@@ -6,7 +6,7 @@
 //! process, or to a client that is the container's own.
 
 use nvabi::bytes::{array_at, u8_at, u16_at, u32_at, u64_at};
-use nvabi::class::{Class, Kind};
+use nvabi::class::{Class, Kind, Plain};
 use nvabi::control::Decision;
 use nvabi::escape::Id;
 use nvabi::layout::share_policy::{
@@ -122,7 +122,7 @@ pub fn cleared(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
 fn cleared_word(class: &Class) -> Option<usize> {
     if class.kind == Kind::Video {
         Some(video_params::ALONE)
-    } else if class.number == class::NVENC_SW_SESSION {
+    } else if class.kind == Kind::Plain(Plain::EncoderSession) {
         Some(encoder_session::VERSION)
     } else {
         None

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64, u16_at, u32_at, u64_at};
 use nvabi::capability::Capabilities;
-use nvabi::class::{self, Kind};
+use nvabi::class::{self, Kind, Plain};
 use nvabi::control::{fb_info, gpu_info};
 use nvabi::layout::{
     boost_groups, card_info, engine_type, export_info, fabric_probe, fb_regions, nvlink_device,
@@ -128,7 +128,7 @@ pub fn class_list(list: &mut [u8], entries: u32, release: Release, policy: &Poli
         class::row_of(number, release).is_some_and(|class| {
             class.kind == Kind::Fabric
                 || !class.needs.met_by(policy.capabilities)
-                || class.number == class::RM_USER_SHARED_DATA
+                || class.kind == Kind::Plain(Plain::SharedData)
                     && policy.card_figures == CardFigures::Refuse
         })
     };

@@ -66,7 +66,7 @@ impl Account {
             | Kind::Usermode
             | Kind::Event
             | Kind::Fabric
-            | Kind::Plain => 0,
+            | Kind::Plain(_) => 0,
         }
     }
 

@@ -140,13 +140,9 @@ enum Asks {
 fn driver_asks_whose(op: &Op, views: &[&[u8]]) -> Asks {
     let kind_at = nvos57::POLICY + share_policy::TYPE;
     let kind = views.first().and_then(|arg| u16_at(arg, kind_at));
-    match op {
-        Op::Escape(row)
-            if **row == escape::NV_ESC_RM_SHARE && kind == Some(share_policy::CLIENT) =>
-        {
-            Asks::No
-        }
-        _any_other => Asks::Yes,
+    match op.escape() == Some(escape::Id::Share) && kind == Some(share_policy::CLIENT) {
+        true => Asks::No,
+        false => Asks::Yes,
     }
 }
 

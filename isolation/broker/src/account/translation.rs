@@ -71,7 +71,7 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
         | Kind::Usermode
         | Kind::Event
         | Kind::Fabric
-        | Kind::Plain => ObjectKind::Other,
+        | Kind::Plain(_) => ObjectKind::Other,
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) fn dependencies(class: &Class, segments: &[Segment]) -> Vec<ObjectHan
         | Kind::Usermode
         | Kind::Event
         | Kind::Fabric
-        | Kind::Plain => return Vec::new(),
+        | Kind::Plain(_) => return Vec::new(),
     };
     let handle = segments
         .get(1)

@@ -110,6 +110,6 @@ fn part_of(kind: Kind) -> Option<Part> {
         | Kind::Usermode
         | Kind::Event
         | Kind::Fabric
-        | Kind::Plain => None,
+        | Kind::Plain(_) => None,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
-use nvabi::class::{self, Kind};
+use nvabi::class::{self, Kind, Plain};
 use nvabi::layout::{
     channel_params, device_params, engine_type, memory_params, nvos00, nvos21, nvos55, nvos64,
 };
@@ -174,7 +174,7 @@ impl New {
             return self.device(client, context, params);
         }
         let parent = client.parent(self.parent)?;
-        if [class::NV_CONFIDENTIAL_COMPUTE, class::MPS_COMPUTE].contains(&self.class) {
+        if let Kind::Plain(Plain::Confidential | Plain::Mps) = self.kind {
             // Of the machine, not of a card (resource_list.h).
             return client.insert(self.wanted, self.object(None, Resource::Plain));
         }
@@ -260,7 +260,7 @@ impl New {
                 Some(card),
                 Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new()),
             ),
-            Kind::Plain if self.class == class::RM_USER_SHARED_DATA => {
+            Kind::Plain(Plain::SharedData) => {
                 // Pages of the host that the driver writes and programs read; nothing is in them here, and nothing is polled
                 // (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
                 if u64_at(params, 0).ok_or(INVALID)? != 0 {
@@ -269,7 +269,7 @@ impl New {
                 let memory = system_memory(PAGE_BYTES)?;
                 self.object(Some(card), Resource::Memory(memory, Vec::new()))
             }
-            Kind::Plain => self.object(Some(card), Resource::Plain),
+            Kind::Plain(_) => self.object(Some(card), Resource::Plain),
             Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
             Kind::Root | Kind::Device | Kind::Event => return Err(Refusal(NV_ERR_INVALID_CLASS)),
         };

@@ -1,6 +1,6 @@
 //! What RM asks of an allocation before the class itself is asked: its row in the table of classes (rmapi/resource_list.h), which has been the same since 535.
 
-use nvabi::class::{self, Class, Kind};
+use nvabi::class::{Class, Kind, Plain};
 
 use super::objects::Resource;
 
@@ -17,16 +17,8 @@ enum Parents {
     Channel,
 }
 
-/// `NV01_CONTEXT_DMA`
-const NV01_CONTEXT_DMA: u32 = 0x2;
-/// `NV50_P2P`
-const NV50_P2P: u32 = 0x503b;
 /// `NV_MEMORY_MULTICAST_FABRIC`
 const NV_MEMORY_MULTICAST_FABRIC: u32 = 0xfd;
-/// `GT200_DEBUGGER`
-const GT200_DEBUGGER: u32 = 0x83de;
-/// `NV20_SUBDEVICE_DIAG`
-const NV20_SUBDEVICE_DIAG: u32 = 0x208f;
 
 const fn parents(class: &Class) -> Parents {
     match class.kind {
@@ -44,14 +36,19 @@ const fn parents(class: &Class) -> Parents {
         Kind::ContextShare => Parents::ChannelGroup,
         Kind::Graphics | Kind::Copy | Kind::Video | Kind::OtherEngine => Parents::Channel,
         Kind::Usermode => Parents::Subdevice,
-        Kind::Fabric | Kind::Plain => match class.number {
-            NV01_CONTEXT_DMA => Parents::Any,
-            GT200_DEBUGGER => Parents::Device,
-            NV50_P2P
-            | NV_MEMORY_MULTICAST_FABRIC
-            | class::MPS_COMPUTE
-            | class::NV_CONFIDENTIAL_COMPUTE => Parents::Client,
-            _of_a_subdevice => Parents::Subdevice,
+        Kind::Fabric if class.number == NV_MEMORY_MULTICAST_FABRIC => Parents::Client,
+        Kind::Fabric => Parents::Subdevice,
+        Kind::Plain(plain) => match plain {
+            Plain::ContextDma => Parents::Any,
+            Plain::Debugger => Parents::Device,
+            Plain::PeerToPeer | Plain::Mps | Plain::Confidential => Parents::Client,
+            Plain::SharedData
+            | Plain::BinaryApi
+            | Plain::Diagnostics
+            | Plain::ThirdParty
+            | Plain::ZbcClear
+            | Plain::SubdeviceMaster
+            | Plain::EncoderSession => Parents::Subdevice,
         },
     }
 }
@@ -82,8 +79,8 @@ pub(super) fn is_single(class: &Class) -> bool {
     /// `NVB8FA_VIDEO_OFA` and its like; that of GB100 is not one of them.
     const OFA: [u32; 7] = [0xb8fa, 0xc6fa, 0xc7fa, 0xc9fa, 0xcefa, 0xcffa, 0xd1fa];
     matches!(
-        class.number,
-        NV20_SUBDEVICE_DIAG | class::NV50_THIRD_PARTY_P2P | class::MPS_COMPUTE
+        class.kind,
+        Kind::Plain(Plain::Diagnostics | Plain::ThirdParty | Plain::Mps)
     ) || OFA.contains(&class.number)
 }
 
@@ -108,13 +105,19 @@ pub(super) const fn needs_params(class: &Class) -> bool {
         | Kind::ContextShare
         | Kind::Event
         | Kind::Fabric => true,
-        Kind::Plain => matches!(
-            class.number,
-            NV01_CONTEXT_DMA
-                | NV50_P2P
-                | GT200_DEBUGGER
-                | class::RM_USER_SHARED_DATA
-                | class::NVENC_SW_SESSION
-        ),
+        Kind::Plain(plain) => match plain {
+            Plain::ContextDma
+            | Plain::PeerToPeer
+            | Plain::Debugger
+            | Plain::SharedData
+            | Plain::EncoderSession => true,
+            Plain::BinaryApi
+            | Plain::Diagnostics
+            | Plain::ThirdParty
+            | Plain::Mps
+            | Plain::ZbcClear
+            | Plain::SubdeviceMaster
+            | Plain::Confidential => false,
+        },
     }
 }
