@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::AddAssign;
 
 use anyhow::Result;
 
@@ -82,6 +83,17 @@ pub struct Tally {
     pub broken: u64,
     /// Answers, by the call's name and the status.
     pub answers: BTreeMap<(String, String), u64>,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.sequences += other.sequences;
+        self.calls += other.calls;
+        self.broken += other.broken;
+        for (answer, count) in other.answers {
+            *self.answers.entry(answer).or_default() += count;
+        }
+    }
 }
 
 /// A sequence that the two sides do not agree about, as short as it was found.

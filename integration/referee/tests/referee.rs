@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -19,12 +20,14 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use referee::{
     CHIPS, CORE_VARIABLE, Contest, Core, Debian, Device, Referee, ResourceServer, SOURCE_VARIABLE,
-    Sequence, Tree,
+    Sequence, Tally, Tree,
 };
 use verdict::page_size::{self, Asked};
 
-/// A form of it for every change.
-const SEQUENCES: u64 = 2000;
+/// Of the resource server's, for every change.
+const SEQUENCES: u64 = 100_000;
+/// Of the whole core's, where a tree is at hand.
+const SEQUENCES_OF_CORE: u64 = 2000;
 /// Says how many of the resource server's, and how many of the core's.
 const GIVEN: &str = "CGPU_REFEREE_SEQUENCES";
 const GIVEN_OF_CORE: &str = "CGPU_REFEREE_CORE_SEQUENCES";
@@ -40,23 +43,38 @@ fn of_debian(debian: Debian) -> Result<Tree> {
     Tree::of_debian(debian).context("no source of the open kernel modules")
 }
 
-fn compare<R: Referee>(tree: &Tree, sequences: &str) -> Result<()> {
+/// Plays the sequences of a seed, by as many contests at a time as the machine has processors.
+fn compare<R: Referee>(tree: &Tree, sequences: &str, otherwise: u64) -> Result<()> {
     let (sequences, seed) = (
-        given(sequences).unwrap_or(SEQUENCES),
+        given(sequences).unwrap_or(otherwise),
         given("CGPU_REFEREE_SEED").unwrap_or(SEED),
     );
-    let mut contest = Contest::<R>::of(tree)?;
+    let contests = thread::available_parallelism()?.get();
     let began = Instant::now();
-    for number in 0..sequences {
-        let found = contest.play_number(seed, number)?;
-        if let Some(difference) = found {
-            panic!("seed {seed}, sequence {number}: {difference}");
+    let play = |first: u64| -> Result<Tally> {
+        let mut contest = Contest::<R>::of(tree)?;
+        for number in (first..sequences).step_by(contests) {
+            if let Some(difference) = contest.play_number(seed, number)? {
+                panic!("seed {seed}, sequence {number}: {difference}");
+            }
         }
-    }
-    let tally = contest.tally();
+        Ok(contest.tally().clone())
+    };
+    let tally = thread::scope(|scope| {
+        let players: Vec<_> = (0..)
+            .take(contests)
+            .map(|first| scope.spawn(move || play(first)))
+            .collect();
+        let mut all = Tally::default();
+        for player in players {
+            let played = player.join();
+            all += played.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        anyhow::Ok(all)
+    })?;
     let mut report = format!(
         "{}, {}: {} sequences of seed {seed}, {} calls, {} sequences ended by a call that RM does not come back from whole, {} s: no difference\n",
-        contest.version(),
+        tree.version,
         R::NAME,
         tally.sequences,
         tally.calls,
@@ -78,7 +96,7 @@ fn compare<R: Referee>(tree: &Tree, sequences: &str) -> Result<()> {
 #[test]
 fn the_simulator_answers_as_the_resource_server_of_debian_12() -> Result<()> {
     match of_debian(Debian::Bookworm) {
-        Ok(tree) => compare::<ResourceServer>(&tree, GIVEN),
+        Ok(tree) => compare::<ResourceServer>(&tree, GIVEN, SEQUENCES),
         Err(error) => skip!(
             "the_simulator_answers_as_the_resource_server_of_debian_12",
             "{error:#}"
@@ -111,7 +129,7 @@ fn a_simulator_of_another_driver_is_found_out() -> Result<()> {
 #[test]
 fn the_simulator_answers_as_the_resource_server_of_debian_13() -> Result<()> {
     match of_debian(Debian::Trixie) {
-        Ok(tree) => compare::<ResourceServer>(&tree, GIVEN),
+        Ok(tree) => compare::<ResourceServer>(&tree, GIVEN, SEQUENCES),
         Err(error) => skip!(
             "the_simulator_answers_as_the_resource_server_of_debian_13",
             "{error:#}"
@@ -130,7 +148,7 @@ fn the_simulator_answers_as_the_resource_servers_at_hand() -> Result<()> {
     }
     trees
         .iter()
-        .try_for_each(|tree| compare::<ResourceServer>(tree, GIVEN))
+        .try_for_each(|tree| compare::<ResourceServer>(tree, GIVEN, SEQUENCES))
 }
 
 #[test]
@@ -144,7 +162,7 @@ fn the_simulator_answers_as_the_whole_cores_at_hand() -> Result<()> {
     }
     trees
         .iter()
-        .try_for_each(|tree| compare::<Core>(tree, GIVEN_OF_CORE))
+        .try_for_each(|tree| compare::<Core>(tree, GIVEN_OF_CORE, SEQUENCES_OF_CORE))
 }
 
 /// Of a chip.
