@@ -158,8 +158,9 @@ pub(super) fn played(id: Id) -> Played {
         Id::NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES => Of(class::NV_CONFIDENTIAL_COMPUTE, others::not_confidential),
         Id::NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_GPUS_STATE => Of(class::NV_CONFIDENTIAL_COMPUTE, others::requests_are_taken),
 
-        // (kernel_mig_manager.c; ctrl2080gpu.h for the InfoROM, about which a firmware answers)
-        Id::NV2080_CTRL_CMD_GPU_QUERY_ECC_CONFIGURATION
+        // (`gpuGetSparseTextureComputeMode_IMPL`, gpu.c; kernel_mig_manager.c; ctrl2080gpu.h for the InfoROM, about which a firmware answers)
+        Id::NV0080_CTRL_CMD_GPU_GET_SPARSE_TEXTURE_COMPUTE_MODE
+        | Id::NV2080_CTRL_CMD_GPU_QUERY_ECC_CONFIGURATION
         | Id::NV2080_CTRL_CMD_GPU_GET_OEM_BOARD_INFO
         | Id::NV2080_CTRL_CMD_GPU_GET_INFOROM_OBJECT_VERSION
         | Id::NV2080_CTRL_CMD_GPU_GET_INFOROM_IMAGE_VERSION
