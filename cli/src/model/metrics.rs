@@ -99,6 +99,8 @@ pub struct Health {
     pub suppressed_logs: u64,
     /// Refused calls that were made to wait for their number.
     pub throttled: u64,
+    /// Refused calls that no row knows.
+    pub unknown_calls: u64,
     /// Why its log or events cannot be written.
     pub unwritten: Option<String>,
     /// What the system does not give it.

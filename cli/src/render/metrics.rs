@@ -325,7 +325,7 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     let over_quota = Counters::<OfSlice>::default();
     let of_container = || Counters::<OfContainer>::default();
     let (replaced, reconciled, violations) = (of_container(), of_container(), of_container());
-    let (suppressed, throttled) = (of_container(), of_container());
+    let (suppressed, throttled, unknown) = (of_container(), of_container(), of_container());
     for one in all {
         let labels = OfContainer {
             namespace: one.namespace.clone(),
@@ -376,6 +376,9 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         throttled
             .get_or_create(&labels)
             .inc_by(one.health.throttled);
+        unknown
+            .get_or_create(&labels)
+            .inc_by(one.health.unknown_calls);
         for (name, count) in &one.calls {
             calls.get_or_create(&kind(name)).inc_by(*count);
         }
@@ -485,6 +488,11 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         "throttled_calls",
         "Refused calls delayed by the rate limit",
         throttled,
+    );
+    registry.register(
+        "unknown_calls",
+        "Refused calls that have no row in cgpu's tables",
+        unknown,
     );
 }
 

@@ -35,6 +35,8 @@ pub enum Counter {
     SuppressedLogs,
     /// Refused calls that had to wait.
     Throttled,
+    /// Refused calls that no row knows.
+    UnknownCalls,
     /// No count: the number of the driver's last incident that was looked at.
     LastIncident,
     /// Allocations that did not fit on a card.
@@ -60,6 +62,7 @@ impl Counter {
             Self::SuppressedLogs => 37,
             Self::Throttled => 38,
             Self::LastIncident => 39,
+            Self::UnknownCalls => 40,
             Self::OverQuota(CardSlot(card)) => BY_CARD + usize::from(card),
         }
     }

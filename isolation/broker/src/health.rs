@@ -23,6 +23,7 @@ mod refusals;
 mod shortage;
 mod storage;
 mod throttle;
+mod unknown_calls;
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ use std::time::Duration;
 
 use cards::{CardHealth, GpuUuid, OnViolation, Watch};
 use serde::{Deserialize, Serialize};
+use verdict::Unknown;
 
 pub use events::{Event, EventKind, Events};
 pub use incidents::Source;
@@ -46,6 +48,7 @@ use hung::Hung;
 use over_quota::OverQuota;
 use reconcile::{Reconciler, Standing};
 use refusals::Refusals;
+use unknown_calls::UnknownCalls;
 
 /// The threads look at least so often.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -77,6 +80,7 @@ pub struct Health {
     pub shortage: Shortage,
     refusals: Refusals,
     over_quota: OverQuota,
+    unknown_calls: UnknownCalls,
     reconciler: Reconciler,
     hung: Hung,
     storage: storage::Storage,
@@ -100,6 +104,9 @@ pub struct HealthStatus {
     pub suppressed_logs: u64,
     /// Refused calls that were made to wait for their number.
     pub throttled: u64,
+    /// Refused calls that no row knows.
+    #[serde(default)]
+    pub unknown_calls: u64,
     /// Why log or events cannot be written to the container's folder at this moment; absent while they can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
@@ -164,6 +171,7 @@ impl Health {
             hung_calls: self.hung.count(),
             suppressed_logs: value(Counter::SuppressedLogs),
             throttled: value(Counter::Throttled),
+            unknown_calls: value(Counter::UnknownCalls),
             unwritten: storage::trouble(&self.events),
             short_of: self.shortage.text(),
             unreachable: self.reach.trouble(),
@@ -223,6 +231,14 @@ impl Health {
         let slots = container.account.slots();
         if let Some(text) = self.over_quota.told(slots, why) {
             self.tell(container, EventKind::OverQuota, text);
+        }
+    }
+
+    /// Counts a call that no row knows, and names it once.
+    pub fn unknown(&self, container: &Container, call: Unknown) {
+        container.counters.count(Counter::UnknownCalls);
+        if let Some(text) = self.unknown_calls.told(call) {
+            self.tell(container, EventKind::UnknownCall, text);
         }
     }
 

@@ -27,7 +27,7 @@ use verdict::blocks::Descriptor;
 use verdict::managed::Mapping;
 use verdict::policy::Managed;
 use verdict::share::Narrowing;
-use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Verdict, blocks};
+use verdict::{EFAULT, ENOTTY, Effect, Op, Refusal, Unknown, Verdict, blocks};
 
 use crate::account::{self, Account, Carrier, Numbers, Origin, Why};
 use crate::board::{Lane, Phase};
@@ -445,6 +445,12 @@ fn ioctl(
     }
     let mut segments = vec![argument];
     if let Err(refusal) = fetch::parameters(call.tid, &op, &mut segments, release) {
+        let unknown = segments
+            .first()
+            .and_then(|arg| Unknown::named(&op, &arg.bytes));
+        if let Some(call) = unknown {
+            container.health.unknown(container, call);
+        }
         return said(&op.name(), refusal, segments.into_iter().next());
     }
     let views: Vec<&[u8]> = segments

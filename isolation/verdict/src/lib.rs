@@ -28,6 +28,7 @@ pub mod paths;
 pub mod policy;
 pub mod schedule;
 pub mod share;
+pub mod unknown;
 pub mod view;
 
 pub use decide::{Effect, Memory, Schedule, Switch, Verdict, Whose, decide, decide_under};
@@ -35,6 +36,7 @@ pub use exports::{Export, Import};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;
 pub use share::{cleared, narrow};
+pub use unknown::Unknown;
 
 /// How a refused call is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -51,6 +51,8 @@ pub enum EventKind {
     SupervisorReplaced,
     /// Memory was asked for that does not fit.
     OverQuota,
+    /// A call that no row knows was refused.
+    UnknownCall,
     /// A quota was changed.
     QuotaChanged,
     /// The share of a card's time: a driver that does not let it be held, or a gate that does not hold.
@@ -86,6 +88,7 @@ impl EventKind {
             Self::BrokerReplaced => "broker_replaced",
             Self::SupervisorReplaced => "supervisor_replaced",
             Self::OverQuota => "over_quota",
+            Self::UnknownCall => "unknown_call",
             Self::QuotaChanged => "quota_changed",
             Self::Share => "share",
             Self::ShareChanged => "share_changed",

@@ -38,6 +38,10 @@ pub(crate) const TESTS: &[Test] = &[
         "health::refusals_beyond_a_rate_wait_and_other_calls_do_not",
         refusals_beyond_a_rate_wait_and_other_calls_do_not,
     ),
+    (
+        "health::a_call_without_a_row_is_named_once_and_counted",
+        a_call_without_a_row_is_named_once_and_counted,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -269,4 +273,37 @@ fn refusals_beyond_a_rate_wait_and_other_calls_do_not() {
     // All were refused for one reason, which was said once.
     assert!(status(&stage).suppressed_logs >= u64::from(CALLS));
     stage.assert_exact(0);
+}
+
+/// What a newer library asks for is refused; a person learns which row is lacking.
+fn a_call_without_a_row_is_named_once_and_counted() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let control = |cmd| {
+        let arg = rm::control(client, device, cmd, tenant.params_address(), 4);
+        tenant.call(fd, rm::CONTROL, &arg, &[0; 4]).status()
+    };
+    for _ in 0..3 {
+        assert_eq!(
+            control(0x80_fff1),
+            nvabi::status::NV_ERR_NOT_SUPPORTED,
+            "as the driver answers what it lacks"
+        );
+    }
+    let class = rm::alloc(client, device, 0, 0xbeef, tenant.params_address());
+    let called = tenant.call(fd, rm::ALLOC, &class, &[0; 8]);
+    assert_eq!(called.status(), nvabi::status::NV_ERR_INVALID_CLASS);
+    // It has a row, by which no tenant makes it.
+    let known = nvabi::control::NV2080_CTRL_CMD_GPU_EXEC_REG_OPS;
+    assert_eq!(control(known), nvabi::status::NV_ERR_NOT_SUPPORTED);
+    let events = stage.container.health.events.last();
+    let named = events.iter().map(|event| {
+        assert_eq!(event.kind, EventKind::UnknownCall, "{}", event.text);
+        event.text.split(" has no row").next().unwrap()
+    });
+    assert_eq!(
+        named.collect::<Vec<_>>(),
+        ["control 0x80fff1", "class 0xbeef"]
+    );
+    assert_eq!(status(&stage).unknown_calls, 4);
 }

@@ -1,0 +1,53 @@
+//! Calls that no row knows, as events: each once, and no more than a person would read.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use verdict::Unknown;
+
+/// So many are named; a tenant can think of more, which are counted alone.
+const MOST: usize = 16;
+
+/// Those that were named.
+#[derive(Debug, Default)]
+pub(super) struct UnknownCalls(Mutex<BTreeSet<Unknown>>);
+
+impl UnknownCalls {
+    /// The event's text; `None` where it was named before, or too many were.
+    pub(super) fn told(&self, call: Unknown) -> Option<String> {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST || !told.insert(call) {
+            return None;
+        }
+        let mut text = format!("{call} has no row in cgpu's tables and was refused");
+        if told.len() == MOST {
+            text.push_str("; further ones are counted (unknown_calls) and not named");
+        }
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_named_once_and_a_tenant_that_thinks_of_many_fills_no_log() {
+        let calls = UnknownCalls::default();
+        let first = calls.told(Unknown::Control(0x2080_fff1)).unwrap();
+        assert_eq!(
+            first,
+            "control 0x2080fff1 has no row in cgpu's tables and was refused"
+        );
+        assert_eq!(calls.told(Unknown::Control(0x2080_fff1)), None);
+        let named = (0..10_000).filter_map(|number| calls.told(Unknown::Class(number)));
+        let named: Vec<String> = named.collect();
+        assert_eq!(named.len(), MOST - 1);
+        assert!(named.last().unwrap().contains("counted (unknown_calls)"));
+        assert!(
+            named[..MOST - 2]
+                .iter()
+                .all(|text| !text.contains("counted"))
+        );
+    }
+}
