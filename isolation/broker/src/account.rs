@@ -209,7 +209,7 @@ impl Account {
                     Some(instance) => {
                         let slot = change.numbering.slot_of_instance.get(instance).copied();
                         Some(slot.ok_or_else(|| {
-                            refuse(status::NV_ERR_INVALID_DEVICE, Why::ForeignDevice(*instance))
+                            refuse(status::NV_ERR_INVALID_CLASS, Why::ForeignDevice(*instance))
                         })?)
                     }
                     None => change
@@ -732,6 +732,22 @@ pub enum Why {
         /// The client.
         client: u32,
         /// The object; the client's own handle for the client itself.
+        object: u32,
+    },
+    /// An export of what is no memory.
+    #[error("{object:#x} of client {client:#x} is no memory")]
+    NoMemory {
+        /// The client.
+        client: u32,
+        /// The object.
+        object: u32,
+    },
+    /// A duplicate of an address space below what is no card's.
+    #[error("hParent: {object:#x} of client {client:#x} is no card's")]
+    NoCardAbove {
+        /// The client.
+        client: u32,
+        /// The parent.
         object: u32,
     },
     /// A mapping whose device is the object itself.

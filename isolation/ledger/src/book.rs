@@ -110,19 +110,19 @@ pub enum PinFor {
 /// What a free, a close or a replacement took out of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Objects taken out, clients among them.
+    /// Objects taken out, clients among them. What is only invalidated is not.
     pub objects: u64,
-    /// Channel groups and channels among the objects.
+    /// Channel groups and channels among the objects and what is invalidated.
     pub scheduled: BTreeSet<(ClientHandle, ObjectHandle)>,
     /// Bytes no longer charged: those whose last reference this was.
     pub bytes: BTreeMap<CardSlot, u64>,
 }
 
 impl Freed {
-    /// Whether nothing was taken out.
+    /// Whether the driver ended nothing that counts: no object was taken out, no channel invalidated, nothing uncharged.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.objects == 0 && self.bytes.is_empty()
+        self.objects == 0 && self.scheduled.is_empty() && self.bytes.is_empty()
     }
 }
 
@@ -242,7 +242,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Refusal::ForeignClient`] when the client is not ours, [`Refusal::UnknownObject`] when it has no
-    /// such object (the call must not be executed then: what it refers to could not be accounted),
+    /// such object or only its name is left (the call must not be executed then: what it refers to could not be accounted),
     /// [`Refusal::TooMany`].
     pub fn pin(
         &mut self,
@@ -258,6 +258,7 @@ impl Ledger {
             .tree
             .objects
             .get(&object)
+            .filter(|found| found.kind != ObjectKind::Invalidated)
             .ok_or(Refusal::UnknownObject { client, object })?;
         let source = Source {
             class: found.class,

@@ -26,6 +26,9 @@ pub enum ObjectKind {
     Channel,
     /// A context share: an address space within a channel group.
     ContextShare,
+    /// The name of an object that went with what it depended on. The driver has freed the object and keeps the name until that is
+    /// freed too, or its parent.
+    Invalidated,
     /// Anything else.
     Other,
 }
@@ -58,6 +61,7 @@ impl fmt::Display for Counted {
             Self::Kind(ObjectKind::ChannelGroup) => "channel groups",
             Self::Kind(ObjectKind::Channel) => "channels",
             Self::Kind(ObjectKind::ContextShare) => "context shares",
+            Self::Kind(ObjectKind::Invalidated) => "invalidated objects",
             Self::Kind(ObjectKind::Other) => "other objects",
             Self::Objects => "objects",
             Self::Mappings => "external mappings",

@@ -4,7 +4,7 @@ use crate::accounts::Demand;
 #[cfg(doc)]
 use crate::accounts::Purpose;
 use crate::book::{Client, Freed, Held, Ledger, Reservation, Source, edge};
-use crate::counts::{Counted, ObjectKind};
+use crate::counts::{Counted, ObjectKind, wide};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::steps::Stepped;
 use crate::tree::{Object, Tree};
@@ -171,7 +171,7 @@ impl Ledger {
     }
 
     /// Records that the driver has freed an object: it, everything below it, everything that depends on
-    /// these. The client's own handle frees the client. What is not known is no error: the driver too
+    /// these. Of the last the names are left, as [`ObjectKind::Invalidated`]: with nothing charged, and counted as objects. The client's own handle frees the client. What is not known is no error: the driver too
     /// answers such a free with success.
     pub fn free(&mut self, client: ClientHandle, handle: ObjectHandle) -> Freed {
         let mut freed = Freed::default();
@@ -308,15 +308,23 @@ impl Ledger {
         if let Some(gone) = self.clients.remove(&client) {
             self.clients_by_file.remove(&(gone.file, client));
             self.counts.subtract_object(ObjectKind::Client);
-            freed.objects = freed.objects.saturating_add(1);
-            self.bury(client, gone.tree.objects.into_iter(), freed);
+            let objects = gone.tree.objects;
+            freed.objects = freed
+                .objects
+                .saturating_add(wide(objects.len()).saturating_add(1));
+            self.bury(client, objects.into_iter(), freed);
         }
     }
 
     fn drop_object(&mut self, client: ClientHandle, handle: ObjectHandle, freed: &mut Freed) {
         if let Some(owner) = self.clients.get_mut(&client) {
             let removed = owner.tree.remove(handle);
-            self.bury(client, removed.into_iter(), freed);
+            for _name in removed.invalidated.iter().stepped() {
+                self.counts.add_object(ObjectKind::Invalidated);
+            }
+            freed.objects = freed.objects.saturating_add(wide(removed.taken_out.len()));
+            let gone = removed.taken_out.into_iter().chain(removed.invalidated);
+            self.bury(client, gone, freed);
         }
     }
 
@@ -335,7 +343,6 @@ impl Ledger {
                 self.accounts.unname(id);
                 self.release(Some(id), freed);
             }
-            freed.objects = freed.objects.saturating_add(1);
         }
     }
 }

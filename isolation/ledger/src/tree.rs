@@ -23,7 +23,7 @@ pub struct Object {
     /// The card, where the object itself says it (devices); others inherit it.
     pub card: Option<CardSlot>,
     /// The card that it is on: its own, that of its memory, or its parent's. It never changes, since an object is made after those
-    /// above it and goes with them.
+    /// above it and goes with them. A name that is left is on none.
     pub(crate) on_card: Option<CardSlot>,
     /// The device memory that this handle refers to.
     pub allocation: Option<AllocationId>,
@@ -68,32 +68,71 @@ impl Tree {
         self.objects.insert(handle, object);
     }
 
-    /// Takes out an object, everything below it and everything that depends on any of these.
-    pub(crate) fn remove(&mut self, handle: ObjectHandle) -> Vec<(ObjectHandle, Object)> {
-        let mut removed = Vec::new();
+    /// Takes out an object and everything below it, and invalidates everything that depends on any of these, with what is below that
+    /// (`clientUpdatePendingFreeList_IMPL` and `serverFreeResourceTree`, rs_server.c). The driver frees the objects of both. It keeps
+    /// the names of the second.
+    pub(crate) fn remove(&mut self, handle: ObjectHandle) -> Removed {
+        let mut removed = Removed::default();
+        let mut dependants = Vec::new();
         let mut doomed = vec![handle];
         // Every round takes edges out before it follows them, so a cycle ends by itself.
         while let Some(handle) = doomed.pop() {
-            let children = take(&mut self.children, handle);
-            let dependants = take(&mut self.dependants, handle);
-            for dependant in &dependants {
-                self.needs.remove(&(*dependant, handle));
-            }
-            doomed.extend(children.into_iter().chain(dependants));
+            dependants.extend(self.take_dependants(handle));
+            doomed.extend(take(&mut self.children, handle));
             if let Some(object) = self.objects.remove(&handle) {
                 if let Some(parent) = object.parent {
                     self.children.remove(&(parent, handle));
                 }
-                for needed in take(&mut self.needs, handle) {
-                    self.dependants.remove(&(needed, handle));
-                }
-                if is_device(object.kind) {
-                    self.devices.remove(&handle);
-                }
-                removed.push((handle, object));
+                self.forget(handle, object.kind);
+                removed.taken_out.push((handle, object));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        while let Some(handle) = dependants.pop() {
+            if !self.objects.contains_key(&handle) || !seen.insert(handle) {
+                continue;
+            }
+            dependants.extend(self.take_dependants(handle));
+            dependants.extend(from(&self.children, handle).stepped());
+            if let Some(was) = self.invalidate(handle) {
+                self.forget(handle, was.kind);
+                removed.invalidated.push((handle, was));
             }
         }
         removed
+    }
+
+    /// The object as it was; `None` where it is only a name already.
+    fn invalidate(&mut self, handle: ObjectHandle) -> Option<Object> {
+        let object = self.objects.get_mut(&handle)?;
+        let name = Object {
+            kind: ObjectKind::Invalidated,
+            card: None,
+            on_card: None,
+            allocation: None,
+            ..object.clone()
+        };
+        let was = std::mem::replace(object, name);
+        (was.kind != ObjectKind::Invalidated).then_some(was)
+    }
+
+    /// Takes out the edges to what needs an object; where they lead to.
+    fn take_dependants(&mut self, handle: ObjectHandle) -> Vec<ObjectHandle> {
+        let dependants = take(&mut self.dependants, handle);
+        for dependant in &dependants {
+            self.needs.remove(&(*dependant, handle));
+        }
+        dependants
+    }
+
+    /// Takes out what is kept of an object beside itself and its place below its parent.
+    fn forget(&mut self, handle: ObjectHandle, kind: ObjectKind) {
+        for needed in take(&mut self.needs, handle) {
+            self.dependants.remove(&(needed, handle));
+        }
+        if is_device(kind) {
+            self.devices.remove(&handle);
+        }
     }
 
     /// Whether an object has this handle, or another names it as its parent or as what it depends on.
@@ -103,6 +142,13 @@ impl Tree {
                 .into_iter()
                 .any(|edges| from(edges, handle).next().is_some())
     }
+}
+
+/// What [`Tree::remove`] took out and what it invalidated, each as it was.
+#[derive(Debug, Default)]
+pub(crate) struct Removed {
+    pub(crate) taken_out: Vec<(ObjectHandle, Object)>,
+    pub(crate) invalidated: Vec<(ObjectHandle, Object)>,
 }
 
 fn is_device(kind: ObjectKind) -> bool {

@@ -1,5 +1,7 @@
 //! The rules one by one, as the broker meets them.
 
+use std::collections::BTreeSet;
+
 use ledger::{
     Actual, CardSlot, ClientHandle, Counted, Demand, FileId, Freed, Ledger, Limits, NewObject,
     ObjectHandle, ObjectKind, PinFor, Place, ProcessId, ProcessUsage, Purpose, Recorded, Refusal,
@@ -548,22 +550,65 @@ fn freeing_an_object_takes_children_and_dependants_with_it() {
     assert_eq!(channels, [(CLIENT, channel, Some(group))]);
 
     let freed = ledger.free(CLIENT, space);
-    assert_eq!(freed.objects, 3, "the space, the share, the channel");
+    assert_eq!(
+        freed.objects, 1,
+        "the space; of the others the names are left"
+    );
+    assert_eq!(freed.scheduled, BTreeSet::from([(CLIENT, channel)]));
     assert_eq!(ledger.used(CARD), 10);
     assert!(ledger.object(CLIENT, group).is_some());
+    for name in [share, channel] {
+        let left = ledger.object(CLIENT, name).expect("a name");
+        assert_eq!(
+            (left.kind, left.allocation),
+            (ObjectKind::Invalidated, None)
+        );
+    }
+    assert_eq!(ledger.check_invariants(), Ok(()));
+    assert_eq!(ledger.free(CLIENT, share).objects, 1);
     let freed = ledger.free(CLIENT, DEVICE);
-    assert_eq!((freed.objects, ledger.used(CARD)), (2, 0));
+    assert_eq!((freed.objects, ledger.used(CARD)), (3, 0));
     assert_eq!(ledger.check_invariants(), Ok(()));
 }
 
 #[test]
-fn objects_that_depend_on_each_other_go_together() {
+fn names_that_are_left_are_objects_that_a_limit_counts() {
+    const MOST: u64 = 7;
+    let limits = Limits::none().with(Counted::Objects, MOST);
+    let mut ledger = Ledger::with_limits(&[(CARD, 1000)], limits);
+    let space = ObjectHandle(1);
+    let mut names = 0;
+    while ledger.count(Counted::Objects) + 2 <= MOST {
+        add(
+            &mut ledger,
+            on_device(space),
+            ObjectKind::VaSpace,
+            None,
+            &[],
+        );
+        let name = on_device(ObjectHandle(100 + names));
+        add(&mut ledger, name, ObjectKind::ChannelGroup, None, &[space]);
+        ledger.free(CLIENT, space);
+        names += 1;
+        assert!(u64::from(names) < MOST, "they are counted");
+    }
+    assert_eq!(
+        ledger.count(Counted::Kind(ObjectKind::Invalidated)),
+        u64::from(names)
+    );
+    assert_eq!(ledger.check_invariants(), Ok(()));
+}
+
+#[test]
+fn of_objects_that_depend_on_each_other_none_is_left_charged() {
     let mut ledger = opened();
     let (a, b) = (ObjectHandle(1), ObjectHandle(2));
     add(&mut ledger, on_device(a), ObjectKind::Other, None, &[b]);
-    // `a` hangs on a handle that now comes to be: what bore it before is gone, and `a` with it.
+    // `a` hangs on a handle that now comes to be: what bore it before is gone, and of `a` the name is left.
     let recorded = add(&mut ledger, on_device(b), ObjectKind::Other, None, &[a]);
-    assert_eq!(recorded.replaced.objects, 1);
+    assert!(recorded.replaced.is_nothing());
+    let name = ledger.object(CLIENT, a).expect("a name");
+    assert_eq!(name.kind, ObjectKind::Invalidated);
     let own = Place {
         parent: a,
         ..on_device(a)

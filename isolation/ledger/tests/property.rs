@@ -13,6 +13,7 @@ use model::{Model, SourceFact, narrow};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
+/// What a call makes.
 const KINDS: [ObjectKind; 9] = [
     ObjectKind::Client,
     ObjectKind::Device,
@@ -24,6 +25,12 @@ const KINDS: [ObjectKind; 9] = [
     ObjectKind::ContextShare,
     ObjectKind::Other,
 ];
+
+/// The same, and what becomes of one.
+fn all_kinds() -> impl Iterator<Item = ObjectKind> {
+    KINDS.into_iter().chain([ObjectKind::Invalidated])
+}
+
 const CARDS: [CardSlot; 3] = [CardSlot(0), CardSlot(1), CardSlot(7)];
 
 #[derive(Clone, Debug)]
@@ -481,7 +488,7 @@ impl Pair {
                 .collect();
             prop_assert_eq!(processes, expected);
         }
-        for counted in KINDS.iter().map(|kind| Counted::Kind(*kind)).chain([
+        for counted in all_kinds().map(Counted::Kind).chain([
             Counted::Objects,
             Counted::Mappings,
             Counted::Ranges,
@@ -510,7 +517,7 @@ impl Pair {
             .map(|c| ledger.objects(ClientHandle(c)).count())
             .sum();
         prop_assert_eq!(found, model.objects.len());
-        let by_kind: usize = KINDS.iter().map(|it| ledger.objects_of(*it).count()).sum();
+        let by_kind: usize = all_kinds().map(|it| ledger.objects_of(it).count()).sum();
         prop_assert_eq!(by_kind, model.objects.len());
         for fact in &model.objects {
             let object = ledger.object(fact.client, fact.handle);

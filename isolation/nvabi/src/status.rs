@@ -46,6 +46,8 @@ pub const NV_ERR_NO_MEMORY: u32 = 0x51;
 pub const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 /// `NV_ERR_OBJECT_NOT_FOUND`
 pub const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;
+/// `NV_ERR_RESOURCE_LOST`: an object that went with what it depended on, and whose name is left.
+pub const NV_ERR_RESOURCE_LOST: u32 = 0x6e;
 /// `NV_ERR_GPU_UUID_NOT_FOUND`
 pub const NV_ERR_GPU_UUID_NOT_FOUND: u32 = 0x12;
 /// `NV_ERR_ILLEGAL_ACTION`

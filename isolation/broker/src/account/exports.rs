@@ -7,8 +7,8 @@
 
 use driver::{FileId, FileKind, Segment};
 use ledger::{
-    Adopted, Applied, CardSlot, Demand, ObjectHandle, Operation, PinFor, PinToken, Place,
-    ProcessId, Purpose,
+    Adopted, Applied, CardSlot, Demand, ObjectHandle, ObjectKind, Operation, PinFor, PinToken,
+    Place, ProcessId, Purpose,
 };
 use nvabi::bytes::u32_at;
 use nvabi::status;
@@ -22,6 +22,21 @@ use crate::state::{SetAside, State};
 
 /// The file that a control's parameters name, as far as it is one of the driver's.
 pub type Carrier = Option<(FileId, FileKind)>;
+
+/// Memory, and what stands for memory of several cards.
+fn may_be_exported(kind: ObjectKind) -> bool {
+    match kind {
+        ObjectKind::Memory | ObjectKind::Other => true,
+        ObjectKind::Client
+        | ObjectKind::Device
+        | ObjectKind::Subdevice
+        | ObjectKind::VaSpace
+        | ObjectKind::ChannelGroup
+        | ObjectKind::Channel
+        | ObjectKind::ContextShare
+        | ObjectKind::Invalidated => false,
+    }
+}
 
 impl Account {
     /// Whether all that a call takes out of a file was put there by this container.
@@ -119,6 +134,17 @@ impl Account {
             let status = status::NV_ERR_INVALID_PARAMETER;
             return Err((op.refuse(status, self.release), Why::NoControlFile));
         };
+        // RM would export an address space too, and import it below whatever the call names (`space_without_a_card`, names.rs).
+        let not_exported = export.objects.iter().copied().find(|object| {
+            let client = ledger::ClientHandle(export.client);
+            let found = change.ledger.object(client, ObjectHandle(*object));
+            found.is_some_and(|found| !may_be_exported(found.kind))
+        });
+        if let Some(object) = not_exported {
+            let refusal = op.refuse(status::NV_ERR_INVALID_ARGUMENT, self.release);
+            let client = export.client;
+            return Err((refusal, Why::NoMemory { client, object }));
+        }
         let pins = export.objects.iter().map(|object| {
             (*object != 0).then_some(Operation::Pin {
                 client: ledger::ClientHandle(export.client),

@@ -5,7 +5,7 @@
 use driver::{Binding, Segment};
 use ledger::{ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{u16_at, u32_at};
-use nvabi::layout::{nvos33, nvos57, share_policy};
+use nvabi::layout::{nvos33, nvos55, nvos57, share_policy};
 use nvabi::{escape, status};
 use verdict::names::{self, Named};
 use verdict::{Effect, Op, Refusal};
@@ -35,6 +35,9 @@ impl Account {
                 Found::Yes => continue,
                 Found::NoClient => status::NV_ERR_INVALID_CLIENT,
                 Found::NoObject => named.if_missing,
+                // Whoever frees the object may name what is left of it.
+                Found::Name if op.escape() == Some(escape::Id::Free) => continue,
+                Found::Name => status::NV_ERR_RESOURCE_LOST,
             };
             let why = Why::NotThere {
                 field: named.field,
@@ -42,6 +45,10 @@ impl Account {
                 object: named.object.unwrap_or(named.client),
             };
             return Err((op.refuse(missing, self.release), why));
+        }
+        if let Some((client, object)) = space_without_a_card(state, op, &views) {
+            let refusal = op.refuse(status::NV_ERR_INVALID_OBJECT_PARENT, self.release);
+            return Err((refusal, Why::NoCardAbove { client, object }));
         }
         match maps_itself(op, &views) {
             Some((client, object)) => {
@@ -52,6 +59,32 @@ impl Account {
             None => Ok(()),
         }
     }
+}
+
+/// The client and the parent of a duplicate of an address space below what is no card's: a client, or an object of one. RM makes the copy as
+/// if there were a device above it (`vaspaceapiCopyConstruct_IMPL`, vaspace_api.c, in all releases), and does not come back from that
+/// (`integration/referee`). No program asks for it.
+fn space_without_a_card(state: &State, op: &Op, views: &[&[u8]]) -> Option<(u32, u32)> {
+    let arg = views
+        .first()
+        .filter(|_| op.escape() == Some(escape::Id::DupObject))?;
+    let object = |client: u32, object: u32| {
+        let object = ObjectHandle(object);
+        state.ledger.object(ClientHandle(client), object)
+    };
+    let source = object(
+        u32_at(arg, nvos55::H_CLIENT_SRC)?,
+        u32_at(arg, nvos55::H_OBJECT_SRC)?,
+    );
+    let (client, parent) = (
+        u32_at(arg, nvos55::H_CLIENT)?,
+        u32_at(arg, nvos55::H_PARENT)?,
+    );
+    let is_space = source.is_some_and(|source| source.kind == ObjectKind::VaSpace);
+    let below = state
+        .ledger
+        .card_of(ClientHandle(client), ObjectHandle(parent));
+    (is_space && below.is_none()).then_some((client, parent))
 }
 
 /// The client and the object of a MAP_MEMORY whose device is that object: drivers from 570 on refuse the call and take the mapping from a list
@@ -126,6 +159,9 @@ enum Found {
     Yes,
     NoClient,
     NoObject,
+    /// The object has gone with what it depended on, and the driver has its name still: it refuses some calls that name it with
+    /// [`status::NV_ERR_RESOURCE_LOST`], and looks into nothing for others. None reaches it.
+    Name,
 }
 
 /// Whether the driver asks whose file the client of a call is.
@@ -162,6 +198,7 @@ fn is_there(state: &State, binding: Binding, named: &Named, asks: Asks) -> Found
     let found = state.ledger.object(client, ObjectHandle(object));
     let holds = |kind| !named.is_destination || ends_by_itself_alone(kind);
     match found {
+        Some(object) if object.kind == ObjectKind::Invalidated => Found::Name,
         Some(object) if holds(object.kind) => Found::Yes,
         Some(_) | None => Found::NoObject,
     }
@@ -177,6 +214,7 @@ fn ends_by_itself_alone(kind: ObjectKind) -> bool {
         | ObjectKind::ChannelGroup
         | ObjectKind::Channel
         | ObjectKind::ContextShare
+        | ObjectKind::Invalidated
         | ObjectKind::Other => false,
     }
 }

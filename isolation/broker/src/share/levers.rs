@@ -254,7 +254,8 @@ fn kind_of(container: &Pulling<'_>, (client, object): Name) -> Option<ObjectKind
     let object = state
         .ledger
         .object(ClientHandle(client), ObjectHandle(object));
-    object.map(|object| object.kind)
+    let kind = object.map(|object| object.kind);
+    kind.filter(|kind| *kind != ObjectKind::Invalidated)
 }
 
 fn without_stopped(container: &Pulling<'_>, channels: &[Channel]) -> Vec<Channel> {

@@ -22,6 +22,10 @@ pub(crate) const TESTS: &[Test] = &[
         foreign_files,
     ),
     ("exports::what_is_not_ours_is_not_exported", not_ours),
+    (
+        "exports::an_address_space_is_not_exported",
+        an_address_space_is_not_exported,
+    ),
     ("exports::outlive_a_broker", outlive_a_broker),
 ];
 
@@ -145,6 +149,23 @@ fn not_ours() {
     let onto_a_card = export(&tenant, &ours, 5, card);
     assert_eq!(onto_a_card, status::NV_ERR_INVALID_PARAMETER);
     stage.assert_exact(MIB);
+}
+
+fn an_address_space_is_not_exported() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let ours = Device { fd, client, device };
+    let carrier = tenant.open(&stage.path("nvidiactl"));
+    let arg = rm::alloc(client, device, 0, 0x90f1, tenant.params_address());
+    let space = tenant.call(fd, rm::ALLOC, &arg, &[0; 48]);
+    assert_eq!(space.status(), rm::OK);
+    let before = stage.fake.seen().len();
+    for object in [rm::new_handle(&space.arg), device] {
+        let refused = export(&tenant, &ours, object, carrier);
+        assert_eq!(refused, status::NV_ERR_INVALID_ARGUMENT, "{object:#x}");
+    }
+    assert_eq!(stage.fake.seen().len(), before, "no driver heard of it");
+    assert_eq!(stage.container.journal.change().ledger.snapshot().pins, 0);
 }
 
 fn outlive_a_broker() {

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use ledger::Counted;
 use nvabi::bytes::{put_u32, put_u64, u32_at};
 use nvabi::layout::{event_params, nvos33, nvos55};
 use nvabi::status::{
-    NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NOT_SUPPORTED,
-    NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT,
+    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_RESOURCE_LOST,
 };
 use nvabi::{Release, escape};
 
@@ -32,6 +33,14 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "named::a_mapping_whose_device_is_the_object_itself_reaches_no_driver",
         a_mapping_whose_device_is_the_object_itself,
+    ),
+    (
+        "named::a_copy_of_an_address_space_is_below_a_card",
+        a_copy_of_an_address_space,
+    ),
+    (
+        "named::the_name_of_what_is_gone_is_for_its_end_alone",
+        the_name_of_what_is_gone,
     ),
     (
         "named::no_call_names_what_is_not_there",
@@ -140,6 +149,66 @@ fn a_mapping_whose_device_is_the_object_itself() {
         }
         assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
     }
+}
+
+fn made(tenant: &Tenant, fd: i32, (client, parent): (u32, u32), class: u32, params: &[u8]) -> u32 {
+    let arg = rm::alloc(client, parent, 0, class, tenant.params_address());
+    let called = tenant.call(fd, rm::ALLOC, &arg, params);
+    assert_eq!(called.status(), rm::OK, "{class:#x}");
+    rm::new_handle(&called.arg)
+}
+
+fn a_copy_of_an_address_space() {
+    for is_bound in [false, true] {
+        let stage = Stage::new(4 * MIB);
+        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&stage);
+        let space = made(&tenant, fd, (client, device), 0x90f1, &[0; 48]);
+        let other = tenant.client(fd);
+        let before = stage.fake.seen().len();
+        for parent in [(client, client), (other, other)] {
+            let status = dup(&tenant, fd, parent, 9, (client, space));
+            assert_eq!(status, NV_ERR_INVALID_OBJECT_PARENT);
+        }
+        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+        let below = tenant.device(fd, other);
+        assert_eq!(dup(&tenant, fd, (other, below), 9, (client, space)), rm::OK);
+    }
+}
+
+/// A driver keeps the name of what went with another object, looks into nothing for some calls that use it, and counts it nowhere.
+fn the_name_of_what_is_gone() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let space = made(&tenant, fd, (client, device), 0x90f1, &[0; 48]);
+    let mut params = [0; 20];
+    put_u32(&mut params, 8, space);
+    put_u32(&mut params, 12, 1);
+    let group = made(&tenant, fd, (client, device), 0xa06c, &params);
+    let objects = || {
+        let change = stage.container.journal.change();
+        change.ledger.count(Counted::Objects)
+    };
+    let before = objects();
+    assert_eq!(tenant.free(fd, client, device, space), rm::OK);
+    assert_eq!(objects(), before - 1, "the group's name is left");
+
+    let heard = stage.fake.seen().len();
+    let (scheduled, _) = tenant.control(fd, (client, group), 0xa06c_0105, &[0; 8]);
+    assert_eq!(scheduled, NV_ERR_RESOURCE_LOST);
+    let arg = rm::alloc(client, group, 0, 0x9067, tenant.params_address());
+    let below = tenant.call(fd, rm::ALLOC, &arg, &[0; 12]).status();
+    assert_eq!(below, NV_ERR_RESOURCE_LOST);
+    let copied = dup(&tenant, fd, (client, device), 9, (client, group));
+    assert_eq!(
+        copied, NV_ERR_INVALID_OBJECT_HANDLE,
+        "there is no memory to hold"
+    );
+    assert_eq!(stage.fake.seen().len(), heard, "no driver hears of it");
+
+    assert_eq!(tenant.free(fd, client, device, group), rm::OK);
+    assert_eq!(objects(), before - 2);
+    assert_eq!(stage.fake.seen().len(), heard + 1);
 }
 
 fn no_call_names_what_is_not_there() {

@@ -18,6 +18,7 @@ use self::input::{
 };
 use self::model::{Model, narrow};
 
+/// What a call makes.
 const KINDS: [ObjectKind; 9] = [
     ObjectKind::Client,
     ObjectKind::Device,
@@ -29,6 +30,12 @@ const KINDS: [ObjectKind; 9] = [
     ObjectKind::ContextShare,
     ObjectKind::Other,
 ];
+
+/// The same, and what becomes of one.
+fn all_kinds() -> impl Iterator<Item = ObjectKind> {
+    KINDS.into_iter().chain([ObjectKind::Invalidated])
+}
+
 const CARDS: [CardSlot; 3] = [CardSlot(0), CardSlot(1), CardSlot(7)];
 const FILES: u64 = 3;
 /// The model recounts everything after every step: what a run costs grows with their square.
@@ -432,7 +439,7 @@ impl Pair {
             assert_eq!(processes, expected);
             assert_eq!(ledger.processes_on(card), processes.len() as u64);
         }
-        for counted in KINDS.iter().map(|kind| Counted::Kind(*kind)).chain([
+        for counted in all_kinds().map(Counted::Kind).chain([
             Counted::Objects,
             Counted::Mappings,
             Counted::Ranges,

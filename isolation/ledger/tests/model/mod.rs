@@ -207,6 +207,9 @@ impl Model {
     pub(crate) fn card_of(&self, client: ClientHandle, handle: ObjectHandle) -> Option<CardSlot> {
         let mut at = self.object(client, handle)?;
         loop {
+            if at.source.kind == ObjectKind::Invalidated {
+                return None;
+            }
             let own = at.source.card;
             let memory = at.source.alloc.map(|alloc| self.made[alloc].demand.card);
             if let Some(card) = own.or(memory) {
@@ -276,8 +279,8 @@ impl Model {
             return Err(Refusal::ForeignClient { client });
         }
         let source = match self.object(client, object) {
-            Some(found) => found.source.clone(),
-            None => return Err(Refusal::UnknownObject { client, object }),
+            Some(found) if found.source.kind != ObjectKind::Invalidated => found.source.clone(),
+            Some(_) | None => return Err(Refusal::UnknownObject { client, object }),
         };
         self.pin_source(source, purpose)
     }
@@ -450,22 +453,41 @@ impl Model {
     }
 
     fn free_object(&mut self, client: ClientHandle, handle: ObjectHandle) {
-        let mut dead = BTreeSet::from([handle]);
+        let taken_out = self.all_on(client, handle, is_below);
+        let dead = self.all_on(client, handle, leans_on);
+        self.objects
+            .retain(|it| it.client != client || !taken_out.contains(&it.handle));
+        for object in &mut self.objects {
+            if object.client == client && dead.contains(&object.handle) {
+                object.source.kind = ObjectKind::Invalidated;
+                object.source.alloc = None;
+                object.source.card = None;
+                object.depends_on.clear();
+            }
+        }
+    }
+
+    /// A handle, what hangs on it, and what hangs on that.
+    fn all_on(
+        &self,
+        client: ClientHandle,
+        handle: ObjectHandle,
+        hangs_on: fn(&ObjectFact, ObjectHandle) -> bool,
+    ) -> BTreeSet<ObjectHandle> {
+        let mut all = BTreeSet::from([handle]);
         loop {
             let more: Vec<ObjectHandle> = self
                 .objects
                 .iter()
-                .filter(|it| it.client == client && !dead.contains(&it.handle))
-                .filter(|it| dead.iter().any(|gone| leans_on(it, *gone)))
+                .filter(|it| it.client == client && !all.contains(&it.handle))
+                .filter(|it| all.iter().any(|other| hangs_on(it, *other)))
                 .map(|it| it.handle)
                 .collect();
             if more.is_empty() {
-                break;
+                return all;
             }
-            dead.extend(more);
+            all.extend(more);
         }
-        self.objects
-            .retain(|it| it.client != client || !dead.contains(&it.handle));
     }
 
     pub(crate) fn close_file(&mut self, file: FileId) {
@@ -609,9 +631,16 @@ pub(crate) struct Before {
 }
 
 fn leans_on(object: &ObjectFact, other: ObjectHandle) -> bool {
-    other != object.client.as_object()
-        && other != object.handle
-        && (object.parent == other || object.depends_on.contains(&other))
+    let depends = || object.depends_on.contains(&other) && is_another(object, other);
+    is_below(object, other) || depends()
+}
+
+fn is_below(object: &ObjectFact, other: ObjectHandle) -> bool {
+    object.parent == other && is_another(object, other)
+}
+
+fn is_another(object: &ObjectFact, other: ObjectHandle) -> bool {
+    other != object.client.as_object() && other != object.handle
 }
 
 /// A wide sum as the ledger shows it.
