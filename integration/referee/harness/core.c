@@ -1,4 +1,5 @@
-/* Plays sequences of ioctls against the whole of NVIDIA's RM core, without a GPU, and says what came of them.
+/* Plays sequences of ioctls against the whole of NVIDIA's RM core, without a GPU or (REFEREE_CARD) with the invented one of card.c, and says what
+ * came of them.
  *
  * The core and its headers come from a source tree of the open kernel modules that is at hand when this is compiled; nothing of it is in this
  * file. Calls go in where nvidia.ko hands them over (rm_ioctl), as those of a process and a user. Ours are the files: a number stands for an
@@ -6,7 +7,7 @@
  *
  * In, a line each (numbers decimal, bytes in hexadecimal):
  *
- *     begin CONTROL                                    a sequence, in a process of its own; files 1 to CONTROL are control files
+ *     begin CONTROL                                    a sequence, in a process of its own; files 1 to CONTROL, and those from 32 on, are control files
  *     ioctl FILE PID USER ADMIN NUMBER BYTES [IN@AT:BYTES]...
  *     close FILE PID USER ADMIN
  *     end
@@ -30,6 +31,7 @@
 #include "resserv/rs_client.h"
 #include "resserv/rs_resource.h"
 #include "core/locks.h"
+#include "tls/tls.h"
 #include "class/cl0000.h"
 #include "nv.h"
 #include "nv_escape.h"
@@ -39,12 +41,20 @@ extern int referee_log, referee_admin;
 extern NvU32 referee_pid, referee_user;
 extern RsServer g_resServ;
 
-enum { MOST_FILES = 64, MOST_BLOCKS = 8, MOST_LINE = 1 << 20, MOST_CLIENTS = 4096, MOST_OBJECTS = 4096 };
+enum { MOST_FILES = 64, MORE_CONTROL = 32, MOST_BLOCKS = 8, MOST_LINE = 1 << 20, MOST_CLIENTS = 4096, MOST_OBJECTS = 4096 };
 /* Rights that no privilege decides about. */
 enum { KEPT_RIGHTS = 1 << RS_ACCESS_DUP_OBJECT | 1 << RS_ACCESS_DEBUG };
 
 static NvU64 stack[64];
+#ifdef REFEREE_CARD
+/* The card of card.c: a first line `chip BOOT42` starts RM with it. */
+extern nv_state_t referee_control, referee_card;
+NV_STATUS referee_start_card(NvU32 boot42);
+#define control referee_control
+#define card referee_card
+#else
 static nv_state_t control, card;
+#endif
 static int count_of_control;
 
 /* Files, open as long as their number is, or as another one is that is registered with them. */
@@ -54,7 +64,7 @@ static struct file *file_at(int number) {
     if (!files[number]) {
         files[number] = calloc(1, sizeof *files[number]);
         files[number]->references = 1;
-        files[number]->is_control = number <= count_of_control;
+        files[number]->is_control = number <= count_of_control || number >= MORE_CONTROL;
     }
     return files[number];
 }
@@ -141,6 +151,12 @@ static NvBool is_damaged(void) {
     return NV_FALSE;
 }
 static NvBool is_broken(void) { return referee_locks || is_damaged(); }
+#ifdef REFEREE_CARD
+/* Each call is a thread's of its own: what a refused mapping leaves with its thread, no other call finds. */
+static void end_thread(void) {
+    while (tlsEntryGet(TLS_ENTRY_ID_MAPPING_CONTEXT) && tlsEntryRelease(TLS_ENTRY_ID_MAPPING_CONTEXT)) {}
+}
+#endif
 static void call(void) {
     int file = file_of(strtok(NULL, " \n"));
     char *pid = strtok(NULL, " \n"), *user = strtok(NULL, " \n"), *admin = strtok(NULL, " \n");
@@ -155,6 +171,9 @@ static void call(void) {
     put_addresses(NV_TRUE);
     NV_STATUS status = rm_ioctl((void *)stack, node_of(file_at(file)), &file_at(file)->private, number, blocks[0].bytes, blocks[0].length);
     put_addresses(NV_FALSE);
+#ifdef REFEREE_CARD
+    end_thread();
+#endif
     const NVOS21_PARAMETERS *alloc = (void *)blocks[0].bytes;
     if (status == NV_OK && number == NV_ESC_RM_ALLOC && blocks[0].length == sizeof *alloc && alloc->hClass == NV01_ROOT_CLIENT && !alloc->status) note_client(alloc->hObjectNew);
     release_files();
@@ -208,10 +227,18 @@ int main(void) {
     sigaction(SIGSEGV, &privileged, NULL);
     char *line = malloc(MOST_LINE);
     referee_log = getenv("REFEREE_LOG") != NULL;
+#ifdef REFEREE_CARD
+    unsigned boot42;
+    if (!fgets(line, MOST_LINE, stdin) || sscanf(line, "chip %x", &boot42) != 1) { fprintf(stderr, "no chip: %s", line); return 2; }
+    NV_STATUS started = referee_start_card(boot42);
+    if (started) { fprintf(stderr, "RM starts with no %x: %x\n", boot42, started); return 2; }
+    puts("ready"); fflush(stdout);
+#else
     control.flags = NV_FLAG_CONTROL;
     os_alloc_spinlock(&control.event_spinlock);
     os_alloc_spinlock(&card.event_spinlock);
     if (!rm_init_rm((void *)stack)) { fprintf(stderr, "RM does not start\n"); return 2; }
+#endif
     referee_locks = 0;
     while (fgets(line, MOST_LINE, stdin)) {
         if (strncmp(line, "begin", 5)) { fprintf(stderr, "no sequence begins with %s", line); return 2; }

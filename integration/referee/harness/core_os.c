@@ -70,6 +70,9 @@ Status os_registry_read_dword(void *nv, const char *name, uint32_t *to) { (void)
 Status os_registry_read_string(void *nv, const char *name, char *to, uint32_t *n) { (void)nv; (void)name; (void)to; (void)n; return 0x57; }
 Status os_registry_read_binary(void *nv, const char *name, uint8_t *to, uint32_t *n) { (void)nv; (void)name; (void)to; (void)n; return 0x57; }
 
+/* Which page of its memory a mapping begins with. */
+Status os_match_mmap_offset(void *pages, uint64_t at, uint64_t *index) { (void)pages; (void)at; *index = 0; return OK; }
+
 /* Instructions that a process may not have. */
 uint64_t osNv_rdcr4(void) { return 0; }
 uint64_t osNv_rdxcr0(void) { return 0; }

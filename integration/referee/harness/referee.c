@@ -105,6 +105,8 @@ static NV_STATUS map(RsResource *r, CALL_CONTEXT *c, RS_CPU_MAP_PARAMS *p, RsCpu
     (void)r; (void)c; (void)p;
     m->pLinearAddress = (NvP64)(next_address += 0x10000); m->processId = caller; return NV_OK;
 }
+/* As a user is answered by gpuresMap_IMPL (gpu_resource.c). */
+static NV_STATUS map_registers(RsResource *r, CALL_CONTEXT *c, RS_CPU_MAP_PARAMS *p, RsCpuMapping *m) { (void)r; (void)c; (void)p; (void)m; return NV_ERR_INVALID_ARGUMENT; }
 static NV_STATUS unmap(RsResource *r, CALL_CONTEXT *c, RsCpuMapping *m) { (void)r; (void)c; (void)m; return NV_OK; }
 static NvBool share(RsResource *r, RsClient *with, RsResourceRef *parent, RS_SHARE_POLICY *policy) {
     if (policy->type == RS_SHARE_TYPE_PID) return pid_of(with->hClient) == pid_of(r->pResourceRef->pClient->hClient);
@@ -137,6 +139,7 @@ static void dress(RsResource *made, enum Class class) {
     }
 #endif
     SET(__resShareCallback__, share); SET(__resPreDestruct__, before_end);
+    if (class == DEVICE) SET(__resMap__, map_registers);
     if (class == MEMORY) { SET(__resCanCopy__, can_copy); SET(__resMap__, map); SET(__resUnmap__, unmap); }
 #if REFEREE_TABLE == 2
     made->__nvoc_metadata_ptr = tables[class];
@@ -144,13 +147,23 @@ static void dress(RsResource *made, enum Class class) {
     made->__nvoc_vtable = tables[class];
 #endif
 }
+/* Memory of the host, as the whole core with a card has it (memCopyConstruct_IMPL). */
+static NV_STATUS copy_below(RsResourceRef *own, RsResourceRef *parent) {
+    if (own->internalClassId == parent->internalClassId && (parent->internalClassId == DEVICE || parent->internalClassId == SUBDEVICE)) return NV_OK;
+    return parent->internalClassId == ROOT || parent->internalClassId == MEMORY ? NV_ERR_INVALID_ARGUMENT : NV_ERR_INVALID_OBJECT_PARENT;
+}
+/* Of the one number that is asked for (subdeviceConstruct_IMPL). The new one is no child yet. */
+static NvBool has_subdevice(RsResourceRef *device) {
+    RsIndexSubmap *all = multimapFindSubmap(&device->childRefMap, SUBDEVICE);
+    return all && multimapCountSubmapItems(&device->childRefMap, all) > 0;
+}
 NV_STATUS resservResourceFactory(PORT_MEM_ALLOCATOR *a, CALL_CONTEXT *c, RS_RES_ALLOC_PARAMS_INTERNAL *p, RsResource **made) {
     (void)a;
     RS_RESOURCE_DESC *d = RsResInfoByExternalClassId(p->externalClassId);
     if (!d) return NV_ERR_INVALID_CLASS;
     RsResourceRef *parent = c->pResourceRef->pParentRef;
-    /* A duplicate is below anything of a card; what is below anything is a card's all the same. */
-    if (parent && parent->internalClassId == ROOT && p->pSrcRef) return NV_ERR_INVALID_OBJECT_PARENT;
+    if (p->pSrcRef) { NV_STATUS status = copy_below(p->pSrcRef->pParentRef, parent); if (status) return status; }
+    if (d->internal == SUBDEVICE && has_subdevice(parent)) return NV_ERR_INSUFFICIENT_RESOURCES;
     if (parent && parent->internalClassId == ROOT && d->internal == PLAIN) return NV_ERR_OBJECT_NOT_FOUND;
     NV_STATUS status = __nvoc_objCreate_RsResource(made, NULL, 0, c, p);
     if (status) return status;
@@ -221,13 +234,18 @@ static NV_STATUS device_of_mapping(NvHandle client, NvHandle device, NvHandle me
     if (!context) return NV_ERR_OBJECT_NOT_FOUND;
     return context->internalClassId == DEVICE || context->internalClassId == SUBDEVICE ? NV_OK : NV_ERR_INVALID_OBJECT_PARENT;
 }
+static NV_STATUS do_unmap(NvHandle client, NvHandle device, NvHandle memory, NvU64 address);
 static NV_STATUS do_map(NvHandle client, NvHandle device, NvHandle memory, NvP64 *address) {
     RS_CPU_MAP_PARAMS p; memset(&p, 0, sizeof p);
     NV_STATUS status = device_of_mapping(client, device, memory);
     if (status) return status;
     p.hClient = client; p.hDevice = p.hContext = device; p.hMemory = memory; p.length = PAGE; p.ppCpuVirtAddr = address;
     p.pSecInfo = user(); p.pLockInfo = &lock;
-    return serverMap(&server, client, memory, &p);
+    status = serverMap(&server, client, memory, &p);
+    if (status || pid_of(client) == caller) return status;
+    /* As rm_create_mmap_context (osapi.c) and the escape that calls it. */
+    do_unmap(client, device, memory, (NvU64)*address);
+    return NV_ERR_INVALID_CLIENT;
 }
 static NvBool is_callers(RsCpuMapping *m) { return m->processId == caller; }
 static NV_STATUS do_unmap(NvHandle client, NvHandle device, NvHandle memory, NvU64 address) {

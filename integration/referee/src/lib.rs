@@ -28,7 +28,7 @@ mod source;
 mod talk;
 
 pub use contest::{Contest, Difference, Referee, Tally};
-pub use core::{Asked, CHIPS, Chip, Core, Device, Given, Kind, Request, Size};
+pub use core::{Asked, CHIPS, Chip, Core, CoreWithCard, Device, Given, Kind, Made, Request, Size};
 pub use resource_server::ResourceServer;
 pub use sequence::{Call, Class, Handle, Sequence, What};
 pub use simulator::play as simulate;

@@ -533,7 +533,11 @@ impl Draw {
         let object = self.some_object(from_id, |class| class == Class::Memory);
         let parent = match self.random.percent(88) {
             true => {
-                let likely = self.objects_of(to_id, |it| it.is_likely);
+                let wanted = match self.random.percent(85) {
+                    true => Class::Device,
+                    false => Class::Subdevice,
+                };
+                let likely = self.objects_of(to_id, |it| it.is_likely && it.class == wanted);
                 self.random.one(&likely).map_or(to, Handle::Made)
             }
             false => self.some_object(to_id, |_| true),

@@ -253,6 +253,7 @@ impl Player {
         put_u32(&mut params, device_params::DEVICE_ID, 0);
         if class == Class::Memory {
             put_u64(&mut params, memory_params::SIZE, PAGE_BYTES);
+            put_u32(&mut params, memory_params::ATTR, LOCATION_PCI);
         }
         for (at, word) in [
             (nvos21::H_ROOT, self.handle(client)),
@@ -330,6 +331,9 @@ impl Player {
         lines
     }
 }
+
+/// `NVOS32_ATTR_LOCATION` (nvos.h): the host's.
+const LOCATION_PCI: u32 = 1 << 25;
 
 const fn number(class: Class) -> u32 {
     match class {

@@ -19,8 +19,8 @@ use nvabi::{Release, class};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use referee::{
-    CHIPS, CORE_VARIABLE, Contest, Core, Debian, Device, Referee, ResourceServer, SOURCE_VARIABLE,
-    Sequence, Tally, Tree,
+    CHIPS, CORE_VARIABLE, Contest, Core, CoreWithCard, Debian, Device, Referee, ResourceServer,
+    SOURCE_VARIABLE, Sequence, Tally, Tree,
 };
 use verdict::page_size::{self, Asked};
 
@@ -165,6 +165,24 @@ fn the_simulator_answers_as_the_whole_cores_at_hand() -> Result<()> {
         .try_for_each(|tree| compare::<Core>(tree, GIVEN_OF_CORE, SEQUENCES_OF_CORE))
 }
 
+/// The same with a card below the core.
+#[test]
+fn the_simulator_answers_as_the_core_with_a_card_at_hand() -> Result<()> {
+    let trees = Tree::at_hand(CORE_VARIABLE)?;
+    let Some(tree) = trees.iter().find(|tree| has_card(tree)) else {
+        skip!(
+            "the_simulator_answers_as_the_core_with_a_card_at_hand",
+            "{CORE_VARIABLE} names no source tree of branch 580"
+        );
+    };
+    compare::<CoreWithCard>(tree, GIVEN_OF_CORE, SEQUENCES_OF_CORE)
+}
+
+/// The card is written for the structs of this branch.
+fn has_card(tree: &Tree) -> bool {
+    tree.version.starts_with("580.")
+}
+
 /// Of a chip.
 const ALLOCATIONS: u64 = 4000;
 
@@ -225,9 +243,7 @@ fn request(draw: &mut Xoshiro256PlusPlus) -> (Asked, u64) {
 #[test]
 fn no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it() -> Result<()> {
     let trees = Tree::at_hand(CORE_VARIABLE)?;
-    // The card is written for the structs of this branch.
-    let mut trees = trees.iter().filter(|tree| tree.version.starts_with("580."));
-    let Some(tree) = trees.next() else {
+    let Some(tree) = trees.iter().find(|tree| has_card(tree)) else {
         skip!(
             "no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it",
             "{CORE_VARIABLE} names no source tree of branch 580"

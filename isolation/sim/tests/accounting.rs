@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use driver::wire::Fault;
 use nvabi::bytes::{put_u32, u64_at};
-use nvabi::layout::channel_params;
+use nvabi::layout::{channel_params, engine_type};
 use nvabi::status::{NV_ERR_GPU_IS_LOST, NV_ERR_NO_MEMORY};
 use nvabi::{class, status};
 use proptest::prelude::*;
@@ -335,13 +335,10 @@ fn objects_without_a_size_take_what_the_profile_declares_and_duplicates_share_it
         .alloc(device, class::FERMI_VASPACE_A, 0, Some(&mut vec![0; 48]))
         .unwrap();
     assert_eq!(used(), 30);
+    let mut params = vec![0; 20];
+    put_u32(&mut params, 12, engine_type::GR0);
     let group = tenant
-        .alloc(
-            device,
-            class::KEPLER_CHANNEL_GROUP_A,
-            0,
-            Some(&mut vec![0; 20]),
-        )
+        .alloc(device, class::KEPLER_CHANNEL_GROUP_A, 0, Some(&mut params))
         .unwrap();
     assert_eq!(used(), 1030);
     let second = tenant.dup(device, &tenant, space).unwrap();
@@ -370,7 +367,7 @@ fn contexts_take_what_their_card_tells_and_other_engines_groups_do_not() {
         let mut params = vec![0; 20];
         put_u32(&mut params, 12, engine);
         let class = class::KEPLER_CHANNEL_GROUP_A;
-        tenant.alloc(device, class, 0, Some(&mut params)).unwrap()
+        tenant.alloc(device, class, 0, Some(&mut params))
     };
     let channel_on = |parent: u32| {
         let mut params = vec![0; 512];
@@ -383,11 +380,13 @@ fn contexts_take_what_their_card_tells_and_other_engines_groups_do_not() {
         let answer = tenant.ask(subdevice, cmd, &[(0, channel)]);
         answer.map(|answer| u64_at(&answer, 8).unwrap())
     };
-    let graphics = group(1);
+    let graphics = group(engine_type::GR0).unwrap();
     assert_eq!(used(), CONTEXT);
-    let unspecified = group(0);
-    assert_eq!(used(), 2 * CONTEXT, "NULL is the same engine");
-    let copies = group(9);
+    let unspecified = group(engine_type::NULL);
+    assert_eq!(unspecified, Err(status::NV_ERR_INVALID_ARGUMENT));
+    let second = group(engine_type::GR0).unwrap();
+    assert_eq!(used(), 2 * CONTEXT);
+    let copies = group(engine_type::COPY0).unwrap();
     assert_eq!(used(), 2 * CONTEXT + (2 << 20));
     let channel = channel_on(graphics);
     let copying = channel_on(copies);
@@ -407,7 +406,7 @@ fn contexts_take_what_their_card_tells_and_other_engines_groups_do_not() {
     let before = used();
     channel_on(device);
     assert_eq!(used(), before + CONTEXT);
-    tenant.free(unspecified).unwrap();
+    tenant.free(second).unwrap();
     assert_eq!(used(), before);
 }
 

@@ -67,7 +67,7 @@ fn wrong_classes_handles_sizes_and_commands_are_refused_as_rm_does() {
     put_u32(&mut params, 0, 1);
     assert_eq!(
         tenant.alloc(tenant.root, class::NV01_DEVICE_0, 0, Some(&mut params)),
-        Err(NV_ERR_INVALID_DEVICE)
+        Err(NV_ERR_INVALID_CLASS)
     );
 
     assert_eq!(

@@ -16,7 +16,16 @@ fn every_control_of_a_tenants_is_answered_unless_the_table_says_that_it_is_not_p
     let alloc = |parent, number| tenant.alloc(parent, number, 0, Some(&mut vec![0; 512]));
     let shared = alloc(card.subdevice, class::RM_USER_SHARED_DATA).unwrap();
     let confidential = alloc(tenant.root, class::NV_CONFIDENTIAL_COMPUTE).unwrap();
-    let third = alloc(card.subdevice, class::NV50_THIRD_PARTY_P2P).unwrap();
+    let mut of_bar1 = vec![0; 512];
+    put_u32(&mut of_bar1, 0, 1);
+    let third = tenant
+        .alloc(
+            card.subdevice,
+            class::NV50_THIRD_PARTY_P2P,
+            0,
+            Some(&mut of_bar1),
+        )
+        .unwrap();
     let master = alloc(card.subdevice, class::GF100_SUBDEVICE_MASTER).unwrap();
     alloc(tenant.root, class::MPS_COMPUTE).unwrap();
     let (memory, _bytes) = tenant.vidmem(card.device, 4096).unwrap();

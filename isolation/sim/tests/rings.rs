@@ -335,7 +335,7 @@ fn everything_of_a_client_goes_with_its_va_space_and_its_file() {
         control::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN,
         &[],
     );
-    assert_eq!(gone.unwrap_err(), nvabi::status::NV_ERR_OBJECT_NOT_FOUND);
+    assert_eq!(gone.unwrap_err(), nvabi::status::NV_ERR_RESOURCE_LOST);
     card.tenant
         .ask(card.group, control::NVA06C_CTRL_CMD_PREEMPT, &[])
         .unwrap();

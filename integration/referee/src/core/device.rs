@@ -16,14 +16,17 @@ pub struct Chip {
     /// Its name.
     pub name: &'static str,
     /// The register that says so (`NV_PMC_BOOT_42`; dev_boot.h): architecture in bits 29:24, implementation in 23:20.
-    boot_42: u32,
+    pub(super) boot_42: u32,
 }
+
+/// The card of sequences.
+pub(super) const AD102: Chip = chip("AD102", 0x192a_1000);
 
 /// One of each architecture that RM's core starts with.
 pub const CHIPS: [Chip; 5] = [
     chip("GA100", 0x170a_1000),
     chip("GA102", 0x172a_1000),
-    chip("AD102", 0x192a_1000),
+    AD102,
     chip("GH100", 0x180a_1000),
     chip("GB202", 0x1b2a_1000),
 ];

@@ -10,11 +10,12 @@
 //!
 //! Both sides are handed the same ioctls, byte for byte, but for the handles that they have made up themselves.
 
+mod card_sequence;
 mod device;
 mod player;
 mod program;
 mod sequence;
 
 pub use device::{CHIPS, Chip, Device, Given};
-pub use program::Core;
-pub use sequence::{Asked, Kind, Request, Size};
+pub use program::{Core, CoreWithCard};
+pub use sequence::{Asked, Kind, Made, Request, Size};

@@ -6,15 +6,16 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use driver::wire::WireFd;
 use driver::{Caller, FileId, FileKind};
-use nvabi::bytes::{put, put_u32, put_u64, u32_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::escape::{self, Escape};
 use nvabi::layout::{
-    nvos00, nvos21, nvos33, nvos34, nvos54, nvos55, nvos57, nvos64, os_event, share_policy,
+    channel_group_params, device_params, memory_params, nvos00, nvos21, nvos33, nvos34, nvos54,
+    nvos55, nvos57, nvos64, os_event, share_policy,
 };
 use nvabi::{Release, class, control};
 use sim::{Called, Machine, Processes, Profile, SessionHandle};
 
-use super::sequence::{Asked, Kind, Request, Size, kind_of};
+use super::sequence::{Asked, Kind, Made, Request, Size, kind_of};
 use crate::sequence::{Handle, Sequence};
 
 /// What a handle is that no call has made.
@@ -28,6 +29,15 @@ const EVENT_CLIENT: usize = 0;
 const EVENT_SOURCE: usize = 4;
 const EVENT_CLASS: usize = 8;
 const EVENT_DATA: usize = 16;
+/// What RM calls whose memory is; a user may say what it likes.
+const MEMORY_OWNER: u32 = 1;
+/// `hVASpace` of NV_MEMORY_ALLOCATION_PARAMS and of NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.
+const MEMORY_H_VA_SPACE: usize = 108;
+const GROUP_H_VA_SPACE: usize = 8;
+/// `NV_CTXSHARE_ALLOCATION_PARAMETERS` (nvos.h): `flags`, and `NV_CTXSHARE_ALLOCATION_FLAGS_SUBCONTEXT_ASYNC` in it.
+const CONTEXT_SHARE_FLAGS: usize = 4;
+const ASYNCHRONOUS: u32 = 1;
+const FERMI_CONTEXT_SHARE_A: u32 = 0x9067;
 const NV01_EVENT_OS_EVENT: u32 = 0x79;
 
 /// On what, and by whom.
@@ -99,7 +109,7 @@ pub(super) trait Driver {
 /// Plays a sequence on a simulated machine of a driver version.
 pub(super) fn simulate(version: &str, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
     let profile = format!(
-        "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = 64\narchitecture = \"ada\"\n"
+        "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = 8192\narchitecture = \"ada\"\n"
     );
     let profile = Profile::parse(Path::new("referee.toml"), &profile)?;
     let machine = Machine::with_processes(profile, Processes::Each);
@@ -111,7 +121,7 @@ pub(super) fn simulate(version: &str, sequence: &Sequence<Asked>) -> Result<Vec<
     Player::new(simulated, version)?.play(sequence)
 }
 
-const FILES: usize = 8;
+const FILES: usize = 64;
 
 struct Simulated {
     session: SessionHandle,
@@ -235,7 +245,7 @@ impl<D: Driver> Player<D> {
         let mut lines = Vec::new();
         for call in &sequence.0 {
             let line = self.answer(call)?;
-            let is_over = line.ends_with(" broken") || line.contains(" died ");
+            let is_over = line.ends_with(" broken");
             lines.push(line);
             if is_over {
                 return Ok(lines);
@@ -264,13 +274,13 @@ impl<D: Driver> Player<D> {
             blocks: ready.blocks,
             fd: ready.fd,
         };
-        let (ret, blocks, is_whole) = match self.driver.ioctl(&ioctl)? {
-            Answer::Died(signal) => return Ok(format!("{id} died {signal}")),
+        let (ret, blocks) = match self.driver.ioctl(&ioctl)? {
+            // What became of the call nobody hears.
+            Answer::Died(_signal) => return Ok(format!("{id} broken")),
             Answer::Done {
-                ret,
-                blocks,
-                is_whole,
-            } => (ret, blocks, is_whole),
+                is_whole: false, ..
+            } => return Ok(format!("{id} broken")),
+            Answer::Done { ret, blocks, .. } => (ret, blocks),
         };
         let word = |at: usize| blocks.first().and_then(|block| u32_at(block, at));
         let mut line = format!("{id} ");
@@ -281,6 +291,15 @@ impl<D: Driver> Player<D> {
                 line += &format!("{status:#x}");
                 if let Some(handle) = ready.made_at.filter(|_| status == 0).and_then(word) {
                     self.made.insert(id, handle);
+                    if let Request::Make {
+                        made: Made::Memory { .. },
+                        ..
+                    } = call.request
+                    {
+                        let params = blocks.get(1).context("parameters")?;
+                        let size = u64_at(params, memory_params::SIZE).context("a size")?;
+                        line += &format!(" {size:#x} bytes");
+                    }
                     if matches!(call.request, Request::Client { .. }) {
                         self.clients.push((id, handle));
                     } else {
@@ -289,7 +308,7 @@ impl<D: Driver> Player<D> {
                 }
             }
         }
-        Ok(line + broken(is_whole))
+        Ok(line)
     }
 
     fn handle(&self, handle: Handle) -> u32 {
@@ -346,6 +365,52 @@ impl<D: Driver> Player<D> {
         ready
     }
 
+    /// The class of an object of a card, and its parameters.
+    fn params(&self, made: Made) -> (u32, Vec<u8>) {
+        let mut params = vec![0; PARAMS_BYTES];
+        let class = match made {
+            Made::Device { instance } => {
+                put_u32(&mut params, device_params::DEVICE_ID, instance);
+                class::NV01_DEVICE_0
+            }
+            Made::Subdevice { id } => {
+                put_u32(&mut params, 0, id);
+                class::NV20_SUBDEVICE_0
+            }
+            Made::Memory {
+                class,
+                size_bytes,
+                flags,
+                attr,
+                space,
+            } => {
+                put_u32(&mut params, 0, MEMORY_OWNER);
+                put_u32(&mut params, memory_params::FLAGS, flags);
+                put_u32(&mut params, memory_params::ATTR, attr);
+                put_u64(&mut params, memory_params::SIZE, size_bytes);
+                put_u32(&mut params, MEMORY_H_VA_SPACE, self.handle(space));
+                class
+            }
+            Made::Space => class::FERMI_VASPACE_A,
+            Made::Group { engine, space } => {
+                put_u32(&mut params, GROUP_H_VA_SPACE, self.handle(space));
+                put_u32(&mut params, channel_group_params::ENGINE_TYPE, engine);
+                class::KEPLER_CHANNEL_GROUP_A
+            }
+            Made::ContextShare { space } => {
+                put_u32(&mut params, 0, self.handle(space));
+                // Not the synchronous one, of which a group has one: the simulator gives subcontexts no numbers.
+                put_u32(&mut params, CONTEXT_SHARE_FLAGS, ASYNCHRONOUS);
+                FERMI_CONTEXT_SHARE_A
+            }
+            Made::Other { class, word } => {
+                put_u32(&mut params, 0, word);
+                class
+            }
+        };
+        (class, params)
+    }
+
     fn ready(&self, request: &Request) -> Ready {
         let of = |handle| self.handle(handle);
         match *request {
@@ -367,6 +432,16 @@ impl<D: Driver> Player<D> {
             } => {
                 let params = has_params.then(|| vec![0; PARAMS_BYTES]);
                 self.alloc([of(client), of(parent), of(handle)], class, params, is_long)
+            }
+            Request::Make {
+                client,
+                parent,
+                handle,
+                made,
+            } => {
+                let (class, params) = self.params(made);
+                let handles = [of(client), of(parent), of(handle)];
+                self.alloc(handles, class, Some(params), false)
             }
             Request::Event {
                 client,
@@ -436,14 +511,19 @@ impl<D: Driver> Player<D> {
                 client,
                 device,
                 memory,
+                by,
             } => {
                 let words = [
                     (nvos33::H_CLIENT, of(client)),
                     (nvos33::H_DEVICE, of(device)),
                     (nvos33::H_MEMORY, of(memory)),
                     (nvos33::LENGTH, 4096),
+                    (nvos33::FD, by),
                 ];
-                self.words(&escape::NV_ESC_RM_MAP_MEMORY, &words, nvos33::STATUS)
+                Ready {
+                    fd: (by != 0).then_some((nvos33::FD, by)),
+                    ..self.words(&escape::NV_ESC_RM_MAP_MEMORY, &words, nvos33::STATUS)
+                }
             }
             Request::Unmap {
                 client,

@@ -9,6 +9,7 @@ use integration::cache;
 use integration::command::{capture, progress};
 use nvabi::Release;
 
+use super::device::AD102;
 use super::player::{Answer, Block, Driver, Ioctl, ObjectLine, On};
 use super::sequence::{Asked, CONTROL_FILES};
 use crate::compile::{Flags, LIMIT};
@@ -19,33 +20,42 @@ use crate::talk::Talk;
 
 const OS: (&str, &str) = ("os.c", include_str!("../../harness/os.c"));
 const CORE_OS: (&str, &str) = ("core_os.c", include_str!("../../harness/core_os.c"));
+const CARD: (&str, &str) = ("card.c", include_str!("../../harness/card.c"));
+const CORE: (&str, &str) = ("core.c", include_str!("../../harness/core.c"));
 
 /// What is linked to the core.
 #[derive(Debug)]
 pub(super) struct Program {
     name: &'static str,
-    /// The first has what stands before the core's own.
-    harness: [(&'static str, &'static str); 3],
+    /// What is defined for it besides.
+    defined: Option<&'static str>,
+    /// The first have what stands before the core's own.
+    harness: &'static [(&'static str, &'static str)],
 }
 
 impl Program {
     const CORE: Self = Self {
         name: "core",
-        harness: [
-            ("core.c", include_str!("../../harness/core.c")),
-            CORE_OS,
-            OS,
-        ],
+        defined: None,
+        harness: &[CORE, CORE_OS, OS],
+    };
+    const CARD: Self = Self {
+        name: "card",
+        defined: Some("-DREFEREE_CARD"),
+        harness: &[CORE, CARD, CORE_OS, OS],
     };
     pub(super) const DEVICE: Self = Self {
         name: "device",
-        harness: [
+        defined: None,
+        harness: &[
             ("device.c", include_str!("../../harness/device.c")),
+            CARD,
             CORE_OS,
             OS,
         ],
     };
 }
+
 /// Beyond what every file of a tree is compiled with.
 const DEFINED: &[&str] = &[
     "RS_STANDALONE=0",
@@ -89,6 +99,37 @@ impl Core {
 
     fn hear(&mut self) -> Result<String> {
         self.talk.hear()
+    }
+}
+
+/// The core of one source tree, with an invented card below it.
+#[derive(Debug)]
+pub struct CoreWithCard(Core);
+
+impl Referee for CoreWithCard {
+    type Call = Asked;
+    const NAME: &'static str = "RM's core with a card";
+
+    fn of(tree: &Tree) -> Result<Self> {
+        let mut core = Core {
+            version: tree.version.clone(),
+            talk: started(tree, &Program::CARD)?,
+        };
+        let said = core.say(&format!("chip {:x}", AD102.boot_42))?;
+        ensure!(said == "ready", "RM starts with no {}: {said}", AD102.name);
+        Ok(Self(core))
+    }
+
+    fn drawn(_version: &str, seed: u64, number: u64) -> Result<Sequence<Asked>> {
+        Ok(Sequence::for_card(seed, number))
+    }
+
+    fn play(&mut self, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+        self.0.play(sequence)
+    }
+
+    fn simulate(version: &str, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+        super::player::simulate(version, sequence)
     }
 }
 
@@ -312,10 +353,12 @@ fn link(program: &Program, core: &Path, flags: &Flags, at: &Path) -> Result<()> 
     for (name, text) in program.harness {
         let file = at.join(name);
         fs::write(&file, text)?;
-        flags
-            .clone()
-            .with("-DREFEREE_CORE")
-            .compile(&file, &file.with_extension("o"))?;
+        let own = flags.clone().with("-DREFEREE_CORE");
+        let own = match program.defined {
+            Some(defined) => own.with(defined),
+            None => own,
+        };
+        own.compile(&file, &file.with_extension("o"))?;
     }
     let mut objects: Vec<PathBuf> = Vec::new();
     for entry in fs::read_dir(core)? {
@@ -325,9 +368,10 @@ fn link(program: &Program, core: &Path, flags: &Flags, at: &Path) -> Result<()> 
         }
     }
     objects.sort();
-    let own = program
-        .harness
-        .map(|(name, _)| at.join(name).with_extension("o"));
+    let own = program.harness.iter();
+    let own: Vec<PathBuf> = own
+        .map(|(name, _)| at.join(name).with_extension("o"))
+        .collect();
     let wanted = symbols(&["-u"], &objects)?;
     let all: Vec<PathBuf> = objects.iter().chain(&own).cloned().collect();
     let defined = symbols(&["--defined-only"], &all)?;

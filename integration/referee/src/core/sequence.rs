@@ -26,6 +26,13 @@ pub enum Request {
         has_params: bool,
         is_long: bool,
     },
+    /// An object of a card, with the parameters that matter.
+    Make {
+        client: Handle,
+        parent: Handle,
+        handle: Handle,
+        made: Made,
+    },
     /// An event of `source`, an object of the client `of`.
     Event {
         client: Handle,
@@ -54,11 +61,12 @@ pub enum Request {
     },
     /// The end of an object, or of a client.
     Free { client: Handle, object: Handle },
-    /// A mapping for the CPU.
+    /// A mapping for the CPU, by a file that nothing is mapped by yet; 0: by none.
     Map {
         client: Handle,
         device: Handle,
         memory: Handle,
+        by: u32,
     },
     /// The end of one.
     Unmap {
@@ -85,6 +93,55 @@ pub enum Request {
     Register { control: u32 },
     /// The last descriptor of a file is closed.
     Close,
+}
+
+/// An object of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the driver's own names for what a call holds")]
+pub enum Made {
+    /// NV01_DEVICE_0
+    Device { instance: u32 },
+    /// NV20_SUBDEVICE_0
+    Subdevice { id: u32 },
+    /// Memory of a card, of the host, or of none.
+    Memory {
+        class: u32,
+        size_bytes: u64,
+        flags: u32,
+        attr: u32,
+        space: Handle,
+    },
+    /// FERMI_VASPACE_A
+    Space,
+    /// KEPLER_CHANNEL_GROUP_A
+    Group { engine: u32, space: Handle },
+    /// FERMI_CONTEXT_SHARE_A
+    ContextShare { space: Handle },
+    /// An object whose parameters begin with a word, and are zeros.
+    Other { class: u32, word: u32 },
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device { instance } => write!(to, "device {instance}"),
+            Self::Subdevice { id } => write!(to, "subdevice {id}"),
+            Self::Memory {
+                class,
+                size_bytes,
+                flags,
+                attr,
+                space,
+            } => write!(
+                to,
+                "memory {class:#x} {size_bytes:#x} {flags:#x} {attr:#x} {space}"
+            ),
+            Self::Space => to.write_str("space"),
+            Self::Group { engine, space } => write!(to, "group {engine:#x} {space}"),
+            Self::ContextShare { space } => write!(to, "context-share {space}"),
+            Self::Other { class, word } => write!(to, "{class:#x} {word}"),
+        }
+    }
 }
 
 /// How long a control says that its parameters are.
@@ -122,7 +179,7 @@ pub enum Kind {
 
 /// The kind of each file, by number.
 pub(super) const fn kind_of(file: u32) -> Kind {
-    if file <= CONTROL_FILES {
+    if file <= CONTROL_FILES || file >= MORE_CONTROL_FILES {
         Kind::Control
     } else {
         Kind::Card
@@ -131,6 +188,9 @@ pub(super) const fn kind_of(file: u32) -> Kind {
 
 /// The first files are control files, and two behind them are a card's.
 pub(super) const CONTROL_FILES: u32 = 2;
+
+/// From here on they are control files again, by which memory of the host is mapped.
+pub(super) const MORE_CONTROL_FILES: u32 = 32;
 
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,6 +240,12 @@ impl fmt::Display for Asked {
                 without(*has_params),
                 if *is_long { " long" } else { "" }
             ),
+            Request::Make {
+                client,
+                parent,
+                handle,
+                made,
+            } => write!(to, "{id} make {who} {client} {parent} {handle} {made}"),
             Request::Event {
                 client,
                 parent,
@@ -217,7 +283,8 @@ impl fmt::Display for Asked {
                 client,
                 device,
                 memory,
-            } => write!(to, "{id} map {who} {client} {device} {memory}"),
+                by,
+            } => write!(to, "{id} map {who} {client} {device} {memory} {by}"),
             Request::Unmap {
                 client,
                 device,
@@ -585,6 +652,7 @@ impl Draw {
                 client,
                 device,
                 memory,
+                by: 0,
             },
             false => Request::Unmap {
                 client,

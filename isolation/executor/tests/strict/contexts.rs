@@ -80,7 +80,9 @@ fn only_groups_of_the_compute_engine_are_charged_a_context() {
     let (said, copies) = program.group(engine_type::COPY0 + 1);
     assert_eq!(said, rm::OK);
     stage.assert_exact(4 * MIB);
-    assert_eq!(program.group(engine_type::NULL).0, rm::OK);
+    assert_ne!(program.group(engine_type::NULL).0, rm::OK);
+    stage.assert_exact(4 * MIB);
+    assert_eq!(program.group(engine_type::GR0).0, rm::OK);
     stage.assert_exact(48 * MIB);
     assert_eq!(program.group(engine_type::GR0).0, rm::OK);
     stage.assert_exact(92 * MIB);
@@ -129,7 +131,7 @@ fn the_drivers_own_figure_takes_the_place_of_the_declared_one() {
     stage.assert_exact(20 * MIB + apart);
     // Another program of the container, which has asked nobody.
     let other = Program::new(&stage);
-    assert_eq!(other.group(engine_type::NULL).0, rm::OK);
+    assert_eq!(other.group(engine_type::GR0).0, rm::OK);
     stage.assert_exact(40 * MIB + apart);
     let freed = program
         .tenant

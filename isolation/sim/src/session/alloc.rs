@@ -9,14 +9,15 @@ use nvabi::layout::{
     channel_params, device_params, engine_type, memory_params, nvos00, nvos21, nvos55, nvos64,
 };
 use nvabi::status::{
-    NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS,
-    NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_OBJECT, NV_ERR_INVALID_OBJECT_HANDLE,
-    NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE, NV_ERR_NOT_SUPPORTED,
-    NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
+    NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ARGUMENT,
+    NV_ERR_INVALID_CLASS, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_OBJECT,
+    NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_STATE,
+    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
 };
 
 use super::heap::{
-    ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, Asked, KIB64, PAGE_BYTES, card_memory, system_memory,
+    ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, ATTR_LOCATION_VIDMEM, Asked, KIB64, PAGE_BYTES,
+    card_memory, system_memory,
 };
 use super::objects::{Client, Object, Resource, end_all, require_class};
 use super::{Context, Refusal, Segments, State, class_table, event, sharing};
@@ -38,6 +39,10 @@ const VIRTUAL_H_VA_SPACE: usize = 16;
 const MEMORY_H_VA_SPACE: usize = 108;
 const GROUP_H_VA_SPACE: usize = 8;
 const CONTEXT_SHARE_H_VA_SPACE: usize = 0;
+/// `NV2080_MAX_SUBDEVICES` (cl2080.h)
+const MAX_SUBDEVICES: u32 = 8;
+/// `KERNEL_GRAPHICS_CONTEXT` (cl0090.h)
+const KERNEL_GRAPHICS_CONTEXT: u32 = 0x90;
 /// `engineType` of NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.
 const GROUP_ENGINE_TYPE: usize = 12;
 /// `subDeviceId`
@@ -189,14 +194,20 @@ impl New {
         };
         card.alive()?;
         if self.kind != Kind::Subdevice && !class_table::may_be_below_anything(row) {
-            require_class(&card, self.class)?;
+            require_class(&card, self.class, context.hardware.release)?;
         }
         let object = match self.kind {
             Kind::Subdevice => {
-                if u32_at(params, SUBDEVICE_ID).unwrap_or(0) != 0 {
-                    return Err(Refusal(NV_ERR_INVALID_DEVICE));
+                // Each number is the one card's, and has one sub-device of a device (`subdeviceConstruct_IMPL`, subdevice.c;
+                // `gpugrpGetGpuFromSubDeviceInstance_IMPL`, gpu_group.c).
+                let id = u32_at(params, SUBDEVICE_ID).unwrap_or(0);
+                if id >= MAX_SUBDEVICES {
+                    return Err(Refusal(NV_ERR_INVALID_CLASS));
                 }
-                self.object(Some(card), Resource::Subdevice)
+                if client.has_subdevice(self.parent, id) {
+                    return Err(Refusal(NV_ERR_INSUFFICIENT_RESOURCES));
+                }
+                self.object(Some(card), Resource::Subdevice(id))
             }
             Kind::Vidmem | Kind::Sysmem => self.memory(client, context, card, params)?,
             Kind::Virtual => {
@@ -224,10 +235,16 @@ impl New {
                 }
             }
             Kind::ChannelGroup => {
+                let number = u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(engine_type::NULL);
+                if number == engine_type::NULL
+                    && card.profile.architecture.compares_engines_of_channels()
+                {
+                    // (`kchangrpapiConstruct_IMPL`, kernel_channel_group_api.c)
+                    return Err(INVALID);
+                }
+                let engine = engine_named(&card, number)?.into();
                 let (space, depends_on) =
                     self.named_space(client, u32_at(params, GROUP_H_VA_SPACE).unwrap_or(0))?;
-                let number = u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(engine_type::NULL);
-                let engine = engine_named(&card, number)?.into();
                 let implicit = Some(Arc::new(card.charge(
                     context.session,
                     client.pid,
@@ -241,6 +258,11 @@ impl New {
                 }
             }
             Kind::ContextShare => {
+                // A copy of a group may be below something else (`kctxshareapiConstruct_IMPL`, kernel_ctxshare.c).
+                let below = client.parent(parent.parent)?;
+                if !matches!(below.resource, Resource::Device(_)) {
+                    return Err(INVALID);
+                }
                 let handle = u32_at(params, CONTEXT_SHARE_H_VA_SPACE).ok_or(INVALID)?;
                 let (space, depends_on) = self.named_space(client, handle)?;
                 Object {
@@ -269,11 +291,29 @@ impl New {
                 let memory = system_memory(PAGE_BYTES)?;
                 self.object(Some(card), Resource::Memory(memory, Vec::new()))
             }
+            Kind::Plain(Plain::SubdeviceMaster)
+                if client.has_child_of(self.parent, class::GF100_SUBDEVICE_MASTER) =>
+            {
+                // (`genapiConstruct_IMPL`, generic_engine.c)
+                return Err(Refusal(NV_ERR_STATE_IN_USE));
+            }
+            // Of the three types two are for others' devices; the last is for cards whose memory the host has in its own
+            // (`thirdpartyp2pConstruct_IMPL`, third_party_p2p.c).
+            Kind::Plain(Plain::ThirdParty) => match u32_at(params, 0).unwrap_or(0) & 3 {
+                0 => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+                1 => self.object(Some(card), Resource::Plain),
+                2 => return Err(Refusal(NV_ERR_INVALID_STATE)),
+                _no_type => return Err(INVALID),
+            },
             Kind::Plain(_) => self.object(Some(card), Resource::Plain),
             Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
             Kind::Root | Kind::Device | Kind::Event => return Err(Refusal(NV_ERR_INVALID_CLASS)),
         };
-        client.insert(self.wanted, object)
+        let handle = client.insert(self.wanted, object)?;
+        if self.kind == Kind::ChannelGroup {
+            with_graphics_context(client, handle)?;
+        }
+        Ok(handle)
     }
 
     /// An engine's object is for its own runlist. Where every runlist has channels of its own, a class is looked for on the engine of the channel;
@@ -425,7 +465,7 @@ impl New {
         let card = usize::try_from(instance)
             .ok()
             .and_then(|index| context.hardware.cards.get(index))
-            .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+            .ok_or(Refusal(NV_ERR_INVALID_CLASS))?;
         // Not played here: that the calling process has the card's node open (`osIsGpuAccessible`, device.c). No process makes a
         // session's calls, and its open files are only what a broker says of them. The played kernel of the executor's tests looks.
         // Lists the process on the card.
@@ -460,6 +500,10 @@ impl New {
             }
             card_memory(client, context, &card, &asked)?
         } else {
+            // (`sysmemConstruct_IMPL`, system_mem.c)
+            if asked.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_VIDMEM {
+                return Err(INVALID);
+            }
             let memory = system_memory(asked.size)?;
             let bytes = memory.bytes;
             (memory, bytes)
@@ -481,7 +525,29 @@ impl New {
             let (_handle, device) = client.device_of(self.parent)?;
             return Ok((device.space()?.clone(), Vec::new()));
         }
-        Ok((client.object(handle)?.space()?.clone(), vec![handle]))
+        // (`serverutilGetResourceRefWithType`, rs_utils.c)
+        if handle == self.wanted {
+            // The new object is there already, and is none.
+            return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
+        }
+        let object = client.parent(handle)?;
+        match &object.resource {
+            // One below anything else, as a copy may be, is not found by its device (`vaspaceGetByHandleOrDeviceDefault_IMPL`, vaspace.c).
+            Resource::VaSpace(_) if !client.parent(object.parent)?.is_device() => {
+                Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
+            }
+            Resource::VaSpace(space) => Ok((space.clone(), vec![handle])),
+            Resource::Client
+            | Resource::Device(_)
+            | Resource::Subdevice(_)
+            | Resource::Memory(..)
+            | Resource::Virtual(_)
+            | Resource::ChannelGroup(..)
+            | Resource::ContextShare(_)
+            | Resource::Channel(_)
+            | Resource::Plain
+            | Resource::Invalidated => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
+        }
     }
 
     fn channel(
@@ -513,13 +579,14 @@ impl New {
                 (group, space.clone(), group_bytes(context, &card, engine))
             }
             Resource::Client
-            | Resource::Subdevice
+            | Resource::Subdevice(_)
             | Resource::Memory(..)
             | Resource::Virtual(_)
             | Resource::VaSpace(_)
             | Resource::ContextShare(_)
             | Resource::Channel(_)
-            | Resource::Plain => return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT)),
+            | Resource::Plain
+            | Resource::Invalidated => return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT)),
         };
         let named = [
             word(channel_params::H_CONTEXT_SHARE)?,
@@ -643,12 +710,14 @@ pub(super) fn dup_object(
         return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
     };
     let is_there = of.objects.contains_key(&source);
+    let lost = of.objects.get(&source).map_or(Ok(()), Object::not_lost);
     let can_be_copied = of.objects.get(&source).is_some_and(Object::can_be_copied);
     let destination = state.client(context, to)?;
     if !is_there {
         return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
     }
     let has_parent = destination.objects.contains_key(&parent);
+    lost?;
     if context.hardware.release >= Release::R580 {
         // Older ones look for the parent last.
         state.destination(context, to, parent)?;
@@ -665,29 +734,56 @@ pub(super) fn dup_object(
     };
     sharing::may_duplicate(context.hardware.processes, (of, source), into)?;
     let source = of.object(source)?;
+    let below = into.parent(parent)?;
+    let Some(may_be) = source.may_be_copied_below(of.parent(source.parent)?, below) else {
+        context.hardware.wedge(context.session);
+        return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT));
+    };
+    may_be?;
     let resource = match &source.resource {
         Resource::Memory(memory, _spaces) => Resource::Memory(memory.clone(), Vec::new()),
+        Resource::Virtual(space) => Resource::Virtual(space.clone()),
         Resource::VaSpace(space) => Resource::VaSpace(space.clone()),
+        Resource::ChannelGroup(group, space) => {
+            Resource::ChannelGroup(group.clone(), space.clone())
+        }
+        Resource::ContextShare(space) => Resource::ContextShare(space.clone()),
         Resource::Client
         | Resource::Device(_)
-        | Resource::Subdevice
-        | Resource::Virtual(_)
-        | Resource::ChannelGroup(..)
-        | Resource::ContextShare(_)
+        | Resource::Subdevice(_)
         | Resource::Channel(_)
-        | Resource::Plain => return Err(INVALID),
+        | Resource::Plain
+        | Resource::Invalidated => return Err(INVALID),
     };
     let (class, card, implicit) = (source.class, source.card.clone(), source.implicit.clone());
-    let client = state.client(context, to)?;
-    let (_device, device) = client.device_of(parent)?;
-    if device.card.as_ref().map(|card| card.index) != card.as_ref().map(|card| card.index) {
+    let is_another =
+        |other: &Arc<SimCard>| card.as_ref().is_some_and(|card| card.index != other.index);
+    if below.card.as_ref().is_some_and(is_another) {
         return Err(Refusal(NV_ERR_INVALID_DEVICE));
     }
+    let depends_on = match &resource {
+        Resource::ChannelGroup(_, space) => into.space_below(parent, space),
+        Resource::ContextShare(space) => into.space_below(below.parent, space),
+        _independent => None,
+    };
+    let client = state.client(context, to)?;
     let object = Object {
         implicit,
+        depends_on: depends_on.into_iter().collect(),
         ..Object::new(class, parent, card, resource)
     };
+    let is_group = matches!(object.resource, Resource::ChannelGroup(..));
     let handle = client.insert(wanted, object)?;
+    if is_group {
+        with_graphics_context(client, handle)?;
+    }
     put_u32(arg, nvos55::H_OBJECT, handle);
     Ok(())
+}
+
+/// RM itself makes an object below each group, by a handle of the client's, which nobody has a right to (`kchangrpapiConstruct_IMPL`,
+/// `kchangrpapiCopyConstruct_IMPL`, kernel_channel_group_api.c).
+fn with_graphics_context(client: &mut Client, group: u32) -> Result<(), Refusal> {
+    let context = Object::new(KERNEL_GRAPHICS_CONTEXT, group, None, Resource::Plain);
+    client.insert_for_nobody(context)
 }

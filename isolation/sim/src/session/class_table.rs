@@ -59,8 +59,10 @@ pub(super) const fn may_be_below(class: &Class, parent: &Resource) -> bool {
         Parents::Any => true,
         Parents::Client => matches!(parent, Resource::Client),
         Parents::Device => matches!(parent, Resource::Device(_)),
-        Parents::DeviceOrSubdevice => matches!(parent, Resource::Device(_) | Resource::Subdevice),
-        Parents::Subdevice => matches!(parent, Resource::Subdevice),
+        Parents::DeviceOrSubdevice => {
+            matches!(parent, Resource::Device(_) | Resource::Subdevice(_))
+        }
+        Parents::Subdevice => matches!(parent, Resource::Subdevice(_)),
         Parents::ChannelGroup => matches!(parent, Resource::ChannelGroup(..)),
         Parents::DeviceOrChannelGroup => {
             matches!(parent, Resource::Device(_) | Resource::ChannelGroup(..))

@@ -95,14 +95,15 @@ pub(super) fn export_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
     let card = match &device.resource {
         Resource::Device(_space) => device.card.clone().ok_or(INVALID)?,
         Resource::Client
-        | Resource::Subdevice
+        | Resource::Subdevice(_)
         | Resource::Memory(..)
         | Resource::Virtual(_)
         | Resource::VaSpace(_)
         | Resource::ChannelGroup(..)
         | Resource::ContextShare(_)
         | Resource::Channel(_)
-        | Resource::Plain => return Err(INVALID),
+        | Resource::Plain
+        | Resource::Invalidated => return Err(INVALID),
     };
     let mut objects = Vec::new();
     for at in (76..).step_by(4).take(usize::from(count)) {

@@ -26,6 +26,7 @@ const MAX_SYSTEM_BYTES: u64 = 1 << 40;
 /// `attr` bits 26:25: where memory shall be.
 pub(super) const ATTR_LOCATION_MASK: u32 = 3 << 25;
 pub(super) const ATTR_LOCATION_PCI: u32 = 1 << 25;
+pub(super) const ATTR_LOCATION_VIDMEM: u32 = 0;
 /// Outputs of VID_HEAP_CONTROL's ALLOC_SIZE: the fields after `size` and `alignment` (nvos.h).
 const HEAP_OFFSET: usize = 104;
 const HEAP_LIMIT: usize = 112;

@@ -10,8 +10,8 @@ use nvabi::class::{NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, RM_USER
 use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, nvos56};
 use nvabi::status::{
     NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT,
-    NV_ERR_INVALID_LIMIT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED,
-    NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
+    NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_LIMIT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NO_MEMORY,
+    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
 };
 
 use super::heap::PAGE_BYTES;
@@ -53,7 +53,20 @@ pub(super) fn map_memory(
             // The mapping is taken from a list of its device's that it was never put in (`refAddMapping` and `refRemoveMapping`, rs_resource.c).
             context.hardware.wedge(context.session);
         }
-        return Err(Refusal(NV_ERR_NOT_SUPPORTED));
+        // Registers of the card, which no user is shown (`gpuresMap_IMPL`, gpu_resource.c).
+        return Err(match &object.resource {
+            Resource::Device(_) => INVALID,
+            Resource::Client
+            | Resource::Subdevice(_)
+            | Resource::Memory(..)
+            | Resource::Virtual(_)
+            | Resource::VaSpace(_)
+            | Resource::ChannelGroup(..)
+            | Resource::ContextShare(_)
+            | Resource::Channel(_)
+            | Resource::Plain
+            | Resource::Invalidated => Refusal(NV_ERR_NOT_SUPPORTED),
+        });
     }
     if let Some(card) = &object.card {
         card.alive()?;
@@ -68,12 +81,13 @@ pub(super) fn map_memory(
         Resource::Memory(..)
         | Resource::Client
         | Resource::Device(_)
-        | Resource::Subdevice
+        | Resource::Subdevice(_)
         | Resource::Virtual(_)
         | Resource::VaSpace(_)
         | Resource::ChannelGroup(..)
         | Resource::ContextShare(_)
-        | Resource::Plain => object.memory()?.backing.clone(),
+        | Resource::Plain
+        | Resource::Invalidated => object.memory()?.backing.clone(),
     };
     if length == 0
         || offset
@@ -86,6 +100,10 @@ pub(super) fn map_memory(
         return Err(Refusal(NV_ERR_NOT_SUPPORTED));
     }
     let wanted = file_of(object);
+    // Only the process that made the client maps (`rm_create_mmap_context`, osapi.c).
+    if !state.client(context, client)?.is_of(context) {
+        return Err(Refusal(NV_ERR_INVALID_CLIENT));
+    }
     let slot = context.fd_at(0, nvos33::FD).ok_or(INVALID)?;
     let (file, _) = slot
         .file

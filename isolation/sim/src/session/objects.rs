@@ -8,15 +8,18 @@ use std::sync::{Arc, Weak};
 
 use driver::FileId;
 use nvabi::status::{
-    NV_ERR_ILLEGAL_ACTION, NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INVALID_CLASS,
-    NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_ILLEGAL_ACTION, NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INVALID_ARGUMENT,
+    NV_ERR_INVALID_CLASS, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT,
+    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_RESOURCE_LOST,
 };
+use nvabi::{Release, class};
 
-use super::Refusal;
 use super::event::NV01_EVENT_OS_EVENT;
 use super::sharing::{Policy, Rights};
+use super::{Context, Refusal};
 use crate::card::{Bar1, Charge, SimCard};
 use crate::fifo::{Channel, Group, Runner};
+use crate::machine::Processes;
 use crate::memory::Memory;
 use crate::vaspace::{MadeBy, VaSpace};
 
@@ -79,7 +82,8 @@ pub(super) enum Resource {
     Client,
     /// With its default address space.
     Device(Arc<VaSpace>),
-    Subdevice,
+    /// By its number.
+    Subdevice(u32),
     /// Memory, and the spaces that this handle is mapped into by MAP_MEMORY_DMA.
     Memory(Arc<Memory>, Vec<Weak<VaSpace>>),
     /// Address space without memory.
@@ -90,6 +94,8 @@ pub(super) enum Resource {
     Channel(Arc<Channel>),
     /// An engine's object on a channel, and what else needs only to exist.
     Plain,
+    /// Nothing more: it went with what it depended on. Its name is left until that is freed, or its parent (`bInvalidated` of `RsResourceRef`).
+    Invalidated,
 }
 
 impl Object {
@@ -120,24 +126,84 @@ impl Object {
             Resource::Memory(memory, _spaces) => Ok(memory),
             Resource::Client
             | Resource::Device(_)
-            | Resource::Subdevice
+            | Resource::Subdevice(_)
             | Resource::Virtual(_)
             | Resource::VaSpace(_)
             | Resource::ChannelGroup(..)
             | Resource::ContextShare(_)
             | Resource::Channel(_)
-            | Resource::Plain => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
+            | Resource::Plain
+            | Resource::Invalidated => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
         }
     }
 
     /// Whether it may have a second handle (`resCanCopy`).
     pub(super) const fn can_be_copied(&self) -> bool {
-        matches!(self.resource, Resource::Memory(..) | Resource::VaSpace(_))
+        matches!(
+            self.resource,
+            Resource::Memory(..)
+                | Resource::Virtual(_)
+                | Resource::VaSpace(_)
+                | Resource::ChannelGroup(..)
+                | Resource::ContextShare(_)
+        )
+    }
+
+    /// Whether it is an object of a card's of its own, other than memory (`GpuResource`).
+    fn is_gpu_resource(&self) -> bool {
+        self.card.is_some() && !matches!(self.resource, Resource::Memory(..) | Resource::Virtual(_))
+    }
+
+    /// Whether a copy may be below an object, which is the client itself where it is none: what a class asks when it is copied. `None`: RM does not
+    /// come back from the copy.
+    pub(super) fn may_be_copied_below(
+        &self,
+        own_parent: &Self,
+        parent: &Self,
+    ) -> Option<Result<(), Refusal>> {
+        let below = match &self.resource {
+            // From below a device to below one, and from below a sub-device to below one (`memConstruct_IMPL`, `memCopyConstruct_IMPL`, mem.c).
+            Resource::Memory(..) | Resource::Virtual(_) => {
+                match (&own_parent.resource, &parent.resource) {
+                    (Resource::Device(_), Resource::Device(_))
+                    | (Resource::Subdevice(_), Resource::Subdevice(_)) => Ok(()),
+                    _other
+                        if self.class == class::NV01_MEMORY_SYSTEM && !parent.is_gpu_resource() =>
+                    {
+                        Err(NV_ERR_INVALID_ARGUMENT)
+                    }
+                    _other => Err(NV_ERR_INVALID_OBJECT_PARENT),
+                }
+            }
+            // (`vaspaceapiCopyConstruct_IMPL`, vaspace_api.c)
+            Resource::VaSpace(_) if parent.card.is_none() => return None,
+            Resource::VaSpace(_) | Resource::ChannelGroup(..) => Ok(()),
+            // (`kctxshareapiCopyConstruct_IMPL`, kernel_ctxshare.c)
+            Resource::ContextShare(_) => match &parent.resource {
+                Resource::ChannelGroup(..) => Ok(()),
+                _other => Err(NV_ERR_INVALID_OBJECT_HANDLE),
+            },
+            Resource::Client
+            | Resource::Device(_)
+            | Resource::Subdevice(_)
+            | Resource::Channel(_)
+            | Resource::Plain
+            | Resource::Invalidated => Err(NV_ERR_INVALID_ARGUMENT),
+        };
+        Some(below.map_err(Refusal))
+    }
+
+    /// Refused where nothing but the name is left (`serverControl`, `serverCopyResource` and `serverShareResourceAccess`, rs_server.c).
+    pub(super) fn not_lost(&self) -> Result<(), Refusal> {
+        match &self.resource {
+            Resource::Invalidated => Err(Refusal(NV_ERR_RESOURCE_LOST)),
+            _there => Ok(()),
+        }
     }
 
     /// Whether events can be made of it (`INotifier`).
     pub(super) const fn can_notify(&self) -> bool {
-        !matches!(self.resource, Resource::Plain)
+        !matches!(self.resource, Resource::Plain | Resource::Invalidated)
     }
 
     /// Whether it can be mapped for the CPU (`resMap`).
@@ -147,7 +213,7 @@ impl Object {
 
     /// Whether calls may name it as the device of another object's mapping.
     pub(super) const fn is_device(&self) -> bool {
-        matches!(self.resource, Resource::Device(_) | Resource::Subdevice)
+        matches!(self.resource, Resource::Device(_) | Resource::Subdevice(_))
     }
 
     /// The address space behind an object that stands for one.
@@ -159,10 +225,11 @@ impl Object {
             | Resource::ChannelGroup(_, space)
             | Resource::ContextShare(space) => Ok(space),
             Resource::Client
-            | Resource::Subdevice
+            | Resource::Subdevice(_)
             | Resource::Memory(..)
             | Resource::Channel(_)
-            | Resource::Plain => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
+            | Resource::Plain
+            | Resource::Invalidated => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
         }
     }
 }
@@ -177,6 +244,11 @@ impl Client {
             objects: BTreeMap::from([(handle, root)]),
             next_handle: MADE_HANDLE_BASE,
         }
+    }
+
+    /// Whether the calling process made it.
+    pub(super) fn is_of(&self, context: &Context<'_>) -> bool {
+        context.hardware.processes == Processes::One || self.pid == context.caller.tgid
     }
 
     pub(super) const fn handle(&self) -> u32 {
@@ -203,6 +275,16 @@ impl Client {
             .any(|object| object.parent == parent && object.class == class)
     }
 
+    /// The handle below an object that stands for an address space: on that a copy depends (`kchangrpapiCopyConstruct_IMPL`,
+    /// kernel_channel_group_api.c; `kctxshareapiCopyConstruct_IMPL`, kernel_ctxshare.c).
+    pub(super) fn space_below(&self, handle: u32, space: &Arc<VaSpace>) -> Option<u32> {
+        let below = self.after_all_of(handle, |object| object.children.iter().copied().collect());
+        below.into_iter().find(|below| {
+            let object = self.objects.get(below).map(|object| &object.resource);
+            matches!(object, Some(Resource::VaSpace(other)) if Arc::ptr_eq(other, space))
+        })
+    }
+
     /// The device above an object, or the object itself.
     pub(super) fn device_of(&self, mut handle: u32) -> Result<(u32, &Object), Refusal> {
         loop {
@@ -210,14 +292,15 @@ impl Client {
             match object.resource {
                 Resource::Device(_) => return Ok((handle, object)),
                 Resource::Client => return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT)),
-                Resource::Subdevice
+                Resource::Subdevice(_)
                 | Resource::Memory(..)
                 | Resource::Virtual(_)
                 | Resource::VaSpace(_)
                 | Resource::ChannelGroup(..)
                 | Resource::ContextShare(_)
                 | Resource::Channel(_)
-                | Resource::Plain => handle = object.parent,
+                | Resource::Plain
+                | Resource::Invalidated => handle = object.parent,
             }
         }
     }
@@ -266,6 +349,23 @@ impl Client {
         Ok(handle)
     }
 
+    /// Whether a device has a sub-device of a number.
+    pub(super) fn has_subdevice(&self, device: u32, id: u32) -> bool {
+        self.objects.values().any(|object| {
+            object.parent == device
+                && matches!(object.resource, Resource::Subdevice(of) if of == id)
+        })
+    }
+
+    /// An object of RM's own.
+    pub(super) fn insert_for_nobody(&mut self, object: Object) -> Result<(), Refusal> {
+        let handle = self.insert(0, object)?;
+        if let Some(object) = self.objects.get_mut(&handle) {
+            object.rights = Rights::NONE;
+        }
+        Ok(())
+    }
+
     fn made_handle(&mut self) -> u32 {
         loop {
             let handle = self.next_handle;
@@ -276,16 +376,26 @@ impl Client {
         }
     }
 
-    /// Takes out an object with all that goes with it: children before their parents, dependants before what they depend on.
+    /// Takes out an object and what is below it, and invalidates what depends on these (`serverFreeResourceTree`, rs_server.c). What has ended: children
+    /// before their parents, dependants before what they depend on.
     pub(super) fn free(&mut self, handle: u32) -> Vec<(u32, Object)> {
+        let below: BTreeSet<u32> = self
+            .after_all_of(handle, |object| object.children.iter().copied().collect())
+            .into_iter()
+            .collect();
+        let all = self.after_all_of(handle, |object| {
+            let with = object.children.iter().chain(&object.dependants);
+            with.copied().collect()
+        });
         let mut gone = Vec::new();
-        for next in self.with_all_below(handle) {
-            let Some(object) = self.objects.remove(&next) else {
+        for next in all {
+            let ended = match below.contains(&next) {
+                true => self.take_out(next),
+                false => self.invalidate(next),
+            };
+            let Some(object) = ended else {
                 continue;
             };
-            if let Some(parent) = self.objects.get_mut(&object.parent) {
-                parent.children.remove(&next);
-            }
             for other in &object.depends_on {
                 if let Some(other) = self.objects.get_mut(other) {
                     other.dependants.remove(&next);
@@ -308,8 +418,33 @@ impl Client {
         gone
     }
 
-    /// An object after all that goes with it.
-    fn with_all_below(&self, handle: u32) -> Vec<u32> {
+    fn take_out(&mut self, handle: u32) -> Option<Object> {
+        let object = self.objects.remove(&handle)?;
+        if let Some(parent) = self.objects.get_mut(&object.parent) {
+            parent.children.remove(&handle);
+        }
+        Some(object)
+    }
+
+    /// Leaves the name of an object; the object.
+    fn invalidate(&mut self, handle: u32) -> Option<Object> {
+        let object = self.objects.get_mut(&handle)?;
+        let name = Object {
+            children: object.children.clone(),
+            depth: object.depth,
+            rights: object.rights,
+            ..Object::new(
+                object.class,
+                object.parent,
+                object.card.clone(),
+                Resource::Invalidated,
+            )
+        };
+        Some(std::mem::replace(object, name))
+    }
+
+    /// An object after all that goes with it, by what goes with each.
+    fn after_all_of(&self, handle: u32, with: impl Fn(&Object) -> Vec<u32>) -> Vec<u32> {
         enum Step {
             Into(u32),
             OutOf(u32),
@@ -324,8 +459,7 @@ impl Client {
                         && seen.insert(handle)
                     {
                         pending.push(Step::OutOf(handle));
-                        let below = object.children.iter().chain(&object.dependants);
-                        pending.extend(below.copied().map(Step::Into));
+                        pending.extend(with(object).into_iter().map(Step::Into));
                     }
                 }
             }
@@ -355,23 +489,27 @@ pub(super) fn end_all(runner: &Arc<Runner>, client: u32, gone: Vec<(u32, Object)
             }
             Resource::Client
             | Resource::Device(_)
-            | Resource::Subdevice
+            | Resource::Subdevice(_)
             | Resource::Virtual(_)
             | Resource::VaSpace(_)
             | Resource::ChannelGroup(..)
             | Resource::ContextShare(_)
-            | Resource::Plain => {}
+            | Resource::Plain
+            | Resource::Invalidated => {}
         }
     }
 }
 
-/// `NV_ERR_INVALID_CLASS` unless the card has the class.
-pub(super) fn require_class(card: &SimCard, class: u32) -> Result<(), Refusal> {
+/// Refused unless the card has the class.
+pub(super) fn require_class(card: &SimCard, class: u32, release: Release) -> Result<(), Refusal> {
     if card.profile.architecture.has(class) {
-        Ok(())
-    } else {
-        Err(Refusal(NV_ERR_INVALID_CLASS))
+        return Ok(());
     }
+    // Until 580 each class looked for itself; since then it is asked before any is made (`resservResourceFactory`, rmapi/alloc_free.c).
+    Err(Refusal(match release < Release::R580 {
+        true => NV_ERR_INVALID_CLASS,
+        false => NV_ERR_NOT_SUPPORTED,
+    }))
 }
 
 #[cfg(test)]

@@ -195,12 +195,13 @@ impl Call {
             Resource::ChannelGroup(group, _space) => group.clone(),
             Resource::Client
             | Resource::Device(_)
-            | Resource::Subdevice
+            | Resource::Subdevice(_)
             | Resource::Memory(..)
             | Resource::Virtual(_)
             | Resource::VaSpace(_)
             | Resource::ContextShare(_)
-            | Resource::Plain => return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
+            | Resource::Plain
+            | Resource::Invalidated => return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
         };
         Ok(Some(Self::Mode(group, mode)))
     }

@@ -39,7 +39,7 @@ impl Rights {
     /// `RS_ACCESS_DEBUG`
     const DEBUG: Self = Self(1 << 2);
     pub(super) const ALL: Self = Self(Self::DUP.0 | Self::DEBUG.0);
-    const NONE: Self = Self(0);
+    pub(super) const NONE: Self = Self(0);
 
     /// As the driver writes them.
     pub(super) const fn bits(self) -> u32 {
@@ -202,6 +202,7 @@ pub(super) fn inherit(state: &mut State, client: u32, params: &[u8]) -> Result<(
 fn set_own(client: &mut Client, object: u32, policy: Policy) -> Result<(), Refusal> {
     let available = available(client, object);
     let object = found(client, object)?;
+    object.not_lost()?;
     if policy.is(ACTION_REVOKE) {
         object.rights = object.rights.without(policy.rights);
         return Ok(());
@@ -214,6 +215,7 @@ fn set(client: &mut Client, object: u32, policy: Policy) -> Result<(), Refusal> 
     let inherited = active(client, object).to_vec();
     let available = available(client, object);
     let object = found(client, object)?;
+    object.not_lost()?;
     if !policy.is(ACTION_REVOKE) {
         regain(object, policy.rights, available)?;
     }

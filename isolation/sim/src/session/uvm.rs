@@ -368,13 +368,14 @@ fn register_space(state: &mut State, context: &Context<'_>, block: &[u8]) -> Res
         Resource::VaSpace(_)
         | Resource::Client
         | Resource::Device(_)
-        | Resource::Subdevice
+        | Resource::Subdevice(_)
         | Resource::Memory(..)
         | Resource::Virtual(_)
         | Resource::ChannelGroup(..)
         | Resource::ContextShare(_)
         | Resource::Channel(_)
-        | Resource::Plain => return Err(INVALID),
+        | Resource::Plain
+        | Resource::Invalidated => return Err(INVALID),
     };
     let file = state
         .uvm
@@ -420,13 +421,14 @@ fn register_channel(state: &State, context: &Context<'_>, block: &[u8]) -> Resul
         Resource::Channel(_)
         | Resource::Client
         | Resource::Device(_)
-        | Resource::Subdevice
+        | Resource::Subdevice(_)
         | Resource::Memory(..)
         | Resource::Virtual(_)
         | Resource::VaSpace(_)
         | Resource::ChannelGroup(..)
         | Resource::ContextShare(_)
-        | Resource::Plain => Err(Refusal(NV_ERR_OBJECT_NOT_FOUND)),
+        | Resource::Plain
+        | Resource::Invalidated => Err(Refusal(NV_ERR_OBJECT_NOT_FOUND)),
     }
 }
 

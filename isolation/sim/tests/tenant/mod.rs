@@ -82,6 +82,14 @@ pub(crate) struct Tenant {
 /// `NV_STATUS`
 pub(crate) type Status = u32;
 
+/// `NVOS32_ATTR_LOCATION` (nvos.h): `PCI` for the host's memory, which RM refuses where it is said to be the card's.
+pub(crate) const fn location_of(class: u32) -> u32 {
+    match class {
+        class::NV01_MEMORY_SYSTEM => 1 << 25,
+        _card => 0,
+    }
+}
+
 impl Tenant {
     pub(crate) fn new(machine: &Arc<Machine>, session: &str) -> Self {
         Self::of_process(machine, session, std::process::id().cast_signed())
@@ -211,6 +219,7 @@ impl Tenant {
     pub(crate) fn memory(&self, device: u32, class: u32, bytes: u64) -> Result<(u32, u64), Status> {
         let mut params = vec![0; 128];
         put_u64(&mut params, memory_params::SIZE, bytes);
+        put_u32(&mut params, memory_params::ATTR, location_of(class));
         let handle = self.alloc(device, class, 0, Some(&mut params))?;
         let got = u64_at(&params, memory_params::SIZE).unwrap();
         assert_eq!(u64_at(&params, memory_params::LIMIT), Some(got - 1));

@@ -95,6 +95,7 @@ pub(super) fn execute(
         return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
     }
     let object = state.object(context, client, handle)?;
+    object.not_lost()?;
     let (class, card, target) = (
         object.class,
         object.card.clone(),
@@ -157,14 +158,15 @@ impl Target {
         match resource {
             Resource::Client => Self::Client,
             Resource::Device(_) => Self::Device,
-            Resource::Subdevice => Self::Subdevice,
+            Resource::Subdevice(_) => Self::Subdevice,
             Resource::ChannelGroup(group, _space) => Self::Group(group.clone()),
             Resource::Channel(channel) => Self::Channel(channel.clone()),
             Resource::Memory(..)
             | Resource::Virtual(_)
             | Resource::VaSpace(_)
             | Resource::ContextShare(_)
-            | Resource::Plain => Self::Other,
+            | Resource::Plain
+            | Resource::Invalidated => Self::Other,
         }
     }
 }

@@ -100,13 +100,14 @@ fn faults(asked: &mut Asked<'_>) -> Result<Vec<u64>, Refusal> {
         Resource::Channel(channel) => channel.fault_address(),
         Resource::Client
         | Resource::Device(_)
-        | Resource::Subdevice
+        | Resource::Subdevice(_)
         | Resource::Memory(..)
         | Resource::Virtual(_)
         | Resource::VaSpace(_)
         | Resource::ChannelGroup(..)
         | Resource::ContextShare(_)
-        | Resource::Plain => None,
+        | Resource::Plain
+        | Resource::Invalidated => None,
     };
     Ok(objects.values().filter_map(fault).collect())
 }
