@@ -80,7 +80,11 @@ fn allocation(seat: &mut Seat, class: u32, size_bytes: u64) -> Answer {
         handle: new_handle(),
         class,
     };
-    let argument = seat.allocation(new, &memory_block(size_bytes));
+    /// `NVOS32_ATTR_LOCATION_ANY`, which the driver takes for either class, with `NVOS32_ATTR_PHYSICALITY_ALLOW_NONCONTIGUOUS`.
+    const ANYWHERE: u32 = 3 << 25 | 3 << 27;
+    let mut block = memory_block(size_bytes);
+    nvabi::bytes::put_u32(&mut block, memory_params::ATTR, ANYWHERE);
+    let argument = seat.allocation(new, &block);
     let number = seat.number;
     let answer = seat.spell(number, u64::from(ALLOC), &argument, Interrupted::Again);
     allocated(answer, nvos64::STATUS)
