@@ -26,6 +26,7 @@ mod sequence;
 mod simulator;
 mod source;
 mod talk;
+mod tree;
 
 pub use contest::{Contest, Difference, Referee, Tally};
 pub use core::{Asked, CHIPS, Chip, Core, CoreWithCard, Device, Given, Kind, Made, Request, Size};

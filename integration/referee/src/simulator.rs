@@ -15,6 +15,7 @@ use nvabi::{Release, class};
 use sim::{Called, Machine, Processes, Profile, SessionHandle};
 
 use crate::sequence::{Call, Class, Handle, Sequence, What};
+use crate::tree;
 
 /// What a handle is that no call has made.
 const UNMADE: u64 = 0x0bad_0bad;
@@ -303,32 +304,9 @@ impl Player {
 
     fn tree(&self) -> Vec<String> {
         let objects = self.session.objects();
-        let mut lines = Vec::new();
-        for (id, client) in &self.clients {
-            let of_client: Vec<_> = objects
-                .iter()
-                .filter(|object| object.client == *client)
-                .collect();
-            if of_client.is_empty() {
-                continue;
-            }
-            lines.push(format!("client {id}"));
-            let named = |handle: u32| match handle == *client {
-                true => "root".to_owned(),
-                false => format!("{handle:#x}"),
-            };
-            lines.extend(of_client.iter().map(|object| {
-                format!(
-                    "{} {} {} {} {}",
-                    named(object.handle),
-                    named(object.parent),
-                    name(object.class),
-                    object.rights,
-                    object.mappings
-                )
-            }));
-        }
-        lines
+        tree::lines(&self.clients, &objects, |object| {
+            name(object.class).to_owned()
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Controls and classes that no row of any release knows. They are refused as the driver refuses what it lacks; a person is told of them,
+//! Controls and classes that no row of any release knows. They are refused as the driver refuses what it lacks, and reported,
 //! since a newer library may need one, and the remedy is a row. An ioctl without a row is no matter of a broker's: its filter does not bring it.
 
 use std::fmt;

@@ -13,10 +13,11 @@ use nvabi::layout::{
     nvos55, nvos57, nvos64, os_event, share_policy,
 };
 use nvabi::{Release, class, control};
-use sim::{Called, Machine, Processes, Profile, SessionHandle};
+use sim::{Called, Machine, ObjectEntry, Processes, Profile, SessionHandle};
 
 use super::sequence::{Asked, Kind, Made, Request, Size, kind_of};
 use crate::sequence::{Handle, Sequence};
+use crate::tree;
 
 /// What a handle is that no call has made.
 const UNMADE: u32 = 0x0bad_0bad;
@@ -87,23 +88,12 @@ pub(super) enum Answer {
     Died(i32),
 }
 
-/// An object as it stands at the end.
-#[derive(Debug)]
-pub(super) struct ObjectLine {
-    pub(super) client: u32,
-    pub(super) handle: u32,
-    pub(super) parent: u32,
-    pub(super) class: u32,
-    pub(super) rights: u32,
-    pub(super) mappings: usize,
-}
-
 /// What ioctls are made to.
 pub(super) trait Driver {
     fn ioctl(&mut self, ioctl: &Ioctl) -> Result<Answer>;
     /// Whether the driver can go on.
     fn close(&mut self, on: &On) -> Result<bool>;
-    fn objects(&mut self) -> Result<Vec<ObjectLine>>;
+    fn objects(&mut self) -> Result<Vec<ObjectEntry>>;
 }
 
 /// Plays a sequence on a simulated machine of a driver version.
@@ -195,19 +185,8 @@ impl Driver for Simulated {
         Ok(!self.machine.is_wedged())
     }
 
-    fn objects(&mut self) -> Result<Vec<ObjectLine>> {
-        let objects = self.session.objects();
-        Ok(objects
-            .iter()
-            .map(|object| ObjectLine {
-                client: object.client,
-                handle: object.handle,
-                parent: object.parent,
-                class: object.class,
-                rights: object.rights,
-                mappings: object.mappings,
-            })
-            .collect())
+    fn objects(&mut self) -> Result<Vec<ObjectEntry>> {
+        Ok(self.session.objects())
     }
 }
 
@@ -597,35 +576,13 @@ impl<D: Driver> Player<D> {
 
     fn tree(&mut self) -> Result<Vec<String>> {
         let objects = self.driver.objects()?;
-        let mut lines = Vec::new();
-        for (id, client) in &self.clients {
-            let of_client: Vec<_> = objects
-                .iter()
-                .filter(|object| object.client == *client)
-                .collect();
-            if of_client.is_empty() {
-                continue;
-            }
-            lines.push(format!("client {id}"));
-            let named = |handle: u32| match handle == *client {
-                true => "root".to_owned(),
-                false => format!("{handle:#x}"),
+        Ok(tree::lines(&self.clients, &objects, |object| {
+            let class = match object.handle == object.client {
+                true => class::NV01_ROOT_CLIENT,
+                false => object.class,
             };
-            lines.extend(of_client.iter().map(|object| {
-                let class = match object.handle == *client {
-                    true => class::NV01_ROOT_CLIENT,
-                    false => object.class,
-                };
-                format!(
-                    "{} {} {class:#x} {} {}",
-                    named(object.handle),
-                    named(object.parent),
-                    object.rights,
-                    object.mappings
-                )
-            }));
-        }
-        Ok(lines)
+            format!("{class:#x}")
+        }))
     }
 }
 

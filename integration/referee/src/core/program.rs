@@ -8,9 +8,10 @@ use anyhow::{Context, Result, ensure};
 use integration::cache;
 use integration::command::{capture, progress};
 use nvabi::Release;
+use sim::ObjectEntry;
 
 use super::device::AD102;
-use super::player::{Answer, Block, Driver, Ioctl, ObjectLine, On};
+use super::player::{Answer, Block, Driver, Ioctl, On};
 use super::sequence::{Asked, CONTROL_FILES};
 use crate::compile::{Flags, LIMIT};
 use crate::contest::Referee;
@@ -177,7 +178,7 @@ impl Driver for &mut Core {
         Ok(said == "closed")
     }
 
-    fn objects(&mut self) -> Result<Vec<ObjectLine>> {
+    fn objects(&mut self) -> Result<Vec<ObjectEntry>> {
         let mut line = self.say("end")?;
         let (mut objects, mut client) = (Vec::new(), 0);
         while line != "end" {
@@ -198,10 +199,10 @@ fn number(word: &str) -> Result<u32> {
     u32::from_str_radix(digits, 16).with_context(|| format!("no number: {word:?}"))
 }
 
-fn object_of(client: u32, line: &str) -> Result<ObjectLine> {
+fn object_of(client: u32, line: &str) -> Result<ObjectEntry> {
     let mut words = line.split(' ');
     let mut word = || words.next().with_context(|| format!("no object: {line:?}"));
-    Ok(ObjectLine {
+    Ok(ObjectEntry {
         client,
         handle: number(word()?)?,
         parent: number(word()?)?,
