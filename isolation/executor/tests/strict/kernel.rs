@@ -22,6 +22,7 @@ use driver::{
 };
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at, u64_at};
+use nvabi::call::Descriptor;
 use nvabi::escape::NV_ESC_RM_MAP_MEMORY as MAP_MEMORY;
 use nvabi::layout::{device_params, nvos21, nvos33, nvos54};
 use nvabi::{class, control, status};
@@ -473,6 +474,10 @@ impl Shared {
     fn slots(&self, op: &Op, segments: &[Segment]) -> Result<Vec<FdSlot>, i32> {
         const EBADF: i32 = 9;
         let blocks: Vec<&[u8]> = segments.iter().map(|block| &*block.bytes).collect();
+        // A number that the driver keeps as a name is looked up by nobody.
+        if let Some(Descriptor::Named(_)) = op.descriptor() {
+            return Ok(Vec::new());
+        }
         let Some(named) = blocks::descriptor(op, &blocks) else {
             return Ok(Vec::new());
         };

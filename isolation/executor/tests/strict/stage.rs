@@ -23,6 +23,7 @@ use driver::{
 };
 use ledger::CardSlot;
 use nvabi::Release;
+use nvabi::call::Descriptor;
 use nvabi::capability::Capabilities;
 use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
 use sys::seccomp::Wait;
@@ -492,6 +493,12 @@ impl Driver for Front {
         }
         match &self.way {
             Way::Strict(executor) => {
+                // A broker in front of a card looks up no number that the driver keeps as a name: the executor gets no file to put
+                // its own number in the place of.
+                let row = nvabi::escape::row(call.cmd, Release::R570);
+                if let Some(Descriptor::Named(_)) = row.and_then(|row| row.descriptor) {
+                    call.fds.clear();
+                }
                 let mut done = executor.execute(file, caller, ticket, call)?;
                 done.new_file = done.new_file.or_else(|| self.native.mapped(call));
                 Ok(done)
