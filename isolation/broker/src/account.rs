@@ -185,6 +185,7 @@ impl Account {
         };
         match effect {
             Effect::None
+            | Effect::MapDma { .. }
             | Effect::View(_)
             | Effect::Schedule(
                 Schedule::SetTimeslice { .. }
@@ -419,7 +420,7 @@ impl Account {
                     class: class.number,
                     kind: object_kind(class.kind),
                     card: *card,
-                    depends_on: dependencies(class, segments),
+                    depends_on: dependencies(op, class, segments),
                     reservation: *reservation,
                     actual,
                 });
@@ -613,6 +614,7 @@ impl Account {
             // Mapping and unmapping again come to the same end, and so are not refused.
             Effect::None
             | Effect::View(_)
+            | Effect::MapDma { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
             | Effect::ExportInfo { .. }

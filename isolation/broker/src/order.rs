@@ -60,7 +60,8 @@ impl Orders {
             Effect::Object { client, .. }
             | Effect::Memory(Memory { client, .. })
             | Effect::Free { client, .. }
-            | Effect::Dup { client, .. } => (None, Some(self.of(*client))),
+            | Effect::Dup { client, .. }
+            | Effect::MapDma { client } => (None, Some(self.of(*client))),
             Effect::Range { .. }
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }

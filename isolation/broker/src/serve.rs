@@ -714,6 +714,7 @@ fn admit(
         Effect::ExportInfo { .. } => (0, 0),
         Effect::None
         | Effect::Client
+        | Effect::MapDma { .. }
         | Effect::Object { .. }
         | Effect::Memory(_)
         | Effect::Free { .. }
@@ -941,6 +942,7 @@ fn narrow(
         .collect();
     let mut narrowings = verdict::schedule::bounds(op, &views);
     narrowings.extend(verdict::cleared(op, &views));
+    narrowings.extend(verdict::own_space(op, &views));
     if let Effect::View(view) = effect {
         narrowings.extend(verdict::view::asked_instead(view, &views));
     }
@@ -1256,6 +1258,7 @@ fn hand_back(
                 }
                 Effect::None
                 | Effect::Client
+                | Effect::MapDma { .. }
                 | Effect::Free { .. }
                 | Effect::Dup { .. }
                 | Effect::Range { .. }

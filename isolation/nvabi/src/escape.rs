@@ -149,7 +149,7 @@ escapes! {
     /// Ends a CPU mapping (NVOS34), which the driver finds for the process alone that made it.
     UnmapMemory NV_ESC_RM_UNMAP_MEMORY = 0x4f, "NVOS34_PARAMETERS" [32], Ctl, Notified, CallerInCompat, status at(nvos34::STATUS);
     /// Maps memory into a GPU address space (NVOS46).
-    MapMemoryDma NV_ESC_RM_MAP_MEMORY_DMA = 0x57, "NVOS46_PARAMETERS" [56, R580 64], Ctl, Native, Any, status nvos46::STATUS;
+    MapMemoryDma NV_ESC_RM_MAP_MEMORY_DMA = 0x57, "NVOS46_PARAMETERS" [56, R580 64], Ctl, Notified, Any, status nvos46::STATUS;
     /// Unmaps memory from a GPU address space (NVOS47).
     UnmapMemoryDma NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, "NVOS47_PARAMETERS" [40, R550 48], Ctl, Native, Any, status nvos47::STATUS;
     /// Tells the driver that a CPU mapping moved (NVOS56); found as by UNMAP_MEMORY.

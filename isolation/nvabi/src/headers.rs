@@ -11,7 +11,7 @@ use crate::layout::{
     memory_params, nvlink_device, nvlink_status, nvos00, nvos02, nvos21, nvos32, nvos33, nvos34,
     nvos46, nvos47, nvos54, nvos55, nvos56, nvos57, nvos64, partners, perfmon, pid_info,
     pid_memory, pids, preempt, preemption_mode, schedule, share_policy, timeslice, uuid_of_id,
-    video_params, zcull_bind,
+    video_params, virtual_params, zcull_bind,
 };
 use crate::{PerRelease, class, control, escape, narrow, status, uvm};
 
@@ -50,6 +50,7 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NVOS32_PARAMETERS", "hRoot", all(nvos32::H_ROOT)),
     ("NVOS32_PARAMETERS", "hObjectParent", all(nvos32::H_PARENT)),
     ("NVOS32_PARAMETERS", "function", all(nvos32::FUNCTION)),
+    ("NVOS32_PARAMETERS", "hVASpace", all(nvos32::H_VA_SPACE)),
     ("NVOS32_PARAMETERS", "status", all(nvos32::STATUS)),
     ("NVOS32_PARAMETERS", "total", all(nvos32::TOTAL)),
     ("NVOS32_PARAMETERS", "free", all(nvos32::FREE)),
@@ -107,6 +108,8 @@ pub const FIELDS: &[(&str, &str, PerRelease)] = &[
     ("NV_MEMORY_ALLOCATION_PARAMS", "alignment", all(memory_params::ALIGNMENT)),
     ("NV_MEMORY_ALLOCATION_PARAMS", "offset", all(memory_params::OFFSET)),
     ("NV_MEMORY_ALLOCATION_PARAMS", "limit", all(memory_params::LIMIT)),
+    ("NV_MEMORY_ALLOCATION_PARAMS", "hVASpace", all(memory_params::H_VA_SPACE)),
+    ("NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS", "hVASpace", all(virtual_params::H_VA_SPACE)),
     ("NV0080_ALLOC_PARAMETERS", "deviceId", all(device_params::DEVICE_ID)),
     ("NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", "engineType", all(channel_group_params::ENGINE_TYPE)),
     ("NV_CHANNEL_ALLOC_PARAMS", "gpFifoOffset", all(channel_params::GP_FIFO_OFFSET)),

@@ -86,6 +86,8 @@ pub mod nvos32 {
     pub const H_PARENT: usize = 4;
     /// `function`
     pub const FUNCTION: usize = 8;
+    /// `hVASpace`
+    pub const H_VA_SPACE: usize = 12;
     /// `status`
     pub const STATUS: usize = 20;
     /// `total`, bytes
@@ -256,6 +258,12 @@ pub mod nvos57 {
     pub const STATUS: usize = 20;
 }
 
+/// NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS, of NV01_MEMORY_VIRTUAL.
+pub mod virtual_params {
+    /// `hVASpace`
+    pub const H_VA_SPACE: usize = 16;
+}
+
 /// `NV_MEMORY_ALLOCATION_PARAMS`, the parameters of the memory classes.
 pub mod memory_params {
     /// `flags`
@@ -272,6 +280,8 @@ pub mod memory_params {
     pub const OFFSET: usize = 80;
     /// `limit`: size - 1, out
     pub const LIMIT: usize = 88;
+    /// `hVASpace`
+    pub const H_VA_SPACE: usize = 108;
     /// `NVOS32_ALLOC_FLAGS_VIRTUAL`: address space, not memory
     pub const FLAG_VIRTUAL: u32 = 0x0008_0000;
     /// `NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`: the caller chooses the address

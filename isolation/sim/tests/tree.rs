@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nvabi::bytes::{put, put_u32, put_u64};
-use nvabi::layout::{engine_type, memory_params, nvos57, share_policy};
+use nvabi::layout::{
+    device_params, engine_type, memory_params, nvos57, share_policy, virtual_params,
+};
 use nvabi::status::*;
 use nvabi::{class, control, escape};
 use sim::{Machine, Processes, Profile};
@@ -542,4 +544,53 @@ fn a_device_has_each_number_of_a_sub_device_once() {
     assert_eq!(below(0), Err(NV_ERR_INSUFFICIENT_RESOURCES));
     below(7).unwrap();
     assert_eq!(below(8), Err(NV_ERR_INVALID_CLASS));
+}
+
+/// A neighbour's, too: whoever maps there maps for all of them.
+#[test]
+fn devices_that_name_nobody_to_share_with_have_one_address_space_on_a_card() {
+    let machine = ada("570.195.03", 64, 2);
+    let (one, other) = (Tenant::new(&machine, "a"), Tenant::new(&machine, "b"));
+    let device = |tenant: &Tenant, instance: u32, share: u32| {
+        let mut params = vec![0; 56];
+        put_u32(&mut params, device_params::DEVICE_ID, instance);
+        put_u32(&mut params, device_params::H_CLIENT_SHARE, share);
+        let class = class::NV01_DEVICE_0;
+        tenant.alloc(tenant.root, class, 0, Some(&mut params))
+    };
+    let at = |tenant: &Tenant, device: u32| {
+        let class = class::NV01_MEMORY_VIRTUAL;
+        let whole = tenant.alloc(device, class, 0, Some(&mut vec![0; 24]));
+        let (memory, _) = tenant.vidmem(device, PAGE).unwrap();
+        tenant.map_dma(device, whole.unwrap(), memory, 0, PAGE)
+    };
+    let first = at(&one, device(&one, 0, 0).unwrap()).unwrap();
+    assert_ne!(at(&other, device(&other, 0, 0).unwrap()), Ok(first));
+    // On another card, or its own client's, a space begins anew.
+    assert_eq!(at(&other, device(&other, 1, 0).unwrap()), Ok(first));
+    let own = device(&other, 0, other.root).unwrap();
+    assert_eq!(at(&other, own), Ok(first));
+    // That of another client's device.
+    let second = Tenant::new(&machine, "b");
+    let shared = device(&second, 0, other.root).unwrap();
+    assert_ne!(at(&second, shared), Ok(first));
+}
+
+/// (`_virtmemCopyConstruct`, virtual_mem.c)
+#[test]
+fn virtual_memory_is_copied_within_the_default_address_space_alone() {
+    let machine = ada("570.195.03", 64, 1);
+    let tenant = Tenant::new(&machine, "a");
+    let device = device_below(&tenant, tenant.root, 0).unwrap();
+    let space = tenant.alloc(device, class::FERMI_VASPACE_A, 0, Some(&mut vec![0; 48]));
+    let of = |space: u32| {
+        let mut params = vec![0; 24];
+        put_u32(&mut params, virtual_params::H_VA_SPACE, space);
+        let class = class::NV01_MEMORY_VIRTUAL;
+        tenant.alloc(device, class, 0, Some(&mut params)).unwrap()
+    };
+    let (whole, other) = (of(0), of(space.unwrap()));
+    tenant.dup(device, &tenant, whole).unwrap();
+    let refused = tenant.dup(device, &tenant, other);
+    assert_eq!(refused, Err(NV_ERR_INVALID_DEVICE));
 }

@@ -10,7 +10,7 @@ use nvabi::class::{self, Class, Kind, Plain};
 use nvabi::escape::Id;
 use nvabi::layout::{
     channel_group_params, channel_params, device_params, engine_type, memory_params, nvos00,
-    nvos02, nvos21, nvos32, nvos55, nvos57, os_event,
+    nvos02, nvos21, nvos32, nvos46, nvos55, nvos57, os_event,
 };
 use nvabi::{Release, status};
 
@@ -148,6 +148,12 @@ pub enum Effect {
         ids: Vec<u32>,
         /// How the driver answers where one of them is not there.
         absent: u32,
+    },
+    /// Memory is mapped into an address space by RM, which takes nothing of the card's. Nothing of the client's may be freed between the look
+    /// for what it names and its end.
+    MapDma {
+        /// Client.
+        client: u32,
     },
     /// Something about when the container's work runs.
     Schedule(Schedule),
@@ -347,6 +353,7 @@ impl Effect {
             Self::ExportInfo { .. } => Some(View::ExportedDevice),
             Self::None
             | Self::Client
+            | Self::MapDma { .. }
             | Self::Object { .. }
             | Self::Memory(_)
             | Self::Free { .. }
@@ -421,9 +428,11 @@ fn try_decide(
             }),
             Id::VidHeapControl => heap(op, arg, release),
             Id::AllocMemory => alloc_memory(op, arg, release),
+            Id::MapMemoryDma => Ok(Effect::MapDma {
+                client: word(arg, nvos46::H_CLIENT)?,
+            }),
             Id::MapMemory
             | Id::UnmapMemory
-            | Id::MapMemoryDma
             | Id::UnmapMemoryDma
             | Id::UpdateDeviceMappingInfo
             | Id::RegisterFd

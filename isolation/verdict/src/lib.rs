@@ -35,7 +35,7 @@ pub use decide::{Effect, Memory, Schedule, Switch, Verdict, Whose, decide, decid
 pub use exports::{Export, Import};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;
-pub use share::{cleared, narrow};
+pub use share::{cleared, narrow, own_space};
 pub use unknown::Unknown;
 
 /// How a refused call is answered.

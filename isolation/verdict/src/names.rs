@@ -30,6 +30,10 @@ pub enum What {
     /// The parent of another handle for an object that there is: a device, a subdevice or the client itself. What ends with another object
     /// ([`What::Object`] may) is none: nothing but its own end, or the client's, ends one of these.
     Destination(PerRelease),
+    /// Of MAP_MEMORY_DMA: what memory is mapped by, virtual memory.
+    Mapper(PerRelease),
+    /// Of MAP_MEMORY_DMA: what is mapped, memory or a card's doorbell.
+    Mappable(PerRelease),
     /// An object of the client at this offset of the parameters, or of the calling one where that is 0.
     ObjectBeside(usize),
 }
@@ -158,8 +162,8 @@ const fn of_escape(id: esc::Id) -> &'static [Handle] {
         esc::Id::MapMemoryDma => handles![
             client(0),
             object("hDevice", 4),
-            object("hDma", 8),
-            object("hMemory", 12),
+            handle("hDma", 0, 8, What::Mapper(FIRST), By::Broker),
+            handle("hMemory", 0, 12, What::Mappable(FIRST), By::Broker),
         ],
         esc::Id::UnmapMemoryDma => handles![client(0), object("hDevice", 4), object("hDma", 8)],
         esc::Id::AllocOsEvent | esc::Id::FreeOsEvent => {
@@ -509,10 +513,23 @@ pub struct Named {
     pub client: u32,
     /// The object; `None` for the client itself.
     pub object: Option<u32>,
-    /// Whether it must be a device, a subdevice or the client itself.
-    pub is_destination: bool,
+    /// What else must hold of it.
+    pub must: Must,
     /// What RM answers where it is missing.
     pub if_missing: u32,
+}
+
+/// What an object must be, where a driver does not look into what a call names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Must {
+    /// Nothing but there.
+    BeThere,
+    /// A device, a subdevice or the client itself.
+    BeDestination,
+    /// Virtual memory ([`What::Mapper`]).
+    Map,
+    /// Memory, or a card's doorbell ([`What::Mappable`]).
+    BeMapped,
 }
 
 /// What a call names and the broker checks.
@@ -579,7 +596,7 @@ fn resolve(handle: &Handle, segments: &[&[u8]], release: Release) -> Option<Name
     }
     let (client, object, if_missing) = match handle.what {
         What::Client => (value, None, NV_ERR_INVALID_CLIENT),
-        What::Object(of) | What::Destination(of) => {
+        What::Object(of) | What::Destination(of) | What::Mapper(of) | What::Mappable(of) => {
             let client = word(0, offset(of))?;
             (client, Some(value), NV_ERR_OBJECT_NOT_FOUND)
         }
@@ -598,7 +615,14 @@ fn resolve(handle: &Handle, segments: &[&[u8]], release: Release) -> Option<Name
         field: handle.field,
         client,
         object,
-        is_destination: matches!(handle.what, What::Destination(_)),
+        must: match handle.what {
+            What::Client | What::Object(_) | What::Parent(_) | What::ObjectBeside(_) => {
+                Must::BeThere
+            }
+            What::Destination(_) => Must::BeDestination,
+            What::Mapper(_) => Must::Map,
+            What::Mappable(_) => Must::BeMapped,
+        },
         if_missing,
     })
 }
@@ -683,9 +707,12 @@ mod tests {
         let named = named(&op, &[&arg], Release::R580);
         let seen: Vec<_> = named
             .iter()
-            .map(|it| (it.client, it.object, it.is_destination))
+            .map(|it| (it.client, it.object, it.must))
             .collect();
-        assert_eq!(seen, [(1, None, false), (1, Some(2), true)]);
+        assert_eq!(
+            seen,
+            [(1, None, Must::BeThere), (1, Some(2), Must::BeDestination)]
+        );
     }
 
     #[test]

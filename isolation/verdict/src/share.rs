@@ -64,12 +64,24 @@ pub enum Replacement {
     U64(u64),
 }
 
-/// What is narrowed of a call that [`crate::decide_under`] admits:
-/// - a share policy by user becomes one by process: whoever executes is the process of all the container's clients (mode B);
-/// - a device with `hClientShare` 0 would use the one address space that all such devices of the card share
-///   (gpu/device_share.c): it gets its own client's, which is what a client asks for by its own handle.
+/// A device with `hClientShare` 0 would use the one address space that all such devices of the card share (gpu/device_share.c): it gets its own
+/// client's, which is what a client asks for by its own handle.
 #[must_use]
-pub fn narrow(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
+pub fn own_space(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
+    let arg = segments.first()?;
+    let share = u32_at(segments.get(1)?, device_params::H_CLIENT_SHARE)?;
+    let client = u32_at(arg, nvos21::H_ROOT)?;
+    (op.class(arg) == Some(class::NV01_DEVICE_0) && share == 0).then_some(Narrowing {
+        segment: 1,
+        at: device_params::H_CLIENT_SHARE,
+        bytes: Replacement::U32(client),
+    })
+}
+
+/// A share policy by user, where [`crate::decide_under`] admits it, becomes one by process: whoever executes is the process of all the container's
+/// clients (mode B).
+#[must_use]
+pub fn narrow(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
     let params = segments.get(1).copied().unwrap_or_default();
     let by_process = |segment, policy_at, block: &[u8]| {
@@ -83,22 +95,13 @@ pub fn narrow(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
             },
         )
     };
-    let found = if op.escape() == Some(Id::Share) {
+    if op.escape() == Some(Id::Share) {
         by_process(0, nvos57::POLICY, arg)
     } else if op.decision(arg) == Some(Decision::SharePolicy) {
         by_process(1, 0, params)
-    } else if op.class(arg) == Some(class::NV01_DEVICE_0)
-        && u32_at(params, device_params::H_CLIENT_SHARE) == Some(0)
-    {
-        u32_at(arg, nvos21::H_ROOT).map(|client| Narrowing {
-            segment: 1,
-            at: device_params::H_CLIENT_SHARE,
-            bytes: Replacement::U32(client),
-        })
     } else {
         None
-    };
-    found.into_iter().collect()
+    }
 }
 
 /// What no tenant sets in an allocation's parameters, whatever the driver:

@@ -247,6 +247,7 @@ fn fate(verdict: &Verdict) -> Fate {
             | Effect::Import(_) => Fate::Referenced,
             Effect::None
             | Effect::Client
+            | Effect::MapDma { .. }
             | Effect::Free { .. }
             | Effect::Range { .. }
             | Effect::Unmap { .. }

@@ -24,6 +24,8 @@ enum Of {
     Subdevice,
     Memory,
     HostMemory,
+    Virtual,
+    VirtualRange,
     Space,
     Group,
     Other,
@@ -170,13 +172,15 @@ impl Draw {
         match self.random.below(100) {
             0..4 => self.opening(),
             4..10 => self.device(client),
-            10..34 => self.memory(client),
-            34..42 => self.space(client),
+            10..28 => self.memory(client),
+            28..35 => self.virtual_memory(client),
+            35..42 => self.space(client),
             42..50 => self.group(client),
             50..58 => self.other(client),
             58..72 => self.dup(),
             72..80 => self.share(client),
-            80..90 => self.map(client),
+            80..86 => self.map(client),
+            86..93 => self.map_dma(client),
             _ => self.free(client),
         }
     }
@@ -226,6 +230,16 @@ impl Draw {
             _of_the_card => Of::Memory,
         };
         self.make(client, parent, of, made);
+    }
+
+    fn virtual_memory(&mut self, client: (u32, u32, u32)) {
+        let parent = self.some(client, |of| of == Of::Device);
+        let (of, class) = match self.random.percent(50) {
+            true => (Of::Virtual, class::NV01_MEMORY_VIRTUAL),
+            false => (Of::VirtualRange, class::NV50_MEMORY_VIRTUAL),
+        };
+        let space = self.some_space(client);
+        self.make(client, parent, of, Made::Virtual { class, space });
     }
 
     fn space(&mut self, client: (u32, u32, u32)) {
@@ -296,6 +310,10 @@ impl Draw {
                 handle,
             },
         );
+        if of == Of::VirtualRange {
+            // The same part of an address space.
+            self.mapped_objects.push(id);
+        }
         self.objects.push(Known {
             id,
             client: to.0,
@@ -346,6 +364,30 @@ impl Draw {
             device,
             memory,
             by: first + self.mapped % 20,
+        };
+        self.add(Some(client), request);
+    }
+
+    fn map_dma(&mut self, client: (u32, u32, u32)) {
+        let is_memory = |of| matches!(of, Of::Memory | Of::HostMemory);
+        let mut by = self.some(client, |of| matches!(of, Of::Virtual | Of::VirtualRange));
+        let of = self.objects.iter().find(|it| Handle::Made(it.id) == by);
+        // By a part of an address space one mapping: the next would be put at the same place, which the simulator does not play.
+        if let Some(range) = of.filter(|it| it.of == Of::VirtualRange) {
+            match self.mapped_objects.contains(&range.id) {
+                true => by = Handle::Number(0xbad),
+                false => self.mapped_objects.push(range.id),
+            }
+        }
+        let request = Request::MapDma {
+            client: Handle::Made(client.0),
+            device: self.some(client, |of| matches!(of, Of::Device | Of::Subdevice)),
+            by,
+            memory: self.some(client, is_memory),
+            length_bytes: self
+                .random
+                .weighted(&[(70, 4096), (20, 1 << 16), (5, 0), (5, u64::MAX)])
+                .unwrap_or(4096),
         };
         self.add(Some(client), request);
     }

@@ -9,8 +9,8 @@ use driver::{Caller, FileId, FileKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::escape::{self, Escape};
 use nvabi::layout::{
-    channel_group_params, device_params, memory_params, nvos00, nvos21, nvos33, nvos34, nvos54,
-    nvos55, nvos57, nvos64, os_event, share_policy,
+    channel_group_params, device_params, memory_params, nvos00, nvos21, nvos33, nvos34, nvos46,
+    nvos54, nvos55, nvos57, nvos64, os_event, share_policy, virtual_params,
 };
 use nvabi::{Release, class, control};
 use sim::{Called, Machine, ObjectEntry, Processes, Profile, SessionHandle};
@@ -32,8 +32,9 @@ const EVENT_CLASS: usize = 8;
 const EVENT_DATA: usize = 16;
 /// What RM calls whose memory is; a user may say what it likes.
 const MEMORY_OWNER: u32 = 1;
-/// `hVASpace` of NV_MEMORY_ALLOCATION_PARAMS and of NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.
-const MEMORY_H_VA_SPACE: usize = 108;
+/// Of a part of an address space.
+const VIRTUAL_BYTES: u64 = 2 << 20;
+/// `hVASpace` of NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.
 const GROUP_H_VA_SPACE: usize = 8;
 /// `NV_CTXSHARE_ALLOCATION_PARAMETERS` (nvos.h): `flags`, and `NV_CTXSHARE_ALLOCATION_FLAGS_SUBCONTEXT_ASYNC` in it.
 const CONTEXT_SHARE_FLAGS: usize = 4;
@@ -367,7 +368,23 @@ impl<D: Driver> Player<D> {
                 put_u32(&mut params, memory_params::FLAGS, flags);
                 put_u32(&mut params, memory_params::ATTR, attr);
                 put_u64(&mut params, memory_params::SIZE, size_bytes);
-                put_u32(&mut params, MEMORY_H_VA_SPACE, self.handle(space));
+                put_u32(&mut params, memory_params::H_VA_SPACE, self.handle(space));
+                class
+            }
+            Made::Virtual { class, space } => {
+                let space = self.handle(space);
+                if class == class::NV01_MEMORY_VIRTUAL {
+                    put_u32(&mut params, virtual_params::H_VA_SPACE, space);
+                } else {
+                    put_u32(&mut params, 0, MEMORY_OWNER);
+                    put_u32(
+                        &mut params,
+                        memory_params::FLAGS,
+                        memory_params::FLAG_VIRTUAL,
+                    );
+                    put_u64(&mut params, memory_params::SIZE, VIRTUAL_BYTES);
+                    put_u32(&mut params, memory_params::H_VA_SPACE, space);
+                }
                 class
             }
             Made::Space => class::FERMI_VASPACE_A,
@@ -516,6 +533,26 @@ impl<D: Driver> Player<D> {
                     (nvos34::P_LINEAR, 0x0123_4000),
                 ];
                 self.words(&escape::NV_ESC_RM_UNMAP_MEMORY, &words, nvos34::STATUS)
+            }
+            Request::MapDma {
+                client,
+                device,
+                by,
+                memory,
+                length_bytes,
+            } => {
+                let words = [
+                    (nvos46::H_CLIENT, of(client)),
+                    (nvos46::H_DEVICE, of(device)),
+                    (nvos46::H_DMA, of(by)),
+                    (nvos46::H_MEMORY, of(memory)),
+                ];
+                let status_at = usize::try_from(nvos46::STATUS.of(self.release)).unwrap_or(0);
+                let mut ready = self.words(&escape::NV_ESC_RM_MAP_MEMORY_DMA, &words, status_at);
+                for block in &mut ready.blocks {
+                    put_u64(&mut block.bytes, nvos46::LENGTH, length_bytes);
+                }
+                ready
             }
             Request::Control {
                 client,

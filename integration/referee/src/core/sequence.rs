@@ -74,6 +74,14 @@ pub enum Request {
         device: Handle,
         memory: Handle,
     },
+    /// A mapping into an address space.
+    MapDma {
+        client: Handle,
+        device: Handle,
+        by: Handle,
+        memory: Handle,
+        length_bytes: u64,
+    },
     /// A control, whose parameters begin with `word`.
     Control {
         client: Handle,
@@ -111,6 +119,8 @@ pub enum Made {
         attr: u32,
         space: Handle,
     },
+    /// Of an address space: NV01_MEMORY_VIRTUAL, all of it, or NV50_MEMORY_VIRTUAL, a part.
+    Virtual { class: u32, space: Handle },
     /// FERMI_VASPACE_A
     Space,
     /// KEPLER_CHANNEL_GROUP_A
@@ -136,6 +146,7 @@ impl fmt::Display for Made {
                 to,
                 "memory {class:#x} {size_bytes:#x} {flags:#x} {attr:#x} {space}"
             ),
+            Self::Virtual { class, space } => write!(to, "virtual {class:#x} {space}"),
             Self::Space => to.write_str("space"),
             Self::Group { engine, space } => write!(to, "group {engine:#x} {space}"),
             Self::ContextShare { space } => write!(to, "context-share {space}"),
@@ -290,6 +301,16 @@ impl fmt::Display for Asked {
                 device,
                 memory,
             } => write!(to, "{id} unmap {who} {client} {device} {memory}"),
+            Request::MapDma {
+                client,
+                device,
+                by,
+                memory,
+                length_bytes,
+            } => write!(
+                to,
+                "{id} map-dma {who} {client} {device} {by} {memory} {length_bytes:#x}"
+            ),
             Request::Control {
                 client,
                 object,

@@ -53,6 +53,7 @@ impl Account {
             Effect::ExportInfo { .. } => ledger.exported_by(file).next().is_some(),
             Effect::None
             | Effect::Client
+            | Effect::MapDma { .. }
             | Effect::Object { .. }
             | Effect::Memory(_)
             | Effect::Free { .. }

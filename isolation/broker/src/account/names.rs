@@ -3,11 +3,12 @@
 //! The look is made under the lock that the call is executed under ([`crate::order`]), so that nothing of the client is freed between the two.
 
 use driver::{Binding, Segment};
-use ledger::{ClientHandle, ObjectHandle, ObjectKind};
+use ledger::{ClientHandle, Object, ObjectHandle, ObjectKind};
 use nvabi::bytes::{u16_at, u32_at};
+use nvabi::class::{self, Kind};
 use nvabi::layout::{nvos33, nvos55, nvos57, share_policy};
 use nvabi::{escape, status};
-use verdict::names::{self, Named};
+use verdict::names::{self, Must, Named};
 use verdict::{Effect, Op, Refusal};
 
 use super::{Account, Why};
@@ -38,6 +39,8 @@ impl Account {
                 // Whoever frees the object may name what is left of it.
                 Found::Name if op.escape() == Some(escape::Id::Free) => continue,
                 Found::Name => status::NV_ERR_RESOURCE_LOST,
+                // As `resMapTo_IMPL` (rs_resource.c) and `rmresGetMemInterMapParams_IMPL` (rmapi/resource.c) answer.
+                Found::Unfit => status::NV_ERR_INVALID_OBJECT_HANDLE,
             };
             let why = Why::NotThere {
                 field: named.field,
@@ -159,6 +162,8 @@ enum Found {
     Yes,
     NoClient,
     NoObject,
+    /// The object can be no party to such a call, or goes with others unseen.
+    Unfit,
     /// The object has gone with what it depended on, and the driver has its name still: it refuses some calls that name it with
     /// [`status::NV_ERR_RESOURCE_LOST`], and looks into nothing for others. None reaches it.
     Name,
@@ -186,22 +191,41 @@ fn is_there(state: &State, binding: Binding, named: &Named, asks: Asks) -> Found
     let client = ClientHandle(named.client);
     if state.ledger.owner_file(client).is_none() {
         // In compat mode the kernel makes root clients in the caller, and what is not known yet may be the container's: the driver asks
-        // whose file it is. A destination must be known all the same, and whatever the driver does not ask about.
+        // whose file it is. What a driver does not look into must be known all the same, and whatever it does not ask about.
         return match binding {
-            Binding::Caller if !named.is_destination && asks == Asks::Yes => Found::Yes,
+            Binding::Caller if named.must == Must::BeThere && asks == Asks::Yes => Found::Yes,
             Binding::Caller | Binding::Executor | Binding::None => Found::NoClient,
         };
     }
     let Some(object) = named.object.filter(|object| *object != named.client) else {
-        return Found::Yes;
+        return match named.must {
+            Must::BeThere | Must::BeDestination => Found::Yes,
+            Must::Map | Must::BeMapped => Found::Unfit,
+        };
     };
     let found = state.ledger.object(client, ObjectHandle(object));
-    let holds = |kind| !named.is_destination || ends_by_itself_alone(kind);
-    match found {
-        Some(object) if object.kind == ObjectKind::Invalidated => Found::Name,
-        Some(object) if holds(object.kind) => Found::Yes,
-        Some(_) | None => Found::NoObject,
+    let Some(object) = found else {
+        return Found::NoObject;
+    };
+    match named.must {
+        _ if object.kind == ObjectKind::Invalidated => Found::Name,
+        Must::BeThere => Found::Yes,
+        Must::BeDestination if ends_by_itself_alone(object.kind) => Found::Yes,
+        Must::BeDestination => Found::NoObject,
+        Must::Map if is_virtual(object) => Found::Yes,
+        Must::BeMapped if object.kind == ObjectKind::Memory || is_doorbell(object) => Found::Yes,
+        Must::Map | Must::BeMapped => Found::Unfit,
     }
+}
+
+/// Of virtual memory the ledger has what takes it with it, as the driver has.
+fn is_virtual(object: &Object) -> bool {
+    class::of(object.class).is_some_and(|row| row.kind == Kind::Virtual)
+}
+
+/// The one thing that is mapped and is no memory to the ledger. Only its parent takes it with it.
+fn is_doorbell(object: &Object) -> bool {
+    class::of(object.class).is_some_and(|row| row.kind == Kind::Usermode)
 }
 
 /// What the driver ends with nothing but itself, its parent or its client: what the ledger has of these, the driver has.

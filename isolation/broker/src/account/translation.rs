@@ -3,9 +3,10 @@
 use driver::Segment;
 use ledger::{CardSlot, ObjectHandle, ObjectKind};
 use nvabi::bytes::{array_at, u32_at};
-use nvabi::class::{Class, Kind};
-use nvabi::status;
-use verdict::Effect;
+use nvabi::class::{Class, Kind, NV01_MEMORY_VIRTUAL};
+use nvabi::layout::{channel_params, memory_params, nvos32, virtual_params};
+use nvabi::{escape, status};
+use verdict::{Effect, Op};
 
 use crate::replay::Books;
 
@@ -14,6 +15,7 @@ use crate::replay::Books;
 pub fn books(effect: &Effect) -> Books {
     match effect {
         Effect::None
+        | Effect::MapDma { .. }
         | Effect::View(_)
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)
@@ -75,19 +77,22 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
     }
 }
 
-/// What takes an object with it beside its parent: a context share and a channel go with their VA space.
-pub(super) fn dependencies(class: &Class, segments: &[Segment]) -> Vec<ObjectHandle> {
-    let at = match class.kind {
-        Kind::ContextShare => 0,
-        Kind::ChannelGroup => 8,
-        Kind::Channel => nvabi::layout::channel_params::H_VA_SPACE,
+/// What takes an object with it beside its parent: a context share, a channel and virtual memory go with their VA space.
+pub(super) fn dependencies(op: &Op, class: &Class, segments: &[Segment]) -> Vec<ObjectHandle> {
+    let is_heap = op.escape() == Some(escape::Id::VidHeapControl);
+    let (segment, at) = match class.kind {
+        Kind::ContextShare => (1, 0),
+        Kind::ChannelGroup => (1, 8),
+        Kind::Channel => (1, channel_params::H_VA_SPACE),
+        Kind::Virtual if is_heap => (0, nvos32::H_VA_SPACE),
+        Kind::Virtual if class.number == NV01_MEMORY_VIRTUAL => (1, virtual_params::H_VA_SPACE),
+        Kind::Virtual => (1, memory_params::H_VA_SPACE),
         Kind::Root
         | Kind::Device
         | Kind::Subdevice
         | Kind::Vidmem
         | Kind::Sysmem
         | Kind::OsDescriptor
-        | Kind::Virtual
         | Kind::VaSpace
         | Kind::Graphics
         | Kind::Copy
@@ -99,8 +104,8 @@ pub(super) fn dependencies(class: &Class, segments: &[Segment]) -> Vec<ObjectHan
         | Kind::Plain(_) => return Vec::new(),
     };
     let handle = segments
-        .get(1)
-        .and_then(|params| u32_at(&params.bytes, at))
+        .get(segment)
+        .and_then(|block| u32_at(&block.bytes, at))
         .filter(|handle| *handle != 0);
     handle.map(ObjectHandle).into_iter().collect()
 }

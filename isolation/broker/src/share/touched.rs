@@ -71,6 +71,7 @@ impl<'a> Touched<'a> {
             Effect::Schedule(schedule) => Self::Scheduled(schedule),
             Effect::None
             | Effect::Client
+            | Effect::MapDma { .. }
             | Effect::Memory(_)
             | Effect::Range { .. }
             | Effect::Pool { .. }

@@ -12,9 +12,10 @@ use driver::{
 };
 use nix::sys::stat::fstat;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
-use nvabi::class::PARAMS_WINDOW;
+use nvabi::class::{NV01_MEMORY_VIRTUAL, PARAMS_WINDOW};
 use nvabi::layout::{
-    card_info, disable_channels, import_object, memory_params, nvos00, nvos21, nvos54, nvos55,
+    card_info, disable_channels, import_object, memory_params, nvos00, nvos21, nvos46, nvos54,
+    nvos55, virtual_params,
 };
 use nvabi::{control, status};
 
@@ -48,8 +49,10 @@ struct State {
     seen: Vec<Seen>,
     /// When a gate was opened (`true`) or closed.
     turns: Vec<(Instant, bool)>,
-    /// A handle was to be made below an object that is not there.
+    /// A handle was to be made below an object that is not there, or memory to be mapped by what has no address space any more.
     is_wedged: bool,
+    /// The address spaces of virtual memory.
+    spaces: HashMap<(u32, u32), u32>,
     /// The most that all objects ever held at once.
     peak_bytes: u64,
     next_handle: u32,
@@ -249,6 +252,10 @@ impl Fake {
                     *first = first.wrapping_add(1);
                 }
             }
+            if class == NV01_MEMORY_VIRTUAL {
+                let space = u32_at(&rest[0].bytes, virtual_params::H_VA_SPACE).unwrap();
+                state.spaces.insert((client, handle), space);
+            }
             state.objects.insert((client, handle), (parent, bytes));
             state.peak_bytes = state.peak_bytes.max(state.objects.bytes);
             handle
@@ -341,6 +348,16 @@ impl State {
     fn look_for_destination(&mut self, client: u32, parent: u32) {
         let is_root = client == parent && self.clients.contains_key(&client);
         self.is_wedged |= !is_root && !self.objects.contains_key(&(client, parent));
+    }
+
+    /// Virtual memory goes with its address space, and some drivers do not look whether it has.
+    fn map_dma(&mut self, arg: &[u8]) -> u32 {
+        let word = |at| u32_at(arg, at).unwrap();
+        let mapper = (word(nvos46::H_CLIENT), word(nvos46::H_DMA));
+        let space = self.spaces.get(&mapper);
+        let is_there = space.is_some_and(|space| self.objects.contains_key(&(mapper.0, *space)));
+        self.is_wedged |= !is_there;
+        status::NV_OK
     }
 
     fn drop_client(&mut self, client: u32) -> bool {
@@ -554,6 +571,7 @@ impl Driver for Handle {
             0x29 => fake.free(&mut state, &first),
             0x2a => answer_control(&mut state, file.id, call),
             0x34 => dup(&mut state, &mut call.segments[0].bytes),
+            0x57 => state.map_dma(&first),
             200 => {
                 let arg = &mut call.segments[0].bytes;
                 arg.fill(0);

@@ -66,8 +66,7 @@ fn a_shared_address_space_is_the_clients_own() {
         assert_eq!(called.status(), rm::OK);
         let seen = stage.fake.seen();
         let seen = seen.last().unwrap().segments.get(1).unwrap().clone();
-        let expected = if is_bound { client } else { 0 };
-        assert_eq!(u32_at(&seen, share_at), Some(expected));
+        assert_eq!(u32_at(&seen, share_at), Some(client));
         assert_eq!(u32_at(&called.params, share_at), Some(0), "as it was given");
     }
 }

@@ -1,10 +1,13 @@
 //! Handles that name nothing: no driver hears of the call, since not every driver recovers from looking for them.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use ledger::Counted;
 use nvabi::bytes::{put_u32, put_u64, u32_at};
-use nvabi::layout::{event_params, nvos33, nvos55};
+use nvabi::class::{FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_VIRTUAL};
+use nvabi::layout::{event_params, memory_params, nvos32, nvos33, nvos46, nvos55, virtual_params};
 use nvabi::status::{
     NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT,
     NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_RESOURCE_LOST,
@@ -41,6 +44,14 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "named::the_name_of_what_is_gone_is_for_its_end_alone",
         the_name_of_what_is_gone,
+    ),
+    (
+        "named::memory_is_mapped_by_what_is_there",
+        memory_is_mapped_by_what_is_there,
+    ),
+    (
+        "named::nothing_is_mapped_by_what_goes_meanwhile",
+        nothing_is_mapped_by_what_goes_meanwhile,
     ),
     (
         "named::no_call_names_what_is_not_there",
@@ -163,7 +174,7 @@ fn a_copy_of_an_address_space() {
         let stage = Stage::new(4 * MIB);
         stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
         let (tenant, fd, client, device) = with_device(&stage);
-        let space = made(&tenant, fd, (client, device), 0x90f1, &[0; 48]);
+        let space = made(&tenant, fd, (client, device), VA_SPACE, &[0; 48]);
         let other = tenant.client(fd);
         let before = stage.fake.seen().len();
         for parent in [(client, client), (other, other)] {
@@ -180,7 +191,7 @@ fn a_copy_of_an_address_space() {
 fn the_name_of_what_is_gone() {
     let stage = Stage::new(4 * MIB);
     let (tenant, fd, client, device) = with_device(&stage);
-    let space = made(&tenant, fd, (client, device), 0x90f1, &[0; 48]);
+    let space = made(&tenant, fd, (client, device), VA_SPACE, &[0; 48]);
     let mut params = [0; 20];
     put_u32(&mut params, 8, space);
     put_u32(&mut params, 12, 1);
@@ -209,6 +220,114 @@ fn the_name_of_what_is_gone() {
     assert_eq!(tenant.free(fd, client, device, group), rm::OK);
     assert_eq!(objects(), before - 2);
     assert_eq!(stage.fake.seen().len(), heard + 1);
+}
+
+fn map_dma(tenant: &Tenant, fd: i32, (client, device): (u32, u32), by: u32, memory: u32) -> u32 {
+    let row = &escape::NV_ESC_RM_MAP_MEMORY_DMA;
+    let mut arg = vec![0; row.size.of(R) as usize];
+    put_u32(&mut arg, nvos46::H_CLIENT, client);
+    put_u32(&mut arg, nvos46::H_DEVICE, device);
+    put_u32(&mut arg, nvos46::H_DMA, by);
+    put_u32(&mut arg, nvos46::H_MEMORY, memory);
+    put_u64(&mut arg, nvos46::LENGTH, 4096);
+    let called = tenant.call(fd, row.cmd(R), &arg, &[]);
+    assert_eq!(called.ret, Ok(0));
+    u32_at(&called.arg, nvos46::STATUS.of(R) as usize).unwrap()
+}
+
+/// An address space, and virtual memory of it.
+fn virtual_memory(tenant: &Tenant, fd: i32, below: (u32, u32)) -> (u32, u32) {
+    let space = made(tenant, fd, below, VA_SPACE, &[0; 48]);
+    let mut params = [0; 24];
+    put_u32(&mut params, virtual_params::H_VA_SPACE, space);
+    (space, made(tenant, fd, below, NV01_MEMORY_VIRTUAL, &params))
+}
+
+/// RM looks into neither party of such a mapping: whatever goes with another object, seen by the ledger or not, is none.
+fn memory_is_mapped_by_what_is_there() {
+    for is_bound in [false, true] {
+        let stage = Stage::new(4 * MIB);
+        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&stage);
+        let below = (client, device);
+        assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+        let (space, by) = virtual_memory(&tenant, fd, below);
+        // The heap's call makes virtual memory too.
+        let mut heap = vec![0; escape::NV_ESC_RM_VID_HEAP_CONTROL.size.of(R) as usize];
+        put_u32(&mut heap, nvos32::H_ROOT, client);
+        put_u32(&mut heap, nvos32::H_PARENT, device);
+        put_u32(&mut heap, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
+        put_u32(&mut heap, nvos32::H_VA_SPACE, space);
+        put_u32(&mut heap, nvos32::ALLOC_H_MEMORY, 7);
+        put_u32(&mut heap, nvos32::ALLOC_FLAGS, memory_params::FLAG_VIRTUAL);
+        let row = &escape::NV_ESC_RM_VID_HEAP_CONTROL;
+        assert_eq!(tenant.call(fd, row.cmd(R), &heap, &[]).ret, Ok(0));
+        let mut params = [0; 20];
+        put_u32(&mut params, 8, space);
+        put_u32(&mut params, 12, 1);
+        let group = made(&tenant, fd, below, 0xa06c, &params);
+        let doorbell = made(&tenant, fd, below, 0xc461, &[]);
+
+        assert_eq!(map_dma(&tenant, fd, below, by, 5), rm::OK);
+        assert_eq!(map_dma(&tenant, fd, below, by, doorbell), rm::OK);
+        let heard = stage.fake.seen().len();
+        for (by, memory, expected) in [
+            (NOTHING, 5, NV_ERR_OBJECT_NOT_FOUND),
+            (by, NOTHING, NV_ERR_OBJECT_NOT_FOUND),
+            (by, group, NV_ERR_INVALID_OBJECT_HANDLE),
+            (by, client, NV_ERR_INVALID_OBJECT_HANDLE),
+            (client, 5, NV_ERR_INVALID_OBJECT_HANDLE),
+            (space, 5, NV_ERR_INVALID_OBJECT_HANDLE),
+            (group, 5, NV_ERR_INVALID_OBJECT_HANDLE),
+            (5, 5, NV_ERR_INVALID_OBJECT_HANDLE),
+        ] {
+            let status = map_dma(&tenant, fd, below, by, memory);
+            assert_eq!(status, expected, "{memory:#x} by {by:#x}");
+        }
+        let foreign = map_dma(&tenant, fd, (client + 1, device), by, 5);
+        assert_eq!(foreign, NV_ERR_INVALID_CLIENT);
+        assert_eq!(stage.fake.seen().len(), heard, "no driver hears of it");
+
+        assert_eq!(tenant.free(fd, client, device, space), rm::OK);
+        for gone in [by, 7] {
+            let status = map_dma(&tenant, fd, below, gone, 5);
+            assert_eq!(status, NV_ERR_RESOURCE_LOST, "{gone:#x}");
+        }
+        assert_eq!(map_dma(&tenant, fd, below, by, by), NV_ERR_RESOURCE_LOST);
+        assert_eq!(stage.fake.seen().len(), heard + 1, "of the free alone");
+        assert!(!stage.fake.is_wedged());
+        stage.assert_exact(MIB);
+    }
+}
+
+/// An address space is freed while a mapping is on its way to the driver: it goes after the mapping.
+fn nothing_is_mapped_by_what_goes_meanwhile() {
+    let stage = Stage::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&stage);
+    let below = (client, device);
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let (space, by) = virtual_memory(&tenant, fd, below);
+    let (mapper, freer) = (tenant.thread(), tenant.thread());
+    stage
+        .fake
+        .hold_back(escape::NV_ESC_RM_MAP_MEMORY_DMA.cmd(R), None);
+    std::thread::scope(|scope| {
+        let mapping = scope.spawn(|| map_dma(&mapper, fd, below, by, 5));
+        stage.fake.wait_for_held(1);
+        let (freed, is_freed) = mpsc::channel();
+        let free = scope.spawn(move || {
+            let status = freer.free(fd, client, device, space);
+            freed.send(()).unwrap();
+            status
+        });
+        // Long enough for a free that nobody holds up.
+        let _held_up = is_freed.recv_timeout(Duration::from_millis(300));
+        stage.fake.let_go();
+        assert_eq!(mapping.join().unwrap(), rm::OK);
+        assert_eq!(free.join().unwrap(), rm::OK);
+    });
+    assert!(!stage.fake.is_wedged());
+    assert_eq!(map_dma(&tenant, fd, below, by, 5), NV_ERR_RESOURCE_LOST);
 }
 
 fn no_call_names_what_is_not_there() {

@@ -116,6 +116,7 @@ impl Call {
                 (Coverage::Production, Verdict::Execute(effect)) => match effect {
                     Effect::None => false,
                     Effect::Client
+                    | Effect::MapDma { .. }
                     | Effect::Range { .. }
                     | Effect::Object { .. }
                     | Effect::Memory(_)

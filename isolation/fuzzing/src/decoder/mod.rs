@@ -417,6 +417,7 @@ impl Call {
             Effect::Managed { .. } => panic!("{}: managed memory is made by mmap", op.name()),
             Effect::None
             | Effect::Client
+            | Effect::MapDma { .. }
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
@@ -437,8 +438,12 @@ impl Call {
             let holder = segments.get(usize::from(found.segment)).map_or(0, Vec::len);
             assert!(found.at + 4 <= holder, "{}: {found:?}", op.name());
         }
-        let cleared = verdict::cleared(op, &slices);
-        for narrowing in verdict::narrow(op, &slices).into_iter().chain(cleared) {
+        let narrowings = [
+            verdict::cleared(op, &slices),
+            verdict::own_space(op, &slices),
+            verdict::narrow(op, &slices),
+        ];
+        for narrowing in narrowings.into_iter().flatten() {
             let holder = segments
                 .get(usize::from(narrowing.segment))
                 .map_or(0, Vec::len);

@@ -7,6 +7,7 @@ use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{self, Kind, Plain};
 use nvabi::layout::{
     channel_params, device_params, engine_type, memory_params, nvos00, nvos21, nvos55, nvos64,
+    virtual_params,
 };
 use nvabi::status::{
     NV_ERR_INSERT_DUPLICATE_NAME, NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ARGUMENT,
@@ -35,8 +36,6 @@ const USERMODE_BYTES: u64 = KIB64;
 const USERD_BYTES: u64 = PAGE_BYTES;
 
 /// Offsets of VA space handles in allocation parameters (nvos.h).
-const VIRTUAL_H_VA_SPACE: usize = 16;
-const MEMORY_H_VA_SPACE: usize = 108;
 const GROUP_H_VA_SPACE: usize = 8;
 const CONTEXT_SHARE_H_VA_SPACE: usize = 0;
 /// `NV2080_MAX_SUBDEVICES` (cl2080.h)
@@ -176,7 +175,8 @@ impl New {
         let client = state.client(context, self.client)?;
         self.prepare(client, row)?;
         if self.kind == Kind::Device {
-            return self.device(client, context, params);
+            let space = self.default_space(state, context, params)?;
+            return self.device(state.client(context, self.client)?, context, params, space);
         }
         let parent = client.parent(self.parent)?;
         if let Kind::Plain(Plain::Confidential | Plain::Mps) = self.kind {
@@ -212,9 +212,9 @@ impl New {
             Kind::Vidmem | Kind::Sysmem => self.memory(client, context, card, params)?,
             Kind::Virtual => {
                 let at = if self.class == class::NV01_MEMORY_VIRTUAL {
-                    VIRTUAL_H_VA_SPACE
+                    virtual_params::H_VA_SPACE
                 } else {
-                    MEMORY_H_VA_SPACE
+                    memory_params::H_VA_SPACE
                 };
                 let (space, depends_on) =
                     self.named_space(client, u32_at(params, at).unwrap_or(0))?;
@@ -278,10 +278,15 @@ impl New {
                 self.on_runlist(context, &card, channel.group().kind(), params)?;
                 self.object(Some(card), Resource::Plain)
             }
-            Kind::Usermode => self.object(
-                Some(card),
-                Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new()),
-            ),
+            Kind::Usermode => {
+                let memory = Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new());
+                Object {
+                    // `bBar1Mapping` of NV_HOPPER_USERMODE_A_PARAMS (`usrmodeConstruct_IMPL`, usermode_api.c).
+                    internal_mmio: row.params.of(context.hardware.release) > 0
+                        && params.first().is_some_and(|bar1| *bar1 != 0),
+                    ..self.object(Some(card), memory)
+                }
+            }
             Kind::Plain(Plain::SharedData) => {
                 // Pages of the host that the driver writes and programs read; nothing is in them here, and nothing is polled
                 // (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
@@ -455,22 +460,55 @@ impl New {
         }
     }
 
+    /// The address space of a device that objects have where they name none (`deviceInitClientShare`, gpu/device_share.c): that of all devices of the
+    /// card which name nobody, its own, or that of another client's device. RM looks for the last when it is first used, and refuses that use where it is not there.
+    fn default_space(
+        &self,
+        state: &State,
+        context: &Context<'_>,
+        params: &[u8],
+    ) -> Result<Arc<VaSpace>, Refusal> {
+        let card = card_of(context, params)?;
+        let share = u32_at(params, device_params::H_CLIENT_SHARE).ok_or(INVALID)?;
+        let theirs = |of: &Client| {
+            of.objects
+                .values()
+                .find_map(|object| match &object.resource {
+                    Resource::Device(space)
+                        if object
+                            .card
+                            .as_ref()
+                            .is_some_and(|of| of.index == card.index) =>
+                    {
+                        Some(space.clone())
+                    }
+                    _other => None,
+                })
+        };
+        Ok(match share {
+            0 => card.global_space.clone(),
+            own if own == self.client => Arc::default(),
+            other => state
+                .clients
+                .get(&other)
+                .and_then(theirs)
+                .unwrap_or_default(),
+        })
+    }
+
     fn device(
         &self,
         client: &mut Client,
         context: &Context<'_>,
         params: &[u8],
+        space: Arc<VaSpace>,
     ) -> Result<u32, Refusal> {
-        let instance = u32_at(params, device_params::DEVICE_ID).ok_or(INVALID)?;
-        let card = usize::try_from(instance)
-            .ok()
-            .and_then(|index| context.hardware.cards.get(index))
-            .ok_or(Refusal(NV_ERR_INVALID_CLASS))?;
+        let card = card_of(context, params)?;
         // Not played here: that the calling process has the card's node open (`osIsGpuAccessible`, device.c). No process makes a
         // session's calls, and its open files are only what a broker says of them. The played kernel of the executor's tests looks.
         // Lists the process on the card.
         let implicit = Some(Arc::new(card.charge(context.session, client.pid, 0)?));
-        let object = self.object(Some(card.clone()), Resource::Device(Arc::default()));
+        let object = self.object(Some(card.clone()), Resource::Device(space));
         client.insert(self.wanted, Object { implicit, ..object })
     }
 
@@ -532,8 +570,12 @@ impl New {
         }
         let object = client.parent(handle)?;
         match &object.resource {
-            // One below anything else, as a copy may be, is not found by its device (`vaspaceGetByHandleOrDeviceDefault_IMPL`, vaspace.c).
-            Resource::VaSpace(_) if !client.parent(object.parent)?.is_device() => {
+            // One below anything else, as a copy may be, is not found by its device (`vaspaceGetByHandleOrDeviceDefault_IMPL`, vaspace.c), which
+            // NV01_MEMORY_VIRTUAL asks for when something is mapped (`vmrangeConstruct_IMPL`, virt_mem_range.c).
+            Resource::VaSpace(_)
+                if self.class != class::NV01_MEMORY_VIRTUAL
+                    && !client.parent(object.parent)?.is_device() =>
+            {
                 Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
             }
             Resource::VaSpace(space) => Ok((space.clone(), vec![handle])),
@@ -691,6 +733,14 @@ pub(super) fn free(
     Ok(())
 }
 
+fn card_of<'a>(context: &'a Context<'_>, params: &[u8]) -> Result<&'a Arc<SimCard>, Refusal> {
+    let instance = u32_at(params, device_params::DEVICE_ID).ok_or(INVALID)?;
+    usize::try_from(instance)
+        .ok()
+        .and_then(|index| context.hardware.cards.get(index))
+        .ok_or(Refusal(NV_ERR_INVALID_CLASS))
+}
+
 /// Another handle for memory or an address space, of a client of the same container.
 pub(super) fn dup_object(
     state: &mut State,
@@ -756,10 +806,18 @@ pub(super) fn dup_object(
         | Resource::Invalidated => return Err(INVALID),
     };
     let (class, card, implicit) = (source.class, source.card.clone(), source.implicit.clone());
+    let internal_mmio = source.internal_mmio;
     let is_another =
         |other: &Arc<SimCard>| card.as_ref().is_some_and(|card| card.index != other.index);
     if below.card.as_ref().is_some_and(is_another) {
         return Err(Refusal(NV_ERR_INVALID_DEVICE));
+    }
+    if let Resource::Virtual(space) = &resource {
+        // Only that of the default address space of the device that it goes below (`_virtmemCopyConstruct`, virtual_mem.c).
+        let (_handle, device) = into.device_of(parent)?;
+        if !Arc::ptr_eq(space, device.space()?) {
+            return Err(Refusal(NV_ERR_INVALID_DEVICE));
+        }
     }
     let depends_on = match &resource {
         Resource::ChannelGroup(_, space) => into.space_below(parent, space),
@@ -769,6 +827,7 @@ pub(super) fn dup_object(
     let client = state.client(context, to)?;
     let object = Object {
         implicit,
+        internal_mmio,
         depends_on: depends_on.into_iter().collect(),
         ..Object::new(class, parent, card, resource)
     };

@@ -6,12 +6,15 @@ use driver::FileKind;
 use driver::wire::Replaces;
 use nvabi::Release;
 use nvabi::bytes::{put_u64, u32_at, u64_at};
-use nvabi::class::{NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, RM_USER_SHARED_DATA};
+use nvabi::class::{
+    self, Kind, NV01_MEMORY_SYSTEM, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, RM_USER_SHARED_DATA,
+};
 use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, nvos56};
 use nvabi::status::{
     NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_ARGUMENT,
-    NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_LIMIT, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_NO_MEMORY,
-    NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
+    NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_LIMIT, NV_ERR_INVALID_OBJECT,
+    NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT, NV_ERR_INVALID_PARAMETER,
+    NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_STATE_IN_USE,
 };
 
 use super::heap::PAGE_BYTES;
@@ -27,6 +30,8 @@ const NV_ERR_INVALID_REQUEST: u32 = 0x3f;
 const NV_ERR_INVALID_BASE: u32 = 0x20;
 /// `NVOS46_FLAGS_DMA_OFFSET_FIXED`
 const DMA_OFFSET_FIXED: u32 = 1 << 15;
+/// No address space is longer (Hopper's page tables, dev_mmu.h of gh100).
+const MOST_VIRTUAL_BYTES: u64 = 1 << 57;
 /// Where the addresses that mappings are known by begin: beyond those that a program can have.
 const CPU_MAPPINGS_BASE: u64 = 1 << 47;
 /// Of one object. RM has no such limit, and a card's BAR1 has.
@@ -225,6 +230,11 @@ fn found(mapped: &[CpuMapping], context: &Context<'_>, address: u64) -> Result<u
         .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))
 }
 
+fn is_doorbell(object: &Object) -> bool {
+    class::of(object.class).is_some_and(|row| row.kind == Kind::Usermode)
+}
+
+/// Maps memory into an address space. The ranges that NV50_MEMORY_VIRTUAL keeps for itself are not played: an address is chosen anywhere.
 pub(super) fn map_memory_dma(
     state: &mut State,
     context: &Context<'_>,
@@ -232,8 +242,9 @@ pub(super) fn map_memory_dma(
 ) -> Result<(), Refusal> {
     let arg = segments.first_mut().ok_or(INVALID)?;
     let word = |at| u32_at(arg, at).ok_or(INVALID);
-    let (client, dma, handle, flags) = (
+    let (client, device, mapper, handle, flags) = (
         word(nvos46::H_CLIENT)?,
+        word(nvos46::H_DEVICE)?,
         word(nvos46::H_DMA)?,
         word(nvos46::H_MEMORY)?,
         word(nvos46::FLAGS)?,
@@ -243,19 +254,63 @@ pub(super) fn map_memory_dma(
     let dma_offset_at = usize::try_from(nvos46::DMA_OFFSET.of(context.hardware.release))
         .map_err(|_wide| INVALID)?;
     let address = u64_at(arg, dma_offset_at).ok_or(INVALID)?;
-    let space = state.object(context, client, dma)?.space()?.clone();
-    let object = state.object(context, client, handle)?;
-    if let Some(card) = &object.card {
-        card.alive()?;
-    }
-    let memory = object.memory()?.clone();
-    if length == 0
-        || offset
-            .checked_add(length)
-            .is_none_or(|end| end > memory.bytes)
-    {
+    // In RM's order (`serverInterMap`, rs_server.c; `serverInterMap_Prologue`, rmapi/mapping.c).
+    if length == 0 {
         return Err(Refusal(NV_ERR_INVALID_LIMIT));
     }
+    let by = state.object(context, client, mapper)?;
+    let (by_name_alone, by_card) = (by.is_name(), by.card.clone());
+    let by = by.mapper().map(|(space, unicast)| (space.clone(), unicast));
+    state.object(context, client, handle)?;
+    let below_subdevice = match state.object(context, client, device)?.resource {
+        Resource::Device(_) => false,
+        Resource::Subdevice(_) => true,
+        Resource::Client
+        | Resource::Memory(..)
+        | Resource::Virtual(_)
+        | Resource::VaSpace(_)
+        | Resource::ChannelGroup(..)
+        | Resource::ContextShare(_)
+        | Resource::Channel(_)
+        | Resource::Plain
+        | Resource::Invalidated => return Err(Refusal(NV_ERR_INVALID_OBJECT)),
+    };
+    if let Some(card) = &by_card {
+        card.alive()?;
+    }
+    let object = state.object(context, client, handle)?;
+    if object.is_name() || handle == client {
+        // RM asks it how it is mapped. Nobody is there to be asked, and a client is no `RmResource` (`rmresGetMemInterMapParams`).
+        context.hardware.wedge(context.session);
+    }
+    let memory = match &object.resource {
+        // (`usrmodeGetMemInterMapParams_IMPL`, usermode_api.c)
+        Resource::Memory(..) if is_doorbell(object) && !object.internal_mmio => {
+            return Err(Refusal(NV_ERR_INVALID_PARAMETER));
+        }
+        // To RM it is as long as what is in it, less than a page (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
+        Resource::Memory(..) if object.class == RM_USER_SHARED_DATA => {
+            return Err(Refusal(NV_ERR_INVALID_LIMIT));
+        }
+        // What is no memory behind an address is seen when the rest is right.
+        Resource::Virtual(_) => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
+        _other => Ok(object.memory()?.clone()),
+    };
+    let bytes = memory
+        .as_ref()
+        .map_or(MOST_VIRTUAL_BYTES, |memory| memory.bytes);
+    if offset.checked_add(length).is_none_or(|end| end > bytes) {
+        return Err(Refusal(NV_ERR_INVALID_LIMIT));
+    }
+    if by_name_alone {
+        // The same (`resMapTo`).
+        context.hardware.wedge(context.session);
+    }
+    let (space, unicast) = by?;
+    if below_subdevice && !unicast {
+        return Err(Refusal(NV_ERR_NOT_SUPPORTED));
+    }
+    let memory = memory?;
     if let Resource::Memory(_memory, spaces) = &mut object.resource {
         spaces.retain(|known| known.strong_count() > 0);
         if !spaces

@@ -55,6 +55,8 @@ pub(super) struct Object {
     pub(super) children: BTreeSet<u32>,
     pub(super) dependants: BTreeSet<u32>,
     pub(super) mapped: Vec<CpuMapping>,
+    /// A doorbell that a card may be shown (`bInternalMmio` of `UserModeApi`).
+    pub(super) internal_mmio: bool,
     /// How many objects are above it.
     pub(super) depth: u32,
     /// What its client may do with it (`accessMask` of `RsResourceRef`).
@@ -115,6 +117,7 @@ impl Object {
             children: BTreeSet::new(),
             dependants: BTreeSet::new(),
             mapped: Vec::new(),
+            internal_mmio: false,
             depth: 0,
             rights: Rights::ALL,
             policies: None,
@@ -135,6 +138,21 @@ impl Object {
             | Resource::Plain
             | Resource::Invalidated => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
         }
+    }
+
+    /// Of virtual memory, which alone maps: its address space, and whether it maps for a sub-device too (`bAllowUnicastMapping`; `virtmemMapTo_IMPL`,
+    /// virtual_mem.c).
+    pub(super) fn mapper(&self) -> Result<(&Arc<VaSpace>, bool), Refusal> {
+        match &self.resource {
+            Resource::Virtual(space) => Ok((space, self.class == class::NV01_MEMORY_VIRTUAL)),
+            // (`resMapTo_IMPL`, rs_resource.c)
+            _other => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
+        }
+    }
+
+    /// Whether nothing but the name is left.
+    pub(super) const fn is_name(&self) -> bool {
+        matches!(self.resource, Resource::Invalidated)
     }
 
     /// Whether it may have a second handle (`resCanCopy`).
@@ -195,9 +213,9 @@ impl Object {
 
     /// Refused where nothing but the name is left (`serverControl`, `serverCopyResource` and `serverShareResourceAccess`, rs_server.c).
     pub(super) fn not_lost(&self) -> Result<(), Refusal> {
-        match &self.resource {
-            Resource::Invalidated => Err(Refusal(NV_ERR_RESOURCE_LOST)),
-            _there => Ok(()),
+        match self.is_name() {
+            true => Err(Refusal(NV_ERR_RESOURCE_LOST)),
+            false => Ok(()),
         }
     }
 
