@@ -74,14 +74,15 @@ struct Draw {
 
 impl Draw {
     fn add(&mut self, of: Option<(u32, u32, u32)>, request: Request) -> u32 {
-        let id = u32::try_from(self.calls.len() + 1).unwrap_or(u32::MAX);
         let (file, pid) = match of {
             Some((_, file, pid)) if self.random.percent(92) => (file, pid),
-            _other => (
-                1 + self.random.small(CONTROL_FILES),
-                100 + self.random.small(3),
-            ),
+            _other => self.somebody(),
         };
+        self.add_by(file, pid, request)
+    }
+
+    fn add_by(&mut self, file: u32, pid: u32, request: Request) -> u32 {
+        let id = u32::try_from(self.calls.len() + 1).unwrap_or(u32::MAX);
         self.calls.push(Asked {
             id,
             pid,
@@ -92,24 +93,21 @@ impl Draw {
         id
     }
 
+    /// A file and a process.
+    fn somebody(&mut self) -> (u32, u32) {
+        let file = 1 + self.random.small(CONTROL_FILES);
+        (file, 100 + self.random.small(3))
+    }
+
     /// A client with a device and a sub-device, more often than not.
     fn opening(&mut self) {
-        let id = u32::try_from(self.calls.len() + 1).unwrap_or(u32::MAX);
-        let (file, pid) = (
-            1 + self.random.small(CONTROL_FILES),
-            100 + self.random.small(3),
-        );
-        self.calls.push(Asked {
-            id,
-            pid,
-            is_admin: false,
-            file,
-            request: Request::Client {
-                wanted: Handle::Number(0),
-                class: class::NV01_ROOT_CLIENT,
-                has_params: false,
-            },
-        });
+        let (file, pid) = self.somebody();
+        let request = Request::Client {
+            wanted: Handle::Number(0),
+            class: class::NV01_ROOT_CLIENT,
+            has_params: false,
+        };
+        let id = self.add_by(file, pid, request);
         let client = (id, file, pid);
         self.clients.push(client);
         let root = Handle::Made(id);

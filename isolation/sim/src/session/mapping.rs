@@ -21,8 +21,8 @@ use super::heap::PAGE_BYTES;
 use super::objects::{CpuMapping, Object, Resource};
 use super::{Context, Refusal, Replacement, Segments, State};
 use crate::fifo::UserdOwner;
-use crate::memory::Backing;
-use crate::vaspace::MadeBy;
+use crate::memory::{Backing, Memory};
+use crate::vaspace::{MadeBy, VaSpace};
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `NV_ERR_INVALID_REQUEST`, `NV_ERR_INVALID_BASE`
@@ -230,8 +230,76 @@ fn found(mapped: &[CpuMapping], context: &Context<'_>, address: u64) -> Result<u
         .ok_or(Refusal(NV_ERR_OBJECT_NOT_FOUND))
 }
 
-fn is_doorbell(object: &Object) -> bool {
-    class::of(object.class).is_some_and(|row| row.kind == Kind::Usermode)
+/// What a MAP_MEMORY_DMA names.
+struct Parties {
+    client: u32,
+    device: u32,
+    mapper: u32,
+    memory: u32,
+}
+
+impl Parties {
+    /// The address space and the memory, after what RM asks of both, in its order (`serverInterMap`, rs_server.c; `serverInterMap_Prologue`,
+    /// rmapi/mapping.c). `(offset, length)`, bytes, are of the memory.
+    fn found(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        (offset, length): (u64, u64),
+    ) -> Result<(Arc<VaSpace>, Arc<Memory>), Refusal> {
+        if length == 0 {
+            return Err(Refusal(NV_ERR_INVALID_LIMIT));
+        }
+        let by = state.object(context, self.client, self.mapper)?;
+        let (by_name_alone, by_card) = (by.is_name(), by.card.clone());
+        let by = by.mapper().map(|(space, unicast)| (space.clone(), unicast));
+        state.object(context, self.client, self.memory)?;
+        let device = state.object(context, self.client, self.device)?;
+        if !device.is_device() {
+            return Err(Refusal(NV_ERR_INVALID_OBJECT));
+        }
+        let is_unicast = matches!(device.resource, Resource::Subdevice(_));
+        if let Some(card) = &by_card {
+            card.alive()?;
+        }
+        let object = state.object(context, self.client, self.memory)?;
+        if object.is_name() || self.memory == self.client {
+            // RM asks it how it is mapped. Nobody is there to be asked, and a client is no `RmResource` (`rmresGetMemInterMapParams`).
+            context.hardware.wedge(context.session);
+        }
+        let memory = mappable(object)?;
+        let bytes = memory.map_or(MOST_VIRTUAL_BYTES, |memory| memory.bytes);
+        if offset.checked_add(length).is_none_or(|end| end > bytes) {
+            return Err(Refusal(NV_ERR_INVALID_LIMIT));
+        }
+        if by_name_alone {
+            // The same (`resMapTo`).
+            context.hardware.wedge(context.session);
+        }
+        let (space, may_be_unicast) = by?;
+        if is_unicast && !may_be_unicast {
+            return Err(Refusal(NV_ERR_NOT_SUPPORTED));
+        }
+        let memory = memory.ok_or(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))?;
+        Ok((space, memory.clone()))
+    }
+}
+
+/// The memory behind an object that a card may be shown. `None` for virtual memory, of which RM sees after everything else that there is none.
+fn mappable(object: &Object) -> Result<Option<&Arc<Memory>>, Refusal> {
+    let is_doorbell = class::of(object.class).is_some_and(|row| row.kind == Kind::Usermode);
+    if is_doorbell && !object.internal_mmio {
+        // (`usrmodeGetMemInterMapParams_IMPL`, usermode_api.c)
+        return Err(Refusal(NV_ERR_INVALID_PARAMETER));
+    }
+    if object.class == RM_USER_SHARED_DATA {
+        // To RM it is as long as what is in it, less than a page (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
+        return Err(Refusal(NV_ERR_INVALID_LIMIT));
+    }
+    match object.is_virtual() {
+        true => Ok(None),
+        false => object.memory().map(Some),
+    }
 }
 
 /// Maps memory into an address space. The ranges that NV50_MEMORY_VIRTUAL keeps for itself are not played: an address is chosen anywhere.
@@ -254,63 +322,14 @@ pub(super) fn map_memory_dma(
     let dma_offset_at = usize::try_from(nvos46::DMA_OFFSET.of(context.hardware.release))
         .map_err(|_wide| INVALID)?;
     let address = u64_at(arg, dma_offset_at).ok_or(INVALID)?;
-    // In RM's order (`serverInterMap`, rs_server.c; `serverInterMap_Prologue`, rmapi/mapping.c).
-    if length == 0 {
-        return Err(Refusal(NV_ERR_INVALID_LIMIT));
-    }
-    let by = state.object(context, client, mapper)?;
-    let (by_name_alone, by_card) = (by.is_name(), by.card.clone());
-    let by = by.mapper().map(|(space, unicast)| (space.clone(), unicast));
-    state.object(context, client, handle)?;
-    let below_subdevice = match state.object(context, client, device)?.resource {
-        Resource::Device(_) => false,
-        Resource::Subdevice(_) => true,
-        Resource::Client
-        | Resource::Memory(..)
-        | Resource::Virtual(_)
-        | Resource::VaSpace(_)
-        | Resource::ChannelGroup(..)
-        | Resource::ContextShare(_)
-        | Resource::Channel(_)
-        | Resource::Plain
-        | Resource::Invalidated => return Err(Refusal(NV_ERR_INVALID_OBJECT)),
+    let names = Parties {
+        client,
+        device,
+        mapper,
+        memory: handle,
     };
-    if let Some(card) = &by_card {
-        card.alive()?;
-    }
+    let (space, memory) = names.found(state, context, (offset, length))?;
     let object = state.object(context, client, handle)?;
-    if object.is_name() || handle == client {
-        // RM asks it how it is mapped. Nobody is there to be asked, and a client is no `RmResource` (`rmresGetMemInterMapParams`).
-        context.hardware.wedge(context.session);
-    }
-    let memory = match &object.resource {
-        // (`usrmodeGetMemInterMapParams_IMPL`, usermode_api.c)
-        Resource::Memory(..) if is_doorbell(object) && !object.internal_mmio => {
-            return Err(Refusal(NV_ERR_INVALID_PARAMETER));
-        }
-        // To RM it is as long as what is in it, less than a page (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
-        Resource::Memory(..) if object.class == RM_USER_SHARED_DATA => {
-            return Err(Refusal(NV_ERR_INVALID_LIMIT));
-        }
-        // What is no memory behind an address is seen when the rest is right.
-        Resource::Virtual(_) => Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE)),
-        _other => Ok(object.memory()?.clone()),
-    };
-    let bytes = memory
-        .as_ref()
-        .map_or(MOST_VIRTUAL_BYTES, |memory| memory.bytes);
-    if offset.checked_add(length).is_none_or(|end| end > bytes) {
-        return Err(Refusal(NV_ERR_INVALID_LIMIT));
-    }
-    if by_name_alone {
-        // The same (`resMapTo`).
-        context.hardware.wedge(context.session);
-    }
-    let (space, unicast) = by?;
-    if below_subdevice && !unicast {
-        return Err(Refusal(NV_ERR_NOT_SUPPORTED));
-    }
-    let memory = memory?;
     if let Resource::Memory(_memory, spaces) = &mut object.resource {
         spaces.retain(|known| known.strong_count() > 0);
         if !spaces

@@ -150,6 +150,11 @@ impl Object {
         }
     }
 
+    /// Whether it is address space without memory.
+    pub(super) const fn is_virtual(&self) -> bool {
+        matches!(self.resource, Resource::Virtual(_))
+    }
+
     /// Whether nothing but the name is left.
     pub(super) const fn is_name(&self) -> bool {
         matches!(self.resource, Resource::Invalidated)
