@@ -2,12 +2,14 @@
 //!
 //! Any program that is busy takes processor time from others. What is measured is what an attack does beyond that: each turn
 //! runs once beside attackers and once beside as many plain containers that use as much CPU time as the attackers did in the
-//! same turn, their vGPUs' own processes included, and make no call to a GPU. Attackers that leave next to no processor time to
-//! anybody are compared with plain containers that take all they get: just below that, everybody waits far less.
+//! same turn, their vGPUs' own processes and the driver's work for their calls included, and make no call to a GPU. NVIDIA's
+//! driver works in its caller's time; the simulator is a process of its own, so that what it uses beyond its use for the neighbour
+//! alone is divided among the attackers. Attackers that leave next to no processor time to anybody are compared with plain
+//! containers that take all they get: just below that, everybody waits far less.
 //!
 //! ```text
 //! a turn   attackers play ─▶ work ─▶ killed, brokers at rest ─▶ plain containers burn ─▶ the same work
-//!               └── CPU time of container and vGPU, each ── as much ──▶┘
+//!               └── CPU time of container, vGPU and driver, each ── as much ──▶┘
 //! ```
 
 use std::collections::BTreeMap;
@@ -43,6 +45,8 @@ const QUOTA_BYTES: u64 = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// From the first attack's start, or a rate's change, until its effect is measured.
 const RAMP: Duration = Duration::from_millis(100);
+/// How long cgpu-sim is watched while it works for the neighbour alone.
+const ALONE: Duration = Duration::from_millis(500);
 /// A broker that uses less than this part of a core over [`REST`] has done with what its tenant left.
 const AT_REST: f64 = 0.05;
 const REST: Duration = Duration::from_millis(40);
@@ -101,6 +105,8 @@ struct Field<'a> {
     hostile: Vec<Member>,
     plain: Vec<Member>,
     sim: u32,
+    /// Cores that cgpu-sim uses for the neighbour alone.
+    sim_alone: f64,
     /// Attacks that were played to their end.
     rounds: usize,
     /// Those of them that could not be played, by name.
@@ -113,6 +119,7 @@ struct Field<'a> {
 struct Cores {
     container: f64,
     vgpu: f64,
+    driver: f64,
     plain: f64,
     sim_attacked: f64,
     sim_plain: f64,
@@ -157,10 +164,11 @@ fn note<T>(turns: &[Turn<T>]) -> String {
     let of = |value: fn(&Cores) -> f64| mean(turns.iter().map(|turn| value(&turn.cores)));
     let rounds: usize = turns.iter().map(|turn| turn.rounds).sum();
     format!(
-        "{rounds} rounds; cores: attackers {:.2} (containers {:.2}, vGPUs' own {:.2}), plain {:.2}; cgpu-sim {:.2} and {:.2}",
-        of(|cores| cores.container + cores.vgpu),
+        "{rounds} rounds; cores: attackers {:.2} (containers {:.2}, vGPUs' own {:.2}, driver {:.2}), plain {:.2}; cgpu-sim {:.2} and {:.2}",
+        of(|cores| cores.container + cores.vgpu + cores.driver),
         of(|cores| cores.container),
         of(|cores| cores.vgpu),
+        of(|cores| cores.driver),
         of(|cores| cores.plain),
         of(|cores| cores.sim_attacked),
         of(|cores| cores.sim_plain),
@@ -313,12 +321,17 @@ impl<'a> Field<'a> {
             plain.push(member(&id, &[], &[PROGRAM, "busy", "--out", INSIDE])?);
         }
         let sim = rig.node.running("cgpu-sim");
+        let sim = u32::try_from(*sim.first().context("no cgpu-sim runs")?)?;
+        let (before, began) = (cpu_time::of_process(sim)?, Instant::now());
+        thread::sleep(ALONE);
+        let used = cpu_time::of_process(sim)?.saturating_sub(before);
         Ok(Self {
             rig,
             neighbour,
             hostile,
             plain,
-            sim: u32::try_from(*sim.first().context("no cgpu-sim runs")?)?,
+            sim,
+            sim_alone: cores(used, began.elapsed()),
             rounds: 0,
             failed: BTreeMap::new(),
             _folder: folder,
@@ -337,13 +350,15 @@ impl<'a> Field<'a> {
         let rounds = self.stop(count)?;
         self.until_at_rest(count)?;
 
-        let all: f64 = wanted.iter().map(|both| both.0 + both.1).sum();
+        let driver = (sim_attacked - self.sim_alone).max(0.0);
+        let all = driver + wanted.iter().map(|both| both.0 + both.1).sum::<f64>();
         let is_saturated = all > SATURATED * processors()?;
+        let driver_each = driver / f64::from(u32::try_from(count)?);
         for (member, wanted) in self.plain.iter_mut().zip(&wanted) {
             let asked = if is_saturated {
                 processors()?
             } else {
-                asked(wanted.0 + wanted.1, member.former)
+                asked(wanted.0 + wanted.1 + driver_each, member.former)
             };
             member.former = Some((asked, 0.0)).filter(|_| !is_saturated);
             fs::write(
@@ -366,6 +381,7 @@ impl<'a> Field<'a> {
             cores: Cores {
                 container: sum(&wanted, |both| both.0),
                 vgpu: sum(&wanted, |both| both.1),
+                driver,
                 plain: sum(&used, |both| both.0),
                 sim_attacked,
                 sim_plain,
@@ -814,21 +830,22 @@ mod tests {
     fn cores_are_time_used_over_time_passed() {
         let half = cores(Duration::from_millis(350), Duration::from_millis(700));
         assert!((half - 0.5).abs() < 1e-9);
-        let turn = |container, vgpu, plain| Turn {
+        let turn = |container, vgpu, driver, plain| Turn {
             attacked: (),
             plain: (),
             cores: Cores {
                 container,
                 vgpu,
+                driver,
                 plain,
                 ..Cores::default()
             },
             rounds: 2,
         };
-        let text = note(&[turn(0.5, 0.25, 0.7), turn(0.7, 0.35, 1.1)]);
+        let text = note(&[turn(0.5, 0.25, 0.1, 0.7), turn(0.7, 0.35, 0.3, 1.1)]);
         assert!(
             text.starts_with(
-                "4 rounds; cores: attackers 0.90 (containers 0.60, vGPUs' own 0.30), plain 0.90;"
+                "4 rounds; cores: attackers 1.10 (containers 0.60, vGPUs' own 0.30, driver 0.20), plain 0.90;"
             ),
             "{text}"
         );
