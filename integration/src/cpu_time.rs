@@ -146,6 +146,14 @@ pub fn of_process(pid: u32) -> Result<Duration> {
     Ok(TICK * ticks)
 }
 
+/// How often the host's processors have gone from one thread to another since it started: `ctxt` of `/proc/stat`.
+pub fn switches() -> Result<u64> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let of_line = |line: &str| line.strip_prefix("ctxt ")?.trim().parse().ok();
+    let found = text.lines().find_map(of_line);
+    found.context("no ctxt in /proc/stat")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,11 @@
 //! A plain container's load: as much CPU time as it is told to use, and no call to the driver.
 //!
-//! `DIR/rate` says how much, in thousandths of a core; it is read again and again, and 0 or no file is rest. It is used as servers
-//! use it, and as a tenant of a vGPU and its broker do: by processes that ask and answer each other, a system call and a switch at a
-//! time, and that go through memory of their own. A loop without either would leave caches and scheduler to whoever is measured
-//! beside it. Pieces are short, as calls are: long ones would hold up a neighbour for longer than an attack does.
+//! `DIR/rate` says how much, in thousandths of a core, and how long a process works at a time, in µs; it is read again and again,
+//! and 0 or no file is rest. It is used as servers use it, and as a tenant of a vGPU and its broker do: by processes that ask and
+//! answer each other, and that go through memory of their own. A loop without either would leave caches and scheduler to whoever is
+//! measured beside it, and who waits for a processor waits for as long as those work that have it.
 
 use std::io::{ErrorKind, Read, Write};
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,26 +72,33 @@ impl<R: Read, W: Write> Side<R, W> {
         &mut rest[..MESSAGE_BYTES]
     }
 
-    fn ask(&mut self) -> std::io::Result<()> {
-        let piece = self.piece();
-        piece
-            .iter_mut()
-            .for_each(|byte| *byte = byte.wrapping_add(1));
-        let piece = piece.to_vec();
-        self.to.write_all(&piece)?;
+    /// Works until this thread has used so much CPU time, and hands over.
+    fn ask(&mut self, until_ns: u64, work_ns: u64) -> std::io::Result<()> {
+        let mut message = loop {
+            let piece = self.piece();
+            piece
+                .iter_mut()
+                .for_each(|byte| *byte = byte.wrapping_add(1));
+            if thread_cpu_ns() >= until_ns {
+                break piece.to_vec();
+            }
+        };
+        message[..8].copy_from_slice(&work_ns.to_le_bytes());
+        self.to.write_all(&message)?;
         self.to.flush()
     }
 
-    /// False when nobody asks any more.
-    fn hear(&mut self) -> std::io::Result<bool> {
+    /// How long the other one asks for work, ns; nothing when nobody asks any more.
+    fn hear(&mut self) -> std::io::Result<Option<u64>> {
         let mut message = [0; MESSAGE_BYTES];
         match self.from.read_exact(&mut message) {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
         }
         self.piece().copy_from_slice(&message);
-        Ok(true)
+        let [a, b, c, d, e, f, g, h, ..] = message;
+        Ok(Some(u64::from_le_bytes([a, b, c, d, e, f, g, h])))
     }
 }
 
@@ -102,8 +108,10 @@ impl<R: Read, W: Write> Side<R, W> {
 /// The system's.
 pub(crate) fn answer() -> Result<ExitCode> {
     let mut side = Side::new(std::io::stdin().lock(), std::io::stdout().lock());
-    while side.hear()? {
-        side.ask()?;
+    let mut since = thread_cpu_ns();
+    while let Some(work_ns) = side.hear()? {
+        side.ask(since.saturating_add(work_ns), work_ns)?;
+        since = thread_cpu_ns();
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -113,13 +121,24 @@ fn thread_cpu_ns() -> u64 {
     used.map_or(0, |used| u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn rate(file: &Path) -> u64 {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+/// What a container is asked for.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Thousandths of a core.
+    per_mille: AtomicU64,
+    work_ns: AtomicU64,
+}
+
+/// Rate, in thousandths of a core, and work at a time, in µs.
+fn rate(text: &str) -> (u64, u64) {
+    let mut words = text
+        .split_whitespace()
+        .map(|word| word.parse().unwrap_or(0));
+    (words.next().unwrap_or(0), words.next().unwrap_or(0))
 }
 
 /// Uses its part of the rate, with another process that uses as much.
-fn burn(part: &AtomicU64) -> Result<()> {
+fn burn(part: &Asked) -> Result<()> {
     let mut other = Command::new("/proc/self/exe")
         .arg("busy-other")
         .stdin(Stdio::piped())
@@ -132,7 +151,7 @@ fn burn(part: &AtomicU64) -> Result<()> {
     let mut last = Instant::now();
     let mut before = thread_cpu_ns();
     loop {
-        let per_mille = part.load(Ordering::Relaxed);
+        let per_mille = part.per_mille.load(Ordering::Relaxed);
         std::thread::sleep(if per_mille == 0 { LOOK } else { PIECE });
         let now = Instant::now();
         let passed = now.duration_since(last).as_nanos();
@@ -145,8 +164,10 @@ fn burn(part: &AtomicU64) -> Result<()> {
             if owed.ns == 0 {
                 break;
             }
-            side.ask()?;
-            ensure!(side.hear()?, "the other process of a pair is gone");
+            let work_ns = part.work_ns.load(Ordering::Relaxed);
+            side.ask(used.saturating_add(work_ns), work_ns)?;
+            let heard = side.hear()?;
+            ensure!(heard.is_some(), "the other process of a pair is gone");
         }
     }
 }
@@ -159,14 +180,18 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
     let threads = std::thread::available_parallelism()
         .context("count the processors")?
         .get();
-    let part = Arc::new(AtomicU64::new(0));
+    let part = Arc::new(Asked::default());
     for _thread in 0..threads {
         let part = Arc::clone(&part);
         std::thread::Builder::new().spawn(move || burn(&part))?;
     }
     let file = stage.out.join("rate");
     while !stage.out.join("go").exists() {
-        part.store(rate(&file) / u64::try_from(threads)?, Ordering::Relaxed);
+        let (per_mille, work_us) = rate(&std::fs::read_to_string(&file).unwrap_or_default());
+        part.per_mille
+            .store(per_mille / u64::try_from(threads)?, Ordering::Relaxed);
+        part.work_ns
+            .store(work_us.saturating_mul(1000), Ordering::Relaxed);
         std::thread::sleep(LOOK);
     }
     Ok(ExitCode::SUCCESS)
@@ -175,6 +200,27 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rate_and_work_are_read_and_nothing_is_rest() {
+        assert_eq!(rate("250 40\n"), (250, 40));
+        assert_eq!(rate("250"), (250, 0));
+        assert_eq!(rate(""), (0, 0));
+        assert_eq!(rate("much"), (0, 0));
+    }
+
+    #[test]
+    fn a_side_works_for_as_long_as_it_is_asked_to_and_hands_that_on() {
+        let mut sent = Vec::new();
+        let before = thread_cpu_ns();
+        let mut side = Side::new(std::io::empty(), &mut sent);
+        side.ask(before + 3_000_000, 3_000_000)
+            .expect("it is memory");
+        assert!(thread_cpu_ns() - before >= 3_000_000);
+        assert!(side.hear().expect("it is memory").is_none());
+        let mut other = Side::new(sent.as_slice(), Vec::new());
+        assert_eq!(other.hear().expect("it is memory"), Some(3_000_000));
+    }
 
     #[test]
     fn a_thread_uses_its_rate_and_makes_up_for_little() {
