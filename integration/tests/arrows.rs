@@ -1,4 +1,4 @@
-//! Imports between our crates: only the edges of the table in docs/architecture.md.
+//! Imports between our crates: only the edges of the table in docs/internals/architecture.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,7 +31,7 @@ const FOREIGN: [(&str, &str, &str); 4] = [
 
 /// Each crate and what it may import, read from the table itself so that the page cannot drift from the rule.
 fn allowed() -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let page = fs::read_to_string(repository().join("docs/architecture.md"))?;
+    let page = fs::read_to_string(repository().join("docs/internals/architecture.md"))?;
     let rows = page
         .lines()
         .skip_while(|line| !line.starts_with("| crate | does | may import |"))
@@ -81,7 +81,7 @@ fn every_edge_stands_in_the_table() -> Result<()> {
     for package in packages()? {
         let name = package["name"].as_str().context("a name")?;
         let Some(may) = allowed.get(name) else {
-            wrong.push(format!("{name} has no row in docs/architecture.md"));
+            wrong.push(format!("{name} has no row in docs/internals/architecture.md"));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {

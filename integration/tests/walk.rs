@@ -17,7 +17,7 @@ use integration::skip;
 use integration::walk::{Normaliser, Step, Walk};
 
 /// Documents whose commands are walked, in this order.
-const DOCUMENTS: [&str; 3] = ["README.md", "docs/install.md", "docs/requests.md"];
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/guide/install.md", "docs/guide/requests.md"];
 
 /// What is a command where a document quotes it.
 const COMMANDS: [&str; 17] = [

@@ -1,4 +1,4 @@
-//! `cargo xtask engines`: every engine × version × door × check, with docs/engines.md as its table.
+//! `cargo xtask engines`: every engine × version × door × check, with docs/reports/engines.md as its table.
 
 mod document;
 mod record;
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         began.elapsed().as_secs(),
     );
     let records = record::merged(&cells)?;
-    let path = repository().join("docs/engines.md");
+    let path = repository().join("docs/reports/engines.md");
     let unknown = ROWS.iter().filter(|row| {
         let key = row.key();
         !records.iter().any(|record| record.row == key)

@@ -3,7 +3,7 @@
 //! The public headers are read from a source tree that the user names (open-gpu-kernel-modules at some tag; never part of this
 //! repository): a generated C program prints `sizeof`, `offsetof` and the numbers, and the list of what to ask is `nvabi`'s own
 //! (`nvabi::headers`, `nvabi::control::rows`). The answer is compared with every known release; `--write` keeps it as the data
-//! file of a new one. docs/adding-a-driver-version.md is the runbook around it.
+//! file of a new one. docs/internals/adding-a-driver-version.md is the runbook around it.
 
 mod lists;
 mod probe;

@@ -22,7 +22,7 @@ pub(crate) struct Options {
 #[derive(clap::Subcommand)]
 enum Suite {
     /// Hostile tenants in ten containers while our processes are killed, the state folder is full and the configuration
-    /// changes; writes docs/measurements/chaos.md.
+    /// changes; writes docs/reports/chaos.md.
     Chaos {
         /// How long.
         #[arg(long, default_value_t = 3600)]
@@ -34,7 +34,7 @@ enum Suite {
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/measurements/referee.md. Trees: those of Debian's
+    /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/reports/referee.md. Trees: those of Debian's
     /// source packages, and those that are named.
     Referee {
         /// How many sequences of calls a tree.
@@ -129,7 +129,7 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
     }
     let report =
         fs::read_to_string(&summary).context("no tree was compared: all of them were skipped")?;
-    let page = repository().join("docs/measurements/referee.md");
+    let page = repository().join("docs/reports/referee.md");
     fs::create_dir_all(page.parent().context("a folder")?)?;
     fs::write(
         &page,
@@ -171,7 +171,7 @@ fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let told = fs::read_to_string(&summary).context("the run left no summary")?;
-    let page = repository().join("docs/measurements/chaos.md");
+    let page = repository().join("docs/reports/chaos.md");
     fs::create_dir_all(page.parent().context("a folder")?)?;
     fs::write(
         &page,

@@ -32,7 +32,7 @@ enum Task {
     Card(card::Options),
     /// Latency and memory against their targets: a table, and target/bench.json.
     Bench(bench::Options),
-    /// Every engine and version against every check: docs/engines.md, and target/engines.json.
+    /// Every engine and version against every check: docs/reports/engines.md, and target/engines.json.
     Engines(engines::Options),
     /// The suites that take longer than CI has.
     Long(long::Options),

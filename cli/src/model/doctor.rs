@@ -475,7 +475,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
                     }
                     Some((_, Ok(_))) | None => format!("{named}: {unsupported}"),
                 },
-                "install a driver of one of these branches, or add this version as docs/adding-a-driver-version.md says",
+                "install a driver of one of these branches, or add this version as docs/internals/adding-a-driver-version.md says",
             ),
         },
         Err(why) => Check::missing(
@@ -488,7 +488,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
         checks.push(Check::note(
             "installed driver",
             format!("{version}, which the next boot loads: {why}"),
-            "before a reboot, install a driver of one of these branches, or add this version as docs/adding-a-driver-version.md says",
+            "before a reboot, install a driver of one of these branches, or add this version as docs/internals/adding-a-driver-version.md says",
         ));
     }
     match (facts.driver, &facts.simulator) {
@@ -842,7 +842,7 @@ mod tests {
         }
         let remedy = check.remedy.as_ref().unwrap();
         assert!(
-            remedy.contains("docs/adding-a-driver-version.md"),
+            remedy.contains("docs/internals/adding-a-driver-version.md"),
             "{remedy}"
         );
     }

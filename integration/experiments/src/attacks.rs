@@ -56,7 +56,7 @@ pub struct Attack {
     promised: Promised,
 }
 
-/// What holds under an attack; `docs/scheduling.md`, *What does not hold*, says why not more.
+/// What holds under an attack; `docs/guide/scheduling.md`, *What does not hold*, says why not more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Promised {
     /// Over any 10 s, and in any second.

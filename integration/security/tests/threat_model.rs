@@ -1,4 +1,4 @@
-//! `docs/threat-model.md` names every attack, and every test that it names exists.
+//! `docs/internals/threat-model.md` names every attack, and every test that it names exists.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +9,8 @@ use integration::cache::repository;
 
 /// Cells of the table of attacks.
 fn rows() -> Result<Vec<Vec<String>>> {
-    let page = fs::read_to_string(repository().join("docs/threat-model.md"))
-        .context("read docs/threat-model.md")?;
+    let page = fs::read_to_string(repository().join("docs/internals/threat-model.md"))
+        .context("read docs/internals/threat-model.md")?;
     let rows: Vec<Vec<String>> = page
         .lines()
         .skip_while(|line| !line.starts_with("| attack |"))
@@ -90,7 +90,7 @@ fn every_test_that_a_table_names_exists() -> Result<()> {
     for part in ["integration", "isolation", "cli"] {
         functions(&repository().join(part), &mut found)?;
     }
-    for (page, at_least) in [("docs/limits.md", 20), ("docs/driver-behaviour.md", 15)] {
+    for (page, at_least) in [("docs/guide/limits.md", 20), ("docs/internals/driver-behaviour.md", 15)] {
         let page = fs::read_to_string(repository().join(page))?;
         let cells = page
             .lines()
@@ -108,7 +108,7 @@ fn every_test_that_a_table_names_exists() -> Result<()> {
 
 #[test]
 fn every_named_file_exists() -> Result<()> {
-    let page = fs::read_to_string(repository().join("docs/threat-model.md"))?;
+    let page = fs::read_to_string(repository().join("docs/internals/threat-model.md"))?;
     let files: Vec<&str> = quoted(&page).filter(|name| name.ends_with(".rs")).collect();
     assert!(files.len() > 20, "{files:?}");
     for file in files {

@@ -2,7 +2,7 @@
 //!
 //! Each takes any bytes, makes a call, a sequence or a file of them, runs it through the real code and asserts what must
 //! hold whatever the bytes are. `integration/fuzz` links them to libFuzzer; this crate's own tests replay the committed
-//! corpus and some random inputs on a stable toolchain. See `docs/fuzzing.md`.
+//! corpus and some random inputs on a stable toolchain. See `docs/internals/fuzzing.md`.
 //!
 //! A body must not know of libFuzzer, of files or of time, and two runs over the same bytes do the same.
 

@@ -1,5 +1,5 @@
 //! What a ledger costs in memory: each object, mapping, range and export no more than the share that a broker's memory is promised
-//! from (docs/limits.md). Measured as the kernel counts it, in a process of its own for each shape.
+//! from (docs/guide/limits.md). Measured as the kernel counts it, in a process of its own for each shape.
 
 use std::fs;
 use std::process::Command;

@@ -110,7 +110,7 @@ const fn from(
 
 /// Which layouts a driver version has, by its first version. What was compared: `cargo xtask headers` on the public headers of
 /// the versions named, and between them gVisor's nvproxy, which keeps the first version of each change. A branch between two
-/// known ones is refused unless its headers show no difference in anything that is decoded. docs/adding-a-driver-version.md has the list.
+/// known ones is refused unless its headers show no difference in anything that is decoded. docs/internals/adding-a-driver-version.md has the list.
 #[rustfmt::skip] // one span a row
 pub const SPANS: &[Span] = &[
     from(535, 0, 0, None,
@@ -173,7 +173,7 @@ impl fmt::Display for UnsupportedRelease {
             None => f.write_str("it is older than any known")?,
         }
         write!(f, "; known are {Known}")?;
-        f.write_str("; docs/adding-a-driver-version.md says how a version is added")
+        f.write_str("; docs/internals/adding-a-driver-version.md says how a version is added")
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
                 text,
                 "535 from 535.86.05, 545 from 545.23.06",
                 "595 from 595.44.02",
-                "docs/adding-a-driver-version.md",
+                "docs/internals/adding-a-driver-version.md",
             ] {
                 assert!(said.contains(part), "{said}");
             }

@@ -1,4 +1,4 @@
-//! docs/programs.md says of every table how long it is, what of it is refused, and where it is from.
+//! docs/internals/programs.md says of every table how long it is, what of it is refused, and where it is from.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -14,7 +14,7 @@ fn programs() -> Vec<Program> {
 }
 
 fn page() -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/programs.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/programs.md");
     std::fs::read_to_string(page).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! Every way to a card's memory, and what becomes of it. Numbers are those of the research notes' section 2: 1 to 20 its table, then what
 //! outlives a free (R), what the driver takes by itself (I), and memory that moves by itself (M).
 //!
-//! `tests/paths.rs` makes each call on every release and holds the verdict against this table; docs/paths.md shows it.
+//! `tests/paths.rs` makes each call on every release and holds the verdict against this table; docs/internals/paths.md shows it.
 
 /// What becomes of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// As docs/paths.md names it.
+    /// As docs/internals/paths.md names it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -191,7 +191,7 @@ fn an_encoders_session_has_no_memory_that_the_driver_reads() {
 
 #[test]
 fn the_page_of_support_names_every_class_that_needs_a_capability() {
-    let page = include_str!("../../../docs/support.md");
+    let page = include_str!("../../../docs/guide/support.md");
     let words: Vec<&str> = page.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     for row in class::ALL.iter().filter(|row| row.needs != Needs::Nothing) {
         let number = format!("{:x}", row.number);

@@ -1,4 +1,4 @@
-//! Makes the call of every path on every release, and holds the verdict and docs/paths.md against the table.
+//! Makes the call of every path on every release, and holds the verdict and docs/internals/paths.md against the table.
 
 use nvabi::bytes::{put, put_u32, put_u64};
 use nvabi::capability::Capabilities;
@@ -311,7 +311,7 @@ fn no_admitted_class_of_memory_is_missing() {
 
 #[test]
 fn the_document_shows_the_table() {
-    let document = include_str!("../../../docs/paths.md");
+    let document = include_str!("../../../docs/internals/paths.md");
     let rows: Vec<String> = paths::ALL
         .iter()
         .map(|path| {
@@ -329,14 +329,14 @@ fn the_document_shows_the_table() {
         .iter()
         .filter(|row| !document.lines().any(|line| line == row.as_str()))
         .collect();
-    assert!(missing.is_empty(), "docs/paths.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "docs/internals/paths.md lacks:\n{missing:#?}");
     let shown = document
         .lines()
         .skip_while(|line| !line.starts_with("| # |"))
         .skip(2)
         .take_while(|line| line.starts_with('|'))
         .count();
-    assert_eq!(shown, rows.len(), "docs/paths.md has rows of its own");
+    assert_eq!(shown, rows.len(), "docs/internals/paths.md has rows of its own");
 }
 
 #[test]

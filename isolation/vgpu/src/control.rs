@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// A broker answers within microseconds unless it hangs; `list` must not hang with it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A status is some 100 KiB at most (`docs/limits.md`).
+/// A status is some 100 KiB at most (`docs/guide/limits.md`).
 const ANSWER_MAX_BYTES: usize = 1 << 20;
 
 /// As many are asked at the same time.

@@ -38,7 +38,7 @@ pub(super) fn run(effort: Effort) -> Result<bool> {
 
     // A quick look must not replace what is published.
     if effort == Effort::Full {
-        let folder = repository().join("docs/plots");
+        let folder = repository().join("docs/reports/plots");
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         for plot in findings.iter().flat_map(|one| &one.plots) {
             plot::write(plot, &folder)?;

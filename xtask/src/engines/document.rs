@@ -1,4 +1,4 @@
-//! The cells as docs/engines.md.
+//! The cells as docs/reports/engines.md.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ A case is a test function; for critest it is a specification. *daemons* are the 
 (`TestContainerConsumedStats`, `TestContainerIOLeakAfterStartFailed` below), which the other two then passed as well. These differ:
 
 - docker's `TestContainerBindMountReadOnlyDefault` and `TestContainerBindMountRecursivelyReadOnly` fail under cgpu by type. docker asks a shim by type for no features, and so makes
-  no read-only mount recursive (`docs/install.md`, *Read-only mounts of docker*). Containerd's own shim by `runtimeType` behaves the same, and under `cgpu-runtime` by its path
+  no read-only mount recursive (`docs/guide/install.md`, *Read-only mounts of docker*). Containerd's own shim by `runtimeType` behaves the same, and under `cgpu-runtime` by its path
   such mounts are recursive (`integration/tests/docker_codes.rs`).
 - critest skips four specifications of recursive read-only mounts, and the six of user namespaces, under cgpu by type: CRI reports features only of handlers whose type is
   `io.containerd.runc.v2`. By `runtime_path`, which `cgpu install` writes for containerd 1.7 and later, cgpu has them, and passes all.

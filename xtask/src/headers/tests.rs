@@ -1,4 +1,4 @@
-//! Follows docs/adding-a-driver-version.md with a made-up version, and asks a small source tree.
+//! Follows docs/internals/adding-a-driver-version.md with a made-up version, and asks a small source tree.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use releases::{Facts, What};
 
 use super::{Options, probe, questions, run};
 
-const DOCUMENT: &str = include_str!("../../../docs/adding-a-driver-version.md");
+const DOCUMENT: &str = include_str!("../../../docs/internals/adding-a-driver-version.md");
 const R595: &str = include_str!("../../../isolation/nvabi/data/structs-595.45.04.json");
 
 fn root() -> PathBuf {
@@ -52,7 +52,7 @@ fn an_unknown_version_is_refused_and_its_changes_are_named() {
     let version: DriverVersion = "999.1.1".parse().unwrap();
     let refusal = Release::of(version).unwrap_err().to_string();
     assert!(
-        refusal.contains("docs/adding-a-driver-version.md"),
+        refusal.contains("docs/internals/adding-a-driver-version.md"),
         "{refusal}"
     );
     let facts = Facts::from_json(&made_up()).unwrap();
