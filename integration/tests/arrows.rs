@@ -81,7 +81,9 @@ fn every_edge_stands_in_the_table() -> Result<()> {
     for package in packages()? {
         let name = package["name"].as_str().context("a name")?;
         let Some(may) = allowed.get(name) else {
-            wrong.push(format!("{name} has no row in docs/internals/architecture.md"));
+            wrong.push(format!(
+                "{name} has no row in docs/internals/architecture.md"
+            ));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {

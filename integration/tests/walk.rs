@@ -17,7 +17,11 @@ use integration::skip;
 use integration::walk::{Normaliser, Step, Walk};
 
 /// Documents whose commands are walked, in this order.
-const DOCUMENTS: [&str; 3] = ["README.md", "docs/guide/install.md", "docs/guide/requests.md"];
+const DOCUMENTS: [&str; 3] = [
+    "README.md",
+    "docs/guide/install.md",
+    "docs/guide/requests.md",
+];
 
 /// What is a command where a document quotes it.
 const COMMANDS: [&str; 17] = [
@@ -108,16 +112,13 @@ enum Beside {
     Docker,
 }
 
-/// Runs a walk on a host of its own and compares.
-fn walked(test: &str, name: &'static str, beside: Beside) -> Result<()> {
+/// Does something on a host of its own.
+fn on_a_host<F>(test: &str, beside: Beside, body: F) -> Result<()>
+where
+    F: FnOnce(&mut OwnHost) -> Result<()> + Send + 'static,
+{
     if let Some(reason) = skip::lacks_root() {
         skip!(test, "{reason}");
-    }
-    if let Some(older) = older_kernel()? {
-        skip!(
-            test,
-            "Linux {older}: what is written is of 5.19 and later, which `cgpu doctor` asks for"
-        );
     }
     let engines = match Engines::fetch(Suite::Trixie) {
         Ok(engines) => engines,
@@ -125,7 +126,7 @@ fn walked(test: &str, name: &'static str, beside: Beside) -> Result<()> {
     };
     let programs = Programs::for_tests()?;
     // The namespace is this thread's, and goes with it.
-    let walk = move || -> Result<Option<String>> {
+    let inside = move || -> Result<Option<String>> {
         let mut host = match OwnHost::enter(programs, &engines)? {
             Ok(host) => host,
             Err(reason) => return Ok(Some(reason)),
@@ -133,19 +134,55 @@ fn walked(test: &str, name: &'static str, beside: Beside) -> Result<()> {
         if beside == Beside::Docker {
             host.start_docker()?;
         }
-        let normaliser = Normaliser::new(host.names(), &PATTERNS, &COLUMNS)?;
-        let folder = host.node.root().join("walk");
-        fs::create_dir(&folder)?;
-        let walked = read(name)?.run(&mut host.shell()?, &folder, &normaliser)?;
+        let done = body(&mut host);
         host.finish()?;
-        walked.check(&file(name))?;
-        Ok(None)
+        done.map(|()| None)
     };
-    let done = std::thread::spawn(walk).join();
+    let done = std::thread::spawn(inside).join();
     match done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))? {
         None => Ok(()),
         Some(reason) => skip!(test, "{reason}"),
     }
+}
+
+/// Runs a walk on a host of its own and compares.
+fn walked(test: &str, name: &'static str, beside: Beside) -> Result<()> {
+    if let Some(older) = older_kernel()? {
+        skip!(
+            test,
+            "Linux {older}: what is written is of 5.19 and later, which `cgpu doctor` asks for"
+        );
+    }
+    on_a_host(test, beside, move |host| {
+        let normaliser = Normaliser::new(host.names(), &PATTERNS, &COLUMNS)?;
+        let folder = host.node.root().join("walk");
+        fs::create_dir(&folder)?;
+        let walked = read(name)?.run(&mut host.shell()?, &folder, &normaliser)?;
+        walked.check(&file(name))
+    })
+}
+
+#[test]
+fn the_example_without_an_engine_holds_its_quota() -> Result<()> {
+    on_a_host(
+        "the_example_without_an_engine_holds_its_quota",
+        Beside::Nothing,
+        |host| {
+            let script = repository().join("examples/without-an-engine.sh");
+            let ran = succeed(host.shell()?.arg(script))?;
+            ensure!(
+                ran.stdout.matches("/ 2048 MiB").count() == 2,
+                "each of two cards gives half of 4 GiB: {}",
+                ran.stdout
+            );
+            ensure!(
+                ran.stdout.contains("NV_ERR_NO_MEMORY"),
+                "2 GiB do not fit into 1 GiB: {}",
+                ran.stdout
+            );
+            Ok(())
+        },
+    )
 }
 
 #[test]

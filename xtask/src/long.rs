@@ -137,7 +137,7 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
             "# The referee\n\nWritten by `cargo xtask long referee --sequences {sequences} --core-sequences {core_sequences} --seed {seed}`; {} s in all, release build, {}. The test is\n\
              `integration/referee`: each sequence was played by RM's own resource server of the version, or by the whole of its core, and by the simulated driver, and\n\
              every status, every handle that RM makes up, and the trees with their rights and mappings were equal. What is judged and what is not is in\n\
-             [driver-behaviour.md](../driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{report}```\n",
+             [driver-behaviour.md](../internals/driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{report}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
         ),

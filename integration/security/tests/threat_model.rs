@@ -90,7 +90,10 @@ fn every_test_that_a_table_names_exists() -> Result<()> {
     for part in ["integration", "isolation", "cli"] {
         functions(&repository().join(part), &mut found)?;
     }
-    for (page, at_least) in [("docs/guide/limits.md", 20), ("docs/internals/driver-behaviour.md", 15)] {
+    for (page, at_least) in [
+        ("docs/guide/limits.md", 20),
+        ("docs/internals/driver-behaviour.md", 15),
+    ] {
         let page = fs::read_to_string(repository().join(page))?;
         let cells = page
             .lines()

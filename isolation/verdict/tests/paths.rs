@@ -329,14 +329,21 @@ fn the_document_shows_the_table() {
         .iter()
         .filter(|row| !document.lines().any(|line| line == row.as_str()))
         .collect();
-    assert!(missing.is_empty(), "docs/internals/paths.md lacks:\n{missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "docs/internals/paths.md lacks:\n{missing:#?}"
+    );
     let shown = document
         .lines()
         .skip_while(|line| !line.starts_with("| # |"))
         .skip(2)
         .take_while(|line| line.starts_with('|'))
         .count();
-    assert_eq!(shown, rows.len(), "docs/internals/paths.md has rows of its own");
+    assert_eq!(
+        shown,
+        rows.len(),
+        "docs/internals/paths.md has rows of its own"
+    );
 }
 
 #[test]
