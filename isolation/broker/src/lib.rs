@@ -14,6 +14,15 @@
 //! it waits, and waits for a passing call no longer than 20 ms.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod account;
 pub mod answer_files;

@@ -277,7 +277,7 @@ fn look_up(
         let looked = scarce::wait_out(still_waits, || {
             match files.look_up(driver, journal, tid, tgid, number) {
                 Lookup::Failed(error) => Err(error),
-                found => Ok(found),
+                found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => Ok(found),
             }
         });
         looked.unwrap_or_else(Lookup::Failed)
@@ -294,7 +294,7 @@ fn look_up(
                 _ => Lookup::Failed(error),
             }
         }
-        lookup => lookup,
+        found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => found,
     }
 }
 

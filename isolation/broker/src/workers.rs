@@ -293,12 +293,16 @@ impl Session {
             };
             let call = match self.listener.receive_into(words) {
                 Ok(call) => call,
-                Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
-                    Errno::EINTR => continue,
-                    // The caller gave up, or nobody has the filter any more.
-                    Errno::ENOENT if !self.has_hung_up() => continue,
-                    _ => break,
-                },
+                Err(error) => {
+                    let errno = Errno::from_raw(error.raw_os_error().unwrap_or_default());
+                    // Without a call: the caller gave up, or nobody has the filter any more.
+                    let goes_on =
+                        errno == Errno::EINTR || errno == Errno::ENOENT && !self.has_hung_up();
+                    if goes_on {
+                        continue;
+                    }
+                    break;
+                }
             };
             let at_work = AtWork::begin(&self.container.at_work);
             self.taken.fetch_add(1, Ordering::SeqCst);

@@ -20,6 +20,15 @@
 //! A book therefore never holds an entry whose container folder was not written first; what a crash leaves behind is
 //! found by walking the folders and the books.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod book;
 pub mod cpu_time;

@@ -58,7 +58,10 @@ impl fmt::Display for Full<'_> {
                 "{refusal} ({} % of its time can still be reserved; a container with policy preemptive, weighted or soft shares the rest)",
                 left_ppm / PERCENT_PPM
             ),
-            _ => write!(
+            plan::Refusal::Rules(_)
+            | plan::Refusal::Terms(_)
+            | plan::Refusal::Full { .. }
+            | plan::Refusal::HighBesideReserved => write!(
                 f,
                 "{refusal} ({} % of its time can still be reserved)",
                 left_ppm / PERCENT_PPM

@@ -75,10 +75,11 @@ impl SimDriver {
     /// # Errors
     /// As [`Driver::execute`].
     pub fn account(&self) -> Result<Vec<CardAccount>, Error> {
-        match self.ask(&Request::Account)?.0 {
-            Answer::Account(cards) => Ok(cards),
-            other => Err(self.unexpected(other)),
-        }
+        let answer = self.ask(&Request::Account)?.0;
+        let Answer::Account(cards) = answer else {
+            return Err(self.unexpected(answer));
+        };
+        Ok(cards)
     }
 
     /// Injects a fault.
@@ -90,10 +91,11 @@ impl SimDriver {
     }
 
     fn done(&self, request: &Request) -> Result<(), Error> {
-        match self.ask(request)?.0 {
-            Answer::Ok => Ok(()),
-            other => Err(self.unexpected(other)),
-        }
+        let answer = self.ask(request)?.0;
+        let Answer::Ok = answer else {
+            return Err(self.unexpected(answer));
+        };
+        Ok(())
     }
 
     fn unexpected(&self, answer: Answer) -> Error {
@@ -124,9 +126,9 @@ impl SimDriver {
             protocol: PROTOCOL,
             session: self.session.clone(),
         };
-        let greeting = match self.exchange(&mut connection, &hello, &[])?.0 {
-            Answer::Welcome(greeting) => greeting,
-            other => return Err(self.unexpected(other)),
+        let answer = self.exchange(&mut connection, &hello, &[])?.0;
+        let Answer::Welcome(greeting) = answer else {
+            return Err(self.unexpected(answer));
         };
         let started = greeting.started_unix_ns;
         let order = Ordering::SeqCst;
@@ -353,24 +355,27 @@ impl Driver for SimDriver {
     }
 
     fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
-        match self.ask(&Request::Sums)?.0 {
-            Answer::Sums(sums) => Ok(Some(sums)),
-            other => Err(self.unexpected(other)),
-        }
+        let answer = self.ask(&Request::Sums)?.0;
+        let Answer::Sums(sums) = answer else {
+            return Err(self.unexpected(answer));
+        };
+        Ok(Some(sums))
     }
 
     fn engine_times(&self) -> Result<Option<Vec<CardTime>>, Error> {
-        match self.ask(&Request::EngineTimes)?.0 {
-            Answer::EngineTimes(times) => Ok(Some(times)),
-            other => Err(self.unexpected(other)),
-        }
+        let answer = self.ask(&Request::EngineTimes)?.0;
+        let Answer::EngineTimes(times) = answer else {
+            return Err(self.unexpected(answer));
+        };
+        Ok(Some(times))
     }
 
     fn incidents(&self, after: u64) -> Result<Vec<Incident>, Error> {
-        match self.ask(&Request::Incidents { after })?.0 {
-            Answer::Incidents(incidents) => Ok(incidents),
-            other => Err(self.unexpected(other)),
-        }
+        let answer = self.ask(&Request::Incidents { after })?.0;
+        let Answer::Incidents(incidents) = answer else {
+            return Err(self.unexpected(answer));
+        };
+        Ok(incidents)
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {

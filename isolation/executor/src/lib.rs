@@ -16,6 +16,15 @@
 //! Locks: the file table and the lanes, never both, and neither across an ioctl.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod confine;
 pub mod files;

@@ -11,6 +11,15 @@
 //! parts of a million (ppm); nothing here is a float, so that all brokers agree to the last bit.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod admission;
 mod circle;

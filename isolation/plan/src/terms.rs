@@ -214,7 +214,7 @@ impl Terms {
         match policy {
             Policy::Fixed if percent.is_none() => return Err(TermsError::PercentMissing),
             Policy::Fixed | Policy::Soft => {}
-            _ => {
+            Policy::FairShare | Policy::Preemptive | Policy::Weighted | Policy::Native => {
                 if let Some(percent) = percent {
                     return Err(TermsError::PercentUnused { percent, policy });
                 }

@@ -11,8 +11,9 @@ pub(crate) const LADDER_NS: [u64; 5] = [
     125_000_000,
     250_000_000,
     500_000_000,
-    1_000_000_000,
+    LONGEST_NS,
 ];
+const LONGEST_NS: u64 = 1_000_000_000;
 
 /// The longest that is chosen for accuracy; longer ones only where the calls of shorter ones would exceed the budget.
 pub(crate) const LONGEST_BY_CHOICE_NS: u64 = 250_000_000;
@@ -54,7 +55,7 @@ pub(crate) fn choose(need: &Need, costs: &Costs) -> u64 {
     LADDER_NS
         .into_iter()
         .find(|window| *window >= wanted && fits_budget(need.calling, *window, costs))
-        .unwrap_or(LADDER_NS[LADDER_NS.len() - 1])
+        .unwrap_or(LONGEST_NS)
 }
 
 /// Calls per second of this many gates: each opens and closes once a window.

@@ -446,11 +446,14 @@ impl Asking<'_> {
                 return Err(LeverError::Lost("no question".to_owned()));
             }
         };
-        answer.map_err(|error| match error {
-            ProbeError::Refused { status, .. } if !PASSES.contains(&status) => {
-                LeverError::Status(status)
+        answer.map_err(|error| {
+            if let ProbeError::Refused { status, .. } = &error
+                && !PASSES.contains(status)
+            {
+                LeverError::Status(*status)
+            } else {
+                LeverError::Lost(error.to_string())
             }
-            other => LeverError::Lost(other.to_string()),
         })
     }
 

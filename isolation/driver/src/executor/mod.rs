@@ -137,13 +137,12 @@ impl ExecutorDriver {
     /// # Errors
     /// As [`Driver::execute`].
     pub fn held(&self) -> Result<Vec<FileId>, Error> {
-        match self.ask(&Request::Held)? {
-            Answer::Held(mut files) => {
-                files.retain(|file| !Asker::owns(*file));
-                Ok(files)
-            }
-            other => Err(self.unexpected(&other)),
-        }
+        let answer = self.ask(&Request::Held)?;
+        let Answer::Held(mut files) = answer else {
+            return Err(self.unexpected(&answer));
+        };
+        files.retain(|file| !Asker::owns(*file));
+        Ok(files)
     }
 
     fn open(&self) -> Result<Connection, Error> {
@@ -154,13 +153,12 @@ impl ExecutorDriver {
             out: Vec::new(),
             buffer: vec![0; MAX_MESSAGE_BYTES],
         };
-        match self.simple(&mut connection, &Request::Hello { protocol: PROTOCOL })? {
-            Answer::Welcome { pid } => {
-                self.pid.get_or_init(|| pid);
-                Ok(connection)
-            }
-            other => Err(self.unexpected(&other)),
-        }
+        let answer = self.simple(&mut connection, &Request::Hello { protocol: PROTOCOL })?;
+        let Answer::Welcome { pid } = answer else {
+            return Err(self.unexpected(&answer));
+        };
+        self.pid.get_or_init(|| pid);
+        Ok(connection)
     }
 
     /// A connection that nobody else uses; it is dropped, not put back, where something fails on it.
@@ -268,7 +266,9 @@ impl ExecutorDriver {
                 Answer::NotHeld { file } => {
                     lock(&self.held).remove(&file);
                 }
-                other => return Err(self.unexpected(&other)),
+                Answer::Welcome { .. } | Answer::Ok | Answer::Held(_) | Answer::Refused { .. } => {
+                    return Err(self.unexpected(&answer));
+                }
             }
         }
         Err(self.malformed("it loses the files that it is given".to_owned()))
@@ -340,7 +340,11 @@ impl ExecutorDriver {
     fn unexpected(&self, answer: &Answer) -> Error {
         self.malformed(match answer {
             Answer::Refused { reason } => format!("it refused: {reason}"),
-            other => format!("an answer to another request ({other:?})"),
+            Answer::Welcome { .. }
+            | Answer::Done { .. }
+            | Answer::NotHeld { .. }
+            | Answer::Ok
+            | Answer::Held(_) => format!("an answer to another request ({answer:?})"),
         })
     }
 }
@@ -405,10 +409,11 @@ impl Driver for ExecutorDriver {
 
     fn closed(&self, file: FileId) -> Result<(), Error> {
         lock(&self.held).remove(&file);
-        match self.ask(&Request::Closed { file })? {
-            Answer::Ok => Ok(()),
-            other => Err(self.unexpected(&other)),
-        }
+        let answer = self.ask(&Request::Closed { file })?;
+        let Answer::Ok = answer else {
+            return Err(self.unexpected(&answer));
+        };
+        Ok(())
     }
 }
 

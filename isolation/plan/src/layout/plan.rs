@@ -186,10 +186,12 @@ impl<'t> Plan<'t> {
                     () => Part::Waiting,
                 };
                 let exact = tenant.terms.owns_segment() || strict(tenant);
-                let promise = match part {
-                    _ if tenant.terms.policy == Policy::Native => Promise::Nothing,
-                    _ if exact => Promise::Exactly,
-                    _ => Promise::AtLeast,
+                let promise = if tenant.terms.policy == Policy::Native {
+                    Promise::Nothing
+                } else if exact {
+                    Promise::Exactly
+                } else {
+                    Promise::AtLeast
                 };
                 Member {
                     tenant,
@@ -332,7 +334,7 @@ impl<'t> Plan<'t> {
 fn weight(terms: &Terms) -> u32 {
     match terms.policy {
         Policy::Weighted | Policy::Soft => terms.weight.max(1),
-        _ => 1,
+        Policy::FairShare | Policy::Preemptive | Policy::Fixed | Policy::Native => 1,
     }
 }
 
