@@ -84,7 +84,7 @@ pub struct Quota {
     pub uuid: String,
     /// Quota, bytes.
     pub quota_bytes: u64,
-    /// Held and set aside, bytes; it may be more than the quota, and new allocations are refused then.
+    /// Held and reserved, bytes; it may be more than the quota, and new allocations are refused then.
     pub used_bytes: u64,
 }
 

@@ -22,7 +22,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ledger::{Applied, Operation, Refusal};
+use ledger::{
+    Applied, ClientHandle, Demand, ObjectHandle, ObjectKind, Operation, PinFor, PinToken, Refusal,
+    ReservationToken,
+};
 use postcard::de_flavors::Flavor;
 use serde::Deserialize;
 use sys::shared::{Shared, memfd};
@@ -30,7 +33,7 @@ use sys::shared::{Shared, memfd};
 use crate::state::{Op, State};
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cgpujnl\0");
 const MAGIC_AT: usize = 0;
@@ -176,7 +179,7 @@ impl Change<'_> {
     /// As [`Change::ledger`], for operations that are never refused.
     pub fn record(&mut self, operation: Operation) -> Applied {
         let applied = self.ledger(operation);
-        debug_assert!(applied.is_ok(), "only what sets aside is refused");
+        debug_assert!(applied.is_ok(), "only what reserves is refused");
         applied.unwrap_or(Applied::Done)
     }
 
@@ -186,11 +189,76 @@ impl Change<'_> {
         debug_assert!(applied.is_ok(), "only the ledger refuses");
     }
 
+    /// Reserves a slot for an object, and bytes.
+    ///
+    /// # Errors
+    /// The ledger's refusal; nothing is changed then.
+    pub fn reserve(
+        &mut self,
+        kind: ObjectKind,
+        demand: Option<Demand>,
+    ) -> Result<ReservationToken, Refusal> {
+        let op = Op::Ledger(Operation::Reserve { kind, demand });
+        self.apply_as(op, |state, _op| {
+            let reserved = state.ledger.reserve(kind, demand);
+            reserved.map(ledger::Reservation::into_token)
+        })
+    }
+
+    /// Takes a reference to an object of a client.
+    ///
+    /// # Errors
+    /// As [`Change::reserve`].
+    pub fn pin(
+        &mut self,
+        (client, object): (ClientHandle, ObjectHandle),
+        purpose: PinFor,
+    ) -> Result<PinToken, Refusal> {
+        let op = Op::Ledger(Operation::Pin {
+            client,
+            object,
+            purpose,
+        });
+        self.apply_as(op, |state, _op| {
+            let pinned = state.ledger.pin(client, object, purpose);
+            pinned.map(ledger::Pin::into_token)
+        })
+    }
+
+    /// Takes a reference to what a file holds.
+    ///
+    /// # Errors
+    /// As [`Change::reserve`].
+    pub fn pin_export(
+        &mut self,
+        (file, index): (ledger::FileId, u32),
+        purpose: PinFor,
+    ) -> Result<PinToken, Refusal> {
+        let op = Op::Ledger(Operation::PinExport {
+            file,
+            index,
+            purpose,
+        });
+        self.apply_as(op, |state, _op| {
+            let pinned = state.ledger.pin_export(file, index, purpose);
+            pinned.map(ledger::Pin::into_token)
+        })
+    }
+
     fn apply(&mut self, op: Op) -> Result<Applied, Refusal> {
+        self.apply_as(op, State::apply)
+    }
+
+    /// Writes an op down and makes the same change by `apply`, which knows what comes of it.
+    fn apply_as<T>(
+        &mut self,
+        op: Op,
+        apply: impl FnOnce(&mut State, Op) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
         let inner = &mut *self.0;
         let before = inner.frame.len();
         inner.frame = written(&op, std::mem::take(&mut inner.frame));
-        let applied = inner.state.apply(op);
+        let applied = apply(&mut inner.state, op);
         match applied {
             Ok(_) => inner.ops += 1,
             Err(_) => inner.frame.truncate(before),

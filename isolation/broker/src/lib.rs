@@ -27,6 +27,7 @@
 pub mod account;
 pub mod answer_files;
 pub mod board;
+pub mod call;
 mod close_files;
 pub mod container;
 pub mod control;
@@ -53,9 +54,9 @@ mod pids;
 mod privilege;
 pub mod reaper;
 pub mod replay;
+pub mod reservation;
 pub mod scarce;
 mod segments;
-pub mod serve;
 pub mod share;
 pub mod start;
 pub mod state;

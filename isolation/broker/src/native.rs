@@ -24,13 +24,15 @@ use verdict::blocks::Descriptor;
 use verdict::filter::Native;
 use verdict::{EFAULT, Op, Refusal};
 
+use crate::call::lookup::descriptor_number;
+use crate::call::reply::Blocks;
+use crate::call::{AUDIT_ARCH_X86_64, SYS_IOCTL};
 use crate::container::{surface, tgid_of};
 use crate::fetch;
 use crate::files::{InUse, OpenFile, duplicate, held_by_thread, own_position};
 use crate::memories::Memories;
 use crate::replay::{CallKey, Threads};
 use crate::scarce;
-use crate::serve::{AUDIT_ARCH_X86_64, SYS_IOCTL, descriptor_number, write_back};
 
 const EBADF: i32 = 9;
 const EIO: i32 = 5;
@@ -250,8 +252,12 @@ impl NativeCalls {
         // Before the look whether it waits: then it is this caller's.
         let target = self.memories.of(call.tid);
         if listener.is_waiting(call.id) {
-            let blocks = (answer.before.as_slice(), answer.after.as_slice());
-            let written = write_back(&self.memories, listener, (call, target), blocks);
+            let blocks = Blocks {
+                before: &answer.before,
+                after: &answer.after,
+            };
+            let is_waiting = || listener.is_waiting(call.id);
+            let written = blocks.write_back(&self.memories, call.tid, target, &is_waiting);
             let answered = match written {
                 Ok(()) if answer.ret < 0 => listener.fail(call.id, -answer.ret),
                 Ok(()) => listener.answer(call.id, i64::from(answer.ret)),

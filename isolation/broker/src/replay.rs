@@ -332,7 +332,8 @@ mod tests {
     use super::*;
     use crate::board::Board;
     use crate::board::tests::put;
-    use crate::state::{Answer, Begun, Numbering, SetAside, State};
+    use crate::reservation::Reservation;
+    use crate::state::{Answer, Begun, Numbering, State};
     use driver::{Caller, FileId, FileKind};
     use std::os::fd::OwnedFd;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -396,7 +397,7 @@ mod tests {
                 cmd: call.cmd,
                 before: segments(1),
                 fds: Vec::new(),
-                set_aside: SetAside::Nothing,
+                reservation: Reservation::Nothing,
             };
             change.note(Op::Begin(0, Box::new(begun)));
             change.note(Op::End(

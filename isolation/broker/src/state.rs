@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use driver::{Caller, FileId, FileKind, Segment};
 use ledger::steps::Stepped;
-use ledger::{Applied, CardSlot, Ledger, Operation, PinToken, Recorded, Refusal, ReservationToken};
+use ledger::{Applied, CardSlot, Ledger, Operation, Recorded, Refusal, ReservationToken};
 use serde::{Deserialize, Serialize};
 
 use crate::replay::{Books, CallKey, End};
+use crate::reservation::Reservation;
 use crate::segments;
 use crate::share::objects::{Change as ScheduleChange, Scheduling};
 
@@ -36,7 +37,7 @@ pub struct State {
     open: BTreeMap<u32, OpenCall>,
     kept: Records,
     cgroup: Option<PathBuf>,
-    /// Semaphore pools of uvm files: first address, bytes, and what is set aside for each as long as it is there.
+    /// Semaphore pools of uvm files: first address, bytes, and what is reserved for each as long as it is there.
     pools: BTreeMap<(FileId, u64), (u64, ReservationToken)>,
     /// Channel groups and channels, and the terms of the container's share.
     scheduling: Scheduling,
@@ -108,19 +109,6 @@ pub struct FileEntry {
     pub is_closing: bool,
 }
 
-/// What is set aside for a call while the driver executes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SetAside {
-    /// Nothing.
-    Nothing,
-    /// Bytes and a slot for an object; the card, for a device.
-    Object(ReservationToken, Option<CardSlot>),
-    /// A reference.
-    Pinned(PinToken, Vec<CardSlot>),
-    /// References by their place in the call; `None` where it names nothing.
-    Pins(Vec<Option<PinToken>>),
-}
-
 /// A descriptor that a call's struct names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedFd {
@@ -155,7 +143,7 @@ pub struct Begun {
     /// Descriptors in the struct.
     pub fds: Vec<NamedFd>,
     /// What the account holds ready.
-    pub set_aside: SetAside,
+    pub reservation: Reservation,
 }
 
 /// What the tenant is to get.
@@ -252,7 +240,7 @@ pub enum Op {
     FileClosing(FileId),
     /// It is closed everywhere.
     FileGone(FileId),
-    /// A uvm file has a semaphore pool: first address and bytes, and what stays set aside for it.
+    /// A uvm file has a semaphore pool: first address and bytes, and what stays reserved for it.
     Pool(FileId, (u64, u64), ReservationToken),
     /// The file's pool that begins there is freed.
     PoolGone(FileId, u64),
@@ -453,7 +441,7 @@ impl State {
             }
             Op::End(lane, answer) => {
                 if let Some(call) = self.open.get_mut(&lane) {
-                    call.begun.set_aside = SetAside::Nothing;
+                    call.begun.reservation = Reservation::Nothing;
                     call.finished = Some(Finished {
                         number: call.begun.number,
                         ret: answer.ret,

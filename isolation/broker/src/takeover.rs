@@ -18,15 +18,17 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Barrier};
 
 use driver::{Caller, FdSlot, Ticket};
-use sys::seccomp::{Listener, Notification};
-use verdict::{Effect, Op, Verdict};
+use sys::seccomp::Notification;
+use verdict::Verdict;
 
 use crate::board::{Lane, Phase};
+use crate::call::admit::Request;
+use crate::call::begin::{BegunCall, Held};
+use crate::call::commit::end;
 use crate::container::{Container, surface};
-use crate::files::{InUse, Lookup};
+use crate::files::Lookup;
 use crate::replay::{Books, CallKey, End, Turn};
 use crate::scarce;
-use crate::serve::{self, Request};
 use crate::share::tenant;
 use crate::state::{self, Answer, Begun, Finished, OpenCall};
 use crate::workers::Session;
@@ -59,9 +61,7 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
         };
         match session {
             Some(session) => session.serve_after(lane, move |session, lane| {
-                let container = session.container();
-                let listener = Some(session.listener());
-                finish(container, listener, lane, open, &in_place);
+                finish(session.container(), Some(session), lane, open, &in_place);
             })?,
             // Its listener is gone, and so is its caller; the call is booked all the same.
             None => {
@@ -86,8 +86,7 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
     for (lane, session) in others {
         session.serve_after(lane, |session, lane| {
             if let Some(call) = lane.call() {
-                let container = session.container();
-                serve::serve(container, session.reaper(), session.listener(), lane, &call);
+                session.call(lane, &call).serve();
             }
         })?;
     }
@@ -116,7 +115,7 @@ fn settle(container: &Container, lane: &Lane, call: &Notification) {
 /// A call that the journal knows as begun. `in_place` is told when later calls may come.
 fn finish(
     container: &Container,
-    listener: Option<&Listener>,
+    session: Option<&Session>,
     lane: &Lane,
     open: OpenCall,
     in_place: &dyn Fn(),
@@ -137,10 +136,9 @@ fn finish(
         }
     };
     let was_answered = lane.phase() == Phase::Answering;
-    let waits = |call: &Notification| listener.is_some_and(|listener| listener.is_waiting(call.id));
-    match lane.call() {
-        Some(call) if waits(&call) => {
-            serve::deliver(container, listener, lane, &call, turn, &finished);
+    match lane.call().zip(session) {
+        Some((call, session)) if session.call(lane, &call).still_waits() => {
+            session.call(lane, &call).deliver(turn, &finished);
         }
         _ if was_answered => turn.delivered(&finished),
         _ => turn.keep_undelivered(),
@@ -172,54 +170,43 @@ fn ask_again(
     let file = container.files.in_use(begun.file);
     let (Some((op, effect)), Some(file)) = (decoded, file) else {
         in_place();
-        return give_up(container, lane, &begun);
-    };
-    ask(
-        container,
-        lane,
-        begun,
-        (&op, &effect),
-        &file,
-        turn,
-        in_place,
-    )
-}
-
-fn ask(
-    container: &Container,
-    lane: &Lane,
-    begun: Begun,
-    (op, effect): (&Op, &Effect),
-    file: &InUse,
-    turn: &Turn<'_>,
-    in_place: &dyn Fn(),
-) -> Finished {
-    let _in_order = container.orders.take(effect, file);
-    in_place();
-    // It was let through before; gates that have closed since are not passed by it.
-    let _passing = tenant::pass_again(container, effect);
-    // A call that is given up here may have been executed: descriptors that are lacking are waited for.
-    let fds = match scarce::wait_out(|| true, || descriptors(container, &begun)) {
-        Ok(fds) => fds,
-        Err(error) => {
-            tracing::error!(error = %error, "a descriptor of a call in doubt");
-            return give_up(container, lane, &begun);
-        }
+        return give_up(container, lane, begun);
     };
     let request = Request {
         op,
         effect,
         cmd: begun.cmd,
         caller: begun.caller,
+        file: &file,
+    };
+    let in_order = container.orders.take(&request.effect, &file);
+    in_place();
+    // It was let through before; gates that have closed since are not passed by it.
+    let passage = tenant::pass_again(container, &request.effect);
+    // A call that is given up here may have been executed: descriptors that are lacking are waited for.
+    let fds = match scarce::wait_out(|| true, || descriptors(container, &begun)) {
+        Ok(fds) => fds,
+        Err(error) => {
+            tracing::error!(error = %error, "a descriptor of a call in doubt");
+            return give_up(container, lane, begun);
+        }
+    };
+    let again = BegunCall {
+        request,
         ticket: Ticket {
             lane: lane.number(),
             call: begun.number,
         },
-        file,
         before: begun.before,
         fds,
+        reservation: begun.reservation,
+        held: Held {
+            _in_order: in_order,
+            _card_file: None,
+            _passage: passage,
+        },
     };
-    serve::carry_out(container, request, turn)
+    again.execute(container).commit(container, turn)
 }
 
 /// The descriptors that the struct names. The tenant may have closed one that is none of the driver's: a driver that has
@@ -256,30 +243,23 @@ fn foreign(container: &Container, caller: Caller, number: i32) -> Option<OwnedFd
 }
 
 /// A call that this broker cannot ask again: another version's verdict, or a file that nobody has.
-fn give_up(container: &Container, lane: &Lane, begun: &Begun) -> Finished {
+fn give_up(container: &Container, lane: &Lane, begun: Begun) -> Finished {
     tracing::error!(
         container = container.name,
         cmd = begun.cmd,
         "a call that a former broker began cannot be asked again"
     );
     let mut change = container.journal.change();
-    container.account.give_back(&mut change, &begun.set_aside);
+    begun.reservation.roll_back(&mut change);
     let answer = Answer {
         ret: -EIO,
         after: Arc::clone(&begun.before),
         replaces: None,
         books: Books::No,
     };
-    change.note(state::Op::End(lane.number(), answer.clone()));
-    let finished = change
-        .open_in(lane.number())
-        .and_then(|open| open.finished.clone());
-    finished.unwrap_or_else(|| Finished {
-        number: begun.number,
-        ret: answer.ret,
-        before: Arc::clone(&begun.before),
-        after: answer.after,
-        replaces: None,
-        books: Books::No,
-    })
+    let ticket = Ticket {
+        lane: lane.number(),
+        call: begun.number,
+    };
+    end(&mut change, ticket, begun.before, answer)
 }

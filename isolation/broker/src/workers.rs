@@ -28,14 +28,14 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use sys::seccomp::Listener;
+use sys::seccomp::{Listener, Notification};
 use sys::signal::ThreadId;
 
 use crate::board::Lane;
+use crate::call::NotifiedCall;
 use crate::container::Container;
 use crate::health::Lack;
 use crate::reaper::Reaper;
-use crate::serve;
 
 /// Interrupts a thread that waits on a listener whose processes have all gone (older kernels do not wake it themselves).
 pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
@@ -122,6 +122,21 @@ impl Session {
         let session = Self::new(listener, token, container, reaper);
         session.serve()?;
         Ok(session)
+    }
+
+    /// A call of this listener's.
+    pub(crate) fn call<'a>(
+        &'a self,
+        lane: &'a Lane,
+        notification: &'a Notification,
+    ) -> NotifiedCall<'a> {
+        NotifiedCall {
+            container: &self.container,
+            reaper: &self.reaper,
+            listener: &self.listener,
+            lane,
+            notification,
+        }
     }
 
     /// Takes calls from now on.
@@ -314,7 +329,7 @@ impl Session {
             if is_relief && self.has_call() {
                 self.call_one();
             }
-            serve::serve(&self.container, &self.reaper, &self.listener, lane, &call);
+            self.call(lane, &call).serve();
             lane.clear();
             drop(at_work);
             is_relief = false;

@@ -217,7 +217,7 @@ impl Ledger {
     /// `demand` if it takes device memory.
     ///
     /// # Errors
-    /// [`Refusal::OverQuota`], [`Refusal::NoShare`] or [`Refusal::TooMany`]; then nothing is set aside.
+    /// [`Refusal::OverQuota`], [`Refusal::NoShare`] or [`Refusal::TooMany`]; then nothing is reserved.
     pub fn reserve(
         &mut self,
         kind: ObjectKind,

@@ -147,7 +147,7 @@ pub enum Operation {
 pub enum Applied {
     /// Nothing to tell.
     Done,
-    /// Bytes and a slot are set aside.
+    /// Bytes and a slot are reserved.
     Reserved(ReservationToken),
     /// A reference is held.
     Pinned(PinToken),
@@ -157,15 +157,30 @@ pub enum Applied {
     Freed(Freed),
 }
 
+impl Reservation {
+    /// Its number, which can be written down; the reservation is what [`Operation`]s with that number make of it.
+    #[must_use = "bytes stay reserved until it is recorded or rolled back"]
+    pub fn into_token(self) -> ReservationToken {
+        ReservationToken(self.0)
+    }
+}
+
+impl Pin {
+    /// As [`Reservation::into_token`].
+    #[must_use = "memory stays charged until it is recorded or unpinned"]
+    pub fn into_token(self) -> PinToken {
+        PinToken(self.0)
+    }
+}
+
 impl Ledger {
     /// Makes a change.
     ///
     /// # Errors
     /// A refusal of [`Operation::Reserve`], [`Operation::Pin`] or [`Operation::PinExport`]; nothing is changed then.
     pub fn apply(&mut self, operation: Operation) -> Result<Applied, Refusal> {
-        let reserved =
-            |reservation: Reservation| Applied::Reserved(ReservationToken(reservation.0));
-        let pinned = |pin: Pin| Applied::Pinned(PinToken(pin.0));
+        let reserved = |reservation: Reservation| Applied::Reserved(reservation.into_token());
+        let pinned = |pin: Pin| Applied::Pinned(pin.into_token());
         Ok(match operation {
             Operation::SetQuota { card, quota_bytes } => {
                 self.set_quota(card, quota_bytes);

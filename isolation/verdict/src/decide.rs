@@ -218,7 +218,7 @@ pub enum Switch {
 }
 
 /// Where memory lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Whose {
     /// On the card of the parent.
     Card,
@@ -226,8 +226,8 @@ pub enum Whose {
     Host,
 }
 
-/// An allocation of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An allocation of memory. The broker's journal has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Memory {
     /// Client.
     pub client: u32,

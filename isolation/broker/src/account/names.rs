@@ -2,16 +2,16 @@
 //!
 //! The look is made under the lock that the call is executed under ([`crate::order`]), so that nothing of the client is freed between the two.
 
-use driver::{Binding, Segment};
+use driver::Binding;
 use ledger::{ClientHandle, Object, ObjectHandle, ObjectKind};
 use nvabi::bytes::{u16_at, u32_at};
 use nvabi::class::{self, Kind};
 use nvabi::layout::{nvos33, nvos55, nvos57, share_policy};
 use nvabi::{escape, status};
 use verdict::names::{self, Must, Named};
-use verdict::{Effect, Op, Refusal};
+use verdict::{Effect, Op};
 
-use super::{Account, Why};
+use super::{Account, Denied, JudgedCall, Why};
 use crate::state::State;
 
 impl Account {
@@ -23,13 +23,9 @@ impl Account {
         &self,
         state: &State,
         binding: Binding,
-        op: &Op,
-        segments: &[Segment],
-    ) -> Result<(), (Refusal, Why)> {
-        let views: Vec<&[u8]> = segments
-            .iter()
-            .map(|segment| segment.bytes.as_slice())
-            .collect();
+        call: &JudgedCall<'_>,
+    ) -> Result<(), Denied> {
+        let (op, views) = (call.op, call.views());
         let asks = driver_asks_whose(op, &views);
         for named in names::named(op, &views, self.release) {
             let missing = match is_there(state, binding, &named, asks) {
@@ -47,17 +43,17 @@ impl Account {
                 client: named.client,
                 object: named.object.unwrap_or(named.client),
             };
-            return Err((op.refuse(missing, self.release), why));
+            return Err(self.denied(call, missing, why));
         }
         if let Some((client, object)) = space_without_a_card(state, op, &views) {
-            let refusal = op.refuse(status::NV_ERR_INVALID_OBJECT_PARENT, self.release);
-            return Err((refusal, Why::NoCardAbove { client, object }));
+            let why = Why::NoCardAbove { client, object };
+            return Err(self.denied(call, status::NV_ERR_INVALID_OBJECT_PARENT, why));
         }
         match maps_itself(op, &views) {
             Some((client, object)) => {
                 let status = status_of_mapping_itself(state, client, object);
                 let why = Why::MapsItself { client, object };
-                Err((op.refuse(status, self.release), why))
+                Err(self.denied(call, status, why))
             }
             None => Ok(()),
         }
@@ -123,19 +119,13 @@ impl Account {
     ///
     /// # Errors
     /// As [`Account::find_named`]; not supported where the object is of another class than the control.
-    pub fn answer(
-        &self,
-        state: &State,
-        effect: &Effect,
-        op: &Op,
-        segments: &[Segment],
-    ) -> Result<(), (Refusal, Why)> {
+    pub fn answer(&self, state: &State, call: &JudgedCall<'_>) -> Result<(), Denied> {
         // Whoever executes: what is not known yet is not answered for.
-        self.find_named(state, Binding::None, op, segments)?;
+        self.find_named(state, Binding::None, call)?;
         let Effect::Answered {
             object: (client, object),
             class,
-        } = *effect
+        } = *call.effect
         else {
             return Ok(());
         };
@@ -145,14 +135,13 @@ impl Account {
         match found {
             Some(found) if found.class == class => Ok(()),
             Some(_) | None => {
-                let refusal = op.refuse(status::NV_ERR_NOT_SUPPORTED, self.release);
                 let field = "hObject";
                 let why = Why::NotThere {
                     field,
                     client,
                     object,
                 };
-                Err((refusal, why))
+                Err(self.denied(call, status::NV_ERR_NOT_SUPPORTED, why))
             }
         }
     }

@@ -158,18 +158,21 @@ fn in_turn<'a>(
 }
 
 /// A call that a former broker has begun: it passed the gates then, and does so again.
-pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Course<'a> {
+pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Passage<'a> {
     match Touched::by(effect) {
         Touched::Made { .. }
         | Touched::Scheduled(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
-            course(container, effect, &|| true)
+            match course(container, effect, &|| true) {
+                Course::Goes(passage) => passage,
+                Course::Answered | Course::Refused(_) | Course::GivenUp => Passage::default(),
+            }
         }
         Touched::Scheduled(
             Schedule::SetTimeslice { .. } | Schedule::GetTimeslice { .. } | Schedule::Preempt,
         )
         | Touched::Duplicated { .. }
         | Touched::Freed
-        | Touched::Nothing => Course::free(),
+        | Touched::Nothing => Passage::default(),
     }
 }
 

@@ -40,7 +40,7 @@ fn results_for_repetitions_are_kept_up_to_a_number_of_bytes() {
             cmd: 4,
             before: block(bytes),
             fds: Vec::new(),
-            set_aside: SetAside::Nothing,
+            reservation: Reservation::Nothing,
         };
         let answer = Answer {
             ret: 0,

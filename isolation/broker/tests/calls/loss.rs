@@ -58,7 +58,7 @@ fn a_blocked_call_keeps_no_other_waiting() {
             .change()
             .ledger
             .reserved(CardSlot(0));
-        assert_eq!(reserved, MIB, "set aside while the driver works");
+        assert_eq!(reserved, MIB, "reserved while the driver works");
         stage.fake.let_go();
         assert_eq!(blocked.join().unwrap().status(), rm::OK);
     });

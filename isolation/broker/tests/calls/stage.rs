@@ -202,7 +202,7 @@ impl Stage {
         self.container.counters.value(Counter::Continued)
     }
 
-    /// Nothing is set aside, the ledger's own rules hold, and it agrees with the driver.
+    /// Nothing is reserved, the ledger's own rules hold, and it agrees with the driver.
     pub(crate) fn assert_exact(&self, bytes: u64) {
         let state = self.container.journal.change();
         let ledger = &state.ledger;

@@ -184,7 +184,7 @@ impl Stage {
         ours.map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// At rest: nothing is set aside, no quota was passed, and the driver counts what the ledger counts.
+    /// At rest: nothing is reserved, no quota was passed, and the driver counts what the ledger counts.
     fn check(&self) {
         let state = self.container.journal.change();
         let ledger = &state.ledger;

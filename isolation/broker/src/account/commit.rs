@@ -1,0 +1,311 @@
+//! What a reservation becomes: a call's success is committed, everything else is rolled back.
+
+use ledger::{
+    Actual, Applied, CardSlot, ClientHandle, ObjectHandle, ObjectKind, Operation, PinToken, Place,
+    ProcessId, ReservationToken, Span,
+};
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::class;
+use verdict::{Memory, Whose, page_size};
+
+use super::reserve::{card_of, card_of_object};
+use super::translation::dependencies;
+use super::{Account, JudgedCall};
+use crate::journal::Change;
+use crate::reservation::Reservation;
+use crate::state::{self, State};
+
+impl Reservation {
+    /// Records what a call has done that the driver has executed with success; the call has its answer's blocks.
+    pub fn commit(&self, account: &Account, change: &mut Change<'_>, call: &JudgedCall<'_>) {
+        let file = ledger::FileId(call.origin.file.0);
+        let made = call.new_handle().unwrap_or_default();
+        match self {
+            Self::Nothing => {}
+            Self::Client { token } => {
+                change.record(Operation::OpenClient {
+                    file,
+                    client: ClientHandle(made),
+                    process: ProcessId(call.origin.process),
+                    reservation: *token,
+                });
+            }
+            Self::Object { .. } => self.commit_object(account, change, call),
+            Self::Memory { memory, token } => commit_memory(change, call, memory, *token),
+            Self::Duplicate {
+                client,
+                parent,
+                pin,
+            } => {
+                let place = place(change, call, (*client, *parent), made);
+                change.record(Operation::Duplicate { pin: *pin, place });
+            }
+            Self::MapExternal {
+                base,
+                length,
+                cards,
+                pin,
+            } => {
+                let pin = *pin;
+                change.record(match Span::new(*base, *length) {
+                    Some(span) => Operation::MapExternal {
+                        pin,
+                        uvm_file: file,
+                        span,
+                        cards: cards.clone(),
+                    },
+                    None => Operation::Unpin { pin },
+                });
+            }
+            Self::Exports { first, pins } => match call.origin.carrier {
+                Some((file, _)) => commit_exports(change, ledger::FileId(file.0), *first, pins),
+                None => self.roll_back(change),
+            },
+            Self::Imports { .. } => self.commit_imports(change, call),
+            Self::Pool {
+                base,
+                length,
+                token,
+            } => {
+                let pool = state::Op::Pool(call.origin.file, (*base, *length), *token);
+                change.note(pool);
+            }
+            Self::OsEvent { client, number } => {
+                change.note(state::Op::OsEvent(call.origin.file, (*client, *number)));
+            }
+            Self::FreeOsEvent { client, number } => {
+                change.note(state::Op::OsEventGone((*client, *number)));
+            }
+            Self::Free { client, object } => {
+                change.record(Operation::Free {
+                    client: ClientHandle(*client),
+                    object: ObjectHandle(*object),
+                });
+            }
+            Self::Range { base, length } => {
+                if let Some(span) = Span::new(*base, *length) {
+                    let uvm_file = file;
+                    change.record(Operation::AddRange { uvm_file, span });
+                }
+            }
+            Self::Unmap { base, length, card } => {
+                if let (Some(span), Some(_)) = (Span::new(*base, *length), card) {
+                    change.record(Operation::UnmapExternal {
+                        uvm_file: file,
+                        span,
+                        card: *card,
+                    });
+                }
+            }
+            Self::FreeRange { base } => {
+                let (uvm_file, base) = (file, *base);
+                change.record(Operation::FreeRange { uvm_file, base });
+            }
+        }
+    }
+
+    /// Gives back what is held: the driver did not do it.
+    pub fn roll_back(&self, change: &mut Change<'_>) {
+        match self {
+            Self::Client { token }
+            | Self::Object { token, .. }
+            | Self::Memory { token, .. }
+            | Self::Pool { token, .. } => {
+                let reservation = *token;
+                change.record(Operation::RollBack { reservation });
+            }
+            Self::Duplicate { pin, .. } | Self::MapExternal { pin, .. } => {
+                change.record(Operation::Unpin { pin: *pin });
+            }
+            Self::Exports { pins, .. } | Self::Imports { pins, .. } => unpin(change, pins),
+            Self::Nothing
+            | Self::OsEvent { .. }
+            | Self::FreeOsEvent { .. }
+            | Self::Free { .. }
+            | Self::Range { .. }
+            | Self::Unmap { .. }
+            | Self::FreeRange { .. } => {}
+        }
+    }
+
+    /// The client and handle of memory of which the driver has taken more than was reserved, and more than the quota has room for.
+    #[must_use]
+    pub fn outgrown(&self, state: &State, call: &JudgedCall<'_>) -> Option<(u32, u32)> {
+        let Self::Memory { memory, .. } = self else {
+            return None;
+        };
+        let taken = taken_bytes(memory, call);
+        let more = taken.checked_sub(memory.reserve_bytes)?;
+        let card = card_of(state, memory)?;
+        let handle = call.new_handle()?;
+        (more > state.ledger.available(card)).then_some((memory.client, handle))
+    }
+
+    /// Whether memory whose call the kernel will execute after our answer can be committed before: its client is the container's, and
+    /// its handle is the caller's choice and free, so that nothing that is held gives way to it.
+    #[must_use]
+    pub fn can_be_charged_unseen(&self, state: &State, call: &JudgedCall<'_>) -> bool {
+        let Self::Memory { memory, .. } = self else {
+            return false;
+        };
+        let client = ClientHandle(memory.client);
+        let handle = call.new_handle().unwrap_or_default();
+        handle != 0
+            && handle != memory.client
+            && state.ledger.owner_file(client).is_some()
+            && state.ledger.object(client, ObjectHandle(handle)).is_none()
+    }
+
+    /// Gives back what is held for an object whose call the kernel will execute after our answer, and records the object: uncharged,
+    /// and never in another's place.
+    pub fn leave_unconfirmed(&self, change: &mut Change<'_>, call: &JudgedCall<'_>) {
+        self.roll_back(change);
+        let Self::Object {
+            client,
+            parent,
+            class,
+            kind,
+            ..
+        } = self
+        else {
+            return;
+        };
+        let handle = call.new_handle().unwrap_or_default();
+        let place = place(change, call, (*client, *parent), handle);
+        change.record(Operation::AddUnconfirmed {
+            place,
+            class: *class,
+            kind: *kind,
+        });
+    }
+
+    fn commit_object(&self, account: &Account, change: &mut Change<'_>, call: &JudgedCall<'_>) {
+        let Self::Object {
+            client,
+            parent,
+            class,
+            kind,
+            device,
+            token,
+        } = self
+        else {
+            return;
+        };
+        let row = class::of(*class);
+        // The driver's figure may have been learnt since it was reserved.
+        let on = row.zip(card_of_object(change, (*client, *parent)));
+        let actual = on.map_or(Actual::AsReserved, |(row, on)| {
+            let place = (*client, *parent);
+            Actual::Bytes(account.implicit_bytes(change, on, row, place, call.segments))
+        });
+        let depends_on = row.map(|row| dependencies(call.op, row, call.segments));
+        let made = call.new_handle().unwrap_or_default();
+        let place = place(change, call, (*client, *parent), made);
+        change.record(Operation::AddObject {
+            place,
+            class: *class,
+            kind: *kind,
+            card: *device,
+            depends_on: depends_on.unwrap_or_default(),
+            reservation: *token,
+            actual,
+        });
+    }
+
+    fn commit_imports(&self, change: &mut Change<'_>, call: &JudgedCall<'_>) {
+        let Self::Imports {
+            client,
+            parent,
+            handles_at,
+            types_at,
+            pins,
+        } = self
+        else {
+            return;
+        };
+        let params = call.segments.get(1).map(|params| params.bytes.as_slice());
+        let params = params.unwrap_or_default();
+        for (slot, pin) in pins.iter().enumerate() {
+            let Some(pin) = *pin else { continue };
+            let handle = u32_at(params, handles_at + slot * 4).unwrap_or_default();
+            let is_empty = types_at.is_some_and(|at| params.get(at + slot) == Some(&0));
+            if handle == 0 || is_empty {
+                change.record(Operation::Unpin { pin });
+            } else {
+                let place = place(change, call, (*client, *parent), handle);
+                change.record(Operation::Duplicate { pin, place });
+            }
+        }
+    }
+}
+
+fn commit_memory(
+    change: &mut Change<'_>,
+    call: &JudgedCall<'_>,
+    memory: &Memory,
+    token: ReservationToken,
+) {
+    let made = call.new_handle().unwrap_or_default();
+    let place = place(change, call, (memory.client, memory.parent), made);
+    let applied = change.record(Operation::AddObject {
+        place,
+        class: memory.class,
+        kind: ObjectKind::Memory,
+        card: None::<CardSlot>,
+        depends_on: Vec::new(),
+        reservation: token,
+        actual: Actual::Bytes(taken_bytes(memory, call)),
+    });
+    if let Applied::Recorded(recorded) = applied
+        && let Some(over_bytes) = recorded.over_quota_bytes
+    {
+        tracing::error!(
+            over_bytes,
+            "the driver took more than the quota for an allocation, and did not free it"
+        );
+    }
+}
+
+fn commit_exports(
+    change: &mut Change<'_>,
+    file: ledger::FileId,
+    first: u16,
+    pins: &[Option<PinToken>],
+) {
+    for (index, pin) in (u32::from(first)..).zip(pins) {
+        if let Some(pin) = *pin {
+            change.record(Operation::Export { pin, file, index });
+        }
+    }
+}
+
+pub(super) fn unpin(change: &mut Change<'_>, pins: &[Option<PinToken>]) {
+    for pin in pins.iter().flatten() {
+        change.record(Operation::Unpin { pin: *pin });
+    }
+}
+
+/// Where a new object is. A client stays with the control file that made it, though a call on a registered device file reaches it too.
+fn place(state: &State, call: &JudgedCall<'_>, (client, parent): (u32, u32), handle: u32) -> Place {
+    let client = ClientHandle(client);
+    let file = ledger::FileId(call.origin.file.0);
+    Place {
+        file: state.ledger.owner_file(client).unwrap_or(file),
+        client,
+        parent: ObjectHandle(parent),
+        handle: ObjectHandle(handle),
+        process: ProcessId(call.origin.process),
+    }
+}
+
+/// What the driver has taken for an allocation, by what it writes back.
+fn taken_bytes(memory: &Memory, call: &JudgedCall<'_>) -> u64 {
+    let written_back = memory.size_at.and_then(|(segment, at)| {
+        let segment = call.segments.get(usize::from(segment))?;
+        u64_at(&segment.bytes, at)
+    });
+    written_back.map_or(memory.reserve_bytes, |bytes| match memory.whose {
+        Whose::Card => page_size::taken(bytes),
+        Whose::Host => page_size::taken_of_host(bytes),
+    })
+}

@@ -1,0 +1,293 @@
+//! What a call needs of the account is reserved before the driver hears of it.
+
+use ledger::{CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, Purpose};
+use nvabi::class::Class;
+use nvabi::status;
+use verdict::{Effect, Memory, Schedule, Switch, Whose, page_size};
+
+use super::translation::{object_kind, status_of};
+use super::{Account, Denied, JudgedCall, MOST_OS_EVENTS, MOST_POOLS, Why};
+use crate::journal::Change;
+use crate::reservation::Reservation;
+use crate::state::State;
+
+impl Account {
+    /// Reserves what a call needs.
+    ///
+    /// # Errors
+    /// The driver's own refusal: no memory for what is over quota, an invalid client for another tenant's.
+    pub fn reserve(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+    ) -> Result<Reservation, Denied> {
+        let refused = |refusal: ledger::Refusal| self.denied_by_ledger(call, refusal);
+        match call.effect {
+            Effect::None
+            | Effect::MapDma { .. }
+            | Effect::View(_)
+            | Effect::Schedule(
+                Schedule::SetTimeslice { .. }
+                | Schedule::GetTimeslice { .. }
+                | Schedule::Runlist { .. }
+                | Schedule::Preempt,
+            )
+            | Effect::ExportInfo { .. }
+            // Never comes to a driver.
+            | Effect::Answered { .. } => Ok(Reservation::Nothing),
+            Effect::Client => {
+                let token = change.reserve(ObjectKind::Client, None).map_err(refused)?;
+                Ok(Reservation::Client { token })
+            }
+            Effect::Object {
+                class,
+                client,
+                parent,
+                device_instance,
+            } => self.reserve_object(change, call, (class, *client, *parent), *device_instance),
+            Effect::Memory(memory) => self.reserve_memory(change, call, memory),
+            Effect::Dup {
+                client,
+                parent,
+                source_client,
+                source_object,
+            } => {
+                let source = (ClientHandle(*source_client), ObjectHandle(*source_object));
+                let pin = change.pin(source, PinFor::Duplicate).map_err(refused)?;
+                Ok(Reservation::Duplicate {
+                    client: *client,
+                    parent: *parent,
+                    pin,
+                })
+            }
+            Effect::MapExternal {
+                base,
+                length,
+                client,
+                memory,
+                cards,
+            } => {
+                let cards: Option<Vec<CardSlot>> =
+                    cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
+                let no_device = || self.denied(call, status::NV_ERR_INVALID_DEVICE, Why::NoDevice);
+                let cards = cards.ok_or_else(no_device)?;
+                let purpose = PinFor::Map {
+                    cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
+                };
+                let memory = (ClientHandle(*client), ObjectHandle(*memory));
+                let pin = change.pin(memory, purpose).map_err(refused)?;
+                Ok(Reservation::MapExternal {
+                    base: *base,
+                    length: *length,
+                    cards,
+                    pin,
+                })
+            }
+            Effect::Free { client, object } => Ok(Reservation::Free {
+                client: *client,
+                object: *object,
+            }),
+            Effect::Range { base, length } => {
+                change.ledger.check_range().map_err(refused)?;
+                Ok(Reservation::Range {
+                    base: *base,
+                    length: *length,
+                })
+            }
+            Effect::Unmap { base, length, card } => Ok(Reservation::Unmap {
+                base: *base,
+                length: *length,
+                card: self.slot_of_uuid(card),
+            }),
+            Effect::FreeRange { base } => Ok(Reservation::FreeRange { base: *base }),
+            Effect::Pool { base, length } => self.reserve_pool(change, call, (*base, *length)),
+            Effect::ChannelClients { clients } => {
+                self.check_clients(change, call, clients.iter())?;
+                Ok(Reservation::Nothing)
+            }
+            Effect::Schedule(Schedule::Channels { channels, .. }) => {
+                let clients = channels.iter().map(|(client, _)| client);
+                self.check_clients(change, call, clients)?;
+                Ok(Reservation::Nothing)
+            }
+            Effect::OsEvent {
+                client,
+                number,
+                switch,
+            } => self.reserve_event(change, call, (*client, *number), *switch),
+            Effect::NamesCards { ids, absent } => {
+                let known = &change.numbering.slot_of_gpu_id;
+                match ids.iter().find(|id| !known.contains_key(id)) {
+                    None => Ok(Reservation::Nothing),
+                    // As the driver answers where there is no such card: by errno where the struct has no status.
+                    Some(id) => Err(self.denied(call, *absent, Why::ForeignCard(*id))),
+                }
+            }
+            Effect::Export(export) => self.reserve_exports(change, call, export),
+            Effect::Import(import) => self.reserve_imports(change, call, import),
+            // Not an ioctl's: see `managed`.
+            Effect::Managed { .. } => {
+                Err(self.denied(call, status::NV_ERR_NOT_SUPPORTED, Why::NotAnIoctl))
+            }
+        }
+    }
+
+    fn reserve_object(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        (class, client, parent): (&Class, u32, u32),
+        device_instance: Option<u32>,
+    ) -> Result<Reservation, Denied> {
+        let device = match device_instance {
+            Some(instance) => {
+                let slot = change.numbering.slot_of_instance.get(&instance).copied();
+                let foreign = || {
+                    let why = Why::ForeignDevice(instance);
+                    self.denied(call, status::NV_ERR_INVALID_CLASS, why)
+                };
+                Some(slot.ok_or_else(foreign)?)
+            }
+            None => None,
+        };
+        let card = device.or_else(|| card_of_object(change, (client, parent)));
+        let demand = card.and_then(|card| {
+            let place = (client, parent);
+            let bytes = self.implicit_bytes(change, card, class, place, call.segments);
+            (bytes > 0).then_some(Demand {
+                card,
+                bytes,
+                purpose: Purpose::Context,
+            })
+        });
+        let kind = object_kind(class.kind);
+        let token = change
+            .reserve(kind, demand)
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        Ok(Reservation::Object {
+            client,
+            parent,
+            class: class.number,
+            kind,
+            device,
+            token,
+        })
+    }
+
+    fn reserve_memory(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        memory: &Memory,
+    ) -> Result<Reservation, Denied> {
+        let no_device = || self.denied(call, status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoDevice);
+        let demand = Demand {
+            card: card_of(change, memory).ok_or_else(no_device)?,
+            bytes: memory.reserve_bytes,
+            purpose: Purpose::Memory,
+        };
+        let token = change
+            .reserve(ObjectKind::Memory, Some(demand))
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        Ok(Reservation::Memory {
+            memory: *memory,
+            token,
+        })
+    }
+
+    fn reserve_pool(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        (base, length): (u64, u64),
+    ) -> Result<Reservation, Denied> {
+        if change.pool_count() >= MOST_POOLS {
+            let status = status::NV_ERR_INSUFFICIENT_RESOURCES;
+            return Err(self.denied(call, status, Why::TooManyPools));
+        }
+        let demand = Demand {
+            card: CardSlot::HOST,
+            bytes: page_size::taken_of_host(length),
+            purpose: Purpose::Memory,
+        };
+        let token = change
+            .reserve(ObjectKind::Other, Some(demand))
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        Ok(Reservation::Pool {
+            base,
+            length,
+            token,
+        })
+    }
+
+    fn reserve_event(
+        &self,
+        state: &State,
+        call: &JudgedCall<'_>,
+        (client, number): (u32, u32),
+        switch: Switch,
+    ) -> Result<Reservation, Denied> {
+        if is_foreign(state, client) {
+            return Err(self.denied(call, status::NV_ERR_INVALID_CLIENT, Why::ForeignEvent));
+        }
+        match switch {
+            Switch::Off => Ok(Reservation::FreeOsEvent { client, number }),
+            Switch::On => {
+                let is_new = !state.has_os_event(client, number);
+                if is_new && state.os_event_count() >= MOST_OS_EVENTS {
+                    let status = status::NV_ERR_INSUFFICIENT_RESOURCES;
+                    return Err(self.denied(call, status, Why::TooManyEvents));
+                }
+                Ok(Reservation::OsEvent { client, number })
+            }
+        }
+    }
+
+    /// Channels of other tenants' clients are refused as the driver refuses an unknown client.
+    fn check_clients<'c>(
+        &self,
+        state: &State,
+        call: &JudgedCall<'_>,
+        mut clients: impl Iterator<Item = &'c u32>,
+    ) -> Result<(), Denied> {
+        match clients.any(|client| is_foreign(state, *client)) {
+            false => Ok(()),
+            true => Err(self.denied(call, status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
+        }
+    }
+
+    /// A refusal by a status.
+    pub(super) fn denied(&self, call: &JudgedCall<'_>, status: u32, why: Why) -> Denied {
+        Denied {
+            refusal: call.op.refuse(status, self.release),
+            why,
+        }
+    }
+
+    /// The ledger's refusal, as the driver would say it.
+    pub(super) fn denied_by_ledger(
+        &self,
+        call: &JudgedCall<'_>,
+        refusal: ledger::Refusal,
+    ) -> Denied {
+        let status = status_of(&refusal);
+        self.denied(call, status, Why::Ledger(refusal))
+    }
+}
+
+/// What an allocation is charged to.
+pub(super) fn card_of(state: &State, memory: &Memory) -> Option<CardSlot> {
+    match memory.whose {
+        Whose::Host => Some(CardSlot::HOST),
+        Whose::Card => card_of_object(state, (memory.client, memory.parent)),
+    }
+}
+
+pub(super) fn card_of_object(state: &State, (client, object): (u32, u32)) -> Option<CardSlot> {
+    let ledger = &state.ledger;
+    ledger.card_of(ClientHandle(client), ObjectHandle(object))
+}
+
+fn is_foreign(state: &State, client: u32) -> bool {
+    state.ledger.owner_file(ClientHandle(client)).is_none()
+}

@@ -1,0 +1,110 @@
+//! Why a call was refused.
+
+use super::{MOST_OS_EVENTS, MOST_POOLS};
+
+/// Why a call was refused, for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// The account has no room.
+    #[error(transparent)]
+    Ledger(ledger::Refusal),
+    /// A device that is not part of the grant.
+    #[error("device instance {0} is not granted")]
+    ForeignDevice(u32),
+    /// Memory whose card cannot be told.
+    #[error("no granted card")]
+    NoDevice,
+    /// Channels of another container.
+    #[error("a channel that is not the container's")]
+    ForeignChannels,
+    /// A file by which neither this container nor one of its share group has exported.
+    #[error("the file's exports are not the container's")]
+    ForeignExport,
+    /// Exports go into a control file.
+    #[error("the file that is to hold the exports is no control file")]
+    NoControlFile,
+    /// A handle that names nothing of the container's.
+    #[error("{field}: client {client:#x} has no {object:#x}")]
+    NotThere {
+        /// The field of the call.
+        field: &'static str,
+        /// The client.
+        client: u32,
+        /// The object; the client's own handle for the client itself.
+        object: u32,
+    },
+    /// An export of what is no memory.
+    #[error("{object:#x} of client {client:#x} is no memory")]
+    NoMemory {
+        /// The client.
+        client: u32,
+        /// The object.
+        object: u32,
+    },
+    /// A duplicate of an address space below what is no card's.
+    #[error("hParent: {object:#x} of client {client:#x} is no card's")]
+    NoCardAbove {
+        /// The client.
+        client: u32,
+        /// The parent.
+        object: u32,
+    },
+    /// A mapping whose device is the object itself.
+    #[error("hDevice: client {client:#x} maps {object:#x} by itself")]
+    MapsItself {
+        /// The client.
+        client: u32,
+        /// The object.
+        object: u32,
+    },
+    /// An event of another tenant's client.
+    #[error("the event's client is not the container's")]
+    ForeignEvent,
+    /// See [`MOST_OS_EVENTS`].
+    #[error("more than {MOST_OS_EVENTS} events")]
+    TooManyEvents,
+    /// See [`MOST_POOLS`].
+    #[error("more than {MOST_POOLS} semaphore pools")]
+    TooManyPools,
+    /// A card that is not part of the grant, by RM's id.
+    #[error("card {0:#x} is not granted")]
+    ForeignCard(u32),
+    /// See [`verdict::schedule::MOST_GROUPS`].
+    #[error(
+        "more than {} channel groups of the compute engine",
+        verdict::schedule::MOST_GROUPS
+    )]
+    TooManyGroups,
+    /// More channels of the compute engine than a gate can turn in time.
+    #[error(
+        "more than {} channels of the compute engine",
+        verdict::schedule::MOST_CHANNELS
+    )]
+    TooManyChannels,
+    /// More clients with channel groups than a gate can turn in time.
+    #[error(
+        "more than {} clients with channel groups of the compute engine",
+        verdict::schedule::MOST_CLIENTS
+    )]
+    TooManyClients,
+    /// More of them than are looked after.
+    #[error(
+        "more than {} channel groups and channels",
+        verdict::schedule::MOST_SCHEDULED
+    )]
+    TooManyScheduled,
+    /// The grant says that the share must be held in full, and the driver does not let it be.
+    #[error(
+        "the container's share of the card's time cannot be held, and its grant says that it must be"
+    )]
+    NotHeld,
+    /// A channel of the compute engine whose timeslice nobody could set.
+    #[error("a compute channel without a channel group, where a share is held")]
+    NoGroup,
+    /// The driver took more than was reserved, and more than the quota has room for.
+    #[error("the driver took more than the quota for it, and has freed it again")]
+    Outgrown,
+    /// A mapping is no ioctl.
+    #[error("managed memory is mapped, not allocated")]
+    NotAnIoctl,
+}

@@ -1,0 +1,192 @@
+//! One notified call, from the kernel's question to our answer.
+//!
+//! ```text
+//! NotifiedCall ─▶ ReceivedCall ─▶ AdmittedCall ─▶ BegunCall ─▶ ExecutedCall ─▶ Finished ─▶ answered
+//!    receive         admit           begin         execute         commit        deliver
+//! ```
+//!
+//! Each step consumes what the one before it has made, and owns what the next one needs:
+//!
+//! - *receive*: who calls, and in whose turn (one call of a thread at a time);
+//! - *admit*: whose file, which call, a copy of its blocks, the verdict, and the gates of the container's share;
+//! - *begin*: what the call needs is reserved, and the journal knows that it goes to the driver;
+//! - *execute*: the driver executes the copy;
+//! - *commit*: the reservation is committed or rolled back, and the journal knows the answer;
+//! - *deliver*: the answer is written back and given.
+//!
+//! A step that ends the call before its time returns a [`Reply`] instead.
+//!
+//! Each of *begun*, *finished* and *settled* is one frame of the journal: whichever was the last when the broker was killed says
+//! what a successor has to do ([`crate::takeover`]). Calls that are refused before they are begun leave nothing behind, and are
+//! served afresh.
+//!
+//! The tenant's memory is read once, before the verdict, and what the driver executes is that copy.
+
+pub(crate) mod admit;
+pub(crate) mod begin;
+pub(crate) mod commit;
+pub(crate) mod execute;
+mod hand_back;
+pub(crate) mod lookup;
+mod map;
+pub(crate) mod reply;
+
+use driver::Caller;
+use sys::seccomp::{Listener, Notification};
+
+use crate::board::Lane;
+use crate::container::{Acquaintance, Container};
+use crate::counters::Counter;
+use crate::files::{InUse, Lookup};
+use crate::native::{self, NativeCalls};
+use crate::reaper::Reaper;
+use crate::replay::{CallKey, Turn};
+use crate::scarce;
+use crate::state::Finished;
+use reply::Reply;
+
+pub(crate) const SYS_IOCTL: i32 = 16;
+const SYS_MMAP: i32 = 9;
+pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+const EMFILE: i32 = 24;
+const ENOMEM: i32 = 12;
+const ENOSYS: i32 = 38;
+const ESRCH: i32 = 3;
+
+/// A call that the kernel has handed over, and whoever serves it.
+#[derive(Clone, Copy)]
+pub struct NotifiedCall<'a> {
+    /// Whose call it is.
+    pub container: &'a Container,
+    /// Who looks after the container's exits.
+    pub reaper: &'a Reaper,
+    /// Where it came from, and where its answer goes.
+    pub listener: &'a Listener,
+    /// Where the board has it.
+    pub lane: &'a Lane,
+    /// The kernel's words.
+    pub notification: &'a Notification,
+}
+
+/// A call of a known process, in its thread's turn.
+pub(crate) struct ReceivedCall<'a> {
+    call: NotifiedCall<'a>,
+    caller: Caller,
+    turn: Turn<'a>,
+}
+
+impl<'a> NotifiedCall<'a> {
+    /// Answers the call. An answer that cannot be delivered is kept for the call's repetition.
+    pub fn serve(self) {
+        let native = self.container.native.as_ref();
+        if let Some(native) = native.filter(|native| native.has(self.notification)) {
+            return self.serve_native(native);
+        }
+        self.container.counters.count(Counter::Total);
+        if let Some(received) = self.receive() {
+            received.serve();
+        }
+    }
+
+    /// Whether the caller waits for this call's answer. As long as it does, its thread number is its own.
+    pub(crate) fn still_waits(&self) -> bool {
+        self.listener.is_waiting(self.notification.id)
+    }
+
+    pub(crate) fn key(&self) -> CallKey {
+        CallKey::of(self.notification)
+    }
+
+    fn serve_native(self, native: &NativeCalls) {
+        let container = self.container;
+        let asked = native::Asked {
+            driver: container.driver.as_ref(),
+            listener: self.listener,
+            lane: self.lane.number(),
+            known: &|tid, number| container.files.of_process(tid, number),
+            at_driver: &|| container.board.goes_to_driver(self.lane.number()),
+            is_back: &|| container.health.is_back(container, self.lane.number()),
+        };
+        if let Err(error) = native.serve(&asked, self.notification) {
+            if error.is_unreachable() {
+                container.counters.count(Counter::Unreached);
+            }
+            container.health.take_reach(container, &Err::<(), _>(error));
+        }
+    }
+
+    /// Waits for the thread's turn; `None` when the caller waits no more, or was answered that it is not known.
+    fn receive(self) -> Option<ReceivedCall<'a>> {
+        let (container, tid) = (self.container, self.notification.tid);
+        let process = || container.processes.of(tid);
+        let (tgid, acquaintance) = match scarce::wait_out(|| self.still_waits(), process) {
+            Ok(known) => known,
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(ESRCH);
+                let _gone = self.listener.fail(self.notification.id, errno);
+                return None;
+            }
+        };
+        if acquaintance == Acquaintance::New {
+            self.reaper.watch(tgid);
+        }
+        container.managed.called(tid, || self.still_waits());
+        let turn = container
+            .replay
+            .enter(&container.journal, self.lane, self.key(), || {
+                self.still_waits()
+            })?;
+        Some(ReceivedCall {
+            call: self,
+            caller: Caller { tgid, tid },
+            turn,
+        })
+    }
+}
+
+impl ReceivedCall<'_> {
+    fn serve(mut self) {
+        let reply = match self.outcome() {
+            Ok(finished) => Reply::Finished(finished),
+            Err(reply) => reply,
+        };
+        self.call.reply(self.turn, reply);
+    }
+
+    fn outcome(&mut self) -> Result<Finished, Reply> {
+        let notification = self.call.notification;
+        if notification.arch != AUDIT_ARCH_X86_64 {
+            return Err(Reply::Errno(ENOSYS));
+        }
+        // The kernel takes a descriptor as 32 bits, and none above `i32::MAX` exists.
+        let low = |register: u64| u32::try_from(register & 0xffff_ffff).unwrap_or_default();
+        let number = match notification.nr {
+            SYS_IOCTL => low(notification.args[0]).cast_signed(),
+            SYS_MMAP => low(notification.args[4]).cast_signed(),
+            _ => return Err(Reply::Errno(ENOSYS)),
+        };
+        if number < 0 {
+            return Err(Reply::Errno(EBADF));
+        }
+        let lookup = self.look_up(number);
+        if notification.nr == SYS_MMAP {
+            return Err(self.map(&lookup));
+        }
+        match lookup {
+            Lookup::Ours(file) => self.ioctl(&file),
+            // Never handed to the kernel: another thread could put a file of the driver under this number meanwhile.
+            Lookup::Foreign(_) => Err(Reply::Errno(verdict::ENOTTY)),
+            Lookup::TooMany => Err(Reply::Errno(EMFILE)),
+            Lookup::Failed(error) => Err(Reply::Errno(error.raw_os_error().unwrap_or(EBADF))),
+        }
+    }
+
+    fn ioctl(&mut self, file: &InUse) -> Result<Finished, Reply> {
+        let admitted = self.admit(file)?;
+        let begun = self.begin(admitted)?;
+        let executed = begun.execute(self.call.container);
+        Ok(executed.commit(self.call.container, &self.turn))
+    }
+}

@@ -1,0 +1,252 @@
+//! What an admitted call needs is reserved, and the journal learns that the call goes to the driver.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use driver::{FdSlot, FileKind, Segment, Ticket};
+use verdict::{Effect, Refusal};
+
+use super::admit::{AdmittedCall, Request};
+use super::lookup::{card_file, descriptors};
+use super::reply::{Reply, note};
+use super::{NotifiedCall, ReceivedCall};
+use crate::account::{Account, Carrier, Denied, JudgedCall};
+use crate::container::Container;
+use crate::counters::Counter;
+use crate::files::InUse;
+use crate::order::InOrder;
+use crate::reservation::Reservation;
+use crate::share::tenant::{self, Passage};
+use crate::state::{self, Begun, Finished, NamedFd, State};
+
+/// A call that the journal knows.
+pub(crate) struct BegunCall<'a> {
+    pub(crate) request: Request<'a>,
+    pub(crate) ticket: Ticket,
+    pub(crate) before: Arc<Vec<Segment>>,
+    pub(crate) fds: Vec<FdSlot>,
+    pub(crate) reservation: Reservation,
+    pub(crate) held: Held<'a>,
+}
+
+/// What a call holds from before its execution until it is committed.
+pub(crate) struct Held<'a> {
+    /// Its place among the calls that change the same objects.
+    pub(crate) _in_order: InOrder<'a>,
+    /// See [`card_file`].
+    pub(crate) _card_file: Option<InUse>,
+    /// The gates that it has passed.
+    pub(crate) _passage: Passage<'a>,
+}
+
+/// The file that exports go into or come from.
+pub(super) fn carrier_of(fds: &[FdSlot]) -> Carrier {
+    fds.iter().find(|slot| slot.segment == 1)?.file
+}
+
+impl<'c> ReceivedCall<'c> {
+    /// Reserves what the call needs and notes that it goes to the driver, in one frame.
+    ///
+    /// # Errors
+    /// The reply of a call that is refused; that of its first try, where what that has made is in the way.
+    pub(super) fn begin<'a>(&self, admitted: AdmittedCall<'a>) -> Result<BegunCall<'a>, Reply>
+    where
+        'c: 'a,
+    {
+        let AdmittedCall {
+            request,
+            segments,
+            passage,
+        } = admitted;
+        let before = Arc::new(segments);
+        match self.call.reserve(&request, &before) {
+            Ok(reserved) => {
+                let Reserved {
+                    number,
+                    fds,
+                    reservation,
+                    in_order,
+                    card_file,
+                } = reserved;
+                Ok(BegunCall {
+                    request,
+                    ticket: Ticket {
+                        lane: self.call.lane.number(),
+                        call: number,
+                    },
+                    before,
+                    fds,
+                    reservation,
+                    held: Held {
+                        _in_order: in_order,
+                        _card_file: card_file,
+                        _passage: passage,
+                    },
+                })
+            }
+            Err(refusal) => Err(match self.first_answer(&request, &before) {
+                Some(first) => Reply::Finished(first),
+                None => Reply::refused(refusal, before.first().cloned()),
+            }),
+        }
+    }
+
+    /// The first try may stand in its own way: what it took is charged.
+    fn first_answer(&self, request: &Request<'_>, before: &[Segment]) -> Option<Finished> {
+        let container = self.call.container;
+        let state = container.journal.change();
+        // An import of what is imported already takes nothing that could be lacking.
+        let call = request.judged(before, None);
+        let first = self
+            .turn
+            .answered(|first| call.with(&first.after).stands(&state))?;
+        container.counters.count(Counter::Replayed);
+        Some(first)
+    }
+}
+
+/// What a call has been given, and the journal knows.
+struct Reserved<'a> {
+    number: u64,
+    fds: Vec<FdSlot>,
+    reservation: Reservation,
+    in_order: InOrder<'a>,
+    card_file: Option<InUse>,
+}
+
+impl<'c> NotifiedCall<'c> {
+    fn reserve<'a>(
+        &self,
+        request: &Request<'a>,
+        before: &Arc<Vec<Segment>>,
+    ) -> Result<Reserved<'a>, Refusal>
+    where
+        'c: 'a,
+    {
+        let container = self.container;
+        let deny = |denied| note(container, request.op.name(), denied);
+        let mut fds = descriptors(container, request.caller, &request.op, before)?;
+        let card_file = card_file(container, request.caller, &request.effect, &mut fds)?;
+        let call = request.judged(before, carrier_of(&fds));
+        check_imports(container, &call, &fds).map_err(deny)?;
+        let in_order = container.orders.take(&request.effect, request.file);
+        let mut change = container.journal.change();
+        if let Err(denied) = check(container, &change, &call) {
+            drop(change);
+            return Err(deny(denied));
+        }
+        let mut reserved = container.account.reserve(&mut change, &call);
+        if reserved.as_ref().is_err_and(Denied::is_over_quota) {
+            drop(change);
+            let found = self.give_up_what_is_gone();
+            change = container.journal.change();
+            if found {
+                reserved = container.account.reserve(&mut change, &call);
+            }
+        }
+        let reservation = match reserved {
+            Ok(reservation) => reservation,
+            Err(denied) => {
+                drop(change);
+                return Err(deny(denied));
+            }
+        };
+        let number = change.next_call();
+        let begun = Begun {
+            number,
+            key: self.key(),
+            caller: request.caller,
+            file: request.file.id,
+            kind: request.file.kind,
+            cmd: request.cmd,
+            before: Arc::clone(before),
+            fds: fds.iter().map(named).collect(),
+            reservation: reservation.clone(),
+        };
+        change.note(state::Op::Begin(self.lane.number(), Box::new(begun)));
+        Ok(Reserved {
+            number,
+            fds,
+            reservation,
+            in_order,
+            card_file,
+        })
+    }
+}
+
+/// A descriptor as the journal has it.
+fn named(slot: &FdSlot) -> NamedFd {
+    NamedFd {
+        segment: slot.segment,
+        at: slot.at,
+        number: slot.number,
+        file: slot.file,
+    }
+}
+
+/// Whether all that a call names is there, and whether the share's limits let it be made.
+fn check(container: &Container, state: &State, call: &JudgedCall<'_>) -> Result<(), Denied> {
+    let binding = container.driver.binding();
+    container.account.find_named(state, binding, call)?;
+    tenant::admit(container, state, call.effect, call.segments).map_err(|(status, why)| Denied {
+        refusal: call.op.refuse(status, container.release),
+        why,
+    })
+}
+
+/// Whether what a call takes out of a file may be taken: it was put there by this container, or by one of its share group,
+/// and is charged then.
+fn check_imports(
+    container: &Container,
+    call: &JudgedCall<'_>,
+    fds: &[FdSlot],
+) -> Result<(), Denied> {
+    let (account, carrier) = (&container.account, call.origin.carrier);
+    let (first, count) = match call.effect {
+        Effect::Import(import) => (u32::from(import.first), u32::from(import.count)),
+        Effect::ExportInfo { .. } => (0, 0),
+        Effect::None
+        | Effect::Client
+        | Effect::MapDma { .. }
+        | Effect::Object { .. }
+        | Effect::Memory(_)
+        | Effect::Free { .. }
+        | Effect::Dup { .. }
+        | Effect::Range { .. }
+        | Effect::MapExternal { .. }
+        | Effect::Unmap { .. }
+        | Effect::FreeRange { .. }
+        | Effect::Export(_)
+        | Effect::Managed { .. }
+        | Effect::ChannelClients { .. }
+        | Effect::Schedule(_)
+        | Effect::OsEvent { .. }
+        | Effect::Pool { .. }
+        | Effect::Answered { .. }
+        | Effect::NamesCards { .. }
+        | Effect::View(_) => return Ok(()),
+    };
+    if Account::has_exported(&container.journal.change(), call.effect, carrier) {
+        return Ok(());
+    }
+    let slot = fds.iter().find(|slot| slot.segment == 1);
+    let (Some(peers), Some(slot), Some((file, FileKind::Ctl))) =
+        (&container.terms.peers, slot, carrier)
+    else {
+        return Err(account.foreign(call.op));
+    };
+    let known = peers.exports_of(slot.fd.as_fd());
+    if known.is_empty() {
+        return Err(account.foreign(call.op));
+    }
+    let mut change = container.journal.change();
+    for index in first..first.saturating_add(count) {
+        let id = ledger::FileId(file.0);
+        if change.ledger.has_export(id, index) && !change.ledger.is_adopted(id, index) {
+            continue;
+        }
+        let export = known.get(&index).ok_or_else(|| account.foreign(call.op))?;
+        account.adopt(&mut change, call, file, export)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! A call that was executed is committed, or rolled back, and the journal learns its answer, in one frame.
+
+use std::sync::Arc;
+
+use driver::{Binding, FileKind, Segment, Ticket};
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::layout::nvos54;
+use nvabi::status::NV_ERR_NO_MEMORY;
+use nvabi::{control, escape, uvm};
+use verdict::{Effect, Op};
+
+use super::begin::carrier_of;
+use super::execute::{CallResult, ExecutedCall};
+use super::reply::note;
+use crate::account::{self, Denied, Numbers, Why};
+use crate::close_files;
+use crate::container::Container;
+use crate::counters::Counter;
+use crate::journal::Change;
+use crate::managed;
+use crate::numbering;
+use crate::replay::{Books, Turn};
+use crate::share::tenant;
+use crate::state::{self, Answer, Finished};
+
+impl ExecutedCall<'_> {
+    /// Commits the call's reservation if it has succeeded, else rolls it back, and notes what the caller gets.
+    pub(crate) fn commit(mut self, container: &Container, turn: &Turn<'_>) -> Finished {
+        let release = container.release;
+        let carrier = carrier_of(&self.fds);
+        let numbers = Numbers::of(container, &self.request.effect, self.request.caller.tgid);
+        if self.has_succeeded(release)
+            && let Some(arg) = self.result.after.first()
+        {
+            let request = &self.request;
+            let (target, caller) = (request.target(), request.caller);
+            numbering::learn_instances(container, target, caller, &request.effect, &arg.bytes);
+        }
+        let mut change = container.journal.change();
+        // Looked at under the lock that it is committed under: two that fit one by one may not fit together.
+        if self.has_succeeded(release)
+            && let Some(object) = {
+                let call = self.request.judged(&self.result.after, carrier);
+                self.reservation.outgrown(&change, &call)
+            }
+        {
+            drop(change);
+            self.free_outgrown(container, object);
+            change = container.journal.change();
+        }
+        let books = if self.has_succeeded(release) {
+            self.succeed(container, &mut change, &numbers)
+        } else {
+            self.fail(container, &mut change, turn)
+        };
+        let answer = Answer {
+            ret: self.result.ret,
+            after: Arc::new(self.result.after),
+            replaces: self.replaces,
+            books,
+        };
+        let finished = end(&mut change, self.ticket, self.before, answer);
+        drop(change);
+        drop(self.held);
+        finished
+    }
+
+    /// Has the driver free what took more than its quota has room for. What cannot be freed stays, and is charged.
+    fn free_outgrown(&mut self, container: &Container, object: (u32, u32)) {
+        let request = &self.request;
+        if close_files::free_object(container, request.file, request.caller, object) {
+            let denied = Denied {
+                refusal: request.op.refuse(NV_ERR_NO_MEMORY, container.release),
+                why: Why::Outgrown,
+            };
+            let refusal = note(container, request.op.name(), denied);
+            self.result = CallResult::refused(refusal, &self.before);
+        }
+    }
+
+    fn succeed(
+        &mut self,
+        container: &Container,
+        change: &mut Change<'_>,
+        numbers: &Numbers,
+    ) -> Books {
+        let request = &self.request;
+        let (op, effect) = (&request.op, &request.effect);
+        let after = &mut self.result.after;
+        let call = request.judged(after, carrier_of(&self.fds));
+        self.reservation.commit(&container.account, change, &call);
+        tenant::learn(container, change, effect, after);
+        tenant::rewrite(container, change, effect, after);
+        self.learn(container, change);
+        let books = account::books(effect);
+        let (account, after) = (&container.account, &mut self.result.after);
+        if let Some(view) = effect.view()
+            && let Err(refusal) = account.rewrite(change, &view, op, numbers, after)
+        {
+            container.counters.count(Counter::Refused);
+            self.result = CallResult::refused(refusal, &self.before);
+        }
+        books
+    }
+
+    fn fail(&mut self, container: &Container, change: &mut Change<'_>, turn: &Turn<'_>) -> Books {
+        // What the kernel may have given for all that stays reserved as long as the container lives: its executor, without which
+        // nothing can be freed, is gone.
+        if !self.is_in_doubt {
+            self.reservation.roll_back(change);
+        }
+        let call = self.request.judged(&self.before, carrier_of(&self.fds));
+        let first = turn.answered(|first| {
+            is_same(call.effect, &self.before, first) && call.with(&first.after).stands(change)
+        });
+        let Some(first) = first else {
+            return Books::No;
+        };
+        container.counters.count(Counter::Replayed);
+        self.result = CallResult {
+            ret: first.ret,
+            after: first.after.as_ref().clone(),
+        };
+        first.books
+    }
+
+    /// Takes from a successful call what later ones are understood by.
+    fn learn(&self, container: &Container, change: &mut Change<'_>) {
+        let (op, file, after) = (&self.request.op, self.request.file, &self.result.after);
+        container.account.learn_instance(change, op, after);
+        container.account.learn_context_bytes(change, op, after);
+        self.see_client(container, change);
+        if let Some(slot) = self.fds.first()
+            && op.escape() == Some(escape::Id::RegisterFd)
+            && let Some((control, FileKind::Ctl)) = slot.file
+        {
+            change.note(state::Op::FileRegistered(file.id, control));
+        }
+        if let (Op::Uvm(row), Some(first)) = (op, after.first())
+            && row.id == uvm::Id::Free
+            && let Some(base) = u64_at(&first.bytes, uvm::map_external::BASE)
+        {
+            change.note(state::Op::PoolGone(file.id, base));
+            managed::freed(change, file.id, base);
+        }
+    }
+
+    /// In compat mode the kernel makes root clients in the caller, and no answer comes by: that one is the container's is known by
+    /// the success of a control on it, which the driver lets only the client's own file make. A kept answer is given to anybody.
+    fn see_client(&self, container: &Container, change: &mut Change<'_>) {
+        let is_control = self.request.op.escape() == Some(escape::Id::Control);
+        if container.driver.binding() != Binding::Caller || !is_control {
+            return;
+        }
+        let argument = self.result.after.first();
+        let Some(client) = argument.and_then(|arg| client_of_the_callers(&arg.bytes)) else {
+            return;
+        };
+        if change.ledger.owner_file(client).is_none() {
+            let file = self.request.file.id;
+            let of = change.file(file).and_then(|of| of.registered_with);
+            change.record(ledger::Operation::SeeClient {
+                file: ledger::FileId(of.unwrap_or(file).0),
+                client,
+                process: ledger::ProcessId(0),
+            });
+        }
+    }
+}
+
+/// Notes what the caller of a begun call gets.
+pub(crate) fn end(
+    change: &mut Change<'_>,
+    ticket: Ticket,
+    before: Arc<Vec<Segment>>,
+    answer: Answer,
+) -> Finished {
+    change.note(state::Op::End(ticket.lane, answer.clone()));
+    Finished {
+        number: ticket.call,
+        ret: answer.ret,
+        before,
+        after: answer.after,
+        replaces: answer.replaces,
+        books: answer.books,
+    }
+}
+
+/// Of exports and imports the struct does not tell one call from another: their parameters do.
+fn is_same(effect: &Effect, now: &[Segment], first: &Finished) -> bool {
+    let params = |segments: &[Segment]| segments.get(1).map(|params| params.bytes.clone());
+    !matches!(effect, Effect::Export(_) | Effect::Import(_))
+        || [&first.before, &first.after]
+            .map(|of| params(of))
+            .contains(&params(now))
+}
+
+/// The client of a control, if its success says that the client is the caller's.
+fn client_of_the_callers(arg: &[u8]) -> Option<ledger::ClientHandle> {
+    let spec = control::spec(u32_at(arg, nvos54::CMD)?)?;
+    let client = u32_at(arg, nvos54::H_CLIENT)?;
+    (spec.answer == control::Answer::Fresh).then_some(ledger::ClientHandle(client))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvabi::bytes::put_u32;
+
+    #[test]
+    fn an_answer_that_anybody_gets_says_of_no_client_whose_it_is() {
+        let client = |cmd| {
+            let mut arg = [0; 32];
+            put_u32(&mut arg, nvos54::H_CLIENT, 0xc1d0_0007);
+            put_u32(&mut arg, nvos54::CMD, cmd);
+            client_of_the_callers(&arg)
+        };
+        let fresh = control::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS;
+        assert_eq!(client(fresh), Some(ledger::ClientHandle(0xc1d0_0007)));
+        for kept in [
+            control::NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION,
+            control::NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2,
+            control::NV0000_CTRL_CMD_GPU_GET_MEMOP_ENABLE,
+        ] {
+            assert_eq!(client(kept), None, "{kept:#x}");
+        }
+        // The command of number 0 is always answered, and has no row.
+        assert_eq!((client(0), client(0x2080_0000)), (None, None));
+    }
+}

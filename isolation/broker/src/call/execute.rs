@@ -1,0 +1,211 @@
+//! The driver executes a begun call on the broker's copy.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use driver::{Binding, Call, FdSlot, FileRef, NewFile, Segment, Ticket};
+use nvabi::Release;
+use nvabi::bytes::{put_u32, u32_at};
+use verdict::share::Narrowing;
+use verdict::{Effect, Refusal};
+
+use super::EBADF;
+use super::admit::Request;
+use super::begin::{BegunCall, Held};
+use crate::container::Container;
+use crate::counters::Counter;
+use crate::files::OpenFile;
+use crate::reservation::Reservation;
+
+/// A call that the driver has answered, or was asked in vain.
+pub(crate) struct ExecutedCall<'a> {
+    pub(super) request: Request<'a>,
+    pub(super) ticket: Ticket,
+    pub(super) before: Arc<Vec<Segment>>,
+    pub(super) fds: Vec<FdSlot>,
+    pub(super) reservation: Reservation,
+    pub(super) result: CallResult,
+    /// The descriptor that a file of the answer's is to replace.
+    pub(super) replaces: Option<i32>,
+    /// Nobody knows whether the driver has executed it.
+    pub(super) is_in_doubt: bool,
+    pub(super) held: Held<'a>,
+}
+
+impl<'a> BegunCall<'a> {
+    /// Has the driver execute the call. A file that the answer brings is kept for the caller.
+    pub(crate) fn execute(self, container: &Container) -> ExecutedCall<'a> {
+        let Self {
+            request,
+            ticket,
+            before,
+            fds,
+            reservation,
+            held,
+        } = self;
+        let mut call = Call {
+            cmd: request.cmd,
+            segments: before.as_ref().clone(),
+            fds,
+        };
+        let put_back = narrow(container, &request, &mut call.segments);
+        container.board.goes_to_driver(ticket.lane);
+        let done = are_shown(container, request.file, &call.fds).and_then(|()| {
+            let target = request.target();
+            container
+                .driver
+                .execute(target, request.caller, ticket, &mut call)
+        });
+        container.health.is_back(container, ticket.lane);
+        container.health.take_reach(container, &done);
+        replace(&mut call.segments, &put_back);
+        let mut executed = ExecutedCall {
+            is_in_doubt: matches!(&done, Err(error) if error.is_in_doubt()),
+            result: CallResult::errno(0, &before),
+            request,
+            ticket,
+            before,
+            fds: call.fds,
+            reservation,
+            replaces: None,
+            held,
+        };
+        match done {
+            Ok(done) => {
+                container.counters.count(Counter::Executed);
+                executed.result = CallResult {
+                    ret: done.ret,
+                    after: call.segments,
+                };
+                if let Some(file) = done.new_file {
+                    executed.keep(container, file);
+                }
+            }
+            Err(error) => {
+                if error.is_unreachable() {
+                    container.counters.count(Counter::Unreached);
+                }
+                let name = executed.request.op.name();
+                container.health.refused(container, &name, &error);
+                executed.result = CallResult::errno(error.errno(), &executed.before);
+            }
+        }
+        executed
+    }
+}
+
+impl ExecutedCall<'_> {
+    /// Whether the driver has done what was asked.
+    pub(super) fn has_succeeded(&self, release: Release) -> bool {
+        let status = self
+            .request
+            .op
+            .status_at(release)
+            .and_then(|at| u32_at(&self.result.after.first()?.bytes, at))
+            .unwrap_or_default();
+        self.result.ret >= 0 && status == 0
+    }
+
+    /// Keeps a file of the answer's; a call whose file cannot be kept has failed.
+    fn keep(&mut self, container: &Container, file: NewFile) {
+        match container.answers.keep(self.ticket.call, file.fd) {
+            Ok(()) => self.replaces = Some(file.replaces),
+            Err(error) => {
+                tracing::error!(error = %error, "a file of an answer could not be kept");
+                let errno = error.raw_os_error().unwrap_or(EBADF);
+                self.result = CallResult::errno(errno, &self.before);
+            }
+        }
+    }
+}
+
+impl Request<'_> {
+    /// The file that the call is made on, for the driver.
+    pub(super) fn target(&self) -> FileRef<'_> {
+        FileRef {
+            id: self.file.id,
+            kind: self.file.kind,
+            fd: self.file.fd.as_fd(),
+        }
+    }
+}
+
+/// A played driver may know the files of a call by other numbers.
+fn are_shown(container: &Container, file: &OpenFile, fds: &[FdSlot]) -> Result<(), driver::Error> {
+    let Some(native) = &container.native else {
+        return Ok(());
+    };
+    let driver = container.driver.as_ref();
+    native.is_shown(driver, file.id, &file.fd)?;
+    for slot in fds {
+        if let Some((id, _kind)) = slot.file {
+            native.is_shown(driver, id, &slot.fd)?;
+        }
+    }
+    Ok(())
+}
+
+/// Replaces what would take more of a card's time than a tenant may have, what would make a real driver reach beyond the container,
+/// and what it would answer about others; what stood there is returned.
+fn narrow(
+    container: &Container,
+    request: &Request<'_>,
+    segments: &mut [Segment],
+) -> Vec<Narrowing> {
+    let op = &request.op;
+    let views: Vec<&[u8]> = segments
+        .iter()
+        .map(|segment| segment.bytes.as_slice())
+        .collect();
+    let mut narrowings = verdict::schedule::bounds(op, &views);
+    narrowings.extend(verdict::cleared(op, &views));
+    narrowings.extend(verdict::own_space(op, &views));
+    if let Effect::View(view) = &request.effect {
+        narrowings.extend(verdict::view::asked_instead(view, &views));
+    }
+    // A simulated driver has nobody beyond its sessions.
+    if container.driver.binding() != Binding::None {
+        narrowings.extend(verdict::narrow(op, &views));
+    }
+    replace(segments, &narrowings)
+}
+
+fn replace(segments: &mut [Segment], narrowings: &[Narrowing]) -> Vec<Narrowing> {
+    narrowings
+        .iter()
+        .filter_map(|narrowing| {
+            let block = segments.get_mut(usize::from(narrowing.segment))?;
+            narrowing.apply(&mut block.bytes)
+        })
+        .collect()
+}
+
+/// What the tenant is to see.
+pub(super) struct CallResult {
+    /// What the ioctl returns; a negative one is an errno.
+    pub(super) ret: i32,
+    /// The blocks as they are to be written back.
+    pub(super) after: Vec<Segment>,
+}
+
+impl CallResult {
+    pub(super) fn errno(errno: i32, before: &[Segment]) -> Self {
+        Self {
+            ret: -errno,
+            after: before.to_vec(),
+        }
+    }
+
+    pub(super) fn refused(refusal: Refusal, before: &[Segment]) -> Self {
+        match refusal {
+            Refusal::Errno(errno) => Self::errno(errno, before),
+            Refusal::Status { status, at } => {
+                let mut after = before.to_vec();
+                if let Some(first) = after.first_mut() {
+                    put_u32(&mut first.bytes, at, status);
+                }
+                Self { ret: 0, after }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Calls that the caller executes itself, once they are booked.
+
+use driver::Binding;
+use nvabi::bytes::u32_at;
+use nvabi::call::Affinity;
+use nvabi::escape;
+use nvabi::layout::nvos02;
+use nvabi::status::NV_ERR_INVALID_OBJECT_HANDLE;
+use verdict::Effect;
+
+use super::NotifiedCall;
+use super::reply::Reply;
+use crate::account::JudgedCall;
+use crate::reservation::Reservation;
+
+/// Pins pages of whoever makes the call.
+const NV01_MEMORY_SYSTEM_OS_DESCRIPTOR: u32 = 0x71;
+
+/// Calls that a real driver binds to the calling process and that the broker therefore hands back, by mode ([`Affinity`]).
+/// REGISTER_FD resolves its descriptor in whoever executes it, and the duplicate does as well.
+pub(super) fn stays_in_the_caller(binding: Binding, call: &JudgedCall<'_>) -> bool {
+    match (binding, call.op.affinity()) {
+        (Binding::None, _) => false,
+        (Binding::Caller | Binding::Executor, Affinity::Caller) => true,
+        (Binding::Caller, Affinity::CallerInCompat) => true,
+        // A root client records its process.
+        (Binding::Caller, Affinity::Any) => *call.effect == Effect::Client,
+        // The executor is the process of every client, so of these only what touches the caller's own pages stays with it. It reaches
+        // no card memory, whatever a second read of its struct finds: ALLOC_MEMORY cannot without CAP_SYS_ADMIN.
+        (Binding::Executor, Affinity::CallerInCompat) => {
+            let class = || u32_at(&call.segments.first()?.bytes, nvos02::H_CLASS);
+            call.op.escape() == Some(escape::Id::AllocMemory)
+                && class() == Some(NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
+        }
+        (Binding::Executor, Affinity::Any) => false,
+    }
+}
+
+impl NotifiedCall<'_> {
+    /// Books what a handed-back call will do, on the side that charges: a reference is taken although the call may yet fail.
+    pub(super) fn hand_back(&self, call: &JudgedCall<'_>) -> Reply {
+        let container = self.container;
+        let (account, binding) = (&container.account, container.driver.binding());
+        let argument = call.segments.first().cloned();
+        let mut change = container.journal.change();
+        let reserved = account
+            .find_named(&change, binding, call)
+            .and_then(|()| account.reserve(&mut change, call));
+        let reservation = match reserved {
+            Ok(reservation) => reservation,
+            Err(denied) => {
+                drop(change);
+                return self.deny(call.op, denied, argument);
+            }
+        };
+        match &reservation {
+            Reservation::MapExternal { .. } => reservation.commit(account, &mut change, call),
+            Reservation::Memory { .. } => {
+                if !reservation.can_be_charged_unseen(&change, call) {
+                    reservation.roll_back(&mut change);
+                    let status = NV_ERR_INVALID_OBJECT_HANDLE;
+                    let refusal = call.op.refuse(status, container.release);
+                    return Reply::refused(refusal, argument);
+                }
+                reservation.commit(account, &mut change, call);
+            }
+            Reservation::Object { .. } => reservation.leave_unconfirmed(&mut change, call),
+            Reservation::Nothing
+            | Reservation::Client { .. }
+            | Reservation::Duplicate { .. }
+            | Reservation::Exports { .. }
+            | Reservation::Imports { .. }
+            | Reservation::Pool { .. }
+            | Reservation::OsEvent { .. }
+            | Reservation::FreeOsEvent { .. }
+            | Reservation::Free { .. }
+            | Reservation::Range { .. }
+            | Reservation::Unmap { .. }
+            | Reservation::FreeRange { .. } => reservation.roll_back(&mut change),
+        }
+        Reply::Proceed
+    }
+}

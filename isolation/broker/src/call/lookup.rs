@@ -1,0 +1,155 @@
+//! Which files a call is about: the one that it is made on, and those that its struct names.
+
+use driver::{Binding, Caller, FdSlot, Segment};
+use nvabi::bytes::u32_at;
+use nvabi::call;
+use verdict::blocks::{self, Descriptor};
+use verdict::{EFAULT, Effect, Op, Refusal};
+
+use super::{EBADF, EMFILE, ReceivedCall};
+use crate::container::Container;
+use crate::files::{InUse, Lookup};
+use crate::scarce;
+
+impl ReceivedCall<'_> {
+    /// The file under a number of the caller's. A failure may come of a thread number that is another process's by now: it is looked
+    /// at afresh.
+    pub(super) fn look_up(&self, number: i32) -> Lookup {
+        let container = self.call.container;
+        let tid = self.caller.tid;
+        let look = |tgid| {
+            let driver = container.driver.as_ref();
+            let (files, journal) = (&container.files, &container.journal);
+            let looked = scarce::wait_out(
+                || self.call.still_waits(),
+                || match files.look_up(driver, journal, tid, tgid, number) {
+                    Lookup::Failed(error) => Err(error),
+                    found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => Ok(found),
+                },
+            );
+            looked.unwrap_or_else(Lookup::Failed)
+        };
+        match look(self.caller.tgid) {
+            Lookup::Failed(error) if scarce::is_scarcity(&error) => Lookup::Failed(error),
+            Lookup::Failed(error) => {
+                container.processes.forget_thread(tid);
+                match container.processes.of(tid) {
+                    Ok((tgid, _)) if tgid != self.caller.tgid => {
+                        self.call.reaper.watch(tgid);
+                        look(tgid)
+                    }
+                    _ => Lookup::Failed(error),
+                }
+            }
+            found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => found,
+        }
+    }
+}
+
+/// The descriptor that a call names besides the one that it is made on, and its number; a negative one names none.
+pub(crate) fn descriptor_number(
+    op: &Op,
+    segments: &[Segment],
+) -> Result<Option<(Descriptor, i32)>, Refusal> {
+    let views: Vec<&[u8]> = segments
+        .iter()
+        .map(|segment| segment.bytes.as_slice())
+        .collect();
+    let Some(named) = blocks::descriptor(op, &views) else {
+        return Ok(None);
+    };
+    let number = views
+        .get(usize::from(named.segment))
+        .and_then(|block| u32_at(block, named.at))
+        .ok_or(Refusal::Errno(EFAULT))?;
+    let number = number.cast_signed();
+    Ok((number >= 0).then_some((named, number)))
+}
+
+/// Resolves the descriptors that a struct names.
+pub(super) fn descriptors(
+    container: &Container,
+    caller: Caller,
+    op: &Op,
+    segments: &[Segment],
+) -> Result<Vec<FdSlot>, Refusal> {
+    // A real driver keeps the number of an event as the caller's, and never looks it up: another would be another event.
+    let is_name = matches!(op.descriptor(), Some(call::Descriptor::Named(_)));
+    if is_name && container.driver.binding() != Binding::None {
+        return Ok(Vec::new());
+    }
+    let Some((Descriptor { segment, at }, number)) = descriptor_number(op, segments)? else {
+        return Ok(Vec::new());
+    };
+    let at = u32::try_from(at).map_err(|_beyond| Refusal::Errno(EFAULT))?;
+    let (driver, journal) = (container.driver.as_ref(), &container.journal);
+    let (tid, tgid) = (caller.tid, caller.tgid);
+    match container.files.look_up(driver, journal, tid, tgid, number) {
+        Lookup::Ours(file) => {
+            let fd = file
+                .fd
+                .try_clone()
+                .map_err(|error| Refusal::Errno(error.raw_os_error().unwrap_or(EBADF)))?;
+            Ok(vec![FdSlot {
+                segment,
+                at,
+                number,
+                file: Some((file.id, file.kind)),
+                fd,
+            }])
+        }
+        Lookup::Foreign(fd) => Ok(vec![FdSlot {
+            segment,
+            at,
+            number,
+            file: None,
+            fd,
+        }]),
+        Lookup::TooMany => Err(Refusal::Errno(EMFILE)),
+        Lookup::Failed(error) if scarce::is_scarcity(&error) => Err(Refusal::Errno(EMFILE)),
+        Lookup::Failed(_) => Err(Refusal::Errno(EBADF)),
+    }
+}
+
+/// Puts a file of the caller's beside a call that makes a device: the driver makes one for a process only that has the card's node
+/// open (`osIsGpuAccessible`, gpu/device.c), and looks at whoever makes the call. The container's own files alone are lent, of the
+/// granted card that is named; a caller that has none open gets the driver's answer.
+pub(super) fn card_file(
+    container: &Container,
+    caller: Caller,
+    effect: &Effect,
+    fds: &mut Vec<FdSlot>,
+) -> Result<Option<InUse>, Refusal> {
+    let Effect::Object {
+        device_instance: Some(instance),
+        ..
+    } = effect
+    else {
+        return Ok(None);
+    };
+    let slot = {
+        let state = container.journal.change();
+        state.numbering.slot_of_instance.get(instance).copied()
+    };
+    let card = slot.and_then(|slot| container.account.slots().get(usize::from(slot.0)));
+    let Some(card) = card else {
+        return Ok(None);
+    };
+    let (driver, journal) = (container.driver.as_ref(), &container.journal);
+    let who = (caller.tid, caller.tgid);
+    let failed = |error: std::io::Error| Refusal::Errno(error.raw_os_error().unwrap_or(EBADF));
+    let found = container
+        .files
+        .of_card(driver, journal, who, card.minor)
+        .map_err(failed)?;
+    if let Some(file) = &found {
+        fds.push(FdSlot {
+            segment: FdSlot::BESIDE,
+            at: 0,
+            number: -1,
+            file: Some((file.id, file.kind)),
+            fd: file.fd.try_clone().map_err(failed)?,
+        });
+    }
+    Ok(found)
+}

@@ -1,0 +1,114 @@
+//! `mmap` with an offset, which makes managed memory on files of UVM's.
+
+use driver::FileKind;
+use verdict::managed::Mapping;
+use verdict::policy::Managed;
+use verdict::{Effect, Refusal, Verdict};
+
+use super::reply::{Reply, Said, note};
+use super::{EINVAL, ENOMEM, NotifiedCall, ReceivedCall};
+use crate::account::{Denied, Why};
+use crate::files::Lookup;
+use crate::managed::{self, Mapper, Occasion};
+use crate::scarce;
+
+impl ReceivedCall<'_> {
+    /// `mmap` with an offset changes nothing on any file but UVM's, where it makes managed memory. The caller executes it, also
+    /// on other files: what the kernel finds under the number then may be another file than was found here.
+    pub(super) fn map(&self, lookup: &Lookup) -> Reply {
+        let container = self.call.container;
+        let policy = container.terms.policy.managed;
+        let [address, length, _access, flags, _fd, offset] = self.call.notification.args;
+        let mapping = Mapping {
+            length,
+            flags,
+            offset,
+        };
+        // The address is the program's own, and whatever is mapped of UVM has the offset as its address.
+        let is_elsewhere = mapping.is_at_fixed_address() && address != offset;
+        let mapper = Mapper {
+            tgid: self.caller.tgid,
+            tid: self.caller.tid,
+            is_waiting: &|| self.call.still_waits(),
+        };
+        let suspect = || container.managed.suspect((offset, length), mapper);
+        let file = match lookup {
+            Lookup::Ours(file) if file.kind == FileKind::Uvm => {
+                if is_elsewhere {
+                    return Reply::Errno(EINVAL);
+                }
+                file
+            }
+            // It may be one of UVM's, which nobody would charge.
+            Lookup::TooMany => return Reply::Errno(ENOMEM),
+            Lookup::Failed(error) if scarce::is_scarcity(error) => return Reply::Errno(ENOMEM),
+            Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => {
+                if is_elsewhere || policy == Managed::Allow {
+                    return Reply::Proceed;
+                }
+                return self.call.let_map(suspect);
+            }
+        };
+        let is_pool = |base, length| {
+            let state = container.journal.change();
+            state.has_pool(file.id, (base, length))
+        };
+        let (base, length) = match verdict::managed::map(mapping, policy, is_pool) {
+            Verdict::Execute(Effect::Managed { base, length }) => (base, length),
+            Verdict::Execute(_) if policy == Managed::Allow => return Reply::Proceed,
+            Verdict::Execute(_) => return self.call.let_map(suspect),
+            Verdict::Refuse(refusal) => return Reply::refused(refusal, None),
+        };
+        self.call.let_map(|| {
+            let managed = &container.managed;
+            managed.charge(container, file.id, (base, length), mapper)
+        })
+    }
+}
+
+impl NotifiedCall<'_> {
+    /// Lets the caller map, once it is remembered that it may.
+    fn let_map(&self, remember: impl Fn() -> Result<(), managed::Refused>) -> Reply {
+        let container = self.container;
+        let mut remembered = remember();
+        match &remembered {
+            Err(managed::Refused::Ledger(ledger::Refusal::OverQuota { .. })) => {
+                if self.give_up_what_is_gone() {
+                    remembered = remember();
+                }
+            }
+            Err(managed::Refused::TooMany) => {
+                container.managed.make_room(container);
+                remembered = remember();
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let refusal = Refusal::Errno(ENOMEM);
+        match remembered {
+            Ok(()) => Reply::Proceed,
+            Err(managed::Refused::Ledger(why)) => {
+                let why = Why::Ledger(why);
+                Reply::refused(note(container, "mmap", Denied { refusal, why }), None)
+            }
+            Err(managed::Refused::TooMany) => {
+                container.health.refused(container, &"mmap", &Said(refusal));
+                Reply::refused(refusal, None)
+            }
+            Err(managed::Refused::Malformed) => Reply::Errno(EINVAL),
+            Err(managed::Refused::GivenUp) => Reply::GivenUp,
+        }
+    }
+
+    /// Before memory is refused: a process that has just exited may still be charged, and so may memory that is mapped no more. Once
+    /// a call ([`crate::looked`]).
+    pub(super) fn give_up_what_is_gone(&self) -> bool {
+        let (container, key) = (self.container, self.key());
+        if container.looked.has(key) {
+            return false;
+        }
+        let unmapped = container.managed.look(container, Occasion::Refusal);
+        let found = self.reaper.reap_now(container) || unmapped;
+        container.looked.note(key);
+        found
+    }
+}
