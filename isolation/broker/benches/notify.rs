@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::account::Slot;
-use broker::container::Container;
+use broker::container::{Container, Parts};
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
 use driver::{
@@ -303,13 +303,9 @@ fn serve(listener: OwnedFd) -> Arc<Session> {
     };
     let release = Release::R570;
     let stat = fstat(std::fs::File::open("/dev/null").unwrap()).unwrap();
-    let container = Container::alone(
-        "bench/notify".to_owned(),
-        release,
-        Box::new(DevNull(stat.st_rdev)),
-        vec![slot],
-    );
-    let container = container.unwrap();
+    let driver = Box::new(DevNull(stat.st_rdev));
+    let parts = Parts::new("bench/notify".to_owned(), release, driver, vec![slot]);
+    let container = Container::alone(parts).unwrap();
     let reaper = Arc::new(Reaper::new().unwrap());
     Session::start(listener, 1, Arc::new(container), reaper).unwrap()
 }

@@ -93,8 +93,46 @@ pub struct Inheritance {
     pub stored: Vec<(Stored, OwnedFd)>,
     /// Who stored them.
     pub supervisor: Arc<SupervisorLink>,
+}
+
+/// What a grant and the node make of a container, before anything of it is known.
+pub struct Parts {
+    /// `namespace/container`
+    pub name: String,
+    /// The driver's layouts.
+    pub release: Release,
+    /// Who executes.
+    pub driver: Box<dyn Driver>,
+    /// The cards of the grant.
+    pub slots: Vec<Slot>,
     /// What the driver may take of the host's memory for the container; `None`: there is no limit.
     pub host_memory_bytes: Option<u64>,
+    /// What is looked for.
+    pub health: Health,
+    /// What its grant says beside the cards.
+    pub terms: Terms,
+    /// Its share of its cards' time.
+    pub share: Share,
+    /// CPU time that may be spent on it.
+    pub cpu_time: Allowance,
+}
+
+impl Parts {
+    /// A container of these cards whose grant says nothing else.
+    #[must_use]
+    pub fn new(name: String, release: Release, driver: Box<dyn Driver>, slots: Vec<Slot>) -> Self {
+        Self {
+            name,
+            release,
+            driver,
+            slots,
+            host_memory_bytes: None,
+            health: Health::default(),
+            terms: Terms::default(),
+            share: Share::default(),
+            cpu_time: Allowance::default(),
+        }
+    }
 }
 
 /// Why a container cannot be taken over.
@@ -113,19 +151,23 @@ impl Container {
     ///
     /// # Errors
     /// [`TakeOverError`]; nothing was changed.
-    pub fn take_over(
-        name: String,
-        release: Release,
-        driver: Box<dyn Driver>,
-        slots: Vec<Slot>,
-        inheritance: Inheritance,
-    ) -> Result<Self, TakeOverError> {
+    pub fn take_over(parts: Parts, inheritance: Inheritance) -> Result<Self, TakeOverError> {
+        let Parts {
+            name,
+            release,
+            driver,
+            slots,
+            host_memory_bytes,
+            health,
+            terms,
+            share,
+            cpu_time,
+        } = parts;
         let Inheritance {
             board,
             journal,
             stored,
             supervisor,
-            host_memory_bytes,
         } = inheritance;
         let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
@@ -161,13 +203,13 @@ impl Container {
             processes: Processes::default(),
             supervisor,
             session: Mutex::new(session),
-            health: Health::default(),
-            terms: Terms::default(),
+            health,
+            terms,
             looked: Looked::default(),
             memories: Memories::default(),
             managed: ManagedMappings::default(),
-            share: Share::default(),
-            cpu_time: Allowance::default(),
+            share,
+            cpu_time,
             at_work: AtomicUsize::new(0),
         })
     }
@@ -202,20 +244,14 @@ impl Container {
     ///
     /// # Errors
     /// The system's.
-    pub fn alone(
-        name: String,
-        release: Release,
-        driver: Box<dyn Driver>,
-        slots: Vec<Slot>,
-    ) -> Result<Self, TakeOverError> {
+    pub fn alone(parts: Parts) -> Result<Self, TakeOverError> {
         let inheritance = Inheritance {
             board: Board::memfd().map_err(TakeOverError::Board)?,
             journal: Journal::memfd().map_err(TakeOverError::Board)?,
             stored: Vec::new(),
             supervisor: Arc::default(),
-            host_memory_bytes: None,
         };
-        Self::take_over(name, release, driver, slots, inheritance)
+        Self::take_over(parts, inheritance)
     }
 }
 

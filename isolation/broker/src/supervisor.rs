@@ -32,10 +32,10 @@ use cards::Grant;
 
 use crate::board::Board;
 use crate::control::Upgraded;
+use crate::grant;
 use crate::journal::{self, Journal};
 use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL, Stored};
 use crate::scarce::{Spares, Watched};
-use crate::start::read_grant;
 
 mod adoption;
 mod child;
@@ -117,7 +117,7 @@ impl Supervisor {
     /// [`Error`]; nothing is left behind but the folder's lock file.
     pub fn start(dir: &Path) -> Result<Self, Error> {
         sys::seccomp::supported().map_err(Error::Seccomp)?;
-        let grant = read_grant(dir)?;
+        let grant = grant::read(dir)?;
         let name = name_of(&grant);
         let lock = host_environment::lock(dir)?;
         host_environment::raise_descriptor_limit();
@@ -152,7 +152,7 @@ impl Supervisor {
     /// # Errors
     /// [`Error`]; the broker serves on alone.
     pub fn succeed(dir: &Path, broker: OwnedFd) -> Result<Self, Error> {
-        let grant = read_grant(dir)?;
+        let grant = grant::read(dir)?;
         let name = name_of(&grant);
         host_environment::raise_descriptor_limit();
         let adoption::Handed {

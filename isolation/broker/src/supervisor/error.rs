@@ -17,9 +17,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The grant, or a card's name in it.
+    /// The grant cannot be read.
     #[error(transparent)]
-    Broker(#[from] crate::start::Error),
+    Grant(#[from] crate::grant::Unreadable),
+    /// The driver's side of the container cannot be joined.
+    #[error(transparent)]
+    Driver(#[from] driver::Error),
     /// Another broker serves this container.
     #[error("another broker holds {0}")]
     Taken(PathBuf),

@@ -15,8 +15,8 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::AcceptConn;
 
 use super::Error;
+use crate::grant::{self, door_is_gone};
 use crate::intake::{self, Handed};
-use crate::start::{door_is_gone, has_grant};
 
 /// Whether anybody still needs a container's broker.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ impl Abandonment {
     pub(crate) fn is_complete(self, dir: &Path) -> bool {
         self.listeners == 0
             && door_is_gone(dir)
-            && (self.has_served || self.is_forsaken || !has_grant(dir))
+            && (self.has_served || self.is_forsaken || !grant::is_there(dir))
     }
 }
 

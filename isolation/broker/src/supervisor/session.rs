@@ -9,8 +9,8 @@ use driver::sim::SimDriver;
 use driver::{Binding, Driver};
 
 use super::Error;
+use crate::grant::binding_of;
 use crate::pci::Topology;
-use crate::start::binding_of;
 
 /// Begins the driver's side of a container; it ends when nobody has the descriptor open. `None`: the files themselves, which the
 /// vault holds, keep it.
@@ -19,7 +19,7 @@ use crate::start::binding_of;
 pub(super) fn begin(dir: &Path, grant: &Grant, name: &str) -> Result<Option<OwnedFd>, Error> {
     if let DriverSpec::Sim { socket } = &grant.driver {
         let session = SimDriver::connect(socket, name).and_then(|driver| driver.session());
-        return session.map_err(|error| Error::Broker(error.into()));
+        return session.map_err(Error::from);
     }
     match binding_of(grant) {
         // It remembers the answers of calls whose broker was killed.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broker::account::{Slot, uuid_bytes};
-use broker::container::Container;
+use broker::container::{Container, Parts};
 use broker::counters::Counter;
 use broker::health::{Health, Plan};
 use broker::reaper::Reaper;
@@ -127,20 +127,15 @@ impl Stage {
             quota_bytes,
         };
         let release = Release::R570;
-        let container = Container::alone(
-            "tests/calls".to_owned(),
-            release,
-            Box::new(driver),
-            vec![slot],
-        );
-        let mut container = container.unwrap();
-        container.terms.policy = policy;
-        container.health = Health::new(plan);
+        let name = "tests/calls".to_owned();
+        let mut parts = Parts::new(name, release, Box::new(driver), vec![slot]);
+        parts.terms.policy = policy;
+        parts.health = Health::new(plan);
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());
         let sources = Sources::new(state_dir, wishes, cards);
-        container.share = Share::new(sources.with_nodes(folder.path().to_owned()));
-        let container = Arc::new(container);
+        parts.share = Share::new(sources.with_nodes(folder.path().to_owned()));
+        let container = Arc::new(Container::alone(parts).unwrap());
         let reaper = Arc::new(Reaper::new().unwrap());
         let events = {
             let (container, reaper) = (Arc::clone(&container), Arc::clone(&reaper));
