@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 
 use arbitrary::Unstructured;
 use broker::account::{Slot, uuid_bytes};
-use broker::container::Container;
+use broker::container::{Container, Parts};
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::SimulatedInventory;
@@ -166,7 +166,8 @@ impl Stage {
             .map(|card| uuid_bytes(&card.uuid).expect("a UUID"))
             .collect();
         let driver = Box::new(driver);
-        let container = Container::alone(SESSION.to_owned(), Release::R570, driver, slots);
+        let parts = Parts::new(SESSION.to_owned(), Release::R570, driver, slots);
+        let container = Container::alone(parts);
         Self {
             world,
             container: Arc::new(container.expect("a container")),
