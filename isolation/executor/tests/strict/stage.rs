@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::account::{Slot, uuid_bytes};
-use broker::container::Container;
+use broker::container::{Container, Parts};
 use broker::health::{Health, Plan};
 use broker::reaper::Reaper;
 use broker::share::{Share, Sources};
@@ -272,22 +272,17 @@ impl Stage {
         };
         let cards = vec![GpuUuid::new(&card.uuid).unwrap()];
         let release = Release::R570;
-        let container = Container::alone(
-            "tests/strict".to_owned(),
-            release,
-            Box::new(front),
-            vec![slot],
-        );
-        let mut container = container.unwrap();
-        container.health = Health::new(extras.plan);
-        container.terms.policy = extras.policy;
+        let name = "tests/strict".to_owned();
+        let mut parts = Parts::new(name, release, Box::new(front), vec![slot]);
+        parts.health = Health::new(extras.plan);
+        parts.terms.policy = extras.policy;
         if let Some(wishes) = extras.wishes {
             let state_dir = Some(folder.path().to_owned());
             let sources = Sources::new(state_dir, wishes, cards);
             let nodes = sim_socket.with_file_name("dev");
-            container.share = Share::new(sources.with_nodes(nodes));
+            parts.share = Share::new(sources.with_nodes(nodes));
         }
-        let container = Arc::new(container);
+        let container = Arc::new(Container::alone(parts).unwrap());
         let reaper = Arc::new(Reaper::new().unwrap());
         Self {
             kernel,
