@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -103,6 +104,41 @@ fn every_edge_stands_in_the_table() -> Result<()> {
                 if !for_tests && (from, foreign) == (name, other) {
                     wrong.push(format!("{name} imports {other}: {reason}"));
                 }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// The top folder of a package.
+fn folder(package: &Value) -> Result<String> {
+    let manifest = package["manifest_path"].as_str().context("a path")?;
+    let inside = Path::new(manifest).strip_prefix(repository().canonicalize()?)?;
+    let first = inside.iter().next().context("a folder")?;
+    Ok(first.to_string_lossy().into_owned())
+}
+
+#[test]
+fn the_product_imports_nothing_of_the_lab() -> Result<()> {
+    let packages = packages()?;
+    let mut folders = BTreeMap::new();
+    for package in &packages {
+        let name = package["name"].as_str().context("a name")?;
+        folders.insert(name, folder(package)?);
+    }
+    let is_product =
+        |name: &str| ["isolation", "shim", "hook", "cli"].contains(&folders[name].as_str());
+    assert!(is_product("broker") && !is_product("sim") && !is_product("integration"));
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let name = package["name"].as_str().context("a name")?;
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = dependency["name"].as_str().context("a name")?;
+            let ours = dependency["path"].is_string();
+            let for_tests = dependency["kind"] == "dev";
+            if ours && !for_tests && is_product(name) && !is_product(other) {
+                wrong.push(format!("{name} imports {other} of {}/", folders[other]));
             }
         }
     }

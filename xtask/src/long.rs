@@ -135,7 +135,7 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
         &page,
         format!(
             "# The referee\n\nWritten by `cargo xtask long referee --sequences {sequences} --core-sequences {core_sequences} --seed {seed}`; {} s in all, release build, {}. The test is\n\
-             `integration/referee`: each sequence was played by RM's own resource server of the version, or by the whole of its core, and by the simulated driver, and\n\
+             `lab/referee`: each sequence was played by RM's own resource server of the version, or by the whole of its core, and by the simulated driver, and\n\
              every status, every handle that RM makes up, and the trees with their rights and mappings were equal. What is judged and what is not is in\n\
              [driver-behaviour.md](../internals/driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{report}```\n",
             began.elapsed().as_secs(),
@@ -177,7 +177,7 @@ fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
         &page,
         format!(
             "# Chaos\n\nWritten by `cargo xtask long chaos --seconds {seconds} --at-once {at_once}`; {} s in all, release build, {}. The test is\n\
-             `integration/security/tests/chaos`: nothing was above a quota at any sample, no neighbour had an error, the accounts agreed\n\
+             `lab/security/tests/chaos`: nothing was above a quota at any sample, no neighbour had an error, the accounts agreed\n\
              while memory was held, and nothing was left.\n\n```text\n{told}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
