@@ -12,20 +12,20 @@ use crate::command::{line, progress};
 
 /// Package and program, for the host.
 const HOST: [(&str, &str); 11] = [
-    ("shim", "containerd-shim-cgpu-v2"),
-    ("broker", "cgpu-broker"),
-    ("executor", "cgpu-executor"),
-    ("sim", "cgpu-sim"),
-    ("hook", "cgpu-runtime"),
-    ("hook", "cgpu-hook"),
-    ("limits", "cgpu-limits"),
-    ("cli", "cgpu"),
-    ("burn", "cgpu-burn"),
-    ("hwprobe", "cgpu-card"),
-    ("hwprobe", "cgpu-cuda"),
+    ("cgpu-shim", "containerd-shim-cgpu-v2"),
+    ("cgpu-broker", "cgpu-broker"),
+    ("cgpu-executor", "cgpu-executor"),
+    ("cgpu-sim", "cgpu-sim"),
+    ("cgpu-hook", "cgpu-runtime"),
+    ("cgpu-hook", "cgpu-hook"),
+    ("cgpu-limits", "cgpu-limits"),
+    ("cgpu-cli", "cgpu"),
+    ("cgpu-burn", "cgpu-burn"),
+    ("cgpu-hwprobe", "cgpu-card"),
+    ("cgpu-hwprobe", "cgpu-cuda"),
 ];
 /// Package and program, for images, which have no C library.
-const STATIC: [(&str, &str); 2] = [("cli", "cgpu"), ("burn", "cgpu-burn")];
+const STATIC: [(&str, &str); 2] = [("cgpu-cli", "cgpu"), ("cgpu-burn", "cgpu-burn")];
 
 /// For images without a C library.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static";

@@ -113,7 +113,7 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
     ));
     let began = Instant::now();
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--release", "--package", "referee"])
+        .args(["test", "--release", "--package", "cgpu-referee"])
         .args(["--test", "referee", "--", "--test-threads=1", "--nocapture"])
         .current_dir(repository())
         .env("CGPU_REFEREE_SEQUENCES", sequences.to_string())
@@ -156,7 +156,7 @@ fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
     progress(&format!("chaos for {seconds} s"));
     let began = Instant::now();
     let mut test = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    test.args(["test", "--package", "security", "--test", "chaos"])
+    test.args(["test", "--package", "cgpu-security", "--test", "chaos"])
         .args(["--", "--nocapture"])
         .current_dir(repository())
         .env("CGPU_BIN", programs.folder())

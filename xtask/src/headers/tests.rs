@@ -131,10 +131,12 @@ fn every_command_and_file_of_the_document_exists() {
                 }
             }
             ["check" | "test", "-p", package] => {
+                let crate_name = package.strip_prefix("cgpu-");
+                let crate_name = crate_name.unwrap_or_else(|| panic!("no package {package}"));
                 let exists = ["isolation", "lab"].iter().any(|folder| {
                     root()
                         .join(folder)
-                        .join(package)
+                        .join(crate_name)
                         .join("Cargo.toml")
                         .exists()
                 });

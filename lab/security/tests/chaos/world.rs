@@ -82,7 +82,7 @@ pub(crate) struct World {
 impl World {
     /// Starts all containers; so many of the attackers go on at a time.
     pub(crate) fn new(rig: Rig, seed: u64, at_once: u64) -> Result<Self> {
-        let program = Programs::build_static("security", "cgpu-tenant", Profile::Dev)?;
+        let program = Programs::build_static("cgpu-security", "cgpu-tenant", Profile::Dev)?;
         let folder = tempfile::Builder::new().prefix("cgpu-chaos").tempdir()?;
         let mut guests = Vec::new();
         for number in 0..ATTACKERS + NEIGHBOURS {
