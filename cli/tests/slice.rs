@@ -24,6 +24,10 @@ architecture = "ada"
 count = 2
 "#;
 
+fn beside(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_cgpu")).with_file_name(name)
+}
+
 /// A state folder, a profile, and the programs.
 struct Host {
     dir: TempDir,
@@ -32,8 +36,7 @@ struct Host {
 impl Host {
     /// `None`, said aloud, where a slice cannot be made.
     fn find(test: &str) -> Option<Self> {
-        let beside = |name: &str| Path::new(env!("CARGO_BIN_EXE_cgpu")).with_file_name(name);
-        for program in ["cgpu-sim", "cgpu-broker"] {
+        for program in ["cgpu-sim", "cgpu-broker", "cgpu-burn"] {
             if !beside(program).is_file() {
                 println!("SKIP: {test}: {program} is not built beside cgpu");
                 return None;
@@ -70,7 +73,8 @@ impl Host {
 
     /// One load of `cgpu-burn`: its report, which must say that nothing went wrong.
     fn burn(&self, options: &[&str], load: &[&str]) -> Value {
-        let mut command = vec![env!("CARGO_BIN_EXE_cgpu-burn"), "--json"];
+        let program = beside("cgpu-burn");
+        let mut command = vec![program.to_str().unwrap(), "--json"];
         command.extend(load);
         let output = self.run(options, &command);
         assert_eq!(output.status.code(), Some(0), "{load:?}: {output:?}");
@@ -119,7 +123,7 @@ fn all_of_the_quota_can_be_had_and_no_byte_more() {
     }
     let over = host.run(
         &ONE_GIB,
-        &[env!("CARGO_BIN_EXE_cgpu-burn"), "alloc", "1073741825"],
+        &[beside("cgpu-burn").to_str().unwrap(), "alloc", "1073741825"],
     );
     assert_eq!(over.status.code(), Some(3), "{over:?}");
 }
@@ -290,7 +294,7 @@ impl Sim {
         let mut state = std::fs::DirBuilder::new();
         std::os::unix::fs::DirBuilderExt::mode(&mut state, 0o700);
         state.create(&state_dir).unwrap();
-        let program = Path::new(env!("CARGO_BIN_EXE_cgpu")).with_file_name("cgpu-sim");
+        let program = beside("cgpu-sim");
         let mut child = Command::new(program)
             .arg("--profile")
             .arg(host.dir.path().join("cards.toml"))

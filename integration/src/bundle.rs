@@ -14,11 +14,11 @@ use crate::programs::{Profile, Programs, build_command, target_folder};
 
 /// Package and program, linked statically.
 const STATIC: [(&str, &str); 5] = [
-    ("card", "cgpu-card"),
-    ("broker", "cgpu-broker"),
-    ("executor", "cgpu-executor"),
-    ("sim", "cgpu-sim"),
-    ("cli", "cgpu-burn"),
+    ("cgpu-hwprobe", "cgpu-card"),
+    ("cgpu-broker", "cgpu-broker"),
+    ("cgpu-executor", "cgpu-executor"),
+    ("cgpu-sim", "cgpu-sim"),
+    ("cgpu-burn", "cgpu-burn"),
 ];
 
 /// These load the vendor's libraries, which a static C library cannot.

@@ -12,20 +12,20 @@ use crate::command::{line, progress};
 
 /// Package and program, for the host.
 const HOST: [(&str, &str); 11] = [
-    ("shim", "containerd-shim-cgpu-v2"),
-    ("broker", "cgpu-broker"),
-    ("executor", "cgpu-executor"),
-    ("sim", "cgpu-sim"),
-    ("hook", "cgpu-runtime"),
-    ("hook", "cgpu-hook"),
-    ("limits", "cgpu-limits"),
-    ("cli", "cgpu"),
-    ("cli", "cgpu-burn"),
-    ("card", "cgpu-card"),
-    ("card", "cgpu-cuda"),
+    ("cgpu-shim", "containerd-shim-cgpu-v2"),
+    ("cgpu-broker", "cgpu-broker"),
+    ("cgpu-executor", "cgpu-executor"),
+    ("cgpu-sim", "cgpu-sim"),
+    ("cgpu-hook", "cgpu-runtime"),
+    ("cgpu-hook", "cgpu-hook"),
+    ("cgpu-limits", "cgpu-limits"),
+    ("cgpu-cli", "cgpu"),
+    ("cgpu-burn", "cgpu-burn"),
+    ("cgpu-hwprobe", "cgpu-card"),
+    ("cgpu-hwprobe", "cgpu-cuda"),
 ];
-/// Programs of package `cli` that run inside images, which have no C library.
-const STATIC: [&str; 2] = ["cgpu", "cgpu-burn"];
+/// Package and program, for images, which have no C library.
+const STATIC: [(&str, &str); 2] = [("cgpu-cli", "cgpu"), ("cgpu-burn", "cgpu-burn")];
 
 /// For images without a C library.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static";
@@ -74,18 +74,12 @@ impl Programs {
         let static_target = target.join("static");
         let mut inside = cargo(profile);
         inside
-            .args([
-                "--package",
-                "cli",
-                "--no-default-features",
-                "--target",
-                &triple,
-            ])
+            .args(["--no-default-features", "--target", &triple])
             .arg("--target-dir")
             .arg(&static_target)
             .env("RUSTFLAGS", STATIC_FLAGS);
-        for program in STATIC {
-            inside.args(["--bin", program]);
+        for (package, program) in STATIC {
+            inside.args(["--package", package, "--bin", program]);
         }
         built(&mut inside)?;
 
@@ -94,7 +88,7 @@ impl Programs {
         for (_, program) in HOST {
             place(&target.join(name).join(program), &folder.join(program))?;
         }
-        for program in STATIC {
+        for (_, program) in STATIC {
             place(
                 &static_target.join(&triple).join(name).join(program),
                 &folder.join("static").join(program),
@@ -175,7 +169,7 @@ impl Programs {
     pub fn static_programs(&self) -> Vec<PathBuf> {
         STATIC
             .iter()
-            .map(|program| self.folder.join("static").join(program))
+            .map(|(_, program)| self.folder.join("static").join(program))
             .collect()
     }
 }

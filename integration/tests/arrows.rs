@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -55,6 +56,12 @@ fn allowed() -> Result<BTreeMap<String, BTreeSet<String>>> {
     Ok(table)
 }
 
+/// A crate's name in code and in the table: its package's without the prefix.
+fn crate_name(package: &Value) -> Result<&str> {
+    let package = package.as_str().context("a name")?;
+    Ok(package.strip_prefix("cgpu-").unwrap_or(package))
+}
+
 fn quoted(cell: &str) -> BTreeSet<String> {
     cell.split('`')
         .skip(1)
@@ -79,7 +86,7 @@ fn every_edge_stands_in_the_table() -> Result<()> {
     let allowed = allowed()?;
     let mut wrong = Vec::new();
     for package in packages()? {
-        let name = package["name"].as_str().context("a name")?;
+        let name = crate_name(&package["name"])?;
         let Some(may) = allowed.get(name) else {
             wrong.push(format!(
                 "{name} has no row in docs/internals/architecture.md"
@@ -87,7 +94,7 @@ fn every_edge_stands_in_the_table() -> Result<()> {
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            let other = dependency["name"].as_str().context("a name")?;
+            let other = crate_name(&dependency["name"])?;
             let ours = dependency["path"].is_string();
             // Tests may drive any crate but the programs at the top.
             let for_tests = dependency["kind"] == "dev";
@@ -110,13 +117,69 @@ fn every_edge_stands_in_the_table() -> Result<()> {
     Ok(())
 }
 
+/// The top folder of a package.
+fn folder(package: &Value) -> Result<String> {
+    let manifest = package["manifest_path"].as_str().context("a path")?;
+    let inside = Path::new(manifest).strip_prefix(repository().canonicalize()?)?;
+    let first = inside.iter().next().context("a folder")?;
+    Ok(first.to_string_lossy().into_owned())
+}
+
+#[test]
+fn the_product_imports_nothing_of_the_lab() -> Result<()> {
+    let packages = packages()?;
+    let mut folders = BTreeMap::new();
+    for package in &packages {
+        let name = crate_name(&package["name"])?;
+        folders.insert(name, folder(package)?);
+    }
+    let is_product =
+        |name: &str| ["isolation", "shim", "hook", "cli"].contains(&folders[name].as_str());
+    assert!(is_product("broker") && !is_product("sim") && !is_product("integration"));
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let name = crate_name(&package["name"])?;
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = crate_name(&dependency["name"])?;
+            let ours = dependency["path"].is_string();
+            let for_tests = dependency["kind"] == "dev";
+            if ours && !for_tests && is_product(name) && !is_product(other) {
+                wrong.push(format!("{name} imports {other} of {}/", folders[other]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn packages_have_the_prefix_and_libraries_and_folders_have_not() -> Result<()> {
+    for package in packages()? {
+        let name = package["name"].as_str().context("a name")?;
+        if name == "xtask" {
+            continue;
+        }
+        let short = name.strip_prefix("cgpu-");
+        let short = short.with_context(|| format!("{name} has not the prefix cgpu-"))?;
+        let manifest = Path::new(package["manifest_path"].as_str().context("a path")?);
+        let folder = manifest.parent().and_then(Path::file_name);
+        assert_eq!(folder.context("a folder")?, short);
+        for target in package["targets"].as_array().into_iter().flatten() {
+            if target["kind"][0] == "lib" {
+                assert_eq!(target["name"], short);
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn the_table_names_every_crate_and_has_no_circle() -> Result<()> {
     let allowed = allowed()?;
     let names: BTreeSet<String> = packages()?
         .iter()
-        .filter_map(|package| package["name"].as_str().map(str::to_owned))
-        .collect();
+        .map(|package| crate_name(&package["name"]).map(str::to_owned))
+        .collect::<Result<_>>()?;
     let rows: BTreeSet<String> = allowed.keys().cloned().collect();
     assert_eq!(
         rows, names,
@@ -142,7 +205,7 @@ fn the_table_names_every_crate_and_has_no_circle() -> Result<()> {
 fn unsafe_code_stands_in_sys_alone() -> Result<()> {
     let mut wrong = Vec::new();
     for package in packages()? {
-        let name = package["name"].as_str().context("a name")?;
+        let name = crate_name(&package["name"])?;
         for target in package["targets"].as_array().into_iter().flatten() {
             let kind = target["kind"][0].as_str().context("a kind")?;
             let path = target["src_path"].as_str().context("a path")?;

@@ -514,7 +514,7 @@ fn of_the_broker(name: &str, options: &[&str]) -> Result<Vec<Row>> {
     let bench = || {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command
-            .args(["bench", "--package", "broker", "--bench", name])
+            .args(["bench", "--package", "cgpu-broker", "--bench", name])
             .current_dir(repository());
         command
     };

@@ -113,7 +113,7 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
     ));
     let began = Instant::now();
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--release", "--package", "referee"])
+        .args(["test", "--release", "--package", "cgpu-referee"])
         .args(["--test", "referee", "--", "--test-threads=1", "--nocapture"])
         .current_dir(repository())
         .env("CGPU_REFEREE_SEQUENCES", sequences.to_string())
@@ -135,7 +135,7 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
         &page,
         format!(
             "# The referee\n\nWritten by `cargo xtask long referee --sequences {sequences} --core-sequences {core_sequences} --seed {seed}`; {} s in all, release build, {}. The test is\n\
-             `integration/referee`: each sequence was played by RM's own resource server of the version, or by the whole of its core, and by the simulated driver, and\n\
+             `lab/referee`: each sequence was played by RM's own resource server of the version, or by the whole of its core, and by the simulated driver, and\n\
              every status, every handle that RM makes up, and the trees with their rights and mappings were equal. What is judged and what is not is in\n\
              [driver-behaviour.md](../internals/driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{report}```\n",
             began.elapsed().as_secs(),
@@ -156,7 +156,7 @@ fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
     progress(&format!("chaos for {seconds} s"));
     let began = Instant::now();
     let mut test = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    test.args(["test", "--package", "security", "--test", "chaos"])
+    test.args(["test", "--package", "cgpu-security", "--test", "chaos"])
         .args(["--", "--nocapture"])
         .current_dir(repository())
         .env("CGPU_BIN", programs.folder())
@@ -177,7 +177,7 @@ fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
         &page,
         format!(
             "# Chaos\n\nWritten by `cargo xtask long chaos --seconds {seconds} --at-once {at_once}`; {} s in all, release build, {}. The test is\n\
-             `integration/security/tests/chaos`: nothing was above a quota at any sample, no neighbour had an error, the accounts agreed\n\
+             `lab/security/tests/chaos`: nothing was above a quota at any sample, no neighbour had an error, the accounts agreed\n\
              while memory was held, and nothing was left.\n\n```text\n{told}```\n",
             began.elapsed().as_secs(),
             machine::describe(),

@@ -139,9 +139,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         "test",
         "--workspace",
         "--exclude",
-        "integration",
+        "cgpu-integration",
         "--exclude",
-        "security",
+        "cgpu-security",
         "--no-fail-fast",
     ]);
     tests(&mut unit, options, &skips, &mut counts)?;
@@ -151,9 +151,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let mut engines = cargo(&[
             "test",
             "--package",
-            "integration",
+            "cgpu-integration",
             "--package",
-            "security",
+            "cgpu-security",
             "--no-fail-fast",
         ]);
         engines.env("CGPU_BIN", programs.folder());

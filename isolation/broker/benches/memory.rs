@@ -1,4 +1,4 @@
-//! What a broker's tables cost: `cargo bench -p broker --bench memory [-- --json]`.
+//! What a broker's tables cost: `cargo bench -p cgpu-broker --bench memory [-- --json]`.
 //!
 //! The account of a container and its journal, as a broker has them, are filled with so many of something in a process of its own, by the
 //! operations that calls make. Private memory is what the kernel counts of that process, but for the journal, which is counted by

@@ -1,4 +1,4 @@
-//! What a notified call costs: `cargo bench -p broker --bench notify [-- --json] [-- --floor]`.
+//! What a notified call costs: `cargo bench -p cgpu-broker --bench notify [-- --json] [-- --floor]`.
 //!
 //! One machine, one run: the same program under the same filter as the tests', served by the real workers. A call is
 //! *answered* when the broker refuses it (the struct is read, a status is written back), and *executed* when the driver makes

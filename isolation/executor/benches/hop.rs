@@ -1,4 +1,4 @@
-//! What the executor's hop costs: `cargo bench -p executor --bench hop [-- --json]`.
+//! What the executor's hop costs: `cargo bench -p cgpu-executor --bench hop [-- --json]`.
 //!
 //! One call is an ioctl on a duplicate of `/dev/null`, which answers ENOTTY, with the struct of a control and its 460 bytes of
 //! parameters, or with that of a memory allocation. *In process* is what compat mode's driver does, *executor* what strict

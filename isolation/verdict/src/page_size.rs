@@ -47,7 +47,7 @@ pub struct Takes {
     pub most_bytes: u64,
     /// Whether it takes what the driver writes back, in whole pages. At a chosen address it does not: RM writes back the whole pages less the
     /// address's place in its page, and takes all of them (`no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it` of
-    /// `integration/referee`, RM's own heap), so that one page of 512 MiB can be had for 64 KiB. The most counts then.
+    /// `lab/referee`, RM's own heap), so that one page of 512 MiB can be had for 64 KiB. The most counts then.
     pub is_told: bool,
 }
 

@@ -102,7 +102,7 @@ async fn execs_leave_nothing_in_the_shim() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "takes a quarter of an hour: cargo test -p shim --release --test task_service soak -- --ignored --nocapture"]
+#[ignore = "takes a quarter of an hour: cargo test -p cgpu-shim --release --test task_service soak -- --ignored --nocapture"]
 async fn ten_thousand_execs_leave_nothing_in_the_shim() {
     need_runc!();
     soak("long-soak", 10_000, 512).await;

@@ -314,7 +314,7 @@ fn handles(neighbour: &Tenant) -> Option<(u64, u64)> {
 
 impl<'a> Field<'a> {
     fn start(rig: &'a Rig) -> Result<Self> {
-        let program = Programs::build_static("security", "cgpu-tenant", Profile::Release)?;
+        let program = Programs::build_static("cgpu-security", "cgpu-tenant", Profile::Release)?;
         let folder = tempfile::Builder::new().prefix("cgpu-bench").tempdir()?;
         let neighbour = Tenant::make(folder.path(), &program, "neighbour", tenant::ROOT)?;
         fs::write(neighbour.out.join("samples"), "")?;

@@ -131,8 +131,16 @@ fn every_command_and_file_of_the_document_exists() {
                 }
             }
             ["check" | "test", "-p", package] => {
-                let folder = root().join("isolation").join(package);
-                assert!(folder.join("Cargo.toml").exists(), "no package {package}");
+                let crate_name = package.strip_prefix("cgpu-");
+                let crate_name = crate_name.unwrap_or_else(|| panic!("no package {package}"));
+                let exists = ["isolation", "lab"].iter().any(|folder| {
+                    root()
+                        .join(folder)
+                        .join(crate_name)
+                        .join("Cargo.toml")
+                        .exists()
+                });
+                assert!(exists, "no package {package}");
             }
             _ => panic!("{line}: not a command that this test knows"),
         }
@@ -141,7 +149,7 @@ fn every_command_and_file_of_the_document_exists() {
     let files: BTreeSet<&str> = DOCUMENT
         .split(|c: char| c.is_whitespace() || "`(),;:".contains(c))
         .filter(|word| {
-            ["isolation/", "xtask/", "docs/"]
+            ["isolation/", "lab/", "xtask/", "docs/"]
                 .iter()
                 .any(|folder| word.starts_with(folder))
         })

@@ -62,7 +62,7 @@ impl Account {
 
 /// The client and the parent of a duplicate of an address space below what is no card's: a client, or an object of one. RM makes the copy as
 /// if there were a device above it (`vaspaceapiCopyConstruct_IMPL`, vaspace_api.c, in all releases), and does not come back from that
-/// (`integration/referee`). No program asks for it.
+/// (`lab/referee`). No program asks for it.
 fn space_without_a_card(state: &State, op: &Op, views: &[&[u8]]) -> Option<(u32, u32)> {
     let arg = views
         .first()
@@ -166,7 +166,7 @@ enum Asks {
 }
 
 /// A share with a client is made on whatever client the call names (`_serverShareResourceAccessClient`, rs_server.c; RM's own code of 535 to 595
-/// shows it in `integration/referee`): anybody could change to whom another container's objects are open.
+/// shows it in `lab/referee`): anybody could change to whom another container's objects are open.
 fn driver_asks_whose(op: &Op, views: &[&[u8]]) -> Asks {
     let kind_at = nvos57::POLICY + share_policy::TYPE;
     let kind = views.first().and_then(|arg| u16_at(arg, kind_at));

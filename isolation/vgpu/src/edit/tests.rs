@@ -582,7 +582,7 @@ fn an_errno_that_equals_the_default_s_is_not_lost() {
     assert_eq!(seccomp_verdict(&profile, 1, 8), "errno 22");
 }
 
-/// Each let the driver's calls go by: found by `integration/fuzz`, with libseccomp's own program as the judge.
+/// Each let the driver's calls go by: found by `lab/fuzz`, with libseccomp's own program as the judge.
 #[test]
 fn a_denial_that_does_not_take_effect_hides_no_allowance() {
     // Two names of one action: runc skips the first rule as the default's, so that the second holds.
