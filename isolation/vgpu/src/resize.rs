@@ -26,7 +26,7 @@ pub use self::asked::Asked;
 pub use self::share::{Reshared, RulesAsked, RulesChanged, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, backend, control, lifecycle, note, request};
+use crate::{Config, Container, Error, backend, control, note, request};
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
 
 /// The weight of a vGPU's own processes depends on whether the container's share is governed.
 fn follow_terms(config: &Config, key: &ContainerKey) {
-    if let Err(error) = lifecycle::follow(config, key) {
+    if let Err(error) = Container::new(config.clone(), key.clone()).follow() {
         tracing::warn!(%key, error = %crate::chain(&error), "the weight of the vGPU's own processes is what it was");
     }
 }
