@@ -35,6 +35,15 @@
 //!
 //! This crate must not know of an engine beyond what it sends, and uses neither an asynchronous runtime nor NVML.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod child;
 pub mod command_line;

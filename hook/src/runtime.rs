@@ -84,7 +84,12 @@ fn configuration(
     let id = match &invocation.subcommand {
         Subcommand::Create { id, .. } => Some(id.as_str()),
         Subcommand::Restore { .. } => None,
-        other => {
+        other @ (Subcommand::Checkpoint { .. }
+        | Subcommand::Start { .. }
+        | Subcommand::Exec { .. }
+        | Subcommand::Delete { .. }
+        | Subcommand::Update { .. }
+        | Subcommand::Other) => {
             if let Some(kept) = bundle.and_then(Config::kept_in) {
                 return Ok(kept);
             }

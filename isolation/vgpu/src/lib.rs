@@ -26,6 +26,15 @@
 //! undone by [`reclaim`]: a container's folder whose `door.lock` and `broker.lock` nobody holds, and whose init, where it has
 //! no broker, has ended.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod backend;
 pub mod broker;
@@ -62,7 +71,7 @@ pub use bundle::read_spec;
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;
 pub use container::Container;
-pub use error::{Error, chain};
+pub use error::{Error, Fault, chain};
 pub use lifecycle::{
     BrokerState, Create, Created, Ended, Life, Prepared, Rejected, Running, Source, VgpuState,
     asks_for_nothing, create, list, reclaim,

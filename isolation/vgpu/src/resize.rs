@@ -154,12 +154,12 @@ fn follow_terms(config: &Config, key: &ContainerKey) {
 
 /// A state folder that is not there holds no container.
 fn gone_or(error: cards::Error, key: &ContainerKey) -> Error {
-    match error {
-        cards::Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            Error::NoVgpu { key: key.clone() }
-        }
-        other => other.into(),
+    if let cards::Error::Io { source, .. } = &error
+        && source.kind() == std::io::ErrorKind::NotFound
+    {
+        return Error::NoVgpu { key: key.clone() };
     }
+    error.into()
 }
 
 /// Each card's part of the memory in all.

@@ -268,24 +268,9 @@ fn key(namespace: &str, id: &ContainerId) -> GpuResult<vgpu::ContainerKey> {
 
 impl From<vgpu::Error> for GpuError {
     fn from(error: vgpu::Error) -> Self {
-        use vgpu::Error as E;
-        let fault = match &error {
-            E::Value { .. }
-            | E::Missing { .. }
-            | E::UnknownKey { .. }
-            | E::Contradiction { .. }
-            | E::NoMemoryTerm
-            | E::Missed { .. }
-            | E::SharingRefused { .. }
-            | E::SpecShape { .. }
-            | E::SpecJson { .. }
-            | E::Exposed { .. }
-            | E::OtherCard { .. }
-            | E::Loosens { .. }
-            | E::SeccompProfile { .. }
-            | E::ForgedMark { .. } => GpuFault::Request,
-            // The rest is about the host, and so is what the crate may add.
-            _ => GpuFault::Precondition,
+        let fault = match error.fault() {
+            vgpu::Fault::Request => GpuFault::Request,
+            vgpu::Fault::Host => GpuFault::Precondition,
         };
         Self {
             fault,

@@ -194,7 +194,9 @@ impl DriverLimit<'_> {
         });
         match answer.map_err(|source| Error::Limits { source })? {
             Answer::Set => Ok(()),
-            answer => Err(self.unasked(answer)),
+            answer @ (Answer::Offered { .. } | Answer::Found { .. } | Answer::Refused { .. }) => {
+                Err(self.unasked(answer))
+            }
         }
     }
 

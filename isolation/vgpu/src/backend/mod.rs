@@ -106,7 +106,10 @@ impl WhyNot {
         match self {
             Self::Release(source) => Error::DriverRelease { source },
             Self::Calls(error) => *error,
-            why => Error::NotOffered {
+            why @ (Self::Simulated
+            | Self::CgroupV1 { .. }
+            | Self::Limits(_)
+            | Self::TooWeak { .. }) => Error::NotOffered {
                 backend: backend.name(),
                 why: Box::new(why),
             },

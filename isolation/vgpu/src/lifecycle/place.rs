@@ -236,22 +236,23 @@ fn frontend_pid(frontend: DoorKind) -> u32 {
 
 /// `cards` does not know what the dialects call their terms.
 fn in_our_words(refusal: Refusal) -> Error {
-    match refusal {
-        Refusal::Contradiction {
-            asked_bytes,
-            share,
-            index,
-            memory_bytes,
-        } => Error::Contradiction {
-            one: format!("cgpu.io/memory, which is {} on a card,", Bytes(asked_bytes)),
-            other: format!(
-                "ALIYUN_COM_GPU_MEM_CONTAINER = {} of ALIYUN_COM_GPU_MEM_DEV = {}, which is {} of card {index}: the environment may only ask for less",
-                share.container,
-                share.device,
-                Bytes(share.of(memory_bytes)),
-            ),
-        },
-        other => Error::Cards(other.into()),
+    let Refusal::Contradiction {
+        asked_bytes,
+        share,
+        index,
+        memory_bytes,
+    } = refusal
+    else {
+        return Error::Cards(refusal.into());
+    };
+    Error::Contradiction {
+        one: format!("cgpu.io/memory, which is {} on a card,", Bytes(asked_bytes)),
+        other: format!(
+            "ALIYUN_COM_GPU_MEM_CONTAINER = {} of ALIYUN_COM_GPU_MEM_DEV = {}, which is {} of card {index}: the environment may only ask for less",
+            share.container,
+            share.device,
+            Bytes(share.of(memory_bytes)),
+        ),
     }
 }
 

@@ -173,7 +173,7 @@ impl Cell {
         let share = &mut lock(&self.live).share;
         match std::mem::take(share) {
             Holding::Prepared(prepared) => Some(prepared),
-            other => {
+            other @ (Holding::Nothing | Holding::Running(_) | Holding::Ended(_)) => {
                 *share = other;
                 None
             }
