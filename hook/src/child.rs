@@ -62,9 +62,9 @@ fn passing_signals(child: &mut Child, signals: &SigSet) -> anyhow::Result<ExitSt
         if let Some(status) = child.try_wait().context("cannot wait for the runtime")? {
             return Ok(status);
         }
-        match signals.wait().context("cannot wait for signals")? {
-            Signal::SIGCHLD => {}
-            signal => forward(child, signal),
+        let signal = signals.wait().context("cannot wait for signals")?;
+        if signal != Signal::SIGCHLD {
+            forward(child, signal);
         }
     }
 }

@@ -5,12 +5,12 @@
 //! line, calls `vgpu`, and leaves everything else, word for word, to runc or crun:
 //!
 //! ```text
-//!   create        vgpu::create, then the runtime, then vgpu::arm; if one fails, vgpu::release
+//!   create        vgpu::create, then the runtime, then Prepared::verify_filter; if one fails, Ended::release
 //!   run           the runtime; refused for a container with a vGPU, which nobody could hold between create and start
 //!   start         the runtime; a container whose filter is loaded only now is followed to its program
 //!   exec          the file behind --process is edited, then the runtime; its process is looked at
-//!   delete        vgpu::disarm, then the runtime, then vgpu::release
-//!   update        the runtime, then vgpu::follow
+//!   delete        Running::teardown, then the runtime, then Ended::release
+//!   update        the runtime, then Running::follow
 //!   checkpoint,   refused for a container with a vGPU, else the runtime
 //!   restore
 //!   all others    the runtime
@@ -27,7 +27,7 @@
 //!                   spec, so that the same program is called at
 //!   createRuntime   the vGPU is there and this container's, or the container is refused
 //!   poststart       the container's filter holds it, or it is killed
-//!   poststop        vgpu::release
+//!   poststop        Ended::release
 //! ```
 //!
 //! At createRuntime it is too late to edit anything: where a container asks for a vGPU and nobody has edited its spec, it is
@@ -35,6 +35,15 @@
 //!
 //! This crate must not know of an engine beyond what it sends, and uses neither an asynchronous runtime nor NVML.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod child;
 pub mod command_line;

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use sys::descriptors::Inherited;
 use sys::pidfd::PidFd;
 use vgpu::backend::Started;
 use vgpu::request::{Reading, Whose};
-use vgpu::{Config, ContainerKey, DoorKind};
+use vgpu::{Config, Container, ContainerKey, Create, DoorKind, Ended, Prepared, Running, Source};
 
 use crate::child;
 use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
@@ -45,7 +46,7 @@ pub fn run(arguments: Vec<OsString>, log: &ErrorLog) -> anyhow::Result<ExitCode>
     let runtime = Runtime {
         program,
         arguments,
-        config,
+        config: Arc::new(config),
         root: invocation.root.clone(),
         bundle,
         global_words: invocation.global_words,
@@ -83,7 +84,12 @@ fn configuration(
     let id = match &invocation.subcommand {
         Subcommand::Create { id, .. } => Some(id.as_str()),
         Subcommand::Restore { .. } => None,
-        other => {
+        other @ (Subcommand::Checkpoint { .. }
+        | Subcommand::Start { .. }
+        | Subcommand::Exec { .. }
+        | Subcommand::Delete { .. }
+        | Subcommand::Update { .. }
+        | Subcommand::Other) => {
             if let Some(kept) = bundle.and_then(Config::kept_in) {
                 return Ok(kept);
             }
@@ -126,7 +132,7 @@ fn refuse_this_program(program: &Path) -> anyhow::Result<()> {
 struct Runtime {
     program: PathBuf,
     arguments: Vec<OsString>,
-    config: Config,
+    config: Arc<Config>,
     root: Option<PathBuf>,
     /// Of the container that the command is about.
     bundle: Option<PathBuf>,
@@ -155,9 +161,9 @@ impl Runtime {
                 let kept = kept(preserved_fds)?;
                 self.edit_exec(&id, process.as_deref(), &capabilities)?;
                 if let Some(pid_file) = self.pid_file_of_a_detached()
-                    && self.is_ours(&self.key(&id)?)?
+                    && let Some(running) = self.own(&self.container(&id)?)?
                 {
-                    return self.exec_held(&id, &pid_file, kept);
+                    return self.exec_verified(&running, &pid_file, kept);
                 }
                 kept.pass_on().context("cannot pass descriptors on")?;
                 self.take_this_place()
@@ -166,7 +172,7 @@ impl Runtime {
             Subcommand::Update { id } => self.update(&id),
             Subcommand::Delete { which } => self.delete(&which, kept(0)?, log),
             Subcommand::Checkpoint { id } => {
-                let granted = vgpu::granted(&self.config, &self.key(&id)?)?;
+                let granted = self.container(&id)?.granted()?;
                 anyhow::ensure!(granted.is_none(), NO_CHECKPOINT);
                 self.take_this_place()
             }
@@ -193,8 +199,9 @@ impl Runtime {
         step: Step,
         kept: Inherited,
     ) -> anyhow::Result<ExitCode> {
-        let key = self.key(id)?;
-        let Some(door) = vgpu::create(&self.config, &key, bundle, DoorKind::Runtime)? else {
+        let container = self.container(id)?;
+        let order = Create::new(&container, Source::Bundle(bundle), DoorKind::Runtime);
+        let Some(created) = vgpu::create(&order)? else {
             // Its next commands must find the same runtime.
             if self.config.runc.is_some() {
                 self.config.keep_in(bundle)?;
@@ -206,33 +213,34 @@ impl Runtime {
             Step::Create => self.child(kept),
             Step::CreateAndStart => Err(anyhow::anyhow!(
                 "`run` starts the container before backend {} can hold it: use create and start",
-                door.grant().backend
+                created.grant.backend
             )),
         };
-        let created = matches!(&status, Ok(status) if status.success());
-        let held = if created {
-            self.armed(&key, id)
-        } else {
-            Ok(())
+        let (error, mut ended) = match status {
+            Ok(status) if status.success() => match self.verified(created.prepared, id) {
+                Ok(_running) => return Ok(child::exit_code(status)),
+                Err((error, ended)) => (Err(error), ended),
+            },
+            Ok(status) => (Ok(child::exit_code(status)), created.prepared.ended()),
+            Err(error) => (Err(error), created.prepared.ended()),
         };
-        if !created || held.is_err() {
-            vgpu::release(&self.config, &key)?;
-        }
-        drop(door);
-        held?;
-        Ok(child::exit_code(status?))
+        ended.release()?;
+        error
     }
 
-    /// A container whose runtime loads its filter only now is followed to its program; every other is held already.
+    /// A container whose runtime loads its filter only now is followed to its program; every other is verified already.
     fn start(&self, id: &str) -> anyhow::Result<ExitCode> {
-        let Ok(key) = self.key(id) else {
+        let Ok(container) = self.container(id) else {
             // The runtime's to complain of.
             return self.take_this_place();
         };
-        if !self.is_ours(&key)? || !vgpu::is_held_at_start(&self.config, &key)? {
+        let Some(running) = self.own(&container)? else {
+            return self.take_this_place();
+        };
+        if !running.is_verified_at_start()? {
             return self.take_this_place();
         }
-        let watch = vgpu::watch_start(&self.config, &key, self.init(id)?)?;
+        let watch = running.watch_start(self.init(id)?)?;
         let status = self.child(kept(0)?);
         if let Some(watch) = watch {
             let started = matches!(&status, Ok(status) if status.success());
@@ -243,22 +251,26 @@ impl Runtime {
 
     /// What makes the calls of a container with a vGPU gets the CPU time that the container has afterwards.
     fn update(&self, id: &str) -> anyhow::Result<ExitCode> {
-        let key = match self.key(id) {
-            Ok(key) if vgpu::granted(&self.config, &key)?.is_some() => key,
+        let running = match self.container(id) {
+            Ok(container) if container.granted()?.is_some() => container.reopen(),
             // The runtime's alone, or its to complain of.
-            Ok(_) | Err(_) => return self.take_this_place(),
+            Ok(_) | Err(_) => None,
+        };
+        let Some(running) = running else {
+            return self.take_this_place();
         };
         let status = self.child(kept(0)?)?;
         if status.success() {
-            vgpu::follow(&self.config, &key)?;
+            running.follow()?;
         }
         Ok(child::exit_code(status))
     }
 
-    /// Below a shim, that is the door which holds the container.
-    fn is_ours(&self, key: &ContainerKey) -> anyhow::Result<bool> {
-        let grant = vgpu::granted(&self.config, key)?;
-        Ok(grant.is_some_and(|grant| grant.door.kind == DoorKind::Runtime))
+    /// The vGPU of a container that this program has made. Below a shim, that is the frontend which holds the container.
+    fn own(&self, container: &Container) -> anyhow::Result<Option<Running>> {
+        // An unreadable grant is refused here.
+        let _grant = container.granted()?;
+        Ok(container.reopen_as(DoorKind::Runtime))
     }
 
     /// Where an exec's process is told as soon as it runs: by the file that the engine names.
@@ -284,11 +296,16 @@ impl Runtime {
     }
 
     /// An exec whose process is killed if it runs without the container's filter.
-    fn exec_held(&self, id: &str, pid_file: &Path, kept: Inherited) -> anyhow::Result<ExitCode> {
+    fn exec_verified(
+        &self,
+        running: &Running,
+        pid_file: &Path,
+        kept: Inherited,
+    ) -> anyhow::Result<ExitCode> {
         let status = self.child(kept)?;
         if status.success() {
             let process = read_pid(pid_file)?;
-            if let Err(error) = vgpu::hold_exec(&self.config, &self.key(id)?, process) {
+            if let Err(error) = running.verify_exec(process) {
                 let killed =
                     PidFd::open(process).and_then(|process| process.signal(nix::libc::SIGKILL));
                 killed.context("a process that is not held cannot be killed")?;
@@ -306,14 +323,17 @@ impl Runtime {
         capabilities: &[String],
     ) -> anyhow::Result<()> {
         match process {
-            Some(process) => Ok(vgpu::edit_exec_file(&self.config, &self.key(id)?, process)?),
+            Some(process) => Ok(self.container(id)?.edit_exec_file(process)?),
             // Built from the container's own spec, which is edited already.
             None if capabilities.is_empty() => Ok(()),
             None => {
                 let mut process = json!({"capabilities": {
                     "bounding": capabilities, "effective": capabilities, "permitted": capabilities,
                 }});
-                Ok(vgpu::edit_exec(&self.config, &self.key(id)?, &mut process)?)
+                match self.container(id)?.reopen() {
+                    Some(running) => Ok(running.edit_exec(&mut process)?),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -327,17 +347,25 @@ impl Runtime {
             }
             return Ok(child::exit_code(status));
         };
-        let key = self.key(id);
+        let container = self.container(id);
+        // A shim above holds its own.
+        let running = container
+            .as_ref()
+            .ok()
+            .and_then(|container| container.reopen_as(DoorKind::Runtime));
         // The group is there until the runtime has deleted it. A container that it then does not delete is still held.
-        if let Ok(key) = &key
-            && let Err(error) = vgpu::disarm_if(&self.config, key, DoorKind::Runtime)
+        if let Some(running) = &running
+            && let Err(error) = running.teardown()
         {
             log.report(&vgpu::chain(&error));
         }
         let status = self.child(kept)?;
         // A container that could not be deleted may still run.
         if status.success() {
-            vgpu::release_if(&self.config, &key?, DoorKind::Runtime)?;
+            container?;
+            if let Some(running) = running {
+                running.ended().release()?;
+            }
             if let Some(bundle) = &self.bundle {
                 Config::forget(bundle);
             }
@@ -354,20 +382,23 @@ impl Runtime {
         Err(anyhow::Error::from(error).context(format!("cannot run {}", self.program.display())))
     }
 
-    /// Holds a container that was created; one that cannot be held is deleted.
-    fn armed(&self, key: &ContainerKey, id: &str) -> anyhow::Result<()> {
-        let held = self
-            .init(id)
-            .and_then(|init| Ok(vgpu::arm(&self.config, key, init)?));
-        held.map_err(|error| {
-            // Before its control group goes; what stands of a limit that was set in part.
-            let disarmed = vgpu::disarm(&self.config, key).map_err(anyhow::Error::from);
-            let deleted = self.remove(id);
-            match disarmed.and(deleted) {
-                Ok(()) => error,
-                Err(left) => error.context(format!("{left:#}")),
-            }
-        })
+    /// Verifies the filter of a container that was created; one that cannot be held is deleted.
+    fn verified(&self, prepared: Prepared, id: &str) -> Result<Running, (anyhow::Error, Ended)> {
+        let (error, ended) = match self.init(id) {
+            Ok(init) => match prepared.verify_filter(init) {
+                Ok(running) => return Ok(running),
+                Err(rejected) => (anyhow::Error::from(rejected.error), rejected.ended),
+            },
+            Err(error) => (error, prepared.ended()),
+        };
+        // Before its control group goes; what stands of a limit that was set in part.
+        let torn_down = ended.teardown().map_err(anyhow::Error::from);
+        let deleted = self.remove(id);
+        let error = match torn_down.and(deleted) {
+            Ok(()) => error,
+            Err(left) => error.context(format!("{left:#}")),
+        };
+        Err((error, ended))
     }
 
     /// With the engine's own global options: they say where the container's state is, and how its group is managed.
@@ -413,13 +444,14 @@ impl Runtime {
     }
 
     /// Engines keep one state folder a namespace, `…/runtime-runc/moby`, `/run/containerd/runc/k8s.io`.
-    fn key(&self, id: &str) -> anyhow::Result<ContainerKey> {
+    fn container(&self, id: &str) -> anyhow::Result<Container> {
         let root = self.root.as_deref().and_then(Path::file_name);
         let namespace = root.map_or_else(
             || DEFAULT_NAMESPACE.to_owned(),
             |name| name.to_string_lossy().into_owned(),
         );
-        Ok(ContainerKey::new(namespace, id).map_err(vgpu::Error::from)?)
+        let key = ContainerKey::new(namespace, id).map_err(vgpu::Error::from)?;
+        Ok(Container::new(Arc::clone(&self.config), key))
     }
 }
 

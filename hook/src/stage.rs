@@ -13,7 +13,7 @@ use sys::pidfd::PidFd;
 use vgpu::backend::Kind as Backend;
 use vgpu::request::{Reading, Whose};
 use vgpu::strict_json::{self, Document};
-use vgpu::{Config, ContainerKey, DoorKind, Request};
+use vgpu::{Config, Container, ContainerKey, Create, DoorKind, Request, Source};
 
 /// A spec is tens of KiB; one with a hundred times that many mounts is still below.
 const INPUT_MAX_BYTES: u64 = 16 << 20;
@@ -99,9 +99,9 @@ pub fn run(stage: Stage, input: &mut dyn Read, output: &mut dyn Write) -> anyhow
     };
     match stage {
         Stage::Precreate => Ok(()),
-        Stage::CreateRuntime => create_runtime(&config, &state),
-        Stage::Poststart => poststart(&config, &state),
-        Stage::Poststop => poststop(&config, &state),
+        Stage::CreateRuntime => create_runtime(config, &state),
+        Stage::Poststart => poststart(config, &state),
+        Stage::Poststop => poststop(config, &state),
     }
 }
 
@@ -154,7 +154,7 @@ fn precreate(
         id: podman::container_id(&spec).ok(),
         bundle: None,
     };
-    let config = &match configured {
+    let config = match configured {
         Ok(config) => config,
         Err(_broken) if vgpu::asks_for_nothing(whose, &spec) => return answer(bytes),
         Err(error) => return Err(error.into()),
@@ -163,7 +163,7 @@ fn precreate(
         Ok(id) => id,
         // Nobody needs the name of a container that gets nothing.
         Err(_)
-            if Reading::of(config, whose, &spec, DoorKind::Hook)?
+            if Reading::of(&config, whose, &spec, DoorKind::Hook)?
                 .request
                 .is_none() =>
         {
@@ -172,16 +172,18 @@ fn precreate(
         Err(error) => return Err(error),
     };
     let key = key(id)?;
-    let Some((door, mut edited)) = vgpu::create_handed(config, &key, &spec, DoorKind::Hook)? else {
+    let container = Container::new(config, key);
+    let order = Create::new(&container, Source::Spec(&spec), DoorKind::Hook);
+    let Some(created) = vgpu::create(&order)? else {
         return answer(bytes);
     };
-    let handed = refuse_by_group(door.grant().backend)
+    let mut edited = created.spec.context("there is no edited spec")?;
+    let handed = refuse_by_group(created.grant.backend)
         .and_then(|()| call_again(&mut edited))
         .and_then(|()| answer(edited.to_string().as_bytes()));
     if handed.is_err() {
-        vgpu::release(config, &key)?;
+        created.prepared.ended().release()?;
     }
-    drop(door);
     handed
 }
 
@@ -235,18 +237,20 @@ fn call_again(spec: &mut Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn create_runtime(config: &Config, state: &State) -> anyhow::Result<()> {
+fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
     let spec = vgpu::read_spec(&state.bundle)?;
     let Some(mark) = vgpu::edit::applied_for(&spec)? else {
         anyhow::ensure!(
-            Request::from_spec(config, state.whose(), &spec)?.is_none(),
+            Request::from_spec(&config, state.whose(), &spec)?.is_none(),
             "container {} asks for a vGPU, but its spec was not edited before it was created, and no hook can still do that (its seccomp filter is in the spec): let the engine use cgpu-runtime or io.containerd.cgpu.v2, or, with podman, the precreate hook",
             state.id
         );
         return Ok(());
     };
-    let grant = vgpu::granted(config, &mark)?
-        .with_context(|| format!("the spec is marked as edited for {mark}, which holds no vGPU"))?;
+    let container = Container::new(config, mark);
+    let mark = container.key();
+    let no_vgpu = || format!("the spec is marked as edited for {mark}, which holds no vGPU");
+    let grant = container.granted()?.with_context(no_vgpu)?;
     if grant.door.kind != DoorKind::Hook {
         // Of the door that made it, as long as it is for this bundle.
         anyhow::ensure!(
@@ -260,33 +264,42 @@ fn create_runtime(config: &Config, state: &State) -> anyhow::Result<()> {
         "the spec is marked as edited for {mark}, but this is container {}",
         state.id
     );
-    config.keep_in(&state.bundle)?;
+    container.config().keep_in(&state.bundle)?;
     match grant.backend {
         // Its filter is loaded between here and its first instruction: see `poststart`.
         Backend::Broker => Ok(()),
-        Backend::Share | Backend::DriverLimit => Ok(vgpu::arm(config, &mark, state.pid)?),
+        Backend::Share | Backend::DriverLimit => {
+            let prepared = container.reopen_prepared().with_context(no_vgpu)?;
+            match prepared.verify_filter(state.pid) {
+                Ok(_running) => Ok(()),
+                Err(rejected) => Err(rejected.error.into()),
+            }
+        }
     }
 }
 
 /// No hook is called when the filter is there and the program has not begun: it is looked at right after, and a container
 /// that it does not hold is killed.
-fn poststart(config: &Config, state: &State) -> anyhow::Result<()> {
-    let key = key(&state.id)?;
-    let is_ours = vgpu::granted(config, &key)?
+fn poststart(config: Config, state: &State) -> anyhow::Result<()> {
+    let container = Container::new(config, key(&state.id)?);
+    let is_ours = container
+        .granted()?
         .is_some_and(|grant| grant.door.kind == DoorKind::Hook && grant.backend == Backend::Broker);
-    if !is_ours {
-        return Ok(());
-    }
+    let prepared = match container.reopen_prepared() {
+        Some(prepared) if is_ours => prepared,
+        Some(_) | None => return Ok(()),
+    };
     // One that has ended meanwhile needs no holding. The number is its own: the runtime waits for this hook.
     let Ok(process) = PidFd::open(state.pid) else {
         return Ok(());
     };
-    let held = vgpu::arm(config, &key, state.pid);
-    if held.is_err() && !process.wait_exit(0).context("cannot watch the container")? {
+    if let Err(rejected) = prepared.verify_filter(state.pid)
+        && !process.wait_exit(0).context("cannot watch the container")?
+    {
         process
             .signal(nix::libc::SIGKILL)
             .context("the container is not held, and cannot be killed")?;
-        held?;
+        return Err(rejected.error.into());
     }
     Ok(())
 }
@@ -296,8 +309,11 @@ fn is_bundle(granted: Option<&Path>, bundle: &Path) -> bool {
     granted.is_some_and(|granted| granted == bundle || resolve(granted) == resolve(bundle))
 }
 
-fn poststop(config: &Config, state: &State) -> anyhow::Result<()> {
-    vgpu::release_if(config, &key(&state.id)?, DoorKind::Hook)?;
+fn poststop(config: Config, state: &State) -> anyhow::Result<()> {
+    let container = Container::new(config, key(&state.id)?);
+    if let Some(running) = container.reopen_as(DoorKind::Hook) {
+        running.ended().release()?;
+    }
     // A grant that came by `precreate` knows no bundle.
     Config::forget(&state.bundle);
     Ok(())

@@ -9,7 +9,7 @@ use protobuf::{Message, MessageField};
 
 use crate::command_line::Invocation;
 use crate::error::{Error, Result, file, system};
-use crate::runtime::{Cards, Gpu, Runc, Spec, orphans, rootfs};
+use crate::runtime::{Runc, Spec, left_behind, orphans, rootfs};
 use crate::task::ContainerId;
 use crate::wire::events::timestamp;
 
@@ -31,13 +31,19 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
         .ok()
         .and_then(|text| text.trim().parse().ok());
     // Its processes may still run; the control group is there as long as runc has not deleted it.
-    let cards = Cards::of_bundle(&invocation.namespace, &id, &bundle)?;
-    if let Err(error) = cards.disarm(&invocation.namespace, &id) {
+    let vgpu = left_behind(&invocation.namespace, &id, &bundle)?;
+    if let Some(vgpu) = &vgpu
+        && let Err(error) = vgpu.teardown()
+    {
+        let error = vgpu::chain(&error);
         tracing::warn!(container = %id, %error, "cannot undo what holds the container");
     }
     let forced = force(&invocation.namespace, &id, &bundle);
     let unmounted = rootfs::unmount(&bundle.join("rootfs"));
-    if let Err(error) = cards.release(&invocation.namespace, &id) {
+    if let Some(vgpu) = vgpu
+        && let Err(error) = vgpu.ended().release()
+    {
+        let error = vgpu::chain(&error);
         tracing::warn!(container = %id, %error, "the vGPU is not released yet");
     }
     let socket = crate::bootstrap::remove_dead_socket(&bundle);

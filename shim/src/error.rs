@@ -126,6 +126,9 @@ pub enum Error {
         "container {0} has a share of a GPU, whose state cannot be written to a checkpoint or restored from one"
     )]
     NoCheckpoint(ContainerId),
+    /// Nobody has verified that the container is held to its share of a GPU, or the share is being released.
+    #[error("container {0} is not held to its share of a GPU, and nothing is started in it")]
+    Unverified(ContainerId),
     /// The GPU side refused or failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),

@@ -12,6 +12,15 @@
 //! task v3 only, and its multi-thread runtime costs more memory than the whole of this program.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 mod bootstrap;
 mod command_line;

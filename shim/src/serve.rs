@@ -104,12 +104,7 @@ async fn serve_on(
     let reaping = tokio::spawn(reaper.clone().run());
     let (events, queue) = mpsc::unbounded_channel();
     let publishing = publish(namespace.clone(), queue);
-    let supervisor = Arc::new(Supervisor::new(
-        namespace,
-        reaper,
-        Arc::new(Cards::default()),
-        events,
-    ));
+    let supervisor = Arc::new(Supervisor::new(namespace, reaper, Arc::new(Cards), events));
     let shutdown = Arc::new(Notify::new());
     let service = TaskService::new(Arc::clone(&supervisor), Arc::clone(&shutdown));
     let listener = tokio::net::UnixListener::from_std(listener)

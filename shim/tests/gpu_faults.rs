@@ -1,148 +1,40 @@
 //! The Task service in this process, with a GPU side that refuses, fails or is slow, and the real runc.
 
+#[path = "harness/fake_gpu.rs"]
+mod fake_gpu;
 mod harness;
 #[path = "harness/refusal.rs"]
 mod refusal;
+#[path = "harness/world.rs"]
+mod world;
 
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use containerd_shim_protos::api;
 use containerd_shim_protos::shim_async::Task;
 use protobuf::well_known_types::any::Any;
 use protobuf::{EnumOrUnknown, MessageField};
-use shim::runtime::{Gpu, GpuError, GpuFault, Readiness, Reaper, Share, Supervisor};
-use shim::task::{ContainerId, Event, Pid, Target};
+use shim::runtime::{GpuFault, Supervisor};
+use shim::task::{Event, Target};
 use shim::wire::TaskService;
-use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
 use ttrpc::Code;
-use ttrpc::r#async::TtrpcContext;
 
+use fake_gpu::{Fake, Shares, Verifies};
 use harness::{NAMESPACE, need_runc, process, runc_state};
 use refusal::code;
-
-/// What the GPU side does.
-#[derive(Default, Clone, Copy)]
-enum Arms {
-    #[default]
-    Fine,
-    Fails,
-}
-
-#[derive(Default)]
-struct Fake {
-    refuses: Option<GpuFault>,
-    arms: Arms,
-    /// Calls around runc's create and delete, in order.
-    told: Mutex<Vec<&'static str>>,
-    releases_that_fail: AtomicUsize,
-    /// `create` waits until somebody sends.
-    gate: Option<Mutex<std::sync::mpsc::Receiver<()>>>,
-    entered: Notify,
-    created: AtomicUsize,
-    released: AtomicUsize,
-    held: Arc<()>,
-}
-
-impl Gpu for Fake {
-    fn create(
-        &self,
-        _: &str,
-        id: &ContainerId,
-        _: &Path,
-    ) -> Result<Option<(Share, Readiness)>, GpuError> {
-        if let Some(fault) = self.refuses {
-            let text = "no card has 9000 MiB free".to_owned();
-            return Err(GpuError { fault, text });
-        }
-        if let (Some(gate), "slow") = (&self.gate, id.as_str()) {
-            self.entered.notify_one();
-            gate.lock().expect("the gate").recv().expect("go");
-        }
-        self.created.fetch_add(1, Ordering::SeqCst);
-        Ok(Some((
-            Box::new(Arc::clone(&self.held)),
-            Box::new(|| Ok(())),
-        )))
-    }
-
-    fn arm(&self, _: &str, _: &ContainerId, init: Pid) -> Result<(), GpuError> {
-        let stat = fs::read_to_string(format!("/proc/{init}/stat")).expect("init lives");
-        self.told.lock().expect("what was told").push("arm");
-        assert!(!stat.contains(") Z"), "{stat}");
-        match self.arms {
-            Arms::Fine => Ok(()),
-            Arms::Fails => Err(GpuError {
-                fault: GpuFault::Precondition,
-                text: "the driver's memory limit is not set".to_owned(),
-            }),
-        }
-    }
-
-    fn disarm(&self, _: &str, id: &ContainerId) -> Result<(), GpuError> {
-        // While runc still knows the container.
-        let known = runc_state(id.as_str()).exists();
-        let mut told = self.told.lock().expect("what was told");
-        told.push(if known {
-            "disarm"
-        } else {
-            "disarm without runc"
-        });
-        Ok(())
-    }
-
-    fn edit_exec(
-        &self,
-        _: &str,
-        _: &ContainerId,
-        _: &mut serde_json::Value,
-    ) -> Result<(), GpuError> {
-        Ok(())
-    }
-
-    fn release(&self, _: &str, _: &ContainerId) -> Result<(), GpuError> {
-        let fails = |left: usize| left.checked_sub(1);
-        let failed =
-            self.releases_that_fail
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails);
-        self.released.fetch_add(1, Ordering::SeqCst);
-        match failed {
-            Ok(_) => Err(GpuError {
-                fault: GpuFault::Precondition,
-                text: "cannot write the book of card 0".to_owned(),
-            }),
-            Err(_) => Ok(()),
-        }
-    }
-}
+use world::{context, world};
 
 struct Scene {
     dir: tempfile::TempDir,
     task: TaskService,
     events: mpsc::UnboundedReceiver<Event>,
     gpu: Arc<Fake>,
-}
-
-/// One runtime and one reaper for all tests: `waitpid(-1)` takes every child of the process, and what follows from an
-/// end runs where it was seen.
-fn world() -> &'static (Runtime, Reaper) {
-    static WORLD: OnceLock<(Runtime, Reaper)> = OnceLock::new();
-    WORLD.get_or_init(|| {
-        nix::sys::prctl::set_child_subreaper(true).expect("a sub-reaper");
-        let runtime = Runtime::new().expect("a runtime");
-        let reaper = Reaper::default();
-        drop(runtime.spawn(reaper.clone().run()));
-        (runtime, reaper)
-    })
-}
-
-fn context() -> TtrpcContext {
-    TtrpcContext::default()
 }
 
 impl Scene {
@@ -285,7 +177,7 @@ impl Scene {
         assert!(!runc_state(id).exists());
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
         assert!(!mounts.contains(&self.dir.path().join(id).display().to_string()));
-        assert_eq!(Arc::strong_count(&self.gpu.held), 1, "a share is held");
+        assert_eq!(Arc::strong_count(&self.gpu.shares), 1, "a share is held");
     }
 
     /// Ends and deletes a container that runs.
@@ -323,7 +215,7 @@ fn a_refusal_reaches_the_caller_and_nothing_is_left() {
                 fs::read(bundle.join("config.json")).expect("the spec"),
                 spec
             );
-            assert_eq!(scene.gpu.released.load(Ordering::SeqCst), 0);
+            assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), 0);
             scene.assert_nothing_left("refused");
         }
     });
@@ -346,8 +238,8 @@ fn a_share_is_released_once_when_runc_fails_after_it() {
             unknown == Code::UNKNOWN && text.starts_with("OCI runtime create failed: "),
             "{text}"
         );
-        let counts =
-            [&scene.gpu.created, &scene.gpu.released].map(|count| count.load(Ordering::SeqCst));
+        let counts = [&scene.gpu.created, &scene.gpu.shares.released]
+            .map(|count| count.load(Ordering::SeqCst));
         assert_eq!(counts, [1, 1]);
         scene.assert_nothing_left("undone");
     });
@@ -358,7 +250,10 @@ fn a_release_that_fails_is_told_and_delete_repeats_it() {
     need_runc!();
     world().0.block_on(async {
         let mut scene = Scene::new(Fake {
-            releases_that_fail: AtomicUsize::new(2),
+            shares: Arc::new(Shares {
+                releases_that_fail: AtomicUsize::new(2),
+                ..Shares::default()
+            }),
             ..Fake::default()
         });
         drop(scene.bundle("owed", "exit 3"));
@@ -375,12 +270,12 @@ fn a_release_that_fails_is_told_and_delete_repeats_it() {
                     "cannot write the book of card 0".to_owned()
                 )
             );
-            assert_eq!(scene.gpu.released.load(Ordering::SeqCst), attempt);
+            assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), attempt);
             let (state, _) = scene.state("owed", "").await.expect("it is there");
             assert_eq!(state, EnumOrUnknown::new(api::Status::STOPPED));
         }
         assert_eq!(scene.delete("owed", "").await.expect("the third delete"), 3);
-        assert_eq!(scene.gpu.released.load(Ordering::SeqCst), 3);
+        assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), 3);
         scene.assert_nothing_left("owed");
         let mut deletes = 0;
         while let Ok(event) = scene.events.try_recv() {
@@ -540,7 +435,10 @@ fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
     need_runc!();
     world().0.block_on(async {
         let scene = Scene::new(Fake {
-            arms: Arms::Fails,
+            shares: Arc::new(Shares {
+                verifies: Verifies::Fails,
+                ..Shares::default()
+            }),
             ..Fake::default()
         });
         let id = "unheld";
@@ -557,11 +455,11 @@ fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
                 .count(),
             0
         );
-        assert_eq!(scene.gpu.released.load(Ordering::SeqCst), 1);
+        assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), 1);
         // What stands of a limit that was set in part is undone while the control group is still there.
         assert_eq!(
-            *scene.gpu.told.lock().expect("what was told"),
-            ["arm", "disarm"]
+            *scene.gpu.shares.told.lock().expect("what was told"),
+            ["verify_filter", "teardown"]
         );
         scene.start(id, "").await.unwrap_err();
     });
@@ -575,13 +473,16 @@ fn a_container_is_held_before_start_and_let_go_before_runc_deletes_it() {
         let id = "held";
         drop(scene.bundle(id, "exit 3"));
         scene.create(id).await.expect("create");
-        assert_eq!(*scene.gpu.told.lock().expect("what was told"), ["arm"]);
+        assert_eq!(
+            *scene.gpu.shares.told.lock().expect("what was told"),
+            ["verify_filter"]
+        );
         scene.start(id, "").await.expect("start");
         assert_eq!(scene.wait(id, "").await.expect("an end"), 3);
         assert_eq!(scene.delete(id, "").await.expect("delete"), 3);
         assert_eq!(
-            *scene.gpu.told.lock().expect("what was told"),
-            ["arm", "disarm"]
+            *scene.gpu.shares.told.lock().expect("what was told"),
+            ["verify_filter", "teardown"]
         );
     });
 }

@@ -13,6 +13,15 @@
 //! A write that fails is counted. Nothing here panics, and nothing waits longer than some milliseconds for another process.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 use std::fs::File;
 use std::io::{self, Write};

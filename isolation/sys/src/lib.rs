@@ -2,7 +2,15 @@
 //!
 //! One module a kernel facility, each opened by a note why it needs `unsafe`. This crate knows system calls only: no
 //! ioctl number of a driver, no quota, no path of cgpu.
-
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 #![expect(
     unsafe_code,
     reason = "this crate exists to hold it; every other crate forbids it"

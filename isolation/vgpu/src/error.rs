@@ -1,6 +1,10 @@
 //! What can go wrong around a vGPU, one variant per step. Errors reach people through engines: each stands alone.
 
+mod fault;
+
 use std::path::PathBuf;
+
+pub use self::fault::Fault;
 
 /// What [`Error::UntrustedFile`] calls a configuration, which nobody executes.
 pub(crate) const CONFIGURATION: &str = "configuration";
@@ -625,12 +629,12 @@ pub enum Error {
 impl Error {
     /// Of a request that nobody but the host's configuration has made.
     pub(crate) fn of_default(self) -> Self {
-        match self {
-            // No matter of what is asked for.
-            Self::Exists { .. } => self,
-            other => Self::Default {
-                source: Box::new(other),
-            },
+        // No matter of what is asked for.
+        if matches!(self, Self::Exists { .. }) {
+            return self;
+        }
+        Self::Default {
+            source: Box::new(self),
         }
     }
 

@@ -8,12 +8,13 @@ pub use cards::events::NEAR_MISS;
 use cards::events::{self, Event};
 use cards::lock::FileLock;
 use cards::{ContainerKey, GpuUuid, Grant};
+use serde_json::Value;
 
 use crate::lifecycle::pod;
 use crate::request::{self, Reading};
 use crate::state::{self, ContainerDir};
 use crate::userland::capabilities::VARIABLE;
-use crate::{Config, Error, bundle, chain};
+use crate::{Config, Container, Error, bundle, chain};
 
 /// A container did not start.
 pub const REFUSED: &str = "refused";
@@ -49,11 +50,11 @@ pub(crate) fn not_served(capabilities: &[&str]) -> String {
 }
 
 impl Log {
-    pub(crate) fn new(config: &Config, key: &ContainerKey, pod_namespace: Option<&str>) -> Self {
-        let namespace = key.namespace();
+    pub(crate) fn new(container: &Container, pod_namespace: Option<&str>) -> Self {
+        let namespace = container.key().namespace();
         Self {
-            state_dir: config.state_dir.clone(),
-            key: key.clone(),
+            state_dir: container.config().state_dir.clone(),
+            key: container.key().clone(),
             tenant: pod_namespace.map_or_else(
                 || namespace.to_owned(),
                 |pod_namespace| format!("{namespace}/{pod_namespace}"),
@@ -62,15 +63,21 @@ impl Log {
     }
 
     /// Of a container that has its folder.
-    pub(crate) fn of(config: &Config, key: &ContainerKey, dir: &ContainerDir) -> Self {
-        Self::new(config, key, pod::namespace(dir).as_deref())
+    pub(crate) fn of(container: &Container) -> Self {
+        Self::new(container, pod::namespace(container.dir()).as_deref())
     }
 
     /// Of one that may never have got so far.
-    pub(crate) fn of_bundle(config: &Config, key: &ContainerKey, bundle: &Path) -> Self {
-        let spec = bundle::Spec::read(bundle).ok();
-        let namespace = spec.and_then(|spec| request::pod_namespace(&spec.value));
-        Self::new(config, key, namespace.as_deref())
+    pub(crate) fn of_bundle(container: &Container, bundle: &Path) -> Self {
+        match bundle::Spec::read(bundle) {
+            Ok(spec) => Self::of_spec(container, &spec.value),
+            Err(_unreadable) => Self::new(container, None),
+        }
+    }
+
+    /// Of one that has a spec so far.
+    pub(crate) fn of_spec(container: &Container, spec: &Value) -> Self {
+        Self::new(container, request::pod_namespace(spec).as_deref())
     }
 
     /// The container did not start. One of that name that did has nothing to do with it.

@@ -11,7 +11,7 @@ use verdict::filter::{Coverage, FilterSpec};
 
 use crate::config::DriverKind;
 use crate::drivers::{self, Decoding, UnknownDriver};
-use crate::lifecycle::Mount;
+use crate::mount::Mount;
 use crate::uvm_module::UvmModule;
 use crate::{Config, Error};
 

@@ -13,6 +13,8 @@
 //!
 //! This crate must not know of containerd, of docker, or of a driver's calls: a door hands it a bundle and a name.
 //!
+//! A vGPU's life by the types of its door is in [`Running`]'s module, `lifecycle`; by what is on disk:
+//!
 //! ```text
 //!             create                          door, broker and (without a broker) init dead
 //!   (nothing) ------> granted, edited, broker --------------------> stale --reclaim--> (nothing)
@@ -24,21 +26,31 @@
 //! undone by [`reclaim`]: a container's folder whose `door.lock` and `broker.lock` nobody holds, and whose init, where it has
 //! no broker, has ended.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 pub mod backend;
 pub mod broker;
 mod bundle;
 pub mod config;
+mod container;
 mod control;
 pub mod drivers;
 pub mod edit;
 mod error;
 pub mod events;
 mod exposure;
-mod held;
 mod host;
 mod host_memory;
 mod lifecycle;
+mod mount;
 pub mod nodes;
 pub mod note;
 mod own_group;
@@ -58,13 +70,13 @@ mod walk;
 pub use bundle::read_spec;
 pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
 pub use config::Config;
-pub use error::{Error, chain};
-pub use held::{hold_exec, is_held_at_start, watch_start};
+pub use container::Container;
+pub use error::{Error, Fault, chain};
 pub use lifecycle::{
-    BrokerState, Life, Mount, Pending, Vgpu, VgpuState, arm, asks_for_nothing, create,
-    create_ahead, create_handed, create_plain, disarm, disarm_if, edit_exec, edit_exec_file,
-    follow, granted, list, reclaim, release, release_if,
+    BrokerState, Create, Created, Ended, Life, Prepared, Rejected, Running, Source, VgpuState,
+    asks_for_nothing, create, list, reclaim,
 };
+pub use mount::Mount;
 pub use own_group::OwnUsage;
 pub use request::Request;
 pub use resize::{

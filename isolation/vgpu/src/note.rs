@@ -14,7 +14,7 @@ use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::lifecycle::Mount;
+use crate::mount::Mount;
 use crate::state::ContainerDir;
 
 /// In the container's folder.

@@ -26,7 +26,7 @@ pub use self::asked::Asked;
 pub use self::share::{Reshared, RulesAsked, RulesChanged, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, backend, control, lifecycle, note, request};
+use crate::{Config, Container, Error, backend, control, note, request};
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,19 +147,19 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
 
 /// The weight of a vGPU's own processes depends on whether the container's share is governed.
 fn follow_terms(config: &Config, key: &ContainerKey) {
-    if let Err(error) = lifecycle::follow(config, key) {
+    if let Err(error) = Container::new(config.clone(), key.clone()).follow() {
         tracing::warn!(%key, error = %crate::chain(&error), "the weight of the vGPU's own processes is what it was");
     }
 }
 
 /// A state folder that is not there holds no container.
 fn gone_or(error: cards::Error, key: &ContainerKey) -> Error {
-    match error {
-        cards::Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            Error::NoVgpu { key: key.clone() }
-        }
-        other => other.into(),
+    if let cards::Error::Io { source, .. } = &error
+        && source.kind() == std::io::ErrorKind::NotFound
+    {
+        return Error::NoVgpu { key: key.clone() };
     }
+    error.into()
 }
 
 /// Each card's part of the memory in all.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use vgpu::{Config, ContainerKey};
+use vgpu::{Config, Container, ContainerKey};
 
 fn spec() -> Value {
     json!({
@@ -176,11 +176,13 @@ fn an_exec_s_process_is_read_alike() {
         state_dir: dir.path().to_owned(),
         ..Config::default()
     };
-    let key = ContainerKey::new("default", "c1").unwrap();
+    let container = Container::new(config, ContainerKey::new("default", "c1").unwrap());
     let file = dir.path().join("process.json");
     let edit = |text: &str| {
         fs::write(&file, text).unwrap();
-        vgpu::edit_exec_file(&config, &key, Path::new(&file)).map_err(|error| vgpu::chain(&error))
+        container
+            .edit_exec_file(Path::new(&file))
+            .map_err(|error| vgpu::chain(&error))
     };
     edit(r#"{"args":["sh"],"capabilities":{"bounding":[]}}"#).unwrap();
     for hostile in [

@@ -91,9 +91,12 @@ fn receive_fd(stream: &tokio::net::UnixStream) -> std::io::Result<Option<OwnedFd
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let rights = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
+    let rights = ancillary.drain().find_map(|message| {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+            fds.next()
+        } else {
+            None
+        }
     });
     Ok(rights)
 }

@@ -1,15 +1,20 @@
 //! The seam to the crate that gives a container its share of a card. Its calls are synchronous and may start a
 //! program, so they run on a thread of their own.
+//!
+//! The traits are the states of a share: one whose filter was not verified cannot be started, and only one whose container has ended
+//! is released.
+//!
+//! ```text
+//!   Gpu::create ──▶ Prepared ──verify_filter──▶ Running ──ended──▶ Ended ──release──▶ (nothing)
+//! ```
 
-use std::any::Any;
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use serde_json::Value;
-use vgpu::Config;
 pub use vgpu::backend::Started;
 use vgpu::request::Whose;
+use vgpu::{Config, Container, Create, DoorKind, Source};
 
 use super::reaper::Reaper;
 use crate::error::{Error, Result};
@@ -34,19 +39,16 @@ pub struct GpuError {
     pub text: String,
 }
 
-/// What holds a container's share while the shim lives.
-pub type Share = Box<dyn Any + Send>;
-
-/// Waits until a container that has a share may start.
-pub type Readiness = Box<dyn FnOnce() -> std::result::Result<(), GpuError> + Send>;
+/// What a call of this seam returns.
+pub type GpuResult<T> = std::result::Result<T, GpuError>;
 
 /// Waits until a container that was followed from its start on is held; it is dead where this fails, or runc's start has.
-pub type StartWatch = Box<dyn FnOnce(Started) -> std::result::Result<(), GpuError> + Send>;
+pub type StartWatch = Box<dyn FnOnce(Started) -> GpuResult<()> + Send>;
 
-/// Gives, edits and takes back shares. A seam for tests; the real one is [`Cards`].
+/// Gives containers their shares. A seam for tests; the real one is [`Cards`].
 pub trait Gpu: Send + Sync + 'static {
     /// Before `runc create`: edits the bundle if the container asks for a share. `None` has changed nothing. What the container
-    /// needs may still be starting while runc creates it; the readiness is waited for after that.
+    /// needs may still be starting while runc creates it; [`Prepared::ready`] waits for that.
     ///
     /// # Errors
     /// The request is malformed or cannot be met; nothing is left behind.
@@ -55,43 +57,46 @@ pub trait Gpu: Send + Sync + 'static {
         namespace: &str,
         id: &ContainerId,
         bundle: &Path,
-    ) -> std::result::Result<Option<(Share, Readiness)>, GpuError>;
+    ) -> GpuResult<Option<Box<dyn Prepared>>>;
+}
 
-    /// Between `runc create` and `runc start`: holds the container by what needs its first process. One that is not armed
-    /// must not start.
+/// The share of a container that must not start yet. Dropped, it holds nothing any more.
+pub trait Prepared: Send {
+    /// Waits until runc's create could succeed.
     ///
     /// # Errors
-    /// It cannot be held.
-    fn arm(
-        &self,
-        namespace: &str,
-        id: &ContainerId,
-        init: Pid,
-    ) -> std::result::Result<(), GpuError>;
+    /// What the container needs has not started.
+    fn ready(&mut self) -> GpuResult<()>;
 
-    /// Just before `runc start`: follows a container that could not be held yet. `None` where it is held.
+    /// Between `runc create` and `runc start`: verifies that the container is held to its share.
+    ///
+    /// # Errors
+    /// It cannot be held, and must not start.
+    fn verify_filter(self: Box<Self>, init: Pid)
+    -> std::result::Result<Arc<dyn Running>, Rejected>;
+
+    /// The container was not created.
+    fn ended(self: Box<Self>) -> Box<dyn Ended>;
+}
+
+/// Why a container must not start, and what is left of its share.
+pub type Rejected = (GpuError, Box<dyn Ended>);
+
+/// The share of a container that may be started, or was.
+pub trait Running: Send + Sync {
+    /// Just before `runc start`: follows a container that could not be verified yet. `None` where it is.
     ///
     /// # Errors
     /// It cannot be followed, and must not be started.
-    fn watch_start(
-        &self,
-        _namespace: &str,
-        _id: &ContainerId,
-        _init: Pid,
-    ) -> std::result::Result<Option<StartWatch>, GpuError> {
+    fn watch_start(&self, _init: Pid) -> GpuResult<Option<StartWatch>> {
         Ok(None)
     }
 
-    /// Looks at a process that runc has just started in the container.
+    /// Verifies a process that runc has just started in the container.
     ///
     /// # Errors
     /// It is not held, and must be killed.
-    fn hold_exec(
-        &self,
-        _namespace: &str,
-        _id: &ContainerId,
-        _process: Pid,
-    ) -> std::result::Result<(), GpuError> {
+    fn verify_exec(&self, _process: Pid) -> GpuResult<()> {
         Ok(())
     }
 
@@ -99,101 +104,76 @@ pub trait Gpu: Send + Sync + 'static {
     ///
     /// # Errors
     /// The control group of those processes cannot be changed.
-    fn follow(&self, _namespace: &str, _id: &ContainerId) -> std::result::Result<(), GpuError> {
+    fn follow(&self) -> GpuResult<()> {
         Ok(())
     }
-
-    /// Before `runc delete`, which removes the container's control group. Nothing to undo is success.
-    ///
-    /// # Errors
-    /// The driver keeps a reservation; the container can be deleted all the same.
-    fn disarm(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError>;
 
     /// Edits the process of an exec.
     ///
     /// # Errors
     /// The share is not there any more.
-    fn edit_exec(
-        &self,
-        namespace: &str,
-        id: &ContainerId,
-        process: &mut Value,
-    ) -> std::result::Result<(), GpuError>;
+    fn edit_exec(&self, process: &mut Value) -> GpuResult<()>;
 
-    /// Takes the share back; nothing to take is success.
+    /// Before `runc delete`, which removes the container's control group.
+    ///
+    /// # Errors
+    /// The driver keeps a reservation; the container can be deleted all the same.
+    fn teardown(&self) -> GpuResult<()>;
+
+    /// The container is deleted.
+    fn ended(self: Arc<Self>) -> Box<dyn Ended>;
+}
+
+/// The share of a container that has ended, or never came to be.
+pub trait Ended: Send {
+    /// As [`Running::teardown`].
+    ///
+    /// # Errors
+    /// As [`Running::teardown`].
+    fn teardown(&self) -> GpuResult<()>;
+
+    /// Takes the share back. It can be repeated where it fails; from the first time on the shim holds nothing.
     ///
     /// # Errors
     /// The book of a card cannot be written.
-    fn release(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError>;
+    fn release(&mut self) -> GpuResult<()>;
 }
 
-/// Runs one call of `gpu` off the main thread; the reaper leaves alone what that thread starts.
+/// Runs one call off the main thread; the reaper leaves alone what that thread starts.
 ///
 /// # Errors
-/// The call's own.
+/// The thread is lost.
 pub(super) async fn off_thread<T: Send + 'static>(
-    gpu: &Arc<dyn Gpu>,
     reaper: &Reaper,
-    call: impl FnOnce(&dyn Gpu) -> std::result::Result<T, GpuError> + Send + 'static,
+    call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    let gpu = Arc::clone(gpu);
     let off = reaper.hands_off();
-    let done = tokio::task::spawn_blocking(move || call(gpu.as_ref())).await;
+    let done = tokio::task::spawn_blocking(call).await;
     drop(off);
-    Ok(done.map_err(|_panic| Error::Lost("the GPU side"))??)
+    done.map_err(|_panic| Error::Lost("the GPU side"))
 }
 
 /// The real cards. Each container is held by the configuration that it was made by; one that got no vGPU needs none.
-#[derive(Default)]
-pub struct Cards {
-    configs: Mutex<HashMap<vgpu::ContainerKey, Arc<Config>>>,
-}
+#[derive(Debug)]
+pub struct Cards;
 
-impl Cards {
-    /// Those of a container that another process of this program has made, with this bundle.
-    ///
-    /// # Errors
-    /// Its name is not one.
-    pub fn of_bundle(
-        namespace: &str,
-        id: &ContainerId,
-        bundle: &Path,
-    ) -> std::result::Result<Self, GpuError> {
-        let key = key(namespace, id)?;
-        // A container of a former version has kept none.
-        let config = Config::kept_in(bundle).or_else(|| Config::load().ok());
-        let configs = config.map(|config| (key, Arc::new(config)));
-        Ok(Self {
-            configs: Mutex::new(configs.into_iter().collect()),
-        })
-    }
-
-    fn configs(&self) -> MutexGuard<'_, HashMap<vgpu::ContainerKey, Arc<Config>>> {
-        self.configs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does something with a container's configuration; one that got no vGPU here is left alone.
-    fn with<T: Default>(
-        &self,
-        namespace: &str,
-        id: &ContainerId,
-        body: impl FnOnce(&Config, &vgpu::ContainerKey) -> std::result::Result<T, vgpu::Error>,
-    ) -> std::result::Result<T, GpuError> {
-        let key = key(namespace, id)?;
-        let config = self.configs().get(&key).cloned();
-        match config {
-            Some(config) => Ok(body(&config, &key)?),
-            None => Ok(T::default()),
-        }
-    }
+/// The vGPU of a container that another process of this program has made, with this bundle. `None`: it has none.
+///
+/// # Errors
+/// Its name is not one.
+pub(crate) fn left_behind(
+    namespace: &str,
+    id: &ContainerId,
+    bundle: &Path,
+) -> GpuResult<Option<vgpu::Running>> {
+    let key = key(namespace, id)?;
+    // A container of a former version has kept none.
+    let config = Config::kept_in(bundle).or_else(|| Config::load().ok());
+    Ok(config.and_then(|config| Container::new(config, key).reopen()))
 }
 
 /// A broken configuration is no concern of a container that asks for nothing.
-fn unless_plain(
-    error: vgpu::Error,
-    id: &ContainerId,
-    bundle: &Path,
-) -> std::result::Result<Option<(Share, Readiness)>, GpuError> {
+fn unless_plain<T>(error: vgpu::Error, id: &ContainerId, bundle: &Path) -> GpuResult<Option<T>> {
     let whose = Whose {
         id: Some(id.as_str()),
         bundle: Some(bundle),
@@ -211,106 +191,86 @@ impl Gpu for Cards {
         namespace: &str,
         id: &ContainerId,
         bundle: &Path,
-    ) -> std::result::Result<Option<(Share, Readiness)>, GpuError> {
+    ) -> GpuResult<Option<Box<dyn Prepared>>> {
         let config = match Config::load() {
             Ok(config) => config,
             Err(error) => return unless_plain(error, id, bundle),
         };
-        let key = key(namespace, id)?;
-        let created = vgpu::create_ahead(&config, &key, bundle, vgpu::DoorKind::Shim)?;
-        if created.is_some() {
-            self.configs().insert(key, Arc::new(config));
-        }
-        Ok(created.map(|(share, pending)| -> (Share, Readiness) {
-            (Box::new(share), Box::new(move || Ok(pending.wait()?)))
-        }))
-    }
-
-    fn arm(
-        &self,
-        namespace: &str,
-        id: &ContainerId,
-        init: Pid,
-    ) -> std::result::Result<(), GpuError> {
-        self.with(namespace, id, |config, key| {
-            vgpu::arm(config, key, init.as_nix().as_raw())
-        })
-    }
-
-    fn watch_start(
-        &self,
-        namespace: &str,
-        id: &ContainerId,
-        init: Pid,
-    ) -> std::result::Result<Option<StartWatch>, GpuError> {
-        let watch = self.with(namespace, id, |config, key| {
-            vgpu::watch_start(config, key, init.as_nix().as_raw())
-        })?;
-        Ok(watch.map(|watch| -> StartWatch { Box::new(|started| Ok(watch.finish(started)?)) }))
-    }
-
-    fn hold_exec(
-        &self,
-        namespace: &str,
-        id: &ContainerId,
-        process: Pid,
-    ) -> std::result::Result<(), GpuError> {
-        self.with(namespace, id, |config, key| {
-            vgpu::hold_exec(config, key, process.as_nix().as_raw())
-        })
-    }
-
-    fn follow(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
-        self.with(namespace, id, vgpu::follow)
-    }
-
-    fn disarm(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
-        self.with(namespace, id, vgpu::disarm)
-    }
-
-    fn edit_exec(
-        &self,
-        namespace: &str,
-        id: &ContainerId,
-        process: &mut Value,
-    ) -> std::result::Result<(), GpuError> {
-        self.with(namespace, id, |config, key| {
-            vgpu::edit_exec(config, key, process)
-        })
-    }
-
-    fn release(&self, namespace: &str, id: &ContainerId) -> std::result::Result<(), GpuError> {
-        self.with(namespace, id, vgpu::release)?;
-        self.configs().remove(&key(namespace, id)?);
-        Ok(())
+        let container = Container::new(config, key(namespace, id)?);
+        let order = Create::new(&container, Source::Bundle(bundle), DoorKind::Shim);
+        let created = vgpu::create(&order.ahead())?;
+        Ok(created.map(|created| Box::new(created.prepared) as Box<dyn Prepared>))
     }
 }
 
-fn key(namespace: &str, id: &ContainerId) -> std::result::Result<vgpu::ContainerKey, GpuError> {
+impl Prepared for vgpu::Prepared {
+    fn ready(&mut self) -> GpuResult<()> {
+        Ok(vgpu::Prepared::ready(self)?)
+    }
+
+    fn verify_filter(
+        self: Box<Self>,
+        init: Pid,
+    ) -> std::result::Result<Arc<dyn Running>, Rejected> {
+        match vgpu::Prepared::verify_filter(*self, init.as_nix().as_raw()) {
+            Ok(running) => Ok(Arc::new(running)),
+            Err(rejected) => Err((rejected.error.into(), Box::new(rejected.ended))),
+        }
+    }
+
+    fn ended(self: Box<Self>) -> Box<dyn Ended> {
+        Box::new(vgpu::Prepared::ended(*self))
+    }
+}
+
+impl Running for vgpu::Running {
+    fn watch_start(&self, init: Pid) -> GpuResult<Option<StartWatch>> {
+        let watch = vgpu::Running::watch_start(self, init.as_nix().as_raw())?;
+        Ok(watch.map(|watch| -> StartWatch { Box::new(|started| Ok(watch.finish(started)?)) }))
+    }
+
+    fn verify_exec(&self, process: Pid) -> GpuResult<()> {
+        Ok(vgpu::Running::verify_exec(self, process.as_nix().as_raw())?)
+    }
+
+    fn follow(&self) -> GpuResult<()> {
+        Ok(vgpu::Running::follow(self)?)
+    }
+
+    fn edit_exec(&self, process: &mut Value) -> GpuResult<()> {
+        Ok(vgpu::Running::edit_exec(self, process)?)
+    }
+
+    fn teardown(&self) -> GpuResult<()> {
+        Ok(vgpu::Running::teardown(self)?)
+    }
+
+    fn ended(self: Arc<Self>) -> Box<dyn Ended> {
+        // A call that is under way keeps the frontend's lock until it returns.
+        Box::new(Arc::unwrap_or_clone(self).ended())
+    }
+}
+
+impl Ended for vgpu::Ended {
+    fn teardown(&self) -> GpuResult<()> {
+        Ok(vgpu::Ended::teardown(self)?)
+    }
+
+    fn release(&mut self) -> GpuResult<()> {
+        Ok(vgpu::Ended::release(self)?)
+    }
+}
+
+fn key(namespace: &str, id: &ContainerId) -> GpuResult<vgpu::ContainerKey> {
     vgpu::ContainerKey::new(namespace, id.as_str())
         .map_err(|error| GpuError::from(vgpu::Error::from(error)))
 }
 
 impl From<vgpu::Error> for GpuError {
     fn from(error: vgpu::Error) -> Self {
-        use vgpu::Error as E;
-        let fault = match &error {
-            E::Value { .. }
-            | E::Missing { .. }
-            | E::UnknownKey { .. }
-            | E::Contradiction { .. }
-            | E::NoMemoryTerm
-            | E::Missed { .. }
-            | E::SharingRefused { .. }
-            | E::SpecShape { .. }
-            | E::SpecJson { .. }
-            | E::Exposed { .. }
-            | E::OtherCard { .. }
-            | E::Loosens { .. }
-            | E::SeccompProfile { .. }
-            | E::ForgedMark { .. } => GpuFault::Request,
-            // The rest is about the host, and so is what the crate may add.
-            _ => GpuFault::Precondition,
+        let fault = match error.fault() {
+            vgpu::Fault::Request => GpuFault::Request,
+            vgpu::Fault::Host => GpuFault::Precondition,
         };
         Self {
             fault,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cgpu run ── grant, broker ──▶ cgpu run-inside ── own /dev, filter, listener to the broker,
-//!       │                         stops itself; `cgpu run` arms it and lets it go on ───────────▶ CMD
+//!       │                         stops itself; `cgpu run` verifies its filter and lets it go on ─▶ CMD
 //!       │                                                                                          │
 //!       └── forwards signals, waits ◀──────────────────────────── exit ────────────────────────────┘
 //!       └── releases the grant; ends the simulated cards, if they were its own
@@ -35,8 +35,11 @@ use anyhow::{Context, bail};
 use cards::{Backend, ContainerKey, IoUring, Isolation};
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use vgpu::{Config, Request, request};
+use vgpu::{
+    Config, Container, Created, DoorKind, Ended, Prepared, Request, Running, Source, request,
+};
 
 use self::guard::Guard;
 use self::inside::Plan;
@@ -152,11 +155,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     // The host's, also where the cards are this command's own.
     let state_dir = config.state_dir.clone();
     let Some(profile) = &options.simulate else {
-        return granted(&config, &state_dir, &request, &options.command, ending);
+        return granted(config, &state_dir, &request, &options.command, ending);
     };
     let own = own_sim::OwnSim::start(&config, profile)?;
     own.apply(&mut config);
-    let code = granted(&config, &state_dir, &request, &options.command, ending);
+    let code = granted(config, &state_dir, &request, &options.command, ending);
     after(code, own.stop().context("end the simulated cards"))
 }
 
@@ -215,68 +218,117 @@ const HOST_PID_NAMESPACE: u64 = 0xeffffffc;
 
 /// The command in its slice, from grant to release.
 fn granted(
-    config: &Config,
+    config: Config,
     state_dir: &Path,
     request: &Request,
     command: &[OsString],
     ending: supervise::EndingSignals,
 ) -> anyhow::Result<ExitCode> {
-    let key = ContainerKey::new(NAMESPACE, own_name()?)?;
-    let vgpu = vgpu::create_plain(config, &key, request)?;
-    let code = Owner::of(state_dir)
-        .and_then(|owner| supervised(config, &owner, &vgpu, &key, command, ending));
-    drop(vgpu);
-    after(
-        code,
-        vgpu::release(config, &key).context("release the grant"),
-    )
+    let container = Container::new(config, ContainerKey::new(NAMESPACE, own_name()?)?);
+    let order = vgpu::Create::new(&container, Source::Plain(request), DoorKind::Run);
+    let created = vgpu::create(&order)?.context("the command asks for no vGPU")?;
+    let (code, mut ended) = match Owner::of(state_dir) {
+        Ok(owner) => supervised(&container, &owner, created, command, ending),
+        Err(error) => (Err(error), created.prepared.ended()),
+    };
+    after(code, ended.release().context("release the grant"))
+}
+
+/// What the command runs in.
+struct Surroundings {
+    signals: SignalFd,
+    cgroup: Option<OwnCgroup>,
+    guard: Option<Guard>,
+}
+
+impl Surroundings {
+    fn make(
+        container: &Container,
+        owner: &Owner,
+        backend: Backend,
+        ending: supervise::EndingSignals,
+    ) -> anyhow::Result<Self> {
+        let signals = ending.and_all_others()?;
+        let cgroup = match backend {
+            Backend::DriverLimit => {
+                OwnCgroup::make_in_v2(owner, &container.config().backend.cgroup_root)?
+            }
+            Backend::Broker | Backend::Share => OwnCgroup::make(owner)?,
+        };
+        let guard = cgroup.as_ref().map(Guard::start).transpose()?;
+        Ok(Self {
+            signals,
+            cgroup,
+            guard,
+        })
+    }
 }
 
 fn supervised(
-    config: &Config,
+    container: &Container,
     owner: &Owner,
-    vgpu: &vgpu::Vgpu,
-    key: &ContainerKey,
+    created: Created,
     command: &[OsString],
     ending: supervise::EndingSignals,
-) -> anyhow::Result<ExitCode> {
-    let signals = ending.and_all_others()?;
-    let cgroup = match vgpu.grant().backend {
-        Backend::DriverLimit => OwnCgroup::make_in_v2(owner, &config.backend.cgroup_root)?,
-        Backend::Broker | Backend::Share => OwnCgroup::make(owner)?,
+) -> (anyhow::Result<ExitCode>, Ended) {
+    let made = Surroundings::make(container, owner, created.grant.backend, ending);
+    let Surroundings {
+        signals,
+        cgroup,
+        guard,
+    } = match made {
+        Ok(made) => made,
+        Err(error) => return (Err(error), created.prepared.ended()),
     };
-    let guard = cgroup.as_ref().map(Guard::start).transpose()?;
-    let code = start(vgpu, key, command, cgroup.as_ref())
-        .and_then(|child| held(config, key, child))
-        .and_then(|child| supervise::wait(child, &signals));
+    let started = start(&created, container.key(), command, cgroup.as_ref());
+    let verified = match started {
+        Ok(child) => verified(created.prepared, child),
+        Err(error) => Err((error, created.prepared.ended())),
+    };
+    let (code, ended) = match verified {
+        Ok((running, child)) => (supervise::wait(child, &signals), running.ended()),
+        Err((error, ended)) => (Err(error), ended),
+    };
     // While the command's control group is there.
-    let code = after(
-        code,
-        vgpu::disarm(config, key).context("undo what held the command"),
-    );
+    let code = after(code, ended.teardown().context("undo what held the command"));
     let code = after(code, cgroup.map_or(Ok(()), OwnCgroup::end));
-    after(code, guard.map_or(Ok(()), Guard::stand_down))
+    let code = after(code, guard.map_or(Ok(()), Guard::stand_down));
+    (code, ended)
 }
 
-/// Holds a command that waits for it.
-fn held(config: &Config, key: &ContainerKey, mut child: Child) -> anyhow::Result<Child> {
+/// Verifies the filter of a command that waits for it, and lets the command go on.
+fn verified(
+    prepared: Prepared,
+    mut child: Child,
+) -> Result<(Running, Child), (anyhow::Error, Ended)> {
     let pid = Pid::from_raw(child.id().cast_signed());
-    let armed = match stopped_or_ended(pid) {
-        Ok(None) => vgpu::arm(config, key, pid.as_raw())
-            .context("hold the command")
-            .and_then(|()| kill(pid, Signal::SIGCONT).context("let the command go on")),
-        // It has said why.
-        Ok(Some(status)) => bail!("the command ended before it was held: {status}"),
+    let stopped = match stopped_or_ended(pid) {
+        Ok(None) => Ok(()),
+        Ok(Some(status)) => {
+            // It has said why.
+            let error = anyhow::anyhow!("the command ended before it was held: {status}");
+            return Err((error, prepared.ended()));
+        }
         Err(error) => Err(error).context("wait until the command can be held"),
     };
-    if let Err(error) = armed {
-        child.kill().context("kill a command that is not held")?;
-        child
-            .wait()
-            .context("wait for a command that is not held")?;
-        return Err(error);
-    }
-    Ok(child)
+    let (error, ended) = match stopped {
+        Ok(()) => match prepared.verify_filter(pid.as_raw()) {
+            Ok(running) => match kill(pid, Signal::SIGCONT).context("let the command go on") {
+                Ok(()) => return Ok((running, child)),
+                Err(error) => (error, running.ended()),
+            },
+            Err(rejected) => {
+                let error = anyhow::Error::from(rejected.error).context("hold the command");
+                (error, rejected.ended)
+            }
+        },
+        Err(error) => (error, prepared.ended()),
+    };
+    let killed = child
+        .kill()
+        .context("kill a command that is not held")
+        .and_then(|()| child.wait().context("wait for a command that is not held"));
+    Err((killed.err().unwrap_or(error), ended))
 }
 
 /// Waits until a child has stopped itself, or has ended with this status. (Not by nix: it has no name for the real-time signals, and
@@ -297,7 +349,7 @@ pub(super) fn sweep(config: &Config) -> anyhow::Result<Vec<String>> {
 }
 
 fn start(
-    vgpu: &vgpu::Vgpu,
+    created: &Created,
     key: &ContainerKey,
     command: &[OsString],
     cgroup: Option<&OwnCgroup>,
@@ -306,9 +358,9 @@ fn start(
         id: key.to_string(),
         parent: std::process::id(),
         cgroup: cgroup.map(|cgroup| cgroup.folder().to_owned()),
-        notify_socket: vgpu.filter().map(|_| vgpu.notify_socket()),
-        filter: filter(vgpu),
-        dev: dev_plan(vgpu),
+        notify_socket: created.filter.map(|_| created.notify_socket()),
+        filter: filter(created),
+        dev: dev_plan(created),
         command: command
             .iter()
             .map(|part| part.as_encoded_bytes().to_vec())
@@ -323,12 +375,12 @@ fn start(
 }
 
 /// The filter's instructions. A slice without a broker has none, and nothing could be installed.
-fn filter(vgpu: &vgpu::Vgpu) -> Vec<(u16, u8, u8, u32)> {
-    let Some(spec) = vgpu.filter() else {
+fn filter(created: &Created) -> Vec<(u16, u8, u8, u32)> {
+    let Some(spec) = created.filter else {
         return Vec::new();
     };
     let mut program = verdict::filter::program(&spec);
-    match vgpu.grant().isolation.io_uring {
+    match created.grant.isolation.io_uring {
         IoUring::Allow => {}
         IoUring::Deny => verdict::filter::deny_io_uring(&mut program),
     }
@@ -339,9 +391,9 @@ fn filter(vgpu: &vgpu::Vgpu) -> Vec<(u16, u8, u8, u32)> {
 }
 
 /// The driver's nodes that the command finds: of the kernel's driver those of its cards, of the simulated one the mounts.
-fn dev_plan(vgpu: &vgpu::Vgpu) -> DevPlan {
-    let added = vgpu
-        .mounts()
+fn dev_plan(created: &Created) -> DevPlan {
+    let added = created
+        .mounts
         .iter()
         .filter_map(|mount| {
             let name = mount.target.strip_prefix("/dev").ok()?.to_str()?;
@@ -349,7 +401,7 @@ fn dev_plan(vgpu: &vgpu::Vgpu) -> DevPlan {
         })
         .collect();
     DevPlan {
-        made: vgpu.nodes().to_vec(),
+        made: created.nodes.clone(),
         added,
     }
 }

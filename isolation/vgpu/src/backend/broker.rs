@@ -43,11 +43,11 @@ impl Backend for Broker<'_> {
     }
 
     /// The filter holds from the container's first instruction on, if it is what it should be.
-    fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
+    fn verify_filter(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
         filter::hold(dir, grant, init)
     }
 
-    fn is_held_at_start(&self, dir: &ContainerDir) -> bool {
+    fn is_verified_at_start(&self, dir: &ContainerDir) -> bool {
         filter::is_loaded_at_start(dir)
     }
 
@@ -60,15 +60,15 @@ impl Backend for Broker<'_> {
         filter::watch_start(dir, grant, init)
     }
 
-    fn hold_exec(&self, dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
-        filter::hold_exec(dir, grant, process)
+    fn verify_exec(&self, dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
+        filter::verify_exec(dir, grant, process)
     }
 
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
         resize::tell(dir, grant)
     }
 
-    fn disarm(&self, _dir: &ContainerDir) -> Result<(), Error> {
+    fn teardown(&self, _dir: &ContainerDir) -> Result<(), Error> {
         Ok(())
     }
 

@@ -89,7 +89,7 @@ impl Backend for DriverLimit<'_> {
         if !is_v2(root) {
             return Err(WhyNot::CgroupV1 { root: root.clone() });
         }
-        // Which cards a container gets is not known yet; a card that MIG divides is refused when it is armed.
+        // Which cards a container gets is not known yet; a card that MIG divides is refused when its limit is set.
         self.ask(What::Probe { cards: Vec::new() })?;
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Backend for DriverLimit<'_> {
         Ok(None)
     }
 
-    fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
+    fn verify_filter(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
         let leaf = Leaf::of(&self.config.backend.cgroup_root, init)?;
         // Also the proof that the leaf was this process's: the number has not changed hands meanwhile.
         init::note(dir, init)?;
@@ -130,7 +130,7 @@ impl Backend for DriverLimit<'_> {
         }
     }
 
-    fn disarm(&self, dir: &ContainerDir) -> Result<(), Error> {
+    fn teardown(&self, dir: &ContainerDir) -> Result<(), Error> {
         let Some(note) = read(dir)? else {
             return Ok(());
         };
@@ -157,7 +157,7 @@ impl Backend for DriverLimit<'_> {
 
     /// A grant must come back whatever NVML says: what is left is a reservation, and the log names it.
     fn end(&self, dir: &ContainerDir) -> Result<(), Error> {
-        if let Err(error) = self.disarm(dir) {
+        if let Err(error) = self.teardown(dir) {
             tracing::warn!(
                 dir = %dir.path().display(),
                 error = %crate::chain(&error),
@@ -194,7 +194,9 @@ impl DriverLimit<'_> {
         });
         match answer.map_err(|source| Error::Limits { source })? {
             Answer::Set => Ok(()),
-            answer => Err(self.unasked(answer)),
+            answer @ (Answer::Offered { .. } | Answer::Found { .. } | Answer::Refused { .. }) => {
+                Err(self.unasked(answer))
+            }
         }
     }
 
@@ -251,7 +253,7 @@ fn limits(cards: &[NotedCard], reservation: Reservation) -> Vec<CardLimit> {
         .collect()
 }
 
-/// The leaf of a container that was armed, or was about to be.
+/// The leaf of a container whose limit was set, or was about to be.
 pub(super) fn noted_leaf(dir: &ContainerDir) -> Option<Leaf> {
     Some(read(dir).ok()??.leaf)
 }

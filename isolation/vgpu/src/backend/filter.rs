@@ -265,7 +265,7 @@ fn kill(init: i32) {
 ///
 /// # Errors
 /// It runs without the container's filter, or its programs cannot be read.
-pub(super) fn hold_exec(dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
+pub(super) fn verify_exec(dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
     let open = || Error::ExecOpen {
         key: grant.key.clone(),
         pid: process,

@@ -10,10 +10,10 @@
 //! a fallback. A backend's way around a container:
 //!
 //! ```text
-//!   prepare ── runc create ── ready ── arm ── (watch_start) start … (hold_exec) … ── disarm ── runc delete ── end
+//!   prepare ── runc create ── ready ── verify_filter ── (watch_start) start … (verify_exec) … ── teardown ── runc delete ── end
 //! ```
 //!
-//! What `disarm` and `end` undo is read from the container's folder, so that both can be repeated, and a killed door's are
+//! What `teardown` and `end` undo is read from the container's folder, so that both can be repeated, and a killed door's are
 //! made up for by `reclaim`.
 
 mod broker;
@@ -26,6 +26,7 @@ mod survey;
 
 use cards::Grant;
 pub use cards::grant::Backend as Kind;
+use cards::placement::Amount;
 use serde::{Deserialize, Serialize};
 
 use self::broker::Broker;
@@ -39,7 +40,7 @@ use crate::broker::Starting;
 use crate::config::BackendKind;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error};
+use crate::{Config, Error, Request};
 
 /// How well memory is held, weakest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -105,7 +106,10 @@ impl WhyNot {
         match self {
             Self::Release(source) => Error::DriverRelease { source },
             Self::Calls(error) => *error,
-            why => Error::NotOffered {
+            why @ (Self::Simulated
+            | Self::CgroupV1 { .. }
+            | Self::Limits(_)
+            | Self::TooWeak { .. }) => Error::NotOffered {
                 backend: backend.name(),
                 why: Box::new(why),
             },
@@ -128,14 +132,14 @@ pub(crate) trait Backend {
     fn prepare(&self, dir: &ContainerDir, grant: &Grant) -> Result<Option<Starting>, Error>;
 
     /// Between create and start: from here on the container is held, or it must not start.
-    fn arm(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error>;
+    fn verify_filter(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error>;
 
     /// Whether it is held at its start only, by [`Backend::watch_start`].
-    fn is_held_at_start(&self, _dir: &ContainerDir) -> bool {
+    fn is_verified_at_start(&self, _dir: &ContainerDir) -> bool {
         false
     }
 
-    /// Just before start, where `arm` could not hold it yet: follows it to its program. `None` where it is held.
+    /// Just before start, where `verify_filter` could not hold it yet: follows it to its program. `None` where it is held.
     fn watch_start(
         &self,
         _dir: &ContainerDir,
@@ -146,7 +150,7 @@ pub(crate) trait Backend {
     }
 
     /// While it runs: another process of it was started.
-    fn hold_exec(&self, _dir: &ContainerDir, _grant: &Grant, _process: i32) -> Result<(), Error> {
+    fn verify_exec(&self, _dir: &ContainerDir, _grant: &Grant, _process: i32) -> Result<(), Error> {
         Ok(())
     }
 
@@ -154,7 +158,7 @@ pub(crate) trait Backend {
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error>;
 
     /// Before the container's control group goes. Does nothing for a container of another backend.
-    fn disarm(&self, dir: &ContainerDir) -> Result<(), Error>;
+    fn teardown(&self, dir: &ContainerDir) -> Result<(), Error>;
 
     /// When the grant ends. Does nothing for a container of another backend.
     fn end(&self, dir: &ContainerDir) -> Result<(), Error>;
@@ -183,6 +187,15 @@ pub(crate) enum Wanted {
     Quota,
     /// Policy 5 without a quota: sharing without isolation.
     Sharing,
+}
+
+impl Wanted {
+    pub(crate) fn of(request: &Request) -> Self {
+        match request.wish.amount {
+            Amount::Unmeasured => Self::Sharing,
+            Amount::TotalBytes(_) | Amount::Share(_) | Amount::AtMost { .. } => Self::Quota,
+        }
+    }
 }
 
 /// What was chosen.

@@ -33,7 +33,7 @@ impl Backend for Share {
     }
 
     /// Nothing is set; but without a broker only init says that the container lives.
-    fn arm(&self, dir: &ContainerDir, _grant: &Grant, init: i32) -> Result<(), Error> {
+    fn verify_filter(&self, dir: &ContainerDir, _grant: &Grant, init: i32) -> Result<(), Error> {
         init::note(dir, init)
     }
 
@@ -43,7 +43,7 @@ impl Backend for Share {
         })
     }
 
-    fn disarm(&self, _dir: &ContainerDir) -> Result<(), Error> {
+    fn teardown(&self, _dir: &ContainerDir) -> Result<(), Error> {
         Ok(())
     }
 

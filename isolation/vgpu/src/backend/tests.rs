@@ -35,13 +35,13 @@ impl Backend for Played {
     fn prepare(&self, _dir: &ContainerDir, _grant: &Grant) -> Result<Option<Starting>, Error> {
         Ok(None)
     }
-    fn arm(&self, _dir: &ContainerDir, _grant: &Grant, _init: i32) -> Result<(), Error> {
+    fn verify_filter(&self, _dir: &ContainerDir, _grant: &Grant, _init: i32) -> Result<(), Error> {
         Ok(())
     }
     fn resize(&self, _dir: &ContainerDir, _grant: &Grant) -> Result<Vec<Held>, Error> {
         Ok(Vec::new())
     }
-    fn disarm(&self, _dir: &ContainerDir) -> Result<(), Error> {
+    fn teardown(&self, _dir: &ContainerDir) -> Result<(), Error> {
         Ok(())
     }
     fn end(&self, _dir: &ContainerDir) -> Result<(), Error> {

@@ -57,19 +57,24 @@ impl DefaultTerms {
 fn default_terms<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<DefaultTerms>, D::Error> {
-    let of_text = |value: &toml::Value| match value {
-        toml::Value::String(text) => Some(text.clone()),
-        toml::Value::Integer(number) => Some(number.to_string()),
-        _ => None,
+    use toml::Value;
+    let of_text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(_)
+        | Value::Boolean(_)
+        | Value::Datetime(_)
+        | Value::Array(_)
+        | Value::Table(_) => None,
     };
-    let wrong = |key: &str, value: &toml::Value| {
+    let wrong = |key: &str, value: &Value| {
         de::Error::custom(format_args!(
             "{key} = {value} is not allowed: an amount of memory such as \"4Gi\", or a table of {} with texts or whole numbers",
             request::default_keys().collect::<Vec<_>>().join(", ")
         ))
     };
-    let (terms, (annotation, name)) = match toml::Value::deserialize(deserializer)? {
-        toml::Value::Table(table) => {
+    let (terms, (annotation, name)) = match Value::deserialize(deserializer)? {
+        Value::Table(table) => {
             let mut terms = Vec::new();
             for (key, value) in &table {
                 let path = format!("request.default.{key}");
@@ -79,7 +84,12 @@ fn default_terms<'de, D: Deserializer<'de>>(
             }
             (terms, (request::PREFIX, "request.default."))
         }
-        value => {
+        value @ (Value::String(_)
+        | Value::Integer(_)
+        | Value::Float(_)
+        | Value::Boolean(_)
+        | Value::Datetime(_)
+        | Value::Array(_)) => {
             let text = of_text(&value).ok_or_else(|| wrong("request.default", &value))?;
             let terms = vec![(request::MEMORY_KEY, text)];
             (terms, (request::MEMORY_KEY, "request.default"))

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 pub use self::seccomp::Rules as SeccompRules;
 use crate::config::OtherCards;
-use crate::lifecycle::Mount;
+use crate::mount::Mount;
 use crate::nodes::Node;
 use crate::request::{APPLIED_KEY, ISOLATION_KEY};
 use crate::{Error, spec};

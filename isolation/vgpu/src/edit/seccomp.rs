@@ -16,12 +16,15 @@
 //! What a profile denies stays denied. What a profile allows by conditions that meet ours only in part cannot be kept
 //! exactly, and is refused.
 
+mod comparison;
+
 use std::path::Path;
 
 use cards::IoUring;
 use serde_json::{Map, Value, json};
 use verdict::filter::{self, Action, FilterSpec, IoctlRule, MaskedEq};
 
+use self::comparison::{Comparison, Op, covers, disjoint};
 use super::Plan;
 use crate::{Error, spec};
 
@@ -416,128 +419,6 @@ impl Outcome {
     }
 }
 
-/// One comparison of an argument, in the OCI specification's terms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Comparison {
-    index: u64,
-    op: Op,
-    value: u64,
-    /// The value that a masked comparison expects; 0 otherwise.
-    value_two: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Op {
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Equal,
-    GreaterOrEqual,
-    Greater,
-    MaskedEqual,
-}
-
-const OPS: [(Op, &str); 7] = [
-    (Op::NotEqual, "SCMP_CMP_NE"),
-    (Op::Less, "SCMP_CMP_LT"),
-    (Op::LessOrEqual, "SCMP_CMP_LE"),
-    (Op::Equal, "SCMP_CMP_EQ"),
-    (Op::GreaterOrEqual, "SCMP_CMP_GE"),
-    (Op::Greater, "SCMP_CMP_GT"),
-    (Op::MaskedEqual, "SCMP_CMP_MASKED_EQ"),
-];
-
-impl Comparison {
-    fn masked(index: u64, when: MaskedEq) -> Self {
-        Self {
-            index,
-            op: Op::MaskedEqual,
-            value: u64::from(when.mask),
-            value_two: u64::from(when.value),
-        }
-    }
-
-    fn of(value: &Value, call: &str) -> Result<Self, Error> {
-        let field = |key| value.get(key).and_then(Value::as_u64);
-        let op = value.get("op").and_then(Value::as_str);
-        let op = OPS
-            .iter()
-            .find(|(_, name)| op == Some(*name))
-            .map(|(op, _)| *op);
-        match (field("index"), op, field("value")) {
-            (Some(index), Some(op), Some(operand)) => Ok(Self {
-                index,
-                op,
-                value: operand,
-                value_two: if op == Op::MaskedEqual {
-                    field("valueTwo").unwrap_or(0)
-                } else {
-                    0
-                },
-            }),
-            _ => Err(unusable(format!(
-                "a condition on {call} is not an index, a known operator and a value"
-            ))),
-        }
-    }
-
-    fn value(self) -> Value {
-        let op = OPS
-            .iter()
-            .find(|(op, _)| *op == self.op)
-            .map_or("", |(_, name)| *name);
-        json!({"index": self.index, "value": self.value, "valueTwo": self.value_two, "op": op})
-    }
-
-    /// Whether no argument matches both; `false` where that is not certain. `ours` is masked, or a bound.
-    fn excludes(self, ours: Self) -> bool {
-        if self.index != ours.index {
-            return false;
-        }
-        match (self.op, ours.op) {
-            (Op::Equal, Op::MaskedEqual) => self.value & ours.value != ours.value_two,
-            (Op::MaskedEqual, Op::MaskedEqual) => {
-                (self.value_two ^ ours.value_two) & self.value & ours.value != 0
-            }
-            // The smallest match of a masked comparison is its value.
-            (Op::Less, Op::MaskedEqual) => ours.value_two >= self.value,
-            (Op::LessOrEqual, Op::MaskedEqual) => ours.value_two > self.value,
-            (Op::Equal, Op::GreaterOrEqual) | (Op::LessOrEqual, Op::GreaterOrEqual) => {
-                self.value < ours.value
-            }
-            (Op::Less, Op::GreaterOrEqual) => self.value <= ours.value,
-            _ => false,
-        }
-    }
-
-    /// Whether every argument that matches `self` matches `ours`; `false` where that is not certain.
-    fn is_within(self, ours: Self) -> bool {
-        if self.index != ours.index {
-            return false;
-        }
-        match (self.op, ours.op) {
-            (Op::Equal, Op::MaskedEqual) => self.value & ours.value == ours.value_two,
-            (Op::MaskedEqual, Op::MaskedEqual) => {
-                self.value & ours.value == ours.value
-                    && self.value_two & ours.value == ours.value_two
-            }
-            (Op::Equal | Op::GreaterOrEqual, Op::GreaterOrEqual) => self.value >= ours.value,
-            _ => false,
-        }
-    }
-}
-
-/// Comparisons of one alternative all hold; one contradiction is enough.
-fn disjoint(theirs: &[Comparison], ours: &[Comparison]) -> bool {
-    ours.iter()
-        .any(|ours| theirs.iter().any(|theirs| theirs.excludes(*ours)))
-}
-
-fn covers(ours: &[Comparison], theirs: &[Comparison]) -> bool {
-    ours.iter()
-        .all(|ours| theirs.iter().any(|theirs| theirs.is_within(*ours)))
-}
-
 /// A rule's conditions as runc reads them: all hold together, unless one argument is named twice: then any one is enough.
 fn alternatives(rule: &Value, call: &str) -> Result<Vec<Vec<Comparison>>, Error> {
     let conditions = rule
@@ -584,13 +465,20 @@ fn without(rule: Value, name: &str) -> (Option<Value>, Option<Value>) {
         .map(|other| json!(other))
         .collect();
     let mut own = rule.clone();
-    own["names"] = json!([name]);
+    set(&mut own, "names", json!([name]));
     if others.is_empty() {
         return (Some(own), None);
     }
     let mut rest = rule;
-    rest["names"] = Value::Array(others);
+    set(&mut rest, "names", Value::Array(others));
     (Some(own), Some(rest))
+}
+
+/// A rule is an object.
+fn set(rule: &mut Value, field: &str, value: Value) {
+    if let Some(rule) = rule.as_object_mut() {
+        rule.insert(field.to_owned(), value);
+    }
 }
 
 fn rule_value(name: &str, comparisons: &[Comparison], outcome: &Outcome) -> Value {
@@ -600,7 +488,7 @@ fn rule_value(name: &str, comparisons: &[Comparison], outcome: &Outcome) -> Valu
         .collect();
     let mut rule = json!({"names": [name], "action": outcome.action, "args": args});
     if let Some(errno) = outcome.errno {
-        rule["errnoRet"] = json!(errno);
+        set(&mut rule, "errnoRet", json!(errno));
     }
     rule
 }

@@ -3,40 +3,31 @@
 
 use cards::lock::StateLock;
 use cards::store::DiskStore;
-use cards::{ContainerKey, Grant};
 use serde_json::Value;
 
 use super::{ThisHost, admit, of_exec};
-use crate::state::ContainerDir;
-use crate::{Config, Error, bundle};
+use crate::{Container, Error, bundle};
 
 /// Refuses the exec, or writes into the container's grant what it weakens.
 ///
 /// # Errors
 /// A privilege that the configuration does not let through; a spec of the wrong shape; a grant that cannot be changed.
-pub(crate) fn admit_exec(
-    config: &Config,
-    key: &ContainerKey,
-    dir: &ContainerDir,
-    process: &Value,
-) -> Result<(), Error> {
-    let container = bundle::original(dir);
-    let findings = of_exec(process, container.as_ref(), &ThisHost)?;
+pub(crate) fn admit_exec(container: &Container, process: &Value) -> Result<(), Error> {
+    let (config, dir) = (container.config(), container.dir());
+    let spec = bundle::original(dir);
+    let findings = of_exec(process, spec.as_ref(), &ThisHost)?;
     // The common exec reads nothing more.
     if findings.is_empty() {
         return Ok(());
     }
     // Somebody who holds no quota is held to nothing.
-    if Grant::read(dir.path())?
-        .cards
-        .iter()
-        .all(|card| card.quota_bytes == 0)
-    {
+    let cards = container.grant()?.cards;
+    if cards.iter().all(|card| card.quota_bytes == 0) {
         return Ok(());
     }
     let weakened = admit(&findings, &config.isolation.allow)?;
     let _lock = StateLock::take(&config.state_dir)?;
-    let mut grant = Grant::read(dir.path())?;
+    let mut grant = container.grant()?;
     let before = grant.isolation.weakened.len();
     grant.isolation.weakened.extend(weakened);
     grant.isolation.weakened.sort_unstable();
@@ -44,7 +35,7 @@ pub(crate) fn admit_exec(
     if grant.isolation.weakened.len() == before {
         return Ok(());
     }
-    tracing::warn!(%key, isolation = grant.isolation.summary(), "an exec turns the container's isolation off, as the configuration allows");
+    tracing::warn!(key = %container.key(), isolation = grant.isolation.summary(), "an exec turns the container's isolation off, as the configuration allows");
     grant.write(&DiskStore, dir.path())?;
     Ok(())
 }

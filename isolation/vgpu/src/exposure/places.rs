@@ -182,7 +182,10 @@ pub(super) fn is_engine_s(path: &Path) -> bool {
         .components()
         .filter_map(|part| match part {
             Component::Normal(name) => Some(name.to_str().unwrap_or("")),
-            _ => None,
+            Component::Prefix(_)
+            | Component::RootDir
+            | Component::CurDir
+            | Component::ParentDir => None,
         })
         .collect();
     (0..parts.len()).any(|at| is_engine_s_from(parts.get(at..).unwrap_or_default()))

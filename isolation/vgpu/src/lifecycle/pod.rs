@@ -4,17 +4,16 @@
 //! before the next container of it is granted anything: an engine that deletes its ended containers late (CRI-O keeps the last
 //! one of each name, for its logs) would keep an init container's share from those that it has prepared everything for.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cards::ContainerKey;
 use cards::lock::{FileLock, StateLock};
-use cards::{ContainerKey, Grant};
 use serde::{Deserialize, Serialize};
 
-use super::{end, undo};
-use crate::events::Log;
 use crate::request::{AmountOf, PodPlace};
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, control};
+use crate::{Container, Error, control};
 
 /// Which pod a container belongs to, in its folder.
 const FILE: &str = "pod.json";
@@ -90,16 +89,12 @@ impl Neighbours {
     ///
     /// # Errors
     /// The state folder cannot be read.
-    pub(super) fn ask(
-        config: &Config,
-        key: &ContainerKey,
-        place: &PodPlace,
-    ) -> Result<Self, Error> {
+    pub(super) fn ask(container: &Container, place: &PodPlace) -> Result<Self, Error> {
         const LIMIT: Duration = Duration::from_secs(1);
         const PAUSE: Duration = Duration::from_millis(20);
         let until = Instant::now() + LIMIT;
         loop {
-            let (ended, is_waited_for) = Self::look(config, key, place)?;
+            let (ended, is_waited_for) = Self::look(container, place)?;
             if !is_waited_for || Instant::now() >= until {
                 return Ok(Self(ended));
             }
@@ -108,21 +103,18 @@ impl Neighbours {
     }
 
     /// Those that have ended, and whether one has not that has what this container takes.
-    fn look(
-        config: &Config,
-        key: &ContainerKey,
-        place: &PodPlace,
-    ) -> Result<(Vec<Neighbour>, bool), Error> {
+    fn look(container: &Container, place: &PodPlace) -> Result<(Vec<Neighbour>, bool), Error> {
         let (mut ended, mut is_waited_for) = (Vec::new(), false);
         let mut questions = Vec::new();
         let mut asked = Vec::new();
-        for (other, dir, note) in others(config, key, place)? {
-            let Ok(grant) = Grant::read(dir.path()) else {
+        for (other, note) in others(container, place)? {
+            let Ok(grant) = other.grant() else {
                 continue;
             };
+            let dir = other.dir();
             let takes_from = takes_from(place, &note);
             let neighbour = Neighbour {
-                key: other,
+                key: other.key().clone(),
                 created_at_unix_ms: grant.created_at_unix_ms,
             };
             if FileLock::is_held(&dir.door_lock())? || !dir.has_broker()? {
@@ -148,10 +140,10 @@ impl Neighbours {
     }
 
     /// Whether this very container was found to have no process left.
-    fn has_ended(&self, key: &ContainerKey, dir: &ContainerDir) -> bool {
-        let created = Grant::read(dir.path()).map(|grant| grant.created_at_unix_ms);
+    fn has_ended(&self, container: &Container) -> bool {
+        let created = container.grant().map(|grant| grant.created_at_unix_ms);
         self.0.iter().any(|neighbour| {
-            neighbour.key == *key
+            neighbour.key == *container.key()
                 && created
                     .as_ref()
                     .is_ok_and(|created| *created == neighbour.created_at_unix_ms)
@@ -160,20 +152,17 @@ impl Neighbours {
 }
 
 /// The other containers of this pod. They are in one namespace of their engine: who is in another one only says so.
-fn others(
-    config: &Config,
-    key: &ContainerKey,
-    place: &PodPlace,
-) -> Result<Vec<(ContainerKey, ContainerDir, Note)>, Error> {
+fn others(container: &Container, place: &PodPlace) -> Result<Vec<(Container, Note)>, Error> {
+    let (config, key) = (container.config(), container.key());
     let mut others = Vec::new();
     for other in state::containers(&config.state_dir)? {
-        let dir = ContainerDir::of(&config.state_dir, &other);
-        let note = noted(&dir).filter(|note| note.sandbox == place.sandbox);
-        if let Some(note) = note
-            && other != *key
-            && other.namespace() == key.namespace()
-        {
-            others.push((other, dir, note));
+        if other == *key || other.namespace() != key.namespace() {
+            continue;
+        }
+        let other = Container::new(Arc::clone(config), other);
+        let note = noted(other.dir()).filter(|note| note.sandbox == place.sandbox);
+        if let Some(note) = note {
+            others.push((other, note));
         }
     }
     Ok(others)
@@ -188,21 +177,18 @@ fn takes_from(place: &PodPlace, note: &Note) -> bool {
 /// # Errors
 /// Another container of the pod has the pod's amount; what has ended cannot be undone.
 pub(super) fn make_room(
-    config: &Config,
+    container: &Container,
     lock: &StateLock,
-    key: &ContainerKey,
     place: &PodPlace,
     neighbours: &Neighbours,
 ) -> Result<(), Error> {
-    for (other, dir, note) in others(config, key, place)? {
-        if has_ended(&other, &dir, neighbours)? {
-            let log = Log::of(config, &other, &dir);
-            end(config, &dir)?;
-            undo(config, &other, &dir, lock)?;
-            log.ended(
+    for (other, note) in others(container, place)? {
+        if has_ended(&other, neighbours)? {
+            other.take_back(
+                lock,
                 "it had ended, and another container of its pod started: its vGPU was given back",
-            );
-            tracing::info!(key = %other, "given back: it has ended, and another of its pod starts");
+            )?;
+            tracing::info!(key = %other.key(), "given back: it has ended, and another of its pod starts");
         } else if takes_from(place, &note) {
             return Err(Error::PodAmountTaken {
                 container: place.container.clone(),
@@ -215,16 +201,13 @@ pub(super) fn make_room(
 
 /// Whether no door holds it and no process has its filter any more: what the broker itself ends for, a moment later. It may have
 /// ended since the stale ones were reclaimed.
-fn has_ended(
-    key: &ContainerKey,
-    dir: &ContainerDir,
-    neighbours: &Neighbours,
-) -> Result<bool, Error> {
+fn has_ended(container: &Container, neighbours: &Neighbours) -> Result<bool, Error> {
+    let dir = container.dir();
     if FileLock::is_held(&dir.door_lock())? {
         return Ok(false);
     }
     if !dir.has_broker()? {
         return Ok(!dir.is_live()?);
     }
-    Ok(neighbours.has_ended(key, dir))
+    Ok(neighbours.has_ended(container))
 }

@@ -71,17 +71,11 @@ fn new_policy(key: &str, text: &str) -> Result<NewPolicy, Error> {
 
 /// Names the word that is no policy among what is allowed.
 pub(super) fn or_follow(policy: Result<ComputePolicy, Error>) -> Result<ComputePolicy, Error> {
-    policy.map_err(|error| match error {
-        Error::Value {
-            key,
-            value,
-            allowed,
-        } => Error::Value {
-            key,
-            value,
-            allowed: format!("{allowed}, {FOLLOW}"),
-        },
-        other => other,
+    policy.map_err(|mut error| {
+        if let Error::Value { allowed, .. } = &mut error {
+            *allowed = format!("{allowed}, {FOLLOW}");
+        }
+        error
     })
 }
 

@@ -80,7 +80,7 @@ struct AnswerCard {
 pub(super) fn require_broker(grant: &Grant) -> Result<(), Error> {
     match grant.backend {
         Backend::Broker => Ok(()),
-        backend => Err(Error::NoShares {
+        backend @ (Backend::DriverLimit | Backend::Share) => Err(Error::NoShares {
             key: grant.key.clone(),
             backend: backend.name(),
         }),

@@ -38,7 +38,7 @@ use self::linker_cache::Entry;
 use self::tree::Tree;
 use crate::config::{DriverConfig, LibrarySource, OtherCards};
 use crate::edit::Additions;
-use crate::lifecycle::Mount;
+use crate::mount::Mount;
 use crate::{Config, exposure};
 
 /// Where CDI specs are, if the configuration does not say; the last counts most.

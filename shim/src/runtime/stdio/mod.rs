@@ -56,7 +56,7 @@ impl Prepared {
             _ if !has_stderr => Place::Nowhere,
             // So does a file, unless errors have one of their own.
             Place::Nowhere if matches!(out, Place::File(_)) => out.clone(),
-            err => err,
+            err @ (Place::Nowhere | Place::Fifo(_) | Place::File(_) | Place::Logger(_)) => err,
         };
         Ok(Self {
             source,

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::error::{Error, Result};
 use crate::runtime::cgroup::Cgroup;
-use crate::runtime::gpu::Share;
+use crate::runtime::gpu::{Ended, Prepared, Running};
 use crate::runtime::runc::Calls;
 use crate::runtime::spec::PidNamespace;
 use crate::runtime::stdio::Copying;
@@ -78,10 +78,32 @@ pub(super) enum Holding {
     /// It asked for none, or has given it back.
     #[default]
     Nothing,
-    /// Its share.
-    Share(#[expect(dead_code, reason = "it acts by being dropped")] Share),
-    /// Let go, but a release has failed: Delete tries again.
-    Owed,
+    /// A share whose container is not created yet.
+    Prepared(Box<dyn Prepared>),
+    /// The share of a container that may be started.
+    Running(Arc<dyn Running>),
+    /// A share that is to be released; where that has failed, Delete tries again.
+    Ended(Box<dyn Ended>),
+}
+
+impl Holding {
+    /// The share of a container that may be started.
+    pub(super) fn running(&self) -> Option<Arc<dyn Running>> {
+        match self {
+            Self::Running(running) => Some(Arc::clone(running)),
+            Self::Nothing | Self::Prepared(_) | Self::Ended(_) => None,
+        }
+    }
+
+    /// What is left to be released.
+    pub(super) fn ended(self) -> Option<Box<dyn Ended>> {
+        match self {
+            Self::Nothing => None,
+            Self::Prepared(prepared) => Some(prepared.ended()),
+            Self::Running(running) => Some(running.ended()),
+            Self::Ended(ended) => Some(ended),
+        }
+    }
 }
 
 /// Whether the engine may still write input.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::Supervisor;
 use super::cell::{Cell, Holding, Live, ProcessStreams, lock};
 use crate::error::{Error, Result};
-use crate::runtime::gpu::{self, Readiness};
+use crate::runtime::gpu::{self, Prepared};
 use crate::runtime::orphans;
 use crate::runtime::reaper::Window;
 use crate::runtime::runc::{Calls, Runc};
@@ -74,32 +74,26 @@ impl Supervisor {
     async fn create_mounted(&self, cell: &Arc<Cell>) -> Result<Option<Pid>> {
         cell.mount().await?;
         let created = {
+            let gpu = Arc::clone(&self.gpu);
             let (namespace, id, bundle) =
                 (self.namespace.clone(), cell.id.clone(), cell.bundle.clone());
-            gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-                gpu.create(&namespace, &id, &bundle)
-            })
-            .await?
+            gpu::off_thread(&self.reaper, move || gpu.create(&namespace, &id, &bundle)).await??
         };
-        let readiness = created.map(|(share, readiness)| {
-            lock(&cell.live).share = Holding::Share(share);
-            readiness
-        });
+        if let Some(prepared) = created {
+            lock(&cell.live).share = Holding::Prepared(prepared);
+        }
         match &cell.restore {
-            None => self.create_runc(cell, readiness).await.map(Some),
+            None => self.create_runc(cell).await.map(Some),
             Some(_) => Self::prepare(cell).map(|()| None),
         }
     }
 
-    async fn create_runc(&self, cell: &Arc<Cell>, readiness: Option<Readiness>) -> Result<Pid> {
+    async fn create_runc(&self, cell: &Arc<Cell>) -> Result<Pid> {
         let request = cell.stdio(&Target::Init)?;
         let window = self.reaper.window();
         let launched = cell.launch(&Target::Init, &request, &[], &window).await;
         // First: runc fails where nobody takes its listener, and does not know why.
-        let ready = match readiness {
-            Some(wait) => gpu::off_thread(&self.gpu, &self.reaper, move |_| wait()).await,
-            None => Ok(()),
-        };
+        let ready = self.ready(cell).await;
         let (pid, copying) = match (launched, ready) {
             (Ok(launched), Ok(())) => launched,
             (Ok((pid, _copying)), Err(error)) => {
@@ -108,7 +102,7 @@ impl Supervisor {
             }
             (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error),
         };
-        if let Err(error) = self.arm(cell, pid).await {
+        if let Err(error) = self.verify_filter(cell, pid).await {
             kill_unheld(cell, &window, pid);
             return Err(error);
         }
@@ -128,21 +122,37 @@ impl Supervisor {
         cell.apply(Step::Prepared)
     }
 
-    /// A container with a share of a card is held before it can be started.
-    async fn arm(&self, cell: &Cell, init: Pid) -> Result<()> {
-        if matches!(lock(&cell.live).share, Holding::Nothing) {
+    /// What a container with a share of a card needs was started while runc created it.
+    async fn ready(&self, cell: &Cell) -> Result<()> {
+        let Some(mut prepared) = cell.take_prepared() else {
             return Ok(());
-        }
-        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
-        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-            gpu.arm(&namespace, &id, init)
-        })
-        .await
+        };
+        let waited = move || {
+            let ready = prepared.ready();
+            (prepared, ready)
+        };
+        let (prepared, ready) = gpu::off_thread(&self.reaper, waited).await?;
+        lock(&cell.live).share = Holding::Prepared(prepared);
+        Ok(ready?)
+    }
+
+    /// A container with a share of a card is verified before it can be started.
+    async fn verify_filter(&self, cell: &Cell, init: Pid) -> Result<()> {
+        let Some(prepared) = cell.take_prepared() else {
+            return Ok(());
+        };
+        let verified = gpu::off_thread(&self.reaper, move || prepared.verify_filter(init)).await?;
+        let (share, verified) = match verified {
+            Ok(running) => (Holding::Running(running), Ok(())),
+            Err((error, ended)) => (Holding::Ended(ended), Err(error.into())),
+        };
+        lock(&cell.live).share = share;
+        verified
     }
 
     /// A create that failed leaves nothing: no runc state, mount, stream or share.
     async fn undo_create(&self, cell: &Arc<Cell>) {
-        self.disarm(cell).await;
+        self.teardown(cell).await;
         cell.forget_in_runc().await;
         if let Err(error) = remove_cgroups(cell).await {
             tracing::warn!(container = %cell.id, %error, "cannot remove what runc left");
@@ -154,6 +164,20 @@ impl Supervisor {
             tracing::error!(container = %cell.id, %error, "cannot give back the share of a card");
         }
         drop(std::mem::take(&mut *lock(&cell.live)));
+    }
+}
+
+impl Cell {
+    /// The share of a container that is being made; whoever takes it puts back what comes of it.
+    fn take_prepared(&self) -> Option<Box<dyn Prepared>> {
+        let share = &mut lock(&self.live).share;
+        match std::mem::take(share) {
+            Holding::Prepared(prepared) => Some(prepared),
+            other @ (Holding::Nothing | Holding::Running(_) | Holding::Ended(_)) => {
+                *share = other;
+                None
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Supervisor;
 use super::cell::{Cell, Holding, lock};
 use crate::error::{Error, Result};
-use crate::runtime::gpu;
+use crate::runtime::gpu::{self, GpuResult};
 use crate::task::{ContainerId, Event, Exit, Phase, Pid, Step, Target, View};
 
 impl Supervisor {
@@ -54,7 +54,7 @@ impl Supervisor {
         before: Phase,
     ) -> Result<Option<(Pid, Exit)>> {
         cell.signals_are_answered().await;
-        self.disarm(cell).await;
+        self.teardown(cell).await;
         let deleted = match cell.calls.runc().state_dir(&cell.id).exists() {
             true => cell.calls.simple("delete", &[cell.id.as_str()]).await,
             false => Ok(()),
@@ -95,32 +95,45 @@ impl Supervisor {
 
     /// While the container's control group is still there. The container goes whatever comes of it; what is not undone is a
     /// reservation that the driver keeps.
-    pub(super) async fn disarm(&self, cell: &Cell) {
-        if matches!(lock(&cell.live).share, Holding::Nothing) {
-            return;
-        }
-        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
-        let disarmed = gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-            gpu.disarm(&namespace, &id)
-        });
-        if let Err(error) = disarmed.await {
+    pub(super) async fn teardown(&self, cell: &Cell) {
+        // A container that runc then does not delete is still held.
+        let running = lock(&cell.live).share.running();
+        let done = match running {
+            Some(running) => gpu::off_thread(&self.reaper, move || running.teardown()).await,
+            None => self.teardown_ended(cell).await,
+        };
+        if let Err(error) = done.and_then(|done| Ok(done?)) {
             tracing::warn!(container = %cell.id, %error, "cannot undo what holds the container");
         }
     }
 
+    /// [`Supervisor::teardown`] of a container that never ran, or whose share could not be released.
+    async fn teardown_ended(&self, cell: &Cell) -> Result<GpuResult<()>> {
+        let Some(ended) = std::mem::take(&mut lock(&cell.live).share).ended() else {
+            return Ok(Ok(()));
+        };
+        let torn_down = move || {
+            let done = ended.teardown();
+            (ended, done)
+        };
+        let (ended, done) = gpu::off_thread(&self.reaper, torn_down).await?;
+        lock(&cell.live).share = Holding::Ended(ended);
+        Ok(done)
+    }
+
     /// Gives back what the container has of a card. A release that fails is owed: the next Delete tries it again.
     pub(super) async fn give_back(&self, cell: &Cell) -> Result<()> {
-        let had = std::mem::replace(&mut lock(&cell.live).share, Holding::Owed);
-        if !matches!(had, Holding::Nothing) {
-            // The door is let go before the broker is told to end.
-            drop(had);
-            let (namespace, id) = (self.namespace.clone(), cell.id.clone());
-            gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-                gpu.release(&namespace, &id)
-            })
-            .await?;
+        let Some(mut ended) = std::mem::take(&mut lock(&cell.live).share).ended() else {
+            return Ok(());
+        };
+        let released = move || {
+            let done = ended.release();
+            (ended, done)
+        };
+        let (ended, done) = gpu::off_thread(&self.reaper, released).await?;
+        if done.is_err() {
+            lock(&cell.live).share = Holding::Ended(ended);
         }
-        lock(&cell.live).share = Holding::Nothing;
-        Ok(())
+        Ok(done?)
     }
 }

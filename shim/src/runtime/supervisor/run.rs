@@ -6,7 +6,7 @@ use super::Supervisor;
 use super::cell::{Cell, Holding, ProcessStreams, lock};
 use super::create::kill_unheld;
 use crate::error::{Error, Result};
-use crate::runtime::gpu::{self, StartWatch, Started};
+use crate::runtime::gpu::{self, Running, StartWatch, Started};
 use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target, Terminal};
 use vgpu::strict_json::{self, Document};
 
@@ -40,7 +40,7 @@ impl Supervisor {
                 Ok(_) => Started::Yes,
                 Err(_) => Started::No,
             };
-            gpu::off_thread(&self.gpu, &self.reaper, move |_| watch(how)).await?;
+            gpu::off_thread(&self.reaper, move || watch(how)).await??;
         }
         started?;
         cell.apply(Step::Started(Target::Init, pid))?;
@@ -49,38 +49,26 @@ impl Supervisor {
 
     /// A container with a share of a card that could not be held before is followed to its program.
     async fn watch_start(&self, cell: &Cell, init: Pid) -> Result<Option<StartWatch>> {
-        if matches!(lock(&cell.live).share, Holding::Nothing) {
+        let Some(running) = cell.verified()? else {
             return Ok(None);
-        }
-        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
-        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-            gpu.watch_start(&namespace, &id, init)
-        })
-        .await
+        };
+        Ok(gpu::off_thread(&self.reaper, move || running.watch_start(init)).await??)
     }
 
     /// A process of a container with a share of a card is looked at once runc has started it.
-    async fn hold_exec(&self, cell: &Cell, process: Pid) -> Result<()> {
-        if matches!(lock(&cell.live).share, Holding::Nothing) {
+    async fn verify_exec(&self, cell: &Cell, process: Pid) -> Result<()> {
+        let Some(running) = cell.verified()? else {
             return Ok(());
-        }
-        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
-        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-            gpu.hold_exec(&namespace, &id, process)
-        })
-        .await
+        };
+        Ok(gpu::off_thread(&self.reaper, move || running.verify_exec(process)).await??)
     }
 
     /// What makes the calls of a container with a share of a card gets the CPU time that the container has now.
     pub(super) async fn follow(&self, cell: &Cell) -> Result<()> {
-        if matches!(lock(&cell.live).share, Holding::Nothing) {
+        let Some(running) = lock(&cell.live).share.running() else {
             return Ok(());
-        }
-        let (namespace, id) = (self.namespace.clone(), cell.id.clone());
-        gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-            gpu.follow(&namespace, &id)
-        })
-        .await
+        };
+        Ok(gpu::off_thread(&self.reaper, move || running.follow()).await??)
     }
 
     async fn start_exec(&self, cell: &Arc<Cell>, exec: &ExecId) -> Result<Pid> {
@@ -97,7 +85,7 @@ impl Supervisor {
         let (pid, copying) = cell
             .launch(&target, &request, &process_json, &window)
             .await?;
-        if let Err(error) = self.hold_exec(cell, pid).await {
+        if let Err(error) = self.verify_exec(cell, pid).await {
             kill_unheld(cell, &window, pid);
             return Err(error);
         }
@@ -118,13 +106,10 @@ impl Supervisor {
         let mut process = strict_json::parse(Document::Process, &request.process_json)
             .map_err(|source| Error::RequestJson { what, source })?;
         let mut edited = agree_on_terminal(&mut process, request.stdio.terminal);
-        if matches!(lock(&cell.live).share, Holding::Share(_)) {
-            let (namespace, id) = (self.namespace.clone(), id.clone());
-            process = gpu::off_thread(&self.gpu, &self.reaper, move |gpu| {
-                gpu.edit_exec(&namespace, &id, &mut process)?;
-                Ok(process)
-            })
-            .await?;
+        let running = lock(&cell.live).share.running();
+        if let Some(running) = running {
+            let edit = move || running.edit_exec(&mut process).map(|()| process);
+            process = gpu::off_thread(&self.reaper, edit).await??;
             edited = true;
         }
         if edited {
@@ -137,6 +122,17 @@ impl Supervisor {
         lock(&cell.live).streams.insert(target, streams);
         cell.perform(effects);
         Ok(())
+    }
+}
+
+impl Cell {
+    /// The share of a container that may be started; `None`: it has none.
+    fn verified(&self) -> Result<Option<Arc<dyn Running>>> {
+        match &lock(&self.live).share {
+            Holding::Nothing => Ok(None),
+            Holding::Running(running) => Ok(Some(Arc::clone(running))),
+            Holding::Prepared(_) | Holding::Ended(_) => Err(Error::Unverified(self.id.clone())),
+        }
     }
 }
 

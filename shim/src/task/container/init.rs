@@ -219,7 +219,14 @@ impl Container {
                 is: pace_name(*pace),
                 must: pace_name(from),
             }),
-            _ => Err(self.not_running()),
+            Init::Creating
+            | Init::Created { .. }
+            | Init::Starting { .. }
+            | Init::Prepared
+            | Init::Restoring
+            | Init::Stopped { .. }
+            | Init::Deleting(_)
+            | Init::Gone(_) => Err(self.not_running()),
         }
     }
 

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cards::{Card, ContainerKey, DoorKind, GpuUuid, Inventory};
+use cards::{Card, ContainerKey, GpuUuid, Inventory};
 use nvabi::Release;
 use serde_json::json;
 
 use super::*;
 use crate::backend::{self, Runtime, Wanted};
 use crate::lifecycle;
+use crate::lifecycle::tests::{create_on_host, release, teardown, verify_filter};
 
 const PLAY_LIMITS: &str = "CGPU_TEST_PLAY_LIMITS";
 const GIB: u64 = 1 << 30;
@@ -142,7 +143,7 @@ impl TestHost {
         }
     }
 
-    fn create(&self, id: &str) -> Result<lifecycle::Vgpu, Error> {
+    fn create(&self, id: &str) -> Result<lifecycle::Created, Error> {
         self.create_with(&self.config, id, json!({"cgpu.io/memory": "4Gi"}))
     }
 
@@ -151,14 +152,14 @@ impl TestHost {
         config: &Config,
         id: &str,
         annotations: serde_json::Value,
-    ) -> Result<lifecycle::Vgpu, Error> {
+    ) -> Result<lifecycle::Created, Error> {
         let bundle = self.dir.path().join("bundles").join(id);
         fs::create_dir_all(&bundle).unwrap();
         let spec = json!({"ociVersion": "1.0.2", "annotations": annotations,
             "process": {"args": ["x"], "env": ["A=b"], "user": {"uid": 0, "gid": 0}}, "root": {"path": "rootfs"},
             "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]}});
         fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
-        lifecycle::create_on_host(config, &self.host, &key(id), &bundle, DoorKind::Runtime)
+        create_on_host(config, &self.host, &key(id), &bundle)
     }
 
     /// A process in a group of its own, as runc's create leaves one.
@@ -264,15 +265,14 @@ fn key(id: &str) -> ContainerKey {
 fn a_container_is_held_between_create_and_start_and_its_reservation_goes_before_its_group() {
     let Some(host) = TestHost::new() else { return };
     let vgpu = host.create("c1").unwrap();
-    assert_eq!(vgpu.grant().backend, Kind::DriverLimit);
-    let reason = &vgpu.grant().backend_reason;
+    assert_eq!(vgpu.grant.backend, Kind::DriverLimit);
+    let reason = &vgpu.grant.backend_reason;
     assert!(
         reason.starts_with("auto, and broker is not offered (driver 615.71.09"),
         "{reason}"
     );
-    assert_eq!(vgpu.filter(), None);
-    let spec =
-        fs::read_to_string(vgpu.grant().bundle.as_ref().unwrap().join("config.json")).unwrap();
+    assert_eq!(vgpu.filter, None);
+    let spec = fs::read_to_string(vgpu.grant.bundle.as_ref().unwrap().join("config.json")).unwrap();
     assert!(
         !spec.contains("listenerPath") && spec.contains("/dev/nvidia0"),
         "{spec}"
@@ -280,7 +280,7 @@ fn a_container_is_held_between_create_and_start_and_its_reservation_goes_before_
     assert!(!host.dir("c1").file("broker.pid").exists());
 
     let mut init = host.init("c1");
-    lifecycle::arm(&host.config, &key("c1"), init.pid()).unwrap();
+    verify_filter(&host.config, &key("c1"), init.pid()).unwrap();
     assert_eq!(host.limit(&init.group), Some((4 * GIB, 4 * GIB)));
     drop(vgpu);
     // The wrapper has ended; the container runs on.
@@ -292,11 +292,11 @@ fn a_container_is_held_between_create_and_start_and_its_reservation_goes_before_
     );
 
     init.end();
-    lifecycle::disarm(&host.config, &key("c1")).unwrap();
+    teardown(&host.config, &key("c1")).unwrap();
     assert_eq!(host.limit(&init.group), Some((0, 4 * GIB)));
     fs::remove_dir(&init.group).unwrap();
-    lifecycle::disarm(&host.config, &key("c1")).unwrap();
-    lifecycle::release(&host.config, &key("c1")).unwrap();
+    teardown(&host.config, &key("c1")).unwrap();
+    release(&host.config, &key("c1")).unwrap();
     host.assert_clean();
 }
 
@@ -305,7 +305,7 @@ fn what_a_killed_door_leaves_is_reclaimed_with_its_reservation() {
     let Some(host) = TestHost::new() else { return };
     drop(host.create("c1").unwrap());
     let mut init = host.init("c1");
-    lifecycle::arm(&host.config, &key("c1"), init.pid()).unwrap();
+    verify_filter(&host.config, &key("c1"), init.pid()).unwrap();
     // Init ends, another process of the container does not.
     let mut other = sleeper();
     fs::write(init.group.join("cgroup.procs"), other.id().to_string()).unwrap();
@@ -342,7 +342,7 @@ fn a_container_that_cannot_be_held_is_not_armed_and_goes_without_a_trace() {
         let vgpu = host.create("c1").unwrap();
         let init = host.init("c1");
         host.fault(word);
-        let error = lifecycle::arm(&host.config, &key("c1"), init.pid()).unwrap_err();
+        let error = verify_filter(&host.config, &key("c1"), init.pid()).unwrap_err();
         let text = crate::chain(&error);
         assert!(
             matches!(error, Error::Limits { .. }) && text.contains(expected),
@@ -351,7 +351,7 @@ fn a_container_that_cannot_be_held_is_not_armed_and_goes_without_a_trace() {
         fs::remove_file(host.dir.path().join("fault")).unwrap();
         drop(init);
         drop(vgpu);
-        lifecycle::release(&host.config, &key("c1")).unwrap();
+        release(&host.config, &key("c1")).unwrap();
         host.assert_clean();
     }
 }
@@ -363,11 +363,11 @@ fn a_group_that_is_not_the_container_s_own_is_refused() {
     // In the door's own group.
     let mut process = sleeper();
     let pid = process.id().cast_signed();
-    let error = lifecycle::arm(&host.config, &key("c1"), pid).unwrap_err();
+    let error = verify_filter(&host.config, &key("c1"), pid).unwrap_err();
     assert!(matches!(error, Error::NoOwnCgroup { .. }), "{error}");
     process.kill().unwrap();
     process.wait().unwrap();
-    let error = lifecycle::arm(&host.config, &key("c1"), pid).unwrap_err();
+    let error = verify_filter(&host.config, &key("c1"), pid).unwrap_err();
     assert!(
         matches!(
             error,
@@ -377,21 +377,21 @@ fn a_group_that_is_not_the_container_s_own_is_refused() {
     );
     assert!(!host.dir.path().join("limits").exists());
     drop(vgpu);
-    lifecycle::release(&host.config, &key("c1")).unwrap();
+    release(&host.config, &key("c1")).unwrap();
 }
 
 #[test]
 fn a_new_quota_is_set_and_read_back() {
     let Some(host) = TestHost::new() else { return };
     let vgpu = host.create("c1").unwrap();
-    let mut grant = vgpu.grant().clone();
+    let mut grant = vgpu.grant.clone();
     let backend = backend::of(&host.config, Kind::DriverLimit);
     assert!(matches!(
         backend.resize(&host.dir("c1"), &grant),
         Err(Error::NotHeld { .. })
     ));
     let init = host.init("c1");
-    lifecycle::arm(&host.config, &key("c1"), init.pid()).unwrap();
+    verify_filter(&host.config, &key("c1"), init.pid()).unwrap();
     for bytes in [6 * GIB, GIB] {
         grant.cards[0].quota_bytes = bytes;
         let held = backend.resize(&host.dir("c1"), &grant).unwrap();
@@ -406,7 +406,7 @@ fn a_new_quota_is_set_and_read_back() {
     fs::remove_file(host.dir.path().join("fault")).unwrap();
     drop(vgpu);
     drop(init);
-    lifecycle::release(&host.config, &key("c1")).unwrap();
+    release(&host.config, &key("c1")).unwrap();
 }
 
 #[test]
@@ -449,11 +449,11 @@ fn a_share_that_only_a_broker_could_hold_is_refused_where_it_must_be_held() {
     // Without terms there is nothing to hold, and best effort is what can be had.
     let plain = json!({"cgpu.io/memory": "4Gi"});
     let vgpu = host.create_with(&strict, "c1", plain).unwrap();
-    assert_eq!(vgpu.mounts(), []);
-    lifecycle::release(&strict, &key("c1")).unwrap();
+    assert_eq!(vgpu.mounts, []);
+    release(&strict, &key("c1")).unwrap();
     let vgpu = host.create_with(&host.config, "c1", share).unwrap();
-    assert_eq!(vgpu.grant().compute.percent, Some(30));
-    lifecycle::release(&strict, &key("c1")).unwrap();
+    assert_eq!(vgpu.grant.compute.percent, Some(30));
+    release(&strict, &key("c1")).unwrap();
     host.assert_clean();
 }
 

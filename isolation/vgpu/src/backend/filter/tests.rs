@@ -253,21 +253,21 @@ fn an_exec_without_the_container_s_programs_is_found_out_and_one_that_has_ended_
     let pid = child.id().cast_signed();
     let is_open = |found| matches!(found, Err(Error::ExecOpen { .. }));
     assert!(
-        is_open(hold_exec(&dir, &a_grant(), pid)),
+        is_open(verify_exec(&dir, &a_grant(), pid)),
         "nobody has checked"
     );
     note(&dir, Note::Checked { programs: 0 }).unwrap();
     assert!(
-        is_open(hold_exec(&dir, &a_grant(), pid)),
+        is_open(verify_exec(&dir, &a_grant(), pid)),
         "by what it lacks"
     );
     std::fs::write(dir.file(PROGRAMS), written(&[])).unwrap();
-    assert!(is_open(hold_exec(&dir, &a_grant(), pid)));
+    assert!(is_open(verify_exec(&dir, &a_grant(), pid)));
     drop(child.stdin.take());
     let process = PidFd::open(pid).unwrap();
     assert!(process.wait_exit(20_000).unwrap());
     // Not yet waited for, and then gone.
-    hold_exec(&dir, &a_grant(), pid).unwrap();
+    verify_exec(&dir, &a_grant(), pid).unwrap();
     child.wait().unwrap();
-    hold_exec(&dir, &a_grant(), pid).unwrap();
+    verify_exec(&dir, &a_grant(), pid).unwrap();
 }

@@ -1,0 +1,388 @@
+//! Gives a container its vGPU: grant, broker, edited spec.
+//!
+//! At each [`Step`] a frontend can fail, or be killed. Tests do both: see [`Watch`].
+
+use std::path::Path;
+
+use cards::{Backend, DoorKind};
+use serde_json::Value;
+
+use super::mark;
+use super::place::{Making, Placed};
+use super::prepared::{Created, Pending, Prepared};
+use crate::bundle::{self, Spec};
+use crate::events::Log;
+use crate::host::Host;
+use crate::mount::Mount;
+use crate::nodes;
+use crate::request::{Reading, Whose};
+use crate::{Config, Container, Error, Request, backend, edit, note, rdma, state, userland};
+
+/// Where a container's request comes from, and where its edits go.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// A bundle: its `config.json` is edited.
+    Bundle(&'a Path),
+    /// A spec that an engine hands over before there is a bundle: the edited one is in [`Created::spec`]. The container's folder
+    /// keeps the one that was handed over.
+    Spec(&'a Value),
+    /// A plain process, which has no spec: the caller does the mounts and installs the filter.
+    Plain(&'a Request),
+}
+
+/// What `create` has just done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Locked,
+    Reclaimed,
+    FolderMade,
+    DoorLocked,
+    GrantWritten,
+    Booked,
+    SpecReplaced,
+    BrokerReady,
+}
+
+/// Told of every step; a test's implementation fails there, or is killed there.
+pub(super) trait Watch {
+    fn reached(&self, step: Step) -> Result<(), Error>;
+}
+
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn reached(&self, _step: Step) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// When `create` returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    UntilReady,
+    Ahead,
+}
+
+/// What [`create`] is to do.
+pub struct Create<'a> {
+    container: &'a Container,
+    source: Source<'a>,
+    frontend: DoorKind,
+    wait: Wait,
+    watch: &'a dyn Watch,
+    /// A host that was looked at already.
+    host: Option<&'a Host>,
+}
+
+impl<'a> Create<'a> {
+    /// A vGPU for this container, in the name of this frontend.
+    #[must_use]
+    pub fn new(container: &'a Container, source: Source<'a>, frontend: DoorKind) -> Self {
+        Self {
+            container,
+            source,
+            frontend,
+            wait: Wait::UntilReady,
+            watch: &Unwatched,
+            host: None,
+        }
+    }
+
+    /// For a frontend that has something to do while the broker starts, which [`Prepared::ready`] waits for: the runtime's `create`
+    /// may run meanwhile, since the listeners that it sends wait in the broker's socket.
+    #[must_use]
+    pub fn ahead(mut self) -> Self {
+        self.wait = Wait::Ahead;
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn watched(mut self, watch: &'a dyn Watch) -> Self {
+        self.watch = watch;
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn on(mut self, host: &'a Host) -> Self {
+        self.host = Some(host);
+        self
+    }
+}
+
+/// Gives a container its vGPU, if it asks for one: grant, edited spec, broker ready (but see [`Create::ahead`]).
+/// `Ok(None)`: it asks for none, or another frontend has done it; nothing was touched.
+///
+/// # Errors
+/// Everything is as before; the text names what is wrong and what is allowed. A spec that is handed over and marked as edited.
+pub fn create(order: &Create<'_>) -> Result<Option<Created>, Error> {
+    order
+        .create()
+        .inspect_err(|error| order.log().refused(error))
+}
+
+/// Whether a container asks for nothing by any configuration: it is the runtime's alone then, also where the host's is broken. A
+/// spec that is malformed, or that another frontend has edited, does ask. What a broken configuration would have given such a container,
+/// or refused it for, nobody knows: it gets no card, which harms nobody.
+#[must_use]
+pub fn asks_for_nothing(whose: Whose<'_>, spec: &Value) -> bool {
+    matches!(edit::applied_for(spec), Ok(None))
+        && matches!(
+            Request::from_spec(&Config::default(), whose, spec),
+            Ok(None)
+        )
+}
+
+/// A container's spec as it was read, and where it is to be written.
+pub(super) enum Input<'a> {
+    Bundle { spec: &'a Spec, folder: &'a Path },
+    Spec(&'a Value),
+    Plain,
+}
+
+impl<'a> Input<'a> {
+    fn spec(&self) -> Option<&'a Value> {
+        match self {
+            Self::Bundle { spec, .. } => Some(&spec.value),
+            Self::Spec(spec) => Some(spec),
+            Self::Plain => None,
+        }
+    }
+
+    pub(super) fn bundle(&self) -> Option<&'a Path> {
+        match self {
+            Self::Bundle { folder, .. } => Some(folder),
+            Self::Spec(_) | Self::Plain => None,
+        }
+    }
+
+    fn runtime(&self) -> backend::Runtime {
+        match self {
+            Self::Bundle { .. } | Self::Spec(_) => backend::Runtime::Oci,
+            Self::Plain => backend::Runtime::Own,
+        }
+    }
+}
+
+impl Create<'_> {
+    fn log(&self) -> Log {
+        match self.source {
+            Source::Bundle(bundle) => Log::of_bundle(self.container, bundle),
+            Source::Spec(spec) => Log::of_spec(self.container, spec),
+            Source::Plain(_) => Log::new(self.container, None),
+        }
+    }
+
+    fn create(&self) -> Result<Option<Created>, Error> {
+        match self.source {
+            Source::Bundle(folder) => match mark::unmarked(self.container, folder)? {
+                Some(spec) => {
+                    let input = Input::Bundle {
+                        spec: &spec,
+                        folder,
+                    };
+                    self.create_as_read(&spec.value, &input)
+                }
+                None => Ok(None),
+            },
+            Source::Spec(spec) => match edit::applied_for(spec)? {
+                Some(mark) => Err(Error::ForgedMark { mark }),
+                None => self.create_as_read(spec, &Input::Spec(spec)),
+            },
+            Source::Plain(request) => self.grant(request, &Input::Plain).map(Some),
+        }
+    }
+
+    fn create_as_read(&self, spec: &Value, input: &Input<'_>) -> Result<Option<Created>, Error> {
+        let reading = self.read(spec, input)?;
+        let Some(request) = &reading.request else {
+            return Ok(None);
+        };
+        match self.grant(request, input) {
+            Ok(created) => Ok(Some(created)),
+            Err(error) if reading.is_default => Err(error.of_default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every frontend reads a container's spec here when it makes the container. What is nearly a request is reported.
+    fn read(&self, spec: &Value, input: &Input<'_>) -> Result<Reading, Error> {
+        let whose = Whose {
+            id: Some(self.container.key().id()),
+            bundle: input.bundle(),
+        };
+        let reading = Reading::of(self.container.config(), whose, spec, self.frontend)?;
+        if reading.near_miss.is_some() {
+            Log::of_spec(self.container, spec).near_miss(&reading);
+        }
+        Ok(reading)
+    }
+
+    fn grant(&self, request: &Request, input: &Input<'_>) -> Result<Created, Error> {
+        let config = self.container.config();
+        let found;
+        let host = match self.host {
+            Some(host) => host,
+            None => {
+                found = Host::find(config)?;
+                &found
+            }
+        };
+        if let Some(bundle) = input.bundle() {
+            config.keep_in(bundle)?;
+        }
+        let making = Making {
+            container: self.container,
+            frontend: self.frontend,
+            host,
+            request,
+            input,
+            watch: self.watch,
+        };
+        let created = making.make().and_then(|created| self.waited_for(created));
+        created.inspect_err(|_refused| {
+            if let Some(bundle) = input.bundle() {
+                Config::forget(bundle);
+            }
+        })
+    }
+
+    fn waited_for(&self, mut created: Created) -> Result<Created, Error> {
+        if self.wait == Wait::Ahead {
+            return Ok(created);
+        }
+        let ready = created.prepared.wait();
+        match ready.and_then(|()| self.watch.reached(Step::BrokerReady)) {
+            Ok(()) => Ok(created),
+            Err(error) => {
+                let undone = self.container.release();
+                self.container.report_failed_undo(undone);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What was made for a grant.
+struct Equipment {
+    pending: Pending,
+    mounts: Vec<Mount>,
+    spec: Option<Value>,
+}
+
+impl Making<'_> {
+    fn make(&self) -> Result<Created, Error> {
+        let config = self.container.config();
+        state::prepare(&config.state_dir)?;
+        let wanted = backend::Wanted::of(self.request);
+        let choice = backend::choose(config, self.host, wanted, self.input.runtime())?;
+        let uvm_major = self.host.uvm_major()?;
+        let placed = self.place(&choice, uvm_major)?;
+        match self.equip(&placed, &choice) {
+            Ok(Equipment {
+                pending,
+                mounts,
+                spec,
+            }) => Ok(Created {
+                prepared: Prepared::new(self.container, placed.frontend, pending),
+                filter: self.filter(placed.grant.backend),
+                grant: placed.grant,
+                mounts,
+                nodes: placed.nodes,
+                spec,
+            }),
+            Err(error) => {
+                // The frontend's lock is given up last.
+                let undone = self.container.release();
+                self.container.report_failed_undo(undone);
+                drop(placed);
+                Err(error)
+            }
+        }
+    }
+
+    fn equip(&self, placed: &Placed, choice: &backend::Choice<'_>) -> Result<Equipment, Error> {
+        let (config, dir) = (self.container.config(), self.container.dir());
+        if let Some(spec) = self.input.spec() {
+            nodes::refuse_unusable(spec, &placed.nodes)?;
+        }
+        // It needs the grant alone: all that follows is done while it starts.
+        let pending = Pending {
+            starting: choice.backend.prepare(dir, &placed.grant)?,
+            log: Log::new(self.container, self.request.pod_namespace.as_deref()),
+        };
+        let mut mounts = self.host.mounts(config, &placed.grant.cards)?;
+        mounts.extend(note::mount(dir)?);
+        let spec = match self.input.spec() {
+            Some(spec) => {
+                pending.log.begun(&placed.grant);
+                let edited = self.edited(spec, placed, &mut mounts, &pending.log)?;
+                self.deliver(edited)?
+            }
+            None => None,
+        };
+        Ok(Equipment {
+            pending,
+            mounts,
+            spec,
+        })
+    }
+
+    /// The spec with everything that the grant brings. What the driver's libraries need is added to `mounts`.
+    fn edited(
+        &self,
+        spec: &Value,
+        placed: &Placed,
+        mounts: &mut Vec<Mount>,
+        log: &Log,
+    ) -> Result<Value, Error> {
+        let (config, grant) = (self.container.config(), &placed.grant);
+        // An engine that hands its spec over names its container's root by an absolute path.
+        let bundle = self.input.bundle().unwrap_or_else(|| Path::new("/"));
+        let userland = userland::prepare(&userland::Scene {
+            config,
+            grant,
+            cards: &self.host.inventory.cards,
+            spec,
+            bundle,
+        })?;
+        if grant.backend == Backend::Broker {
+            log.not_served(&userland.refused);
+            log.no_gpudirect_rdma(&rdma::nodes(spec)?);
+        }
+        mounts.extend_from_slice(&userland.mounts);
+        let mut edited = spec.clone();
+        let plan = edit::Plan {
+            grant,
+            mounts: mounts.as_slice(),
+            additions: &userland.additions,
+            nodes: &placed.nodes,
+            uvm_major: placed.uvm_major,
+            listener: &self.container.dir().notify_socket(),
+            seccomp: &self
+                .filter(grant.backend)
+                .as_ref()
+                .map_or_else(edit::SeccompRules::none, edit::SeccompRules::of),
+            other_cards: config.isolation.allow.other_cards,
+        };
+        edit::apply(&mut edited, &plan)?;
+        userland.tell_linker(spec, bundle);
+        Ok(edited)
+    }
+
+    /// Writes the edited spec to where it belongs, or returns it.
+    fn deliver(&self, edited: Value) -> Result<Option<Value>, Error> {
+        let dir = self.container.dir();
+        match self.input {
+            Input::Bundle { spec, .. } => {
+                spec.replace(dir, &edited)?;
+                self.watch.reached(Step::SpecReplaced)?;
+                Ok(None)
+            }
+            Input::Spec(spec) => {
+                bundle::keep_original(dir, spec.to_string().as_bytes())?;
+                Ok(Some(edited))
+            }
+            Input::Plain => Ok(None),
+        }
+    }
+}

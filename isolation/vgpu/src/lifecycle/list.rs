@@ -1,0 +1,94 @@
+//! All vGPUs of the host, as `cgpu ps` shows them.
+
+use cards::Grant;
+use serde_json::Value;
+
+use crate::own_group::{OwnGroup, OwnUsage};
+use crate::state::{self, ContainerDir};
+use crate::{Config, Error, control};
+
+/// A vGPU as others see it.
+#[derive(Debug)]
+pub struct VgpuState {
+    /// What was granted.
+    pub grant: Grant,
+    /// Its broker.
+    pub broker: BrokerState,
+    /// Whether anybody of it lives.
+    pub life: Life,
+    /// The broker's own answer to `status`, if it gave one in time.
+    pub status: Option<Value>,
+    /// What its own processes use; absent where they have no control group.
+    pub own: Option<OwnUsage>,
+}
+
+/// Whether door, broker, or a process of a container without a broker lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// One of them.
+    Live,
+    /// None: it is reclaimed at the next start.
+    Stale,
+}
+
+/// Whether the broker lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BrokerState {
+    /// It holds `broker.lock`.
+    Alive,
+    /// Nobody holds `broker.lock`.
+    Gone,
+    /// The container's backend has none.
+    None,
+}
+
+/// All vGPUs of this host, by key.
+///
+/// # Errors
+/// A state folder or grant that cannot be read.
+pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
+    let mut states = Vec::new();
+    let mut questions = Vec::new();
+    for key in state::containers(&config.state_dir)? {
+        let dir = ContainerDir::of(&config.state_dir, &key);
+        let grant = match Grant::read(dir.path()) {
+            // Being made, or being removed, at this moment.
+            Err(cards::Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                continue;
+            }
+            other => other?,
+        };
+        let alive = dir.has_broker()?;
+        if alive {
+            let status = serde_json::json!({"op": "status"});
+            questions.push((dir.control_socket(), status));
+        }
+        states.push(VgpuState {
+            broker: match grant.backend {
+                _ if alive => BrokerState::Alive,
+                cards::Backend::Broker => BrokerState::Gone,
+                cards::Backend::DriverLimit | cards::Backend::Share => BrokerState::None,
+            },
+            life: if dir.is_live()? {
+                Life::Live
+            } else {
+                Life::Stale
+            },
+            own: OwnGroup::of(config, &grant.key).usage(),
+            grant,
+            status: None,
+        });
+    }
+    let answers = control::ask_all(&questions);
+    let asked = states
+        .iter_mut()
+        .filter(|state| state.broker == BrokerState::Alive);
+    for (state, answer) in asked.zip(answers) {
+        state.status = answer
+            .inspect_err(|error| tracing::debug!(%error, key = %state.grant.key, "no status"))
+            .ok();
+    }
+    Ok(states)
+}

@@ -1,0 +1,28 @@
+//! Create, verify, release, reclaim, list.
+//!
+//! ```text
+//!   create ──▶ Prepared ──verify_filter──▶ Running ──ended──▶ Ended ──release──▶ (nothing)
+//!                 └─────── ended, or the filter does not hold ──▲
+//! ```
+//!
+//! A value of each type is what its frontend may do next: only a [`Running`] is followed at its start and has execs, and only an
+//! [`Ended`] is released. A process that knows no more than a container's name reopens what another has left
+//! ([`Container::reopen`](crate::Container::reopen)).
+
+mod create;
+mod list;
+mod mark;
+mod place;
+pub(crate) mod pod;
+mod prepared;
+mod release;
+mod running;
+
+pub use create::{Create, Source, asks_for_nothing, create};
+pub use list::{BrokerState, Life, VgpuState, list};
+pub use prepared::{Created, Prepared, Rejected};
+pub use release::reclaim;
+pub use running::{Ended, Running};
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,277 @@
+//! Under the state lock: reclaim, choose cards, write the grant, write the books.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cards::book::Books;
+use cards::grant::{self, Door};
+use cards::lock::{Attempt, FileLock, StateLock};
+use cards::placement::{Bytes, Refusal, Slice, place};
+use cards::store::DiskStore;
+use cards::{Backend, CardGrant, CardRules, ComputeMode, DoorKind, GpuUuid, Grant};
+use plan::Terms;
+use verdict::filter::FilterSpec;
+
+use super::create::{Input, Step, Watch};
+use super::pod;
+use super::release::reclaim_locked;
+use crate::host::Host;
+use crate::nodes::{self, Node};
+use crate::{Container, Error, Request, backend, host_memory, note, resize};
+
+/// `sun_path` has 108 bytes, one of them for its end.
+const SOCKET_PATH_MAX_BYTES: usize = 107;
+
+/// All that one grant comes from.
+pub(super) struct Making<'a> {
+    pub(super) container: &'a Container,
+    pub(super) frontend: DoorKind,
+    pub(super) host: &'a Host,
+    pub(super) request: &'a Request,
+    pub(super) input: &'a Input<'a>,
+    pub(super) watch: &'a dyn Watch,
+}
+
+/// A durable grant and the lock that keeps it.
+pub(super) struct Placed {
+    pub(super) grant: Grant,
+    pub(super) nodes: Vec<Node>,
+    pub(super) uvm_major: Option<u32>,
+    pub(super) frontend: FileLock,
+}
+
+/// What a card is committed to.
+struct Commitment {
+    uuid: GpuUuid,
+    rules: CardRules,
+    terms: Terms,
+}
+
+impl Making<'_> {
+    /// The broker's calls, where there is one.
+    pub(super) fn filter(&self, backend: Backend) -> Option<FilterSpec> {
+        match backend {
+            Backend::Broker => self.host.filter.as_ref().ok().copied(),
+            Backend::DriverLimit | Backend::Share => None,
+        }
+    }
+
+    pub(super) fn place(
+        &self,
+        choice: &backend::Choice<'_>,
+        uvm_major: Option<u32>,
+    ) -> Result<Placed, Error> {
+        let (container, config) = (self.container, self.container.config());
+        // All questions to brokers come before the lock: none of them keeps other containers from starting.
+        let unsettled = resize::Unsettled::ask(config);
+        let pod = self.request.pod.as_ref();
+        let pod = pod
+            .map(|place| Ok::<_, Error>((place, pod::Neighbours::ask(container, place)?)))
+            .transpose()?;
+        let lock = StateLock::take(&config.state_dir)?;
+        self.watch.reached(Step::Locked)?;
+        reclaim_locked(config, &lock)?;
+        self.watch.reached(Step::Reclaimed)?;
+        if container.dir().exists() {
+            return Err(self.exists());
+        }
+        if let Some((place, neighbours)) = &pod {
+            pod::make_room(container, &lock, place, neighbours)?;
+        }
+        self.refuse_long_name()?;
+        let store = DiskStore;
+        let books = Books::open(&lock, &config.state_dir, &store);
+        unsettled.settle(&books, &self.host.inventory)?;
+        let rooms = books.rooms(&self.host.inventory.cards, &self.host.defaults(config))?;
+        let slices =
+            place(&rooms, &self.request.wish, &self.request.compute).map_err(in_our_words)?;
+        let commitments: Vec<Commitment> = slices
+            .iter()
+            .filter_map(|slice| {
+                let room = rooms.iter().find(|room| room.card == slice.card)?;
+                Some(Commitment {
+                    uuid: slice.card.uuid.clone(),
+                    rules: room.promised.rules.clone(),
+                    terms: slice.terms,
+                })
+            })
+            .collect();
+        if commitments.iter().any(|card| card.terms != Terms::NATIVE) {
+            self.refuse_unheld(choice.backend.kind())?;
+        }
+        let grant = self.grant(choice, slices)?;
+        match self.write(&grant, &books, &commitments) {
+            Ok(frontend) => {
+                if !grant.isolation.weakened.is_empty() {
+                    tracing::warn!(key = %grant.key, isolation = grant.isolation.summary(), "the container's isolation is off, as the configuration allows");
+                }
+                Ok(Placed {
+                    nodes: nodes::of(&grant, uvm_major, self.host.device_files),
+                    uvm_major,
+                    grant,
+                    frontend,
+                })
+            }
+            Err(error) => {
+                container.report_failed_undo(container.undo(&lock));
+                Err(error)
+            }
+        }
+    }
+
+    fn exists(&self) -> Error {
+        Error::Exists {
+            key: self.container.key().clone(),
+        }
+    }
+
+    fn refuse_long_name(&self) -> Result<(), Error> {
+        let path = self.container.dir().control_socket();
+        if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
+            return Err(Error::SocketPath {
+                path,
+                limit_bytes: SOCKET_PATH_MAX_BYTES,
+            });
+        }
+        Ok(())
+    }
+
+    /// Only a broker can hold a share.
+    fn refuse_unheld(&self, backend: Backend) -> Result<(), Error> {
+        let key = self.container.key();
+        match (backend, self.request.compute.mode) {
+            (Backend::Broker, _) => Ok(()),
+            (backend, ComputeMode::Strict) => Err(Error::NoShares {
+                key: key.clone(),
+                backend: backend.name(),
+            }),
+            (backend, ComputeMode::BestEffort) => {
+                tracing::warn!(%key, %backend, "nobody holds the container's share of compute time: only a broker could");
+                Ok(())
+            }
+        }
+    }
+
+    fn grant(&self, choice: &backend::Choice<'_>, slices: Vec<Slice>) -> Result<Grant, Error> {
+        let (key, config) = (self.container.key(), self.container.config());
+        let isolation = &self.request.isolation;
+        Ok(Grant {
+            version: grant::VERSION,
+            key: key.clone(),
+            driver: self.host.driver.clone(),
+            driver_version: self.host.inventory.driver_version.clone(),
+            layouts: self.host.layouts.clone(),
+            cards: slices
+                .into_iter()
+                .map(|slice| CardGrant {
+                    uuid: slice.card.uuid,
+                    minor: slice.card.minor,
+                    quota_bytes: slice.quota_bytes,
+                })
+                .collect(),
+            compute: self.request.compute.clone(),
+            backend: choice.backend.kind(),
+            backend_reason: choice.reason.clone(),
+            isolation: cards::Isolation {
+                watch: cards::Watch {
+                    reconcile_ms: config.isolation.reconcile_ms,
+                    hung_call_ms: config.broker.hung_call_ms,
+                },
+                host_memory_bytes: Some(
+                    isolation
+                        .host_memory_bytes
+                        .unwrap_or_else(host_memory::part_of_the_machine),
+                ),
+                ..self.request.isolation_for(key)
+            },
+            door: Door {
+                kind: self.frontend,
+                pid: frontend_pid(self.frontend),
+            },
+            bundle: self.input.bundle().map(absolute).transpose()?,
+            created_at_unix_ms: now_unix_ms(),
+        })
+    }
+
+    fn write(
+        &self,
+        grant: &Grant,
+        books: &Books<'_>,
+        commitments: &[Commitment],
+    ) -> Result<FileLock, Error> {
+        let dir = self.container.dir();
+        make_folder(dir.path())?;
+        self.watch.reached(Step::FolderMade)?;
+        let Attempt::Taken(frontend) = FileLock::attempt(&dir.door_lock())? else {
+            return Err(self.exists());
+        };
+        self.watch.reached(Step::DoorLocked)?;
+        if let Some(place) = &self.request.pod {
+            pod::note(dir, place, self.request.pod_namespace.as_deref())?;
+        }
+        grant.write(&DiskStore, dir.path())?;
+        self.watch.reached(Step::GrantWritten)?;
+        if grant.backend == Backend::Broker {
+            let terms = commitments
+                .iter()
+                .map(|card| (card.uuid.clone(), card.terms));
+            note::write(dir, &terms.collect::<Vec<_>>())?;
+        }
+        for card in commitments {
+            books.pin(&card.uuid, &card.rules, &card.terms)?;
+        }
+        books.add(grant)?;
+        self.watch.reached(Step::Booked)?;
+        Ok(frontend)
+    }
+}
+
+/// A hook is gone before its container is there: its engine is who may still bring it.
+fn frontend_pid(frontend: DoorKind) -> u32 {
+    match frontend {
+        DoorKind::Hook => nix::unistd::getppid().as_raw().cast_unsigned(),
+        DoorKind::Shim | DoorKind::Runtime | DoorKind::Run => std::process::id(),
+    }
+}
+
+/// `cards` does not know what the dialects call their terms.
+fn in_our_words(refusal: Refusal) -> Error {
+    let Refusal::Contradiction {
+        asked_bytes,
+        share,
+        index,
+        memory_bytes,
+    } = refusal
+    else {
+        return Error::Cards(refusal.into());
+    };
+    Error::Contradiction {
+        one: format!("cgpu.io/memory, which is {} on a card,", Bytes(asked_bytes)),
+        other: format!(
+            "ALIYUN_COM_GPU_MEM_CONTAINER = {} of ALIYUN_COM_GPU_MEM_DEV = {}, which is {} of card {index}: the environment may only ask for less",
+            share.container,
+            share.device,
+            Bytes(share.of(memory_bytes)),
+        ),
+    }
+}
+
+fn make_folder(path: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(Error::io("create", path))
+}
+
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(Error::io("resolve", path))
+}
+
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

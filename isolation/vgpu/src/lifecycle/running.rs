@@ -1,0 +1,225 @@
+//! A vGPU whose container's filter was verified, and one whose container has ended.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cards::lock::FileLock;
+use cards::{Backend, DoorKind, Grant};
+use serde_json::Value;
+
+use super::prepared::Prepared;
+use crate::backend::StartWatch;
+use crate::own_group::{Governor, OwnGroup};
+use crate::{Container, Error, bundle, edit, exposure};
+
+/// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the
+/// frontend's lock and nothing else.
+#[derive(Debug, Clone)]
+#[must_use = "a vGPU is to be released when its container has ended"]
+pub struct Running {
+    container: Container,
+    frontend: Option<Arc<FileLock>>,
+}
+
+/// A vGPU whose container has ended, or never came to be. Dropped unreleased it becomes stale.
+#[derive(Debug)]
+#[must_use = "the vGPU is to be released"]
+pub struct Ended {
+    container: Container,
+    frontend: Option<Arc<FileLock>>,
+}
+
+impl Container {
+    /// The vGPU that another process has made, verified and left to this one. `None`: the container has none.
+    #[must_use]
+    pub fn reopen(&self) -> Option<Running> {
+        self.dir().exists().then(|| Running::new(self, None))
+    }
+
+    /// [`Container::reopen`], but not for a vGPU that another kind of frontend has made: a runtime wrapper below a shim must leave
+    /// the shim's alone. Whose an unreadable grant is nobody knows: it is anybody's to release.
+    #[must_use]
+    pub fn reopen_as(&self, frontend: DoorKind) -> Option<Running> {
+        match self.grant() {
+            Ok(grant) if grant.door.kind != frontend => None,
+            Ok(_) | Err(_) => self.reopen(),
+        }
+    }
+
+    /// The vGPU of a container that another process has made, and whose filter is not verified yet. `None`: the container has none.
+    #[must_use]
+    pub fn reopen_prepared(&self) -> Option<Prepared> {
+        self.dir().exists().then(|| Prepared::reopened(self))
+    }
+
+    /// [`Running::edit_exec`] on the file that an engine hands to its runtime, for any container; unchanged files are not written.
+    ///
+    /// # Errors
+    /// A file that cannot be read or written, or is no JSON object; as [`Running::edit_exec`].
+    pub fn edit_exec_file(&self, file: &Path) -> Result<(), Error> {
+        let before = bundle::read_process(file)?;
+        let mut process = before.clone();
+        if let Some(running) = self.reopen() {
+            running.edit_exec(&mut process)?;
+        }
+        if process == before {
+            Ok(())
+        } else {
+            bundle::write_json(file, &process)
+        }
+    }
+}
+
+impl Running {
+    pub(super) fn new(container: &Container, frontend: Option<Arc<FileLock>>) -> Self {
+        Self {
+            container: container.clone(),
+            frontend,
+        }
+    }
+
+    /// Whether the container is to be followed by [`Running::watch_start`]: asked first where its first process is not known.
+    ///
+    /// # Errors
+    /// Its grant cannot be read.
+    pub fn is_verified_at_start(&self) -> Result<bool, Error> {
+        let Some(grant) = self.container.granted()? else {
+            return Ok(false);
+        };
+        let backend = self.container.backend(grant.backend);
+        Ok(backend.is_verified_at_start(self.container.dir()))
+    }
+
+    /// Just before start: follows a container that could not be verified yet, since its runtime loads the filter only now, to its
+    /// program. `None`: it is verified. The frontend starts it and calls [`StartWatch::finish`].
+    ///
+    /// # Errors
+    /// It cannot be followed, and must not be started.
+    pub fn watch_start(&self, init: i32) -> Result<Option<StartWatch>, Error> {
+        let Some(grant) = self.container.granted()? else {
+            return Ok(None);
+        };
+        let backend = self.container.backend(grant.backend);
+        backend.watch_start(self.container.dir(), &grant, init)
+    }
+
+    /// Verifies the filter of a process that was just started in the running container; the frontend kills one that fails.
+    ///
+    /// # Errors
+    /// The process does not have the container's filter.
+    pub fn verify_exec(&self, process: i32) -> Result<(), Error> {
+        let Some(grant) = self.container.granted()? else {
+            return Ok(());
+        };
+        let backend = self.container.backend(grant.backend);
+        backend.verify_exec(self.container.dir(), &grant, process)
+    }
+
+    /// Edits the process spec of an exec, which engines build anew.
+    ///
+    /// # Errors
+    /// A spec that is not an object; a privilege that leads out of the slice and is not let through.
+    pub fn edit_exec(&self, process: &mut Value) -> Result<(), Error> {
+        let (container, dir) = (&self.container, self.container.dir());
+        if !dir.exists() {
+            return Ok(());
+        }
+        exposure::admit_exec(container, process)?;
+        let has_broker = container.grant()?.backend == Backend::Broker;
+        if has_broker && !dir.has_broker()? {
+            // Else runc fails at the listener's socket, and says nothing of a broker.
+            return Err(Error::BrokerGone {
+                key: container.key().clone(),
+            });
+        }
+        edit::apply_to_exec(process)
+    }
+
+    /// After the container was given other resources: its vGPU's own processes get the same weight and quota of CPU time.
+    ///
+    /// # Errors
+    /// The grant cannot be read, or the group of those processes not be changed.
+    pub fn follow(&self) -> Result<(), Error> {
+        self.container.follow()
+    }
+
+    /// Before the container's control group is removed, which an OCI runtime's `delete` does. Safe to repeat; the hard limit stays
+    /// until the group goes.
+    ///
+    /// # Errors
+    /// NVML's; the container may be deleted all the same, and [`Ended::release`] tries again as long as the group is there.
+    pub fn teardown(&self) -> Result<(), Error> {
+        self.container.teardown()
+    }
+
+    /// The container has ended.
+    pub fn ended(self) -> Ended {
+        Ended::new(&self.container, self.frontend)
+    }
+}
+
+impl Ended {
+    pub(super) fn new(container: &Container, frontend: Option<Arc<FileLock>>) -> Self {
+        Self {
+            container: container.clone(),
+            frontend,
+        }
+    }
+
+    /// As [`Running::teardown`], for a container that never ran.
+    ///
+    /// # Errors
+    /// As [`Running::teardown`].
+    pub fn teardown(&self) -> Result<(), Error> {
+        self.container.teardown()
+    }
+
+    /// Ends the vGPU: the frontend's lock is let go, the broker stopped, the spec put back, grant and folder are gone. Safe to
+    /// repeat.
+    ///
+    /// # Errors
+    /// What could not be undone; another call, or [`reclaim`](super::reclaim), tries again.
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.frontend = None;
+        self.container.release()
+    }
+}
+
+impl Container {
+    pub(crate) fn follow(&self) -> Result<(), Error> {
+        let Some(grant) = self.granted()? else {
+            return Ok(());
+        };
+        let governor = Governor::of(self.config(), &grant);
+        self.with_own_group(&grant, |group| group.follow_again(self.dir(), governor))
+    }
+
+    /// Changes the group of a vGPU's own processes, if it has one. `cgpu run` goes on where that fails.
+    pub(super) fn with_own_group(
+        &self,
+        grant: &Grant,
+        change: impl FnOnce(&OwnGroup) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let group = OwnGroup::of(self.config(), self.key());
+        if grant.backend != Backend::Broker || !group.exists() {
+            return Ok(());
+        }
+        match change(&group) {
+            Err(error) if grant.door.kind == DoorKind::Run => {
+                tracing::warn!(key = %self.key(), error = %crate::chain(&error), "the broker's CPU time is not limited as the command's");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn teardown(&self) -> Result<(), Error> {
+        let Some(grant) = self.granted()? else {
+            return Ok(());
+        };
+        if grant.backend == Backend::Broker {
+            self.log().broker_gone(self.dir());
+        }
+        self.backend(grant.backend).teardown(self.dir())
+    }
+}

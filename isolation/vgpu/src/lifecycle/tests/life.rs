@@ -1,0 +1,291 @@
+//! Vgpus that come, go, and are killed half-way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cards::DoorKind;
+use cards::lock::FileLock;
+use serde_json::{Value, json};
+
+use super::super::{BrokerState, list, reclaim};
+use super::*;
+use crate::Request;
+use crate::state::ContainerDir;
+
+#[test]
+fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "8Gi", "cgpu.io/cards": "2"}));
+    let before = spec_bytes(&bundle);
+    let vgpu = create(&host.config, &key("c1"), &bundle, DoorKind::Shim)
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        vgpu.grant
+            .cards
+            .iter()
+            .map(|card| card.quota_bytes)
+            .collect::<Vec<_>>(),
+        [4 << 30, 4 << 30]
+    );
+    assert_eq!(host.booked_mib(), 8 << 10);
+    assert_eq!(brokers(host.dir.path()).len(), 1);
+    let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    assert_eq!(spec["annotations"]["cgpu.io/applied"], "default/c1");
+    assert_eq!(spec["vendor"], json!({"kept": [1, 2]}));
+    assert_eq!(
+        spec["linux"]["seccomp"]["listenerPath"],
+        vgpu.notify_socket().display().to_string()
+    );
+    let states = list(&host.config).unwrap();
+    assert_eq!(
+        (states.len(), states[0].broker, &states[0].grant),
+        (1, BrokerState::Alive, &vgpu.grant)
+    );
+
+    let mut process = json!({"args": ["sh"], "env": ["NVIDIA_VISIBLE_DEVICES=all"]});
+    edit_exec(&host.config, &key("c1"), &mut process).unwrap();
+    assert_eq!(process["env"], json!(["NVIDIA_VISIBLE_DEVICES=void"]));
+
+    release(&host.config, &key("c1")).unwrap();
+    host.assert_clean(&"released");
+    assert_eq!(spec_bytes(&bundle), before);
+    release(&host.config, &key("c1")).unwrap();
+    drop(vgpu);
+}
+
+#[test]
+fn own_processes_are_in_a_group_of_their_own_whatever_the_frontend() {
+    let host = TestHost::new();
+    for door in [
+        DoorKind::Shim,
+        DoorKind::Runtime,
+        DoorKind::Hook,
+        DoorKind::Run,
+    ] {
+        let vgpu = created(&host, "c1", door).unwrap().unwrap();
+        let groups = own_group::all(&host.config);
+        if groups.is_empty() {
+            println!("SKIP: no control groups can be made here");
+            release(&host.config, &key("c1")).unwrap();
+            return;
+        }
+        let inside = |group: &PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap();
+        let brokers = brokers(host.dir.path());
+        for group in &groups {
+            let text = inside(group);
+            let pids: Vec<&str> = text.lines().collect();
+            assert!(
+                brokers.iter().all(|pid| pids.contains(&pid.as_str())),
+                "{door:?}: {text}"
+            );
+        }
+        let states = list(&host.config).unwrap();
+        assert!(states[0].own.unwrap().memory_bytes.is_some());
+        release(&host.config, &key("c1")).unwrap();
+        host.assert_clean(&door);
+        drop(vgpu);
+    }
+}
+
+#[test]
+fn without_control_groups_engines_are_refused_and_cgpu_run_goes_on() {
+    let mut host = TestHost::new();
+    host.config.broker.cgroup_root = host.dir.path().join("no-tree");
+    for door in [DoorKind::Shim, DoorKind::Runtime, DoorKind::Hook] {
+        let error = created(&host, "c1", door).unwrap_err();
+        let text = crate::chain(&error);
+        assert!(
+            matches!(error, Error::OwnGroup { .. }) && text.contains("no-tree/memory"),
+            "{text}"
+        );
+        host.assert_clean(&door);
+    }
+    let vgpu = created(&host, "c1", DoorKind::Run).unwrap().unwrap();
+    assert_eq!(list(&host.config).unwrap()[0].own, None);
+    container(&host.config, &key("c1")).follow().unwrap();
+    release(&host.config, &key("c1")).unwrap();
+    drop(vgpu);
+}
+
+#[test]
+fn a_container_that_asks_for_nothing_is_not_touched_and_leaves_no_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("bundle");
+    fs::create_dir(&bundle).unwrap();
+    let text = "{ \"ociVersion\":\"1.0.2\",\n\"annotations\" : {\"a\":\"b\"} }";
+    fs::write(bundle.join("config.json"), text).unwrap();
+    let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let before = inode(&bundle.join("config.json"));
+    let config = config_in(dir.path());
+    assert!(
+        create(&config, &key("c"), &bundle, DoorKind::Shim)
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(
+        (
+            spec_bytes(&bundle).as_slice(),
+            inode(&bundle.join("config.json"))
+        ),
+        (text.as_bytes(), before)
+    );
+    let mut process = json!({"env": ["NVIDIA_VISIBLE_DEVICES=all"]});
+    edit_exec(&config, &key("c"), &mut process).unwrap();
+    assert_eq!(process, json!({"env": ["NVIDIA_VISIBLE_DEVICES=all"]}));
+    release(&config, &key("c")).unwrap();
+    assert_eq!(reclaim(&config).unwrap(), []);
+    assert!(!config.state_dir.exists());
+}
+
+#[test]
+fn a_failure_at_any_step_leaves_everything_as_it_was() {
+    for step in STEPS {
+        let host = TestHost::new();
+        let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+        let before = spec_bytes(&bundle);
+        let result = create_watched(&host.config, &key("c1"), &bundle, &FailsAt(step));
+        assert!(matches!(result, Err(Error::NoMemoryTerm)), "{step:?}");
+        host.assert_clean(&step);
+        assert_eq!(spec_bytes(&bundle), before, "{step:?}");
+        assert_eq!(fs::read_dir(&bundle).unwrap().count(), 1, "{step:?}");
+    }
+}
+
+#[test]
+fn a_door_killed_at_any_step_is_reclaimed_by_the_next_start() {
+    for (at, step) in STEPS.iter().enumerate() {
+        let host = TestHost::new();
+        let bundle = host.bundle("killed", json!({"cgpu.io/memory": "20Gi"}));
+        let before = spec_bytes(&bundle);
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "lifecycle::tests::play_door"])
+            .env(
+                PLAY_DOOR,
+                format!("{}:{}:{at}", host.dir.path().display(), bundle.display()),
+            )
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(9),
+            "{step:?}"
+        );
+        await_no_broker(&host);
+        // The same bundle again: the killed door's edit must not be taken for ours.
+        let vgpu = create(&host.config, &key("killed"), &bundle, DoorKind::Shim).unwrap();
+        assert!(vgpu.is_some(), "{step:?}");
+        assert_eq!(host.booked_mib(), 20 << 10, "{step:?}");
+        release(&host.config, &key("killed")).unwrap();
+        host.assert_clean(step);
+        assert_eq!(spec_bytes(&bundle), before, "{step:?}");
+    }
+}
+
+/// A broker whose door was killed ends by itself; its lock says when.
+fn await_no_broker(host: &TestHost) {
+    let lock = ContainerDir::of(&host.config.state_dir, &key("killed")).broker_lock();
+    if lock.exists() {
+        drop(FileLock::take(&lock).unwrap());
+    }
+}
+
+#[test]
+fn reclaim_names_what_it_removed_and_leaves_the_living_alone() {
+    let host = TestHost::new();
+    let dead = host.create("dead", "4Gi").unwrap().unwrap();
+    let alive = host.create("alive", "4Gi").unwrap().unwrap();
+    assert_eq!(reclaim(&host.config).unwrap(), []);
+    drop(dead);
+    let dir = ContainerDir::of(&host.config.state_dir, &key("dead"));
+    drop(FileLock::take(&dir.broker_lock()).unwrap());
+    // What another test is starting at this moment shares the lock until it executes its program.
+    while dir.is_live().unwrap() {
+        std::thread::yield_now();
+    }
+    assert_eq!(reclaim(&host.config).unwrap(), [key("dead")]);
+    assert_eq!(host.booked_mib(), 4 << 10);
+    release(&host.config, &key("alive")).unwrap();
+    drop(alive);
+    host.assert_clean(&"released");
+}
+
+#[test]
+fn a_broker_that_is_not_ready_is_a_failed_start_with_its_own_words() {
+    for (body, words) in [
+        (
+            "echo 'cannot reach cgpu-sim' >&2; exit 1",
+            &["ended before", "cannot reach cgpu-sim"][..],
+        ),
+        (
+            "exec sleep 1000",
+            &["not ready after 300 ms", "its log is empty"],
+        ),
+        ("echo hello; exec sleep 1000", &["instead of ready"]),
+        ("printf rea; exec sleep 1000", &["not ready after 300 ms"]),
+    ] {
+        let mut host = TestHost::new();
+        host.config.broker.start_timeout_ms = 300;
+        program(&host.dir.path().join("broker"), body);
+        let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+        for word in words {
+            assert!(error.contains(word), "{body}: {error}");
+        }
+        host.assert_clean(&body);
+    }
+    let mut host = TestHost::new();
+    host.config.broker.path = Some("/nonexistent/cgpu-broker".into());
+    let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+    assert!(error.contains("/nonexistent/cgpu-broker"), "{error}");
+    host.assert_clean(&"no program");
+}
+
+#[test]
+fn a_broker_that_ignores_sigterm_is_killed() {
+    let mut host = TestHost::new();
+    host.config.broker.stop_timeout_ms = 50;
+    program(
+        &host.dir.path().join("broker"),
+        "trap '' TERM; echo ready; exec >&-; while :; do sleep 1000; done",
+    );
+    let vgpu = host.create("c1", "4Gi").unwrap().unwrap();
+    release(&host.config, &key("c1")).unwrap();
+    drop(vgpu);
+    host.assert_clean(&"killed");
+}
+
+#[test]
+fn a_plain_process_gets_a_vgpu_without_a_bundle() {
+    let host = TestHost::new();
+    let request = Request::from_terms(&host.config, [("cgpu.io/memory", "4Gi")]).unwrap();
+    let vgpu = super::super::create(&Create::new(
+        &container(&host.config, &key("p1")),
+        Source::Plain(&request),
+        DoorKind::Run,
+    ))
+    .unwrap()
+    .unwrap();
+    assert_eq!(
+        (vgpu.grant.bundle.as_ref(), vgpu.grant.door.kind),
+        (None, DoorKind::Run)
+    );
+    let targets: Vec<_> = vgpu
+        .mounts
+        .iter()
+        .map(|mount| mount.target.display().to_string())
+        .collect();
+    assert_eq!(
+        targets,
+        [
+            "/dev/nvidia0",
+            "/dev/nvidiactl",
+            "/dev/nvidia-uvm",
+            "/dev/nvidia-uvm-tools",
+            "/dev/cgpu-slice.json"
+        ]
+    );
+    release(&host.config, &key("p1")).unwrap();
+    host.assert_clean(&"released");
+}
