@@ -58,18 +58,26 @@ pub struct Programs {
 impl Programs {
     /// Builds what has changed and gathers it. cargo shows its own progress.
     pub fn build(profile: Profile) -> Result<Self> {
+        {
+            let _lock = cache::lock("programs")?;
+            progress(&format!("building our programs ({})", profile.folder()));
+            let mut host = cargo(profile);
+            for (package, _) in HOST {
+                host.args(["--package", package]);
+            }
+            for (_, program) in HOST {
+                host.args(["--bin", program]);
+            }
+            built(&mut host)?;
+        }
+        Self::gather(profile)
+    }
+
+    /// Gathers what was built of the whole workspace, and builds what runs inside images.
+    pub fn gather(profile: Profile) -> Result<Self> {
         let target = target_folder();
         let name = profile.folder();
         let _lock = cache::lock("programs")?;
-        progress(&format!("building our programs ({name})"));
-        let mut host = cargo(profile);
-        for (package, _) in HOST {
-            host.args(["--package", package]);
-        }
-        for (_, program) in HOST {
-            host.args(["--bin", program]);
-        }
-        built(&mut host)?;
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let static_target = target.join("static");
         let mut inside = cargo(profile);

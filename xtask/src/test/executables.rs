@@ -1,0 +1,174 @@
+//! One build of everything, and the test executables that it makes.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use integration::cache::repository;
+use integration::command::line;
+use serde_json::Value;
+
+use super::{Layer, cargo};
+
+/// A test executable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Executable {
+    pub(super) package: String,
+    /// The library's, program's or test's name.
+    pub(super) target: String,
+    pub(super) path: PathBuf,
+    /// The package's folder, where cargo would run it.
+    pub(super) folder: PathBuf,
+}
+
+impl Executable {
+    pub(super) fn name(&self) -> String {
+        let package = self.package.trim_start_matches("cgpu-");
+        format!("{package} {}", self.target)
+    }
+
+    /// What it needs beside a processor.
+    pub(super) fn layer(&self) -> Layer {
+        let folder = self.folder.strip_prefix(repository());
+        let folder = folder.unwrap_or(&self.folder).to_string_lossy();
+        match (folder.as_ref(), self.target.as_str()) {
+            ("integration" | "lab/security", target) if !WITHOUT_ENGINES.contains(&target) => {
+                Layer::Engines
+            }
+            (folder, target)
+                if PURE.contains(&folder) && !NEEDS_THE_HOST.contains(&(folder, target)) =>
+            {
+                Layer::Pure
+            }
+            _ => Layer::Host,
+        }
+    }
+
+    /// From one line of cargo's; `None` where it is about anything else.
+    fn of_message(message: &Value) -> Option<Self> {
+        let is_test =
+            message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+        let manifest = Path::new(message["manifest_path"].as_str()?);
+        let folder = manifest.parent()?.to_owned();
+        let path = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
+        Some(Self {
+            package: package_of(message["package_id"].as_str()?)?,
+            target: message["target"]["name"].as_str()?.to_owned(),
+            path,
+            folder,
+        })
+    }
+}
+
+/// The package's name in cargo's id: after the `#` where it is not the folder's, else the folder's.
+fn package_of(id: &str) -> Option<String> {
+    let (path, fragment) = id.rsplit_once('#')?;
+    let name = match fragment.split_once('@') {
+        Some((name, _version)) => name,
+        None => path.rsplit('/').next()?,
+    };
+    Some(name.to_owned())
+}
+
+/// Crates whose tests need neither root nor another process.
+const PURE: [&str; 9] = [
+    "isolation/cards",
+    "isolation/compute",
+    "isolation/ledger",
+    "isolation/nvabi",
+    "isolation/plan",
+    "isolation/releases",
+    "isolation/verdict",
+    "lab/runlist",
+    "xtask",
+];
+
+/// Those that do all the same, or that take longer than a minute.
+const NEEDS_THE_HOST: [(&str, &str); 0] = [];
+
+/// Tests of the harness's packages that start no engine.
+const WITHOUT_ENGINES: [&str; 3] = ["arrows", "configuration", "threat_model"];
+
+/// Builds the workspace once, all programs and tests with the same features, and lists the tests.
+pub(super) fn build() -> Result<Vec<Executable>> {
+    let mut command = cargo(&[
+        "build",
+        "--workspace",
+        "--all-targets",
+        "--message-format=json-render-diagnostics",
+    ]);
+    let executables = read(&mut command)?;
+    if executables.is_empty() {
+        bail!("`{}` made no test", line(&command));
+    }
+    Ok(executables)
+}
+
+fn read(command: &mut Command) -> Result<Vec<Executable>> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting `{}`", line(command)))?;
+    let out = child.stdout.take().context("standard output is a pipe")?;
+    let mut executables = Vec::new();
+    for said in BufReader::new(out).lines() {
+        let message: Value = serde_json::from_str(&said?).context("reading what cargo says")?;
+        executables.extend(Executable::of_message(&message));
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", line(command));
+    }
+    Ok(executables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: &str, is_test: bool) -> Value {
+        serde_json::json!({
+            "reason": "compiler-artifact",
+            "package_id": "path+file:///src/isolation/ledger#cgpu-ledger@0.1.0",
+            "manifest_path": "/src/isolation/ledger/Cargo.toml",
+            "target": {"kind": [kind], "name": "property"},
+            "profile": {"test": is_test},
+            "executable": "/src/target/debug/deps/property-1",
+        })
+    }
+
+    #[test]
+    fn tests_are_told_from_programs() {
+        let executable = Executable::of_message(&message("test", true)).unwrap();
+        assert_eq!(executable.name(), "ledger property");
+        assert_eq!(executable.folder, Path::new("/src/isolation/ledger"));
+        assert_eq!(Executable::of_message(&message("bin", false)), None);
+        let finished = serde_json::json!({"reason": "build-finished", "success": true});
+        assert_eq!(Executable::of_message(&finished), None);
+    }
+
+    #[test]
+    fn a_package_is_named_as_its_folder_where_its_id_has_no_name() {
+        assert_eq!(package_of("path+file:///src/shim#0.1.0").unwrap(), "shim");
+        let named = package_of("path+file:///src/shim#cgpu-shim@0.1.0");
+        assert_eq!(named.unwrap(), "cgpu-shim");
+    }
+
+    #[test]
+    fn layers_name_folders_that_exist() {
+        let root = repository();
+        for folder in PURE {
+            assert!(root.join(folder).join("Cargo.toml").exists(), "{folder}");
+        }
+        for target in WITHOUT_ENGINES {
+            let file = format!("tests/{target}.rs");
+            let folders = ["integration", "lab/security"];
+            let is_there = folders
+                .iter()
+                .any(|folder| root.join(folder).join(&file).exists());
+            assert!(is_there, "{target}");
+        }
+    }
+}

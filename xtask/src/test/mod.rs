@@ -1,0 +1,300 @@
+//! `cargo xtask test`: format, lints, and every test of the workspace.
+//!
+//! Everything is built once, with one set of features, and the test executables are run some at a time. Lints are checked beside them.
+//! No crate has documentation tests: `cargo test --doc` would compile each crate again, to run none.
+
+mod executables;
+mod reader;
+mod runner;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use integration::cache::repository;
+use integration::command::{find, line, progress};
+use integration::packages::ensure_installed;
+use integration::programs::{Profile, Programs, target_folder};
+
+use executables::Executable;
+use reader::Counts;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Which tests.
+    #[arg(value_enum, default_value_t = Which::All)]
+    layer: Which,
+    /// Only tests whose name contains this; no lints.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Which {
+    /// Neither root nor another process is needed.
+    Pure,
+    /// Processes of ours, runc, seccomp.
+    Host,
+    /// containerd, docker, podman, CRI-O, hostile tenants.
+    Engines,
+    /// All of them, format and lints.
+    All,
+}
+
+/// What a test needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Layer {
+    Pure,
+    Host,
+    Engines,
+}
+
+impl Layer {
+    const ALL: [Self; 3] = [Self::Pure, Self::Host, Self::Engines];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pure => "pure",
+            Self::Host => "host",
+            Self::Engines => "engines",
+        }
+    }
+
+    fn is_in(self, which: Which) -> bool {
+        match which {
+            Which::All => true,
+            Which::Pure => self == Self::Pure,
+            Which::Host => self == Self::Host,
+            Which::Engines => self == Self::Engines,
+        }
+    }
+}
+
+/// What is not Rust and that builds and tests use.
+const TOOLS: [(&str, &str); 3] = [
+    ("script", "bsdutils"),
+    ("setpriv", "util-linux"),
+    ("python3", "python3"),
+];
+
+/// How long each step took, for the table at the end.
+#[derive(Default)]
+struct Times(Vec<(String, Duration)>);
+
+impl Times {
+    fn take<T>(&mut self, what: &str, step: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = step();
+        self.0.push((what.to_owned(), began.elapsed()));
+        done
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let began = Instant::now();
+    let mut counts = Counts::default();
+    let mut times = Times::default();
+    if integration::skip::lacks_root().is_none() {
+        ensure_installed(&TOOLS)?;
+    }
+    let is_whole = options.layer == Which::All && options.only.is_none();
+    let skips = target_folder().join("skips");
+    fs::create_dir_all(target_folder())?;
+    fs::write(&skips, "")?;
+    if is_whole {
+        checks(&mut counts)?;
+    }
+    progress("building programs and tests");
+    let executables = times.take("build", executables::build)?;
+    let chosen = chosen(executables, options.layer);
+    let needs_programs = chosen.iter().any(|one| one.layer() == Layer::Engines);
+    let programs = match needs_programs {
+        true => Some(times.take("build for images", || Programs::gather(Profile::Dev))?),
+        false => None,
+    };
+    let settings = runner::Settings {
+        filter: options.only.as_deref(),
+        programs: programs.as_ref().map(Programs::folder),
+        skips: &skips,
+        scratch: &target_folder(),
+    };
+    let lints = thread::scope(|scope| -> Result<bool> {
+        let lints = is_whole.then(|| scope.spawn(lints));
+        progress("tests");
+        let tested = test(chosen, &settings, &mut times)?;
+        counts.add(tested);
+        match lints.map(thread::ScopedJoinHandle::join) {
+            None => Ok(true),
+            Some(Ok(passed)) => passed,
+            Some(Err(_panicked)) => bail!("the lints' thread has panicked"),
+        }
+    })?;
+    if is_whole {
+        counts.add(Counts {
+            passed: u64::from(lints),
+            failed: u64::from(!lints),
+            ignored: 0,
+        });
+    }
+    report(counts, &skips, &times, began.elapsed())
+}
+
+/// Engines' tests first: they take longest.
+fn chosen(executables: Vec<Executable>, which: Which) -> Vec<Executable> {
+    let mut chosen = executables;
+    chosen.retain(|executable| executable.layer().is_in(which));
+    chosen.sort_by_key(|executable| {
+        let is_long = LONGEST.contains(&executable.target.as_str());
+        std::cmp::Reverse((executable.layer(), is_long))
+    });
+    chosen
+}
+
+/// Tests that take minutes.
+const LONGEST: [&str; 6] = ["attacks", "walk", "slices", "shares", "engines", "calls"];
+
+fn test(
+    executables: Vec<Executable>,
+    settings: &runner::Settings<'_>,
+    times: &mut Times,
+) -> Result<Counts> {
+    let mut layers = Layer::ALL.map(|layer| (layer, Counts::default(), Duration::ZERO));
+    let layer_of: Vec<(String, Layer)> = executables
+        .iter()
+        .map(|executable| (executable.name(), executable.layer()))
+        .collect();
+    let mut said = Ok(());
+    let mut slowest: Vec<(String, Duration)> = Vec::new();
+    runner::run(executables, settings, |outcome| {
+        let seconds = outcome.took.as_secs_f64();
+        let Counts {
+            passed,
+            failed,
+            ignored,
+        } = outcome.counts;
+        println!(
+            "{}: {passed} passed, {failed} failed, {ignored} ignored, {seconds:.1} s",
+            outcome.name
+        );
+        print!("{}", outcome.shown);
+        if said.is_ok() {
+            said = note_skips(settings.skips, &outcome.skips);
+        }
+        let layer = layer_of.iter().find(|(name, _)| *name == outcome.name);
+        for (of, counts, took) in &mut layers {
+            if layer.is_some_and(|(_, layer)| layer == of) {
+                counts.add(outcome.counts);
+                *took += outcome.took;
+            }
+        }
+        slowest.push((outcome.name, outcome.took));
+    });
+    said?;
+    let mut counts = Counts::default();
+    for (layer, of_layer, took) in layers {
+        counts.add(of_layer);
+        if of_layer != Counts::default() {
+            let name = format!("tests, {}, one after another", layer.name());
+            times.0.push((name, took));
+        }
+    }
+    if counts == Counts::default() {
+        bail!("no test was run");
+    }
+    slowest.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    slowest.truncate(8);
+    let slowest = slowest.into_iter();
+    times
+        .0
+        .extend(slowest.map(|(name, took)| (format!("  {name}"), took)));
+    Ok(counts)
+}
+
+fn note_skips(file: &Path, skips: &[String]) -> Result<()> {
+    use std::io::Write;
+    let mut file = fs::OpenOptions::new().append(true).open(file)?;
+    for skip in skips {
+        writeln!(file, "{skip}")?;
+    }
+    Ok(())
+}
+
+/// What is checked before anything is built.
+fn checks(counts: &mut Counts) -> Result<()> {
+    step("format", cargo(&["fmt", "--all", "--check"]), counts)?;
+    if find("cargo-deny").is_some() && repository().join("deny.toml").exists() {
+        let deny = cargo(&["deny", "check", "bans", "licenses", "sources"]);
+        return step("licences and sources", deny, counts);
+    }
+    integration::skip::record("licences and sources", "no cargo-deny");
+    counts.ignored += 1;
+    Ok(())
+}
+
+/// Whether clippy has nothing to say.
+fn lints() -> Result<bool> {
+    let args = ["clippy", "--workspace", "--all-targets", "--quiet"];
+    let mut command = cargo(&args);
+    command.args(["--", "-D", "warnings"]);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("starting `{}`", line(&command)))?;
+    if !output.status.success() {
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        eprintln!("FAILED: lints: `{}`", line(&command));
+    }
+    Ok(output.status.success())
+}
+
+fn report(counts: Counts, skips: &Path, times: &Times, took: Duration) -> Result<ExitCode> {
+    let skipped = fs::read_to_string(skips)?;
+    let skipped: Vec<&str> = skipped.lines().collect();
+    // A test that skips aloud returns without having checked anything: the runner calls that passed.
+    let aloud = u64::try_from(skipped.len())?;
+    println!();
+    for (what, took) in &times.0 {
+        println!("{:>7.1} s  {what}", took.as_secs_f64());
+    }
+    println!("{:>7.1} s  in all", took.as_secs_f64());
+    println!();
+    for skip in &skipped {
+        println!("{skip}");
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        counts.passed.saturating_sub(aloud),
+        counts.failed,
+        counts.ignored + aloud
+    );
+    Ok(if counts.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(repository());
+    command
+}
+
+/// One check that is not a test: it counts as one.
+fn step(what: &str, mut command: Command, counts: &mut Counts) -> Result<()> {
+    progress(what);
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("starting `{}`", line(&command)))?;
+    if status.success() {
+        counts.passed += 1;
+    } else {
+        eprintln!("FAILED: {what}: `{}`", line(&command));
+        counts.failed += 1;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Test executables, some at a time: many of them wait more than they compute.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use integration::command::line;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::executables::Executable;
+use super::reader::{Counts, Reader};
+
+/// Executables at a time.
+const AT_ONCE: usize = 3;
+/// Tests at a time in one: each may start daemons of its own.
+const THREADS: usize = 2;
+/// An executable that takes longer is ended, and has failed.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// How one executable has ended.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) name: String,
+    pub(super) counts: Counts,
+    pub(super) shown: String,
+    pub(super) skips: Vec<String>,
+    pub(super) took: Duration,
+}
+
+/// What all executables are run with.
+pub(super) struct Settings<'a> {
+    /// Only tests whose name contains this.
+    pub(super) filter: Option<&'a str>,
+    /// The folder of our programs.
+    pub(super) programs: Option<&'a Path>,
+    /// Where tests note what they skip.
+    pub(super) skips: &'a Path,
+    /// For their output until they end.
+    pub(super) scratch: &'a Path,
+}
+
+/// Runs all, the first ones first; `ended` gets each outcome as it comes.
+pub(super) fn run(
+    executables: Vec<Executable>,
+    settings: &Settings<'_>,
+    mut ended: impl FnMut(Outcome),
+) {
+    let queue = Mutex::new(VecDeque::from(executables));
+    let (sender, outcomes) = mpsc::channel();
+    thread::scope(|scope| {
+        for worker in 0..AT_ONCE {
+            let (sender, queue) = (sender.clone(), &queue);
+            scope.spawn(move || {
+                loop {
+                    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                    // One takes the last: not all of them are to start engines at a time.
+                    let next = match worker {
+                        0 => queue.pop_back(),
+                        _ => queue.pop_front(),
+                    };
+                    drop(queue);
+                    let Some(executable) = next else { break };
+                    let outcome = one(&executable, settings);
+                    let outcome = outcome.unwrap_or_else(|error| Outcome {
+                        name: executable.name(),
+                        counts: Counts {
+                            failed: 1,
+                            ..Counts::default()
+                        },
+                        shown: format!("FAILED: {error:#}\n"),
+                        skips: Vec::new(),
+                        took: Duration::ZERO,
+                    });
+                    if sender.send(outcome).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        outcomes.iter().for_each(&mut ended);
+    });
+}
+
+fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
+    use std::os::unix::process::CommandExt;
+    let began = Instant::now();
+    // Files: a daemon that a test has left would keep a pipe open.
+    let [out, err] = [(); 2].map(|()| tempfile::NamedTempFile::new_in(settings.scratch));
+    let (out, err) = (out?, err?);
+    let to = |file: &File| file.try_clone().map(Stdio::from);
+    let mut command = Command::new(&executable.path);
+    command.args(settings.filter);
+    command
+        .arg(format!("--test-threads={THREADS}"))
+        .arg("--show-output")
+        .current_dir(&executable.folder)
+        .env("CARGO_MANIFEST_DIR", &executable.folder)
+        .env("CGPU_SKIPS", settings.skips)
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(to(out.as_file())?)
+        .stderr(to(err.as_file())?)
+        .process_group(0);
+    if let Some(programs) = settings.programs {
+        command.env("CGPU_BIN", programs);
+    }
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("starting `{}`", line(&command)))?;
+    let mut is_late = false;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if began.elapsed() > LIMIT && !is_late {
+            is_late = true;
+            let _gone = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    let mut reader = Reader::default();
+    for said in BufReader::new(out.reopen()?).split(b'\n') {
+        reader.read(&String::from_utf8_lossy(&said?));
+    }
+    if !status.success() && reader.counts.failed == 0 {
+        reader.counts.failed = 1;
+        let why = match is_late {
+            true => format!("was ended after {} s", LIMIT.as_secs()),
+            false => format!("ended with {status}"),
+        };
+        reader
+            .shown
+            .push_str(&format!("FAILED: `{}` {why}\n", line(&command)));
+    }
+    if reader.counts.failed > 0 {
+        let mut said = Vec::new();
+        err.reopen()?.read_to_end(&mut said)?;
+        reader.shown.push_str(&String::from_utf8_lossy(&said));
+    } else {
+        reader.shown.clear();
+    }
+    Ok(Outcome {
+        name: executable.name(),
+        counts: reader.counts,
+        shown: reader.shown,
+        skips: reader.skips,
+        took: began.elapsed(),
+    })
+}
