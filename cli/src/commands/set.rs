@@ -169,8 +169,9 @@ fn set_container(config: &Config, options: &Options, name: &str) -> anyhow::Resu
             "nothing to change: give at least one of --memory, --compute, --weight, --policy and --priority"
         );
     }
-    let key = find(config, name)?;
-    let done = vgpu::change(config, &key, &asked).with_context(|| format!("change {key}"))?;
+    let container = vgpu::Container::new(config.clone(), find(config, name)?);
+    let key = container.key();
+    let done = vgpu::change(&container, &asked).with_context(|| format!("change {key}"))?;
     let changed = Changed {
         version: JSON_VERSION,
         namespace: key.namespace().to_owned(),

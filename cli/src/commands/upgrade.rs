@@ -1,12 +1,13 @@
 //! `cgpu upgrade`: replaces the brokers of running containers.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 use vgpu::broker::Upgraded;
-use vgpu::{BrokerState, Config, ContainerKey};
+use vgpu::{BrokerState, Config, Container, ContainerKey};
 
 use super::Form;
 use super::set::find;
@@ -48,7 +49,7 @@ enum Outcome {
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let config = Config::load()?;
+    let config = Arc::new(Config::load()?);
     let keys = if options.containers.is_empty() {
         vgpu::list(&config)?
             .into_iter()
@@ -65,11 +66,13 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let containers: Vec<Row> = keys
         .into_iter()
         .map(|key| {
-            let outcome = match vgpu::broker::upgrade(&config, &key) {
+            let container = Container::new(Arc::clone(&config), key);
+            let key = container.key();
+            let outcome = match vgpu::broker::upgrade(&container) {
                 Ok(upgraded) => Outcome::Upgraded(upgraded),
                 Err(error) => Outcome::Failed {
                     error: vgpu::chain(&error),
-                    served: has_broker(&config, &key)?,
+                    served: has_broker(&config, key)?,
                 },
             };
             Ok(Row {

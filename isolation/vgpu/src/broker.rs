@@ -20,11 +20,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
-use cards::{ContainerKey, DoorKind, Grant};
+use cards::{DoorKind, Grant};
 
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
-use crate::{Config, Error, trusted};
+use crate::{Config, Container, Error, trusted};
 
 /// What the broker writes when it can serve.
 const READY: &[u8] = b"ready\n";
@@ -298,16 +298,19 @@ pub struct Upgraded {
 ///
 /// # Errors
 /// The broker does not answer, or says why it was not replaced; the former program serves on then.
-pub fn upgrade(config: &Config, key: &ContainerKey) -> Result<Upgraded, Error> {
-    let dir = ContainerDir::of(&config.state_dir, key);
-    let program = program(config)?;
+pub fn upgrade(container: &Container) -> Result<Upgraded, Error> {
+    let program = program(container.config())?;
     let failed = |problem: String| Error::BrokerUpgrade {
-        key: key.clone(),
+        key: container.key().clone(),
         problem,
     };
     let request = serde_json::json!({"op": "upgrade", "program": program});
-    let answer = crate::control::ask_for(&dir.control_socket(), &request, UPGRADE_PATIENCE)
-        .map_err(|error| failed(format!("its broker does not answer: {error}")))?;
+    let answer = crate::control::ask_for(
+        &container.dir().control_socket(),
+        &request,
+        UPGRADE_PATIENCE,
+    )
+    .map_err(|error| failed(format!("its broker does not answer: {error}")))?;
     if let Some(problem) = answer.get("error").and_then(serde_json::Value::as_str) {
         return Err(failed(problem.to_owned()));
     }

@@ -69,28 +69,13 @@ struct AnswerCard {
     reserved_bytes: u64,
 }
 
-/// Sets a container's memory in all, `6Gi`; over several cards each gets an equal part.
-///
-/// # Errors
-/// As [`change`].
-pub fn resize_memory(
-    config: &Config,
-    key: &ContainerKey,
-    memory: &str,
-) -> Result<Vec<Resized>, Error> {
-    let asked = Asked {
-        memory: Some(memory),
-        ..Asked::default()
-    };
-    Ok(change(config, key, &asked)?.memory)
-}
-
 /// Changes a container as asked: all of it, or nothing.
 ///
 /// # Errors
 /// A value that is not allowed, a container without a vGPU, a card without so much room or time, a broker that does not answer
 /// or cannot hold shares: everything is as before then.
-pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<Changed, Error> {
+pub fn change(container: &Container, asked: &Asked<'_>) -> Result<Changed, Error> {
+    let (config, key, dir) = (container.config(), container.key(), container.dir());
     let total_bytes = asked
         .memory
         .map(|memory| request::memory_amount("--memory", memory))
@@ -101,11 +86,10 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
     }
     let seen = Unsettled::ask(config);
     let lock = StateLock::take(&config.state_dir).map_err(|error| gone_or(error, key))?;
-    let dir = ContainerDir::of(&config.state_dir, key);
     if !dir.exists() {
         return Err(Error::NoVgpu { key: key.clone() });
     }
-    let before = Grant::read(dir.path())?;
+    let before = container.grant()?;
     if before.backend == cards::Backend::Broker && !dir.has_broker()? {
         return Err(Error::NoBroker { key: key.clone() });
     }
@@ -130,7 +114,7 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
         books: &books,
         inventory: &host.inventory,
         defaults: &host.defaults(config),
-        dir: &dir,
+        dir,
         backend: backend::of(config, before.backend),
         resizes: total_bytes.is_some(),
         reshares: terms.is_some(),
@@ -140,15 +124,15 @@ pub fn change(config: &Config, key: &ContainerKey, asked: &Asked<'_>) -> Result<
         change.back_to(&before);
     })?;
     if terms.is_some() {
-        follow_terms(config, key);
+        follow_terms(container);
     }
     Ok(changed)
 }
 
 /// The weight of a vGPU's own processes depends on whether the container's share is governed.
-fn follow_terms(config: &Config, key: &ContainerKey) {
-    if let Err(error) = Container::new(config.clone(), key.clone()).follow() {
-        tracing::warn!(%key, error = %crate::chain(&error), "the weight of the vGPU's own processes is what it was");
+fn follow_terms(container: &Container) {
+    if let Err(error) = container.follow() {
+        tracing::warn!(key = %container.key(), error = %crate::chain(&error), "the weight of the vGPU's own processes is what it was");
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, control, note, request};
+use crate::{Config, Container, Error, control, note, request};
 
 /// Terms on one card.
 pub(super) type OnCard = (GpuUuid, Terms);
@@ -204,9 +204,9 @@ pub fn set_rules(
     let containers = moved
         .into_iter()
         .map(|(key, before, terms)| {
-            let dir = ContainerDir::of(&config.state_dir, &key);
-            note::update(&dir, &[(card.uuid.clone(), terms)]);
-            super::follow_terms(config, &key);
+            let container = Container::new(config.clone(), key.clone());
+            note::update(container.dir(), &[(card.uuid.clone(), terms)]);
+            super::follow_terms(&container);
             let reshared = Reshared {
                 uuid: card.uuid.to_string(),
                 before,

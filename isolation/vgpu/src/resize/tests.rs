@@ -12,8 +12,17 @@ use cards::{Card, CardGrant, ComputeTerms, GpuUuid, SimulatedInventory};
 use serde_json::Value;
 
 use super::*;
+use crate::lifecycle::tests::container;
 
 const GIB: u64 = 1 << 30;
+
+fn resize_memory(config: &Config, key: &ContainerKey, memory: &str) -> Result<Vec<Resized>, Error> {
+    let asked = Asked {
+        memory: Some(memory),
+        ..Asked::default()
+    };
+    Ok(change(&container(config, key), &asked)?.memory)
+}
 
 /// What the played broker does with the next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -289,3 +289,64 @@ fn a_plain_process_gets_a_vgpu_without_a_bundle() {
     release(&host.config, &key("p1")).unwrap();
     host.assert_clean(&"released");
 }
+
+/// The host's file as it is when the container is made; the container's later commands find another one.
+#[test]
+fn a_container_is_held_by_the_configuration_that_it_was_made_by() {
+    let mut host = TestHost::new();
+    let file = host.dir.path().join("cgpu.toml");
+    let good = format!(
+        "state_dir = {:?}\nrunc = {:?}\n[broker]\npath = {:?}\n",
+        host.config.state_dir,
+        host.dir.path().join("runc"),
+        host.dir.path().join("broker"),
+    );
+    let elsewhere = format!("state_dir = {:?}\n", host.dir.path().join("elsewhere"));
+    for harm in ["[broker", &elsewhere] {
+        fs::write(&file, &good).unwrap();
+        host.config = Config::from_trusted(&file).unwrap();
+        let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+        let before = spec_bytes(&bundle);
+        let created = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap();
+
+        fs::write(&file, harm).unwrap();
+        let container = Container::new(Config::kept_in(&bundle).unwrap(), key("c1"));
+        assert!(container.granted().unwrap().is_some(), "{harm}");
+        let running = container.reopen().unwrap();
+        let mut process = json!({"args": ["sh"], "env": ["NVIDIA_VISIBLE_DEVICES=all"]});
+        running.edit_exec(&mut process).unwrap();
+        assert_eq!(process["env"], json!(["NVIDIA_VISIBLE_DEVICES=void"]));
+        running.teardown().unwrap();
+        running.ended().release().unwrap();
+        drop(created);
+        host.assert_clean(&harm);
+        assert_eq!(spec_bytes(&bundle), before);
+        assert_eq!(Config::kept_in(&bundle), None, "{harm}: it is still kept");
+    }
+}
+
+#[test]
+fn what_fails_before_the_verification_is_released_as_well() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let before = spec_bytes(&bundle);
+    let created = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap();
+    // No process has this number.
+    let rejected = created
+        .unwrap()
+        .prepared
+        .verify_filter(i32::MAX)
+        .unwrap_err();
+    assert!(
+        matches!(rejected.error, Error::FilterUnread { .. }),
+        "{}",
+        rejected.error
+    );
+    let mut ended = rejected.ended;
+    ended.teardown().unwrap();
+    for _again in 0..2 {
+        ended.release().unwrap();
+    }
+    host.assert_clean(&"rejected");
+    assert_eq!(spec_bytes(&bundle), before);
+}

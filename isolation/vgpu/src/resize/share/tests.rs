@@ -5,6 +5,7 @@ use cards::grant::{ComputePolicy, Priority};
 use serde_json::Value;
 
 use super::*;
+use crate::lifecycle::tests::container;
 use crate::resize::tests::{Mood, Played, Stage};
 use crate::resize::{Asked, change};
 
@@ -73,7 +74,11 @@ fn policy(text: &str) -> RulesAsked<'_> {
 fn a_share_changes_on_every_card_in_grant_book_and_broker() {
     let stage = Stage::empty();
     let both = stage.join("both", &percent(30), 2);
-    let done = change(&stage.config, &both.key, &asked(Some("40%"), None)).unwrap();
+    let done = change(
+        &container(&stage.config, &both.key),
+        &asked(Some("40%"), None),
+    )
+    .unwrap();
     assert_eq!(done.memory, []);
     assert_eq!(done.compute.len(), 2);
     assert_eq!(
@@ -86,7 +91,11 @@ fn a_share_changes_on_every_card_in_grant_book_and_broker() {
     let fixed = |uuid: &str| (uuid.to_owned(), "fixed".to_owned(), 40.into(), 1.into());
     assert_eq!(told(&both), [fixed("GPU-0"), fixed("GPU-1")]);
     assert_eq!(kept(&stage, &both.key).1.percent, Some(40));
-    change(&stage.config, &both.key, &asked(None, Some("3"))).unwrap();
+    change(
+        &container(&stage.config, &both.key),
+        &asked(None, Some("3")),
+    )
+    .unwrap();
     let weighted = (
         "GPU-1".to_owned(),
         "weighted".to_owned(),
@@ -99,7 +108,7 @@ fn a_share_changes_on_every_card_in_grant_book_and_broker() {
         priority: Some("high"),
         ..Asked::default()
     };
-    let done = change(&stage.config, &both.key, &high).unwrap();
+    let done = change(&container(&stage.config, &both.key), &high).unwrap();
     assert_eq!(
         (done.compute[0].terms.policy, done.compute[0].terms.priority),
         (ComputePolicy::Preemptive, Priority::High)
@@ -119,7 +128,7 @@ fn memory_and_share_change_together_or_not_at_all() {
         let dir = ContainerDir::of(&stage.config.state_dir, &one.key);
         Grant::read(dir.path()).unwrap().cards[0].quota_bytes >> 30
     };
-    let error = change(&stage.config, &one.key, &both("41")).unwrap_err();
+    let error = change(&container(&stage.config, &one.key), &both("41")).unwrap_err();
     let error = crate::chain(&error);
     assert!(
         error.contains("41 %") && error.contains("40 % left") && error.contains("GPU-0"),
@@ -128,7 +137,7 @@ fn memory_and_share_change_together_or_not_at_all() {
     assert_eq!(quota_gib(), 4);
     assert_eq!(kept(&stage, &one.key).1.percent, Some(30));
     assert_eq!(told(&one), []);
-    let done = change(&stage.config, &one.key, &both("40")).unwrap();
+    let done = change(&container(&stage.config, &one.key), &both("40")).unwrap();
     assert_eq!(done.memory[0].quota_bytes >> 30, 6);
     assert_eq!(done.compute[0].terms.percent, Some(40));
     assert_eq!(quota_gib(), 6);
@@ -141,7 +150,11 @@ fn a_broker_that_refuses_or_hangs_keeps_everything_as_it_was() {
         let stage = Stage::empty();
         let one = stage.join("one", &percent(30), 2);
         *one.mood.lock().unwrap() = mood;
-        let error = change(&stage.config, &one.key, &asked(Some("50"), None)).unwrap_err();
+        let error = change(
+            &container(&stage.config, &one.key),
+            &asked(Some("50"), None),
+        )
+        .unwrap_err();
         assert!(matches!(error, Error::BrokerKeepsTerms { .. }), "{error}");
         assert!(error.to_string().contains("default/one"), "{error}");
         let (compute, terms) = kept(&stage, &one.key);
@@ -156,7 +169,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
     let stage = Stage::empty();
     let one = stage.join("one", &percent(30), 1);
     let change_of = |key: &ContainerKey, asked: &Asked<'_>| {
-        crate::chain(&change(&stage.config, key, asked).unwrap_err())
+        crate::chain(&change(&container(&stage.config, key), asked).unwrap_err())
     };
     let contradictory = Asked {
         policy: Some("fair-share"),
@@ -212,7 +225,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
         state_dir: stage.dir.path().join("no-such-folder"),
         ..stage.config.clone()
     };
-    let error = change(&elsewhere, &key, &asked(Some("40"), None)).unwrap_err();
+    let error = change(&container(&elsewhere, &key), &asked(Some("40"), None)).unwrap_err();
     assert!(matches!(error, Error::NoVgpu { .. }), "{error}");
 }
 
