@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use crate::command::{LIMIT, Outcome, capture};
 use crate::crictl::PodServer;
 use crate::daemon::Daemon;
+use crate::engines::Engines;
 use crate::image::Image;
 use crate::node::Node;
-use crate::packages::Engines;
 use crate::pods::PodsSetup;
 
 /// The shim's runtime type.

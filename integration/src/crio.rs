@@ -13,10 +13,11 @@ use anyhow::{Context, Result};
 use crate::command::{LIMIT, capture};
 use crate::crictl::{self, PodServer};
 use crate::daemon::Daemon;
+use crate::engines::Engines;
 use crate::go::GoProgram;
 use crate::image::Image;
 use crate::node::Node;
-use crate::packages::{Engines, version};
+use crate::packages::version;
 use crate::podman::{self, Podman, Release};
 use crate::pods::PodsSetup;
 

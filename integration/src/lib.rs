@@ -28,6 +28,7 @@ pub mod crictl;
 pub mod crio;
 pub mod daemon;
 pub mod docker;
+pub mod engines;
 pub mod go;
 pub mod image;
 pub mod leftovers;

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use crate::command::{LIMIT, Outcome, capture};
 use crate::daemon::Daemon;
+use crate::engines::Engines;
 use crate::leftovers::{Marks, grants};
-use crate::packages::Engines;
 use crate::programs::Programs;
 
 /// How long processes that are already told to end may take.

@@ -26,9 +26,9 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::containerd::Containerd;
 use crate::docker::Docker;
+use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
-use crate::packages::Engines;
 use crate::programs::Programs;
 use crate::rig;
 

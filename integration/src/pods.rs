@@ -10,9 +10,10 @@ use serde_json::json;
 
 use crate::command::{find, succeed};
 use crate::daemon::Daemon;
+use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
-use crate::packages::{Engines, Suite, unpacked};
+use crate::packages::{Suite, unpacked};
 
 /// Handler for our shim in the recommended form: runc's type, our shim's path.
 pub const BY_PATH: &str = "cgpu";

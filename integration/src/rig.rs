@@ -7,9 +7,10 @@ use serde_json::Value;
 use crate::command::{LIMIT, Outcome, wait_until};
 use crate::containerd::{CGPU, Containerd};
 use crate::crictl::{Crictl, NAMESPACE};
+use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
-use crate::packages::{Engines, Suite};
+use crate::packages::Suite;
 use crate::pods::PodsSetup;
 use crate::programs::Programs;
 

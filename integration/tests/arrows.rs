@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use integration::cache::repository;
 use integration::command::succeed;
+use regex::Regex;
 use serde_json::Value;
 
 /// What a crate must not import whatever its place: (crate, foreign crate, reason).
@@ -221,4 +222,185 @@ fn unsafe_code_stands_in_sys_alone() -> Result<()> {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
+}
+
+/// Circles among the modules of a crate that are still there; each is to become smaller, and none may be added.
+const CIRCLES: [(&str, &str); 4] = [
+    (
+        "broker",
+        "account answer_files call close_files container control files health holders journal looked managed native numbering order peers reaper replay share state terms usage_report",
+    ),
+    (
+        "cards",
+        "error grant identity inventory placement promised store",
+    ),
+    (
+        "sim",
+        "architecture card connection engine export fifo incident machine managed memory profile session vaspace",
+    ),
+    (
+        "vgpu",
+        "backend broker bundle config container drivers edit error events exposure host host_memory lifecycle mount nodes note own_group rdma request resize runc spec state trusted userland uvm_module",
+    ),
+];
+
+/// What the modules at the top of a crate import of each other, tests left out.
+fn modules(source: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    collect(source, source, &mut texts)?;
+    let root = texts.remove("lib").unwrap_or_default();
+    let names: BTreeSet<String> = texts.keys().cloned().collect();
+    // What the root gives on is its module's: `crate::Error` is an arrow to `error`.
+    let given = Regex::new(r"pub(?:\(crate\))? use (?:crate::)?([a-z0-9_]+)::([^;]+);")?;
+    let word = Regex::new(r"[A-Za-z0-9_]+")?;
+    let mut home = BTreeMap::new();
+    for found in given.captures_iter(&root) {
+        if names.contains(&found[1]) {
+            for name in word.find_iter(&found[2]) {
+                home.insert(name.as_str().to_owned(), found[1].to_owned());
+            }
+        }
+    }
+    let path = Regex::new(r"crate::(\{[^;]*?\}|[A-Za-z0-9_]+)")?;
+    let mut arrows = BTreeMap::new();
+    for (module, text) in &texts {
+        let mut imports = BTreeSet::new();
+        for found in path.captures_iter(text) {
+            for name in first_words(&found[1]) {
+                let target = if names.contains(&name) {
+                    Some(name)
+                } else {
+                    home.get(&name).cloned()
+                };
+                imports.extend(target.filter(|target| target != module));
+            }
+        }
+        arrows.insert(module.clone(), imports);
+    }
+    Ok(arrows)
+}
+
+/// The first word of each path of `a` or `{a::b, c}`.
+fn first_words(path: &str) -> Vec<String> {
+    let Some(list) = path
+        .strip_prefix('{')
+        .and_then(|list| list.strip_suffix('}'))
+    else {
+        return vec![path.to_owned()];
+    };
+    let (mut depth, mut item, mut items) = (0, String::new(), Vec::new());
+    for letter in list.chars().chain([',']) {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => items.push(std::mem::take(&mut item)),
+            _ => {}
+        }
+        if letter != ',' || depth > 0 {
+            item.push(letter);
+        }
+    }
+    let first = |item: &String| {
+        let word = item.trim().split("::").next()?.trim();
+        (!word.is_empty()).then(|| word.to_owned())
+    };
+    items.iter().filter_map(first).collect()
+}
+
+fn collect(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let inside = path.strip_prefix(root)?;
+        let stem = path.file_stem().context("a name")?;
+        if path.is_dir() {
+            if stem != "tests" && stem != "bin" {
+                collect(root, &path, texts)?;
+            }
+            continue;
+        }
+        let top = Path::new(inside.iter().next().context("a module")?);
+        let top = top.file_stem().context("a module")?.to_string_lossy();
+        if stem != "tests" && top != "main" {
+            let text = fs::read_to_string(&path)?;
+            texts
+                .entry(top.into_owned())
+                .or_default()
+                .push_str(&product(&text));
+        }
+    }
+    Ok(())
+}
+
+/// A file without comments and without what is under `#[cfg(test)]`, which ends at the next line that closes its first brace.
+fn product(text: &str) -> String {
+    let mut kept = String::new();
+    let (mut is_test, mut depth) = (false, 0_i64);
+    for line in text.lines() {
+        let line = line.split("//").next().unwrap_or_default();
+        if line.trim() == "#[cfg(test)]" {
+            (is_test, depth) = (true, 0);
+            continue;
+        }
+        if !is_test {
+            kept.push_str(line);
+            kept.push('\n');
+            continue;
+        }
+        let braces = |brace| i64::try_from(line.matches(brace).count()).unwrap_or(i64::MAX);
+        depth += braces('{') - braces('}');
+        let ends = line.contains('}') || line.trim_end().ends_with(';');
+        if depth <= 0 && ends {
+            is_test = false;
+        }
+    }
+    kept
+}
+
+/// What is in a circle: whatever is left when modules that import nothing that is left, and those that nothing that is left imports,
+/// are taken away again and again.
+fn circle(mut arrows: BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
+    loop {
+        let left: BTreeSet<String> = arrows.keys().cloned().collect();
+        arrows.retain(|_, imports| imports.iter().any(|import| left.contains(import)));
+        let imported: BTreeSet<String> = arrows.values().flatten().cloned().collect();
+        arrows.retain(|module, _| imported.contains(module));
+        if arrows.len() == left.len() {
+            return left;
+        }
+    }
+}
+
+#[test]
+fn modules_import_each_other_in_no_further_circle() -> Result<()> {
+    let known = BTreeMap::from(CIRCLES);
+    let mut wrong = Vec::new();
+    for package in packages()? {
+        let name = crate_name(&package["name"])?;
+        let manifest = Path::new(package["manifest_path"].as_str().context("a path")?);
+        let source = manifest.parent().context("a folder")?.join("src");
+        let found = circle(modules(&source)?);
+        let known = known.get(name).copied().unwrap_or_default();
+        let known: BTreeSet<String> = known.split_whitespace().map(str::to_owned).collect();
+        if found != known {
+            wrong.push(format!("{name}: {found:?}, and {known:?} was known"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn a_circle_is_found_and_what_hangs_on_it_is_not_part_of_it() {
+    let arrows = [("a", "b"), ("b", "c"), ("c", "b"), ("c", "d"), ("d", "")];
+    let arrows = arrows.iter().fold(BTreeMap::new(), |mut all, (from, to)| {
+        let imports: &mut BTreeSet<String> =
+            BTreeMap::entry(&mut all, (*from).to_owned()).or_default();
+        imports.extend((!to.is_empty()).then(|| (*to).to_owned()));
+        all
+    });
+    let found: Vec<String> = circle(arrows).into_iter().collect();
+    assert_eq!(found, ["b", "c"]);
+    assert_eq!(first_words("{a::b, c::{d, e}, f}"), ["a", "c", "f"]);
+    let text = "use crate::a;\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\nuse crate::c; // crate::d\n";
+    assert_eq!(product(text), "use crate::a;\nuse crate::c; \n");
 }

@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result};
 use integration::command::Outcome;
+use integration::engines::Engines;
 use integration::image::{self, Image};
 use integration::node::Node;
 use integration::oci::OciRuntime;
-use integration::packages::{Engines, Suite};
+use integration::packages::Suite;
 use integration::podman::{Cgroups, Door, Podman, Release};
 use integration::programs::Programs;
 use integration::rig::TWO_CARDS;

@@ -3,8 +3,29 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::runtime::GpuError;
 use crate::task::{BadName, ContainerId, Denied};
+
+/// Whether the request or the host is at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuFault {
+    /// What the container asks for is malformed.
+    Request,
+    /// What it asks for cannot be had here and now.
+    Precondition,
+}
+
+/// Why a container gets no share.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct GpuError {
+    /// Whose fault it is.
+    pub fault: GpuFault,
+    /// The whole chain of reasons, for the user.
+    pub text: String,
+}
+
+/// What a call of this seam returns.
+pub type GpuResult<T> = std::result::Result<T, GpuError>;
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]

@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::command::{LIMIT, Outcome, in_terminal, wait_until};
 use crate::containerd::RUNC;
 use crate::daemon::Daemon;
+use crate::engines::Engines;
 use crate::node::Node;
-use crate::packages::Engines;
 use crate::programs::Programs;
 use crate::rig::Rig;
 

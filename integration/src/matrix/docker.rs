@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 
 use crate::command::{LIMIT, Outcome, in_terminal, wait_until};
 use crate::docker::{Docker, LiveRestore};
+use crate::engines::Engines;
 use crate::node::Node;
-use crate::packages::Engines;
 use crate::programs::Programs;
 use crate::rig::Rig;
 

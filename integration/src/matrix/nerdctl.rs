@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 
 use crate::command::{LIMIT, Outcome, in_terminal};
 use crate::containerd::CGPU;
+use crate::engines::Engines;
 use crate::nerdctl::Nerdctl;
 use crate::node::Node;
-use crate::packages::Engines;
 use crate::programs::Programs;
 use crate::rig::Rig;
 

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 
 use crate::command::{LIMIT, Outcome, in_terminal};
+use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
-use crate::packages::Engines;
 use crate::podman::{Cgroups, Door, Podman, Release};
 use crate::programs::Programs;
 use crate::rig::TWO_CARDS;

@@ -3,9 +3,10 @@
 use anyhow::Result;
 
 use crate::containerd::{CGPU, RUNC};
+use crate::engines::Engines;
 use crate::oci::OciRuntime;
 use crate::origin::{ContainerdModule, Origin};
-use crate::packages::{Engines, Suite};
+use crate::packages::Suite;
 use crate::podman;
 use crate::pods;
 use crate::programs::Programs;

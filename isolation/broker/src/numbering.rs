@@ -9,7 +9,7 @@ use nvabi::bytes::{put_u32, u32_at};
 use nvabi::layout::{id_info, nvos54};
 use nvabi::{control, escape, status};
 use verdict::Effect;
-use verdict::decide::View;
+use verdict::effect::View;
 
 use crate::container::Container;
 use crate::state;

@@ -17,6 +17,7 @@ mod card;
 mod cycle;
 mod doors;
 pub mod fence;
+pub mod file_table;
 pub mod files;
 pub mod governor;
 pub mod latency;
@@ -31,19 +32,22 @@ pub mod probe;
 pub mod reason;
 mod roll;
 mod settings;
+pub mod setup;
 pub mod status;
 pub mod table;
 mod view;
 pub mod world;
 
-pub use governor::{Fail, Governor, Setup};
+pub use file_table::FileTable;
+pub use governor::Governor;
 pub use lever::{Answer, Channel, Engine, Group, Lever, LeverError, Objects, Spent};
 pub use memory::{MemoryCard, MemoryTable};
 pub use plan::Tier;
 pub use probe::{Found, try_levers};
 pub use reason::Reason;
+pub use setup::{Fail, Setup};
 pub use status::{Counts, Gate, Latency, Status};
-pub use table::{Changes, FileTable, Owner, Seen, Table, TableError};
+pub use table::{Changes, Owner, Seen, Table, TableError};
 pub use world::{Action, Confirmed, Environment, Event, Used};
 
 /// No gate stays closed for longer, whatever the table says.

@@ -1,8 +1,9 @@
 //! What a layout means for one container on one card.
 
+use plan::Policy;
 use plan::gate::Gate as Turns;
 use plan::slot::Next;
-use plan::terms::{Policy, Priority, WEIGHT_MAX};
+use plan::terms::{Priority, WEIGHT_MAX};
 use plan::{CardRules, Layout, Page, Promise, Share, Tenant, Terms, epochs, layout};
 
 use crate::cycle::{Cycle, LAP_NS, Span};

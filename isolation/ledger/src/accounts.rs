@@ -3,41 +3,11 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
+use crate::charge::{Charge, Demand, Purpose, narrow};
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ProcessId};
 use crate::refusal::Refusal;
 use crate::usage::Usages;
-
-/// What an allocation is for; the driver's own per-process figures contain the first only.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
-pub enum Purpose {
-    /// Memory that the tenant asked for by size.
-    Memory,
-    /// Memory that the driver takes by itself (context buffers, instance memory, pages of managed memory).
-    Context,
-}
-
-/// Device memory that a call asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Demand {
-    /// The card it comes from.
-    pub card: CardSlot,
-    /// How much, rounded up as the driver would.
-    pub bytes: u64,
-    /// What it is for.
-    pub purpose: Purpose,
-}
-
-/// What is held of a card, and on whose behalf.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Charge {
-    pub(crate) card: CardSlot,
-    pub(crate) bytes: u64,
-    pub(crate) purpose: Purpose,
-    pub(crate) process: ProcessId,
-}
 
 /// One allocation of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -92,11 +62,6 @@ impl Share {
     pub(crate) fn used_bytes(&self) -> u128 {
         self.held_bytes.saturating_add(self.reserved_bytes)
     }
-}
-
-/// A wide sum as the interface shows it: at the type's end where it does not fit.
-pub(crate) fn narrow(bytes: u128) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::accounts::{Accounts, Demand, narrow};
-use crate::counts::{Counted, Counts, Limits, ObjectKind, wide};
+use crate::accounts::Accounts;
+use crate::charge::{Demand, narrow};
+use crate::counts::{Counts, Limits, wide};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
-use crate::managed::ManagedPieces;
+use crate::kinds::{Counted, ObjectKind};
+use crate::managed_pieces::ManagedPieces;
 use crate::mappings::Pieces;
 use crate::refusal::Refusal;
 use crate::tree::Tree;

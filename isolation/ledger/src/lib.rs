@@ -67,11 +67,14 @@
 
 mod accounts;
 mod book;
+mod charge;
 mod counts;
 mod identity;
 mod invariants;
+mod kinds;
 mod lookups;
 mod managed;
+mod managed_pieces;
 mod mappings;
 mod objects;
 mod operations;
@@ -82,16 +85,19 @@ pub mod steps;
 mod tree;
 mod usage;
 
-pub use accounts::{Allocation, Demand, Purpose};
+pub use accounts::Allocation;
 pub use book::{Freed, Ledger, Pin, PinFor, Reservation};
-pub use counts::{Counted, Limits, ObjectKind};
+pub use charge::{Demand, Purpose};
+pub use counts::Limits;
 pub use identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 pub use invariants::Discrepancy;
+pub use kinds::{Counted, ObjectKind};
 pub use managed::ManagedSpan;
 pub use mappings::Span;
 pub use objects::{Actual, NewObject, Place, Recorded};
 pub use operations::{Applied, Operation, PinToken, ReservationToken};
 pub use references::{Adopted, Exported};
 pub use refusal::Refusal;
-pub use snapshot::{CardUsage, ProcessUsage, Snapshot};
+pub use snapshot::{CardUsage, Snapshot};
 pub use tree::Object;
+pub use usage::ProcessUsage;

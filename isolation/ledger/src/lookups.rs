@@ -2,12 +2,13 @@
 
 use crate::accounts::Allocation;
 use crate::book::Ledger;
-use crate::counts::{ObjectKind, wide};
+use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
+use crate::kinds::ObjectKind;
 use crate::references::Exported;
-use crate::snapshot::ProcessUsage;
 use crate::steps::Stepped;
 use crate::tree::Object;
+use crate::usage::ProcessUsage;
 
 impl Ledger {
     /// The object that a handle names.

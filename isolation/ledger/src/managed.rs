@@ -6,39 +6,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::accounts::{Charge, Demand, Purpose};
 use crate::book::{Freed, Ledger};
-use crate::counts::{Counted, wide};
+use crate::charge::{Demand, Purpose};
+use crate::counts::wide;
 use crate::identity::{CardSet, CardSlot, FileId, ProcessId};
+use crate::kinds::Counted;
+use crate::managed_pieces::{ManagedPiece, length};
 use crate::mappings::Span;
 use crate::objects::Recorded;
 use crate::refusal::Refusal;
 use crate::steps::Stepped;
-
-/// Pieces by first address; no two overlap.
-pub(crate) type ManagedPieces = BTreeMap<u64, ManagedPiece>;
-
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct ManagedPiece {
-    pub(crate) last: u64,
-    pub(crate) process: ProcessId,
-    /// The cards that it may lie on: it is charged on each of them.
-    pub(crate) cards: CardSet,
-}
-
-impl ManagedPiece {
-    /// What a piece that begins at `base` is charged as.
-    pub(crate) fn charges(self, base: u64) -> impl Iterator<Item = Charge> {
-        let bytes = Span::between(base, self.last).map_or(0, length);
-        let charge = move |card| Charge {
-            card,
-            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-            purpose: Purpose::Context,
-            process: self.process,
-        };
-        self.cards.iter().map(charge)
-    }
-}
 
 /// A stretch of managed memory that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -230,8 +207,4 @@ impl Ledger {
             ..Recorded::default()
         }
     }
-}
-
-fn length(span: Span) -> u128 {
-    u128::from(span.last().saturating_sub(span.base())).saturating_add(1)
 }

@@ -1,11 +1,12 @@
 //! Clients and objects: what is recorded of them once the driver has made or freed them.
 
-use crate::accounts::Demand;
-#[cfg(doc)]
-use crate::accounts::Purpose;
 use crate::book::{Client, Freed, Held, Ledger, Reservation, Source, edge};
-use crate::counts::{Counted, ObjectKind, wide};
+use crate::charge::Demand;
+#[cfg(doc)]
+use crate::charge::Purpose;
+use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
+use crate::kinds::{Counted, ObjectKind};
 use crate::steps::Stepped;
 use crate::tree::{Object, Tree};
 

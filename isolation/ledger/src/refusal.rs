@@ -1,7 +1,7 @@
 //! Why something is not allowed, or cannot be referred to.
 
-use crate::counts::Counted;
 use crate::identity::{CardSlot, ClientHandle, FileId, ObjectHandle};
+use crate::kinds::Counted;
 
 /// The ledger's answer when a call must not be executed. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,9 +1,11 @@
 //! The whole account as plain values, for reports.
 
-use crate::accounts::narrow;
 use crate::book::Ledger;
-use crate::counts::{Counted, wide};
-use crate::identity::{CardSlot, ProcessId};
+use crate::charge::narrow;
+use crate::counts::wide;
+use crate::identity::CardSlot;
+use crate::kinds::Counted;
+use crate::usage::ProcessUsage;
 
 /// The account at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,17 +39,6 @@ pub struct CardUsage {
     pub peak_bytes: u64,
     /// Held, by the process that allocated.
     pub processes: Vec<ProcessUsage>,
-}
-
-/// What one process has allocated on one card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessUsage {
-    /// The process.
-    pub process: ProcessId,
-    /// Memory asked for by size: what the driver's own per-process figure contains.
-    pub memory_bytes: u64,
-    /// Context memory.
-    pub context_bytes: u64,
 }
 
 impl Ledger {

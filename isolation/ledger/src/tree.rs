@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::counts::ObjectKind;
 use crate::identity::{AllocationId, CardSlot, ObjectHandle, ProcessId};
+use crate::kinds::ObjectKind;
 use crate::steps::Stepped;
 
 /// One object of a client.

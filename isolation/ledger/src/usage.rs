@@ -2,9 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use crate::accounts::{Charge, Purpose, narrow};
+use crate::charge::{Charge, Purpose, narrow};
 use crate::identity::{CardSlot, ProcessId};
-use crate::snapshot::ProcessUsage;
+
+/// What one process has allocated on one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// The process.
+    pub process: ProcessId,
+    /// Memory asked for by size: what the driver's own per-process figure contains.
+    pub memory_bytes: u64,
+    /// Context memory.
+    pub context_bytes: u64,
+}
 
 /// By card and process; a process that has nothing is not there. Sums are wider than what they add.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]

@@ -1,7 +1,8 @@
 //! Whether a card can keep its promises to one more container.
 
+use crate::policy::Policy;
 use crate::rules::{CardRules, RulesError};
-use crate::terms::{Policy, Priority, Terms, TermsError};
+use crate::terms::{Priority, Terms, TermsError};
 use crate::{PERCENT_PPM, WHOLE_PPM};
 
 /// Whether `newcomer` fits beside `live`, the terms of all other containers that were granted a slice of the card, working or

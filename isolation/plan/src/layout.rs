@@ -7,8 +7,9 @@
 //! - **online**: containers of high priority are never gated and have long slices; the others take turns on a wheel of their own.
 
 use crate::gate::Gate;
+use crate::policy::Policy;
 use crate::rules::{CardRules, Costs};
-use crate::terms::{Policy, Terms};
+use crate::terms::Terms;
 use crate::{circle, window};
 
 mod places;

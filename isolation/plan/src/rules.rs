@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::terms::Policy;
+use crate::policy::Policy;
 
 /// What becomes of the time of a container that is there and has nothing to do, under the policies preemptive and weighted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

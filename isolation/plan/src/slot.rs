@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layout::{Gang, Tenant};
-use crate::terms::{Policy, Priority, Terms, TermsError};
+use crate::policy::Policy;
+use crate::terms::{Priority, Terms, TermsError};
 use crate::tier::Tier;
 
 mod bytes;

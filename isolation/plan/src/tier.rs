@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::terms::{Policy, Priority, Terms};
+use crate::policy::Policy;
+use crate::terms::{Priority, Terms};
 
 /// Which levers work, weakest first; published by each broker, and what `strict` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

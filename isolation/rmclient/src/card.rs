@@ -165,6 +165,56 @@ const NAME_AT: usize = 4;
 /// `NV2080_GPU_MAX_NAME_STRING_LENGTH`
 const NAME_LONGEST: usize = 64;
 
+/// Cards that one CARD_INFO call asks for; the driver answers EINVAL when there are more.
+const CARD_INFO_ENTRIES: u16 = 32;
+
+impl Client {
+    /// The cards that the driver lists, by minor number. Not every one need have a node here: see [`Error::is_absent`].
+    ///
+    /// # Errors
+    /// [`Error::Ioctl`].
+    pub fn card_infos(&self) -> Result<Vec<CardInfo>, Error> {
+        let length = card_info::BYTES * usize::from(CARD_INFO_ENTRIES);
+        let mut entries = vec![0u8; length];
+        let cmd = 0xc000_0000
+            | (u32::from(CARD_INFO_ENTRIES) * 72) << 16
+            | u32::from(escape::NV_IOCTL_MAGIC) << 8
+            | u32::from(escape::NV_ESC_CARD_INFO);
+        self.ctl
+            .call("NV_ESC_CARD_INFO", cmd, &mut entries, &mut [])?;
+        let mut cards: Vec<CardInfo> = entries
+            .chunks_exact(card_info::BYTES)
+            .filter_map(CardInfo::decode)
+            .collect();
+        cards.sort_by_key(|card| card.minor);
+        Ok(cards)
+    }
+
+    /// Opens a card's node and allocates its device and subdevice.
+    ///
+    /// # Errors
+    /// [`Error::is_absent`] for a card without a node here; otherwise the step that failed.
+    pub fn card(&self, info: CardInfo) -> Result<Card<'_>, Error> {
+        Card::open(self, info)
+    }
+
+    /// Opens every card that has a node here.
+    ///
+    /// # Errors
+    /// As [`Client::card`], except that absent cards are left out.
+    pub fn cards(&self) -> Result<Vec<Card<'_>>, Error> {
+        let mut cards = Vec::new();
+        for info in self.card_infos()? {
+            match self.card(info) {
+                Ok(card) => cards.push(card),
+                Err(error) if error.is_absent() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(cards)
+    }
+}
+
 impl<'client> Card<'client> {
     pub(crate) fn open(client: &'client Client, info: CardInfo) -> Result<Self, Error> {
         let node = open_node(client, info)?;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use nvabi::layout::{api_version, card_info, nvos00, nvos21, nvos54, nvos55, nvos64};
+use nvabi::layout::{api_version, nvos00, nvos21, nvos54, nvos55, nvos64};
 use nvabi::{DriverVersion, Release, bytes, class, control, escape};
 use sys::ioctl::Block;
 
 use crate::file::DriverFile;
-use crate::{Card, CardInfo, Error, Form, Nodes, Status};
+use crate::{Error, Form, Nodes, Status};
 
 /// Names an object of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,13 +17,10 @@ pub struct Handle(pub u32);
 /// The first handle that this client gives to its objects: away from the driver's own client handles (0xc1d0_0000).
 const FIRST_HANDLE: u32 = 0x0c60_0001;
 
-/// Cards that one CARD_INFO call asks for; the driver answers EINVAL when there are more.
-const CARD_INFO_ENTRIES: u16 = 32;
-
 /// An open `nvidiactl` with a root client. Dropping it frees everything that was allocated through it.
 #[derive(Debug)]
 pub struct Client {
-    ctl: DriverFile,
+    pub(crate) ctl: DriverFile,
     nodes: Nodes,
     version: DriverVersion,
     release: Release,
@@ -86,51 +83,6 @@ impl Client {
     #[must_use]
     pub fn repeats(&self) -> u64 {
         self.repeats.load(Ordering::Relaxed)
-    }
-
-    /// The cards that the driver lists, by minor number. Not every one need have a node here: see [`Error::is_absent`].
-    ///
-    /// # Errors
-    /// [`Error::Ioctl`].
-    pub fn card_infos(&self) -> Result<Vec<CardInfo>, Error> {
-        let length = card_info::BYTES * usize::from(CARD_INFO_ENTRIES);
-        let mut entries = vec![0u8; length];
-        let cmd = 0xc000_0000
-            | (u32::from(CARD_INFO_ENTRIES) * 72) << 16
-            | u32::from(escape::NV_IOCTL_MAGIC) << 8
-            | u32::from(escape::NV_ESC_CARD_INFO);
-        self.ctl
-            .call("NV_ESC_CARD_INFO", cmd, &mut entries, &mut [])?;
-        let mut cards: Vec<CardInfo> = entries
-            .chunks_exact(card_info::BYTES)
-            .filter_map(CardInfo::decode)
-            .collect();
-        cards.sort_by_key(|card| card.minor);
-        Ok(cards)
-    }
-
-    /// Opens a card's node and allocates its device and subdevice.
-    ///
-    /// # Errors
-    /// [`Error::is_absent`] for a card without a node here; otherwise the step that failed.
-    pub fn card(&self, info: CardInfo) -> Result<Card<'_>, Error> {
-        Card::open(self, info)
-    }
-
-    /// Opens every card that has a node here.
-    ///
-    /// # Errors
-    /// As [`Client::card`], except that absent cards are left out.
-    pub fn cards(&self) -> Result<Vec<Card<'_>>, Error> {
-        let mut cards = Vec::new();
-        for info in self.card_infos()? {
-            match self.card(info) {
-                Ok(card) => cards.push(card),
-                Err(error) if error.is_absent() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(cards)
     }
 
     /// A control call on an object. `nested` are the blocks that pointers in `params` name; their `parent` is 1.

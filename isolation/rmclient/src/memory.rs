@@ -6,16 +6,7 @@ use sys::mapping::Mapping;
 
 use crate::client::checked;
 use crate::file::DriverFile;
-use crate::{Card, Error, Handle};
-
-/// Which struct of RM_ALLOC is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// `NVOS21_PARAMETERS`, 32 bytes.
-    Short,
-    /// `NVOS64_PARAMETERS`, 48 bytes.
-    Long,
-}
+use crate::{Card, Error, Form, Handle};
 
 /// A piece of card memory. It lives until it is freed, or its client ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

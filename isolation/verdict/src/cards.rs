@@ -338,7 +338,7 @@ mod tests {
     use nvabi::{control, escape};
 
     use super::*;
-    use crate::decide::View;
+    use crate::effect::View;
     use crate::{Effect, Op, Policy, Verdict, decide_under};
 
     fn decided(cmd: u32, params: &[u8], release: Release) -> Effect {

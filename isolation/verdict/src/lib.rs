@@ -17,6 +17,7 @@
 pub mod blocks;
 pub mod cards;
 pub mod decide;
+pub mod effect;
 pub mod effective;
 pub mod exports;
 pub mod filter;
@@ -31,8 +32,8 @@ pub mod share;
 pub mod unknown;
 pub mod view;
 
-pub use decide::{Effect, Memory, Schedule, Switch, Verdict, Whose, decide, decide_under};
-pub use exports::{Export, Import};
+pub use decide::{decide, decide_under};
+pub use effect::{Effect, Export, Import, Memory, Schedule, Switch, Verdict, Whose};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;
 pub use share::{cleared, narrow, own_space};

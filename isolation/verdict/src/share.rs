@@ -15,8 +15,9 @@ use nvabi::layout::share_policy::{
 use nvabi::layout::{device_params, encoder_session, nvos21, nvos57, video_params};
 use nvabi::{Release, class, status};
 
+use crate::effect::Effect;
 use crate::policy::{Policy, SameUser};
-use crate::{EFAULT, Effect, Op, Refusal};
+use crate::{EFAULT, Op, Refusal};
 
 /// Decides the policy at the start of `policy`.
 pub(crate) fn decide(

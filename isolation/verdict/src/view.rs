@@ -13,7 +13,8 @@ use nvabi::layout::{
 };
 
 use crate::cards;
-use crate::decide::{Engines, View, is_refused_engine};
+use crate::decide::is_refused_engine;
+use crate::effect::{Engines, View};
 use crate::policy::{CardFigures, Policy};
 use crate::share::{Narrowing, Replacement};
 

@@ -395,7 +395,7 @@ fn exports_and_imports() {
         };
         assert_eq!((export.client, export.device, export.first), (OWN, 0xd, 0));
         assert_eq!(export.objects, [0xcafe]);
-        assert_eq!(export.onto, verdict::exports::Onto::Fresh);
+        assert_eq!(export.onto, verdict::effect::Onto::Fresh);
         assert_eq!((export.file.segment, export.file.at), (1, 16));
     }
 }

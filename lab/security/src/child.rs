@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::attacks::capabilities;
+use crate::capabilities;
 use crate::seat::Seat;
 use crate::tally::Tally;
 use crate::{Stage, kernel};

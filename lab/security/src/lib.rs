@@ -14,6 +14,7 @@
 
 pub mod attacks;
 mod busy;
+mod capabilities;
 mod child;
 mod kernel;
 mod neighbour;

@@ -17,30 +17,8 @@ use vgpu::request::Whose;
 use vgpu::{Config, Container, Create, DoorKind, Source};
 
 use super::reaper::Reaper;
-use crate::error::{Error, Result};
+use crate::error::{Error, GpuError, GpuFault, GpuResult, Result};
 use crate::task::{ContainerId, Pid};
-
-/// Whether the request or the host is at fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GpuFault {
-    /// What the container asks for is malformed.
-    Request,
-    /// What it asks for cannot be had here and now.
-    Precondition,
-}
-
-/// Why a container gets no share.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-pub struct GpuError {
-    /// Whose fault it is.
-    pub fault: GpuFault,
-    /// The whole chain of reasons, for the user.
-    pub text: String,
-}
-
-/// What a call of this seam returns.
-pub type GpuResult<T> = std::result::Result<T, GpuError>;
 
 /// Waits until a container that was followed from its start on is held; it is dead where this fails, or runc's start has.
 pub type StartWatch = Box<dyn FnOnce(Started) -> GpuResult<()> + Send>;

@@ -18,16 +18,14 @@ mod spec;
 mod stdio;
 mod supervisor;
 
+pub use crate::error::{GpuError, GpuFault, GpuResult};
 pub use caller::Caller;
 pub use cgroup::{
     Blkio, BlkioV1, Cgroup, CpuV1, HugetlbV1, HugetlbV2, IoV2, MemoryV1, MemoryV2, Pids, Pressure,
     Pressures, Rdma, RdmaDevice, Stats, StatsV1, StatsV2,
 };
 pub(crate) use gpu::left_behind;
-pub use gpu::{
-    Cards, Ended, Gpu, GpuError, GpuFault, GpuResult, Prepared, Rejected, Running, StartWatch,
-    Started,
-};
+pub use gpu::{Cards, Ended, Gpu, Prepared, Rejected, Running, StartWatch, Started};
 pub use reaper::Reaper;
 pub use runc::Runc;
 pub use spec::Spec;

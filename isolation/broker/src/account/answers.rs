@@ -8,7 +8,7 @@ use nvabi::bytes::u32_at;
 use nvabi::control::Decision;
 use nvabi::layout::card_info;
 use nvabi::status;
-use verdict::decide::{List, View};
+use verdict::effect::{List, View};
 use verdict::view::{self, Holder, Slice};
 use verdict::{Effect, Op, Refusal};
 

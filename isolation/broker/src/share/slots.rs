@@ -2,8 +2,8 @@
 
 use std::io;
 
+use compute::FileTable;
 use compute::Table;
-use compute::table::FileTable;
 
 use crate::container::Container;
 

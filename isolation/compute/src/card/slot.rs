@@ -4,8 +4,8 @@ use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
 use plan::{GateState, Page};
 
 use super::Card;
-use crate::governor::Setup;
 use crate::lever::{Engine, Objects};
+use crate::setup::Setup;
 use crate::world::Environment;
 
 /// How long a container says that it is busy, ahead.

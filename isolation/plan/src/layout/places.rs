@@ -2,8 +2,8 @@
 
 use crate::WHOLE_PPM;
 use crate::circle::{Arc, Circle};
+use crate::policy::Policy;
 use crate::rules::CardRules;
-use crate::terms::Policy;
 
 use super::Tenant;
 use super::plan::{Member, Part, Plan, has_turns, is_gang, shares_apart};

@@ -1,8 +1,9 @@
 //! Who takes part in which way, and what each gets.
 
+use crate::policy::Policy;
 use crate::portions::{self, Claimant};
 use crate::rules::{CardRules, Costs, Idle};
-use crate::terms::{Policy, Priority, Terms};
+use crate::terms::{Priority, Terms};
 use crate::{PERCENT_PPM, WHOLE_PPM, window};
 
 use super::{Promise, Tenant};

@@ -1,8 +1,8 @@
 //! How long each one's slices are.
 
+use crate::policy::Policy;
 use crate::rules::{CardRules, Costs};
 use crate::slice;
-use crate::terms::Policy;
 
 use super::Promise;
 use super::plan::{Member, Part, Plan};

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::WHOLE_PPM;
 use crate::layout::Gang;
-use crate::terms::{Policy, Priority, Terms};
+use crate::policy::Policy;
+use crate::terms::{Priority, Terms};
 use crate::tier::Tier;
 
 const MAGIC: [u8; 8] = *b"cgpuslot";

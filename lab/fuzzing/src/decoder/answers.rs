@@ -8,7 +8,7 @@ use nvabi::layout::{
     boost_groups, engine_type, export_info, fb_regions, nvos32, perfmon, pid_info, pid_memory, pids,
 };
 use nvabi::{PerRelease, Release};
-use verdict::decide::{Engines, List, View};
+use verdict::effect::{Engines, List, View};
 use verdict::view::{self, Holder, Slice};
 
 /// Rewrites what stands in the blocks, as if a driver had answered so.

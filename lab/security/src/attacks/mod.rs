@@ -1,6 +1,5 @@
 //! The attacks, by what they turn against.
 
-pub(crate) mod capabilities;
 mod confinement;
 mod descriptors;
 mod events;
@@ -18,6 +17,7 @@ mod spelling;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::capabilities;
 use crate::seat::Seat;
 use crate::tally::Tally;
 use crate::{Attack, Stage};

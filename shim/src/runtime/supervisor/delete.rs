@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::Supervisor;
 use super::cell::{Cell, Holding, lock};
+use crate::error::GpuResult;
 use crate::error::{Error, Result};
-use crate::runtime::gpu::{self, GpuResult};
+use crate::runtime::gpu;
 use crate::task::{ContainerId, Event, Exit, Phase, Pid, Step, Target, View};
 
 impl Supervisor {

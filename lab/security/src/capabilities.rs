@@ -19,7 +19,7 @@ const REPORT: &str = "asked-for-all.json";
 
 /// Every class, control and engine of video and graphics, and the lists of classes and engines; and the same by a program whose environment
 /// asks for all of them, which no container's own programs can.
-pub(super) fn ungranted_capabilities(stage: &mut Stage) -> Result<Value> {
+pub(crate) fn ungranted_capabilities(stage: &mut Stage) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut facts = tried(&mut seat)?;
     let own = std::env::current_exe().context("find this program")?;

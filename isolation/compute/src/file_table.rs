@@ -1,0 +1,144 @@
+//! A card's slots as files.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plan::Page;
+
+use crate::files::SlotFiles;
+use crate::roll::{Roll, Stranger, sequence};
+use crate::table::{Owner, Seen, Table, TableError};
+
+/// Slots as files of a card's folder, see [`crate::files`].
+#[derive(Debug)]
+pub struct FileTable {
+    dir: PathBuf,
+    key: String,
+    owner: Owner,
+    left: Option<Page>,
+    seq: u64,
+    files: Option<SlotFiles>,
+    roll: Roll,
+}
+
+impl FileTable {
+    /// Takes the slot of the container `key` in the folder `cards/<uuid>/slots`, which is made if need be.
+    ///
+    /// # Errors
+    /// [`TableError::Held`]: another broker of this container lives. [`TableError::Version`]: a living peer's page is of another version. The system's.
+    pub fn take(dir: &Path, key: &str) -> Result<Self, TableError> {
+        let (files, left) = SlotFiles::take(dir, key)?;
+        // Peers skip a page whose sequence they know: the next one is past whatever stands there, torn or not, and past that of any owner before,
+        // whose file may be gone.
+        let seq = left.as_deref().and_then(sequence).unwrap_or(0);
+        let seq = seq.max(unix_ns()) & !1;
+        let left = left
+            .as_deref()
+            .and_then(|bytes| Page::decode(bytes).ok())
+            .map(|(page, _)| page)
+            .filter(|page| page.key == key);
+        let mut table = Self {
+            dir: dir.to_owned(),
+            key: key.to_owned(),
+            owner: this_process(),
+            left,
+            seq,
+            files: Some(files),
+            roll: Roll::default(),
+        };
+        if let Some((name, source)) = table.look()?.1 {
+            return Err(TableError::Version {
+                path: table.dir.join(name),
+                source,
+            });
+        }
+        Ok(table)
+    }
+
+    /// Readable when slots have come or gone: a hint for [`crate::Event::PeersChanged`], for whoever looks less often than a governor does by itself,
+    /// twice in the shortest window. `None` where the system has no such descriptor to give.
+    #[must_use]
+    pub fn watch(&self) -> Option<BorrowedFd<'_>> {
+        self.files.as_ref().and_then(SlotFiles::watch)
+    }
+
+    fn look(&mut self) -> Result<(Seen, Option<Stranger>), TableError> {
+        let Some(files) = &mut self.files else {
+            return Ok((Seen::default(), None));
+        };
+        let roll = &mut self.roll;
+        roll.begin();
+        let looked = files.each_live(|read| {
+            roll.present(read.name, read.bytes, &mut || read.again());
+        });
+        if let Err(error) = looked {
+            // What was not looked at is not gone.
+            roll.abandon();
+            return Err(error);
+        }
+        Ok(roll.end())
+    }
+}
+
+impl Table for FileTable {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    fn left_behind(&self) -> Option<&Page> {
+        self.left.as_ref()
+    }
+
+    fn publish(&mut self, page: &Page) -> Result<(), TableError> {
+        let seq = self.seq.wrapping_add(2);
+        let bytes = page.encode(seq).map_err(|source| TableError::Page {
+            key: self.key.clone(),
+            source,
+        })?;
+        if let Some(files) = &self.files {
+            files.write(&bytes)?;
+        }
+        self.seq = seq;
+        Ok(())
+    }
+
+    fn refresh(&mut self) -> Result<Seen, TableError> {
+        self.look().map(|(seen, _)| seen)
+    }
+
+    fn peers(&self) -> &[Page] {
+        self.roll.pages()
+    }
+
+    fn withdraw(&mut self) -> Result<(), TableError> {
+        self.roll = Roll::default();
+        match self.files.take() {
+            Some(files) => files.withdraw(),
+            None => Ok(()),
+        }
+    }
+}
+
+fn unix_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_nanos()).ok())
+        .unwrap_or(0)
+}
+
+fn this_process() -> Owner {
+    let start_time = std::fs::read_to_string("/proc/self/stat")
+        .ok()
+        .and_then(|stat| {
+            // The second field is in parentheses and may hold anything; the start time is the 20th after it.
+            let rest = stat.rsplit_once(')')?.1;
+            rest.split_ascii_whitespace().nth(19)?.parse().ok()
+        })
+        .unwrap_or(0);
+    Owner {
+        pid: std::process::id(),
+        start_time,
+    }
+}
