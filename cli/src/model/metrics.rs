@@ -101,6 +101,8 @@ pub struct Health {
     pub throttled: u64,
     /// Refused calls that no row knows.
     pub unknown_calls: u64,
+    /// What could not be in its account, and was left out.
+    pub inconsistencies: u64,
     /// Why its log or events cannot be written.
     pub unwritten: Option<String>,
     /// What the system does not give it.

@@ -326,6 +326,7 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
     let of_container = || Counters::<OfContainer>::default();
     let (replaced, reconciled, violations) = (of_container(), of_container(), of_container());
     let (suppressed, throttled, unknown) = (of_container(), of_container(), of_container());
+    let inconsistencies = of_container();
     for one in all {
         let labels = OfContainer {
             namespace: one.namespace.clone(),
@@ -379,6 +380,9 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         unknown
             .get_or_create(&labels)
             .inc_by(one.health.unknown_calls);
+        inconsistencies
+            .get_or_create(&labels)
+            .inc_by(one.health.inconsistencies);
         for (name, count) in &one.calls {
             calls.get_or_create(&kind(name)).inc_by(*count);
         }
@@ -493,6 +497,11 @@ fn containers(registry: &mut Registry, all: &[ContainerMetrics]) {
         "unknown_calls",
         "Refused calls that have no row in cgpu's tables",
         unknown,
+    );
+    registry.register(
+        "inconsistencies",
+        "Impossible changes left out of the account: a bug of cgpu's",
+        inconsistencies,
     );
 }
 

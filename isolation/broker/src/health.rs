@@ -28,6 +28,7 @@ mod unknown_calls;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cards::{CardHealth, GpuUuid, OnViolation, Watch};
@@ -81,6 +82,8 @@ pub struct Health {
     refusals: Refusals,
     over_quota: OverQuota,
     unknown_calls: UnknownCalls,
+    /// Those that the log has.
+    logged_inconsistencies: AtomicU64,
     reconciler: Reconciler,
     hung: Hung,
     storage: storage::Storage,
@@ -107,6 +110,9 @@ pub struct HealthStatus {
     /// Refused calls that no row knows.
     #[serde(default)]
     pub unknown_calls: u64,
+    /// What could not be in the account, and was left out: a bug of cgpu's.
+    #[serde(default)]
+    pub inconsistencies: u64,
     /// Why log or events cannot be written to the container's folder at this moment; absent while they can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
@@ -172,6 +178,7 @@ impl Health {
             suppressed_logs: value(Counter::SuppressedLogs),
             throttled: value(Counter::Throttled),
             unknown_calls: value(Counter::UnknownCalls),
+            inconsistencies: container.journal.change().inconsistencies(),
             unwritten: storage::trouble(&self.events),
             short_of: self.shortage.text(),
             unreachable: self.reach.trouble(),
@@ -249,8 +256,21 @@ impl Health {
         }
     }
 
+    /// Says that the account was asked for what cannot be, once for all that came since it was said last.
+    fn look_for_inconsistencies(&self, container: &Container) {
+        let times = container.journal.change().inconsistencies();
+        if self.logged_inconsistencies.swap(times, Ordering::Relaxed) < times {
+            tracing::error!(
+                container = container.name,
+                times,
+                "the account was asked for what cannot be: a bug of cgpu's"
+            );
+        }
+    }
+
     /// Looks for calls that have been at the driver for too long, and at the kernel's log. Waits for nothing.
     pub fn look(&self, container: &Container) {
+        self.look_for_inconsistencies(container);
         hung::look(
             container,
             Duration::from_millis(self.plan.watch.hung_call_ms),

@@ -100,6 +100,8 @@ struct Inner {
     log: Log,
     frame: Vec<u8>,
     ops: usize,
+    /// Operations that are never refused, and were.
+    refused: u64,
 }
 
 impl Journal {
@@ -145,6 +147,7 @@ impl Journal {
                 log,
                 frame: Vec::new(),
                 ops: 0,
+                refused: 0,
             }),
         })
     }
@@ -179,14 +182,29 @@ impl Change<'_> {
     /// As [`Change::ledger`], for operations that are never refused.
     pub fn record(&mut self, operation: Operation) -> Applied {
         let applied = self.ledger(operation);
-        debug_assert!(applied.is_ok(), "only what reserves is refused");
+        self.expect_applied(&applied, "only what reserves is refused");
         applied.unwrap_or(Applied::Done)
     }
 
     /// Changes anything else.
     pub fn note(&mut self, op: Op) {
         let applied = self.apply(op);
-        debug_assert!(applied.is_ok(), "only the ledger refuses");
+        self.expect_applied(&applied, "only the ledger refuses");
+    }
+
+    fn expect_applied(&mut self, applied: &Result<Applied, Refusal>, why: &str) {
+        debug_assert!(applied.is_ok(), "{why}");
+        if applied.is_err() {
+            self.0.refused = self.0.refused.saturating_add(1);
+        }
+    }
+
+    /// What could not be, and was left out: see [`ledger::Ledger::inconsistencies`]; and operations of this broker's that are never
+    /// refused, and were.
+    #[must_use]
+    pub fn inconsistencies(&self) -> u64 {
+        let of_ledger = self.ledger.inconsistencies();
+        of_ledger.saturating_add(self.0.refused)
     }
 
     /// Reserves a slot for an object, and bytes.

@@ -71,6 +71,8 @@ pub(crate) struct Accounts {
     /// The number of the last allocation.
     last: u64,
     usages: Usages,
+    /// See [`crate::Ledger::inconsistencies`].
+    inconsistencies: u64,
 }
 
 impl Accounts {
@@ -201,10 +203,19 @@ impl Accounts {
         self.hold(after);
     }
 
+    /// Something that cannot be was asked for, and was left out.
+    pub(crate) fn note_inconsistency(&mut self) {
+        self.inconsistencies = self.inconsistencies.saturating_add(1);
+    }
+
+    pub(crate) fn inconsistencies(&self) -> u64 {
+        self.inconsistencies
+    }
+
     /// One more handle is a reference to it.
     pub(crate) fn name(&mut self, id: AllocationId) {
         let Some(allocation) = self.allocations.get_mut(&id) else {
-            debug_assert!(false, "{id} is gone and gets a handle");
+            self.note_inconsistency();
             return;
         };
         allocation.handles = allocation.handles.saturating_add(1);
@@ -218,7 +229,7 @@ impl Accounts {
     /// One of its handles is gone; the reference is not.
     pub(crate) fn unname(&mut self, id: AllocationId) {
         let Some(allocation) = self.allocations.get_mut(&id) else {
-            debug_assert!(false, "{id} is gone and loses a handle");
+            self.note_inconsistency();
             return;
         };
         debug_assert!(allocation.handles > 0);
@@ -234,14 +245,14 @@ impl Accounts {
         if let Some(allocation) = self.allocations.get_mut(&id) {
             allocation.references = allocation.references.saturating_add(1);
         } else {
-            debug_assert!(false, "{id} is gone and is referred to again");
+            self.note_inconsistency();
         }
     }
 
     /// Drops one reference; the allocation, if that was the last one.
     pub(crate) fn release(&mut self, id: AllocationId) -> Option<Allocation> {
         let Some(allocation) = self.allocations.get_mut(&id) else {
-            debug_assert!(false, "{id} is gone and is released again");
+            self.note_inconsistency();
             return None;
         };
         allocation.references = allocation.references.saturating_sub(1);
@@ -261,4 +272,21 @@ fn named_bytes<'a>(
 ) -> Option<&'a mut u128> {
     let share = shares.get_mut(&allocation.card)?;
     (allocation.purpose == Purpose::Memory).then_some(&mut share.named_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_an_allocation_that_is_gone_is_counted_and_changes_nothing() {
+        let mut accounts = Accounts::new(&[(CardSlot(0), 1 << 20)]);
+        let gone = AllocationId(NonZeroU64::MIN);
+        accounts.name(gone);
+        accounts.unname(gone);
+        accounts.retain(gone);
+        assert_eq!(accounts.release(gone), None);
+        assert_eq!(accounts.inconsistencies(), 4);
+        assert_eq!(accounts.share(CardSlot(0)).unwrap().held_bytes, 0);
+    }
 }

@@ -62,6 +62,11 @@ pub enum Discrepancy {
         /// The client.
         client: ClientHandle,
     },
+    /// Operations left something out that could not be: see [`Ledger::inconsistencies`].
+    Inconsistent {
+        /// How often.
+        times: u64,
+    },
     /// Pieces of address space that overlap.
     Overlap {
         /// The uvm file.
@@ -79,7 +84,18 @@ impl Ledger {
         self.check_bytes()?;
         self.check_counts()?;
         self.check_edges()?;
-        self.check_pieces()
+        self.check_pieces()?;
+        match self.inconsistencies() {
+            0 => Ok(()),
+            times => Err(Discrepancy::Inconsistent { times }),
+        }
+    }
+
+    /// How often an operation had to leave something out that could not be, such as one more reference to what is gone: a bug in the
+    /// ledger, or in whoever makes its operations. Part of the state, so that a successor knows it too.
+    #[must_use]
+    pub fn inconsistencies(&self) -> u64 {
+        self.accounts.inconsistencies()
     }
 
     fn check_references(&self) -> Result<(), Discrepancy> {

@@ -222,7 +222,8 @@ impl Ledger {
             ..
         } = place;
         let Some(owner) = self.clients.get_mut(&client) else {
-            debug_assert!(false, "{client} was noted before its object");
+            // It was noted before its object.
+            self.accounts.note_inconsistency();
             return;
         };
         let needs = depends_on
