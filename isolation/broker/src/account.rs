@@ -19,7 +19,8 @@ mod translation;
 mod why;
 
 pub use answers::Numbers;
-pub use exports::Carrier;
+pub(crate) use exports::HOST;
+pub use exports::{Carrier, PeerExport, PeerMemory};
 use translation::card_slot;
 pub use translation::{books, uuid_bytes};
 pub use why::Why;

@@ -35,19 +35,18 @@ use driver::Caller;
 use sys::seccomp::{Listener, Notification};
 
 use crate::board::Lane;
-use crate::container::{Acquaintance, Container};
+use crate::container::Container;
 use crate::counters::Counter;
 use crate::files::{InUse, Lookup};
 use crate::native::{self, NativeCalls};
+use crate::processes::Acquaintance;
 use crate::reaper::Reaper;
-use crate::replay::{CallKey, Turn};
+use crate::replay::Turn;
 use crate::scarce;
-use crate::state::Finished;
+use crate::state::{CallKey, Finished};
+use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
 
-pub(crate) const SYS_IOCTL: i32 = 16;
-const SYS_MMAP: i32 = 9;
-pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const EBADF: i32 = 9;
 const EINVAL: i32 = 22;
 const EMFILE: i32 = 24;

@@ -1,16 +1,13 @@
 //! What all threads of one broker share.
 
-use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use driver::{Driver, FileKind};
+use driver::Driver;
 use nvabi::Release;
-use verdict::Surface;
 
 use crate::account::{Account, Slot};
 use crate::answer_files::AnswerFiles;
@@ -27,8 +24,8 @@ use crate::memories::Memories;
 use crate::native::NativeCalls;
 use crate::order::Orders;
 use crate::pci;
+use crate::processes::Processes;
 use crate::replay::Replay;
-use crate::scarce;
 use crate::share::Share;
 use crate::terms::Terms;
 
@@ -252,109 +249,5 @@ impl Container {
             supervisor: Arc::default(),
         };
         Self::take_over(parts, inheritance)
-    }
-}
-
-/// Thread → process, and the processes whose exit is waited for.
-#[derive(Debug, Default)]
-pub struct Processes {
-    tgids: Mutex<HashMap<i32, i32>>,
-}
-
-/// Threads beyond this are forgotten all at once; they cost a read of `/proc` to know again.
-const MOST_THREADS: usize = 4096;
-
-impl Processes {
-    /// The process of a thread. The second value says whether the thread is new here.
-    ///
-    /// # Errors
-    /// The thread has gone (`ESRCH`), or the system has no descriptor to look with.
-    pub fn of(&self, tid: i32) -> io::Result<(i32, Acquaintance)> {
-        let mut tgids = self.tgids.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tgid) = tgids.get(&tid) {
-            return Ok((*tgid, Acquaintance::Known));
-        }
-        let tgid = tgid_of(tid)?;
-        if tgids.len() >= MOST_THREADS {
-            tgids.clear();
-        }
-        let known = tgids.values().any(|known| *known == tgid);
-        tgids.insert(tid, tgid);
-        Ok((
-            tgid,
-            if known {
-                Acquaintance::Known
-            } else {
-                Acquaintance::New
-            },
-        ))
-    }
-
-    /// The processes that have made calls.
-    #[must_use]
-    pub fn known(&self) -> Vec<i32> {
-        let tgids = self.tgids.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known: Vec<i32> = tgids.values().copied().collect();
-        known.sort_unstable();
-        known.dedup();
-        known
-    }
-
-    /// Forgets processes: their numbers may be used again.
-    pub fn forget_all(&self, gone: &HashSet<i32>) {
-        self.tgids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|_, known| !gone.contains(known));
-    }
-
-    /// Forgets one thread.
-    pub fn forget_thread(&self, tid: i32) {
-        self.tgids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&tid);
-    }
-
-    /// Forgets threads that have ended, whose numbers may be used again.
-    pub fn forget_ended(&self) {
-        self.tgids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|tid, tgid| fs::exists(format!("/proc/{tgid}/task/{tid}")).unwrap_or(false));
-    }
-}
-
-/// Whether a process has been seen before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acquaintance {
-    /// Its first call.
-    New,
-    /// It has made calls.
-    Known,
-}
-
-pub(crate) fn tgid_of(tid: i32) -> io::Result<i32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
-        if scarce::is_scarcity(&error) {
-            error
-        } else {
-            nix::errno::Errno::ESRCH.into()
-        }
-    })?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
-        .ok_or_else(|| nix::errno::Errno::ESRCH.into())
-}
-
-/// The part of the driver's interface that a file is.
-#[must_use]
-pub fn surface(kind: FileKind) -> Surface {
-    match kind {
-        FileKind::Ctl => Surface::Ctl,
-        FileKind::Card { .. } => Surface::Card,
-        FileKind::Uvm => Surface::Uvm,
-        FileKind::UvmTools => Surface::UvmTools,
     }
 }

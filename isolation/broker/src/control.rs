@@ -15,10 +15,12 @@ use crate::counters::Counter;
 use crate::cpu_time::CpuTimeStatus;
 use crate::health::{Event, EventKind, HealthStatus, Mib, Watching};
 use crate::link::FromBroker;
-use crate::peers;
+use crate::peers::ExportsOf;
 use crate::scarce;
 use crate::share::{ComputeStatus, NewTerms};
-use crate::usage_report::{self, Folded, Holding};
+use crate::usage_report::{self, Folded, Holding, ProcessStatus};
+
+mod exports;
 
 /// Raised when an answer changes its shape.
 pub const VERSION: u32 = 2;
@@ -45,14 +47,8 @@ pub enum Request {
     },
     /// Compare the ledger with what the driver counts, now; see [`crate::health::Comparison`].
     Reconcile,
-    /// From another broker: what this container has exported by the file that stands under this number in the asking
-    /// process; see [`PeerExports`](crate::peers::PeerExports).
-    ExportsOf {
-        /// The asking process's number.
-        fd: i32,
-        /// The share group that its container names.
-        group: String,
-    },
+    /// From another broker: see [`PeerExports`](crate::peers::PeerExports).
+    ExportsOf(ExportsOf),
     /// Replace the broker by this program, which the supervisor takes from root only; see [`Upgraded`].
     Upgrade {
         /// Its absolute path.
@@ -194,26 +190,6 @@ pub struct HostMemoryStatus {
     pub refused: u64,
 }
 
-/// One process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessStatus {
-    /// In the host's pid namespace.
-    pub pid: i32,
-    /// The program's name.
-    pub name: String,
-    /// By card.
-    pub cards: Vec<ProcessCard>,
-}
-
-/// What a process has allocated on a card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessCard {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Bytes.
-    pub used_bytes: u64,
-}
-
 /// How many calls took which way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallCounts {
@@ -273,8 +249,8 @@ pub fn serve(
                 Ok(comparison) => serde_json::to_vec(&comparison)?,
                 Err(problem) => serde_json::to_vec(&serde_json::json!({ "error": problem }))?,
             },
-            Ok(Request::ExportsOf { fd, group }) => {
-                serde_json::to_vec(&peers::answer(container, &writer, fd, &group))?
+            Ok(Request::ExportsOf(request)) => {
+                serde_json::to_vec(&exports::answer(container, &writer, &request))?
             }
             Ok(Request::Upgrade { program }) if serving.broker.supervisor_pid != 0 => {
                 // The supervisor answers on the connection, when this process is gone.

@@ -2,10 +2,11 @@
 
 use driver::{Link, Segment};
 use nvabi::Release;
-use verdict::blocks::{self, Block, Extent};
+use nvabi::bytes::u32_at;
+use verdict::blocks::{self, Block, Descriptor, Extent};
 use verdict::{EFAULT, Op, Refusal};
 
-use crate::memories::Target;
+use crate::memories::{Memories, Target};
 
 /// The memory's process has executed another program, or ended.
 pub(crate) const ESRCH: i32 = 3;
@@ -99,6 +100,58 @@ fn changed_span<'a>(before: &[u8], after: &'a [u8]) -> Option<(u64, &'a [u8])> {
     let first = before.iter().zip(after).position(differs)?;
     let last = before.iter().zip(after).rposition(differs)?;
     Some((u64::try_from(first).ok()?, after.get(first..=last)?))
+}
+
+/// A call's blocks as they were read, and as they are to be.
+pub(crate) struct Blocks<'a> {
+    pub(crate) before: &'a [Segment],
+    pub(crate) after: &'a [Segment],
+}
+
+impl Blocks<'_> {
+    /// Writes an answer into the memory that was opened before the call was last seen to wait. A thread that has executed another
+    /// program since an earlier call has other memory.
+    ///
+    /// # Errors
+    /// As [`write_back`].
+    pub(crate) fn write_back(
+        &self,
+        memories: &Memories,
+        tid: i32,
+        target: Target,
+        still_waits: &dyn Fn() -> bool,
+    ) -> Result<(), Refusal> {
+        let written = write_back(&target, self.before, self.after);
+        if written != Err(Refusal::Errno(ESRCH)) {
+            return written;
+        }
+        memories.forget(tid);
+        let target = memories.of(tid);
+        if !still_waits() {
+            return written;
+        }
+        write_back(&target, self.before, self.after)
+    }
+}
+
+/// The descriptor that a call names besides the one that it is made on, and its number; a negative one names none.
+pub(crate) fn descriptor_number(
+    op: &Op,
+    segments: &[Segment],
+) -> Result<Option<(Descriptor, i32)>, Refusal> {
+    let views: Vec<&[u8]> = segments
+        .iter()
+        .map(|segment| segment.bytes.as_slice())
+        .collect();
+    let Some(named) = blocks::descriptor(op, &views) else {
+        return Ok(None);
+    };
+    let number = views
+        .get(usize::from(named.segment))
+        .and_then(|block| u32_at(block, named.at))
+        .ok_or(Refusal::Errno(EFAULT))?;
+    let number = number.cast_signed();
+    Ok((number >= 0).then_some((named, number)))
 }
 
 #[cfg(test)]

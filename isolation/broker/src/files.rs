@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use driver::{Driver, FileId, FileKind};
 use nix::sys::resource::{Resource, getrlimit};
 use sys::pidfd::PidFd;
+use verdict::Surface;
 
 use crate::journal::Journal;
 use crate::link::{Stored, SupervisorLink};
@@ -55,6 +56,17 @@ impl OpenFile {
     /// Whether a call is under way on it.
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(atomic::Ordering::SeqCst) > 0
+    }
+}
+
+/// The part of the driver's interface that a file is.
+#[must_use]
+pub fn surface(kind: FileKind) -> Surface {
+    match kind {
+        FileKind::Ctl => Surface::Ctl,
+        FileKind::Card { .. } => Surface::Card,
+        FileKind::Uvm => Surface::Uvm,
+        FileKind::UvmTools => Surface::UvmTools,
     }
 }
 

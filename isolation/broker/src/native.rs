@@ -24,15 +24,14 @@ use verdict::blocks::Descriptor;
 use verdict::filter::Native;
 use verdict::{EFAULT, Op, Refusal};
 
-use crate::call::lookup::descriptor_number;
-use crate::call::reply::Blocks;
-use crate::call::{AUDIT_ARCH_X86_64, SYS_IOCTL};
-use crate::container::{surface, tgid_of};
-use crate::fetch;
-use crate::files::{InUse, OpenFile, duplicate, held_by_thread, own_position};
+use crate::fetch::{self, Blocks, descriptor_number};
+use crate::files::{InUse, OpenFile, duplicate, held_by_thread, own_position, surface};
 use crate::memories::Memories;
-use crate::replay::{CallKey, Threads};
+use crate::processes::tgid_of;
+use crate::replay::Threads;
 use crate::scarce;
+use crate::state::CallKey;
+use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL};
 
 const EBADF: i32 = 9;
 const EIO: i32 = 5;

@@ -9,19 +9,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledger::Exported;
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 use serde::{Deserialize, Serialize};
 
-use crate::container::Container;
-use crate::control::Request;
+use crate::account::PeerExport;
 use crate::pace::Pace;
 
 /// A tenant waits meanwhile, and so does its call: far below what a program takes for a hang.
@@ -38,34 +34,38 @@ pub struct Peers {
     pace: Arc<Pace>,
 }
 
-/// An object that a container has exported.
+/// What a broker asks another one: what its container has exported by the file that stands under a number in the asking process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PeerExport {
-    /// The place in the file's list.
-    pub index: u32,
-    /// The driver's class number.
-    pub class: u32,
-    /// The memory; `None` for what is on no card.
-    pub memory: Option<PeerMemory>,
-    /// By which the exporter knows it; never used again for other memory.
-    pub origin: u64,
+pub struct ExportsOf {
+    /// The asking process's number.
+    pub fd: i32,
+    /// The share group that its container names.
+    pub group: String,
 }
 
-/// In the place of a card: the host's memory.
-pub(crate) const HOST: &str = "host";
-
-/// Card memory of another container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PeerMemory {
-    /// `GPU-…`
-    pub card: String,
-    /// Bytes.
-    pub bytes: u64,
+/// A request of the control socket's, which knows it by `op`.
+#[derive(Serialize)]
+struct Asked<'a> {
+    op: &'static str,
+    #[serde(flatten)]
+    request: &'a ExportsOf,
 }
 
-/// The answer to [`Request::ExportsOf`].
+impl ExportsOf {
+    /// As one line of the other broker's control socket.
+    pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
+        let asked = Asked {
+            op: "exports_of",
+            request: self,
+        };
+        let mut line = serde_json::to_vec(&asked)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+/// The answer to [`ExportsOf`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerExports {
@@ -145,58 +145,14 @@ impl Peers {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let request = Request::ExportsOf {
+        let request = ExportsOf {
             fd: file.as_raw_fd(),
             group: self.group.clone(),
         };
-        let mut line = serde_json::to_vec(&request)?;
-        line.push(b'\n');
-        stream.write_all(&line)?;
+        stream.write_all(&request.line()?)?;
         let mut answer = String::new();
         BufReader::new(stream.take(MOST_ANSWER_BYTES)).read_line(&mut answer)?;
         let answer: PeerExports = serde_json::from_str(&answer)?;
         Ok(answer.exports)
-    }
-}
-
-/// Answers another broker: what this container has exported by the file that stands under a number in the asking process.
-#[must_use]
-pub fn answer(container: &Container, asker: &UnixStream, fd: i32, group: &str) -> PeerExports {
-    let ours = container.terms.peers.as_ref().map(Peers::group);
-    let asker = getsockopt(&asker.as_fd(), PeerCredentials).map(|peer| peer.pid());
-    let (true, Ok(pid)) = (ours == Some(group), asker) else {
-        return PeerExports {
-            exports: Vec::new(),
-        };
-    };
-    let same = container.files.of_process(pid, fd).ok().flatten();
-    let same = same.map(|file| ledger::FileId(file.id.0));
-    let state = container.journal.change();
-    let told = |exported: Exported| {
-        let memory = match exported.allocation {
-            Some(id) => {
-                let allocation = state.ledger.allocation(id)?;
-                let slots = container.account.slots();
-                let card = match allocation.card {
-                    ledger::CardSlot::HOST => HOST.to_owned(),
-                    card => slots.get(usize::from(card.0))?.uuid.clone(),
-                };
-                Some(PeerMemory {
-                    card,
-                    bytes: allocation.bytes,
-                })
-            }
-            None => None,
-        };
-        Some(PeerExport {
-            index: exported.index,
-            class: exported.class,
-            memory,
-            origin: exported.allocation.map_or(u64::MAX, |id| id.number()),
-        })
-    };
-    let exports = same.map(|file| state.ledger.exported_by(file).filter_map(told).collect());
-    PeerExports {
-        exports: exports.unwrap_or_default(),
     }
 }

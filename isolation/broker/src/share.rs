@@ -14,7 +14,6 @@ mod counted;
 pub mod gates;
 mod governor;
 pub mod levers;
-pub mod objects;
 mod pace;
 mod preempts;
 mod probe;
@@ -71,7 +70,7 @@ pub struct Share {
 struct Inner {
     /// By card, in the grant's order.
     cards: Vec<OnCard>,
-    /// [`objects::Scheduling::generation`], as it was last seen.
+    /// [`crate::state::Scheduling::generation`], as it was last seen.
     generation: u64,
     mailbox: Option<Arc<Mailbox>>,
 }

@@ -19,10 +19,15 @@ use ledger::steps::Stepped;
 use ledger::{Applied, CardSlot, Ledger, Operation, Recorded, Refusal, ReservationToken};
 use serde::{Deserialize, Serialize};
 
-use crate::replay::{Books, CallKey, End};
 use crate::reservation::Reservation;
 use crate::segments;
-use crate::share::objects::{Change as ScheduleChange, Scheduling};
+
+mod record;
+pub mod scheduling;
+
+pub use record::{Books, CallKey, End};
+use scheduling::Change as ScheduleChange;
+pub use scheduling::Scheduling;
 
 /// The whole.
 #[derive(Debug, Serialize, Deserialize)]

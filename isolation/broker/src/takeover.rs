@@ -25,12 +25,14 @@ use crate::board::{Lane, Phase};
 use crate::call::admit::Request;
 use crate::call::begin::{BegunCall, Held};
 use crate::call::commit::end;
-use crate::container::{Container, surface};
+use crate::container::Container;
 use crate::files::Lookup;
-use crate::replay::{Books, CallKey, End, Turn};
+use crate::files::surface;
+use crate::replay::Turn;
 use crate::scarce;
 use crate::share::tenant;
 use crate::state::{self, Answer, Begun, Finished, OpenCall};
+use crate::state::{Books, CallKey, End};
 use crate::workers::Session;
 
 const EIO: i32 = 5;

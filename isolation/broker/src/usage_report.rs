@@ -11,7 +11,6 @@ use ledger::{CardSlot, Ledger, ProcessId};
 use serde::{Deserialize, Serialize};
 
 use crate::account::Slot;
-use crate::control::{ProcessCard, ProcessStatus};
 use crate::holders;
 
 /// So many processes are listed.
@@ -22,6 +21,26 @@ pub const MOST_LOOKED_AT: usize = 4096;
 pub const MOST_NAMED: usize = 4 * MOST_LISTED;
 /// So many folders of a control group are looked into.
 const MOST_FOLDERS: usize = 256;
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// In the host's pid namespace.
+    pub pid: i32,
+    /// The program's name.
+    pub name: String,
+    /// By card.
+    pub cards: Vec<ProcessCard>,
+}
+
+/// What a process has allocated on a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessCard {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Bytes.
+    pub used_bytes: u64,
+}
 
 /// What is held by processes that are not listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,8 +14,7 @@ use verdict::{Effect, Op, Refusal};
 
 use super::Account;
 use super::translation::card_slot;
-use crate::container::Container;
-use crate::journal::Change;
+use crate::journal::{Change, Journal};
 use crate::{pids, state};
 
 /// The numbers that processes are known by, where an answer names processes.
@@ -30,9 +29,9 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Looks for them where the answer wants them. It reads files of each process, so the journal is not locked meanwhile.
+    /// Looks for them where the answer wants them, for this asker and the process that makes all calls, if there is one. It reads files of each process, so the journal is not locked meanwhile.
     #[must_use]
-    pub fn of(container: &Container, effect: &Effect, asker: i32) -> Self {
+    pub fn of(journal: &Journal, executor: Option<i32>, effect: &Effect, asker: i32) -> Self {
         if !matches!(
             effect,
             Effect::View(View::Pids { .. } | View::PidInfo { .. } | View::Samples { .. })
@@ -40,7 +39,7 @@ impl Numbers {
             return Self::default();
         }
         let all: BTreeSet<i32> = {
-            let state = container.journal.change();
+            let state = journal.change();
             let ledger = &state.ledger;
             let usages = ledger
                 .cards()
@@ -51,7 +50,7 @@ impl Numbers {
         Self {
             known: pids::known_to(asker, &processes),
             all,
-            executor: container.driver.process().map(i32::unsigned_abs),
+            executor: executor.map(i32::unsigned_abs),
         }
     }
 }

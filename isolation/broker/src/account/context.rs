@@ -23,8 +23,8 @@ use nvabi::layout::nvos54;
 use verdict::Op;
 
 use super::Account;
+use crate::engines::{engine_of_channel, engine_of_group, is_group};
 use crate::journal::Change;
-use crate::share::tenant::{engine_of_channel, engine_of_group, is_group};
 use crate::state::{self, State};
 
 impl Account {

@@ -11,18 +11,45 @@ use ledger::{
     ProcessId, Purpose,
 };
 use nvabi::status;
+use serde::{Deserialize, Serialize};
 use verdict::{Effect, Export, Import, Op};
 
 use super::commit::unpin;
 use super::translation::{card_slot, status_of};
 use super::{Account, Denied, JudgedCall, Why};
 use crate::journal::Change;
-use crate::peers::{HOST, PeerExport};
 use crate::reservation::Reservation;
 use crate::state::State;
 
 /// The file that a control's parameters name, as far as it is one of the driver's.
 pub type Carrier = Option<(FileId, FileKind)>;
+
+/// An object that a container has exported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerExport {
+    /// The place in the file's list.
+    pub index: u32,
+    /// The driver's class number.
+    pub class: u32,
+    /// The memory; `None` for what is on no card.
+    pub memory: Option<PeerMemory>,
+    /// By which the exporter knows it; never used again for other memory.
+    pub origin: u64,
+}
+
+/// In the place of a card: the host's memory.
+pub(crate) const HOST: &str = "host";
+
+/// Card memory of another container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerMemory {
+    /// `GPU-…`
+    pub card: String,
+    /// Bytes.
+    pub bytes: u64,
+}
 
 /// Memory, and what stands for memory of several cards.
 fn may_be_exported(kind: ObjectKind) -> bool {

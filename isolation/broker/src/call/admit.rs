@@ -8,10 +8,10 @@ use verdict::{Effect, Op, Refusal, Unknown, Verdict};
 use super::reply::{Reply, Said, note};
 use super::{NotifiedCall, ReceivedCall};
 use crate::account::{Carrier, Denied, JudgedCall, Origin};
-use crate::container::surface;
 use crate::counters::Counter;
 use crate::fetch;
 use crate::files::OpenFile;
+use crate::files::surface;
 use crate::share::tenant::{self, Course, Passage};
 
 /// What a call is, and what it does: for the first time, or after a former broker has sent it.

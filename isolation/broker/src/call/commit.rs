@@ -19,8 +19,9 @@ use crate::counters::Counter;
 use crate::journal::Change;
 use crate::managed;
 use crate::numbering;
-use crate::replay::{Books, Turn};
+use crate::replay::Turn;
 use crate::share::tenant;
+use crate::state::Books;
 use crate::state::{self, Answer, Finished};
 
 impl ExecutedCall<'_> {
@@ -28,7 +29,9 @@ impl ExecutedCall<'_> {
     pub(crate) fn commit(mut self, container: &Container, turn: &Turn<'_>) -> Finished {
         let release = container.release;
         let carrier = carrier_of(&self.fds);
-        let numbers = Numbers::of(container, &self.request.effect, self.request.caller.tgid);
+        let (executor, asker) = (container.driver.process(), self.request.caller.tgid);
+        let effect = &self.request.effect;
+        let numbers = Numbers::of(&container.journal, executor, effect, asker);
         if self.has_succeeded(release)
             && let Some(arg) = self.result.after.first()
         {

@@ -1,13 +1,13 @@
 //! Which files a call is about: the one that it is made on, and those that its struct names.
 
 use driver::{Binding, Caller, FdSlot, Segment};
-use nvabi::bytes::u32_at;
 use nvabi::call;
-use verdict::blocks::{self, Descriptor};
+use verdict::blocks::Descriptor;
 use verdict::{EFAULT, Effect, Op, Refusal};
 
 use super::{EBADF, EMFILE, ReceivedCall};
 use crate::container::Container;
+use crate::fetch::descriptor_number;
 use crate::files::{InUse, Lookup};
 use crate::scarce;
 
@@ -44,26 +44,6 @@ impl ReceivedCall<'_> {
             found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => found,
         }
     }
-}
-
-/// The descriptor that a call names besides the one that it is made on, and its number; a negative one names none.
-pub(crate) fn descriptor_number(
-    op: &Op,
-    segments: &[Segment],
-) -> Result<Option<(Descriptor, i32)>, Refusal> {
-    let views: Vec<&[u8]> = segments
-        .iter()
-        .map(|segment| segment.bytes.as_slice())
-        .collect();
-    let Some(named) = blocks::descriptor(op, &views) else {
-        return Ok(None);
-    };
-    let number = views
-        .get(usize::from(named.segment))
-        .and_then(|block| u32_at(block, named.at))
-        .ok_or(Refusal::Errno(EFAULT))?;
-    let number = number.cast_signed();
-    Ok((number >= 0).then_some((named, number)))
 }
 
 /// Resolves the descriptors that a struct names.

@@ -14,9 +14,10 @@ use crate::account::{Denied, Why};
 use crate::board::Phase;
 use crate::container::Container;
 use crate::counters::Counter;
-use crate::fetch;
-use crate::memories::{Memories, Target};
-use crate::replay::{Books, Turn};
+use crate::fetch::Blocks;
+use crate::memories::Target;
+use crate::replay::Turn;
+use crate::state::Books;
 use crate::state::Finished;
 
 /// How a call ends.
@@ -207,38 +208,6 @@ impl NotifiedCall<'_> {
     fn write_back(&self, target: Target, blocks: &Blocks<'_>) -> Result<(), Refusal> {
         let (memories, tid) = (&self.container.memories, self.notification.tid);
         blocks.write_back(memories, tid, target, &|| self.still_waits())
-    }
-}
-
-/// A call's blocks as they were read, and as they are to be.
-pub(crate) struct Blocks<'a> {
-    pub(crate) before: &'a [Segment],
-    pub(crate) after: &'a [Segment],
-}
-
-impl Blocks<'_> {
-    /// Writes an answer into the memory that was opened before the call was last seen to wait. A thread that has executed another
-    /// program since an earlier call has other memory.
-    ///
-    /// # Errors
-    /// As [`fetch::write_back`].
-    pub(crate) fn write_back(
-        &self,
-        memories: &Memories,
-        tid: i32,
-        target: Target,
-        still_waits: &dyn Fn() -> bool,
-    ) -> Result<(), Refusal> {
-        let written = fetch::write_back(&target, self.before, self.after);
-        if written != Err(Refusal::Errno(fetch::ESRCH)) {
-            return written;
-        }
-        memories.forget(tid);
-        let target = memories.of(tid);
-        if !still_waits() {
-            return written;
-        }
-        fetch::write_back(&target, self.before, self.after)
     }
 }
 

@@ -99,7 +99,7 @@ fn name_of(container: &Container, lane: u32) -> String {
         Some(open) => {
             let begun = &open.begun;
             let op = verdict::op(
-                crate::container::surface(begun.kind),
+                crate::files::surface(begun.kind),
                 begun.cmd,
                 container.release,
             );

@@ -259,8 +259,10 @@ fn at_all_limits(part: u64) -> State {
             .unwrap();
     }
     for number in 0..small(verdict::schedule::MOST_SCHEDULED) {
-        let added =
-            crate::share::objects::Change::Added((HIGH, HIGH + number), compute::Engine::Graphics);
+        let added = crate::state::scheduling::Change::Added(
+            (HIGH, HIGH + number),
+            compute::Engine::Graphics,
+        );
         state.apply(Op::Schedule(added)).unwrap();
     }
     state

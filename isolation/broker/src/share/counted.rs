@@ -15,8 +15,8 @@ use nvabi::{Release, status};
 use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_SCHEDULED};
 
 use crate::account::Why;
-use crate::share::objects::Name;
 use crate::state::State;
+use crate::state::scheduling::Name;
 
 /// What a card's gate has to turn.
 #[derive(Debug)]

@@ -27,10 +27,10 @@ use plan::{CardRules, Terms};
 use crate::container::Container;
 use crate::health::EventKind;
 use crate::share::admission::Admission;
-use crate::share::objects::Change;
 use crate::share::slots;
 use crate::share::{levers, record};
 use crate::state::Op;
+use crate::state::scheduling::Change;
 
 /// The governor, its layouts, a copied slot of every peer, and the formatter.
 const STACK_BYTES: usize = 512 * 1024;

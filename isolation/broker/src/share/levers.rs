@@ -17,7 +17,7 @@ use nvabi::layout::{disable_channels, nvos00, nvos21, nvos54, preempt, schedule,
 use nvabi::{class, control, escape, status};
 
 use crate::container::Container;
-use crate::share::objects::{Name, Turned};
+use crate::state::scheduling::{Name, Turned};
 
 /// One channel that is refused or has gone fails the call for all that are listed: the list is halved until it stands alone. So many calls are made
 /// for that by one lever; what is left then is the governor's, which does it one at a time.

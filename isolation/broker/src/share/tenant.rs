@@ -6,19 +6,19 @@ use compute::Engine;
 use driver::Segment;
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put_u64, u32_at};
-use nvabi::layout::{channel_group_params, channel_params, engine_type, nvos21, nvos55, timeslice};
+use nvabi::layout::{nvos21, nvos55, timeslice};
 use nvabi::status;
-use verdict::schedule::is_graphics;
 use verdict::{Effect, Schedule, Switch};
 
 use crate::account::Why;
 use crate::container::Container;
+use crate::engines::{engine_of_channel, engine_of_group, is_group};
 use crate::journal;
 use crate::share::counted::{self, Adds, Counted};
 use crate::share::gates::{Held, Passing};
-use crate::share::objects::{Change, Name, Turned};
 use crate::share::pace::{self, Paced};
 use crate::share::touched::{Part, Touched};
+use crate::state::scheduling::{Change, Name, Turned};
 use crate::state::{Op, State};
 
 /// What becomes of a call before it is begun.
@@ -379,31 +379,4 @@ fn card_of(state: &State, (client, handle): Name) -> Option<CardSlot> {
     state
         .ledger
         .card_of(ClientHandle(client), ObjectHandle(handle))
-}
-
-pub(crate) fn is_group(state: &State, (client, handle): Name) -> bool {
-    let object = state
-        .ledger
-        .object(ClientHandle(client), ObjectHandle(handle));
-    object.is_some_and(|object| object.kind == ObjectKind::ChannelGroup)
-}
-
-/// The engine that a channel group's parameters name; without parameters it is the driver's own choice.
-pub(crate) fn engine_of_group(segments: &[Segment]) -> Engine {
-    engine_at(segments, channel_group_params::ENGINE_TYPE)
-}
-
-/// The same of a channel without a group.
-pub(crate) fn engine_of_channel(segments: &[Segment]) -> Engine {
-    engine_at(segments, channel_params::ENGINE_TYPE)
-}
-
-fn engine_at(segments: &[Segment], at: usize) -> Engine {
-    let params = segments.get(1);
-    let named = params.and_then(|params| u32_at(&params.bytes, at));
-    if is_graphics(named.unwrap_or(engine_type::NULL)) {
-        Engine::Graphics
-    } else {
-        Engine::Other
-    }
 }

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::health::EventKind;
-use crate::share::objects::Change;
 use crate::share::{OnCard, Share};
 use crate::state::Op;
+use crate::state::scheduling::Change;
 
 /// What a grant says, and where the cards' rules are.
 #[derive(Debug, Default)]

@@ -356,7 +356,7 @@ impl Shared {
         let cmd = u32::try_from(call.args[1] & 0xffff_ffff).unwrap();
         let number = i32::try_from(call.args[0]).map_err(|_error| EBADF)?;
         let (id, kind, fd) = self.file(number).map_err(|_error| EBADF)?.ok_or(ENOTTY)?;
-        let op = verdict::op(broker::container::surface(kind), cmd, R).map_err(|_error| ENOTTY)?;
+        let op = verdict::op(broker::files::surface(kind), cmd, R).map_err(|_error| ENOTTY)?;
         let copied = fetch::argument(self.pid, &op, call.args[2], R);
         let mut segments = vec![copied.map_err(|_error| EFAULT)?];
         fetch::parameters(self.pid, &op, &mut segments, R).map_err(|_error| EFAULT)?;
