@@ -407,3 +407,27 @@ fn name_of(pid: i32) -> Option<String> {
     let (name, fields) = rest.rsplit_once(") ")?;
     (!fields.starts_with(['Z', 'X'])).then(|| name.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_broker_asks_another_one_is_a_request_of_this_socket() {
+        let asked = ExportsOf {
+            fd: 7,
+            group: "default/pair".to_owned(),
+        };
+        let line = asked.line().unwrap();
+        let text = str::from_utf8(&line).unwrap();
+        assert_eq!(
+            text,
+            "{\"op\":\"exports_of\",\"fd\":7,\"group\":\"default/pair\"}\n"
+        );
+        let request: Request = serde_json::from_str(text).unwrap();
+        assert_eq!(request, Request::ExportsOf(asked));
+        // As before: a word that no request has is refused.
+        let other = text.replace("\"fd\"", "\"more\":1,\"fd\"");
+        assert!(serde_json::from_str::<Request>(&other).is_err());
+    }
+}
