@@ -39,7 +39,7 @@ use crate::container::Container;
 use crate::counters::Counter;
 use crate::files::{InUse, Lookup};
 use crate::native::{self, NativeCalls};
-use crate::processes::Acquaintance;
+use crate::processes::FirstSeen;
 use crate::reaper::Reaper;
 use crate::replay::Turn;
 use crate::scarce;
@@ -120,7 +120,7 @@ impl<'a> NotifiedCall<'a> {
     fn receive(self) -> Option<ReceivedCall<'a>> {
         let (container, tid) = (self.container, self.notification.tid);
         let process = || container.processes.of(tid);
-        let (tgid, acquaintance) = match scarce::wait_out(|| self.still_waits(), process) {
+        let (tgid, first_seen) = match scarce::wait_out(|| self.still_waits(), process) {
             Ok(known) => known,
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(ESRCH);
@@ -128,7 +128,7 @@ impl<'a> NotifiedCall<'a> {
                 return None;
             }
         };
-        if acquaintance == Acquaintance::New {
+        if first_seen == FirstSeen::Yes {
             self.reaper.watch(tgid);
         }
         container.managed.called(tid, || self.still_waits());

@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ledger::{
-    Applied, ClientHandle, Demand, ObjectHandle, ObjectKind, Operation, PinFor, PinToken, Refusal,
-    ReservationToken,
+    Applied, ClientHandle, Demand, Ledger, ObjectHandle, ObjectKind, Operation, PinFor, PinToken,
+    Refusal, ReservationToken,
 };
 use postcard::de_flavors::Flavor;
 use serde::Deserialize;
@@ -237,10 +237,7 @@ impl Change<'_> {
             object,
             purpose,
         });
-        self.apply_as(op, |state, _op| {
-            let pinned = state.ledger.pin(client, object, purpose);
-            pinned.map(ledger::Pin::into_token)
-        })
+        self.pin_as(op, |ledger| ledger.pin(client, object, purpose))
     }
 
     /// Takes a reference to what a file holds.
@@ -257,9 +254,16 @@ impl Change<'_> {
             index,
             purpose,
         });
+        self.pin_as(op, |ledger| ledger.pin_export(file, index, purpose))
+    }
+
+    fn pin_as(
+        &mut self,
+        op: Op,
+        pin: impl FnOnce(&mut Ledger) -> Result<ledger::Pin, Refusal>,
+    ) -> Result<PinToken, Refusal> {
         self.apply_as(op, |state, _op| {
-            let pinned = state.ledger.pin_export(file, index, purpose);
-            pinned.map(ledger::Pin::into_token)
+            pin(&mut state.ledger).map(ledger::Pin::into_token)
         })
     }
 

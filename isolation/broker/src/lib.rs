@@ -1,9 +1,10 @@
 //! The broker: one process per container that receives the container's NVIDIA system calls and answers them.
 //!
 //! ```text
-//! notify.sock ─ intake ─▶ workers ─▶ serve ─▶ fetch ─▶ verdict ─▶ account ─▶ driver ─▶ account ─▶ fetch ─▶ answer
-//!                                      │                           ▲         │
-//!                                    files, replay             governor   reaper (closed files, exits)
+//! notify.sock ─ intake ─▶ workers ─▶ call: receive ─▶ admit ─▶ begin ─▶ execute ─▶ commit ─▶ reply
+//!                                          │           │        │          │          │
+//!                                     replay, files  fetch,  account,   driver     account,
+//!                                                    verdict journal               journal
 //! ```
 //!
 //! It decides nothing itself: what a call may do is `verdict`'s, what still fits is `ledger`'s, what executes is `driver`'s.

@@ -21,10 +21,10 @@ impl Processes {
     ///
     /// # Errors
     /// The thread has gone (`ESRCH`), or the system has no descriptor to look with.
-    pub fn of(&self, tid: i32) -> io::Result<(i32, Acquaintance)> {
+    pub fn of(&self, tid: i32) -> io::Result<(i32, FirstSeen)> {
         let mut tgids = self.tgids.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tgid) = tgids.get(&tid) {
-            return Ok((*tgid, Acquaintance::Known));
+            return Ok((*tgid, FirstSeen::No));
         }
         let tgid = tgid_of(tid)?;
         if tgids.len() >= MOST_THREADS {
@@ -32,14 +32,7 @@ impl Processes {
         }
         let known = tgids.values().any(|known| *known == tgid);
         tgids.insert(tid, tgid);
-        Ok((
-            tgid,
-            if known {
-                Acquaintance::Known
-            } else {
-                Acquaintance::New
-            },
-        ))
+        Ok((tgid, if known { FirstSeen::No } else { FirstSeen::Yes }))
     }
 
     /// The processes that have made calls.
@@ -77,13 +70,13 @@ impl Processes {
     }
 }
 
-/// Whether a process has been seen before.
+/// Whether a process is seen for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acquaintance {
+pub enum FirstSeen {
     /// Its first call.
-    New,
+    Yes,
     /// It has made calls.
-    Known,
+    No,
 }
 
 pub(crate) fn tgid_of(tid: i32) -> io::Result<i32> {

@@ -40,7 +40,7 @@ pub struct Broker {
     pub(crate) container: Arc<Container>,
     reaper: Arc<Reaper>,
     epoll: Arc<Epoll>,
-    // Registered with `epoll`; readable once the broker is told to end.
+    // Registered with `epoll`; readable once the broker gets SIGTERM.
     _signals: SignalFd,
     estate: Estate,
     control: UnixListener,
@@ -125,7 +125,7 @@ impl Broker {
         })
     }
 
-    /// Serves until it is told to end, or until neither door nor container is left.
+    /// Serves until SIGTERM, or until neither door nor container is left.
     ///
     /// # Errors
     /// The system's, from waiting for events.

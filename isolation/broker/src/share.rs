@@ -1,9 +1,9 @@
 //! The container's share of its cards' time: what its tenants may do to their scheduler, and the governor that holds it.
 //!
 //! ```text
-//! serve ──▶ tenant ──▶ gates ◀── levers ◀── governor ◀── terms (grant, journal, cards/<uuid>/rules.json)
+//! call ───▶ tenant ──▶ gates ◀── levers ◀── governor ◀── terms (grant, journal, cards/<uuid>/rules.json)
 //!             │                     │          └──▶ slots (compute::table)
-//!             └──▶ objects (State) ◀┘
+//!             └─▶ scheduling (State) ◀┘
 //! ```
 //!
 //! A container whose terms are the driver's own (native, normal priority) has no governor: no thread, no slot, no call of the

@@ -331,7 +331,49 @@ pub enum View {
     ExportedDevice,
 }
 
+/// What a call takes out of a file that holds exports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TakenOut {
+    /// The objects in these slots.
+    Slots(std::ops::Range<u32>),
+    /// What the file says of its exports, and no object.
+    Figures,
+}
+
 impl Effect {
+    /// What it takes out of a file, or asks about one; `None` where it does neither.
+    #[must_use]
+    pub fn taken_out(&self) -> Option<TakenOut> {
+        match self {
+            Self::Import(import) => {
+                let first = u32::from(import.first);
+                let slots = first..first.saturating_add(u32::from(import.count));
+                Some(TakenOut::Slots(slots))
+            }
+            Self::ExportInfo { .. } => Some(TakenOut::Figures),
+            Self::None
+            | Self::Client
+            | Self::MapDma { .. }
+            | Self::Object { .. }
+            | Self::Memory(_)
+            | Self::Free { .. }
+            | Self::Dup { .. }
+            | Self::Range { .. }
+            | Self::MapExternal { .. }
+            | Self::Unmap { .. }
+            | Self::FreeRange { .. }
+            | Self::Export(_)
+            | Self::Managed { .. }
+            | Self::ChannelClients { .. }
+            | Self::Schedule(_)
+            | Self::OsEvent { .. }
+            | Self::Pool { .. }
+            | Self::Answered { .. }
+            | Self::NamesCards { .. }
+            | Self::View(_) => None,
+        }
+    }
+
     /// What is rewritten in the answer of a call that has succeeded.
     #[must_use]
     pub fn view(&self) -> Option<View> {

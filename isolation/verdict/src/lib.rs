@@ -33,7 +33,7 @@ pub mod unknown;
 pub mod view;
 
 pub use decide::{decide, decide_under};
-pub use effect::{Effect, Export, Import, Memory, Schedule, Switch, Verdict, Whose};
+pub use effect::{Effect, Export, Import, Memory, Schedule, Switch, TakenOut, Verdict, Whose};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;
 pub use share::{cleared, narrow, own_space};

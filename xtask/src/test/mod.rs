@@ -120,6 +120,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         programs: programs.as_ref().map(Programs::folder),
         skips: &skips,
         scratch: &target_folder(),
+        limit: runner::LIMIT,
     };
     let lints = thread::scope(|scope| -> Result<bool> {
         let lints = is_whole.then(|| scope.spawn(lints));

@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use integration::command::line;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 
 use super::executables::Executable;
 use super::reader::{Counts, Reader};
@@ -24,7 +22,7 @@ const ALONE: [&str; 1] = ["shares"];
 /// Tests at a time in one: each may start daemons of its own.
 const THREADS: usize = 2;
 /// An executable that takes longer is ended, and has failed.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+pub(super) const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// How one executable has ended.
 #[derive(Debug)]
@@ -46,6 +44,8 @@ pub(super) struct Settings<'a> {
     pub(super) skips: &'a Path,
     /// For their output until they end.
     pub(super) scratch: &'a Path,
+    /// See [`LIMIT`].
+    pub(super) limit: Duration,
 }
 
 /// Runs all, the first ones first, and those that need the machine for themselves when the others have ended. `ended` gets each
@@ -106,7 +106,6 @@ fn run_beside(
 }
 
 fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
-    use std::os::unix::process::CommandExt;
     let began = Instant::now();
     // Files: a daemon that a test has left would keep a pipe open.
     let [out, err] = [(); 2].map(|()| tempfile::NamedTempFile::new_in(settings.scratch));
@@ -123,8 +122,7 @@ fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(to(out.as_file())?)
-        .stderr(to(err.as_file())?)
-        .process_group(0);
+        .stderr(to(err.as_file())?);
     if let Some(programs) = settings.programs {
         command.env("CGPU_BIN", programs);
     }
@@ -136,9 +134,9 @@ fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if began.elapsed() > LIMIT && !is_late {
+        if began.elapsed() > settings.limit && !is_late {
             is_late = true;
-            let _gone = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+            child.kill()?;
         }
         thread::sleep(Duration::from_millis(50));
     };
@@ -149,7 +147,7 @@ fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
     if !status.success() && reader.counts.failed == 0 {
         reader.counts.failed = 1;
         let why = match is_late {
-            true => format!("was ended after {} s", LIMIT.as_secs()),
+            true => format!("was ended after {} s", settings.limit.as_secs_f64()),
             false => format!("ended with {status}"),
         };
         reader
@@ -170,4 +168,55 @@ fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
         skips: reader.skips,
         took: began.elapsed(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A script in the place of a test executable, run with this limit.
+    fn outcome(script: &str, limit: Duration) -> Outcome {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("script");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let executable = Executable {
+            package: "cgpu-ledger".to_owned(),
+            target: "script".to_owned(),
+            path,
+            folder: folder.path().to_owned(),
+        };
+        let settings = Settings {
+            filter: None,
+            programs: None,
+            skips: &folder.path().join("skips"),
+            scratch: folder.path(),
+            limit,
+        };
+        let mut outcomes = Vec::new();
+        run(vec![executable], &settings, |outcome| {
+            outcomes.push(outcome);
+        });
+        outcomes.pop().unwrap()
+    }
+
+    #[test]
+    fn an_executable_fails_that_takes_too_long_or_ends_otherwise_than_its_tests_say() {
+        let passed = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured'";
+        let minute = Duration::from_secs(60);
+        assert_eq!(outcome(passed, minute).counts.passed, 2);
+        let late = outcome("exec sleep 600", Duration::from_millis(50));
+        assert_eq!(late.counts.failed, 1);
+        assert!(
+            late.shown.contains("was ended after 0.05 s"),
+            "{}",
+            late.shown
+        );
+        let died = outcome(&format!("{passed}; echo why >&2; exit 3"), minute);
+        assert_eq!(died.counts.failed, 1);
+        assert!(died.shown.contains("exit status: 3"), "{}", died.shown);
+        assert!(died.shown.contains("why"), "{}", died.shown);
+    }
 }

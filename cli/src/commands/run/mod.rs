@@ -235,13 +235,13 @@ fn granted(
 }
 
 /// What the command runs in.
-struct Surroundings {
+struct HostEnvironment {
     signals: SignalFd,
     cgroup: Option<OwnCgroup>,
     guard: Option<Guard>,
 }
 
-impl Surroundings {
+impl HostEnvironment {
     fn make(
         container: &Container,
         owner: &Owner,
@@ -271,8 +271,8 @@ fn supervised(
     command: &[OsString],
     ending: supervise::EndingSignals,
 ) -> (anyhow::Result<ExitCode>, Ended) {
-    let made = Surroundings::make(container, owner, created.grant.backend, ending);
-    let Surroundings {
+    let made = HostEnvironment::make(container, owner, created.grant.backend, ending);
+    let HostEnvironment {
         signals,
         cgroup,
         guard,

@@ -12,7 +12,7 @@ use ledger::{
 };
 use nvabi::status;
 use serde::{Deserialize, Serialize};
-use verdict::{Effect, Export, Import, Op};
+use verdict::{Export, Import, Op, TakenOut};
 
 use super::commit::unpin;
 use super::translation::{card_slot, status_of};
@@ -69,36 +69,17 @@ fn may_be_exported(kind: ObjectKind) -> bool {
 impl Account {
     /// Whether all that a call takes out of a file was put there by this container.
     #[must_use]
-    pub fn has_exported(state: &State, effect: &Effect, carrier: Carrier) -> bool {
+    pub fn has_exported(state: &State, taken: &TakenOut, carrier: Carrier) -> bool {
         let Some((file, FileKind::Ctl)) = carrier else {
             return false;
         };
         let file = ledger::FileId(file.0);
         let ledger = &state.ledger;
-        match effect {
-            Effect::Import(import) => indices(import)
+        match taken {
+            TakenOut::Slots(slots) => slots
+                .clone()
                 .all(|index| ledger.has_export(file, index) && !ledger.is_adopted(file, index)),
-            Effect::ExportInfo { .. } => ledger.exported_by(file).next().is_some(),
-            Effect::None
-            | Effect::Client
-            | Effect::MapDma { .. }
-            | Effect::Object { .. }
-            | Effect::Memory(_)
-            | Effect::Free { .. }
-            | Effect::Dup { .. }
-            | Effect::Range { .. }
-            | Effect::MapExternal { .. }
-            | Effect::Unmap { .. }
-            | Effect::FreeRange { .. }
-            | Effect::Export(_)
-            | Effect::Managed { .. }
-            | Effect::ChannelClients { .. }
-            | Effect::Schedule(_)
-            | Effect::OsEvent { .. }
-            | Effect::Pool { .. }
-            | Effect::Answered { .. }
-            | Effect::NamesCards { .. }
-            | Effect::View(_) => true,
+            TakenOut::Figures => ledger.exported_by(file).next().is_some(),
         }
     }
 

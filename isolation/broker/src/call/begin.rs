@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use driver::{FdSlot, FileKind, Segment, Ticket};
-use verdict::{Effect, Refusal};
+use verdict::{Refusal, TakenOut};
 
 use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
@@ -202,31 +202,10 @@ fn check_imports(
     fds: &[FdSlot],
 ) -> Result<(), Denied> {
     let (account, carrier) = (&container.account, call.origin.carrier);
-    let (first, count) = match call.effect {
-        Effect::Import(import) => (u32::from(import.first), u32::from(import.count)),
-        Effect::ExportInfo { .. } => (0, 0),
-        Effect::None
-        | Effect::Client
-        | Effect::MapDma { .. }
-        | Effect::Object { .. }
-        | Effect::Memory(_)
-        | Effect::Free { .. }
-        | Effect::Dup { .. }
-        | Effect::Range { .. }
-        | Effect::MapExternal { .. }
-        | Effect::Unmap { .. }
-        | Effect::FreeRange { .. }
-        | Effect::Export(_)
-        | Effect::Managed { .. }
-        | Effect::ChannelClients { .. }
-        | Effect::Schedule(_)
-        | Effect::OsEvent { .. }
-        | Effect::Pool { .. }
-        | Effect::Answered { .. }
-        | Effect::NamesCards { .. }
-        | Effect::View(_) => return Ok(()),
+    let Some(taken) = call.effect.taken_out() else {
+        return Ok(());
     };
-    if Account::has_exported(&container.journal.change(), call.effect, carrier) {
+    if Account::has_exported(&container.journal.change(), &taken, carrier) {
         return Ok(());
     }
     let slot = fds.iter().find(|slot| slot.segment == 1);
@@ -239,8 +218,11 @@ fn check_imports(
     if known.is_empty() {
         return Err(account.foreign(call.op));
     }
+    let TakenOut::Slots(slots) = taken else {
+        return Ok(());
+    };
     let mut change = container.journal.change();
-    for index in first..first.saturating_add(count) {
+    for index in slots {
         let id = ledger::FileId(file.0);
         if change.ledger.has_export(id, index) && !change.ledger.is_adopted(id, index) {
             continue;
