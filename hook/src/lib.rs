@@ -1,4 +1,4 @@
-//! `cgpu-runtime` and `cgpu-hook`: the doors for engines that know nothing but OCI runtimes and hooks (docker 20.10, podman,
+//! `cgpu-runtime` and `cgpu-hook`: the frontends for engines that know nothing but OCI runtimes and hooks (docker 20.10, podman,
 //! CRI-O).
 //!
 //! **`cgpu-runtime`** ([`runtime`]) finds the subcommand, the bundle and the container's name in the runtime's own command
@@ -16,7 +16,7 @@
 //!   all others    the runtime
 //! ```
 //!
-//! Without a vGPU the runtime takes this process's place. With one it is a child while it creates: the door's lock is held
+//! Without a vGPU the runtime takes this process's place. With one it is a child while it creates: the frontend's lock is held
 //! until the container's listener has reached the broker.
 //!
 //! **`cgpu-hook`** ([`stage`]) is called by an engine at one point of a container's life, with a spec or a state as its

@@ -13,7 +13,9 @@ use sys::descriptors::Inherited;
 use sys::pidfd::PidFd;
 use vgpu::backend::Started;
 use vgpu::request::{Reading, Whose};
-use vgpu::{Config, Container, ContainerKey, Create, DoorKind, Ended, Prepared, Running, Source};
+use vgpu::{
+    Config, Container, ContainerKey, Create, Ended, FrontendKind, Prepared, Running, Source,
+};
 
 use crate::child;
 use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
@@ -184,7 +186,7 @@ impl Runtime {
                     id: None,
                     bundle: Some(&bundle),
                 };
-                let reading = Reading::of(&self.config, whose, &spec, DoorKind::Runtime)?;
+                let reading = Reading::of(&self.config, whose, &spec, FrontendKind::Runtime)?;
                 anyhow::ensure!(reading.request.is_none(), NO_CHECKPOINT);
                 self.take_this_place()
             }
@@ -200,7 +202,7 @@ impl Runtime {
         kept: Inherited,
     ) -> anyhow::Result<ExitCode> {
         let container = self.container(id)?;
-        let order = Create::new(&container, Source::Bundle(bundle), DoorKind::Runtime);
+        let order = Create::new(&container, Source::Bundle(bundle), FrontendKind::Runtime);
         let Some(created) = vgpu::create(&order)? else {
             // Its next commands must find the same runtime.
             if self.config.runc.is_some() {
@@ -270,7 +272,7 @@ impl Runtime {
     fn own(&self, container: &Container) -> anyhow::Result<Option<Running>> {
         // An unreadable grant is refused here.
         let _grant = container.granted()?;
-        Ok(container.reopen_as(DoorKind::Runtime))
+        Ok(container.reopen_as(FrontendKind::Runtime))
     }
 
     /// Where an exec's process is told as soon as it runs: by the file that the engine names.
@@ -352,7 +354,7 @@ impl Runtime {
         let running = container
             .as_ref()
             .ok()
-            .and_then(|container| container.reopen_as(DoorKind::Runtime));
+            .and_then(|container| container.reopen_as(FrontendKind::Runtime));
         // The group is there until the runtime has deleted it. A container that it then does not delete is still held.
         if let Some(running) = &running
             && let Err(error) = running.teardown()

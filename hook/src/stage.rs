@@ -13,7 +13,7 @@ use sys::pidfd::PidFd;
 use vgpu::backend::Kind as Backend;
 use vgpu::request::{Reading, Whose};
 use vgpu::strict_json::{self, Document};
-use vgpu::{Config, Container, ContainerKey, Create, DoorKind, Request, Source};
+use vgpu::{Config, Container, ContainerKey, Create, FrontendKind, Request, Source};
 
 /// A spec is tens of KiB; one with a hundred times that many mounts is still below.
 const INPUT_MAX_BYTES: u64 = 16 << 20;
@@ -163,7 +163,7 @@ fn precreate(
         Ok(id) => id,
         // Nobody needs the name of a container that gets nothing.
         Err(_)
-            if Reading::of(&config, whose, &spec, DoorKind::Hook)?
+            if Reading::of(&config, whose, &spec, FrontendKind::Hook)?
                 .request
                 .is_none() =>
         {
@@ -173,7 +173,7 @@ fn precreate(
     };
     let key = key(id)?;
     let container = Container::new(config, key);
-    let order = Create::new(&container, Source::Spec(&spec), DoorKind::Hook);
+    let order = Create::new(&container, Source::Spec(&spec), FrontendKind::Hook);
     let Some(created) = vgpu::create(&order)? else {
         return answer(bytes);
     };
@@ -251,8 +251,8 @@ fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
     let mark = container.key();
     let no_vgpu = || format!("the spec is marked as edited for {mark}, which holds no vGPU");
     let grant = container.granted()?.with_context(no_vgpu)?;
-    if grant.door.kind != DoorKind::Hook {
-        // Of the door that made it, as long as it is for this bundle.
+    if grant.frontend.kind != FrontendKind::Hook {
+        // Of the frontend that made it, as long as it is for this bundle.
         anyhow::ensure!(
             is_bundle(grant.bundle.as_deref(), &state.bundle),
             "the spec is marked as edited for {mark}, whose bundle is another"
@@ -282,9 +282,9 @@ fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
 /// that it does not hold is killed.
 fn poststart(config: Config, state: &State) -> anyhow::Result<()> {
     let container = Container::new(config, key(&state.id)?);
-    let is_ours = container
-        .granted()?
-        .is_some_and(|grant| grant.door.kind == DoorKind::Hook && grant.backend == Backend::Broker);
+    let is_ours = container.granted()?.is_some_and(|grant| {
+        grant.frontend.kind == FrontendKind::Hook && grant.backend == Backend::Broker
+    });
     let prepared = match container.reopen_prepared() {
         Some(prepared) if is_ours => prepared,
         Some(_) | None => return Ok(()),
@@ -311,7 +311,7 @@ fn is_bundle(granted: Option<&Path>, bundle: &Path) -> bool {
 
 fn poststop(config: Config, state: &State) -> anyhow::Result<()> {
     let container = Container::new(config, key(&state.id)?);
-    if let Some(running) = container.reopen_as(DoorKind::Hook) {
+    if let Some(running) = container.reopen_as(FrontendKind::Hook) {
         running.ended().release()?;
     }
     // A grant that came by `precreate` knows no bundle.

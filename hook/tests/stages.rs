@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use cards::DoorKind;
+use cards::FrontendKind;
 use serde_json::{Value, json};
 
 use self::played::{Host, ID, STATE, slice, spec};
@@ -87,7 +87,10 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
         );
     }
     let grant = host.grant("podman", ID).unwrap();
-    assert_eq!((grant.door.kind, grant.bundle), (DoorKind::Hook, None));
+    assert_eq!(
+        (grant.frontend.kind, grant.bundle),
+        (FrontendKind::Hook, None)
+    );
     assert_eq!(grant.cards[0].quota_bytes, 4 << 30);
 
     // The engine writes what came out; a container of another name must not come with it.

@@ -26,7 +26,7 @@ fn play_broker() {
         return;
     };
     let _lock = FileLock::take(&dir.join("broker.lock")).unwrap();
-    // As the door hands it over: standard input.
+    // As the frontend hands it over: standard input.
     let socket = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let control = UnixListener::bind(dir.join("control.sock")).unwrap();
     fs::write("/proc/self/fd/3", "ready\n").unwrap();

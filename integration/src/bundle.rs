@@ -108,9 +108,9 @@ impl Bundle {
         &self.folder
     }
 
-    /// Its door.
+    /// Its frontend.
     #[must_use]
-    pub fn door(&self) -> PathBuf {
+    pub fn frontend(&self) -> PathBuf {
         self.folder.join("cgpu-card")
     }
 

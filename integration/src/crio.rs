@@ -94,7 +94,7 @@ impl Crio {
         let images = Podman::start(
             node,
             release,
-            podman::Door::Wrapper,
+            podman::Frontend::Wrapper,
             &engines.runc()?,
             podman::Cgroups::Host,
         )?;

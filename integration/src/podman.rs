@@ -24,7 +24,7 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Which way a container comes to its vGPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum Frontend {
     /// `cgpu-runtime` is podman's runtime.
     Wrapper,
     /// `cgpu-hook` is podman's `precreate` hook, its runtime is plain.
@@ -163,7 +163,7 @@ impl Podman {
     pub fn start(
         node: &Node,
         release: &Release,
-        door: Door,
+        frontend: Frontend,
         runtime: &Path,
         cgroups: Cgroups,
     ) -> Result<Self> {
@@ -184,14 +184,14 @@ impl Podman {
             ),
         )?;
         let wrapper = wrapper(node, &folder)?;
-        let named = match door {
-            Door::Wrapper | Door::Both => &wrapper,
-            Door::Precreate | Door::CreateRuntime => runtime,
+        let named = match frontend {
+            Frontend::Wrapper | Frontend::Both => &wrapper,
+            Frontend::Precreate | Frontend::CreateRuntime => runtime,
         };
-        let stage = match door {
-            Door::Wrapper => None,
-            Door::Precreate | Door::Both => Some("precreate"),
-            Door::CreateRuntime => Some("createRuntime"),
+        let stage = match frontend {
+            Frontend::Wrapper => None,
+            Frontend::Precreate | Frontend::Both => Some("precreate"),
+            Frontend::CreateRuntime => Some("createRuntime"),
         };
         if let Some(stage) = stage {
             hook(node, &folder, stage)?;

@@ -23,7 +23,7 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
     let config = folder.path().join("cgpu.toml");
     let state = folder.path().join("state");
     std::fs::write(&config, format!("state_dir = {:?}\n", state)).unwrap();
-    let output = Command::new(bundle.door())
+    let output = Command::new(bundle.frontend())
         .args(["run", "--out"])
         .arg(&out)
         .arg("--simulate")

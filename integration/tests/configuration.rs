@@ -57,8 +57,8 @@ fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
     rig.finish()
 }
 
-fn start(rig: &Rig, id: &str, door: &[&str], annotations: &[&str]) -> Result<()> {
-    let mut options = door.to_vec();
+fn start(rig: &Rig, id: &str, frontend: &[&str], annotations: &[&str]) -> Result<()> {
+    let mut options = frontend.to_vec();
     for annotation in annotations {
         options.extend(["--annotation", annotation]);
     }
@@ -78,29 +78,29 @@ fn assert_named(rig: &Rig, harm: Harm, said: &anyhow::Error) {
 }
 
 /// A whole life beside each harm, by one frontend; whether that finds no runc without the configuration.
-fn life(rig: &Rig, door: &[&str], needs_runc: bool) -> Result<()> {
+fn life(rig: &Rig, frontend: &[&str], needs_runc: bool) -> Result<()> {
     let memory = &["cgpu.io/memory=2Gi"];
     let good = fs::read_to_string(rig.node.config())?;
     for harm in HARMS {
         let allocates = |id: &str, size: &str| -> Result<Option<i32>> {
             Ok(rig.containerd.exec(id, &["cgpu-burn", "alloc", size])?.code)
         };
-        start(rig, "gpu", door, memory)?;
-        start(rig, "plain", door, &[])?;
+        start(rig, "gpu", frontend, memory)?;
+        start(rig, "plain", frontend, &[])?;
         harm.done(rig)?;
         assert_eq!(allocates("gpu", "1Gi")?, Some(0), "{harm:?}");
         assert_eq!(allocates("gpu", "3Gi")?, NO_MEMORY, "{harm:?}");
         rig.containerd.exec("plain", &["true"])?.success()?;
         let mut names = vec!["plain", "gpu"];
         if needs_runc {
-            let said = start(rig, "refused", door, &[]).expect_err("nothing says which runc");
+            let said = start(rig, "refused", frontend, &[]).expect_err("nothing says which runc");
             assert_named(rig, harm, &said);
             rig.containerd.ctr(&["containers", "rm", "refused"])?;
         } else {
-            start(rig, "later", door, &[]).with_context(|| format!("{harm:?}"))?;
+            start(rig, "later", frontend, &[]).with_context(|| format!("{harm:?}"))?;
             names.push("later");
         }
-        let said = start(rig, "refused", door, memory).expect_err("it has no vGPU to get");
+        let said = start(rig, "refused", frontend, memory).expect_err("it has no vGPU to get");
         assert_named(rig, harm, &said);
         // What did not start has left the engine's own entry.
         rig.containerd.ctr(&["containers", "rm", "refused"])?;

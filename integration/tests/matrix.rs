@@ -2,7 +2,7 @@
 //! `cargo xtask engines` runs all of it.
 
 use anyhow::{Result, bail};
-use integration::matrix::{self, Cell, Check, Door, Family, ROWS, Row, Verdict};
+use integration::matrix::{self, Cell, Check, Family, Frontend, ROWS, Row, Verdict};
 use integration::oci::OciRuntime;
 use integration::packages::Suite;
 use integration::skip;
@@ -10,12 +10,12 @@ use integration::skip;
 /// What the short form leaves out: what waits for an engine's clock, and what is asked under load.
 const LONG: &[&str] = &[matrix::FIFTY, "health check"];
 
-fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
+fn row(family: Family, suite: Suite, oci: OciRuntime, frontend: Frontend) -> Row {
     Row {
         family,
         origin: suite.into(),
         oci,
-        door,
+        frontend,
     }
 }
 
@@ -46,10 +46,10 @@ fn holds(row: Row, test: &str) -> Result<()> {
 }
 
 macro_rules! rows {
-    ($($name:ident: $family:ident $suite:ident $oci:ident $door:ident;)*) => {
+    ($($name:ident: $family:ident $suite:ident $oci:ident $frontend:ident;)*) => {
         $(#[test] fn $name() -> Result<()> {
             holds(
-                row(Family::$family, Suite::$suite, OciRuntime::$oci, Door::$door),
+                row(Family::$family, Suite::$suite, OciRuntime::$oci, Frontend::$frontend),
                 stringify!($name),
             )
         })*

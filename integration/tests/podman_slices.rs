@@ -1,4 +1,4 @@
-//! The same slice through podman, by both doors and both runtimes; nothing is left of it.
+//! The same slice through podman, by both frontends and both runtimes; nothing is left of it.
 
 use anyhow::{Context, Result};
 use integration::command::Outcome;
@@ -7,7 +7,7 @@ use integration::image::{self, Image};
 use integration::node::Node;
 use integration::oci::OciRuntime;
 use integration::packages::Suite;
-use integration::podman::{Cgroups, Door, Podman, Release};
+use integration::podman::{Cgroups, Frontend, Podman, Release};
 use integration::programs::Programs;
 use integration::rig::TWO_CARDS;
 use integration::skip;
@@ -26,17 +26,17 @@ struct Host {
 /// What makes one podman different from another.
 struct Kind {
     release: Suite,
-    door: Door,
+    frontend: Frontend,
     runtime: OciRuntime,
     cgroups: Cgroups,
 }
 
 impl Kind {
     /// Debian 12's, with its runc.
-    fn of(door: Door) -> Self {
+    fn of(frontend: Frontend) -> Self {
         Self {
             release: Suite::Host,
-            door,
+            frontend,
             runtime: OciRuntime::HostRunc,
             cgroups: Cgroups::Host,
         }
@@ -66,7 +66,7 @@ impl Host {
         let node = Node::simulated(programs, &engines, TWO_CARDS)?;
         let theirs = engines.runc()?.display().to_string();
         node.edit_config(|text| text.replace(&theirs, &runtime.display().to_string()))?;
-        let podman = Podman::start(&node, &release, kind.door, &runtime, kind.cgroups)?;
+        let podman = Podman::start(&node, &release, kind.frontend, &runtime, kind.cgroups)?;
         podman.load(&image)?;
         Ok(Ok(Self {
             podman,
@@ -202,17 +202,23 @@ fn slices_by(test: &str, kind: &Kind) -> Result<()> {
 
 #[test]
 fn a_slice_by_the_runtime_wrapper() -> Result<()> {
-    slices_by("a_slice_by_the_runtime_wrapper", &Kind::of(Door::Wrapper))
+    slices_by(
+        "a_slice_by_the_runtime_wrapper",
+        &Kind::of(Frontend::Wrapper),
+    )
 }
 
 #[test]
 fn a_slice_by_the_precreate_hook() -> Result<()> {
-    slices_by("a_slice_by_the_precreate_hook", &Kind::of(Door::Precreate))
+    slices_by(
+        "a_slice_by_the_precreate_hook",
+        &Kind::of(Frontend::Precreate),
+    )
 }
 
 #[test]
 fn a_slice_by_hook_and_wrapper_at_once_is_one_slice() -> Result<()> {
-    let host = match Host::start(&Kind::of(Door::Both))? {
+    let host = match Host::start(&Kind::of(Frontend::Both))? {
         Ok(host) => host,
         Err(reason) => skip!(
             "a_slice_by_hook_and_wrapper_at_once_is_one_slice",
@@ -227,7 +233,7 @@ fn a_slice_by_hook_and_wrapper_at_once_is_one_slice() -> Result<()> {
     let ps = host.node.cgpu(&["ps", "--json"])?.success()?.json()?;
     let vgpus = ps["vgpus"].as_array().context("vgpus in the document")?;
     assert_eq!(vgpus.len(), 1, "{ps}");
-    assert_eq!(vgpus[0]["door"], "hook", "{ps}");
+    assert_eq!(vgpus[0]["frontend"], "hook", "{ps}");
     host.podman
         .podman(&["rm", "--force", "--time", "0", "one"])?
         .success()?;
@@ -238,7 +244,7 @@ fn a_slice_by_hook_and_wrapper_at_once_is_one_slice() -> Result<()> {
 /// Where podman has no precreate hook, as engines that know only the specification's.
 #[test]
 fn a_hook_that_comes_too_late_lets_no_container_run_without_its_quota() -> Result<()> {
-    let host = match Host::start(&Kind::of(Door::CreateRuntime))? {
+    let host = match Host::start(&Kind::of(Frontend::CreateRuntime))? {
         Ok(host) => host,
         Err(reason) => skip!(
             "a_hook_that_comes_too_late_lets_no_container_run_without_its_quota",
@@ -256,12 +262,12 @@ fn a_hook_that_comes_too_late_lets_no_container_run_without_its_quota() -> Resul
 /// Debian 13's podman and crun, and what version 2 of the control groups alone lets run.
 #[test]
 fn a_slice_by_a_newer_podman_and_crun() -> Result<()> {
-    for door in [Door::Wrapper, Door::Precreate] {
+    for frontend in [Frontend::Wrapper, Frontend::Precreate] {
         slices_by(
             "a_slice_by_a_newer_podman_and_crun",
             &Kind {
                 release: Suite::Trixie,
-                door,
+                frontend,
                 runtime: OciRuntime::NewerCrun,
                 cgroups: Cgroups::Unified,
             },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use integration::command::capture;
-use integration::matrix::{Ask, Container, Door, Family, ROWS, Row};
+use integration::matrix::{Ask, Container, Family, Frontend, ROWS, Row};
 use integration::oci::OciRuntime;
 use integration::packages::Suite;
 use integration::programs::Programs;
@@ -18,13 +18,13 @@ const WRONG: &str = "80% of %s %d 5%";
 const TOLD: [&str; 2] = [r"80 percent of \x25s \x25d 5 percent", WRONG];
 
 macro_rules! rows {
-    ($($name:ident: $family:ident $suite:ident $oci:ident $door:ident;)*) => {
+    ($($name:ident: $family:ident $suite:ident $oci:ident $frontend:ident;)*) => {
         $(#[test] fn $name() -> Result<()> {
             let row = Row {
                 family: Family::$family,
                 origin: Suite::$suite.into(),
                 oci: OciRuntime::$oci,
-                door: Door::$door,
+                frontend: Frontend::$frontend,
             };
             per_cent_signs(stringify!($name), &row)
         })*

@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.bundle_only {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut command = Command::new(bundle.door());
+    let mut command = Command::new(bundle.frontend());
     command
         .args(["run", "--budget-s", &options.budget_s.to_string(), "--out"])
         .arg(target_folder().join("card").join("report"));

@@ -1,4 +1,4 @@
-//! `cargo xtask engines`: every engine × version × door × check, with docs/reports/engines.md as its table.
+//! `cargo xtask engines`: every engine × version × frontend × check, with docs/reports/engines.md as its table.
 
 mod document;
 mod record;

@@ -34,7 +34,7 @@ pub struct Facts {
     pub wait_killable: bool,
     /// `pidfd_getfd`
     pub pidfd_getfd: Result<(), String>,
-    /// Whether the filters of another process can be read: doors do, before a container's program starts.
+    /// Whether the filters of another process can be read: frontends do, before a container's program starts.
     pub filters: Result<(), FiltersUnread>,
     /// `vm.mmap_min_addr`, or why it cannot be read.
     pub mmap_min_addr: Result<u64, String>,

@@ -280,7 +280,7 @@ mod tests {
             "driver_version": "570.195.03",
             "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4096}],
             "compute": {"policy": null, "percent": null, "weight": null, "priority": "normal"},
-            "door": {"kind": "shim", "pid": 7},
+            "frontend": {"kind": "shim", "pid": 7},
             "bundle": null,
             "created_at_unix_ms": 1,
         }))

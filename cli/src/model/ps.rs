@@ -5,7 +5,7 @@ use std::path::Path;
 use cards::grant::{ComputeMode, ComputeTerms, Priority};
 use cards::lock::FileLock;
 use cards::{
-    Backend, DoorKind, DriverSpec, Grant, IoUring, ManagedMemory, Mode, OnViolation, Weakness,
+    Backend, DriverSpec, FrontendKind, Grant, IoUring, ManagedMemory, Mode, OnViolation, Weakness,
 };
 use serde::{Deserialize, Serialize};
 use vgpu::{BrokerState, Config, Life, OwnUsage, VgpuState};
@@ -32,7 +32,7 @@ pub struct PsVgpu {
     /// The container's id.
     pub container: String,
     /// Which program made it: `shim`, `runtime` or `run`.
-    pub door: DoorKind,
+    pub frontend: FrontendKind,
     /// Who holds its memory to the quota: `broker`, `driver-limit`, or with `share` nobody.
     pub backend: Backend,
     /// Why that one; empty for a grant of a cgpu that had no choice.
@@ -203,13 +203,13 @@ fn unanswered(health: Option<&str>) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Its broker answers; with a backend that has none, its door or a process of it lives.
+    /// Its broker answers; with a backend that has none, its frontend or a process of it lives.
     Running,
     /// Its broker answers, and the executor or simulator behind it does not: its calls fail with EIO.
     DriverUnreachable,
     /// Its broker lives and has not answered in time.
     Silent,
-    /// Its door lives, its broker has ended: no call of the container succeeds.
+    /// Its frontend lives, its broker has ended: no call of the container succeeds.
     BrokerGone,
     /// Neither lives: the next start, or `cgpu doctor --repair`, takes it back.
     Stale,
@@ -418,9 +418,9 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
             .state_dir
             .join("vgpus")
             .join(state.grant.key.relative_dir());
-        let door_lives = FileLock::is_held(&dir.join("door.lock"))?;
+        let frontend_lives = FileLock::is_held(&dir.join("frontend.lock"))?;
         let promised = promised(config, &state.grant)?;
-        let mut vgpu = one(&state, door_lives, named_pid(&dir), &promised);
+        let mut vgpu = one(&state, frontend_lives, named_pid(&dir), &promised);
         if simulator_is_silent && is_simulated(&state) {
             vgpu.health = Some(unanswered(vgpu.health.as_deref()));
         }
@@ -450,7 +450,12 @@ fn named_pid(container_dir: &Path) -> Option<i32> {
     Some(written.pid)
 }
 
-fn one(vgpu: &VgpuState, door_lives: bool, named_pid: Option<i32>, promised: &[Share]) -> PsVgpu {
+fn one(
+    vgpu: &VgpuState,
+    frontend_lives: bool,
+    named_pid: Option<i32>,
+    promised: &[Share],
+) -> PsVgpu {
     let grant = &vgpu.grant;
     let status: Option<BrokerStatus> = vgpu
         .status
@@ -464,7 +469,7 @@ fn one(vgpu: &VgpuState, door_lives: bool, named_pid: Option<i32>, promised: &[S
         }
         (BrokerState::Alive, Some(_)) => State::Running,
         (BrokerState::Alive, None) => State::Silent,
-        (BrokerState::Gone, _) if door_lives => State::BrokerGone,
+        (BrokerState::Gone, _) if frontend_lives => State::BrokerGone,
         (BrokerState::Gone, _) => State::Stale,
     };
     let cards = grant
@@ -527,7 +532,7 @@ fn one(vgpu: &VgpuState, door_lives: bool, named_pid: Option<i32>, promised: &[S
         reconciled,
         namespace: grant.key.namespace().to_owned(),
         container: grant.key.id().to_owned(),
-        door: grant.door.kind,
+        frontend: grant.frontend.kind,
         backend: grant.backend,
         backend_reason: grant.backend_reason.clone(),
         driver: match grant.driver {
@@ -571,7 +576,7 @@ mod tests {
             "driver_version": "570.195.03",
             "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30}],
             "compute": {"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"},
-            "door": {"kind": "shim", "pid": 7},
+            "frontend": {"kind": "shim", "pid": 7},
             "bundle": "/bundle",
             "created_at_unix_ms": 1,
         }))
@@ -696,7 +701,7 @@ mod tests {
 
     #[test]
     fn the_state_follows_the_locks_and_the_answer() {
-        for (answer, broker, door_lives, state) in [
+        for (answer, broker, frontend_lives, state) in [
             (Some(status()), BrokerState::Alive, true, State::Running),
             (None, BrokerState::Alive, true, State::Silent),
             (
@@ -709,7 +714,7 @@ mod tests {
             (None, BrokerState::Gone, false, State::Stale),
         ] {
             assert_eq!(
-                one(&granted(answer, broker), door_lives, None, &[]).state,
+                one(&granted(answer, broker), frontend_lives, None, &[]).state,
                 state
             );
         }

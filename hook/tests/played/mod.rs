@@ -20,7 +20,7 @@ pub(crate) fn broker() {
         return;
     };
     let _lock = FileLock::take(&dir.join("broker.lock")).unwrap();
-    // As the door hands it over: standard input.
+    // As the frontend hands it over: standard input.
     let socket = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     fs::write("/proc/self/fd/3", "ready\n").unwrap();
     for connection in socket.incoming() {

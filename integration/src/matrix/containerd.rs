@@ -25,7 +25,7 @@ pub(super) struct Ctr {
     events: Daemon,
     rig: Rig,
     /// Options of `ctr run` that lead to cgpu.
-    door: Vec<String>,
+    frontend: Vec<String>,
     title: String,
 }
 
@@ -38,10 +38,10 @@ impl Ctr {
         title: String,
     ) -> Result<Self> {
         let rig = Rig::start(programs, engines)?;
-        let mut door = vec!["--runtime".to_owned(), shim.to_owned()];
+        let mut frontend = vec!["--runtime".to_owned(), shim.to_owned()];
         if shim == RUNC {
             let wrapper = programs.program("cgpu-runtime")?;
-            door.extend([
+            frontend.extend([
                 "--runc-binary".to_owned(),
                 wrapper.to_string_lossy().into_owned(),
             ]);
@@ -49,7 +49,7 @@ impl Ctr {
         Ok(Self {
             events: events(&rig)?,
             rig,
-            door,
+            frontend,
             title,
         })
     }
@@ -59,7 +59,7 @@ impl Ctr {
     }
 
     fn options(&self, container: &Container<'_>) -> Result<Vec<String>> {
-        let mut options = self.door.clone();
+        let mut options = self.frontend.clone();
         if let Some(amount) = container.ask.amount() {
             options.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
         }

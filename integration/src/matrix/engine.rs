@@ -106,7 +106,7 @@ pub struct Usage {
     pub limit_bytes: Option<u64>,
 }
 
-/// One running engine with one door into cgpu. What has a body here is what some clients lack.
+/// One running engine with one frontend into cgpu. What has a body here is what some clients lack.
 pub trait Engine: Sync {
     /// The engine, its version and the OCI runtime's, as they say them themselves.
     fn title(&self) -> String;

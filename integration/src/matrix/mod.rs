@@ -1,4 +1,4 @@
-//! Engine × version × door × check: what every engine must do with a container of ours, as two tables.
+//! Engine × version × frontend × check: what every engine must do with a container of ours, as two tables.
 //!
 //! [`ROWS`] has the engines, [`checks`] what is asked of each; an engine is one implementation of [`Engine`]. A new version
 //! is a row, a new demand a check. A client that has no word for something answers with [`Lacks`], which is a skipped cell
@@ -28,7 +28,7 @@ use crate::programs::Programs;
 
 pub use checks::{Check, FIFTY, checks, checks_of};
 pub use engine::{Ask, Container, Engine, Lacks, Restarts, Usage};
-pub use rows::{Absent, Door, Family, ROWS, Row};
+pub use rows::{Absent, Family, Frontend, ROWS, Row};
 
 /// What became of one check on one row.
 #[derive(Debug, Clone, PartialEq, Eq)]

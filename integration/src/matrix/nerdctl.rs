@@ -12,7 +12,7 @@ use crate::rig::Rig;
 
 use super::docker::usage_of;
 use super::engine::{Container, Engine, Lacks, Restarts, Usage, told_code};
-use super::rows::Door;
+use super::rows::Frontend;
 
 /// nerdctl on a containerd of its own.
 pub(super) struct NerdctlRow {
@@ -27,16 +27,16 @@ impl NerdctlRow {
     pub(super) fn start(
         programs: &Programs,
         engines: &Engines,
-        door: Door,
+        frontend: Frontend,
         below: String,
     ) -> Result<Self> {
         let rig = Rig::start(programs, engines)?;
         let nerdctl = Nerdctl::new(&rig.node, &rig.containerd)?;
         let said = nerdctl.nerdctl(&["--version"])?.success()?.stdout;
         let version = said.split_whitespace().last().unwrap_or_default();
-        let runtime = match door {
-            Door::Shim | Door::ConfiguredShim => CGPU.to_owned(),
-            Door::Wrapper | Door::Hook => programs
+        let runtime = match frontend {
+            Frontend::Shim | Frontend::ConfiguredShim => CGPU.to_owned(),
+            Frontend::Wrapper | Frontend::Hook => programs
                 .program("cgpu-runtime")?
                 .to_string_lossy()
                 .into_owned(),

@@ -6,7 +6,7 @@ use crate::command::{LIMIT, Outcome, in_terminal};
 use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
-use crate::podman::{Cgroups, Door, Podman, Release};
+use crate::podman::{Cgroups, Frontend, Podman, Release};
 use crate::programs::Programs;
 use crate::rig::TWO_CARDS;
 
@@ -28,13 +28,13 @@ impl PodmanRow {
         programs: &Programs,
         engines: &Engines,
         release: &Release,
-        door: Door,
+        frontend: Frontend,
         groups: Cgroups,
         below: String,
     ) -> Result<Self> {
         let node = Node::simulated(programs, engines, TWO_CARDS)?;
         let image = image::busybox(Some(programs))?;
-        let podman = Podman::start(&node, release, door, &engines.runc()?, groups)?;
+        let podman = Podman::start(&node, release, frontend, &engines.runc()?, groups)?;
         podman.load(&image)?;
         let (major, minor) = release.version()?;
         Ok(Self {

@@ -71,7 +71,7 @@ pub struct Absent {
 
 /// How the engine comes to cgpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum Frontend {
     /// Our shim by its runtime type.
     Shim,
     /// Our shim by a name in the engine's configuration: `runtime_path` of CRI, `runtimeType` of docker.
@@ -82,7 +82,7 @@ pub enum Door {
     Hook,
 }
 
-impl Door {
+impl Frontend {
     /// Its name in the tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Door {
     }
 }
 
-/// One engine of one release with one door.
+/// One engine of one release with one frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// What the user types into.
@@ -104,31 +104,36 @@ pub struct Row {
     /// Who creates the containers.
     pub oci: OciRuntime,
     /// How it comes to cgpu.
-    pub door: Door,
+    pub frontend: Frontend,
 }
 
-const fn row(family: Family, suite: Suite, oci: OciRuntime, door: Door) -> Row {
-    from(family, Origin::Packages(suite), oci, door)
+const fn row(family: Family, suite: Suite, oci: OciRuntime, frontend: Frontend) -> Row {
+    from(family, Origin::Packages(suite), oci, frontend)
 }
 
-const fn built(family: Family, module: ContainerdModule, oci: OciRuntime, door: Door) -> Row {
-    from(family, Origin::Modules(module), oci, door)
+const fn built(
+    family: Family,
+    module: ContainerdModule,
+    oci: OciRuntime,
+    frontend: Frontend,
+) -> Row {
+    from(family, Origin::Modules(module), oci, frontend)
 }
 
-const fn from(family: Family, origin: Origin, oci: OciRuntime, door: Door) -> Row {
+const fn from(family: Family, origin: Origin, oci: OciRuntime, frontend: Frontend) -> Row {
     Row {
         family,
         origin,
         oci,
-        door,
+        frontend,
     }
 }
 
 /// Every row. On Debian 12 the host release has containerd 1.6, docker 20.10, runc 1.1.5 and crun 1.8.
 pub const ROWS: &[Row] = {
     use ContainerdModule::{V2_2, V2_3, V2_4};
-    use Door::{ConfiguredShim, Hook, Shim, Wrapper};
     use Family::{Containerd, Cri, CriO, Docker, Nerdctl, Podman};
+    use Frontend::{ConfiguredShim, Hook, Shim, Wrapper};
     use OciRuntime::{HostCrun, HostRunc, NewerCrun, NewerRunc};
     use Suite::{Host, Newer, Trixie};
     &[
@@ -182,7 +187,7 @@ pub const ROWS: &[Row] = {
 impl Row {
     /// Whether fifty containers are started on it: one row of each kind, or the whole takes hours.
     pub fn bears_load(&self) -> bool {
-        use Door::{ConfiguredShim, Shim, Wrapper};
+        use Frontend::{ConfiguredShim, Shim, Wrapper};
         use OciRuntime::{HostRunc, NewerRunc};
         use Suite::{Host, Newer};
         let kinds = [
@@ -209,7 +214,7 @@ impl Row {
             "{}/{}/{}/{:?}",
             self.family.name(),
             self.origin.name(),
-            self.door.name(),
+            self.frontend.name(),
             self.oci
         )
     }
@@ -246,7 +251,7 @@ impl Row {
         }
         let (major, minor) = engines.containerd_version()?;
         let below = format!("containerd {major}.{minor}, {}", self.oci.title()?);
-        if (self.family, self.door) == (Family::Cri, Door::ConfiguredShim)
+        if (self.family, self.frontend) == (Family::Cri, Frontend::ConfiguredShim)
             && (major, minor) < (1, 7)
         {
             return Ok(Err(Absent {
@@ -259,21 +264,23 @@ impl Row {
         let engine: Box<dyn Engine> = match self.family {
             Family::Containerd => Box::new(Ctr::start(programs, &engines, self.shim(), below)?),
             Family::Docker => {
-                let name = match self.door {
-                    Door::Shim => CGPU,
-                    Door::ConfiguredShim => "cgpu-type",
-                    Door::Wrapper | Door::Hook => "cgpu",
+                let name = match self.frontend {
+                    Frontend::Shim => CGPU,
+                    Frontend::ConfiguredShim => "cgpu-type",
+                    Frontend::Wrapper | Frontend::Hook => "cgpu",
                 };
                 let (major, minor) = engines.docker_version()?;
                 let title = format!("docker {major}.{minor}, {below}");
                 Box::new(DockerRow::start(programs, &engines, name, title)?)
             }
-            Family::Nerdctl => Box::new(NerdctlRow::start(programs, &engines, self.door, below)?),
+            Family::Nerdctl => {
+                Box::new(NerdctlRow::start(programs, &engines, self.frontend, below)?)
+            }
             Family::Cri => {
-                let handler = match self.door {
-                    Door::Shim => pods::BY_TYPE,
-                    Door::ConfiguredShim => pods::BY_PATH,
-                    Door::Wrapper | Door::Hook => pods::BY_WRAPPER,
+                let handler = match self.frontend {
+                    Frontend::Shim => pods::BY_TYPE,
+                    Frontend::ConfiguredShim => pods::BY_PATH,
+                    Frontend::Wrapper | Frontend::Hook => pods::BY_WRAPPER,
                 };
                 Box::new(Cri::start(programs, &engines, handler, below)?)
             }
@@ -284,9 +291,11 @@ impl Row {
                 Box::new(Cri::start_crio(programs, &engines, &release, title)?)
             }
             Family::Podman => {
-                let door = match self.door {
-                    Door::Hook => podman::Door::Precreate,
-                    Door::Shim | Door::ConfiguredShim | Door::Wrapper => podman::Door::Wrapper,
+                let frontend = match self.frontend {
+                    Frontend::Hook => podman::Frontend::Precreate,
+                    Frontend::Shim | Frontend::ConfiguredShim | Frontend::Wrapper => {
+                        podman::Frontend::Wrapper
+                    }
                 };
                 // crun wants no hybrid control groups.
                 let groups = match self.oci {
@@ -296,7 +305,7 @@ impl Row {
                 let title = self.oci.title()?;
                 let release = podman::Release::fetch(self.origin.suite())?;
                 Box::new(PodmanRow::start(
-                    programs, &engines, &release, door, groups, title,
+                    programs, &engines, &release, frontend, groups, title,
                 )?)
             }
         };
@@ -305,9 +314,9 @@ impl Row {
 
     /// The runtime type that `ctr` is given.
     fn shim(&self) -> &'static str {
-        match self.door {
-            Door::Shim | Door::ConfiguredShim => CGPU,
-            Door::Wrapper | Door::Hook => RUNC,
+        match self.frontend {
+            Frontend::Shim | Frontend::ConfiguredShim => CGPU,
+            Frontend::Wrapper | Frontend::Hook => RUNC,
         }
     }
 }

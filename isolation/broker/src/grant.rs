@@ -46,11 +46,11 @@ pub fn binding_of(grant: &Grant) -> Binding {
     }
 }
 
-/// Whether the door of a container is gone.
+/// Whether the frontend of a container is gone.
 #[must_use]
-pub fn door_is_gone(dir: &Path) -> bool {
-    let door = File::open(dir.join("door.lock")).and_then(|file| sys::lock::is_held(&file));
-    match door {
+pub fn frontend_is_gone(dir: &Path) -> bool {
+    let frontend = File::open(dir.join("frontend.lock")).and_then(|file| sys::lock::is_held(&file));
+    match frontend {
         Ok(held) => !held,
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }

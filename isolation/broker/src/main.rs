@@ -1,4 +1,4 @@
-//! `cgpu-broker --dir FOLDER`: the supervisor of a container's broker, started by a door; ends with its container.
+//! `cgpu-broker --dir FOLDER`: the supervisor of a container's broker, started by a frontend; ends with its container.
 //! `cgpu-broker --serve --dir FOLDER`: a broker, started by its supervisor, which is at the other end of standard input.
 //! `cgpu-broker --succeed --dir FOLDER`: a supervisor in the place of one that was killed, started by the broker at that other end.
 
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match run(&mut held) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The door shows the last line of the log as the reason, which is the first broker's where that did not start.
+            // The frontend shows the last line of the log as the reason, which is the first broker's where that did not start.
             if !matches!(error.downcast_ref(), Some(supervisor::Error::FirstBroker)) {
                 tracing::error!("{error:#}");
             }

@@ -125,7 +125,7 @@ impl Broker {
         })
     }
 
-    /// Serves until SIGTERM, or until neither door nor container is left.
+    /// Serves until SIGTERM, or until neither frontend nor container is left.
     ///
     /// # Errors
     /// The system's, from waiting for events.
@@ -186,7 +186,7 @@ impl Broker {
                 if !self.is_watched() && self.abandonment().is_complete(&self.dir) {
                     tracing::info!(
                         container = self.container.name,
-                        "neither door nor container is left"
+                        "neither frontend nor container is left"
                     );
                     return Ok(());
                 }

@@ -227,7 +227,7 @@ impl Supervisor {
             failures: 0,
             start_at: Some(Instant::now()),
             has_served: false,
-            first_listener: FirstListener::of(&grant.door),
+            first_listener: FirstListener::of(&grant.frontend),
             paused_at: None,
             is_ready: false,
             spares: Spares::new(),
@@ -235,7 +235,7 @@ impl Supervisor {
         })
     }
 
-    /// Keeps a broker until SIGTERM, or until neither door nor container is left. Says `ready` on standard output once the
+    /// Keeps a broker until SIGTERM, or until neither frontend nor container is left. Says `ready` on standard output once the
     /// first one serves.
     ///
     /// # Errors
@@ -291,7 +291,10 @@ impl Supervisor {
                     is_forsaken: self.first_listener.is_hopeless(&self.dir, looked),
                 };
                 if abandonment.is_complete(&self.dir) {
-                    tracing::info!(container = self.name, "neither door nor container is left");
+                    tracing::info!(
+                        container = self.name,
+                        "neither frontend nor container is left"
+                    );
                     return Ok(());
                 }
             }
@@ -549,7 +552,7 @@ impl Supervisor {
         };
         let death = self.bury(&mut broker);
         if !self.is_ready {
-            // The door shows the last line of the log, which is the broker's own.
+            // The frontend shows the last line of the log, which is the broker's own.
             return Err(Error::FirstBroker);
         }
         self.paused_at.get_or_insert_with(Instant::now);

@@ -47,7 +47,7 @@ pub struct Grant {
     #[serde(default)]
     pub isolation: Isolation,
     /// Who asked.
-    pub door: Door,
+    pub frontend: Frontend,
     /// The engine's bundle; `cgpu run` has none.
     pub bundle: Option<PathBuf>,
     /// When it was granted, milliseconds since 1970.
@@ -375,9 +375,9 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// Who made the grant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Door {
+pub struct Frontend {
     /// Which kind of program.
-    pub kind: DoorKind,
+    pub kind: FrontendKind,
     /// Its process, for people who look; the lock says whether it lives. Of a hook, the engine that called it.
     pub pid: u32,
 }
@@ -385,7 +385,7 @@ pub struct Door {
 /// The programs that start vGPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum DoorKind {
+pub enum FrontendKind {
     /// `containerd-shim-cgpu-v2`: lives as long as its containers.
     Shim,
     /// `cgpu-runtime`: ends once the container is created.
@@ -443,8 +443,8 @@ mod tests {
             backend: Backend::Broker,
             backend_reason: String::new(),
             isolation: Isolation::default(),
-            door: Door {
-                kind: DoorKind::Shim,
+            frontend: Frontend {
+                kind: FrontendKind::Shim,
                 pid: 7,
             },
             bundle: Some("/bundle".into()),

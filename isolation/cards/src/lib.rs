@@ -48,8 +48,8 @@ pub mod store;
 pub use cpu_time::CpuTime;
 pub use error::Error;
 pub use grant::{
-    Backend, Capability, CardFigures, CardGrant, ComputeMode, ComputeTerms, Door, DoorKind,
-    DriverSpec, Grant, IoUring, Isolation, ManagedMemory, Mode, OnShareLost, OnViolation, Watch,
+    Backend, Capability, CardFigures, CardGrant, ComputeMode, ComputeTerms, DriverSpec, Frontend,
+    FrontendKind, Grant, IoUring, Isolation, ManagedMemory, Mode, OnShareLost, OnViolation, Watch,
     Weakness,
 };
 pub use health::CardHealth;

@@ -10,8 +10,8 @@ use crate::CLOSED_MAX_NS;
 use crate::appeal::{Appeal, Refused};
 use crate::balance::Balance;
 use crate::breaker::{Breaker, SLOW_NS, Verdict};
+use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
 use crate::cycle::{Course, Leads, Phase};
-use crate::doors::{Doors, Hinge, Moved, Toward};
 use crate::latency::Timing;
 use crate::lateness::Lateness;
 use crate::lever::{Answer, Engine, Lever, LeverError, Objects, Spent};
@@ -87,7 +87,7 @@ pub(crate) struct Card {
     borrowed_until_ns: u64,
     look_at_lenders_ns: u64,
     poll_at_ns: u64,
-    doors: Doors,
+    channel_states: ChannelStates,
     settings: Settings,
     probe: Probe,
     refusals: u32,
@@ -144,10 +144,10 @@ impl Card {
             page.recovery.init_start_time = start_time;
         }
         page.gate_since_ns = now_ns;
-        let mut doors = Doors::default();
-        doors.follow(&objects, probe.learnt().hinge);
+        let mut channel_states = ChannelStates::default();
+        channel_states.follow(&objects, probe.learnt().gate_call);
         if !clean {
-            doors.doubt();
+            channel_states.doubt();
         }
         let mut peers = Peers::default();
         peers.look(index, &page, world);
@@ -170,7 +170,7 @@ impl Card {
             borrowed_until_ns: 0,
             look_at_lenders_ns: u64::MAX,
             poll_at_ns: 0,
-            doors,
+            channel_states,
             settings: Settings::default(),
             probe,
             refusals: 0,
@@ -236,12 +236,13 @@ impl Card {
         if self.stale || world.generation(self.index) != self.objects.generation {
             self.stale = false;
             self.objects = world.objects(self.index);
-            self.doors.follow(&self.objects, self.probe.learnt().hinge);
+            self.channel_states
+                .follow(&self.objects, self.probe.learnt().gate_call);
             self.settings.follow(&self.objects);
             changed = true;
         }
         if world.disturbed(self.index) {
-            self.doors.disturb();
+            self.channel_states.disturb();
         }
         if self.appeal.is_due(now_ns) {
             let confirmed = world.confirm(self.index);
@@ -287,15 +288,15 @@ impl Card {
         if now_ns < self.retry_at_ns {
             return None;
         }
-        if now_ns >= self.parked_until_ns && self.doors.any_parked() {
+        if now_ns >= self.parked_until_ns && self.channel_states.any_parked() {
             self.parked_until_ns = u64::MAX;
-            self.doors.reconsider();
+            self.channel_states.reconsider();
         }
         let toward = match self.wants_open(now_ns) {
             true => Toward::Open,
             false => Toward::Closed,
         };
-        self.doors.pull(self.index, toward, false)
+        self.channel_states.pull(self.index, toward, false)
     }
 
     /// The question that the driver is still to be asked.
@@ -311,7 +312,7 @@ impl Card {
             .iter()
             .find(|group| group.engine == Engine::Graphics)?;
         self.probe
-            .pull(self.index, group, slice_us, &mut self.doors)
+            .pull(self.index, group, slice_us, &mut self.channel_states)
     }
 
     /// The call that a group's slice or place needs.
@@ -343,13 +344,13 @@ impl Card {
             _ => self.time(lever, spent, now_ns, beside_own, fail),
         }
         let moved = Moved::by(answer);
-        self.doors.moved(lever, moved);
-        if self.doors.any_parked() && self.parked_until_ns == u64::MAX {
+        self.channel_states.moved(lever, moved);
+        if self.channel_states.any_parked() && self.parked_until_ns == u64::MAX {
             self.parked_until_ns = now_ns.saturating_add(self.retry_ns);
             self.retry_ns = (self.retry_ns * 2).min(RETRY_MAX_NS);
         }
         match moved {
-            Moved::Yes if self.doors.any_parked() => self.retry_at_ns = 0,
+            Moved::Yes if self.channel_states.any_parked() => self.retry_at_ns = 0,
             Moved::Yes => (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS),
             Moved::Gone => self.stale = true,
             Moved::Refused => self.counts.refused += 1,
@@ -370,12 +371,14 @@ impl Card {
             }
             Purpose::Probe => {
                 self.probe.answered(answer);
-                self.doors.follow(&self.objects, self.probe.learnt().hinge);
+                self.channel_states
+                    .follow(&self.objects, self.probe.learnt().gate_call);
                 self.peers.touch();
             }
             Purpose::Gate => {
                 // What a stronger gate had closed is tried again, and keeps the present one from nothing.
-                let of_gate = self.doors.moves_by(lever) || self.means() == Means::Slices;
+                let of_gate =
+                    self.channel_states.is_gated_by(lever) || self.means() == Means::Slices;
                 self.gate_answered(status.filter(|_| of_gate), now_ns);
                 if moved == Moved::Yes {
                     self.turned(lever, now_ns);
@@ -407,7 +410,7 @@ impl Card {
         self.refusals = 0;
         (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS);
         let learnt = self.probe.learnt();
-        if learnt.hinge != before.hinge {
+        if learnt.gate_call != before.gate_call {
             self.counts.alarms += 1;
             tracing::warn!(
                 card = self.index,
@@ -416,8 +419,8 @@ impl Card {
             );
             self.view.until_ns = now_ns;
         }
-        self.doors.follow(&self.objects, learnt.hinge);
-        self.doors.reconsider();
+        self.channel_states.follow(&self.objects, learnt.gate_call);
+        self.channel_states.reconsider();
         self.peers.touch();
     }
 
@@ -428,7 +431,7 @@ impl Card {
             self.lateness.opened(now_ns);
             return;
         }
-        if self.doors.any_open() {
+        if self.channel_states.any_open() {
             // More of it is still to be closed.
             return;
         }
@@ -478,7 +481,7 @@ impl Card {
                 wake_ns = wake_ns.min(at_ns);
             }
         }
-        if self.doors.any_parked() {
+        if self.channel_states.any_parked() {
             wake_ns = wake_ns.min(self.parked_until_ns);
         }
         if let Some(since_ns) = self.closed_since_ns {
@@ -495,11 +498,11 @@ impl Card {
 
     /// Whether nothing is closed any more.
     pub(crate) fn is_open(&self) -> bool {
-        !self.doors.any_closed()
+        !self.channel_states.any_closed()
     }
 
     fn leads(&self, extra_ns: u64) -> Leads {
-        let calls = self.doors.calls();
+        let calls = self.channel_states.calls();
         // Calls that once took longer than a segment, or than what lies between two, must not keep the gate as it is: only calls tell that they
         // are fast again.
         let shortest_ns = match &self.view.cycle {
@@ -525,8 +528,8 @@ impl Card {
 
     /// Whether the gate's means work and are not resting.
     fn means(&self) -> Means {
-        match self.probe.learnt().hinge {
-            Hinge::None => Means::Slices,
+        match self.probe.learnt().gate_call {
+            GateCall::None => Means::Slices,
             _ if self.resting => Means::Slices,
             _ => Means::Gate,
         }
@@ -726,9 +729,9 @@ impl Card {
         // One that is refused alone is left alone, and must not keep the others from being closed.
         if self.refusals >= REFUSALS || status == NOT_SUPPORTED {
             self.back_off(now_ns);
-            let hinge = self.probe.learnt().hinge;
-            if hinge != Hinge::None {
-                let lever = hinge.lever();
+            let gate_call = self.probe.learnt().gate_call;
+            if gate_call != GateCall::None {
+                let lever = gate_call.lever();
                 self.appeal.raise(now_ns, Refused::Gate { lever, status });
             }
         }

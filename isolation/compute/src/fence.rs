@@ -5,7 +5,7 @@
 
 use plan::{GateState, Page};
 
-use crate::doors::BATCH;
+use crate::channel_states::BATCH;
 use crate::lever::{Channel, Lever};
 
 /// The levers that open what the owner of this page may have closed, in any order; none where its gate was open. `card` is the number that they bear.

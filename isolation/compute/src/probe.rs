@@ -9,7 +9,7 @@
 
 use plan::Tier;
 
-use crate::doors::{Doors, Hinge, Moved, Toward};
+use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
 use crate::lever::{Group, Lever, LeverError, Objects};
 use crate::reason::Reason;
 
@@ -41,23 +41,23 @@ pub fn try_levers(
         generation: 1,
         groups: vec![group.clone()],
     };
-    let (mut probe, mut doors) = (Probe::new(), Doors::default());
+    let (mut probe, mut channel_states) = (Probe::new(), ChannelStates::default());
     for _question in 0..QUESTIONS_MAX {
-        doors.follow(&objects, probe.learnt().hinge);
+        channel_states.follow(&objects, probe.learnt().gate_call);
         if probe.is_done() {
             break;
         }
-        let Some(lever) = probe.pull(0, group, plan::slice::DEFAULT_US, &mut doors) else {
+        let Some(lever) = probe.pull(0, group, plan::slice::DEFAULT_US, &mut channel_states) else {
             break;
         };
         let answer = pull(&lever);
-        doors.moved(&lever, Moved::by(&answer));
+        channel_states.moved(&lever, Moved::by(&answer));
         if let Err(error @ (LeverError::Lost(_) | LeverError::Gone)) = answer {
             return Err(error);
         }
         probe.answered(&answer);
     }
-    if !probe.is_done() || doors.any_closed() {
+    if !probe.is_done() || channel_states.any_closed() {
         return Err(LeverError::Lost("the questions have no end".to_owned()));
     }
     let learnt = probe.learnt();
@@ -75,7 +75,7 @@ pub(crate) struct Learnt {
     /// The status with which SET_TIMESLICE was refused.
     pub(crate) slices_refused: Option<u32>,
     /// By what the gate moves.
-    pub(crate) hinge: Hinge,
+    pub(crate) gate_call: GateCall,
     /// The last lever of the gate that was refused, and the status.
     pub(crate) gate_refused: Option<(&'static str, u32)>,
 }
@@ -83,11 +83,11 @@ pub(crate) struct Learnt {
 impl Learnt {
     /// Which levers work.
     pub(crate) fn tier(&self) -> Tier {
-        match (self.hinge, self.slices_refused) {
-            (Hinge::Channels, _) => Tier::Gate,
-            (Hinge::Groups, _) => Tier::Schedule,
-            (Hinge::None, None) => Tier::Slices,
-            (Hinge::None, Some(_)) => Tier::Freezer,
+        match (self.gate_call, self.slices_refused) {
+            (GateCall::Channels, _) => Tier::Gate,
+            (GateCall::Groups, _) => Tier::Schedule,
+            (GateCall::None, None) => Tier::Slices,
+            (GateCall::None, Some(_)) => Tier::Freezer,
         }
     }
 
@@ -128,7 +128,7 @@ impl Probe {
             step: Step::Read,
             learnt: Learnt {
                 slices_refused: None,
-                hinge: Hinge::Channels,
+                gate_call: GateCall::Channels,
                 gate_refused: None,
             },
         }
@@ -140,14 +140,14 @@ impl Probe {
             return;
         };
         self.step = Step::Done;
-        self.learnt.hinge = match tier {
-            Tier::Gate => Hinge::Channels,
-            Tier::Schedule => Hinge::Groups,
-            Tier::Slices => Hinge::None,
+        self.learnt.gate_call = match tier {
+            Tier::Gate => GateCall::Channels,
+            Tier::Schedule => GateCall::Groups,
+            Tier::Slices => GateCall::None,
             // Too little to go on without asking.
             Tier::Doorbell | Tier::Freezer => {
                 self.step = Step::Read;
-                Hinge::Channels
+                GateCall::Channels
             }
         };
     }
@@ -159,7 +159,7 @@ impl Probe {
         self.learnt.slices_refused = found.slices_refused;
         self.learnt.gate_refused = found.gate_refused;
         if matches!(found.tier, Tier::Doorbell | Tier::Freezer) {
-            self.learnt.hinge = Hinge::None;
+            self.learnt.gate_call = GateCall::None;
         }
     }
 
@@ -186,19 +186,19 @@ impl Probe {
     /// A lever of the gate was refused in later life: the next weaker one is tried.
     pub(crate) fn demote(&mut self, lever: &'static str, status: u32) {
         self.learnt.gate_refused = Some((lever, status));
-        (self.learnt.hinge, self.step) = match self.learnt.hinge {
-            Hinge::Channels => (Hinge::Groups, Step::Close),
-            Hinge::Groups | Hinge::None => (Hinge::None, Step::Done),
+        (self.learnt.gate_call, self.step) = match self.learnt.gate_call {
+            GateCall::Channels => (GateCall::Groups, Step::Close),
+            GateCall::Groups | GateCall::None => (GateCall::None, Step::Done),
         };
     }
 
-    /// The next question to this group. The gate's own are asked through `doors`, so that what a question closes is known to be closed.
+    /// The next question to this group. The gate's own are asked through `channel_states`, so that what a question closes is known to be closed.
     pub(crate) fn pull(
         &mut self,
         card: usize,
         group: &Group,
         slice_us: u64,
-        doors: &mut Doors,
+        channel_states: &mut ChannelStates,
     ) -> Option<Lever> {
         let (client, handle) = (group.client, group.handle);
         match self.step {
@@ -213,9 +213,9 @@ impl Probe {
                 group: handle,
                 slice_us: found.unwrap_or(slice_us),
             }),
-            Step::Close => doors.pull(card, Toward::Closed, true),
+            Step::Close => channel_states.pull(card, Toward::Closed, true),
             Step::Reopen => {
-                let lever = doors.pull(card, Toward::Open, false);
+                let lever = channel_states.pull(card, Toward::Open, false);
                 if lever.is_none() {
                     // What was closed has gone meanwhile.
                     self.step = Step::Done;
@@ -246,14 +246,14 @@ impl Probe {
             (Step::Close, Ok(_)) => self.step = Step::Reopen,
             (Step::Reopen, Ok(_)) => self.step = Step::Done,
             (Step::Close | Step::Reopen, Err(LeverError::Status(status))) => {
-                let lever = self.learnt.hinge.lever();
+                let lever = self.learnt.gate_call.lever();
                 self.demote(lever, *status);
             }
         }
     }
 }
 
-impl Hinge {
+impl GateCall {
     /// The driver's name of the call.
     pub(crate) fn lever(self) -> &'static str {
         match self {

@@ -3,7 +3,7 @@
 //! What is started is the broker's *supervisor*: it starts the process that serves, and another one when that ends. A supervisor that
 //! is killed leaves its broker serving alone, which then names itself in `broker.pid`.
 //!
-//! The supervisor is its own process group, so that a terminal's signals to its door pass it by, and it inherits nothing but
+//! The supervisor is its own process group, so that a terminal's signals to its frontend pass it by, and it inherits nothing but
 //! the pipe of its readiness: what else was open here would keep an engine's pipes from ending.
 
 use std::fs::OpenOptions;
@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
-use cards::{DoorKind, Grant};
+use cards::{FrontendKind, Grant};
 
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
@@ -38,7 +38,7 @@ const LOG_TAIL_BYTES: u64 = 4096;
 /// How long a killed process may take to be gone; the kernel needs microseconds unless it hangs in a driver.
 const KILL_TIMEOUT_MS: u16 = 10_000;
 
-/// How long a broker that has lost its supervisor may take to name itself, and a supervisor whose door was killed before it could
+/// How long a broker that has lost its supervisor may take to name itself, and a supervisor whose frontend was killed before it could
 /// note it, to end by itself: that takes it two seconds. containerd gives a `delete` five.
 const SUCCESSION: Duration = Duration::from_secs(4);
 
@@ -101,7 +101,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
         .map_err(Error::io("create", &log))?;
     let mut command = Command::new(&program);
     match OwnGroup::of(config, &grant.key).admit(&mut command) {
-        Err(error) if grant.door.kind == DoorKind::Run => {
+        Err(error) if grant.frontend.kind == FrontendKind::Run => {
             tracing::warn!(key = %grant.key, error = %crate::chain(&error), "nothing limits the broker of this command");
         }
         other => other?,
@@ -337,7 +337,7 @@ fn identity(dir: &ContainerDir) -> Result<Option<Identity>, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("read", path)(error)),
     };
-    // A door that was killed while it wrote leaves half of it; the broker then ends by itself, since its door is gone.
+    // A frontend that was killed while it wrote leaves half of it; the broker then ends by itself, since its frontend is gone.
     Ok(serde_json::from_slice(&bytes).ok())
 }
 

@@ -52,7 +52,7 @@ impl Spec {
 /// Keeps the spec as its engine wrote it.
 pub(crate) fn keep_original(dir: &ContainerDir, bytes: &[u8]) -> Result<(), Error> {
     let original = dir.file(ORIGINAL);
-    // Renamed into place, so that a killed door never leaves half of it; not synced: neither outlives a reboot.
+    // Renamed into place, so that a killed frontend never leaves half of it; not synced: neither outlives a reboot.
     let temporary = dir.file(&format!("{ORIGINAL}.tmp"));
     std::fs::write(&temporary, bytes)
         .and_then(|()| std::fs::rename(&temporary, &original))

@@ -23,7 +23,7 @@ use crate::{Error, trusted};
 /// Where the configuration is, unless `$CGPU_CONFIG` names another file.
 pub const DEFAULT_PATH: &str = "/etc/cgpu/cgpu.toml";
 
-/// The variable that names another file. Only the doors' own environment counts, which the administrator sets.
+/// The variable that names another file. Only the frontends' own environment counts, which the administrator sets.
 pub const PATH_VARIABLE: &str = "CGPU_CONFIG";
 
 /// Of a simulated card; which kind this host has is not known here.

@@ -652,7 +652,7 @@ impl Error {
     }
 }
 
-/// An error and its sources on one line, as doors hand it to their engines.
+/// An error and its sources on one line, as frontends hand it to their engines.
 #[must_use]
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();

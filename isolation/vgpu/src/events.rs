@@ -166,10 +166,10 @@ impl Log {
         self.add(|| events::append(&folder, &Event::now(NO_GPUDIRECT_RDMA, &text)));
     }
 
-    /// At the container's end, while its door is still held: no supervisor ends by itself then.
+    /// At the container's end, while its frontend is still held: no supervisor ends by itself then.
     pub(crate) fn broker_gone(&self, dir: &ContainerDir) {
         let is_gone = matches!(
-            (FileLock::is_held(&dir.door_lock()), dir.has_broker()),
+            (FileLock::is_held(&dir.frontend_lock()), dir.has_broker()),
             (Ok(true), Ok(false))
         );
         let folder = events::of_container(&self.state_dir, &self.key);

@@ -1,4 +1,4 @@
-//! A vGPU's life around its container: request → grant → spec edits → broker. Every door calls this crate.
+//! A vGPU's life around its container: request → grant → spec edits → broker. Every frontend calls this crate.
 //!
 //! - [`config`]: the host's configuration.
 //! - [`request`]: annotations and environment → one typed [`Request`].
@@ -11,19 +11,19 @@
 //! - [`events`]: what a frontend adds to the container's log.
 //! - [`strict_json`]: reads JSON of others so that nobody can read it differently.
 //!
-//! This crate must not know of containerd, of docker, or of a driver's calls: a door hands it a bundle and a name.
+//! This crate must not know of containerd, of docker, or of a driver's calls: a frontend hands it a bundle and a name.
 //!
-//! A vGPU's life by the types of its door is in [`Running`]'s module, `lifecycle`; by what is on disk:
+//! A vGPU's life by the types of its frontend is in [`Running`]'s module, `lifecycle`; by what is on disk:
 //!
 //! ```text
-//!             create                          door, broker and (without a broker) init dead
+//!             create                          frontend, broker and (without a broker) init dead
 //!   (nothing) ------> granted, edited, broker --------------------> stale --reclaim--> (nothing)
 //!                     ready  |                                              (next create, or doctor)
 //!                            +--release--> (nothing)
 //! ```
 //!
-//! Whatever fails in `create` is undone in reverse order before the error is returned. What a killed door leaves behind is
-//! undone by [`reclaim`]: a container's folder whose `door.lock` and `broker.lock` nobody holds, and whose init, where it has
+//! Whatever fails in `create` is undone in reverse order before the error is returned. What a killed frontend leaves behind is
+//! undone by [`reclaim`]: a container's folder whose `frontend.lock` and `broker.lock` nobody holds, and whose init, where it has
 //! no broker, has ended.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -68,7 +68,7 @@ pub mod uvm_module;
 mod walk;
 
 pub use bundle::read_spec;
-pub use cards::{CardGrant, ContainerKey, DoorKind, GpuUuid, Grant};
+pub use cards::{CardGrant, ContainerKey, FrontendKind, GpuUuid, Grant};
 pub use config::Config;
 pub use container::Container;
 pub use error::{Error, Fault, chain};

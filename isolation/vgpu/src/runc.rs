@@ -71,7 +71,7 @@ pub(crate) fn require_notify(config: &Config) -> Result<(), Error> {
     if !asks_notify(&path)? {
         return Err(Error::RuncWithoutNotify { path });
     }
-    // A cache: two doors may write it at once, and a broken one is asked anew.
+    // A cache: two frontends may write it at once, and a broken one is asked anew.
     if let Ok(text) = serde_json::to_vec(&known(true)) {
         let temporary = config
             .state_dir

@@ -1,4 +1,4 @@
-//! Sockets that a door's server listens on, in a folder shared with other programs: ours have a second name there.
+//! Sockets that a frontend's server listens on, in a folder shared with other programs: ours have a second name there.
 //!
 //! The first name is the one that containerd's shims compute, so that its tools find our server too. The second, a hard link,
 //! says that the server is ours, and stays true when another program takes the first.
@@ -19,7 +19,7 @@ pub const DIR: &str = "/run/containerd/s";
 
 const PREFIX: &str = "cgpu-";
 
-/// The folder, held against [`sweep`] and other doors while this lives: from before a socket is bound until it has its
+/// The folder, held against [`sweep`] and other frontends while this lives: from before a socket is bound until it has its
 /// second name.
 #[derive(Debug)]
 pub struct Folder {
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(removed, wanted);
     }
 
-    /// As a door does.
+    /// As a frontend does.
     fn bound(dir: &Path, name: &str) -> UnixListener {
         Folder::lock(dir).unwrap().bind(name).unwrap()
     }
@@ -221,7 +221,7 @@ mod tests {
 
     /// `kill -9` between any two steps.
     #[test]
-    fn what_a_door_leaves_that_was_killed_while_it_bound_goes() {
+    fn what_a_frontend_leaves_that_was_killed_while_it_bound_goes() {
         let dir = tempfile::tempdir().unwrap();
         let folder = || Folder::lock(dir.path()).unwrap();
         // Before a mark takes the place of another: of a killed server's, and of the announcement.

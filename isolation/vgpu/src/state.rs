@@ -79,8 +79,8 @@ impl ContainerDir {
         self.file("control.sock")
     }
 
-    pub(crate) fn door_lock(&self) -> PathBuf {
-        self.file("door.lock")
+    pub(crate) fn frontend_lock(&self) -> PathBuf {
+        self.file("frontend.lock")
     }
 
     pub(crate) fn broker_lock(&self) -> PathBuf {
@@ -92,9 +92,9 @@ impl ContainerDir {
         Ok(FileLock::is_held(&self.broker_lock())?)
     }
 
-    /// Whether the door or the broker lives, or a process of a container without a broker. Nobody: the folder is stale.
+    /// Whether the frontend or the broker lives, or a process of a container without a broker. Nobody: the folder is stale.
     pub(crate) fn is_live(&self) -> Result<bool, Error> {
-        Ok(FileLock::is_held(&self.door_lock())?
+        Ok(FileLock::is_held(&self.frontend_lock())?
             || self.has_broker()?
             || backend::init_lives(self)
             || backend::is_populated(self))
@@ -102,7 +102,7 @@ impl ContainerDir {
 
     /// Empties and removes the folder, and the namespace's if it was the last.
     pub(crate) fn remove(&self) -> Result<(), Error> {
-        for name in FILES.iter().chain(&["door.lock"]) {
+        for name in FILES.iter().chain(&["frontend.lock"]) {
             absent_is_fine(
                 "remove",
                 &self.file(name),

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use cards::grant::{self, Door};
+use cards::grant::{self, Frontend};
 use cards::{
-    CardGrant, ComputeTerms, ContainerKey, DoorKind, DriverSpec, GpuUuid, Grant, IoUring, Isolation,
+    CardGrant, ComputeTerms, ContainerKey, DriverSpec, FrontendKind, GpuUuid, Grant, IoUring,
+    Isolation,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvabi::Release;
@@ -157,8 +158,8 @@ impl Host {
             backend: cards::Backend::Broker,
             backend_reason: String::new(),
             isolation: isolation.clone(),
-            door: Door {
-                kind: DoorKind::Runtime,
+            frontend: Frontend {
+                kind: FrontendKind::Runtime,
                 pid: 0,
             },
             bundle: None,

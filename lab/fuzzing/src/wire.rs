@@ -1,4 +1,4 @@
-//! What comes over sockets and out of files that a broker, a simulator or a door reads: any bytes, and almost right ones.
+//! What comes over sockets and out of files that a broker, a simulator or a frontend reads: any bytes, and almost right ones.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -52,7 +52,7 @@ where
     Ok(())
 }
 
-/// JSON that doors and brokers read.
+/// JSON that frontends and brokers read.
 fn texts(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let which = input.int_in_range(0..=4_u8)?;
     let text = input.bytes(input.len())?;

@@ -1,6 +1,6 @@
 //! `cgpu-card`: everything that needs a real card, in one command of a few minutes.
 //!
-//! It is a bundle's only door: beside it lie `cgpu`, `cgpu-broker`, `cgpu-executor`, `cgpu-sim` and `cgpu-burn`, and no engine or
+//! It is a bundle's only frontend: beside it lie `cgpu`, `cgpu-broker`, `cgpu-executor`, `cgpu-sim` and `cgpu-burn`, and no engine or
 //! network is needed. Each question is a *probe*: a process of its own with a time limit, since a call to a driver can hang; what
 //! it found, or why it could not, goes into one report as Markdown and JSON. On a machine without a card `--simulate` runs the
 //! same probes inside a slice of a simulated card: that proves the bundle, and says nothing about hardware.

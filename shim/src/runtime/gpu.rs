@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::Value;
 pub use vgpu::backend::Started;
 use vgpu::request::Whose;
-use vgpu::{Config, Container, Create, DoorKind, Source};
+use vgpu::{Config, Container, Create, FrontendKind, Source};
 
 use super::reaper::Reaper;
 use crate::error::{Error, GpuError, GpuFault, GpuResult, Result};
@@ -175,7 +175,7 @@ impl Gpu for Cards {
             Err(error) => return unless_plain(error, id, bundle),
         };
         let container = Container::new(config, key(namespace, id)?);
-        let order = Create::new(&container, Source::Bundle(bundle), DoorKind::Shim);
+        let order = Create::new(&container, Source::Bundle(bundle), FrontendKind::Shim);
         let created = vgpu::create(&order.ahead())?;
         Ok(created.map(|created| Box::new(created.prepared) as Box<dyn Prepared>))
     }

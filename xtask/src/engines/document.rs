@@ -15,7 +15,7 @@ the checks, not this file. Engines are from distribution packages; nerdctl, cric
 built from Go's module proxy. Building containerd takes minutes, so its rows are not among those that the tests ask.
 
 `ok`: it held. `-`: the engine's client has no word for it, or this machine cannot do it; the notes say which. `FAILED`: it did not hold. Blank: not asked yet.
-Doors: *shim by type* is `io.containerd.cgpu.v2`; *shim by configuration* is `runtime_path` of a CRI handler or `runtimeType` in docker's
+Frontends: *shim by type* is `io.containerd.cgpu.v2`; *shim by configuration* is `runtime_path` of a CRI handler or `runtimeType` in docker's
 `daemon.json`; *wrapper* is `cgpu-runtime` in the place of runc, below containerd's own shim;
 *hook* is `cgpu-hook` at podman's `precreate`.
 ";
@@ -169,7 +169,7 @@ fn table(family: Family, records: &[Record]) -> String {
     let mut notes: Vec<String> = Vec::new();
     let mut text = format!("\n## {}\n\n| check |", family.name());
     for (row, engine) in &columns {
-        text.push_str(&format!(" {engine}, {} |", row.door.name()));
+        text.push_str(&format!(" {engine}, {} |", row.frontend.name()));
     }
     text.push_str("\n|---|");
     text.push_str(&"---|".repeat(columns.len()));

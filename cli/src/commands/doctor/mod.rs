@@ -5,7 +5,7 @@ mod standing;
 
 use std::process::ExitCode;
 
-use cards::DoorKind;
+use cards::FrontendKind;
 use cards::lock::FileLock;
 use sys::pidfd::PidFd;
 use vgpu::Config;
@@ -28,7 +28,7 @@ pub(super) enum Repair {
 /// How long a broker may take to see that its slice's last process has ended.
 const BROKER_END_MS: u16 = 5_000;
 
-/// Brokers of `cgpu run` end by themselves once door and processes are gone; their grants are stale only then.
+/// Brokers of `cgpu run` end by themselves once frontend and processes are gone; their grants are stale only then.
 fn await_abandoned_brokers(config: &Config) -> anyhow::Result<()> {
     for vgpu in ps::collect(config)?.vgpus {
         let dir = config
@@ -37,7 +37,7 @@ fn await_abandoned_brokers(config: &Config) -> anyhow::Result<()> {
             .join(&vgpu.namespace)
             .join(&vgpu.container);
         let is_abandoned =
-            vgpu.door == DoorKind::Run && !FileLock::is_held(&dir.join("door.lock"))?;
+            vgpu.frontend == FrontendKind::Run && !FileLock::is_held(&dir.join("frontend.lock"))?;
         // A number that names no process any more is a broker that has ended.
         if is_abandoned
             && let Some(pid) = vgpu.supervisor_pid.or(vgpu.broker_pid)

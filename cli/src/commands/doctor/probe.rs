@@ -175,7 +175,7 @@ fn pidfd_getfd() -> io::Result<()> {
     Ok(())
 }
 
-/// Tries on a process of its own what a door does with a container's first one.
+/// Tries on a process of its own what a frontend does with a container's first one.
 fn filters() -> Result<(), FiltersUnread> {
     let mut child = Command::new("cat")
         .stdin(Stdio::piped())

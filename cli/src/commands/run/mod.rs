@@ -38,7 +38,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use vgpu::{
-    Config, Container, Created, DoorKind, Ended, Prepared, Request, Running, Source, request,
+    Config, Container, Created, Ended, FrontendKind, Prepared, Request, Running, Source, request,
 };
 
 use self::guard::Guard;
@@ -225,7 +225,7 @@ fn granted(
     ending: supervise::EndingSignals,
 ) -> anyhow::Result<ExitCode> {
     let container = Container::new(config, ContainerKey::new(NAMESPACE, own_name()?)?);
-    let order = vgpu::Create::new(&container, Source::Plain(request), DoorKind::Run);
+    let order = vgpu::Create::new(&container, Source::Plain(request), FrontendKind::Run);
     let created = vgpu::create(&order)?.context("the command asks for no vGPU")?;
     let (code, mut ended) = match Owner::of(state_dir) {
         Ok(owner) => supervised(&container, &owner, created, command, ending),

@@ -8,7 +8,7 @@ use super::{Broker, SESSIONS_FROM, TOKEN_NOTIFY, TOKEN_SUPERVISOR};
 use crate::{health, supervisor};
 
 impl Broker {
-    /// The supervisor was killed. This broker serves on, and takes the supervisor's place for the door until the next one watches: by
+    /// The supervisor was killed. This broker serves on, and takes the supervisor's place for the frontend until the next one watches: by
     /// `broker.pid`, by `notify.sock`, by the lock that it shares.
     pub(super) fn go_on_alone(&mut self) {
         tracing::error!(
@@ -79,7 +79,7 @@ impl Broker {
         health.tell(&self.container, health::EventKind::SupervisorReplaced, text);
     }
 
-    /// Tried again until it succeeds: who cannot be named cannot be ended by a door.
+    /// Tried again until it succeeds: who cannot be named cannot be ended by a frontend.
     pub(super) fn take_the_supervisors_place(&mut self) {
         let recorded = supervisor::record_identity(&self.dir);
         self.is_unnamed = recorded.is_err();

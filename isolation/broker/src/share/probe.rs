@@ -29,7 +29,7 @@ use nvabi::{class, control, escape, status};
 
 use crate::container::Container;
 
-/// How long the driver may take for all of it: a dozen calls of a fraction of a millisecond, behind other tenants' locks. The door waits
+/// How long the driver may take for all of it: a dozen calls of a fraction of a millisecond, behind other tenants' locks. The frontend waits
 /// for its broker for 5 s (`[broker] start_timeout_ms`).
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// How long another start that tries the same card is waited for.

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, CapsHashSet};
-use cards::{Door, DoorKind, Grant};
+use cards::{Frontend, FrontendKind, Grant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::AcceptConn;
 
 use super::Error;
-use crate::grant::{self, door_is_gone};
+use crate::grant::{self, frontend_is_gone};
 use crate::intake::{self, Handed};
 
 /// Whether anybody still needs a container's broker.
@@ -28,23 +28,23 @@ pub(crate) struct Abandonment {
 }
 
 impl Abandonment {
-    /// No door holds its lock and no process has the filter: nobody will ever need this broker again.
+    /// No frontend holds its lock and no process has the filter: nobody will ever need this broker again.
     pub(crate) fn is_complete(self, dir: &Path) -> bool {
         self.listeners == 0
-            && door_is_gone(dir)
+            && frontend_is_gone(dir)
             && (self.has_served || self.is_forsaken || !grant::is_there(dir))
     }
 }
 
-/// Waits for the listener of a container whose door has gone.
+/// Waits for the listener of a container whose frontend has gone.
 ///
-/// `cgpu-hook` ends before its engine creates the container. Any other door ends when that is done, or is killed on the way: the
+/// `cgpu-hook` ends before its engine creates the container. Any other frontend ends when that is done, or is killed on the way: the
 /// listener is then in the socket, and so with the supervisor by its next look, or it will never come.
 #[derive(Debug)]
 pub(super) struct FirstListener {
     /// Of a hook; its number may be another process's by now, and is then waited for in vain.
     engine: Option<u32>,
-    door_gone_at: Option<Instant>,
+    frontend_gone_at: Option<Instant>,
     all_gone_at: Option<Instant>,
 }
 
@@ -55,26 +55,26 @@ const ENGINE_PATIENCE: Duration = Duration::from_secs(60);
 const GONE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl FirstListener {
-    pub(super) fn of(door: &Door) -> Self {
+    pub(super) fn of(frontend: &Frontend) -> Self {
         Self {
-            engine: (door.kind == DoorKind::Hook).then_some(door.pid),
-            door_gone_at: None,
+            engine: (frontend.kind == FrontendKind::Hook).then_some(frontend.pid),
+            frontend_gone_at: None,
             all_gone_at: None,
         }
     }
 
     /// Whether it will never come, as of `now`.
     pub(super) fn is_hopeless(&mut self, dir: &Path, now: Instant) -> bool {
-        if !door_is_gone(dir) {
-            self.door_gone_at = None;
+        if !frontend_is_gone(dir) {
+            self.frontend_gone_at = None;
             self.all_gone_at = None;
             return false;
         }
-        let door_gone_at = *self.door_gone_at.get_or_insert(now);
+        let frontend_gone_at = *self.frontend_gone_at.get_or_insert(now);
         let engine = self.engine.map(|pid| format!("/proc/{pid}"));
         if engine.is_some_and(|process| Path::new(&process).exists()) {
             self.all_gone_at = None;
-            return now.duration_since(door_gone_at) >= ENGINE_PATIENCE;
+            return now.duration_since(frontend_gone_at) >= ENGINE_PATIENCE;
         }
         now.duration_since(*self.all_gone_at.get_or_insert(now)) >= GONE_PATIENCE
     }
@@ -102,7 +102,7 @@ pub(super) fn lock(dir: &Path) -> Result<File, Error> {
     }
 }
 
-/// The socket that a door has bound and given as standard input: what is sent there before this process runs waits in it.
+/// The socket that a frontend has bound and given as standard input: what is sent there before this process runs waits in it.
 /// `None` where the standard input is something else.
 pub(super) fn given_listener() -> io::Result<Option<OwnedFd>> {
     let stdin = io::stdin();
@@ -132,7 +132,7 @@ pub(super) fn drop_capabilities() -> Result<(), Error> {
     Ok(())
 }
 
-/// Says `ready` on standard output and closes it: the door waits for this.
+/// Says `ready` on standard output and closes it: the frontend waits for this.
 pub(super) fn say_ready() -> io::Result<()> {
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     {
@@ -153,7 +153,7 @@ pub(crate) fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, intake::
     intake::receive(&connection)
 }
 
-/// Names this process in `broker.pid`, as the door does for the first supervisor (`vgpu::broker`).
+/// Names this process in `broker.pid`, as the frontend does for the first supervisor (`vgpu::broker`).
 pub(crate) fn record_identity(dir: &Path) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Field 22; the fields are counted behind the program's name, which can hold anything.
@@ -194,23 +194,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_door_that_ended_without_a_listener_is_waited_for_as_long_as_its_engine_may_take() {
+    fn a_frontend_that_ended_without_a_listener_is_waited_for_as_long_as_its_engine_may_take() {
         let dir = tempfile::tempdir().unwrap();
-        let door = File::create(dir.path().join("door.lock")).unwrap();
-        sys::lock::exclusive(&door).unwrap();
+        let frontend = File::create(dir.path().join("frontend.lock")).unwrap();
+        sys::lock::exclusive(&frontend).unwrap();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut engine = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let of = |kind, pid| FirstListener::of(&Door { kind, pid });
-        let mut killed = of(DoorKind::Runtime, engine.id());
-        let mut hook = of(DoorKind::Hook, engine.id());
-        let mut alone = of(DoorKind::Hook, engine.id());
+        let of = |kind, pid| FirstListener::of(&Frontend { kind, pid });
+        let mut killed = of(FrontendKind::Runtime, engine.id());
+        let mut hook = of(FrontendKind::Hook, engine.id());
+        let mut alone = of(FrontendKind::Hook, engine.id());
         assert!(!killed.is_hopeless(dir.path(), after(100)));
         // Closed alone it stays held: a process that another test is starting may share the open file.
-        std::fs::remove_file(dir.path().join("door.lock")).unwrap();
+        std::fs::remove_file(dir.path().join("frontend.lock")).unwrap();
         assert!(!killed.is_hopeless(dir.path(), after(101)));
         assert!(killed.is_hopeless(dir.path(), after(103)));
         assert!(!hook.is_hopeless(dir.path(), after(101)));
@@ -221,6 +221,6 @@ mod tests {
         engine.wait().unwrap();
         assert!(!alone.is_hopeless(dir.path(), after(110)));
         assert!(alone.is_hopeless(dir.path(), after(112)));
-        drop(door);
+        drop(frontend);
     }
 }

@@ -29,8 +29,8 @@ pub(crate) struct Kept {
     folder: tempfile::TempDir,
     dir: PathBuf,
     supervisor: Child,
-    // Held as a door holds it.
-    _door: File,
+    // Held as a frontend holds it.
+    _frontend: File,
 }
 
 pub(crate) fn program() -> PathBuf {
@@ -152,7 +152,7 @@ impl Kept {
             "driver_version": "570.195.03",
             "cards": [{"uuid": UUID, "minor": 0, "quota_bytes": quota_bytes}],
             "compute": compute,
-            "door": {"kind": "run", "pid": std::process::id()},
+            "frontend": {"kind": "run", "pid": std::process::id()},
             "bundle": null,
             "created_at_unix_ms": 1,
         });
@@ -160,8 +160,8 @@ impl Kept {
         let dir = folder.path().join("vgpus/tests/kept");
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("grant.json"), grant.to_string()).unwrap();
-        let door = File::create(dir.join("door.lock")).unwrap();
-        assert!(sys::lock::try_exclusive(&door).unwrap());
+        let frontend = File::create(dir.join("frontend.lock")).unwrap();
+        assert!(sys::lock::try_exclusive(&frontend).unwrap());
         let log = File::options()
             .append(true)
             .create(true)
@@ -185,7 +185,7 @@ impl Kept {
             folder,
             dir,
             supervisor,
-            _door: door,
+            _frontend: frontend,
         };
         if said == "ready\n" {
             Ok(kept)

@@ -395,7 +395,7 @@ fn supervisor_killed() {
     });
     let second = kept.next_supervisor(first);
     assert_eq!(kept.status()["broker"]["pid"], broker);
-    // The door finds it, and the lock is held.
+    // The frontend finds it, and the lock is held.
     assert_eq!(kept.named_pid(), Some(second));
     let lock = std::fs::File::open(kept.dir().join("broker.lock")).unwrap();
     assert!(sys::lock::is_held(&lock).unwrap());

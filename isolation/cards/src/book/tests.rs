@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 
 use super::*;
-use crate::grant::{self, CardGrant, ComputeTerms, Door, DoorKind, DriverSpec};
+use crate::grant::{self, CardGrant, ComputeTerms, DriverSpec, Frontend, FrontendKind};
 use crate::promised::TimeRefusal;
 use crate::store::DiskStore;
 
@@ -45,8 +45,8 @@ fn grant(id: &str, quota_bytes: u64) -> Grant {
         backend: crate::Backend::Broker,
         backend_reason: String::new(),
         isolation: crate::Isolation::default(),
-        door: Door {
-            kind: DoorKind::Shim,
+        frontend: Frontend {
+            kind: FrontendKind::Shim,
             pid: 1,
         },
         bundle: None,
@@ -271,7 +271,7 @@ fn percent(percent: u32) -> ComputeTerms {
     }
 }
 
-/// A newcomer as a door makes it: promised, pinned, booked.
+/// A newcomer as a frontend makes it: promised, pinned, booked.
 fn start(books: &Books<'_>, grant: &Grant, defaults: &Defaults) -> Result<Terms, TimeRefusal> {
     let mut last = Terms::NATIVE;
     for slice in &grant.cards {

@@ -14,7 +14,7 @@ const BUSY_NS: u64 = 200_000_000;
 impl Card {
     /// Brings the container's own slot up to date, before a call is made that it speaks of.
     pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Environment) {
-        let gate = if self.doors.any_closed() {
+        let gate = if self.channel_states.any_closed() {
             GateState::Closed
         } else {
             GateState::Open

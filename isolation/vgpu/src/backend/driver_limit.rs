@@ -8,7 +8,7 @@
 //! - Every limit is **read back**; what is not as asked is a failed start.
 //! - The soft limit is added to every ancestor's reservation and taken off only when it is lowered through NVML: it
 //!   is **zeroed before the group goes**, or the ancestors keep it. The note `limits.json`, written before the limit is set,
-//!   says what is to be zeroed, also to who reclaims after a killed door. The hard limit stays until the group goes, so that
+//!   says what is to be zeroed, also to who reclaims after a killed frontend. The hard limit stays until the group goes, so that
 //!   a container whose deletion fails is held still.
 //! - `dmem.*` files are never written by hand: only the driver's way keeps the ancestors right.
 //!

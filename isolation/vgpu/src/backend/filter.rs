@@ -46,7 +46,7 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 const LISTENER_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Between the first two questions to the broker, which cannot tell of a listener by itself. Each pause is twice the one before, up to
-/// [`LONGEST_PAUSE`]: many doors that ask at once must not take the time in which their brokers would answer.
+/// [`LONGEST_PAUSE`]: many frontends that ask at once must not take the time in which their brokers would answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
@@ -142,7 +142,7 @@ fn noted(dir: &ContainerDir) -> Option<Note> {
 }
 
 /// A container that is followed from its start to its program's first instruction. Dropped without [`StartWatch::finish`],
-/// or with its door, it takes the container along.
+/// or with its frontend, it takes the container along.
 #[derive(Debug)]
 #[must_use = "a container that was not found to be held must not run"]
 pub struct StartWatch {

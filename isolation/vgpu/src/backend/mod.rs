@@ -13,7 +13,7 @@
 //!   prepare ── runc create ── ready ── verify_filter ── (watch_start) start … (verify_exec) … ── teardown ── runc delete ── end
 //! ```
 //!
-//! What `teardown` and `end` undo is read from the container's folder, so that both can be repeated, and a killed door's are
+//! What `teardown` and `end` undo is read from the container's folder, so that both can be repeated, and a killed frontend's are
 //! made up for by `reclaim`.
 
 mod broker;

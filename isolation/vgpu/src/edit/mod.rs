@@ -1,7 +1,7 @@
 //! What is changed in the engine's `config.json`: one ordered list of small edits over the JSON value.
 //!
 //! Never a round trip through typed specs: they drop what they do not know. Every edit is pure and idempotent; the last
-//! one leaves a mark, so that a second door (a runtime wrapper below a shim) finds the work done.
+//! one leaves a mark, so that a second frontend (a runtime wrapper below a shim) finds the work done.
 //!
 //! runc does the mounts and makes the device nodes. No hook is added: a hook inside the container runs with the image's
 //! environment (CVE-2025-23266).

@@ -1,7 +1,7 @@
 //! Each edit, all of them twice, and seccomp profiles of every kind against a model of what libseccomp makes of them.
 
-use cards::grant::{self, Door};
-use cards::{CardGrant, ComputeTerms, DoorKind, GpuUuid, IoUring, Weakness};
+use cards::grant::{self, Frontend};
+use cards::{CardGrant, ComputeTerms, FrontendKind, GpuUuid, IoUring, Weakness};
 use nvabi::Release;
 use proptest::prelude::*;
 use serde_json::json;
@@ -28,8 +28,8 @@ fn a_grant(driver: DriverSpec) -> Grant {
         backend: cards::Backend::Broker,
         backend_reason: String::new(),
         isolation: cards::Isolation::default(),
-        door: Door {
-            kind: DoorKind::Shim,
+        frontend: Frontend {
+            kind: FrontendKind::Shim,
             pid: 1,
         },
         bundle: None,

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use cards::{Backend, DoorKind};
+use cards::{Backend, FrontendKind};
 use serde_json::Value;
 
 use super::mark;
@@ -36,7 +36,7 @@ pub(super) enum Step {
     Locked,
     Reclaimed,
     FolderMade,
-    DoorLocked,
+    FrontendLocked,
     GrantWritten,
     Booked,
     SpecReplaced,
@@ -67,7 +67,7 @@ enum Wait {
 pub struct Create<'a> {
     container: &'a Container,
     source: Source<'a>,
-    frontend: DoorKind,
+    frontend: FrontendKind,
     wait: Wait,
     watch: &'a dyn Watch,
     /// A host that was looked at already.
@@ -77,7 +77,7 @@ pub struct Create<'a> {
 impl<'a> Create<'a> {
     /// A vGPU for this container, in the name of this frontend.
     #[must_use]
-    pub fn new(container: &'a Container, source: Source<'a>, frontend: DoorKind) -> Self {
+    pub fn new(container: &'a Container, source: Source<'a>, frontend: FrontendKind) -> Self {
         Self {
             container,
             source,

@@ -22,7 +22,7 @@ pub struct VgpuState {
     pub own: Option<OwnUsage>,
 }
 
-/// Whether door, broker, or a process of a container without a broker lives.
+/// Whether frontend, broker, or a process of a container without a broker lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     /// One of them.

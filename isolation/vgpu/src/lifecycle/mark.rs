@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cards::{ContainerKey, DoorKind, Grant};
+use cards::{ContainerKey, FrontendKind, Grant};
 use serde_json::Value;
 
 use super::place::absolute;
@@ -46,7 +46,7 @@ fn is_hook_s(
     key: &ContainerKey,
     bundle: &Path,
 ) -> Result<bool, Error> {
-    if grant.door.kind != DoorKind::Hook || grant.key.id() != key.id() {
+    if grant.frontend.kind != FrontendKind::Hook || grant.key.id() != key.id() {
         return Ok(false);
     }
     let spec = Spec::read(bundle)?.value;

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cards::book::Books;
-use cards::grant::{self, Door};
+use cards::grant::{self, Frontend};
 use cards::lock::{Attempt, FileLock, StateLock};
 use cards::placement::{Bytes, Refusal, Slice, place};
 use cards::store::DiskStore;
-use cards::{Backend, CardGrant, CardRules, ComputeMode, DoorKind, GpuUuid, Grant};
+use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant};
 use plan::Terms;
 use verdict::filter::FilterSpec;
 
@@ -25,7 +25,7 @@ const SOCKET_PATH_MAX_BYTES: usize = 107;
 /// All that one grant comes from.
 pub(super) struct Making<'a> {
     pub(super) container: &'a Container,
-    pub(super) frontend: DoorKind,
+    pub(super) frontend: FrontendKind,
     pub(super) host: &'a Host,
     pub(super) request: &'a Request,
     pub(super) input: &'a Input<'a>,
@@ -184,7 +184,7 @@ impl Making<'_> {
                 ),
                 ..self.request.isolation_for(key)
             },
-            door: Door {
+            frontend: Frontend {
                 kind: self.frontend,
                 pid: frontend_pid(self.frontend),
             },
@@ -202,10 +202,10 @@ impl Making<'_> {
         let dir = self.container.dir();
         make_folder(dir.path())?;
         self.watch.reached(Step::FolderMade)?;
-        let Attempt::Taken(frontend) = FileLock::attempt(&dir.door_lock())? else {
+        let Attempt::Taken(frontend) = FileLock::attempt(&dir.frontend_lock())? else {
             return Err(self.exists());
         };
-        self.watch.reached(Step::DoorLocked)?;
+        self.watch.reached(Step::FrontendLocked)?;
         if let Some(place) = &self.request.pod {
             pod::note(dir, place, self.request.pod_namespace.as_deref())?;
         }
@@ -227,10 +227,10 @@ impl Making<'_> {
 }
 
 /// A hook is gone before its container is there: its engine is who may still bring it.
-fn frontend_pid(frontend: DoorKind) -> u32 {
+fn frontend_pid(frontend: FrontendKind) -> u32 {
     match frontend {
-        DoorKind::Hook => nix::unistd::getppid().as_raw().cast_unsigned(),
-        DoorKind::Shim | DoorKind::Runtime | DoorKind::Run => std::process::id(),
+        FrontendKind::Hook => nix::unistd::getppid().as_raw().cast_unsigned(),
+        FrontendKind::Shim | FrontendKind::Runtime | FrontendKind::Run => std::process::id(),
     }
 }
 

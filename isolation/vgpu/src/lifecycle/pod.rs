@@ -117,8 +117,8 @@ impl Neighbours {
                 key: other.key().clone(),
                 created_at_unix_ms: grant.created_at_unix_ms,
             };
-            if FileLock::is_held(&dir.door_lock())? || !dir.has_broker()? {
-                // A door may be about to let go; what has no broker is looked at under the lock.
+            if FileLock::is_held(&dir.frontend_lock())? || !dir.has_broker()? {
+                // A frontend may be about to let go; what has no broker is looked at under the lock.
                 is_waited_for |= takes_from && dir.is_live()?;
                 continue;
             }
@@ -199,11 +199,11 @@ pub(super) fn make_room(
     Ok(())
 }
 
-/// Whether no door holds it and no process has its filter any more: what the broker itself ends for, a moment later. It may have
+/// Whether no frontend holds it and no process has its filter any more: what the broker itself ends for, a moment later. It may have
 /// ended since the stale ones were reclaimed.
 fn has_ended(container: &Container, neighbours: &Neighbours) -> Result<bool, Error> {
     let dir = container.dir();
-    if FileLock::is_held(&dir.door_lock())? {
+    if FileLock::is_held(&dir.frontend_lock())? {
         return Ok(false);
     }
     if !dir.has_broker()? {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cards::lock::FileLock;
-use cards::{Backend, DoorKind, Grant};
+use cards::{Backend, FrontendKind, Grant};
 use serde_json::Value;
 
 use super::prepared::Prepared;
@@ -39,9 +39,9 @@ impl Container {
     /// [`Container::reopen`], but not for a vGPU that another kind of frontend has made: a runtime wrapper below a shim must leave
     /// the shim's alone. Whose an unreadable grant is nobody knows: it is anybody's to release.
     #[must_use]
-    pub fn reopen_as(&self, frontend: DoorKind) -> Option<Running> {
+    pub fn reopen_as(&self, frontend: FrontendKind) -> Option<Running> {
         match self.grant() {
-            Ok(grant) if grant.door.kind != frontend => None,
+            Ok(grant) if grant.frontend.kind != frontend => None,
             Ok(_) | Err(_) => self.reopen(),
         }
     }
@@ -205,7 +205,7 @@ impl Container {
             return Ok(());
         }
         match change(&group) {
-            Err(error) if grant.door.kind == DoorKind::Run => {
+            Err(error) if grant.frontend.kind == FrontendKind::Run => {
                 tracing::warn!(key = %self.key(), error = %crate::chain(&error), "the broker's CPU time is not limited as the command's");
                 Ok(())
             }

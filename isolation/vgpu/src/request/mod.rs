@@ -29,7 +29,7 @@ use std::path::Path;
 
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, Share, Wish};
-use cards::{ComputeTerms, ContainerKey, DoorKind, Isolation};
+use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation};
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
@@ -151,7 +151,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads a container's spec, as the frontend `door` hands it over. The host's default is not for podman's hook: that is called
+    /// Reads a container's spec, as the frontend `frontend` hands it over. The host's default is not for podman's hook: that is called
     /// for all containers of the host, whatever their runtime.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl Reading {
         config: &Config,
         whose: Whose<'_>,
         spec: &Value,
-        door: DoorKind,
+        frontend: FrontendKind,
     ) -> Result<Self, Error> {
         let mut reading = Self {
             request: None,
@@ -181,7 +181,7 @@ impl Reading {
                 near_miss: near_miss.clone(),
             });
         }
-        if door != DoorKind::Hook {
+        if frontend != FrontendKind::Hook {
             reading.request = parts.default().map_err(Error::of_default)?;
             reading.is_default = reading.request.is_some();
         }

@@ -112,7 +112,7 @@ impl Stage {
             "driver_version": "570.195.03",
             "cards": [],
             "compute": compute,
-            "door": {"kind": "shim", "pid": 7},
+            "frontend": {"kind": "shim", "pid": 7},
             "bundle": null,
             "created_at_unix_ms": 1,
         }))

@@ -158,7 +158,7 @@ fn replace(folder: &OwnedFd, bytes: &[u8], like: &std::fs::Metadata) -> std::io:
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(std::io::Error::from(errno)),
     };
-    // What a killed door of this number has left.
+    // What a killed frontend of this number has left.
     remove()?;
     let file = openat(
         folder,

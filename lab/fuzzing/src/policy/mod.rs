@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use arbitrary::Unstructured;
-use cards::grant::{self, Door};
+use cards::grant::{self, Frontend};
 use cards::placement::Amount;
-use cards::{CardGrant, ComputeTerms, ContainerKey, DoorKind, DriverSpec, GpuUuid, Grant};
+use cards::{CardGrant, ComputeTerms, ContainerKey, DriverSpec, FrontendKind, GpuUuid, Grant};
 use nvabi::Release;
 use nvabi::escape::KEY_MASK;
 use serde_json::{Map, Value, json};
@@ -72,7 +72,7 @@ fn judge(spec: &Value, terms: &Terms) {
             (Err(first), Err(again)) => assert_eq!(first.to_string(), again.to_string()),
             (first, again) => panic!("{first:?}, then {again:?}"),
         }
-        if let Ok(reading) = Reading::of(&config, Whose::default(), spec, DoorKind::Shim) {
+        if let Ok(reading) = Reading::of(&config, Whose::default(), spec, FrontendKind::Shim) {
             assert!(!config.request.strict || reading.near_miss.is_none());
             assert!(reading.near_miss.is_none() || reading.request.is_some() == reading.is_default);
         }
@@ -212,7 +212,7 @@ fn check_edits(spec: &Value, terms: &Terms) {
     };
     let twice = edited(&once, terms).expect("an edited specification can be edited");
     assert_eq!(once.to_string(), twice.to_string(), "a second edit changes");
-    // A door has read the annotations before it edits: other values than texts do not come that far.
+    // A frontend has read the annotations before it edits: other values than texts do not come that far.
     if applied_for(spec).is_ok() {
         let key = ContainerKey::new("n", "c").expect("a name");
         assert_eq!(applied_for(&once).expect("a mark"), Some(key));
@@ -304,8 +304,8 @@ fn edited(spec: &Value, terms: &Terms) -> Option<Value> {
         isolation: cards::Isolation::default(),
         backend: cards::Backend::Broker,
         backend_reason: String::new(),
-        door: Door {
-            kind: DoorKind::Runtime,
+        frontend: Frontend {
+            kind: FrontendKind::Runtime,
             pid: 0,
         },
         bundle: None,

@@ -301,7 +301,7 @@ fn a_container_is_held_between_create_and_start_and_its_reservation_goes_before_
 }
 
 #[test]
-fn what_a_killed_door_leaves_is_reclaimed_with_its_reservation() {
+fn what_a_killed_frontend_leaves_is_reclaimed_with_its_reservation() {
     let Some(host) = TestHost::new() else { return };
     drop(host.create("c1").unwrap());
     let mut init = host.init("c1");
@@ -321,7 +321,7 @@ fn what_a_killed_door_leaves_is_reclaimed_with_its_reservation() {
 }
 
 #[test]
-fn a_door_killed_before_it_armed_leaves_nothing_to_zero() {
+fn a_frontend_killed_before_it_armed_leaves_nothing_to_zero() {
     let Some(host) = TestHost::new() else { return };
     drop(host.create("c1").unwrap());
     assert_eq!(host.reclaimed(), [key("c1")]);
@@ -360,7 +360,7 @@ fn a_container_that_cannot_be_held_is_not_armed_and_goes_without_a_trace() {
 fn a_group_that_is_not_the_container_s_own_is_refused() {
     let Some(host) = TestHost::new() else { return };
     let vgpu = host.create("c1").unwrap();
-    // In the door's own group.
+    // In the frontend's own group.
     let mut process = sleeper();
     let pid = process.id().cast_signed();
     let error = verify_filter(&host.config, &key("c1"), pid).unwrap_err();

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Stdio};
 
-use cards::grant::{self, Door};
-use cards::{CardGrant, ComputeTerms, ContainerKey, DoorKind, DriverSpec, GpuUuid, Isolation};
+use cards::grant::{self, Frontend};
+use cards::{CardGrant, ComputeTerms, ContainerKey, DriverSpec, FrontendKind, GpuUuid, Isolation};
 use serde_json::json;
 
 use super::*;
@@ -40,8 +40,8 @@ fn a_grant() -> Grant {
             io_uring: IoUring::Allow,
             ..Isolation::default()
         },
-        door: Door {
-            kind: DoorKind::Runtime,
+        frontend: Frontend {
+            kind: FrontendKind::Runtime,
             pid: 0,
         },
         bundle: None,

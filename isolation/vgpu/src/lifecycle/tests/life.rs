@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cards::DoorKind;
+use cards::FrontendKind;
 use cards::lock::FileLock;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
     let host = TestHost::new();
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "8Gi", "cgpu.io/cards": "2"}));
     let before = spec_bytes(&bundle);
-    let vgpu = create(&host.config, &key("c1"), &bundle, DoorKind::Shim)
+    let vgpu = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim)
         .unwrap()
         .unwrap();
     assert_eq!(
@@ -58,13 +58,13 @@ fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
 #[test]
 fn own_processes_are_in_a_group_of_their_own_whatever_the_frontend() {
     let host = TestHost::new();
-    for door in [
-        DoorKind::Shim,
-        DoorKind::Runtime,
-        DoorKind::Hook,
-        DoorKind::Run,
+    for frontend in [
+        FrontendKind::Shim,
+        FrontendKind::Runtime,
+        FrontendKind::Hook,
+        FrontendKind::Run,
     ] {
-        let vgpu = created(&host, "c1", door).unwrap().unwrap();
+        let vgpu = created(&host, "c1", frontend).unwrap().unwrap();
         let groups = own_group::all(&host.config);
         if groups.is_empty() {
             println!("SKIP: no control groups can be made here");
@@ -78,13 +78,13 @@ fn own_processes_are_in_a_group_of_their_own_whatever_the_frontend() {
             let pids: Vec<&str> = text.lines().collect();
             assert!(
                 brokers.iter().all(|pid| pids.contains(&pid.as_str())),
-                "{door:?}: {text}"
+                "{frontend:?}: {text}"
             );
         }
         let states = list(&host.config).unwrap();
         assert!(states[0].own.unwrap().memory_bytes.is_some());
         release(&host.config, &key("c1")).unwrap();
-        host.assert_clean(&door);
+        host.assert_clean(&frontend);
         drop(vgpu);
     }
 }
@@ -93,16 +93,20 @@ fn own_processes_are_in_a_group_of_their_own_whatever_the_frontend() {
 fn without_control_groups_engines_are_refused_and_cgpu_run_goes_on() {
     let mut host = TestHost::new();
     host.config.broker.cgroup_root = host.dir.path().join("no-tree");
-    for door in [DoorKind::Shim, DoorKind::Runtime, DoorKind::Hook] {
-        let error = created(&host, "c1", door).unwrap_err();
+    for frontend in [
+        FrontendKind::Shim,
+        FrontendKind::Runtime,
+        FrontendKind::Hook,
+    ] {
+        let error = created(&host, "c1", frontend).unwrap_err();
         let text = crate::chain(&error);
         assert!(
             matches!(error, Error::OwnGroup { .. }) && text.contains("no-tree/memory"),
             "{text}"
         );
-        host.assert_clean(&door);
+        host.assert_clean(&frontend);
     }
-    let vgpu = created(&host, "c1", DoorKind::Run).unwrap().unwrap();
+    let vgpu = created(&host, "c1", FrontendKind::Run).unwrap().unwrap();
     assert_eq!(list(&host.config).unwrap()[0].own, None);
     container(&host.config, &key("c1")).follow().unwrap();
     release(&host.config, &key("c1")).unwrap();
@@ -120,7 +124,7 @@ fn a_container_that_asks_for_nothing_is_not_touched_and_leaves_no_state() {
     let before = inode(&bundle.join("config.json"));
     let config = config_in(dir.path());
     assert!(
-        create(&config, &key("c"), &bundle, DoorKind::Shim)
+        create(&config, &key("c"), &bundle, FrontendKind::Shim)
             .unwrap()
             .is_none()
     );
@@ -154,15 +158,15 @@ fn a_failure_at_any_step_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn a_door_killed_at_any_step_is_reclaimed_by_the_next_start() {
+fn a_frontend_killed_at_any_step_is_reclaimed_by_the_next_start() {
     for (at, step) in STEPS.iter().enumerate() {
         let host = TestHost::new();
         let bundle = host.bundle("killed", json!({"cgpu.io/memory": "20Gi"}));
         let before = spec_bytes(&bundle);
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "lifecycle::tests::play_door"])
+            .args(["--exact", "lifecycle::tests::play_frontend"])
             .env(
-                PLAY_DOOR,
+                PLAY_FRONTEND,
                 format!("{}:{}:{at}", host.dir.path().display(), bundle.display()),
             )
             .stdout(Stdio::null())
@@ -174,8 +178,8 @@ fn a_door_killed_at_any_step_is_reclaimed_by_the_next_start() {
             "{step:?}"
         );
         await_no_broker(&host);
-        // The same bundle again: the killed door's edit must not be taken for ours.
-        let vgpu = create(&host.config, &key("killed"), &bundle, DoorKind::Shim).unwrap();
+        // The same bundle again: the killed frontend's edit must not be taken for ours.
+        let vgpu = create(&host.config, &key("killed"), &bundle, FrontendKind::Shim).unwrap();
         assert!(vgpu.is_some(), "{step:?}");
         assert_eq!(host.booked_mib(), 20 << 10, "{step:?}");
         release(&host.config, &key("killed")).unwrap();
@@ -184,7 +188,7 @@ fn a_door_killed_at_any_step_is_reclaimed_by_the_next_start() {
     }
 }
 
-/// A broker whose door was killed ends by itself; its lock says when.
+/// A broker whose frontend was killed ends by itself; its lock says when.
 fn await_no_broker(host: &TestHost) {
     let lock = ContainerDir::of(&host.config.state_dir, &key("killed")).broker_lock();
     if lock.exists() {
@@ -263,13 +267,13 @@ fn a_plain_process_gets_a_vgpu_without_a_bundle() {
     let vgpu = super::super::create(&Create::new(
         &container(&host.config, &key("p1")),
         Source::Plain(&request),
-        DoorKind::Run,
+        FrontendKind::Run,
     ))
     .unwrap()
     .unwrap();
     assert_eq!(
-        (vgpu.grant.bundle.as_ref(), vgpu.grant.door.kind),
-        (None, DoorKind::Run)
+        (vgpu.grant.bundle.as_ref(), vgpu.grant.frontend.kind),
+        (None, FrontendKind::Run)
     );
     let targets: Vec<_> = vgpu
         .mounts
@@ -307,7 +311,7 @@ fn a_container_is_held_by_the_configuration_that_it_was_made_by() {
         host.config = Config::from_trusted(&file).unwrap();
         let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
         let before = spec_bytes(&bundle);
-        let created = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap();
+        let created = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap();
 
         fs::write(&file, harm).unwrap();
         let container = Container::new(Config::kept_in(&bundle).unwrap(), key("c1"));
@@ -330,7 +334,7 @@ fn what_fails_before_the_verification_is_released_as_well() {
     let host = TestHost::new();
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
     let before = spec_bytes(&bundle);
-    let created = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap();
+    let created = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap();
     // No process has this number.
     let rejected = created
         .unwrap()

@@ -1,7 +1,7 @@
-//! Doors that succeed, fail and are killed, with a played broker and a played runc.
+//! Frontends that succeed, fail and are killed, with a played broker and a played runc.
 //!
-//! The test program plays other programs: started with [`PLAY_BROKER`] it is a broker that holds its lock until its door is
-//! gone, with [`PLAY_DOOR`] a door that is killed at a step.
+//! The test program plays other programs: started with [`PLAY_BROKER`] it is a broker that holds its lock until its frontend is
+//! gone, with [`PLAY_FRONTEND`] a frontend that is killed at a step.
 
 mod life;
 mod pod;
@@ -18,7 +18,7 @@ use cards::book::Books;
 use cards::lock::{FileLock, StateLock};
 use cards::placement::MIB;
 use cards::store::DiskStore;
-use cards::{Card, ContainerKey, DoorKind, GpuUuid, SimulatedInventory};
+use cards::{Card, ContainerKey, FrontendKind, GpuUuid, SimulatedInventory};
 use serde_json::{Value, json};
 
 use super::create::{Step, Watch};
@@ -27,13 +27,13 @@ use crate::host::Host;
 use crate::{Config, Container, Error, own_group, state};
 
 const PLAY_BROKER: &str = "CGPU_TEST_PLAY_BROKER";
-const PLAY_DOOR: &str = "CGPU_TEST_PLAY_DOOR";
+const PLAY_FRONTEND: &str = "CGPU_TEST_PLAY_FRONTEND";
 
 const STEPS: [Step; 8] = [
     Step::Locked,
     Step::Reclaimed,
     Step::FolderMade,
-    Step::DoorLocked,
+    Step::FrontendLocked,
     Step::GrantWritten,
     Step::Booked,
     Step::SpecReplaced,
@@ -110,7 +110,7 @@ impl TestHost {
 
     fn create(&self, id: &str, memory: &str) -> Result<Option<Created>, Error> {
         let bundle = self.bundle(id, json!({"cgpu.io/memory": memory}));
-        create(&self.config, &key(id), &bundle, DoorKind::Shim)
+        create(&self.config, &key(id), &bundle, FrontendKind::Shim)
     }
 
     fn booked_mib(&self) -> u64 {
@@ -211,7 +211,7 @@ fn create(
     config: &Config,
     key: &ContainerKey,
     bundle: &Path,
-    frontend: DoorKind,
+    frontend: FrontendKind,
 ) -> Result<Option<Created>, Error> {
     let container = container(config, key);
     super::create(&Create::new(&container, Source::Bundle(bundle), frontend))
@@ -225,7 +225,7 @@ fn create_watched(
     watch: &dyn Watch,
 ) -> Result<Option<Created>, Error> {
     let container = container(config, key);
-    let order = Create::new(&container, Source::Bundle(bundle), DoorKind::Shim);
+    let order = Create::new(&container, Source::Bundle(bundle), FrontendKind::Shim);
     super::create(&order.watched(watch))
 }
 
@@ -237,7 +237,7 @@ pub(crate) fn create_on_host(
     bundle: &Path,
 ) -> Result<Created, Error> {
     let container = container(config, key);
-    let order = Create::new(&container, Source::Bundle(bundle), DoorKind::Runtime);
+    let order = Create::new(&container, Source::Bundle(bundle), FrontendKind::Runtime);
     Ok(super::create(&order.on(host))?.unwrap())
 }
 
@@ -274,14 +274,14 @@ fn play_broker() {
     };
     let _lock = FileLock::take(&dir.join("broker.lock")).unwrap();
     fs::write("/proc/self/fd/3", "ready\n").unwrap();
-    // The door's death is the only event that this broker waits for.
-    let door = FileLock::take(&dir.join("door.lock"));
-    drop(door);
+    // The frontend's death is the only event that this broker waits for.
+    let frontend = FileLock::take(&dir.join("frontend.lock"));
+    drop(frontend);
 }
 
 #[test]
-fn play_door() {
-    let Some(play) = std::env::var_os(PLAY_DOOR) else {
+fn play_frontend() {
+    let Some(play) = std::env::var_os(PLAY_FRONTEND) else {
         return;
     };
     let play = play.into_string().unwrap();
@@ -319,9 +319,9 @@ impl Watch for FailsAt {
 }
 
 /// In a frontend's name, of a container that asks for 1 GiB.
-fn created(host: &TestHost, id: &str, door: DoorKind) -> Result<Option<Created>, Error> {
+fn created(host: &TestHost, id: &str, frontend: FrontendKind) -> Result<Option<Created>, Error> {
     let bundle = host.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
-    create(&host.config, &key(id), &bundle, door)
+    create(&host.config, &key(id), &bundle, frontend)
 }
 
 /// Puts capabilities into the bounding set of a bundle's process.

@@ -1,7 +1,7 @@
 //! Containers of one pod.
 
 use cards::lock::FileLock;
-use cards::{ContainerKey, DoorKind};
+use cards::{ContainerKey, FrontendKind};
 use serde_json::json;
 
 use super::*;
@@ -24,7 +24,7 @@ impl TestHost {
             annotations[*term] = json!(value);
         }
         let bundle = self.bundle(id, annotations);
-        create(&self.config, &key(id), &bundle, DoorKind::Shim)
+        create(&self.config, &key(id), &bundle, FrontendKind::Shim)
     }
 }
 
@@ -75,7 +75,7 @@ fn who_only_says_that_it_is_in_a_pod_does_not_keep_the_pod_s_amount() {
     });
     let bundle = host.bundle("t", of_pod);
     let elsewhere = ContainerKey::new("moby", "t").unwrap();
-    let thief = create(&host.config, &elsewhere, &bundle, DoorKind::Runtime).unwrap();
+    let thief = create(&host.config, &elsewhere, &bundle, FrontendKind::Runtime).unwrap();
     let app = host.create_in_pod("1", "app", &[("cgpu.io/memory", "4Gi")]);
     assert!(app.unwrap().is_some(), "a pod is of one namespace");
     drop(thief);
@@ -127,7 +127,7 @@ fn what_has_ended_in_a_pod_is_given_back_before_the_next_container_starts() {
     let dir = ContainerDir::of(&host.config.state_dir, &key("1"));
     let control = std::os::unix::net::UnixListener::bind(dir.control_socket()).unwrap();
     drop(init);
-    // Another in place of the played one, which ends with its door.
+    // Another in place of the played one, which ends with its frontend.
     let lock = FileLock::take(&dir.broker_lock()).unwrap();
     let asked = std::thread::spawn(move || {
         let (mut connection, _) = control.accept().unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use cards::{ContainerKey, DoorKind, SimulatedInventory};
+use cards::{ContainerKey, FrontendKind, SimulatedInventory};
 use serde_json::{Value, json};
 
 use super::*;
@@ -45,7 +45,7 @@ fn two_dialects_that_ask_for_different_memory_are_named() {
     ]);
     fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
     let error =
-        crate::chain(&create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err());
+        crate::chain(&create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err());
     for part in [
         "cgpu.io/memory",
         "4 GiB",
@@ -58,11 +58,11 @@ fn two_dialects_that_ask_for_different_memory_are_named() {
 }
 
 #[test]
-fn twenty_doors_at_once_never_overbook() {
+fn twenty_frontends_at_once_never_overbook() {
     let host = TestHost::new();
     // 20 containers of 3 GiB on 48 GiB: 16 fit.
     let results: Vec<_> = std::thread::scope(|scope| {
-        let doors: Vec<_> = (0..20)
+        let frontends: Vec<_> = (0..20)
             .map(|at| {
                 scope.spawn({
                     let host = &host;
@@ -70,7 +70,10 @@ fn twenty_doors_at_once_never_overbook() {
                 })
             })
             .collect();
-        doors.into_iter().map(|door| door.join().unwrap()).collect()
+        frontends
+            .into_iter()
+            .map(|frontend| frontend.join().unwrap())
+            .collect()
     });
     let refused = results
         .iter()
@@ -91,24 +94,24 @@ fn twenty_doors_at_once_never_overbook() {
 }
 
 #[test]
-fn a_second_door_on_the_same_bundle_finds_the_work_done() {
+fn a_second_frontend_on_the_same_bundle_finds_the_work_done() {
     let host = TestHost::new();
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
-    let _shim = create(&host.config, &key("c1"), &bundle, DoorKind::Shim)
+    let _shim = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim)
         .unwrap()
         .unwrap();
     let edited = spec_bytes(&bundle);
     // The wrapper below a shim may use another namespace for the same container.
     let other = ContainerKey::new("runc", "c1").unwrap();
     assert!(
-        create(&host.config, &other, &bundle, DoorKind::Runtime)
+        create(&host.config, &other, &bundle, FrontendKind::Runtime)
             .unwrap()
             .is_none()
     );
     assert_eq!(spec_bytes(&bundle), edited);
     assert!(
         container(&host.config, &key("c1"))
-            .reopen_as(DoorKind::Runtime)
+            .reopen_as(FrontendKind::Runtime)
             .is_none()
     );
     assert_eq!(
@@ -116,7 +119,7 @@ fn a_second_door_on_the_same_bundle_finds_the_work_done() {
         4 << 10,
         "the shim's grant is not the wrapper's to release"
     );
-    let shims = container(&host.config, &key("c1")).reopen_as(DoorKind::Shim);
+    let shims = container(&host.config, &key("c1")).reopen_as(FrontendKind::Shim);
     shims.unwrap().ended().release().unwrap();
     host.assert_clean(&"released");
 }
@@ -129,15 +132,16 @@ fn a_mark_written_by_hand_is_refused() {
             "c1",
             json!({"cgpu.io/memory": "4Gi", "cgpu.io/applied": mark}),
         );
-        let error =
-            crate::chain(&create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err());
+        let error = crate::chain(
+            &create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err(),
+        );
         assert!(error.contains(mark), "{error}");
     }
     // Naming a living neighbour does not help either.
     let _neighbour = host.create("neighbour", "4Gi").unwrap().unwrap();
     let bundle = host.bundle("c1", json!({"cgpu.io/applied": "default/neighbour"}));
     assert!(matches!(
-        create(&host.config, &key("c1"), &bundle, DoorKind::Shim),
+        create(&host.config, &key("c1"), &bundle, FrontendKind::Shim),
         Err(Error::ForgedMark { .. })
     ));
     release(&host.config, &key("neighbour")).unwrap();
@@ -160,7 +164,7 @@ fn broken_specs_are_refused_and_stay_as_they_are() {
         "{\"annotations\": {\"cgpu.io/memory\": [4]}}",
     ] {
         fs::write(&path, text).unwrap();
-        let error = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err();
+        let error = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err();
         assert!(!crate::chain(&error).is_empty());
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
@@ -174,13 +178,13 @@ fn broken_specs_are_refused_and_stay_as_they_are() {
         let mut spec = json!({"annotations": {"cgpu.io/memory": "4Gi"}});
         spec[field] = value;
         fs::write(&path, spec.to_string()).unwrap();
-        create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err();
+        create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err();
         assert_eq!(fs::read_to_string(&path).unwrap(), spec.to_string());
         host.assert_clean(&spec);
     }
     fs::File::create(&path).unwrap().set_len(17 << 20).unwrap();
     let error =
-        crate::chain(&create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err());
+        crate::chain(&create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err());
     assert!(error.contains("larger than 16777216 bytes"), "{error}");
 }
 
@@ -347,7 +351,7 @@ fn what_leads_out_of_the_slice_is_refused_before_anything_is_granted() {
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
     with_capabilities(&bundle, json!(["CAP_CHOWN", "CAP_SYS_ADMIN"]));
     let before = fs::read(bundle.join("config.json")).unwrap();
-    let error = create(&host.config, &key("c1"), &bundle, DoorKind::Shim).unwrap_err();
+    let error = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err();
     assert!(error.to_string().contains("CAP_SYS_ADMIN"), "{error}");
     assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
     host.assert_clean(&"refused");

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cards::{DoorKind, GpuUuid, grant};
+use cards::{FrontendKind, GpuUuid, grant};
 use serde_json::{Value, json};
 
 use super::super::list;
@@ -21,7 +21,7 @@ fn shares_are_promised_once_and_free_again_when_their_container_goes() {
             config,
             &key(id),
             &host.bundle(id, annotations),
-            DoorKind::Shim,
+            FrontendKind::Shim,
         )
     };
     let share = |percent: u32| json!({"compute": percent.to_string()});
@@ -94,7 +94,7 @@ fn what_is_let_through_is_written_into_grant_and_spec() {
         json!({"cgpu.io/memory": "4Gi", "cgpu.io/managed": "deny", "cgpu.io/share-group": "g"}),
     );
     with_capabilities(&bundle, json!(["CAP_SYS_ADMIN"]));
-    let vgpu = create(&host.config, &key("c1"), &bundle, DoorKind::Shim)
+    let vgpu = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim)
         .unwrap()
         .unwrap();
     let isolation = &list(&host.config).unwrap()[0].grant.isolation;

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::super::{Amount, Choice, Reading, Request, Whose};
 use super::*;
 use crate::Config;
-use cards::DoorKind;
+use cards::FrontendKind;
 
 /// A container's spec.
 fn spec(annotations: &[(&str, &str)], environment: &[&str]) -> Value {
@@ -27,7 +27,7 @@ fn configured(text: &str) -> Config {
 }
 
 fn read(config: &Config, spec: &Value) -> Result<Reading, String> {
-    Reading::of(config, Whose::default(), spec, DoorKind::Shim)
+    Reading::of(config, Whose::default(), spec, FrontendKind::Shim)
         .map_err(|error| crate::chain(&error))
 }
 
@@ -419,7 +419,13 @@ fn a_container_without_a_request_gets_the_host_s_default() {
         (Choice::Count(1), None)
     );
     // podman's hook is called for every container of the host.
-    let by_hook = Reading::of(&config, Whose::default(), &spec(&[], &[]), DoorKind::Hook).unwrap();
+    let by_hook = Reading::of(
+        &config,
+        Whose::default(),
+        &spec(&[], &[]),
+        FrontendKind::Hook,
+    )
+    .unwrap();
     assert_eq!(by_hook.request, None);
 }
 

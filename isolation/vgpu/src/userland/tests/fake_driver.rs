@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use cards::grant::{self, Door};
+use cards::grant::{self, Frontend};
 use cards::{
-    Backend, Card, CardGrant, ComputeTerms, ContainerKey, DoorKind, DriverSpec, GpuUuid, Grant,
+    Backend, Card, CardGrant, ComputeTerms, ContainerKey, DriverSpec, FrontendKind, GpuUuid, Grant,
     Isolation,
 };
 use serde_json::{Value, json};
@@ -215,8 +215,8 @@ impl FakeHost {
             backend: Backend::Broker,
             backend_reason: String::new(),
             isolation: Isolation::default(),
-            door: Door {
-                kind: DoorKind::Shim,
+            frontend: Frontend {
+                kind: FrontendKind::Shim,
                 pid: 1,
             },
             bundle: None,

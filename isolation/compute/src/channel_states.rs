@@ -9,7 +9,7 @@ pub(crate) const BATCH: usize = 64;
 
 /// What one call opens or closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Door {
+pub(crate) enum Entry {
     /// A channel, by FIFO_DISABLE_CHANNELS.
     Channel(Channel),
     /// A channel group, by GPFIFO_SCHEDULE.
@@ -23,7 +23,7 @@ pub(crate) enum Door {
 
 /// By which call gates move.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Hinge {
+pub(crate) enum GateCall {
     /// FIFO_DISABLE_CHANNELS.
     #[default]
     Channels,
@@ -43,16 +43,16 @@ enum State {
     Moving {
         from: Rest,
     },
-    /// A door of another hinge that the driver refuses to open: it was hardly ever closed.
+    /// An entry of another gate call that the driver refuses to open: it was hardly ever closed.
     Ghost,
-    /// The driver does not know it though it is listed, or refuses it alone: left alone until [`Doors::reconsider`], so that the
+    /// The driver does not know it though it is listed, or refuses it alone: left alone until [`ChannelStates::reconsider`], so that the
     /// others move meanwhile.
     Parked {
         from: Rest,
     },
 }
 
-/// Where a door was before a call.
+/// Where an entry was before a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
     Open,
@@ -80,7 +80,7 @@ pub(crate) enum Moved {
 }
 
 impl Moved {
-    /// What an answer says of the doors that the call was about.
+    /// What an answer says of the entries that the call was about.
     pub(crate) fn by(answer: &Result<Option<u64>, LeverError>) -> Self {
         match answer {
             Ok(_) => Self::Yes,
@@ -91,35 +91,35 @@ impl Moved {
     }
 }
 
-/// The doors of one card.
+/// What is known of one card's channels and groups.
 #[derive(Debug, Default)]
-pub(crate) struct Doors {
-    known: Vec<(Door, State)>,
-    /// What gates move by; doors of another kind are only opened.
-    hinge: Hinge,
+pub(crate) struct ChannelStates {
+    known: Vec<(Entry, State)>,
+    /// What gates move by; entries of another kind are only opened.
+    gate_call: GateCall,
     /// After a list of which one had gone or was refused: one at a time, until all are where they are to be.
     singly: bool,
 }
 
-impl Doors {
+impl ChannelStates {
     /// Takes in what is there now: what is new is open, what has gone is forgotten.
-    pub(crate) fn follow(&mut self, objects: &Objects, hinge: Hinge) {
-        self.hinge = hinge;
-        let mut listed: Vec<Door> = doors_of(objects, hinge).collect();
+    pub(crate) fn follow(&mut self, objects: &Objects, gate_call: GateCall) {
+        self.gate_call = gate_call;
+        let mut listed: Vec<Entry> = entries_of(objects, gate_call).collect();
         listed.sort_unstable();
         listed.dedup();
-        let alive: Vec<Door> = {
-            let mut alive: Vec<Door> = doors_of(objects, Hinge::Channels)
-                .chain(doors_of(objects, Hinge::Groups))
+        let alive: Vec<Entry> = {
+            let mut alive: Vec<Entry> = entries_of(objects, GateCall::Channels)
+                .chain(entries_of(objects, GateCall::Groups))
                 .collect();
             alive.sort_unstable();
             alive
         };
-        // Doors of another hinge that are not surely open stay on the list until they are.
-        self.known.retain(|(door, state)| {
-            alive.binary_search(door).is_ok()
+        // Entries of another gate call that are not surely open stay on the list until they are.
+        self.known.retain(|(entry, state)| {
+            alive.binary_search(entry).is_ok()
                 && match state {
-                    State::Open => listed.binary_search(door).is_ok(),
+                    State::Open => listed.binary_search(entry).is_ok(),
                     State::Closed
                     | State::Unknown
                     | State::Moving { .. }
@@ -127,9 +127,9 @@ impl Doors {
                     State::Ghost => false,
                 }
         });
-        for door in listed {
-            if !self.known.iter().any(|(known, _)| *known == door) {
-                self.known.push((door, State::Open));
+        for entry in listed {
+            if !self.known.iter().any(|(known, _)| *known == entry) {
+                self.known.push((entry, State::Open));
             }
         }
     }
@@ -151,10 +151,10 @@ impl Doors {
     }
 
     /// Whether a lever is that of the gate, and not one that opens what a stronger gate had closed.
-    pub(crate) fn moves_by(&self, lever: &Lever) -> bool {
+    pub(crate) fn is_gated_by(&self, lever: &Lever) -> bool {
         match lever {
-            Lever::Open { .. } | Lever::Close { .. } => self.hinge == Hinge::Channels,
-            Lever::Schedule { .. } => self.hinge == Hinge::Groups,
+            Lever::Open { .. } | Lever::Close { .. } => self.gate_call == GateCall::Channels,
+            Lever::Schedule { .. } => self.gate_call == GateCall::Groups,
             _ => false,
         }
     }
@@ -179,37 +179,38 @@ impl Doors {
         !self
             .known
             .iter()
-            .any(|(door, state)| self.hinge.needs(*door, *state, toward))
+            .any(|(entry, state)| self.gate_call.needs(*entry, *state, toward))
     }
 
     /// How many calls of the driver it takes when the gate turns: a list is of one client's channels.
     pub(crate) fn calls(&self) -> u64 {
         let mut groups = 0_u64;
         let mut channels: BTreeMap<u32, usize> = BTreeMap::new();
-        for (door, state) in &self.known {
-            match door {
+        for (entry, state) in &self.known {
+            match entry {
                 _ if matches!(state, State::Ghost | State::Parked { .. }) => {}
-                Door::Channel(channel) => *channels.entry(channel.client).or_default() += 1,
-                Door::Group { .. } => groups += 1,
+                Entry::Channel(channel) => *channels.entry(channel.client).or_default() += 1,
+                Entry::Group { .. } => groups += 1,
             }
         }
         let lists: usize = channels.values().map(|count| count.div_ceil(BATCH)).sum();
         groups.saturating_add(u64::try_from(lists).unwrap_or(1))
     }
 
-    /// The next call towards that state; its doors are in doubt until [`Doors::moved`].
+    /// The next call towards that state; its entries are in doubt until [`ChannelStates::moved`].
     pub(crate) fn pull(&mut self, card: usize, toward: Toward, after_slice: bool) -> Option<Lever> {
         let most = if self.singly { 1 } else { BATCH };
         let mut channels = Vec::new();
         // What moves by another call than the gate's is opened last: it may be refused, again and again.
-        let hinge = self.hinge;
-        self.known.sort_by_key(|(door, _)| !hinge.moves(*door));
-        for (door, state) in &mut self.known {
-            if !self.hinge.needs(*door, *state, toward) {
+        let gate_call = self.gate_call;
+        self.known
+            .sort_by_key(|(entry, _)| !gate_call.moves(*entry));
+        for (entry, state) in &mut self.known {
+            if !self.gate_call.needs(*entry, *state, toward) {
                 continue;
             }
-            match *door {
-                Door::Group { client, handle } if channels.is_empty() => {
+            match *entry {
+                Entry::Group { client, handle } if channels.is_empty() => {
                     state.leave();
                     return Some(Lever::Schedule {
                         card,
@@ -218,8 +219,8 @@ impl Doors {
                         on: toward == Toward::Open,
                     });
                 }
-                Door::Group { .. } => {}
-                Door::Channel(channel) => {
+                Entry::Group { .. } => {}
+                Entry::Channel(channel) => {
                     state.leave();
                     channels.push(channel);
                     if channels.len() == most {
@@ -243,38 +244,38 @@ impl Doors {
 
     /// Takes in what became of a call.
     pub(crate) fn moved(&mut self, lever: &Lever, moved: Moved) {
-        let (toward, doors): (Toward, Vec<Door>) = match lever {
+        let (toward, entries): (Toward, Vec<Entry>) = match lever {
             Lever::Open { channels, .. } => (Toward::Open, channels_of(channels)),
             Lever::Close { channels, .. } => (Toward::Closed, channels_of(channels)),
             Lever::Schedule {
                 client, group, on, ..
             } => {
                 let toward = if *on { Toward::Open } else { Toward::Closed };
-                let door = Door::Group {
+                let entry = Entry::Group {
                     client: *client,
                     handle: *group,
                 };
-                (toward, vec![door])
+                (toward, vec![entry])
             }
             _ => return,
         };
-        if matches!(moved, Moved::Gone | Moved::Refused) && doors.len() > 1 {
+        if matches!(moved, Moved::Gone | Moved::Refused) && entries.len() > 1 {
             self.singly = true;
         }
-        for (door, state) in &mut self.known {
+        for (entry, state) in &mut self.known {
             let State::Moving { from } = *state else {
                 continue;
             };
-            if !doors.contains(door) {
+            if !entries.contains(entry) {
                 continue;
             }
             *state = match (moved, toward, from) {
                 (Moved::Yes, Toward::Open, _) => State::Open,
                 (Moved::Yes, Toward::Closed, _) => State::Closed,
-                (Moved::Gone, _, _) if doors.len() == 1 => State::Parked { from: Rest::Open },
+                (Moved::Gone, _, _) if entries.len() == 1 => State::Parked { from: Rest::Open },
                 // By the call that the driver refuses it was hardly ever closed.
-                (Moved::Refused, _, Rest::Unknown) if !self.hinge.moves(*door) => State::Ghost,
-                (Moved::Refused, _, from) if doors.len() == 1 => State::Parked { from },
+                (Moved::Refused, _, Rest::Unknown) if !self.gate_call.moves(*entry) => State::Ghost,
+                (Moved::Refused, _, from) if entries.len() == 1 => State::Parked { from },
                 (Moved::Refused, _, from) => from.into(),
                 (Moved::Lost | Moved::Gone, _, _) => State::Unknown,
             };
@@ -285,14 +286,14 @@ impl Doors {
     }
 
     /// The channels that may be closed.
-    pub(crate) fn maybe_closed(&self) -> impl Iterator<Item = Door> + '_ {
+    pub(crate) fn maybe_closed(&self) -> impl Iterator<Item = Entry> + '_ {
         self.known
             .iter()
             .filter(|(_, state)| {
                 let from_open = State::Parked { from: Rest::Open };
                 !matches!(state, State::Open | State::Ghost) && *state != from_open
             })
-            .map(|(door, _)| *door)
+            .map(|(entry, _)| *entry)
     }
 
     /// Whether any that can be closed may be open.
@@ -329,41 +330,41 @@ impl From<Rest> for State {
     }
 }
 
-impl Hinge {
-    fn moves(self, door: Door) -> bool {
-        match door {
-            Door::Channel(_) => self == Self::Channels,
-            Door::Group { .. } => self == Self::Groups,
+impl GateCall {
+    fn moves(self, entry: Entry) -> bool {
+        match entry {
+            Entry::Channel(_) => self == Self::Channels,
+            Entry::Group { .. } => self == Self::Groups,
         }
     }
 
-    fn needs(self, door: Door, state: State, toward: Toward) -> bool {
+    fn needs(self, entry: Entry, state: State, toward: Toward) -> bool {
         match toward {
             Toward::Open => matches!(state, State::Closed | State::Unknown),
-            Toward::Closed => self.moves(door) && matches!(state, State::Open | State::Unknown),
+            Toward::Closed => self.moves(entry) && matches!(state, State::Open | State::Unknown),
         }
     }
 }
 
-fn channels_of(channels: &[Channel]) -> Vec<Door> {
-    channels.iter().copied().map(Door::Channel).collect()
+fn channels_of(channels: &[Channel]) -> Vec<Entry> {
+    channels.iter().copied().map(Entry::Channel).collect()
 }
 
-fn doors_of(objects: &Objects, hinge: Hinge) -> impl Iterator<Item = Door> + '_ {
+fn entries_of(objects: &Objects, gate_call: GateCall) -> impl Iterator<Item = Entry> + '_ {
     let graphics = objects
         .groups
         .iter()
         .filter(|group| group.engine == Engine::Graphics);
     graphics.flat_map(move |group| {
-        let channels = (hinge == Hinge::Channels).then(|| group.channels.iter());
-        let whole = (hinge == Hinge::Groups).then_some(Door::Group {
+        let channels = (gate_call == GateCall::Channels).then(|| group.channels.iter());
+        let whole = (gate_call == GateCall::Groups).then_some(Entry::Group {
             client: group.client,
             handle: group.handle,
         });
         channels
             .into_iter()
             .flatten()
-            .map(|channel| Door::Channel(*channel))
+            .map(|channel| Entry::Channel(*channel))
             .chain(whole)
     })
 }
