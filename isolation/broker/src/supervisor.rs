@@ -40,16 +40,16 @@ use crate::scarce::{Spares, Watched};
 mod adoption;
 mod child;
 mod error;
+mod fd_store;
 mod host_environment;
 mod session;
 mod starvation;
-mod vault;
 
 use child::{Child, Death, Program, Stage};
 pub use error::Error;
+use fd_store::FdStore;
 use host_environment::FirstListener;
 pub(crate) use host_environment::{Abandonment, accept_listener, name_of, record_identity};
-use vault::Vault;
 
 /// How often the beat is looked at.
 const TICK_MS: u16 = 100;
@@ -83,7 +83,7 @@ pub struct Supervisor {
     epoll: Epoll,
     // Registered with `epoll`; readable once the supervisor is told to end.
     _signals: SignalFd,
-    vault: Vault,
+    fd_store: FdStore,
     program: Program,
     /// Serves, or is about to.
     broker: Option<Child>,
@@ -121,9 +121,9 @@ impl Supervisor {
         let name = name_of(&grant);
         let lock = host_environment::lock(dir)?;
         host_environment::raise_descriptor_limit();
-        let mut vault = Vault::default();
+        let mut fd_store = FdStore::default();
         if let Some(session) = session::begin(dir, &grant, &name)? {
-            vault.store(Stored::Session, session);
+            fd_store.store(Stored::Session, session);
         }
         let listen = |socket: &str| {
             let path = dir.join(socket);
@@ -144,7 +144,7 @@ impl Supervisor {
             notify,
             lock: lock.into(),
         };
-        Self::new(dir, &grant, name, estate, vault)
+        Self::new(dir, &grant, name, estate, fd_store)
     }
 
     /// Takes the place of a supervisor that was killed: `broker`, at the other end, hands everything over.
@@ -160,15 +160,15 @@ impl Supervisor {
             replaced,
             has_served,
             estate,
-            vault,
+            fd_store,
         } = adoption::receive(broker.as_fd(), dir)?;
-        let mut supervisor = Self::new(dir, &grant, name, estate, vault)?;
+        let mut supervisor = Self::new(dir, &grant, name, estate, fd_store)?;
         let watching = |errno: nix::errno::Errno| Error::io("watching", dir)(errno.into());
         child::hurry(&broker).map_err(watching)?;
         supervisor.children = 1;
         let broker = Child::adopt(supervisor.children, process, broker);
         supervisor.watch(&broker)?;
-        for (token, _, listener) in supervisor.vault.listeners() {
+        for (token, _, listener) in supervisor.fd_store.listeners() {
             supervisor.watch_end(token, listener);
         }
         supervisor.start_at = None;
@@ -188,7 +188,7 @@ impl Supervisor {
         grant: &Grant,
         name: String,
         estate: Estate,
-        vault: Vault,
+        fd_store: FdStore,
     ) -> Result<Self, Error> {
         let program = Program::this()?;
         let board = estate
@@ -218,7 +218,7 @@ impl Supervisor {
             beats,
             epoll,
             _signals: signals,
-            vault,
+            fd_store,
             program,
             broker: None,
             upgrade: None,
@@ -272,7 +272,7 @@ impl Supervisor {
                     }
                     TOKEN_NOTIFY => self.take_listener(),
                     token if token >= LISTENERS_FROM => {
-                        self.vault
+                        self.fd_store
                             .forget_listener(&self.epoll, token - LISTENERS_FROM);
                     }
                     child => self.hear(child)?,
@@ -286,7 +286,7 @@ impl Supervisor {
                 self.refill_spares();
                 logfile::settle();
                 let abandonment = Abandonment {
-                    listeners: self.vault.listeners().count(),
+                    listeners: self.fd_store.listeners().count(),
                     has_served: self.has_served,
                     is_forsaken: self.first_listener.is_hopeless(&self.dir, looked),
                 };
@@ -403,9 +403,9 @@ impl Supervisor {
                 self.greeted(number);
             }
             (FromBroker::Ready, None) => self.serves(number),
-            (FromBroker::Store(what), Some(fd)) => self.vault.store(what, fd),
+            (FromBroker::Store(what), Some(fd)) => self.fd_store.store(what, fd),
             (FromBroker::Release(what), told) => {
-                self.vault.release(&what);
+                self.fd_store.release(&what);
                 // Closing it is the answer.
                 drop(told);
             }
@@ -481,10 +481,10 @@ impl Supervisor {
         let Some(child) = child else { return };
         let handed = || -> io::Result<()> {
             child.send(&take, &self.estate.fds())?;
-            for (token, pid, listener) in self.vault.listeners() {
+            for (token, pid, listener) in self.fd_store.listeners() {
                 child.send(&FromSupervisor::Listener { token, pid }, &[listener])?;
             }
-            for (what, fd) in self.vault.stored() {
+            for (what, fd) in self.fd_store.stored() {
                 child.send(&FromSupervisor::Stored(what), &[fd])?;
             }
             child.send(&FromSupervisor::Start, &[])
@@ -707,8 +707,8 @@ impl Supervisor {
             }
         };
         self.has_served = true;
-        let token = self.vault.add_listener(handed.listener, handed.pid);
-        let Some((token, pid, listener)) = self.vault.listener(token) else {
+        let token = self.fd_store.add_listener(handed.listener, handed.pid);
+        let Some((token, pid, listener)) = self.fd_store.listener(token) else {
             return;
         };
         self.watch_end(token, listener);

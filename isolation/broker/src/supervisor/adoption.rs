@@ -6,7 +6,7 @@ use std::path::Path;
 use sys::pidfd::PidFd;
 
 use super::Error;
-use super::vault::Vault;
+use super::fd_store::FdStore;
 use crate::link::{self, Estate, FromBroker};
 
 /// All of it.
@@ -17,7 +17,7 @@ pub(super) struct Handed {
     pub(super) replaced: u64,
     pub(super) has_served: bool,
     pub(super) estate: Estate,
-    pub(super) vault: Vault,
+    pub(super) fd_store: FdStore,
 }
 
 /// Receives everything, from `Adopt` to `Ready`.
@@ -40,14 +40,14 @@ pub(super) fn receive(broker: BorrowedFd<'_>, dir: &Path) -> Result<Handed, Erro
     let mut fds = fds.into_iter();
     let estate = Estate::take(&mut fds).ok_or(Error::NotHandedOver)?;
     let handle = fds.next().ok_or(Error::NotHandedOver)?;
-    let mut vault = Vault::default();
+    let mut fd_store = FdStore::default();
     loop {
         let (message, fds) = next()?;
         match (message, fds.into_iter().next()) {
             (FromBroker::Listener { token, pid }, Some(fd)) => {
-                vault.adopt_listener(token, fd, pid);
+                fd_store.adopt_listener(token, fd, pid);
             }
-            (FromBroker::Store(what), Some(fd)) => vault.store(what, fd),
+            (FromBroker::Store(what), Some(fd)) => fd_store.store(what, fd),
             (FromBroker::Ready, None) => break,
             _ => return Err(Error::NotHandedOver),
         }
@@ -57,6 +57,6 @@ pub(super) fn receive(broker: BorrowedFd<'_>, dir: &Path) -> Result<Handed, Erro
         replaced,
         has_served,
         estate,
-        vault,
+        fd_store,
     })
 }

@@ -13,7 +13,7 @@ use crate::grant::binding_of;
 use crate::pci::Topology;
 
 /// Begins the driver's side of a container; it ends when nobody has the descriptor open. `None`: the files themselves, which the
-/// vault holds, keep it.
+/// fd store holds, keep it.
 ///
 /// Needs the capabilities that an executor becomes nobody with.
 pub(super) fn begin(dir: &Path, grant: &Grant, name: &str) -> Result<Option<OwnedFd>, Error> {

@@ -9,7 +9,7 @@ use crate::link::Stored;
 
 /// Listeners by token, and what brokers have stored.
 #[derive(Debug, Default)]
-pub(super) struct Vault {
+pub(super) struct FdStore {
     listeners: BTreeMap<u64, (Option<i32>, OwnedFd)>,
     last_token: u64,
     stored: HashMap<Key, (Stored, OwnedFd)>,
@@ -31,7 +31,7 @@ fn key(what: &Stored) -> Key {
     }
 }
 
-impl Vault {
+impl FdStore {
     pub(super) fn add_listener(&mut self, listener: OwnedFd, pid: Option<i32>) -> u64 {
         self.last_token += 1;
         self.listeners.insert(self.last_token, (pid, listener));
