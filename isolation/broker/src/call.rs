@@ -34,7 +34,6 @@ pub(crate) mod reply;
 use driver::Caller;
 use sys::seccomp::{Listener, Notification};
 
-use crate::board::Lane;
 use crate::container::Container;
 use crate::counters::Counter;
 use crate::files::{InUse, Lookup};
@@ -43,6 +42,7 @@ use crate::processes::FirstSeen;
 use crate::reaper::Reaper;
 use crate::replay::Turn;
 use crate::scarce;
+use crate::shared_state::Lane;
 use crate::state::{CallKey, Finished};
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
@@ -63,7 +63,7 @@ pub struct NotifiedCall<'a> {
     pub reaper: &'a Reaper,
     /// Where it came from, and where its answer goes.
     pub listener: &'a Listener,
-    /// Where the board has it.
+    /// Where the shared state has it.
     pub lane: &'a Lane,
     /// The kernel's words.
     pub notification: &'a Notification,
@@ -105,7 +105,7 @@ impl<'a> NotifiedCall<'a> {
             listener: self.listener,
             lane: self.lane.number(),
             known: &|tid, number| container.files.of_process(tid, number),
-            at_driver: &|| container.board.goes_to_driver(self.lane.number()),
+            at_driver: &|| container.shared_state.goes_to_driver(self.lane.number()),
             is_back: &|| container.health.is_back(container, self.lane.number()),
         };
         if let Err(error) = native.serve(&asked, self.notification) {

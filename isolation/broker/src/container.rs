@@ -11,7 +11,6 @@ use nvabi::Release;
 
 use crate::account::{Account, Slot};
 use crate::answer_files::AnswerFiles;
-use crate::board::Board;
 use crate::counters::Counters;
 use crate::cpu_time::Allowance;
 use crate::files::FileTable;
@@ -27,6 +26,7 @@ use crate::pci;
 use crate::processes::Processes;
 use crate::replay::Replay;
 use crate::share::Share;
+use crate::shared_state::SharedState;
 use crate::terms::Terms;
 
 /// The container behind this broker.
@@ -42,7 +42,7 @@ pub struct Container {
     /// The account itself, and all else that outlives a broker.
     pub journal: Journal,
     /// Calls received, counters, the beat.
-    pub board: Arc<Board>,
+    pub shared_state: Arc<SharedState>,
     /// Its open files of the driver.
     pub files: FileTable,
     /// Calls that no real driver's broker sees; `None` before a real driver.
@@ -82,8 +82,8 @@ pub struct Container {
 /// What a broker takes over; without a former one it is empty.
 #[derive(Debug)]
 pub struct Inheritance {
-    /// Of [`Board::memfd`].
-    pub board: OwnedFd,
+    /// Of [`SharedState::memfd`].
+    pub shared_state: OwnedFd,
     /// Of [`Journal::memfd`].
     pub journal: OwnedFd,
     /// Descriptors that were stored.
@@ -135,9 +135,9 @@ impl Parts {
 /// Why a container cannot be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeOverError {
-    /// The board is of another layout, or cannot be mapped.
-    #[error("the board cannot be used")]
-    Board(#[source] io::Error),
+    /// The shared state is of another layout, or cannot be mapped.
+    #[error("the shared state cannot be used")]
+    SharedState(#[source] io::Error),
     /// The journal.
     #[error(transparent)]
     Journal(#[from] journal::Error),
@@ -161,7 +161,7 @@ impl Container {
             cpu_time,
         } = parts;
         let Inheritance {
-            board,
+            shared_state,
             journal,
             stored,
             supervisor,
@@ -170,9 +170,9 @@ impl Container {
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
             .with_gpu_ids(&pci::gpu_ids(Path::new(pci::CARDS), &uuids))
             .with_host_memory(host_memory_bytes);
-        let board = Board::open(board).map_err(TakeOverError::Board)?;
+        let shared_state = SharedState::open(shared_state).map_err(TakeOverError::SharedState)?;
         let fresh = || account.fresh_state();
-        let journal = Journal::open_moving(journal, fresh, &|| board.beat())?;
+        let journal = Journal::open_moving(journal, fresh, &|| shared_state.beat())?;
         let (mut files, mut answers, mut session) = (Vec::new(), Vec::new(), None);
         for (what, fd) in stored {
             match what {
@@ -195,8 +195,8 @@ impl Container {
             answers,
             replay: Replay::default(),
             orders: Orders::default(),
-            counters: Counters::on(Arc::clone(&board)),
-            board,
+            counters: Counters::on(Arc::clone(&shared_state)),
+            shared_state,
             processes: Processes::default(),
             supervisor,
             session: Mutex::new(session),
@@ -243,8 +243,8 @@ impl Container {
     /// The system's.
     pub fn alone(parts: Parts) -> Result<Self, TakeOverError> {
         let inheritance = Inheritance {
-            board: Board::memfd().map_err(TakeOverError::Board)?,
-            journal: Journal::memfd().map_err(TakeOverError::Board)?,
+            shared_state: SharedState::memfd().map_err(TakeOverError::SharedState)?,
+            journal: Journal::memfd().map_err(TakeOverError::SharedState)?,
             stored: Vec::new(),
             supervisor: Arc::default(),
         };

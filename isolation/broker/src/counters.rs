@@ -1,12 +1,12 @@
-//! How many calls took which way. The figures lie on the board, so that they outlive a broker.
+//! How many calls took which way. The figures lie in the shared state, so that they outlive a broker.
 
 use std::sync::Arc;
 
 use ledger::CardSlot;
 
-use crate::board::Board;
+use crate::shared_state::SharedState;
 
-/// What is counted; the numbers are places on the board.
+/// What is counted; the numbers are places in the shared state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Notified calls.
@@ -70,13 +70,13 @@ impl Counter {
 
 /// Counters of one container; they only grow.
 #[derive(Debug)]
-pub struct Counters(Arc<Board>);
+pub struct Counters(Arc<SharedState>);
 
 impl Counters {
-    /// Those on a board.
+    /// Those in a shared state.
     #[must_use]
-    pub fn on(board: Arc<Board>) -> Self {
-        Self(board)
+    pub fn on(shared_state: Arc<SharedState>) -> Self {
+        Self(shared_state)
     }
 
     /// Adds one.

@@ -1,14 +1,14 @@
 //! What goes wrong around a container, as its broker sees it: told in events, counted, and shown in the status.
 //!
 //! ```text
-//! hung (the board)  ─┐
-//! incidents (driver, ├─▶ Health ─▶ events (ring, the container's log), counters (the board), log
+//! hung (the shared state)  ─┐
+//! incidents (driver, ├─▶ Health ─▶ events (ring, the container's log), counters (the shared state), log
 //!   kernel's log)    │       │
 //! reconcile (driver) ─┘      └─ cards/<uuid>/health.json, kill
 //! throttle, refusals ◀─ serve
 //! ```
 //!
-//! Two threads look: one at the board and the kernel's log, which never wait, and one that asks the driver, which may. Neither is
+//! Two threads look: one at the shared state and the kernel's log, which never wait, and one that asks the driver, which may. Neither is
 //! waited for by anybody, so that a driver that hangs holds up nothing else.
 
 mod events;
@@ -284,7 +284,7 @@ impl Health {
 
     /// A lane's call has come back from the driver.
     pub(crate) fn is_back(&self, container: &Container, lane: u32) {
-        if let Some(since_ms) = container.board.is_back(lane) {
+        if let Some(since_ms) = container.shared_state.is_back(lane) {
             hung::is_back(container, lane, since_ms);
         }
     }

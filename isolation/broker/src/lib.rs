@@ -27,7 +27,6 @@
 
 pub mod account;
 pub mod answer_files;
-pub mod board;
 pub mod call;
 mod close_files;
 pub mod container;
@@ -63,6 +62,7 @@ pub mod scarce;
 mod segments;
 pub mod serving;
 pub mod share;
+pub mod shared_state;
 pub mod start;
 pub mod state;
 mod succession;

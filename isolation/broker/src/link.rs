@@ -3,7 +3,7 @@
 //! ```text
 //! broker                                   supervisor
 //!   Hello (versions) ─────────────────────▶
-//!   ◀───── Take (board, journal, sockets, lock), Listener …, Stored …, Start
+//!   ◀───── Take (shared state, journal, sockets, lock), Listener …, Stored …, Start
 //!   Ready ────────────────────────────────▶
 //!   Store, Release, Upgrade ──────────────▶
 //!   ◀───── Listener …, HandOver
@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! broker                                   supervisor
-//!   Adopt (board, journal, sockets, lock), Listener …, Store …, Ready ──▶
+//!   Adopt (shared state, journal, sockets, lock), Listener …, Store …, Ready ──▶
 //!   ◀───── Adopted
 //! ```
 //!
@@ -47,8 +47,8 @@ pub enum Stored {
 /// What a supervisor gives every broker, and a broker its next supervisor.
 #[derive(Debug)]
 pub struct Estate {
-    /// Of [`crate::board::Board::memfd`].
-    pub board: OwnedFd,
+    /// Of [`crate::shared_state::SharedState::memfd`].
+    pub shared_state: OwnedFd,
     /// Of [`crate::journal::Journal::memfd`].
     pub journal: OwnedFd,
     /// `control.sock`, listening.
@@ -64,7 +64,7 @@ impl Estate {
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 5] {
         [
-            self.board.as_fd(),
+            self.shared_state.as_fd(),
             self.journal.as_fd(),
             self.control.as_fd(),
             self.notify.as_fd(),
@@ -75,7 +75,7 @@ impl Estate {
     /// What came with a message; `None` where something is lacking.
     pub fn take(fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
         Some(Self {
-            board: fds.next()?,
+            shared_state: fds.next()?,
             journal: fds.next()?,
             control: fds.next()?,
             notify: fds.next()?,

@@ -31,8 +31,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use driver::Segment;
 
-use crate::board::{Lane, Phase};
 use crate::journal::Journal;
+use crate::shared_state::{Lane, Phase};
 use crate::state::{Books, CallKey, End, Finished, Kept, Op};
 
 /// Calls under way, by thread: a thread makes one call at a time.
@@ -278,9 +278,9 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Board;
-    use crate::board::tests::put;
     use crate::reservation::Reservation;
+    use crate::shared_state::SharedState;
+    use crate::shared_state::tests::put;
     use crate::state::{Answer, Begun, Numbering, State};
     use driver::{Caller, FileId, FileKind};
     use std::os::fd::OwnedFd;
@@ -315,12 +315,12 @@ mod tests {
 
         fn on(journal: OwnedFd) -> Self {
             let state = || State::new(ledger::Ledger::new(&[]), Numbering::default());
-            let board = Board::open(Board::memfd().unwrap()).unwrap();
+            let shared_state = SharedState::open(SharedState::memfd().unwrap()).unwrap();
             Self {
                 replay: Replay::default(),
                 journal: Journal::open(journal, state).unwrap(),
-                lane: board.lane(1).unwrap(),
-                other_lane: board.lane(1).unwrap(),
+                lane: shared_state.lane(1).unwrap(),
+                other_lane: shared_state.lane(1).unwrap(),
             }
         }
 

@@ -141,7 +141,7 @@ impl Broker {
         loop {
             // A thread that never gives the state back would keep all calls waiting: it must show here.
             drop(self.container.journal.change());
-            self.container.board.beat();
+            self.container.shared_state.beat();
             let ready = match self.epoll.wait(&mut events, EpollTimeout::from(BEAT_MS)) {
                 Ok(ready) => ready,
                 Err(nix::errno::Errno::EINTR) => continue,
@@ -283,7 +283,7 @@ impl Broker {
         self.reaper.ask_for_look();
     }
 
-    /// Takes no further call and lets those under way end, for a moment. The board has what is left.
+    /// Takes no further call and lets those under way end, for a moment. The shared state has what is left.
     fn hand_over(&self) {
         for session in self.sessions.values() {
             session.end();

@@ -171,14 +171,14 @@ impl Standby {
             self.parts.driver.reach()?;
         }
         let inheritance = Inheritance {
-            board: shared(&estate.board)?,
+            shared_state: shared(&estate.shared_state)?,
             journal: shared(&estate.journal)?,
             stored,
             supervisor: Arc::new(self.link),
         };
         let container = Arc::new(Container::take_over(self.parts, inheritance)?);
         container.cpu_time.follow();
-        container.board.beat();
+        container.shared_state.beat();
         let mut broker = Broker::new(self.dir, container, estate, replaced)
             .map_err(|(step, source)| failed(step)(source))?;
         let sessions: Vec<Arc<Session>> = listeners

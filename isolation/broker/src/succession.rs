@@ -108,8 +108,8 @@ impl Succession {
         let this = PidFd::open(pid)?;
         self.process = Some(execute(dir, theirs)?);
         hand_over(container, ours, |socket| {
-            let [board, journal, control, notify, lock] = estate.fds();
-            let fds = [board, journal, control, notify, lock, this.as_fd()];
+            let [shared_state, journal, control, notify, lock] = estate.fds();
+            let fds = [shared_state, journal, control, notify, lock, this.as_fd()];
             link::send(socket, &adopt, &fds)?;
             for (token, listener) in listeners {
                 let message = FromBroker::Listener { token, pid: None };

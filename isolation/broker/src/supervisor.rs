@@ -7,7 +7,7 @@
 //!                                       └── the next one ◀──────────────────────────┘
 //! ```
 //!
-//! It holds what must not go with a broker: the listeners, the tenant's files, board and journal, the sockets, the container's
+//! It holds what must not go with a broker: the listeners, the tenant's files, shared state and journal, the sockets, the container's
 //! lock, the driver's session. It reads nothing that a tenant wrote and decides nothing: the hand-over of a listener comes from
 //! the host's root, everything else from its own children.
 //!
@@ -30,12 +30,12 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use cards::Grant;
 
-use crate::board::Board;
 use crate::control::Upgraded;
 use crate::grant;
 use crate::journal::{self, Journal};
 use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL, Stored};
 use crate::scarce::{Spares, Watched};
+use crate::shared_state::SharedState;
 
 mod adoption;
 mod child;
@@ -57,7 +57,7 @@ const TICK_MS: u16 = 100;
 const HANG: Duration = Duration::from_secs(2);
 /// A broker that takes this long for a step of its start, and could have run, is replaced.
 const START: Duration = Duration::from_secs(10);
-/// A broker that was told to hand over is killed after this: all that it has not finished is on the board.
+/// A broker that was told to hand over is killed after this: all that it has not finished is in the shared state.
 const HAND_OVER: Duration = Duration::from_millis(25);
 /// A broker that served for less than this counts as a failure, and the next one starts later each time.
 const SHORT_LIFE: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ pub struct Supervisor {
     dir: std::path::PathBuf,
     name: String,
     estate: Estate,
-    beats: std::sync::Arc<Board>,
+    beats: std::sync::Arc<SharedState>,
     epoll: Epoll,
     // Registered with `epoll`; readable once the supervisor is told to end.
     _signals: SignalFd,
@@ -138,7 +138,8 @@ impl Supervisor {
             None => listen("notify.sock")?,
         };
         let estate = Estate {
-            board: Board::memfd().map_err(Error::io("making the board for", dir))?,
+            shared_state: SharedState::memfd()
+                .map_err(Error::io("making the shared state for", dir))?,
             journal: Journal::memfd().map_err(Error::io("making the journal for", dir))?,
             control: listen("control.sock")?,
             notify,
@@ -191,11 +192,12 @@ impl Supervisor {
         fd_store: FdStore,
     ) -> Result<Self, Error> {
         let program = Program::this()?;
-        let board = estate
-            .board
+        let shared_state = estate
+            .shared_state
             .try_clone()
-            .map_err(Error::io("sharing the board of", dir))?;
-        let beats = Board::open(board).map_err(Error::io("mapping the board of", dir))?;
+            .map_err(Error::io("sharing the shared state of", dir))?;
+        let beats = SharedState::open(shared_state)
+            .map_err(Error::io("mapping the shared state of", dir))?;
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTERM);
         mask.add(Signal::SIGINT);

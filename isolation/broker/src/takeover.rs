@@ -21,7 +21,6 @@ use driver::{Caller, FdSlot, Ticket};
 use sys::seccomp::Notification;
 use verdict::Verdict;
 
-use crate::board::{Lane, Phase};
 use crate::call::admit::Request;
 use crate::call::begin::{BegunCall, Held};
 use crate::call::commit::end;
@@ -31,6 +30,7 @@ use crate::files::surface;
 use crate::replay::Turn;
 use crate::scarce;
 use crate::share::tenant;
+use crate::shared_state::{Lane, Phase};
 use crate::state::{self, Answer, Begun, Finished, OpenCall};
 use crate::state::{Books, CallKey, End};
 use crate::workers::Session;
@@ -40,11 +40,11 @@ const EIO: i32 = 5;
 /// Takes up what was left behind, then lets all sessions take new calls.
 ///
 /// # Errors
-/// A thread cannot be started. Calls that were not taken up stay on the board, for the next broker.
+/// A thread cannot be started. Calls that were not taken up stay in the shared state, for the next broker.
 pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Result<()> {
     let is_open = |lane| container.journal.change().open_in(lane).is_some();
     let (mut begun, mut others) = (Vec::new(), Vec::new());
-    for lane in container.board.left_behind(is_open) {
+    for lane in container.shared_state.left_behind(is_open) {
         let session = sessions
             .iter()
             .find(|session| session.token() == lane.listener());

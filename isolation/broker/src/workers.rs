@@ -2,7 +2,7 @@
 //!
 //! Every listener (one for the container's init, one for each exec) has as many threads as it has calls under way, one more that
 //! waits, and one that rests: the thread that takes a call is the one that answers it, so no hand-over between threads is paid, and
-//! a call that blocks in the driver never keeps another waiting for long. Each thread has a lane of the board, where the kernel
+//! a call that blocks in the driver never keeps another waiting for long. Each thread has a lane of the shared state, where the kernel
 //! writes its calls.
 //!
 //! The kernel wakes every thread that waits on a listener for every call (`recv_wait_event`, kernel/seccomp.c, has no exclusive
@@ -31,11 +31,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::seccomp::{Listener, Notification};
 use sys::signal::ThreadId;
 
-use crate::board::Lane;
 use crate::call::NotifiedCall;
 use crate::container::Container;
 use crate::health::Lack;
 use crate::reaper::Reaper;
+use crate::shared_state::Lane;
 
 /// Interrupts a thread that waits on a listener whose processes have all gone (older kernels do not wake it themselves).
 pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
@@ -82,7 +82,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A listener that nobody serves yet. The token names it on the board.
+    /// A listener that nobody serves yet. The token names it in the shared state.
     #[must_use]
     pub fn new(
         listener: OwnedFd,
@@ -160,7 +160,7 @@ impl Session {
         self.spawn_with(lane, Begins::After(first))
     }
 
-    /// The listener's name on the board.
+    /// The listener's name in the shared state.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
@@ -245,7 +245,7 @@ impl Session {
     }
 
     fn lane(&self) -> std::io::Result<Lane> {
-        let lane = self.container.board.lane(self.token);
+        let lane = self.container.shared_state.lane(self.token);
         lane.ok_or_else(|| std::io::ErrorKind::QuotaExceeded.into())
     }
 

@@ -49,7 +49,7 @@ impl<'a> BegunCall<'a> {
             fds,
         };
         let put_back = narrow(container, &request, &mut call.segments);
-        container.board.goes_to_driver(ticket.lane);
+        container.shared_state.goes_to_driver(ticket.lane);
         let done = are_shown(container, request.file, &call.fds).and_then(|()| {
             let target = request.target();
             container

@@ -11,12 +11,12 @@ use verdict::{EFAULT, Op, Refusal};
 
 use super::{EBADF, EINVAL, NotifiedCall};
 use crate::account::{Denied, Why};
-use crate::board::Phase;
 use crate::container::Container;
 use crate::counters::Counter;
 use crate::fetch::Blocks;
 use crate::memories::Target;
 use crate::replay::Turn;
+use crate::shared_state::Phase;
 use crate::state::Books;
 use crate::state::Finished;
 

@@ -1,15 +1,15 @@
 //! Calls that do not come back from the driver.
 //!
-//! Every thread writes on the board when its call goes to the driver. A call that has been there for too long is told once, in
+//! Every thread writes in the shared state when its call goes to the driver. A call that has been there for too long is told once, in
 //! whichever broker's life, and its end as well. Nothing else comes of it: other calls have threads of their own.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::board::AtDriver;
 use crate::container::Container;
 use crate::counters::Counter;
+use crate::shared_state::AtDriver;
 
 use super::EventKind;
 
@@ -33,9 +33,9 @@ impl Hung {
 pub(super) fn look(container: &Container, limit: Duration) {
     let health = &container.health;
     let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-    let now_ms = crate::board::now_ms();
+    let now_ms = crate::shared_state::now_ms();
     let hanging: Vec<AtDriver> = container
-        .board
+        .shared_state
         .at_driver()
         .into_iter()
         .filter(|call| now_ms.saturating_sub(call.since_ms) >= limit_ms)
@@ -62,7 +62,7 @@ pub(super) fn look(container: &Container, limit: Duration) {
         let what = name_of(container, call.lane);
         if !call.is_told {
             container.counters.count(Counter::HungCall);
-            container.board.told_of(call.lane, call.since_ms);
+            container.shared_state.told_of(call.lane, call.since_ms);
             let ms = now_ms.saturating_sub(call.since_ms);
             let text = format!("{what} has not come back from the driver for {ms} ms");
             told.push((EventKind::HungCall, text));
@@ -89,7 +89,7 @@ pub(super) fn is_back(container: &Container, lane: u32, since_ms: u64) {
 }
 
 fn over_text(what: &str, since_ms: u64) -> String {
-    let ms = crate::board::now_ms().saturating_sub(since_ms);
+    let ms = crate::shared_state::now_ms().saturating_sub(since_ms);
     format!("{what} has come back from the driver after {ms} ms")
 }
 

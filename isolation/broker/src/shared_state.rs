@@ -71,7 +71,7 @@ impl Phase {
 
 /// The shared memory.
 #[derive(Debug)]
-pub struct Board {
+pub struct SharedState {
     shared: Shared,
     lanes: Mutex<Lanes>,
 }
@@ -83,16 +83,16 @@ struct Lanes {
     unused: u32,
 }
 
-impl Board {
+impl SharedState {
     /// The memory of a new container.
     ///
     /// # Errors
     /// The system's.
     pub fn memfd() -> io::Result<OwnedFd> {
-        let file = memfd(c"cgpu-board", BYTES)?;
-        let board = Shared::map(file.try_clone()?, BYTES)?;
+        let file = memfd(c"cgpu-shared-state", BYTES)?;
+        let shared_state = Shared::map(file.try_clone()?, BYTES)?;
         for (at, value) in [(VERSION_AT, VERSION), (MAGIC_AT, MAGIC)] {
-            if let Some(word) = board.word(at) {
+            if let Some(word) = shared_state.word(at) {
                 word.store(value, Ordering::Release);
             }
         }
@@ -126,7 +126,7 @@ impl Board {
         }
     }
 
-    /// How often [`Board::beat`] was called.
+    /// How often [`SharedState::beat`] was called.
     #[must_use]
     pub fn beats(&self) -> u64 {
         self.shared
@@ -206,7 +206,7 @@ impl Board {
 
     fn at(self: &Arc<Self>, number: u32) -> Lane {
         Lane {
-            board: Arc::clone(self),
+            shared_state: Arc::clone(self),
             number,
         }
     }
@@ -223,7 +223,7 @@ pub struct AtDriver {
     pub lane: u32,
     /// Since when, as [`now_ms`] counts.
     pub since_ms: u64,
-    /// Whether it was told of with [`Board::told_of`].
+    /// Whether it was told of with [`SharedState::told_of`].
     pub is_told: bool,
 }
 
@@ -235,7 +235,7 @@ pub fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-impl Board {
+impl SharedState {
     /// A lane's call goes to the driver. One that a former broker has sent keeps its time.
     pub fn goes_to_driver(&self, lane: u32) {
         if let Some(word) = self.shared.word(start_of(lane) + SINCE_AT)
@@ -286,10 +286,10 @@ fn start_of(lane: u32) -> usize {
     LANES_AT + lane as usize * LANE_BYTES
 }
 
-/// One thread's place on the board.
+/// One thread's place in the shared state.
 #[derive(Debug)]
 pub struct Lane {
-    board: Arc<Board>,
+    shared_state: Arc<SharedState>,
     number: u32,
 }
 
@@ -341,25 +341,25 @@ impl Lane {
 
     /// The call is finished.
     pub fn clear(&self) {
-        let _told_by_whoever_had_it_back = self.board.is_back(self.number);
+        let _told_by_whoever_had_it_back = self.shared_state.is_back(self.number);
         if let Some([identity, ..]) = self.notification() {
             identity.store(0, Ordering::Release);
         }
     }
 
     fn notification(&self) -> Option<&[AtomicU64; NOTIFICATION_WORDS]> {
-        self.board.notification(self.number)
+        self.shared_state.notification(self.number)
     }
 
     fn word(&self, at: usize) -> Option<&AtomicU64> {
-        self.board.shared.word(start_of(self.number) + at)
+        self.shared_state.shared.word(start_of(self.number) + at)
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
         self.clear();
-        self.board.lanes().returned.insert(self.number);
+        self.shared_state.lanes().returned.insert(self.number);
     }
 }
 
@@ -374,15 +374,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_successor_finds_what_was_received() {
-        let file = Board::memfd().unwrap();
-        let first = Board::open(file.try_clone().unwrap()).unwrap();
+        let file = SharedState::memfd().unwrap();
+        let first = SharedState::open(file.try_clone().unwrap()).unwrap();
         let lanes: Vec<Lane> = (0..4).map(|_| first.lane(7).unwrap()).collect();
         put(&lanes[2], 99);
         lanes[2].set_phase(Phase::Answering);
         first.count(3, 5);
         // Killed: nothing is given back.
         let _lanes = std::mem::ManuallyDrop::new(lanes);
-        let second = Board::open(file).unwrap();
+        let second = SharedState::open(file).unwrap();
         let left = second.left_behind(|number| number == 0);
         let found: Vec<_> = left
             .iter()
@@ -402,8 +402,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_call_at_the_driver_keeps_its_time_and_is_told_of_once_over_all_brokers() {
-        let file = Board::memfd().unwrap();
-        let first = Board::open(file.try_clone().unwrap()).unwrap();
+        let file = SharedState::memfd().unwrap();
+        let first = SharedState::open(file.try_clone().unwrap()).unwrap();
         let lane = first.lane(7).unwrap();
         put(&lane, 99);
         first.goes_to_driver(0);
@@ -413,7 +413,7 @@ pub(crate) mod tests {
         assert!(!call.is_told && call.since_ms <= now_ms());
         first.told_of(0, call.since_ms);
         let _killed = std::mem::ManuallyDrop::new(lane);
-        let second = Board::open(file).unwrap();
+        let second = SharedState::open(file).unwrap();
         let left = second.left_behind(|_| false);
         second.goes_to_driver(0);
         let told = AtDriver {
@@ -429,7 +429,7 @@ pub(crate) mod tests {
     fn memory_of_another_layout_is_refused() {
         let file = memfd(c"other", BYTES).unwrap();
         assert_eq!(
-            Board::open(file).unwrap_err().kind(),
+            SharedState::open(file).unwrap_err().kind(),
             io::ErrorKind::InvalidData
         );
     }
