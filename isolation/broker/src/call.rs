@@ -42,7 +42,7 @@ use crate::processes::FirstSeen;
 use crate::reaper::Reaper;
 use crate::replay::Turn;
 use crate::scarce;
-use crate::shared_state::Lane;
+use crate::shared_state::CallSlot;
 use crate::state::{CallKey, Finished};
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
@@ -64,7 +64,7 @@ pub struct NotifiedCall<'a> {
     /// Where it came from, and where its answer goes.
     pub listener: &'a Listener,
     /// Where the shared state has it.
-    pub lane: &'a Lane,
+    pub call_slot: &'a CallSlot,
     /// The kernel's words.
     pub notification: &'a Notification,
 }
@@ -103,10 +103,14 @@ impl<'a> NotifiedCall<'a> {
         let asked = native::Asked {
             driver: container.driver.as_ref(),
             listener: self.listener,
-            lane: self.lane.number(),
+            call_slot: self.call_slot.number(),
             known: &|tid, number| container.files.of_process(tid, number),
-            at_driver: &|| container.shared_state.goes_to_driver(self.lane.number()),
-            is_back: &|| container.health.is_back(container, self.lane.number()),
+            at_driver: &|| {
+                container
+                    .shared_state
+                    .goes_to_driver(self.call_slot.number())
+            },
+            is_back: &|| container.health.is_back(container, self.call_slot.number()),
         };
         if let Err(error) = native.serve(&asked, self.notification) {
             if error.is_unreachable() {
@@ -132,11 +136,12 @@ impl<'a> NotifiedCall<'a> {
             self.reaper.watch(tgid);
         }
         container.managed.called(tid, || self.still_waits());
-        let turn = container
-            .replay
-            .enter(&container.journal, self.lane, self.key(), || {
-                self.still_waits()
-            })?;
+        let turn =
+            container
+                .replay
+                .enter(&container.journal, self.call_slot, self.key(), || {
+                    self.still_waits()
+                })?;
         Some(ReceivedCall {
             call: self,
             caller: Caller { tgid, tid },

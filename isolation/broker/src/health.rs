@@ -282,10 +282,10 @@ impl Health {
         storage::look(container);
     }
 
-    /// A lane's call has come back from the driver.
-    pub(crate) fn is_back(&self, container: &Container, lane: u32) {
-        if let Some(since_ms) = container.shared_state.is_back(lane) {
-            hung::is_back(container, lane, since_ms);
+    /// A call slot's call has come back from the driver.
+    pub(crate) fn is_back(&self, container: &Container, call_slot: u32) {
+        if let Some(since_ms) = container.shared_state.is_back(call_slot) {
+            hung::is_back(container, call_slot, since_ms);
         }
     }
 

@@ -53,8 +53,8 @@ const MOST_UNDELIVERED: usize = 1024;
 pub(crate) struct Asked<'a> {
     pub(crate) driver: &'a dyn Driver,
     pub(crate) listener: &'a Listener,
-    /// The lane that it came by.
-    pub(crate) lane: u32,
+    /// The call slot that it came by.
+    pub(crate) call_slot: u32,
     /// The broker's file under a number of a thread, where it has that file.
     pub(crate) known: &'a dyn Fn(i32, i32) -> io::Result<Option<InUse>>,
     /// Says that the call goes to the driver, and that it is back: one that hangs is reported, though on a real card nobody would
@@ -235,7 +235,7 @@ impl NativeCalls {
             kind: file.kind,
             fd: file.fd.as_fd(),
         };
-        let ticket = Ticket::native(asked.lane, call.id.number());
+        let ticket = Ticket::native(asked.call_slot, call.id.number());
         (asked.at_driver)();
         let done = asked.driver.execute(target, caller, ticket, &mut carried);
         (asked.is_back)();

@@ -32,7 +32,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use driver::Segment;
 
 use crate::journal::Journal;
-use crate::shared_state::{Lane, Phase};
+use crate::shared_state::{CallSlot, Phase};
 use crate::state::{Books, CallKey, End, Finished, Kept, Op};
 
 /// Calls under way, by thread: a thread makes one call at a time.
@@ -121,11 +121,11 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Begins a call, in a lane, once no other worker serves the thread's former one; `None` when the caller waits for it no more.
+    /// Begins a call, in a call slot, once no other worker serves the thread's former one; `None` when the caller waits for it no more.
     pub fn enter<'a>(
         &'a self,
         journal: &'a Journal,
-        lane: &'a Lane,
+        call_slot: &'a CallSlot,
         call: CallKey,
         is_waiting: impl Fn() -> bool,
     ) -> Option<Turn<'a>> {
@@ -134,14 +134,19 @@ impl Replay {
         if (served.has_waited || kept.is_some()) && !is_waiting() {
             return None;
         }
-        Some(Turn::new(journal, lane, call, kept, served))
+        Some(Turn::new(journal, call_slot, call, kept, served))
     }
 
     /// Goes on with a call that a former broker began: nobody else serves its thread yet.
-    pub fn resume<'a>(&'a self, journal: &'a Journal, lane: &'a Lane, call: CallKey) -> Turn<'a> {
+    pub fn resume<'a>(
+        &'a self,
+        journal: &'a Journal,
+        call_slot: &'a CallSlot,
+        call: CallKey,
+    ) -> Turn<'a> {
         let served = self.threads.resume(call.tid);
         let kept = journal.change().kept(call.tid).cloned();
-        Turn::new(journal, lane, call, kept, served)
+        Turn::new(journal, call_slot, call, kept, served)
     }
 
     /// Forgets what is kept for threads that are gone.
@@ -160,7 +165,7 @@ impl Replay {
 #[derive(Debug)]
 pub struct Turn<'a> {
     journal: &'a Journal,
-    lane: &'a Lane,
+    call_slot: &'a CallSlot,
     call: CallKey,
     /// Whether anything is kept for the thread.
     had: bool,
@@ -173,14 +178,14 @@ pub struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn new(
         journal: &'a Journal,
-        lane: &'a Lane,
+        call_slot: &'a CallSlot,
         call: CallKey,
         kept: Option<Kept>,
         served: Served<'a>,
     ) -> Self {
         Self {
             journal,
-            lane,
+            call_slot,
             call,
             had: kept.is_some(),
             earlier: kept.filter(|kept| kept.key == call),
@@ -225,10 +230,10 @@ impl<'a> Turn<'a> {
     /// Nobody waited for the result: it is kept for the repetition.
     pub fn keep_undelivered(mut self) {
         // The kernel did not take it: a successor must not believe that.
-        self.lane.set_phase(Phase::Serving);
+        self.call_slot.set_phase(Phase::Serving);
         let mut change = self.journal.change();
-        if change.open_in(self.lane.number()).is_some() {
-            change.note(Op::Settle(self.lane.number(), Some(End::Undelivered)));
+        if change.open_in(self.call_slot.number()).is_some() {
+            change.note(Op::Settle(self.call_slot.number(), Some(End::Undelivered)));
         }
         self.had = false;
     }
@@ -240,8 +245,8 @@ impl<'a> Turn<'a> {
             Books::No => None,
         };
         let mut change = self.journal.change();
-        if change.open_in(self.lane.number()).is_some() {
-            change.note(Op::Settle(self.lane.number(), end));
+        if change.open_in(self.call_slot.number()).is_some() {
+            change.note(Op::Settle(self.call_slot.number(), end));
         } else {
             change.note(Op::Keep(self.call.tid, end));
         }
@@ -251,8 +256,8 @@ impl<'a> Turn<'a> {
     /// The caller was told that the call has failed, and the kernel took that answer: nothing of it is given again.
     pub fn failed(mut self) {
         let mut change = self.journal.change();
-        if change.open_in(self.lane.number()).is_some() {
-            change.note(Op::Settle(self.lane.number(), None));
+        if change.open_in(self.call_slot.number()).is_some() {
+            change.note(Op::Settle(self.call_slot.number(), None));
         } else {
             change.note(Op::Keep(self.call.tid, None));
         }
@@ -271,7 +276,7 @@ impl Drop for Turn<'_> {
             self.journal.change().note(Op::Keep(self.call.tid, None));
         }
         // Before the thread's next call is begun: a successor would take how far this one's answer had come for that call's.
-        self.lane.clear();
+        self.call_slot.clear();
     }
 }
 
@@ -304,8 +309,8 @@ mod tests {
     struct Stage {
         replay: Replay,
         journal: Journal,
-        lane: Lane,
-        other_lane: Lane,
+        call_slot: CallSlot,
+        other_call_slot: CallSlot,
     }
 
     impl Stage {
@@ -319,14 +324,14 @@ mod tests {
             Self {
                 replay: Replay::default(),
                 journal: Journal::open(journal, state).unwrap(),
-                lane: shared_state.lane(1).unwrap(),
-                other_lane: shared_state.lane(1).unwrap(),
+                call_slot: shared_state.call_slot(1).unwrap(),
+                other_call_slot: shared_state.call_slot(1).unwrap(),
             }
         }
 
         fn enter(&self, call: CallKey) -> Turn<'_> {
             self.replay
-                .enter(&self.journal, &self.lane, call, || true)
+                .enter(&self.journal, &self.call_slot, call, || true)
                 .unwrap()
         }
 
@@ -453,9 +458,10 @@ mod tests {
         let is_given_up = AtomicBool::new(false);
         let (said, heard) = mpsc::channel();
         let repeat = &move |number: u8, is_waiting: &dyn Fn() -> bool| {
-            let turn = stage
-                .replay
-                .enter(&stage.journal, &stage.lane, call(7, CALL), is_waiting);
+            let turn =
+                stage
+                    .replay
+                    .enter(&stage.journal, &stage.call_slot, call(7, CALL), is_waiting);
             let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
             said.send((number, result)).unwrap();
         };
@@ -484,9 +490,10 @@ mod tests {
         let asked = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let own = scope.spawn(|| {
-                let turn = stage
-                    .replay
-                    .enter(&stage.journal, &stage.lane, call(7, CALL), || true);
+                let turn =
+                    stage
+                        .replay
+                        .enter(&stage.journal, &stage.call_slot, call(7, CALL), || true);
                 turn.is_some()
             });
             let late = scope.spawn(|| {
@@ -494,7 +501,7 @@ mod tests {
                 let is_waiting = || asked.fetch_add(1, Ordering::SeqCst) == 0;
                 let turn = stage.replay.enter(
                     &stage.journal,
-                    &stage.other_lane,
+                    &stage.other_call_slot,
                     call(7, CALL),
                     is_waiting,
                 );
@@ -513,7 +520,7 @@ mod tests {
         assert!(
             stage
                 .replay
-                .enter(&stage.journal, &stage.other_lane, late, || false)
+                .enter(&stage.journal, &stage.other_call_slot, late, || false)
                 .is_none()
         );
         let mut turn = stage.enter(call(7, CALL));
@@ -522,19 +529,20 @@ mod tests {
     }
 
     #[test]
-    fn no_lane_tells_of_a_call_whose_thread_makes_the_next() {
+    fn no_call_slot_tells_of_a_call_whose_thread_makes_the_next() {
         let stage = Stage::new();
         let first = stage.enter(call(7, CALL));
         let finished = stage.execute(call(7, CALL));
-        put(&stage.lane, 99);
-        stage.lane.set_phase(Phase::Answering);
+        put(&stage.call_slot, 99);
+        stage.call_slot.set_phase(Phase::Answering);
         std::thread::scope(|scope| {
             let next = scope.spawn(|| {
                 let next = call(7, [3, 1, 2]);
-                let _turn = stage
-                    .replay
-                    .enter(&stage.journal, &stage.other_lane, next, || true);
-                stage.lane.call()
+                let _turn =
+                    stage
+                        .replay
+                        .enter(&stage.journal, &stage.other_call_slot, next, || true);
+                stage.call_slot.call()
             });
             first.delivered(&finished);
             assert_eq!(next.join().unwrap(), None);

@@ -1,11 +1,11 @@
 //! What a broker's threads write where a successor finds it: calls received and not finished, counters, the beat.
 //!
-//! A thread waits for its next call with the kernel writing into the thread's *lane*, in a shared memfd. So a call whose
-//! broker is killed in the very moment of receiving it is not lost: its identity stands in the lane, and whoever knows it may
+//! A thread waits for its next call with the kernel writing into the thread's *call slot*, in a shared memfd. So a call whose
+//! broker is killed in the very moment of receiving it is not lost: its identity stands in the call slot, and whoever knows it may
 //! answer.
 //!
 //! ```text
-//! page 0: magic, version, beat, counters …          lane n, at 4096 + 128 n:
+//! page 0: magic, version, beat, counters …          call slot n, at 4096 + 128 n:
 //!                                                   10 words the notification (word 0: its identity, 0: none)
 //!                                                    1 word  the listener that it came from
 //!                                                    1 word  the phase
@@ -13,7 +13,7 @@
 //!                                                    1 word  that moment again, once somebody was told that it hangs
 //! ```
 //!
-//! A lane's identity is cleared after its call is settled in the journal, and the phase is reset before the next is received.
+//! A call slot's identity is cleared after its call is settled in the journal, and the phase is reset before the next is received.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -31,23 +31,23 @@ const VERSION: u64 = 1;
 const MAGIC_AT: usize = 0;
 const VERSION_AT: usize = 8;
 const BEAT_AT: usize = 16;
-/// Lanes from here on were never taken. Reading their memory would make it.
+/// Call slots from here on were never taken. Reading their memory would make it.
 const UNUSED_AT: usize = 24;
 const COUNTERS_AT: usize = 512;
 /// Room for counters.
 pub const COUNTERS: usize = 256;
 
-const LANES_AT: usize = 4096;
-const LANE_BYTES: usize = 128;
+const CALL_SLOTS_AT: usize = 4096;
+const CALL_SLOT_BYTES: usize = 128;
 const LISTENER_AT: usize = NOTIFICATION_WORDS * 8;
 const PHASE_AT: usize = LISTENER_AT + 8;
 const SINCE_AT: usize = PHASE_AT + 8;
 const TOLD_AT: usize = SINCE_AT + 8;
 /// As many calls can be under way in one container, at all its listeners together.
-pub const LANES: u32 = 4096;
-const BYTES: usize = LANES_AT + LANES as usize * LANE_BYTES;
+pub const CALL_SLOTS: u32 = 4096;
+const BYTES: usize = CALL_SLOTS_AT + CALL_SLOTS as usize * CALL_SLOT_BYTES;
 
-/// How far the answer of a lane's call has come. It matters when the call no longer waits and its broker is dead: was it
+/// How far the answer of a call slot's call has come. It matters when the call no longer waits and its broker is dead: was it
 /// answered, or given up?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -73,12 +73,12 @@ impl Phase {
 #[derive(Debug)]
 pub struct SharedState {
     shared: Shared,
-    lanes: Mutex<Lanes>,
+    call_slots: Mutex<CallSlots>,
 }
 
-/// Lanes that no thread has: those given back, and all from `unused` on. The lowest is taken first, so that few are used.
+/// Call slots that no thread has: those given back, and all from `unused` on. The lowest is taken first, so that few are used.
 #[derive(Debug, Default)]
-struct Lanes {
+struct CallSlots {
     returned: BTreeSet<u32>,
     unused: u32,
 }
@@ -115,7 +115,7 @@ impl SharedState {
         }
         Ok(Arc::new(Self {
             shared,
-            lanes: Mutex::default(),
+            call_slots: Mutex::default(),
         }))
     }
 
@@ -152,75 +152,77 @@ impl SharedState {
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// A lane for a thread that waits on this listener; `None` when all are taken.
+    /// A call slot for a thread that waits on this listener; `None` when all are taken.
     #[must_use]
-    pub fn lane(self: &Arc<Self>, listener: u64) -> Option<Lane> {
+    pub fn call_slot(self: &Arc<Self>, listener: u64) -> Option<CallSlot> {
         let number = {
-            let mut lanes = self.lanes();
-            match lanes.returned.pop_first() {
+            let mut call_slots = self.call_slots();
+            match call_slots.returned.pop_first() {
                 Some(number) => number,
-                None if lanes.unused < LANES => {
-                    lanes.unused += 1;
+                None if call_slots.unused < CALL_SLOTS => {
+                    call_slots.unused += 1;
                     if let Some(word) = self.shared.word(UNUSED_AT) {
-                        word.store(lanes.unused.into(), Ordering::Release);
+                        word.store(call_slots.unused.into(), Ordering::Release);
                     }
-                    lanes.unused - 1
+                    call_slots.unused - 1
                 }
                 None => return None,
             }
         };
-        let lane = self.at(number);
-        if let Some(word) = lane.word(LISTENER_AT) {
+        let call_slot = self.at(number);
+        if let Some(word) = call_slot.word(LISTENER_AT) {
             word.store(listener, Ordering::Relaxed);
         }
-        Some(lane)
+        Some(call_slot)
     }
 
-    /// The lanes in which a former broker has left a call, and those `also` named. Call it once, before any lane is taken.
+    /// The call slots in which a former broker has left a call, and those `also` named. Call it once, before any call slot is taken.
     #[must_use]
-    pub fn left_behind(self: &Arc<Self>, also: impl Fn(u32) -> bool) -> Vec<Lane> {
+    pub fn left_behind(self: &Arc<Self>, also: impl Fn(u32) -> bool) -> Vec<CallSlot> {
         let mut left = Vec::new();
-        let mut lanes = self.lanes();
+        let mut call_slots = self.call_slots();
         let unused = self
             .shared
             .word(UNUSED_AT)
             .map_or(0, |word| word.load(Ordering::Acquire));
-        lanes.unused = u32::try_from(unused).unwrap_or(LANES).min(LANES);
-        for number in 0..lanes.unused {
+        call_slots.unused = u32::try_from(unused).unwrap_or(CALL_SLOTS).min(CALL_SLOTS);
+        for number in 0..call_slots.unused {
             let has_call = self
                 .notification(number)
                 .is_some_and(|words| Notification::written(words).is_some());
             if has_call || also(number) {
                 left.push(self.at(number));
             } else {
-                lanes.returned.insert(number);
+                call_slots.returned.insert(number);
             }
         }
         left
     }
 
-    fn notification(&self, lane: u32) -> Option<&[AtomicU64; NOTIFICATION_WORDS]> {
-        let words = self.shared.words(start_of(lane), NOTIFICATION_WORDS)?;
+    fn notification(&self, call_slot: u32) -> Option<&[AtomicU64; NOTIFICATION_WORDS]> {
+        let words = self.shared.words(start_of(call_slot), NOTIFICATION_WORDS)?;
         words.try_into().ok()
     }
 
-    fn at(self: &Arc<Self>, number: u32) -> Lane {
-        Lane {
+    fn at(self: &Arc<Self>, number: u32) -> CallSlot {
+        CallSlot {
             shared_state: Arc::clone(self),
             number,
         }
     }
 
-    fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn call_slots(&self) -> std::sync::MutexGuard<'_, CallSlots> {
+        self.call_slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A call that is at the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtDriver {
-    /// Its lane.
-    pub lane: u32,
+    /// Its call slot.
+    pub call_slot: u32,
     /// Since when, as [`now_ms`] counts.
     pub since_ms: u64,
     /// Whether it was told of with [`SharedState::told_of`].
@@ -236,9 +238,9 @@ pub fn now_ms() -> u64 {
 }
 
 impl SharedState {
-    /// A lane's call goes to the driver. One that a former broker has sent keeps its time.
-    pub fn goes_to_driver(&self, lane: u32) {
-        if let Some(word) = self.shared.word(start_of(lane) + SINCE_AT)
+    /// A call slot's call goes to the driver. One that a former broker has sent keeps its time.
+    pub fn goes_to_driver(&self, call_slot: u32) {
+        if let Some(word) = self.shared.word(start_of(call_slot) + SINCE_AT)
             && word.load(Ordering::Relaxed) == 0
         {
             word.store(now_ms(), Ordering::Relaxed);
@@ -246,9 +248,9 @@ impl SharedState {
     }
 
     /// It has come back. Since when it was there, if somebody was told that it hangs.
-    pub fn is_back(&self, lane: u32) -> Option<u64> {
-        let since = self.shared.word(start_of(lane) + SINCE_AT)?;
-        let told = self.shared.word(start_of(lane) + TOLD_AT)?;
+    pub fn is_back(&self, call_slot: u32) -> Option<u64> {
+        let since = self.shared.word(start_of(call_slot) + SINCE_AT)?;
+        let told = self.shared.word(start_of(call_slot) + TOLD_AT)?;
         let since_ms = since.swap(0, Ordering::Relaxed);
         (since_ms > 0 && told.load(Ordering::Relaxed) == since_ms).then_some(since_ms)
     }
@@ -256,18 +258,18 @@ impl SharedState {
     /// The calls at the driver.
     #[must_use]
     pub fn at_driver(&self) -> Vec<AtDriver> {
-        let unused = self.lanes().unused;
+        let unused = self.call_slots().unused;
         let word = |at| {
             let word = self.shared.word(at);
             word.map_or(0, |word| word.load(Ordering::Relaxed))
         };
         (0..unused)
-            .map(|lane| {
-                let since_ms = word(start_of(lane) + SINCE_AT);
+            .map(|call_slot| {
+                let since_ms = word(start_of(call_slot) + SINCE_AT);
                 AtDriver {
-                    lane,
+                    call_slot,
                     since_ms,
-                    is_told: word(start_of(lane) + TOLD_AT) == since_ms,
+                    is_told: word(start_of(call_slot) + TOLD_AT) == since_ms,
                 }
             })
             .filter(|call| call.since_ms > 0)
@@ -275,25 +277,25 @@ impl SharedState {
     }
 
     /// Somebody was told that the call which is at the driver since then hangs.
-    pub fn told_of(&self, lane: u32, since_ms: u64) {
-        if let Some(word) = self.shared.word(start_of(lane) + TOLD_AT) {
+    pub fn told_of(&self, call_slot: u32, since_ms: u64) {
+        if let Some(word) = self.shared.word(start_of(call_slot) + TOLD_AT) {
             word.store(since_ms, Ordering::Relaxed);
         }
     }
 }
 
-fn start_of(lane: u32) -> usize {
-    LANES_AT + lane as usize * LANE_BYTES
+fn start_of(call_slot: u32) -> usize {
+    CALL_SLOTS_AT + call_slot as usize * CALL_SLOT_BYTES
 }
 
 /// One thread's place in the shared state.
 #[derive(Debug)]
-pub struct Lane {
+pub struct CallSlot {
     shared_state: Arc<SharedState>,
     number: u32,
 }
 
-impl Lane {
+impl CallSlot {
     /// Its number, from 0.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -356,10 +358,10 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for CallSlot {
     fn drop(&mut self) {
         self.clear();
-        self.shared_state.lanes().returned.insert(self.number);
+        self.shared_state.call_slots().returned.insert(self.number);
     }
 }
 
@@ -368,25 +370,31 @@ pub(crate) mod tests {
     use super::*;
 
     /// As if the kernel had written a call with this identity.
-    pub(crate) fn put(lane: &Lane, id: u64) {
-        lane.notification().unwrap()[0].store(id, Ordering::Relaxed);
+    pub(crate) fn put(call_slot: &CallSlot, id: u64) {
+        call_slot.notification().unwrap()[0].store(id, Ordering::Relaxed);
     }
 
     #[test]
     fn a_successor_finds_what_was_received() {
         let file = SharedState::memfd().unwrap();
         let first = SharedState::open(file.try_clone().unwrap()).unwrap();
-        let lanes: Vec<Lane> = (0..4).map(|_| first.lane(7).unwrap()).collect();
-        put(&lanes[2], 99);
-        lanes[2].set_phase(Phase::Answering);
+        let call_slots: Vec<CallSlot> = (0..4).map(|_| first.call_slot(7).unwrap()).collect();
+        put(&call_slots[2], 99);
+        call_slots[2].set_phase(Phase::Answering);
         first.count(3, 5);
         // Killed: nothing is given back.
-        let _lanes = std::mem::ManuallyDrop::new(lanes);
+        let _call_slots = std::mem::ManuallyDrop::new(call_slots);
         let second = SharedState::open(file).unwrap();
         let left = second.left_behind(|number| number == 0);
         let found: Vec<_> = left
             .iter()
-            .map(|lane| (lane.number(), lane.call().is_some(), lane.phase()))
+            .map(|call_slot| {
+                (
+                    call_slot.number(),
+                    call_slot.call().is_some(),
+                    call_slot.phase(),
+                )
+            })
             .collect();
         assert_eq!(
             found,
@@ -395,24 +403,24 @@ pub(crate) mod tests {
         assert_eq!(left[1].listener(), 7);
         assert_eq!(second.counted(3), 5);
         // The others are free, the lowest first.
-        assert_eq!(second.lane(1).unwrap().number(), 1);
+        assert_eq!(second.call_slot(1).unwrap().number(), 1);
         drop(left);
-        assert_eq!(second.lane(1).unwrap().number(), 0);
+        assert_eq!(second.call_slot(1).unwrap().number(), 0);
     }
 
     #[test]
     fn a_call_at_the_driver_keeps_its_time_and_is_told_of_once_over_all_brokers() {
         let file = SharedState::memfd().unwrap();
         let first = SharedState::open(file.try_clone().unwrap()).unwrap();
-        let lane = first.lane(7).unwrap();
-        put(&lane, 99);
+        let call_slot = first.call_slot(7).unwrap();
+        put(&call_slot, 99);
         first.goes_to_driver(0);
         let [call] = first.at_driver()[..] else {
             panic!("one call is there")
         };
         assert!(!call.is_told && call.since_ms <= now_ms());
         first.told_of(0, call.since_ms);
-        let _killed = std::mem::ManuallyDrop::new(lane);
+        let _killed = std::mem::ManuallyDrop::new(call_slot);
         let second = SharedState::open(file).unwrap();
         let left = second.left_behind(|_| false);
         second.goes_to_driver(0);

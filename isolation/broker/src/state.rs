@@ -355,15 +355,15 @@ impl State {
         self.files.iter().map(|(id, entry)| (*id, entry))
     }
 
-    /// Calls under way, by lane.
+    /// Calls under way, by call slot.
     pub fn open(&self) -> impl Iterator<Item = (u32, &OpenCall)> {
-        self.open.iter().map(|(lane, call)| (*lane, call))
+        self.open.iter().map(|(call_slot, call)| (*call_slot, call))
     }
 
-    /// The call under way in a lane.
+    /// The call under way in a call slot.
     #[must_use]
-    pub fn open_in(&self, lane: u32) -> Option<&OpenCall> {
-        self.open.get(&lane)
+    pub fn open_in(&self, call_slot: u32) -> Option<&OpenCall> {
+        self.open.get(&call_slot)
     }
 
     /// What is kept for a thread.
@@ -436,16 +436,16 @@ impl State {
                 return applied;
             }
             Op::Schedule(change) => self.scheduling.apply(change),
-            Op::Begin(lane, begun) => {
+            Op::Begin(call_slot, begun) => {
                 self.last_call = self.last_call.max(begun.number);
                 let call = OpenCall {
                     begun: *begun,
                     finished: None,
                 };
-                self.open.insert(lane, call);
+                self.open.insert(call_slot, call);
             }
-            Op::End(lane, answer) => {
-                if let Some(call) = self.open.get_mut(&lane) {
+            Op::End(call_slot, answer) => {
+                if let Some(call) = self.open.get_mut(&call_slot) {
                     call.begun.reservation = Reservation::Nothing;
                     call.finished = Some(Finished {
                         number: call.begun.number,
@@ -457,7 +457,7 @@ impl State {
                     });
                 }
             }
-            Op::Settle(lane, end) => self.settle(lane, end),
+            Op::Settle(call_slot, end) => self.settle(call_slot, end),
             Op::Keep(tid, None) | Op::ForgetThread(tid) => {
                 self.kept.remove(tid);
             }
@@ -541,8 +541,8 @@ impl State {
         Ok(())
     }
 
-    fn settle(&mut self, lane: u32, end: Option<End>) {
-        let Some(OpenCall { begun, finished }) = self.open.remove(&lane) else {
+    fn settle(&mut self, call_slot: u32, end: Option<End>) {
+        let Some(OpenCall { begun, finished }) = self.open.remove(&call_slot) else {
             return;
         };
         let tid = begun.caller.tid;

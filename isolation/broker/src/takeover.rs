@@ -1,6 +1,6 @@
 //! Going on where a killed broker was.
 //!
-//! Every lane in which a call was left is taken up by a thread of its own, before any new call is taken:
+//! Every call slot in which a call was left is taken up by a thread of its own, before any new call is taken:
 //!
 //! | journal            | the call waits        | it waits no more |
 //! |--------------------|-----------------------|------------------|
@@ -30,7 +30,7 @@ use crate::files::surface;
 use crate::replay::Turn;
 use crate::scarce;
 use crate::share::tenant;
-use crate::shared_state::{Lane, Phase};
+use crate::shared_state::{CallSlot, Phase};
 use crate::state::{self, Answer, Begun, Finished, OpenCall};
 use crate::state::{Books, CallKey, End};
 use crate::workers::Session;
@@ -42,53 +42,63 @@ const EIO: i32 = 5;
 /// # Errors
 /// A thread cannot be started. Calls that were not taken up stay in the shared state, for the next broker.
 pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Result<()> {
-    let is_open = |lane| container.journal.change().open_in(lane).is_some();
+    let is_open = |call_slot| container.journal.change().open_in(call_slot).is_some();
     let (mut begun, mut others) = (Vec::new(), Vec::new());
-    for lane in container.shared_state.left_behind(is_open) {
+    for call_slot in container.shared_state.left_behind(is_open) {
         let session = sessions
             .iter()
-            .find(|session| session.token() == lane.listener());
-        let open = container.journal.change().open_in(lane.number()).cloned();
+            .find(|session| session.token() == call_slot.listener());
+        let open = container
+            .journal
+            .change()
+            .open_in(call_slot.number())
+            .cloned();
         match (session.cloned(), open) {
-            (session, Some(open)) => begun.push((lane, session, open)),
-            (Some(session), None) => others.push((lane, session)),
+            (session, Some(open)) => begun.push((call_slot, session, open)),
+            (Some(session), None) => others.push((call_slot, session)),
             (None, None) => {}
         }
     }
     let all_in_place = Arc::new(Barrier::new(begun.len() + 1));
-    for (lane, session, open) in begun {
+    for (call_slot, session, open) in begun {
         let in_place = Arc::clone(&all_in_place);
         let in_place = move || {
             in_place.wait();
         };
         match session {
-            Some(session) => session.serve_after(lane, move |session, lane| {
-                finish(session.container(), Some(session), lane, open, &in_place);
+            Some(session) => session.serve_after(call_slot, move |session, call_slot| {
+                finish(
+                    session.container(),
+                    Some(session),
+                    call_slot,
+                    open,
+                    &in_place,
+                );
             })?,
             // Its listener is gone, and so is its caller; the call is booked all the same.
             None => {
                 let container = Arc::clone(container);
                 let thread = std::thread::Builder::new().name("calls".to_owned());
-                thread.spawn(move || finish(&container, None, &lane, open, &in_place))?;
+                thread.spawn(move || finish(&container, None, &call_slot, open, &in_place))?;
             }
         }
     }
     all_in_place.wait();
     // Before any call is served: what is kept for a thread would be another call's then.
-    others.retain(|(lane, session)| match lane.call() {
+    others.retain(|(call_slot, session)| match call_slot.call() {
         Some(call) if session.listener().is_waiting(call.id) => true,
         Some(call) => {
-            settle(container, lane, &call);
+            settle(container, call_slot, &call);
             // A native call may have hung, and has nobody any more who has it back.
-            container.health.is_back(container, lane.number());
+            container.health.is_back(container, call_slot.number());
             false
         }
         None => false,
     });
-    for (lane, session) in others {
-        session.serve_after(lane, |session, lane| {
-            if let Some(call) = lane.call() {
-                session.call(lane, &call).serve();
+    for (call_slot, session) in others {
+        session.serve_after(call_slot, |session, call_slot| {
+            if let Some(call) = call_slot.call() {
+                session.call(call_slot, &call).serve();
             }
         })?;
     }
@@ -99,13 +109,13 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
 }
 
 /// A call that the journal does not know as begun, and that waits no more.
-fn settle(container: &Container, lane: &Lane, call: &Notification) {
+fn settle(container: &Container, call_slot: &CallSlot, call: &Notification) {
     let mut change = container.journal.change();
     let key = CallKey::of(call);
     let kept = change
         .kept(call.tid)
         .map(|kept| (kept.key, kept.finished.books));
-    let settled = match (lane.phase(), kept) {
+    let settled = match (call_slot.phase(), kept) {
         (Phase::Answering, Some((of, Books::Yes))) if of == key => Some(End::Answered),
         (Phase::Answering, Some((of, Books::No))) if of == key => None,
         (Phase::Refusing, Some(_)) => None,
@@ -118,12 +128,14 @@ fn settle(container: &Container, lane: &Lane, call: &Notification) {
 fn finish(
     container: &Container,
     session: Option<&Session>,
-    lane: &Lane,
+    call_slot: &CallSlot,
     open: OpenCall,
     in_place: &dyn Fn(),
 ) {
     let OpenCall { begun, finished } = open;
-    let mut turn = container.replay.resume(&container.journal, lane, begun.key);
+    let mut turn = container
+        .replay
+        .resume(&container.journal, call_slot, begun.key);
     let finished = match finished {
         Some(finished) => {
             in_place();
@@ -134,13 +146,13 @@ fn finish(
                 // As its first broker did: what is kept of another call is dropped.
                 let _executed_already = turn.undelivered(&first.bytes);
             }
-            ask_again(container, lane, begun, &turn, in_place)
+            ask_again(container, call_slot, begun, &turn, in_place)
         }
     };
-    let was_answered = lane.phase() == Phase::Answering;
-    match lane.call().zip(session) {
-        Some((call, session)) if session.call(lane, &call).still_waits() => {
-            session.call(lane, &call).deliver(turn, &finished);
+    let was_answered = call_slot.phase() == Phase::Answering;
+    match call_slot.call().zip(session) {
+        Some((call, session)) if session.call(call_slot, &call).still_waits() => {
+            session.call(call_slot, &call).deliver(turn, &finished);
         }
         _ if was_answered => turn.delivered(&finished),
         _ => turn.keep_undelivered(),
@@ -149,7 +161,7 @@ fn finish(
 
 fn ask_again(
     container: &Container,
-    lane: &Lane,
+    call_slot: &CallSlot,
     begun: Begun,
     turn: &Turn<'_>,
     in_place: &dyn Fn(),
@@ -172,7 +184,7 @@ fn ask_again(
     let file = container.files.in_use(begun.file);
     let (Some((op, effect)), Some(file)) = (decoded, file) else {
         in_place();
-        return give_up(container, lane, begun);
+        return give_up(container, call_slot, begun);
     };
     let request = Request {
         op,
@@ -190,13 +202,13 @@ fn ask_again(
         Ok(fds) => fds,
         Err(error) => {
             tracing::error!(error = %error, "a descriptor of a call in doubt");
-            return give_up(container, lane, begun);
+            return give_up(container, call_slot, begun);
         }
     };
     let again = BegunCall {
         request,
         ticket: Ticket {
-            lane: lane.number(),
+            call_slot: call_slot.number(),
             call: begun.number,
         },
         before: begun.before,
@@ -245,7 +257,7 @@ fn foreign(container: &Container, caller: Caller, number: i32) -> Option<OwnedFd
 }
 
 /// A call that this broker cannot ask again: another version's verdict, or a file that nobody has.
-fn give_up(container: &Container, lane: &Lane, begun: Begun) -> Finished {
+fn give_up(container: &Container, call_slot: &CallSlot, begun: Begun) -> Finished {
     tracing::error!(
         container = container.name,
         cmd = begun.cmd,
@@ -260,7 +272,7 @@ fn give_up(container: &Container, lane: &Lane, begun: Begun) -> Finished {
         books: Books::No,
     };
     let ticket = Ticket {
-        lane: lane.number(),
+        call_slot: call_slot.number(),
         call: begun.number,
     };
     end(&mut change, ticket, begun.before, answer)

@@ -2,7 +2,7 @@
 //!
 //! Every listener (one for the container's init, one for each exec) has as many threads as it has calls under way, one more that
 //! waits, and one that rests: the thread that takes a call is the one that answers it, so no hand-over between threads is paid, and
-//! a call that blocks in the driver never keeps another waiting for long. Each thread has a lane of the shared state, where the kernel
+//! a call that blocks in the driver never keeps another waiting for long. Each thread has a call slot of the shared state, where the kernel
 //! writes its calls.
 //!
 //! The kernel wakes every thread that waits on a listener for every call (`recv_wait_event`, kernel/seccomp.c, has no exclusive
@@ -35,7 +35,7 @@ use crate::call::NotifiedCall;
 use crate::container::Container;
 use crate::health::Lack;
 use crate::reaper::Reaper;
-use crate::shared_state::Lane;
+use crate::shared_state::CallSlot;
 
 /// Interrupts a thread that waits on a listener whose processes have all gone (older kernels do not wake it themselves).
 pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
@@ -58,7 +58,7 @@ const ALTERNATES: usize = 2;
 /// For so many ticks after a call was found to wait.
 const BUSY_TICKS: u32 = 100;
 /// Resting threads beyond this end themselves. To start one costs the tenant more than a call does; one that rests keeps a few pages
-/// and a lane.
+/// and a call slot.
 const MOST_RESTING: usize = 8;
 
 /// One listener and its threads.
@@ -127,14 +127,14 @@ impl Session {
     /// A call of this listener's.
     pub(crate) fn call<'a>(
         &'a self,
-        lane: &'a Lane,
+        call_slot: &'a CallSlot,
         notification: &'a Notification,
     ) -> NotifiedCall<'a> {
         NotifiedCall {
             container: &self.container,
             reaper: &self.reaper,
             listener: &self.listener,
-            lane,
+            call_slot,
             notification,
         }
     }
@@ -148,16 +148,16 @@ impl Session {
         self.spawn_resting()
     }
 
-    /// Starts a thread that does something first, with a lane in which a former broker has left a call, and then takes calls.
+    /// Starts a thread that does something first, with a call slot in which a former broker has left a call, and then takes calls.
     ///
     /// # Errors
     /// When no thread can be started.
     pub fn serve_after(
         self: &Arc<Self>,
-        lane: Lane,
-        first: impl FnOnce(&Self, &Lane) + Send + 'static,
+        call_slot: CallSlot,
+        first: impl FnOnce(&Self, &CallSlot) + Send + 'static,
     ) -> std::io::Result<()> {
-        self.spawn_with(lane, Begins::After(first))
+        self.spawn_with(call_slot, Begins::After(first))
     }
 
     /// The listener's name in the shared state.
@@ -222,15 +222,16 @@ impl Session {
     }
 
     fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
-        self.spawn_with(self.lane()?, Begins::<fn(&Self, &Lane)>::Waiting)
+        self.spawn_with(self.call_slot()?, Begins::<fn(&Self, &CallSlot)>::Waiting)
     }
 
     /// Starts one that rests. It counts from here on, so that nobody starts another.
     fn spawn_resting(self: &Arc<Self>) -> std::io::Result<()> {
         self.resting.state().resting += 1;
-        let lane = self.lane();
-        let spawned =
-            lane.and_then(|lane| self.spawn_with(lane, Begins::<fn(&Self, &Lane)>::Resting));
+        let call_slot = self.call_slot();
+        let spawned = call_slot.and_then(|call_slot| {
+            self.spawn_with(call_slot, Begins::<fn(&Self, &CallSlot)>::Resting)
+        });
         if spawned.is_err() {
             self.resting.state().resting -= 1;
         }
@@ -244,15 +245,15 @@ impl Session {
         }
     }
 
-    fn lane(&self) -> std::io::Result<Lane> {
-        let lane = self.container.shared_state.lane(self.token);
-        lane.ok_or_else(|| std::io::ErrorKind::QuotaExceeded.into())
+    fn call_slot(&self) -> std::io::Result<CallSlot> {
+        let call_slot = self.container.shared_state.call_slot(self.token);
+        call_slot.ok_or_else(|| std::io::ErrorKind::QuotaExceeded.into())
     }
 
     fn spawn_with(
         self: &Arc<Self>,
-        lane: Lane,
-        begins: Begins<impl FnOnce(&Self, &Lane) + Send + 'static>,
+        call_slot: CallSlot,
+        begins: Begins<impl FnOnce(&Self, &CallSlot) + Send + 'static>,
     ) -> std::io::Result<()> {
         let session = Arc::clone(self);
         let begun = Threads::begin(&self.threads);
@@ -262,7 +263,7 @@ impl Session {
         let spawned = thread::Builder::new()
             .name("calls".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || session.run(begun, &lane, begins));
+            .spawn(move || session.run(begun, &call_slot, begins));
         if let Err(error) = spawned {
             self.waiting.fetch_sub(waits, Ordering::SeqCst);
             return Err(error);
@@ -273,8 +274,8 @@ impl Session {
     fn run(
         self: Arc<Self>,
         mut begun: Begun,
-        lane: &Lane,
-        begins: Begins<impl FnOnce(&Self, &Lane)>,
+        call_slot: &CallSlot,
+        begins: Begins<impl FnOnce(&Self, &CallSlot)>,
     ) {
         begun.enter();
         match begins {
@@ -284,16 +285,16 @@ impl Session {
             Begins::After(first) => {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
                 let at_work = AtWork::begin(&self.container.at_work);
-                first(&self, lane);
-                lane.clear();
+                first(&self, call_slot);
+                call_slot.clear();
                 drop(at_work);
                 self.waiting.fetch_add(1, Ordering::SeqCst);
             }
         }
-        self.wait_and_serve(lane);
+        self.wait_and_serve(call_slot);
     }
 
-    fn wait_and_serve(self: &Arc<Self>, lane: &Lane) {
+    fn wait_and_serve(self: &Arc<Self>, call_slot: &CallSlot) {
         let is_wanted = || !self.dead.load(Ordering::SeqCst);
         // Whoever came because a call waited looks whether it was the only one.
         let mut is_relief = true;
@@ -303,7 +304,7 @@ impl Session {
             if !is_wanted() {
                 break;
             }
-            let Some(words) = lane.for_next_call() else {
+            let Some(words) = call_slot.for_next_call() else {
                 break;
             };
             let call = match self.listener.receive_into(words) {
@@ -329,8 +330,8 @@ impl Session {
             if is_relief && self.has_call() {
                 self.call_one();
             }
-            self.call(lane, &call).serve();
-            lane.clear();
+            self.call(call_slot, &call).serve();
+            call_slot.clear();
             drop(at_work);
             is_relief = false;
             let wanted = self.wanted.load(Ordering::SeqCst);

@@ -56,29 +56,32 @@ pub struct Caller {
 
 /// Which execution a request is, so that one that is asked for again after a broker was replaced is not done twice.
 ///
-/// A lane carries one call at a time, and their numbers rise. An executor that outlives the broker remembers the last answer of each lane, and gives
+/// A call slot carries one call at a time, and their numbers rise. An executor that outlives the broker remembers the last answer of each call slot, and gives
 /// it again to the same ticket; a ticket that is still under way is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Ticket {
-    /// The lane, from 0; a broker has as many as calls under way.
-    pub lane: u32,
+    /// The call slot, from 0; a broker has as many as calls under way.
+    pub call_slot: u32,
     /// The call's number in its container, never used again; 0: nothing is remembered.
     pub call: u64,
 }
 
 impl Ticket {
     /// For a call whose repetition does no harm.
-    pub const UNREMEMBERED: Self = Self { lane: 0, call: 0 };
+    pub const UNREMEMBERED: Self = Self {
+        call_slot: 0,
+        call: 0,
+    };
 
-    /// Marks the lane of a call that a real driver would have had from the kernel.
+    /// Marks the call slot of a call that a real driver would have had from the kernel.
     const NATIVE: u32 = 1 << 31;
 
     /// For a call that a real driver would have had from the kernel, by the kernel's number of its notification. These numbers are
-    /// in no order; a lane's calls of this kind are told from the others.
+    /// in no order; a call slot's calls of this kind are told from the others.
     #[must_use]
-    pub const fn native(lane: u32, notification: u64) -> Self {
+    pub const fn native(call_slot: u32, notification: u64) -> Self {
         Self {
-            lane: lane | Self::NATIVE,
+            call_slot: call_slot | Self::NATIVE,
             call: notification,
         }
     }
@@ -86,8 +89,8 @@ impl Ticket {
     /// The ticket without the mark, where it is one of [`Ticket::native`].
     #[must_use]
     pub fn as_native(self) -> Option<Self> {
-        (self.lane & Self::NATIVE != 0).then_some(Self {
-            lane: self.lane & !Self::NATIVE,
+        (self.call_slot & Self::NATIVE != 0).then_some(Self {
+            call_slot: self.call_slot & !Self::NATIVE,
             call: self.call,
         })
     }

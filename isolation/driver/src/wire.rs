@@ -40,7 +40,7 @@ pub enum Request {
         private: Option<u64>,
         /// Who makes it.
         caller: Caller,
-        /// Which execution it is; on one lane the numbers of calls rise, and a lower one than the last is refused.
+        /// Which execution it is; on one call slot the numbers of calls rise, and a lower one than the last is refused.
         ticket: Ticket,
         /// The command, low 32 bits.
         cmd: u32,

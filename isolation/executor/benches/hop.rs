@@ -136,7 +136,7 @@ fn measure(placement: &str, rows: &mut Vec<Row>) {
         ));
         let remembered = |call: &mut Call, number| {
             let ticket = Ticket {
-                lane: 0,
+                call_slot: 0,
                 call: number,
             };
             driver.execute(file, caller, ticket, call).unwrap().ret

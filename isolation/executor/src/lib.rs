@@ -7,13 +7,13 @@
 //! ```text
 //! started as root ─ confine ─▶ an own uid, no capability, few system calls ─ serve ─▶ hung up and no broker connected ─▶ end
 //!                                                                 │
-//!            one thread a connection:  receive ─▶ lane ─▶ ioctl ─▶ lane ─▶ answer
+//!            one thread a connection:  receive ─▶ call slot ─▶ ioctl ─▶ call slot ─▶ answer
 //! ```
 //!
-//! A lane (see `driver::Ticket`) remembers its last answer, so that a broker that takes over from one that was killed gets the
+//! A call slot (see `driver::Ticket`) remembers its last answer, so that a broker that takes over from one that was killed gets the
 //! answer of a call that was under way instead of a second execution.
 //!
-//! Locks: the file table and the lanes, never both, and neither across an ioctl.
+//! Locks: the file table and the call slots, never both, and neither across an ioctl.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -26,9 +26,9 @@
     )
 )]
 
+pub mod call_slots;
 pub mod confine;
 pub mod files;
 mod filter;
-pub mod lanes;
 pub mod near;
 pub mod serve;

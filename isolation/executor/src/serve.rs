@@ -16,8 +16,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
+use crate::call_slots::{Begun, CallSlots};
 use crate::files::Files;
-use crate::lanes::{Begun, Lanes};
 
 /// Stack of a connection's thread; its buffers are on the heap.
 const STACK_BYTES: usize = 128 * 1024;
@@ -30,7 +30,7 @@ const MOST_CONNECTIONS: usize = 1024;
 #[derive(Debug)]
 struct Shared {
     files: Files,
-    lanes: Lanes,
+    call_slots: CallSlots,
     connections: AtomicUsize,
     /// Written to when a connection has ended.
     ended: io::PipeWriter,
@@ -59,7 +59,7 @@ pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
     let (wake, ended) = io::pipe().map_err(failed("making a pipe"))?;
     let shared = Arc::new(Shared {
         files: Files::default(),
-        lanes: Lanes::default(),
+        call_slots: CallSlots::default(),
         connections: AtomicUsize::new(0),
         ended,
     });
@@ -216,11 +216,11 @@ fn execute(
     let target = target?;
     let named: Vec<Arc<OwnedFd>> = named.into_iter().collect::<Result<_, _>>()?;
 
-    let turn = match shared.lanes.begin(head.ticket) {
+    let turn = match shared.call_slots.begin(head.ticket) {
         Begun::Turn(turn) => turn,
         Begun::Answered(answer) => return Ok(answer),
         Begun::Past => return Err(refused("a ticket of the past")),
-        Begun::TooMany => return Err(refused("too many lanes")),
+        Begun::TooMany => return Err(refused("too many call slots")),
     };
     let slots: Vec<Slot<'_>> = head
         .slots

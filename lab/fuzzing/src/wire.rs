@@ -303,7 +303,7 @@ impl Connection {
             },
             caller: Caller { tgid: 1, tid: 1 },
             ticket: Ticket {
-                lane: input.int_in_range(0..=2)?,
+                call_slot: input.int_in_range(0..=2)?,
                 call: if input.ratio(1, 4)? {
                     input.int_in_range(0..=self.next_call)?
                 } else {

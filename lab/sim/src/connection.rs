@@ -7,7 +7,7 @@ use std::sync::Arc;
 use driver::Ticket;
 use driver::wire::{Answer, MAX_MESSAGE_BYTES, PROTOCOL, Request};
 
-use crate::lanes::Begun;
+use crate::call_slots::Begun;
 use crate::machine::{Called, Machine, SessionHandle};
 
 /// An answer as it is sent, and may be sent again.
@@ -153,7 +153,7 @@ impl Asked<'_> {
         if ticket.call == Ticket::UNREMEMBERED.call {
             return Ok(Some(Arc::new(self.execute(session, connection)?)));
         }
-        match session.lanes().begin(ticket, Some(connection)) {
+        match session.call_slots().begin(ticket, Some(connection)) {
             Begun::Execute(under_way) => {
                 let sealed = Arc::new(self.execute(session, connection)?);
                 under_way.finish(sealed.clone());

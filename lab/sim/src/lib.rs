@@ -11,18 +11,19 @@
 //! ```text
 //! Machine ── Hardware ── SimCard ×N          account, faults, incidents
 //!    │                       └── Engine       runlists by the clock, and the card's thread
-//!    └────── Session ×M (one a container)    files, clients, objects; the last answer of each lane
+//!    └────── Session ×M (one a container)    files, clients, objects; the last answer of each call slot
 //!               └──── Channel ×K ── VaSpace  rings, read by one thread a session
 //! ```
 //!
 //! Locks, in the order they may be taken: session list, session state, a channel's execution, VA space, card, engine; a session's
-//! faults, its lanes, the incidents, a ring thread's list and what a channel was told are taken alone. The ring thread takes a channel's
+//! faults, its call slots, the incidents, a ring thread's list and what a channel was told are taken alone. The ring thread takes a channel's
 //! execution and below it a VA space for reading, never a session's state, so that a tenant's pages that block cannot stop calls. The
 //! card's thread touches no tenant's pages at all: they cannot stop the card.
 
 #![forbid(unsafe_code)]
 
 mod architecture;
+mod call_slots;
 mod card;
 mod clock;
 mod connection;
@@ -31,7 +32,6 @@ mod export;
 mod fifo;
 mod gate;
 mod incident;
-mod lanes;
 mod machine;
 mod mallocs;
 mod managed;

@@ -11,12 +11,12 @@ use driver::{Caller, CardSum, CardTime, FileId, FileKind, ImplicitBytes, Inciden
 use nvabi::Release;
 use nvabi::class::CLIENT_HANDLE_BASE;
 
+use crate::call_slots::CallSlots;
 use crate::card::SimCard;
 use crate::connection::Sealed;
 use crate::export::Exports;
 use crate::gate::Waited;
 use crate::incident::Incidents;
-use crate::lanes::Lanes;
 use crate::locked;
 use crate::profile::{NvLink, Profile};
 use crate::session::event::OsEvents;
@@ -101,7 +101,7 @@ pub struct Machine {
 #[derive(Debug)]
 struct Joined {
     session: Arc<Session>,
-    lanes: Arc<Lanes<Arc<Sealed>>>,
+    call_slots: Arc<CallSlots<Arc<Sealed>>>,
     handles: u32,
 }
 
@@ -234,14 +234,14 @@ impl Machine {
         let mut sessions = locked(&self.sessions);
         let joined = sessions.entry(name.to_owned()).or_insert_with(|| Joined {
             session: Session::new(name, self.hardware.clone()),
-            lanes: Arc::default(),
+            call_slots: Arc::default(),
             handles: 0,
         });
         joined.handles += 1;
         SessionHandle {
             machine: self.clone(),
             session: joined.session.clone(),
-            lanes: joined.lanes.clone(),
+            call_slots: joined.call_slots.clone(),
             left: AtomicBool::new(false),
         }
     }
@@ -331,7 +331,7 @@ impl Machine {
 pub struct SessionHandle {
     machine: Arc<Machine>,
     session: Arc<Session>,
-    lanes: Arc<Lanes<Arc<Sealed>>>,
+    call_slots: Arc<CallSlots<Arc<Sealed>>>,
     /// No member any more, although a thread of it is still at work.
     left: AtomicBool,
 }
@@ -415,8 +415,8 @@ impl SessionHandle {
     }
 
     /// The answers that are remembered.
-    pub(crate) fn lanes(&self) -> &Lanes<Arc<Sealed>> {
-        &self.lanes
+    pub(crate) fn call_slots(&self) -> &CallSlots<Arc<Sealed>> {
+        &self.call_slots
     }
 
     /// The machine that the session is on.

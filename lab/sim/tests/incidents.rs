@@ -166,7 +166,7 @@ fn calls_that_hang_keep_nobody_else_and_are_done_once_when_they_go_on() {
         calls: 1,
     };
     assert_eq!(neighbour.ask(&Request::Fault(hang)).0, Answer::Ok);
-    // The first call hangs; another lane of the session, and another session, do not.
+    // The first call hangs; another call slot of the session, and another session, do not.
     let hung = Connection::open(dir.path(), "ns/one");
     hung.send(&piece(ticket(0, 1), objects));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);

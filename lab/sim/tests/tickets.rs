@@ -38,7 +38,7 @@ fn a_call_whose_broker_was_killed_in_its_middle_is_answered_to_the_next() {
     assert_eq!(next.done(&piece(ticket(0, 1), objects)).0, first);
     assert_eq!(supervisor.done(&piece(ticket(0, 1), objects)).0, first);
     assert_eq!(used(&server), PIECE_BYTES);
-    // Other calls, other lanes and unremembered ones are calls of their own.
+    // Other calls, other call slots and unremembered ones are calls of their own.
     for other in [
         ticket(0, 2),
         ticket(1, 3),
@@ -50,7 +50,7 @@ fn a_call_whose_broker_was_killed_in_its_middle_is_answered_to_the_next() {
     assert_eq!(used(&server), 5 * PIECE_BYTES);
     // What the killed one had sent before its successor went on comes too late.
     match next.ask(&piece(ticket(0, 1), objects)).0 {
-        Answer::Refused { reason } => assert!(reason.contains("call 1 of lane 0"), "{reason}"),
+        Answer::Refused { reason } => assert!(reason.contains("call 1 of call slot 0"), "{reason}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(used(&server), 5 * PIECE_BYTES);
@@ -119,8 +119,8 @@ proptest! {
         let objects = supervisor.device();
         let mut broker = Connection::open(dir.path(), SESSION);
         let mut handles = std::collections::BTreeSet::new();
-        for ((lane, fate), call) in calls.iter().zip(1_u64..) {
-            let request = piece(ticket(*lane, call), objects);
+        for ((call_slot, fate), call) in calls.iter().zip(1_u64..) {
+            let request = piece(ticket(*call_slot, call), objects);
             let expected = match fate {
                 Fate::Answered => None,
                 Fate::Killed => {

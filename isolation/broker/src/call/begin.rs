@@ -71,7 +71,7 @@ impl<'c> ReceivedCall<'c> {
                 Ok(BegunCall {
                     request,
                     ticket: Ticket {
-                        lane: self.call.lane.number(),
+                        call_slot: self.call.call_slot.number(),
                         call: number,
                     },
                     before,
@@ -163,7 +163,7 @@ impl<'c> NotifiedCall<'c> {
             fds: fds.iter().map(named).collect(),
             reservation: reservation.clone(),
         };
-        change.note(state::Op::Begin(self.lane.number(), Box::new(begun)));
+        change.note(state::Op::Begin(self.call_slot.number(), Box::new(begun)));
         Ok(Reserved {
             number,
             fds,

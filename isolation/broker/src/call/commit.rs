@@ -178,7 +178,7 @@ pub(crate) fn end(
     before: Arc<Vec<Segment>>,
     answer: Answer,
 ) -> Finished {
-    change.note(state::Op::End(ticket.lane, answer.clone()));
+    change.note(state::Op::End(ticket.call_slot, answer.clone()));
     Finished {
         number: ticket.call,
         ret: answer.ret,

@@ -49,14 +49,14 @@ impl<'a> BegunCall<'a> {
             fds,
         };
         let put_back = narrow(container, &request, &mut call.segments);
-        container.shared_state.goes_to_driver(ticket.lane);
+        container.shared_state.goes_to_driver(ticket.call_slot);
         let done = are_shown(container, request.file, &call.fds).and_then(|()| {
             let target = request.target();
             container
                 .driver
                 .execute(target, request.caller, ticket, &mut call)
         });
-        container.health.is_back(container, ticket.lane);
+        container.health.is_back(container, ticket.call_slot);
         container.health.take_reach(container, &done);
         replace(&mut call.segments, &put_back);
         let mut executed = ExecutedCall {

@@ -71,7 +71,7 @@ impl NotifiedCall<'_> {
             Reply::Finished(finished) => self.deliver(turn, &finished),
             Reply::Errno(errno) => {
                 self.hold_up();
-                self.lane.set_phase(Phase::Refusing);
+                self.call_slot.set_phase(Phase::Refusing);
                 // A caller that waits no more has not seen the refusal, and will ask again.
                 if self.listener.fail(self.notification.id, errno).is_ok() {
                     container.looked.forget(self.key());
@@ -89,7 +89,7 @@ impl NotifiedCall<'_> {
             Reply::Answered { argument, at } => self.give_status(turn, argument, (at, NV_OK)),
             Reply::Proceed => {
                 container.counters.count(Counter::Continued);
-                self.lane.set_phase(Phase::Refusing);
+                self.call_slot.set_phase(Phase::Refusing);
                 if self.listener.proceed(self.notification.id).is_ok() {
                     container.looked.forget(self.key());
                     turn.refused();
@@ -117,7 +117,7 @@ impl NotifiedCall<'_> {
                 after: &[answered],
             };
             let written = self.write_back(target, &blocks);
-            self.lane.set_phase(Phase::Refusing);
+            self.call_slot.set_phase(Phase::Refusing);
             let answered = match written {
                 Ok(()) => self.listener.answer(self.notification.id, 0),
                 Err(_unwritable) => self.listener.fail(self.notification.id, EFAULT),
@@ -147,7 +147,7 @@ impl NotifiedCall<'_> {
             after: &finished.after,
         };
         let written = self.write_back(target, &blocks);
-        self.lane.set_phase(Phase::Answering);
+        self.call_slot.set_phase(Phase::Answering);
         let (listener, id) = (self.listener, self.notification.id);
         let answered = match written {
             Ok(()) if finished.ret < 0 => listener.fail(id, -finished.ret),
@@ -198,7 +198,7 @@ impl NotifiedCall<'_> {
     /// A caller that waits must not wait for ever because its file cannot be given to it: its call fails. One that waits no more has
     /// not seen that, and asks again.
     fn fail_without_file(&self, turn: Turn<'_>, errno: i32) {
-        self.lane.set_phase(Phase::Answering);
+        self.call_slot.set_phase(Phase::Answering);
         match self.listener.fail(self.notification.id, errno) {
             Ok(()) => turn.failed(),
             Err(_gone) => turn.keep_undelivered(),

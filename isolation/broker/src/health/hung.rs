@@ -13,7 +13,7 @@ use crate::shared_state::AtDriver;
 
 use super::EventKind;
 
-/// The calls that hang, by lane.
+/// The calls that hang, by call slot.
 #[derive(Debug, Default)]
 pub(super) struct Hung(Mutex<HashMap<u32, Known>>);
 
@@ -43,32 +43,35 @@ pub(super) fn look(container: &Container, limit: Duration) {
     let mut known = health.hung.0.lock().unwrap_or_else(PoisonError::into_inner);
     let over: Vec<u32> = known
         .iter()
-        .filter(|(lane, known)| {
-            let is_same = |call: &AtDriver| call.lane == **lane && call.since_ms == known.since_ms;
+        .filter(|(call_slot, known)| {
+            let is_same =
+                |call: &AtDriver| call.call_slot == **call_slot && call.since_ms == known.since_ms;
             !hanging.iter().any(is_same)
         })
-        .map(|(lane, _)| *lane)
+        .map(|(call_slot, _)| *call_slot)
         .collect();
     let mut told = Vec::new();
-    for lane in over {
-        if let Some(Known { since_ms, what }) = known.remove(&lane) {
+    for call_slot in over {
+        if let Some(Known { since_ms, what }) = known.remove(&call_slot) {
             told.push((EventKind::HungCallOver, over_text(&what, since_ms)));
         }
     }
     for call in hanging {
-        if known.contains_key(&call.lane) {
+        if known.contains_key(&call.call_slot) {
             continue;
         }
-        let what = name_of(container, call.lane);
+        let what = name_of(container, call.call_slot);
         if !call.is_told {
             container.counters.count(Counter::HungCall);
-            container.shared_state.told_of(call.lane, call.since_ms);
+            container
+                .shared_state
+                .told_of(call.call_slot, call.since_ms);
             let ms = now_ms.saturating_sub(call.since_ms);
             let text = format!("{what} has not come back from the driver for {ms} ms");
             told.push((EventKind::HungCall, text));
         }
         let since_ms = call.since_ms;
-        known.insert(call.lane, Known { since_ms, what });
+        known.insert(call.call_slot, Known { since_ms, what });
     }
     drop(known);
     for (kind, text) in told {
@@ -77,13 +80,13 @@ pub(super) fn look(container: &Container, limit: Duration) {
 }
 
 /// A call of which somebody was told, maybe a former broker, has come back.
-pub(super) fn is_back(container: &Container, lane: u32, since_ms: u64) {
+pub(super) fn is_back(container: &Container, call_slot: u32, since_ms: u64) {
     let health = &container.health;
     let known = {
         let mut known = health.hung.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.remove(&lane)
+        known.remove(&call_slot)
     };
-    let what = known.map_or_else(|| name_of(container, lane), |known| known.what);
+    let what = known.map_or_else(|| name_of(container, call_slot), |known| known.what);
     let text = over_text(&what, since_ms);
     health.tell(container, EventKind::HungCallOver, text);
 }
@@ -93,9 +96,9 @@ fn over_text(what: &str, since_ms: u64) -> String {
     format!("{what} has come back from the driver after {ms} ms")
 }
 
-fn name_of(container: &Container, lane: u32) -> String {
+fn name_of(container: &Container, call_slot: u32) -> String {
     let change = container.journal.change();
-    match change.open_in(lane) {
+    match change.open_in(call_slot) {
         Some(open) => {
             let begun = &open.begun;
             let op = verdict::op(

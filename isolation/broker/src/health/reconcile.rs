@@ -127,7 +127,7 @@ impl Moment {
             .collect();
         Self {
             next_call: state.next_call(),
-            under_way: state.open().map(|(lane, _)| lane).collect(),
+            under_way: state.open().map(|(call_slot, _)| call_slot).collect(),
             cards: held,
         }
     }

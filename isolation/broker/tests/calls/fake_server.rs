@@ -1,4 +1,4 @@
-//! The fake driver behind a socket that speaks `cgpu-sim`'s language, and remembers each lane's last answer as it does: so it
+//! The fake driver behind a socket that speaks `cgpu-sim`'s language, and remembers each call slot's last answer as it does: so it
 //! outlives brokers, and knows how often it has done what.
 
 use std::collections::HashMap;
@@ -15,23 +15,23 @@ use crate::fake::{Fake, Handle};
 /// Listens at a path and serves until the process ends.
 pub(crate) fn start(fake: Arc<Fake>, socket: &Path) {
     let listener = sys::fd_passing::listen_seqpacket(socket).unwrap();
-    let lanes = Arc::new(Lanes::default());
+    let call_slots = Arc::new(CallSlots::default());
     std::thread::spawn(move || {
         while let Ok(connection) = sys::fd_passing::accept(listener.as_fd()) {
-            let (handle, lanes) = (Handle(Arc::clone(&fake)), Arc::clone(&lanes));
-            std::thread::spawn(move || serve(&handle, &lanes, &connection));
+            let (handle, call_slots) = (Handle(Arc::clone(&fake)), Arc::clone(&call_slots));
+            std::thread::spawn(move || serve(&handle, &call_slots, &connection));
         }
     });
 }
 
-/// By lane: the last call, and its answer once there is one.
+/// By call slot: the last call, and its answer once there is one.
 #[derive(Default)]
-struct Lanes {
+struct CallSlots {
     last: Mutex<HashMap<u32, (u64, Option<Answer>)>>,
     changed: Condvar,
 }
 
-impl Lanes {
+impl CallSlots {
     /// `None`: a killed broker has sent it, and its successor went on meanwhile.
     fn once(&self, ticket: Ticket, execute: impl FnOnce() -> Answer) -> Option<Answer> {
         if ticket == Ticket::UNREMEMBERED {
@@ -39,27 +39,27 @@ impl Lanes {
         }
         let mut last = self.last.lock().unwrap();
         loop {
-            match last.get(&ticket.lane) {
+            match last.get(&ticket.call_slot) {
                 Some((call, Some(answer))) if *call == ticket.call => {
                     return Some(answer.clone());
                 }
-                // Also a former call whose broker is dead: a lane carries one at a time.
+                // Also a former call whose broker is dead: a call slot carries one at a time.
                 Some((_, None)) => last = self.changed.wait(last).unwrap(),
                 Some((call, Some(_))) if *call > ticket.call => return None,
                 Some((_, Some(_))) | None => break,
             }
         }
-        last.insert(ticket.lane, (ticket.call, None));
+        last.insert(ticket.call_slot, (ticket.call, None));
         drop(last);
         let answer = execute();
         let mut last = self.last.lock().unwrap();
-        last.insert(ticket.lane, (ticket.call, Some(answer.clone())));
+        last.insert(ticket.call_slot, (ticket.call, Some(answer.clone())));
         self.changed.notify_all();
         Some(answer)
     }
 }
 
-fn serve(handle: &Handle, lanes: &Lanes, connection: &OwnedFd) -> io::Result<()> {
+fn serve(handle: &Handle, call_slots: &CallSlots, connection: &OwnedFd) -> io::Result<()> {
     let mut buffer = vec![0; MAX_MESSAGE_BYTES];
     let null = std::fs::File::open("/dev/null")?;
     loop {
@@ -84,7 +84,7 @@ fn serve(handle: &Handle, lanes: &Lanes, connection: &OwnedFd) -> io::Result<()>
                 segments,
                 ..
             } => {
-                let answer = lanes.once(ticket, || {
+                let answer = call_slots.once(ticket, || {
                     let mut call = Call {
                         cmd,
                         segments: segments.into_iter().map(segment).collect(),

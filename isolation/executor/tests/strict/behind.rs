@@ -371,7 +371,7 @@ fn once() {
         let nodes = Nodes::below(&stage.nodes()).unwrap();
         ExecutorDriver::connect(&stage.socket(), facts(nodes)).unwrap()
     };
-    let ticket = |call| Ticket { lane: 3, call };
+    let ticket = |call| Ticket { call_slot: 3, call };
     stage.kernel.hold_back(rm::ALLOC);
     let handles: Vec<u32> = std::thread::scope(|scope| {
         // The first broker's call is in the driver when the second asks for it.

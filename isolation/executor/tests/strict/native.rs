@@ -61,7 +61,7 @@ fn what_only_the_kernel_hears_of_leaves_the_broker_as_it_was() {
     let open = |name| tenant.open(&stage.nodes().join(name));
     until("the last call is settled", || {
         let state = stage.container.journal.change();
-        (0..64).all(|lane| state.open_in(lane).is_none())
+        (0..64).all(|call_slot| state.open_in(call_slot).is_none())
     });
     let before = Known::of(&stage);
     let native = Native::of(R);

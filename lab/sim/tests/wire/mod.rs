@@ -156,6 +156,6 @@ pub(crate) fn piece(ticket: Ticket, (root, device): (u32, u32)) -> Request {
     alloc(ticket, root, device, class::NV01_MEMORY_LOCAL_USER, params)
 }
 
-pub(crate) fn ticket(lane: u32, call: u64) -> Ticket {
-    Ticket { lane, call }
+pub(crate) fn ticket(call_slot: u32, call: u64) -> Ticket {
+    Ticket { call_slot, call }
 }

@@ -1,0 +1,205 @@
+//! Each call once: what is under way on a call slot, and its last answer. The numbers of a call slot's calls rise.
+//!
+//! ```text
+//! (nothing) ── begin ─▶ Running(call) ── finish ─▶ Done(call, answer) ── begin(another) ─▶ Running(another)
+//!                          │ begin(same): waits          │ begin(same): the answer again
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use driver::Ticket;
+
+/// A finished call's message.
+pub type Answer = Arc<[u8]>;
+
+/// More call slots than any broker has threads: a broken one must not fill the memory.
+const MOST_CALL_SLOTS: usize = 4096;
+
+/// The call slots of one container.
+#[derive(Debug, Default)]
+pub struct CallSlots {
+    call_slots: Mutex<HashMap<u32, CallSlot>>,
+    finished: Condvar,
+}
+
+#[derive(Debug)]
+enum CallSlot {
+    Running,
+    Done(u64, Answer),
+}
+
+/// What is to be done with a ticket.
+#[derive(Debug)]
+pub enum Begun<'a> {
+    /// The call is to be made, and its answer given to [`Turn::finish`].
+    Turn(Turn<'a>),
+    /// It was made: this is its answer.
+    Answered(Answer),
+    /// The call slot has answered a later call: whoever asks is a broker of the past.
+    Past,
+    /// There are too many call slots.
+    TooMany,
+}
+
+/// A call under way. Dropped unfinished, nothing was made, and the call slot is free.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    call_slots: &'a CallSlots,
+    ticket: Ticket,
+}
+
+impl CallSlots {
+    /// Takes a ticket's turn, waiting for what is under way on its call slot.
+    pub fn begin(&self, ticket: Ticket) -> Begun<'_> {
+        let turn = Turn {
+            call_slots: self,
+            ticket,
+        };
+        if ticket.call == 0 {
+            return Begun::Turn(turn);
+        }
+        let mut call_slots = self.lock();
+        loop {
+            match call_slots.get(&ticket.call_slot) {
+                Some(CallSlot::Done(call, answer)) if *call == ticket.call => {
+                    return Begun::Answered(Arc::clone(answer));
+                }
+                // The same call, or one that a killed broker left behind.
+                Some(CallSlot::Running) => {
+                    call_slots = self
+                        .finished
+                        .wait(call_slots)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+                Some(CallSlot::Done(call, _)) if *call > ticket.call => return Begun::Past,
+                Some(CallSlot::Done(..)) => break,
+                None if call_slots.len() >= MOST_CALL_SLOTS => return Begun::TooMany,
+                None => break,
+            }
+        }
+        call_slots.insert(ticket.call_slot, CallSlot::Running);
+        Begun::Turn(turn)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, CallSlot>> {
+        self.call_slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// Ends the turn; the call slot remembers the answer until its next ticket.
+    pub fn finish(self, answer: &Answer) {
+        if self.ticket.call != 0 {
+            let done = CallSlot::Done(self.ticket.call, Arc::clone(answer));
+            self.call_slots.lock().insert(self.ticket.call_slot, done);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.ticket.call == 0 {
+            return;
+        }
+        let mut call_slots = self.call_slots.lock();
+        if let Some(CallSlot::Running) = call_slots.get(&self.ticket.call_slot) {
+            call_slots.remove(&self.ticket.call_slot);
+        }
+        drop(call_slots);
+        self.call_slots.finished.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc;
+
+    fn ticket(call_slot: u32, call: u64) -> Ticket {
+        Ticket { call_slot, call }
+    }
+
+    fn turn(begun: Begun<'_>) -> Turn<'_> {
+        match begun {
+            Begun::Turn(turn) => turn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_same_ticket_gets_the_same_answer_until_the_next() {
+        let call_slots = CallSlots::default();
+        turn(call_slots.begin(ticket(1, 7))).finish(&Arc::from(&b"first"[..]));
+        let Begun::Answered(answer) = call_slots.begin(ticket(1, 7)) else {
+            panic!("made twice")
+        };
+        assert_eq!(&*answer, b"first");
+        turn(call_slots.begin(ticket(2, 7))).finish(&Arc::from(&b"another slot"[..]));
+        turn(call_slots.begin(ticket(1, 8))).finish(&Arc::from(&b"second"[..]));
+        assert!(matches!(call_slots.begin(ticket(1, 7)), Begun::Past));
+    }
+
+    #[test]
+    fn what_is_not_to_be_remembered_is_made_every_time() {
+        let call_slots = CallSlots::default();
+        for _ in 0..2 {
+            turn(call_slots.begin(Ticket::UNREMEMBERED)).finish(&Arc::from(&b""[..]));
+        }
+    }
+
+    #[test]
+    fn a_turn_that_made_nothing_leaves_the_call_slot_free() {
+        let call_slots = CallSlots::default();
+        drop(turn(call_slots.begin(ticket(1, 7))));
+        turn(call_slots.begin(ticket(1, 7))).finish(&Arc::from(&b""[..]));
+    }
+
+    #[test]
+    fn a_call_under_way_is_waited_for_and_made_once() {
+        let call_slots = CallSlots::default();
+        let made = AtomicU32::new(0);
+        let first = turn(call_slots.begin(ticket(3, 9)));
+        std::thread::scope(|scope| {
+            let (begins, begun) = mpsc::channel();
+            let again: Vec<_> = (0..4)
+                .map(|_| {
+                    let begins = begins.clone();
+                    let (call_slots, made) = (&call_slots, &made);
+                    scope.spawn(move || {
+                        begins.send(()).unwrap();
+                        match call_slots.begin(ticket(3, 9)) {
+                            Begun::Turn(_) => made.fetch_add(1, Ordering::SeqCst),
+                            Begun::Answered(answer) => u32::from(answer[0]),
+                            other => panic!("{other:?}"),
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..4 {
+                begun.recv().unwrap();
+            }
+            first.finish(&Arc::from(&[42_u8][..]));
+            for thread in again {
+                assert_eq!(thread.join().unwrap(), 42);
+            }
+        });
+        assert_eq!(made.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn call_slots_are_bounded() {
+        let call_slots = CallSlots::default();
+        for call_slot in 0..u32::try_from(MOST_CALL_SLOTS).unwrap() {
+            turn(call_slots.begin(ticket(call_slot, 1))).finish(&Arc::from(&b""[..]));
+        }
+        assert!(matches!(
+            call_slots.begin(ticket(u32::MAX, 1)),
+            Begun::TooMany
+        ));
+        turn(call_slots.begin(ticket(0, 2))).finish(&Arc::from(&b""[..]));
+    }
+}
