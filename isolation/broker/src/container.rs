@@ -41,7 +41,7 @@ pub struct Container {
     pub account: Account,
     /// The account itself, and all else that outlives a broker.
     pub journal: Journal,
-    /// Calls received, counters, the beat.
+    /// Calls received, counters, the heartbeat.
     pub shared_state: Arc<SharedState>,
     /// Its open files of the driver.
     pub files: FileTable,
@@ -172,7 +172,7 @@ impl Container {
             .with_host_memory(host_memory_bytes);
         let shared_state = SharedState::open(shared_state).map_err(TakeOverError::SharedState)?;
         let fresh = || account.fresh_state();
-        let journal = Journal::open_moving(journal, fresh, &|| shared_state.beat())?;
+        let journal = Journal::open_moving(journal, fresh, &|| shared_state.heartbeat())?;
         let (mut files, mut answers, mut session) = (Vec::new(), Vec::new(), None);
         for (what, fd) in stored {
             match what {

@@ -12,7 +12,7 @@
 //! anything back.
 //!
 //! Every process of the container is looked at, whether it has made a call or not: a child has its parent's mappings, and a file
-//! can be handed to anybody. That happens on every heartbeat while anything is charged, else on every tenth, and before memory is
+//! can be handed to anybody. That happens on every interval while anything is charged, else on every tenth, and before memory is
 //! refused. What a look costs is limited ([`crate::pace`]); a refused call waits for its look, and nothing else does.
 //!
 //! Between our look at the descriptor and the kernel's, another thread may have put another file there. So the stretch of
@@ -43,7 +43,7 @@ use look::{Looking, Step};
 
 /// So many stretches may be on their way, or wait for a look, at once: the threads of a large program.
 const MOST_REMEMBERED: usize = 4096;
-/// While nothing is charged and nothing on its way, there is a look on one heartbeat of so many.
+/// While nothing is charged and nothing on its way, there is a look on one interval of so many.
 const SLOW: u32 = 10;
 /// A call that is to be refused waits no longer for a look.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -128,9 +128,9 @@ struct Suspicion {
 
 /// When a look is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Occasion {
+pub enum Reason {
     /// Time has passed.
-    Beat,
+    Interval,
     /// Memory is about to be refused.
     Refusal,
 }
@@ -236,15 +236,15 @@ impl ManagedMappings {
 
     /// Compares what is charged with what is mapped; says whether anything was uncharged.
     ///
-    /// On a heartbeat as much is done as is allowed now, and the next one goes on with it. Before a refusal a whole look is
+    /// At an interval as much is done as is allowed now, and the next one goes on with it. Before a refusal a whole look is
     /// waited for, unless that takes too long.
-    pub fn look(&self, container: &Container, occasion: Occasion) -> bool {
+    pub fn look(&self, container: &Container, reason: Reason) -> bool {
         if container.terms.policy.managed == Managed::Allow {
             return false;
         }
-        match occasion {
-            Occasion::Beat => self.beat(container),
-            Occasion::Refusal => self.before_refusal(container),
+        match reason {
+            Reason::Interval => self.reconcile(container),
+            Reason::Refusal => self.before_refusal(container),
         }
     }
 
@@ -265,7 +265,7 @@ impl ManagedMappings {
         }
     }
 
-    fn beat(&self, container: &Container) -> bool {
+    fn reconcile(&self, container: &Container) -> bool {
         let mut looking = match self.looking.try_lock() {
             Ok(looking) => looking,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -283,22 +283,22 @@ impl ManagedMappings {
         false
     }
 
-    /// Whether a look is to be begun on this heartbeat.
+    /// Whether a look is to be begun at this interval.
     fn is_due(&self, container: &Container, looking: &mut Looking) -> bool {
         if !container.files.has(FileKind::Uvm) {
             self.forget();
             return false;
         }
-        looking.beats = looking.beats.saturating_add(1);
+        looking.intervals = looking.intervals.saturating_add(1);
         let is_busy = {
             let inner = self.lock();
             !inner.on_their_way.is_empty() || !inner.suspected.is_empty()
         };
         let is_charged = || container.journal.change().ledger.managed().next().is_some();
-        if !is_busy && looking.beats < SLOW && !is_charged() {
+        if !is_busy && looking.intervals < SLOW && !is_charged() {
             return false;
         }
-        looking.beats = 0;
+        looking.intervals = 0;
         true
     }
 

@@ -1,7 +1,7 @@
 //! Noticing that the last reference to a file of the driver is gone.
 //!
 //! Neither `close` nor `exit` is seen by the filter, and RM's objects live as long as their *file*. So whenever
-//! processes of the container exit, on a slow beat, and before memory is refused, every held file is looked for among the
+//! processes of the container exit, at a slow interval, and before memory is refused, every held file is looked for among the
 //! container's processes ([`crate::holders`]). What nobody holds is closed: at the driver, in the ledger, and here.
 //!
 //! A descriptor that moves between two processes while they are looked at is met by looking twice, the second time in
@@ -10,7 +10,7 @@
 //! What a tenant's exits cost is bounded. An exit is reported once and waits in the kernel, so there is no queue here; one round
 //! answers all exits that are pending, and every round is followed by a rest of nine times the CPU time that it took. Rounds that
 //! calls ask for are shared and have an allowance of their own ([`crate::pace`]), for which the call waits. [`MOST_WATCHED`]
-//! processes are watched; the exit of any other is found by the beat.
+//! processes are watched; the exit of any other is found at the next interval.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -35,7 +35,7 @@ use crate::container::Container;
 use crate::files::OpenFile;
 use crate::holders::{Look, without_holder};
 use crate::link::Stored;
-use crate::managed::Occasion;
+use crate::managed::Reason;
 use crate::pace::Asked;
 use crate::state::Op;
 
@@ -45,7 +45,7 @@ const REST: u32 = 9;
 /// No work waits longer for CPU time of the container: what that has given up comes back all the same.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Each watched process costs a descriptor. The exit of a process beyond these is found by the beat.
+/// Each watched process costs a descriptor. The exit of a process beyond these is found at the next interval.
 pub const MOST_WATCHED: usize = 1024;
 /// Where descriptors are scarce, processes get one in so many: the tenant's files need them more.
 const SHARE_OF_DESCRIPTORS: u64 = 16;
@@ -57,7 +57,7 @@ pub struct Reaper {
     exits: Epoll,
     woken: EventFd,
     is_look_due: AtomicBool,
-    is_beat_due: AtomicBool,
+    is_reconcile_due: AtomicBool,
     is_over: AtomicBool,
     state: Mutex<State>,
     /// How many rounds have begun.
@@ -93,7 +93,7 @@ impl Reaper {
             exits,
             woken,
             is_look_due: AtomicBool::new(false),
-            is_beat_due: AtomicBool::new(false),
+            is_reconcile_due: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             state: Mutex::new(State {
                 processes: HashMap::new(),
@@ -166,11 +166,11 @@ impl Reaper {
         self.asked.share(|| self.round(container, Duration::ZERO))
     }
 
-    /// The slow beat.
-    pub fn beat(&self, container: &Container) {
+    /// What is done at each interval.
+    pub fn reconcile(&self, container: &Container) {
         let before = cpu_time();
         container.processes.forget_ended();
-        container.managed.look(container, Occasion::Beat);
+        container.managed.look(container, Reason::Interval);
         container.replay.retain(&container.journal, |tid| {
             fs::exists(format!("/proc/{tid}")).unwrap_or(true)
         });
@@ -187,9 +187,9 @@ impl Reaper {
         self.wake();
     }
 
-    /// Has [`Reaper::watch_over`] do what the beat does, soon.
-    pub fn ask_for_beat(&self) {
-        self.is_beat_due.store(true, Memory::SeqCst);
+    /// Has [`Reaper::watch_over`] reconcile soon.
+    pub fn ask_to_reconcile(&self) {
+        self.is_reconcile_due.store(true, Memory::SeqCst);
         self.wake();
     }
 
@@ -224,8 +224,8 @@ impl Reaper {
                 return;
             }
             let is_look_due = self.is_look_due.swap(false, Memory::SeqCst);
-            if self.is_beat_due.swap(false, Memory::SeqCst) {
-                self.beat(container);
+            if self.is_reconcile_due.swap(false, Memory::SeqCst) {
+                self.reconcile(container);
             } else if have_exited || is_look_due {
                 self.rest();
                 self.round(container, Duration::ZERO);
@@ -354,7 +354,7 @@ fn close_unheld(container: &Container) -> bool {
             tell_driver(container, id);
             continue;
         }
-        // A call under way keeps its file; it is looked at again on the next beat.
+        // A call under way keeps its file; it is looked at again at the next interval.
         let Some(file) = container.files.take_idle(&container.journal, id) else {
             continue;
         };

@@ -26,7 +26,7 @@ mod alone;
 mod answer;
 
 /// How often the supervisor is shown that this process is not stuck; it replaces one that is still for ten times as long.
-const BEAT_MS: u16 = 200;
+const HEARTBEAT_MS: u16 = 200;
 
 /// How often closed files are looked for.
 const LOOK_MS: u64 = 1000;
@@ -141,8 +141,11 @@ impl Broker {
         loop {
             // A thread that never gives the state back would keep all calls waiting: it must show here.
             drop(self.container.journal.change());
-            self.container.shared_state.beat();
-            let ready = match self.epoll.wait(&mut events, EpollTimeout::from(BEAT_MS)) {
+            self.container.shared_state.heartbeat();
+            let ready = match self
+                .epoll
+                .wait(&mut events, EpollTimeout::from(HEARTBEAT_MS))
+            {
                 Ok(ready) => ready,
                 Err(nix::errno::Errno::EINTR) => continue,
                 Err(errno) => return Err(errno.into()),
@@ -171,8 +174,8 @@ impl Broker {
             self.seek_supervisor();
             if looked.elapsed() >= Duration::from_millis(LOOK_MS) {
                 looked = Instant::now();
-                self.reaper.ask_for_beat();
-                self.container.share.beat(&self.container);
+                self.reaper.ask_to_reconcile();
+                self.container.share.reconcile(&self.container);
                 self.container.cpu_time.follow();
                 self.sessions.retain(|_, session| !session.is_over());
                 self.sessions.values().for_each(Session::revive);

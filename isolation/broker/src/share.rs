@@ -153,7 +153,7 @@ impl Share {
 
     /// Looks whether the cards' rules are others than before, and whether a governor is wanted that is not there. Called
     /// every second.
-    pub fn beat(&self, container: &Arc<Container>) {
+    pub fn reconcile(&self, container: &Arc<Container>) {
         if self.sources.have_changed() || self.is_wanting() {
             self.read_terms(container);
             self.hold(container);

@@ -1,11 +1,11 @@
-//! What a broker's threads write where a successor finds it: calls received and not finished, counters, the beat.
+//! What a broker's threads write where a successor finds it: calls received and not finished, counters, the heartbeat.
 //!
 //! A thread waits for its next call with the kernel writing into the thread's *call slot*, in a shared memfd. So a call whose
 //! broker is killed in the very moment of receiving it is not lost: its identity stands in the call slot, and whoever knows it may
 //! answer.
 //!
 //! ```text
-//! page 0: magic, version, beat, counters …          call slot n, at 4096 + 128 n:
+//! page 0: magic, version, heartbeat, counters …     call slot n, at 4096 + 128 n:
 //!                                                   10 words the notification (word 0: its identity, 0: none)
 //!                                                    1 word  the listener that it came from
 //!                                                    1 word  the phase
@@ -30,7 +30,7 @@ const VERSION: u64 = 1;
 
 const MAGIC_AT: usize = 0;
 const VERSION_AT: usize = 8;
-const BEAT_AT: usize = 16;
+const HEARTBEAT_AT: usize = 16;
 /// Call slots from here on were never taken. Reading their memory would make it.
 const UNUSED_AT: usize = 24;
 const COUNTERS_AT: usize = 512;
@@ -120,17 +120,17 @@ impl SharedState {
     }
 
     /// The broker lives.
-    pub fn beat(&self) {
-        if let Some(word) = self.shared.word(BEAT_AT) {
+    pub fn heartbeat(&self) {
+        if let Some(word) = self.shared.word(HEARTBEAT_AT) {
             word.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often [`SharedState::beat`] was called.
+    /// How often [`SharedState::heartbeat`] was called.
     #[must_use]
-    pub fn beats(&self) -> u64 {
+    pub fn heartbeats(&self) -> u64 {
         self.shared
-            .word(BEAT_AT)
+            .word(HEARTBEAT_AT)
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 

@@ -178,7 +178,7 @@ impl Standby {
         };
         let container = Arc::new(Container::take_over(self.parts, inheritance)?);
         container.cpu_time.follow();
-        container.shared_state.beat();
+        container.shared_state.heartbeat();
         let mut broker = Broker::new(self.dir, container, estate, replaced)
             .map_err(|(step, source)| failed(step)(source))?;
         let sessions: Vec<Arc<Session>> = listeners

@@ -279,7 +279,7 @@ pub struct Answer {
     pub books: Books,
 }
 
-/// Records of threads that died stay until the next beat; beyond this many no further result is kept.
+/// Records of threads that died stay until the next interval; beyond this many no further result is kept.
 pub(crate) const MOST_RECORDS: usize = 1024;
 /// The same, of what their blocks take together.
 pub(crate) const MOST_RECORD_BYTES: usize = 8 << 20;

@@ -3,7 +3,7 @@
 //! ```text
 //!            spawn            Hello            Take … Start            Ready
 //! (nothing) ──────▶ starting ──────▶ standby ───────────────▶ taking over ─────▶ serving
-//!                                       ▲                                           │ killed, ended, or its beat stood still
+//!                                       ▲                                           │ killed, ended, or its heartbeat stood still
 //!                                       └── the next one ◀──────────────────────────┘
 //! ```
 //!
@@ -51,9 +51,9 @@ use fd_store::FdStore;
 use host_environment::FirstListener;
 pub(crate) use host_environment::{Abandonment, accept_listener, name_of, record_identity};
 
-/// How often the beat is looked at.
+/// How often the heartbeat is looked at.
 const TICK_MS: u16 = 100;
-/// A broker whose beat stands still for this long, and that could have run, is replaced. It beats ten times as often.
+/// A broker whose heartbeat has stopped for this long, and that could have run, is replaced. There is one ten times as often.
 const HANG: Duration = Duration::from_secs(2);
 /// A broker that takes this long for a step of its start, and could have run, is replaced.
 const START: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ pub struct Supervisor {
     dir: std::path::PathBuf,
     name: String,
     estate: Estate,
-    beats: std::sync::Arc<SharedState>,
+    shared_state: std::sync::Arc<SharedState>,
     epoll: Epoll,
     // Registered with `epoll`; readable once the supervisor is told to end.
     _signals: SignalFd,
@@ -196,7 +196,7 @@ impl Supervisor {
             .shared_state
             .try_clone()
             .map_err(Error::io("sharing the shared state of", dir))?;
-        let beats = SharedState::open(shared_state)
+        let shared_state = SharedState::open(shared_state)
             .map_err(Error::io("mapping the shared state of", dir))?;
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTERM);
@@ -217,7 +217,7 @@ impl Supervisor {
             dir: dir.to_owned(),
             name,
             estate,
-            beats,
+            shared_state,
             epoll,
             _signals: signals,
             fd_store,
@@ -471,8 +471,8 @@ impl Supervisor {
 
     fn hand_all_to(&mut self, number: u64) {
         let replaced = self.replaced;
-        // The beat starts anew, whatever the former broker's did.
-        let beats = self.beats.beats();
+        // The heartbeat starts anew, whatever the former broker's did.
+        let heartbeats = self.shared_state.heartbeats();
         let take = FromSupervisor::Take { replaced };
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         let child = self
@@ -495,7 +495,7 @@ impl Supervisor {
         self.replaced += 1;
         if let Some(child) = self.child(number) {
             child.set_stage(Stage::TakingOver);
-            child.saw_beats(beats);
+            child.saw_heartbeats(heartbeats);
             if let Err(error) = handed {
                 tracing::error!(error = %error, "a broker did not take what it was handed");
                 child.kill();
@@ -666,7 +666,7 @@ impl Supervisor {
     }
 
     fn watch_over_children(&mut self) {
-        let beats = self.beats.beats();
+        let heartbeats = self.shared_state.heartbeats();
         if let Some(upgrade) = &self.upgrade {
             let waits_for = upgrade.hand_over_at.filter(|at| at.elapsed() > HAND_OVER);
             if let (Some(_), Some(broker)) = (waits_for, &self.broker) {
@@ -676,9 +676,9 @@ impl Supervisor {
         let next = self.upgrade.as_mut().map(|upgrade| &mut upgrade.child);
         for child in self.broker.as_mut().into_iter().chain(next) {
             let is_stuck = match child.stage() {
-                Stage::Serving => child.is_hung(beats, HANG),
-                // The former one beats no more, and a full journal takes its time to be read.
-                Stage::TakingOver => child.is_hung(beats, START),
+                Stage::Serving => child.is_hung(heartbeats, HANG),
+                // The former one has no heartbeat, and a full journal takes its time to be read.
+                Stage::TakingOver => child.is_hung(heartbeats, START),
                 Stage::Starting | Stage::Standby => child.is_stuck(START),
             };
             // One without CPU time takes its time to die as well.

@@ -9,7 +9,7 @@ use super::reply::{Reply, Said, note};
 use super::{EINVAL, ENOMEM, NotifiedCall, ReceivedCall};
 use crate::account::{Denied, Why};
 use crate::files::Lookup;
-use crate::managed::{self, Mapper, Occasion};
+use crate::managed::{self, Mapper, Reason};
 use crate::scarce;
 
 impl ReceivedCall<'_> {
@@ -106,7 +106,7 @@ impl NotifiedCall<'_> {
         if container.looked.has(key) {
             return false;
         }
-        let unmapped = container.managed.look(container, Occasion::Refusal);
+        let unmapped = container.managed.look(container, Reason::Refusal);
         let found = self.reaper.reap_now(container) || unmapped;
         container.looked.note(key);
         found

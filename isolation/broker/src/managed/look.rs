@@ -46,8 +46,8 @@ pub(super) struct Looking {
     begun: u64,
     done: u64,
     found_in: u64,
-    /// Heartbeats since the last look.
-    pub(super) beats: u32,
+    /// Intervals since the last look.
+    pub(super) intervals: u32,
     /// Whether a suspect was looked at last: they take every second turn, so that nobody can be hidden behind them.
     is_others_turn: bool,
 }

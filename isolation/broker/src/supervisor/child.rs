@@ -113,7 +113,7 @@ pub(super) struct Child {
     socket: OwnedFd,
     stage: Stage,
     started_at: Instant,
-    beats: u64,
+    heartbeats: u64,
     /// Since its last heartbeat, or while it starts since its last step.
     patience: Patience,
     is_killed: Cell<bool>,
@@ -163,7 +163,7 @@ impl Child {
             socket,
             stage,
             started_at: Instant::now(),
-            beats: 0,
+            heartbeats: 0,
             patience: Patience::new(),
             is_killed: Cell::new(false),
         }
@@ -217,16 +217,16 @@ impl Child {
         self.started_at.elapsed()
     }
 
-    pub(super) fn saw_beats(&mut self, beats: u64) {
-        if self.beats != beats {
-            self.beats = beats;
+    pub(super) fn saw_heartbeats(&mut self, heartbeats: u64) {
+        if self.heartbeats != heartbeats {
+            self.heartbeats = heartbeats;
             self.patience = Patience::new();
         }
     }
 
     /// Whether its heartbeat has stood still for longer than `most`, although it could have run.
-    pub(super) fn is_hung(&mut self, beats: u64, most: Duration) -> bool {
-        self.saw_beats(beats);
+    pub(super) fn is_hung(&mut self, heartbeats: u64, most: Duration) -> bool {
+        self.saw_heartbeats(heartbeats);
         self.is_stuck(most)
     }
 

@@ -3,7 +3,7 @@
 //! A broker is starved where many processes want few cores, and throttled where a group above its own has a quota. Another one in its place would
 //! fare no better, and ending it costs more of what is scarce. So time counts against a broker only where it could have run:
 //!
-//! - one that has had [`ENOUGH_CPU`] since its heartbeat was last seen, and did not beat, is hung;
+//! - one that has had [`ENOUGH_CPU`] since its heartbeat was last seen, and made none, is hung;
 //! - one of which a thread is runnable now, and which has had less, waits for CPU time;
 //! - one of which no thread is runnable waits for something that does not come, or was stopped: it is hung.
 //!

@@ -58,10 +58,10 @@ pub(crate) const TESTS: &[Test] = &[
 
 const MIB: u64 = 1 << 20;
 
-/// The beat, until it has looked.
-fn beat_until(stage: &Stage, what: &str, is_so: impl Fn() -> bool) {
+/// Reconciles until it has looked.
+fn reconcile_until(stage: &Stage, what: &str, is_so: impl Fn() -> bool) {
     until(what, || {
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
         is_so()
     });
 }
@@ -72,10 +72,10 @@ fn close_releases() {
     let copy = tenant.dup(fd);
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
     tenant.close(fd);
-    stage.reaper.beat(&stage.container);
+    stage.reaper.reconcile(&stage.container);
     stage.assert_exact(MIB);
     tenant.close(copy);
-    beat_until(&stage, "the closed file is given up", || {
+    reconcile_until(&stage, "the closed file is given up", || {
         stage.used_bytes() == 0
     });
     stage.assert_exact(0);
@@ -98,7 +98,7 @@ fn what_a_closed_file_held_is_freed() {
         let before = stage.fake.seen().len();
         tenant.close(uvm);
         tenant.close(fd);
-        beat_until(&stage, "both files are given up", || {
+        reconcile_until(&stage, "both files are given up", || {
             stage.fake.closed.load(Ordering::SeqCst) == 2
         });
         stage.assert_exact(0);
@@ -124,7 +124,7 @@ fn exit_releases() {
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
     stage.assert_exact(MIB);
     drop(tenant);
-    // No beat: the exit itself is seen.
+    // No interval has passed: the exit itself is seen.
     until("the exit is seen", || stage.used_bytes() == 0);
     stage.assert_exact(0);
     assert_eq!(stage.fake.client_count(), 0);
@@ -159,7 +159,7 @@ fn a_passed_file_is_the_same_file() {
     assert_ne!(seen[0].caller.tgid, seen.last().unwrap().caller.tgid);
     // The first process closes it; the other still holds it.
     tenant.close(fd);
-    stage.reaper.beat(&stage.container);
+    stage.reaper.reconcile(&stage.container);
     stage.assert_exact(MIB);
     drop(other);
     until("the last holder's exit is seen", || stage.used_bytes() == 0);
@@ -180,15 +180,15 @@ fn a_file_in_a_socket_is_not_given_up() {
     tenant.ok(&Ask::SendFd { socket, fd });
     tenant.close(fd);
     for _ in 0..3 {
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
         stage.assert_exact(MIB);
     }
     let back = tenant.receive_fd(i32::from(pair[1]));
     assert_eq!(tenant.memory(back, client, device, 0, MIB).status(), rm::OK);
-    stage.reaper.beat(&stage.container);
+    stage.reaper.reconcile(&stage.container);
     stage.assert_exact(2 * MIB);
     tenant.close(back);
-    beat_until(&stage, "the closed file is given up", || {
+    reconcile_until(&stage, "the closed file is given up", || {
         stage.used_bytes() == 0
     });
 }
@@ -205,7 +205,7 @@ fn an_inherited_file_is_the_same_file() {
         (stage.fake.seen()[0].file, pid)
     );
     tenant.close(fd);
-    stage.reaper.beat(&stage.container);
+    stage.reaper.reconcile(&stage.container);
     stage.assert_exact(2 * MIB);
     drop(child);
     until("the child's exit is seen", || stage.used_bytes() == 0);
@@ -239,10 +239,10 @@ fn a_private_table_is_looked_into() {
     let device = hermit.device(own, client);
     assert_eq!(hermit.memory(own, client, device, 0, MIB).status(), rm::OK);
     // Only the hermit's table has it, and it is found there.
-    stage.reaper.beat(&stage.container);
+    stage.reaper.reconcile(&stage.container);
     stage.assert_exact(MIB);
     hermit.close(own);
-    beat_until(&stage, "the hermit's file is given up", || {
+    reconcile_until(&stage, "the hermit's file is given up", || {
         stage.used_bytes() == 0
     });
     tenant.client(fd);
@@ -261,10 +261,10 @@ fn a_registered_control_file_stays() {
         rm::OK
     );
     tenant.close(control);
-    stage.reaper.beat(&stage.container);
+    stage.reaper.reconcile(&stage.container);
     stage.assert_exact(MIB);
     tenant.close(card);
-    beat_until(&stage, "both are given up", || stage.used_bytes() == 0);
+    reconcile_until(&stage, "both are given up", || stage.used_bytes() == 0);
     assert_eq!(stage.fake.closed.load(Ordering::SeqCst), 2);
 }
 
@@ -286,7 +286,7 @@ fn a_client_stays_with_its_control_file() {
     assert_eq!(tenant.call(card, ALLOC_MEMORY, &arg, &[]).ret, Ok(0));
     stage.assert_exact(MIB);
     tenant.close(card);
-    beat_until(&stage, "the card's file is given up", || {
+    reconcile_until(&stage, "the card's file is given up", || {
         stage.fake.closed.load(Ordering::SeqCst) == 1
     });
     stage.assert_exact(MIB);

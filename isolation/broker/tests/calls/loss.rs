@@ -89,11 +89,11 @@ fn killed_in_mid_call() {
         stage.fake.wait_for_held(1);
         drop(tenant);
         // The call is under way on the file: it must not be given up yet.
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
         assert!(stage.used_bytes() > MIB);
         stage.fake.let_go();
         until("the file is given up after the call", || {
-            stage.reaper.beat(&stage.container);
+            stage.reaper.reconcile(&stage.container);
             stage.used_bytes() == 0
         });
         stage.assert_exact(0);
@@ -127,7 +127,7 @@ fn killed_over_and_over() {
         drop(tenant);
     }
     until("all is given up", || {
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
         stage.used_bytes() == 0
     });
     stage.assert_exact(0);

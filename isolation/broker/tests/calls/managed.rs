@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use broker::managed::Occasion;
+use broker::managed::Reason;
 use ledger::{FileId, Operation, Span};
 use nix::sys::signal::Signal;
 use verdict::policy::Managed;
@@ -62,8 +62,8 @@ fn unmap(tenant: &Tenant, address: i64) {
     tenant.ok(&Ask::UnmapManaged { address });
 }
 
-fn look(stage: &Stage, occasion: Occasion) -> bool {
-    stage.container.managed.look(&stage.container, occasion)
+fn look(stage: &Stage, reason: Reason) -> bool {
+    stage.container.managed.look(&stage.container, reason)
 }
 
 fn is_charged() {
@@ -75,16 +75,16 @@ fn is_charged() {
     assert_eq!(map(&tenant, uvm, 2), NO_MEMORY);
     let one = map(&tenant, uvm, 1).unwrap();
     assert_eq!(stage.used_bytes(), 4 * MIB);
-    assert!(!look(&stage, Occasion::Beat), "all of it is mapped");
+    assert!(!look(&stage, Reason::Interval), "all of it is mapped");
     assert_eq!(stage.used_bytes(), 4 * MIB);
 
     unmap(&tenant, three);
     // The mapping of the last call may not have been made yet, for all that can be seen; the thread's next call shows it.
-    assert!(look(&stage, Occasion::Beat));
+    assert!(look(&stage, Reason::Interval));
     assert_eq!(stage.used_bytes(), MIB);
     unmap(&tenant, one);
-    until("two beats have passed", || {
-        look(&stage, Occasion::Beat);
+    until("two intervals have passed", || {
+        look(&stage, Reason::Interval);
         stage.used_bytes() == 0
     });
     let state = stage.container.journal.change();
@@ -115,7 +115,7 @@ fn policies() {
         let tenant = stage.tenant();
         let uvm = tenant.open(&stage.path("nvidia-uvm"));
         assert_eq!(map(&tenant, uvm, 64).map(|_address| ()), expected);
-        look(&stage, Occasion::Beat);
+        look(&stage, Reason::Interval);
         assert_eq!(stage.used_bytes(), 0);
     }
 }
@@ -138,14 +138,14 @@ fn uncharged_is_found() {
     };
     forget();
     until("a heartbeat", || {
-        look(&stage, Occasion::Beat);
+        look(&stage, Reason::Interval);
         stage.used_bytes() == 3 * MIB
     });
 
     // On a slow heartbeat as well, though nothing is charged and nothing on its way.
     forget();
     until("a slow heartbeat", || {
-        look(&stage, Occasion::Beat);
+        look(&stage, Reason::Interval);
         stage.used_bytes() == 3 * MIB
     });
 }
@@ -163,7 +163,7 @@ fn a_mapping_keeps_its_file() {
     unmap(&tenant, second);
     tenant.close(uvm);
     for _ in 0..4 {
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
     }
     assert_eq!(stage.used_bytes(), 3 * MIB);
     let files = |stage: &Stage| {
@@ -175,7 +175,7 @@ fn a_mapping_keeps_its_file() {
     unmap(&tenant, address);
     drop(tenant);
     until("the process's files are given up", || {
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
         stage.used_bytes() == 0
     });
 }
@@ -224,19 +224,19 @@ fn a_starved_threads_mapping_stays_charged() {
         stage.continued() > before && stage.used_bytes() > 0
     });
     for _ in 0..20 {
-        look(&stage, Occasion::Beat);
+        look(&stage, Reason::Interval);
         assert_eq!(stage.used_bytes(), 3 * MIB);
         assert_eq!(map(&tenant, uvm, 2), NO_MEMORY);
     }
     tenant.ok(&Ask::StopFlipping);
     let address = starved.answer().unwrap();
     for _ in 0..4 {
-        look(&stage, Occasion::Beat);
+        look(&stage, Reason::Interval);
         assert_eq!(stage.used_bytes(), 3 * MIB);
     }
     unmap(&tenant, address);
     until("a heartbeat", || {
-        look(&stage, Occasion::Beat);
+        look(&stage, Reason::Interval);
         stage.used_bytes() == 0
     });
 }
@@ -250,12 +250,12 @@ fn a_name_that_is_no_text_hides_no_mapping() {
     let address = map(&tenant, uvm, 3).unwrap();
     tenant.close(uvm);
     for _ in 0..4 {
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
         assert_eq!(stage.used_bytes(), 3 * MIB);
     }
     unmap(&tenant, address);
     until("it is given up", || {
-        stage.reaper.beat(&stage.container);
+        stage.reaper.reconcile(&stage.container);
         stage.used_bytes() == 0
     });
 }

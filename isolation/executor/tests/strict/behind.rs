@@ -91,7 +91,7 @@ fn a_whole_client_runs_in_the_executor() {
     go_on();
     assert!(child.wait().unwrap().success());
     until("its files are given up", || {
-        stage.beat();
+        stage.reconcile();
         stage.executor().held().unwrap().is_empty()
     });
 }
@@ -239,7 +239,7 @@ fn a_device_is_for_who_has_the_cards_node_open() {
     assert_eq!(cards(), [FileKind::Card { minor: 0 }]);
     tenant.close(node);
     until("the executor has closed its duplicate", || {
-        stage.beat();
+        stage.reconcile();
         cards().is_empty()
     });
     assert_eq!(ask(), denied, "closed");
@@ -400,7 +400,7 @@ fn a_tenant_that_ends_leaves_nothing() {
     assert_eq!(stage.executor().held().unwrap().len(), 2);
     drop((tenant, process));
     until("the executor has closed its duplicate", || {
-        stage.beat();
+        stage.reconcile();
         stage.executor().held().unwrap().is_empty()
     });
     assert_eq!(stage.used_bytes(), 0);
@@ -451,7 +451,7 @@ fn a_killed_executor_is_reported_and_costs_no_quota() {
     // What the files held goes with them, also without whoever would have freed it.
     drop((tenant, process));
     until("the files are given up, and what is in doubt stays", || {
-        stage.beat();
+        stage.reconcile();
         stage.used_bytes() == 8 * MIB
     });
 }

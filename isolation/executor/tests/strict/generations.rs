@@ -120,7 +120,7 @@ fn messages(stage: &Stage, more: &str, mut look: impl FnMut(&str)) {
     }
     assert!(child.wait().unwrap().success());
     until("all that it had is given up", || {
-        stage.beat();
+        stage.reconcile();
         stage.used_bytes() == 0 && stage.executor().held().unwrap().is_empty()
     });
     stage.kernel.close_files();

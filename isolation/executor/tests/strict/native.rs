@@ -123,7 +123,7 @@ fn an_address_space_that_a_second_file_keeps_open_is_emptied_when_the_first_is_c
         stage.bind(binding);
         tenant.close(space.uvm);
         until("the file is given up", || {
-            stage.beat();
+            stage.reconcile();
             stage.used_bytes() == 0
         });
         assert_eq!(stage.kernel.held_bytes(), 0, "{binding:?}");

@@ -96,7 +96,7 @@ fn plays(name: &str, refused_percent: usize) {
     sys::fd_passing::send(socket.as_fd(), b"go on", &[]).unwrap();
     assert!(child.wait().unwrap().success());
     until("all that it had is given up", || {
-        stage.beat();
+        stage.reconcile();
         stage.used_bytes() == 0 && stage.executor().held().unwrap().is_empty()
     });
     // Nobody has its files open any more, and what they carried ends with them.

@@ -370,8 +370,8 @@ impl Stage {
     }
 
     /// Closes what nobody in the container holds any more.
-    pub(crate) fn beat(&self) {
-        self.reaper.beat(&self.container);
+    pub(crate) fn reconcile(&self) {
+        self.reaper.reconcile(&self.container);
     }
 
     /// With what is reserved for calls under way.

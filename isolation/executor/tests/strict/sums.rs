@@ -77,7 +77,7 @@ fn holding(stage: &Stage, bytes: u64) -> Holding {
     // A device that is made stays; what else has the node open is the asker's doing.
     tenant.0.close(node);
     until("the executor has the control file alone", || {
-        stage.beat();
+        stage.reconcile();
         stage.kernel.open_files() == [FileKind::Ctl]
     });
     Holding {
@@ -306,7 +306,7 @@ fn and_kills_where_it_shall() {
     // The executor is no process of the tenant's.
     stage.executor().held().unwrap();
     until("the memory is given back", || {
-        stage.beat();
+        stage.reconcile();
         stage.used_bytes() == 0
     });
 }

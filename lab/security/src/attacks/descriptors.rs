@@ -249,7 +249,7 @@ pub(super) fn close_race(_stage: &mut Stage) -> Result<Value> {
         .into_iter()
         .filter_map(|thread| thread.join().ok())
         .collect();
-    // Nobody has a descriptor of those files any more. That a file is closed is noticed on a beat, not by an event.
+    // Nobody has a descriptor of those files any more. That a file is closed is noticed at an interval, not by an event.
     let client = rmclient::Client::connect(&rmclient::Nodes::default())?;
     let cards = client.cards()?;
     let card = cards.first().context("no card is granted")?;
