@@ -123,7 +123,7 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
         "latencies, beside a storm",
         "latencies, on a group whose kernels run",
     ] {
-        let gate = &finding("levers", situation)["FIFO_DISABLE_CHANNELS off and on"];
+        let gate = &finding("knobs", situation)["FIFO_DISABLE_CHANNELS off and on"];
         assert!(gate["runs"].as_u64().unwrap() > 0, "{situation}: {gate}");
     }
     // How exact shares are is tested where nothing else runs; here, that the probe can tell them apart.

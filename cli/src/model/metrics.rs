@@ -321,7 +321,7 @@ mod tests {
         );
         let share = &told.slices[0].share;
         assert_eq!(
-            (share.tier.as_deref(), share.used_ns, share.lever_calls),
+            (share.tier.as_deref(), share.used_ns, share.knob_calls),
             (Some("3"), Some(9), Some(4))
         );
         assert_eq!(told.calls.iter().map(|(_, count)| count).sum::<u64>(), 7);

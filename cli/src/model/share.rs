@@ -30,9 +30,9 @@ pub struct Share {
     /// Its part of the last second or so, parts of a million.
     pub used_ppm: Option<u64>,
     /// Calls to the card's scheduler since it began.
-    pub lever_calls: Option<u64>,
+    pub knob_calls: Option<u64>,
     /// How long one takes, nanoseconds.
-    pub lever_latency_ns: Option<u64>,
+    pub knob_latency_ns: Option<u64>,
     /// How often its governor raised an alarm.
     pub alarms: Option<u64>,
 }
@@ -78,8 +78,8 @@ impl Share {
             gate: text("/gate/state").map(str::to_owned),
             used_ns: number("/used_ns"),
             used_ppm: number("/used_ppm"),
-            lever_calls: number("/counts/calls"),
-            lever_latency_ns: number("/latency/mean_ns"),
+            knob_calls: number("/counts/calls"),
+            knob_latency_ns: number("/latency/mean_ns"),
             alarms: number("/counts/alarms"),
         }
     }
@@ -124,7 +124,7 @@ fn reason(status: &Value) -> Option<String> {
     match reason.get("kind")?.as_str()? {
         "refused" => Some(format!(
             "the driver refused {} with status {:#x}",
-            reason.get("lever")?.as_str()?,
+            reason.get("knob")?.as_str()?,
             reason.get("status")?.as_u64()?
         )),
         "slow" => Some("calls to the driver are slow: the gate rests".to_owned()),
@@ -204,13 +204,13 @@ mod tests {
             fixed(),
             &json!({"terms": {"policy": "weighted", "percent": null, "weight": 3, "priority": "high"},
                     "entitlement_ppm": 333_333, "tier": "three", "holds": true, "gate": {"state": "closed", "opens_at_ns": 1},
-                    "reason": {"kind": "refused", "lever": "SET_TIMESLICE", "status": 86},
+                    "reason": {"kind": "refused", "knob": "SET_TIMESLICE", "status": 86},
                     "latency": {"mean_ns": 160_000}, "counts": {"calls": 9, "alarms": 1}, "used_ns": 7, "used_ppm": 250_000}),
         );
         assert_eq!(told.text(), "weighted weight 3, high");
         assert_eq!((told.tier.as_deref(), told.used_ns), (Some("3"), Some(7)));
         assert_eq!(
-            (told.gate.as_deref(), told.lever_calls),
+            (told.gate.as_deref(), told.knob_calls),
             (Some("closed"), Some(9))
         );
         assert!(

@@ -174,7 +174,7 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
     let (terms, tiers) = (Gauges::<OfShare>::default(), Gauges::<OfTier>::default());
     let (percent, weight) = (Gauges::default(), Gauges::default());
     let (used, latency) = (Seconds::<OfSlice>::default(), Ratios::default());
-    let (levers, alarms) = (
+    let (knobs, alarms) = (
         Counters::<OfSlice>::default(),
         Counters::<OfSlice>::default(),
     );
@@ -221,10 +221,10 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
             if let Some(ns) = share.used_ns {
                 used.get_or_create(&labels).inc_by(seconds(ns));
             }
-            if let Some(ns) = share.lever_latency_ns {
+            if let Some(ns) = share.knob_latency_ns {
                 latency.get_or_create(&labels).set(seconds(ns));
             }
-            for (family, count) in [(&levers, share.lever_calls), (&alarms, share.alarms)] {
+            for (family, count) in [(&knobs, share.knob_calls), (&alarms, share.alarms)] {
                 if let Some(count) = count {
                     Family::get_or_create(family, &labels).inc_by(count);
                 }
@@ -263,12 +263,12 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
         tiers,
     );
     registry.register(
-        "compute_lever_calls",
+        "compute_knob_calls",
         "Calls to a card's scheduler for the container",
-        levers,
+        knobs,
     );
     registry.register(
-        "compute_lever_latency_seconds",
+        "compute_knob_latency_seconds",
         "Duration of such a call",
         latency,
     );
@@ -539,8 +539,8 @@ mod tests {
                         tier: Some("0.5".to_owned()),
                         used_ns: Some(2_500_000_000),
                         used_ppm: Some(250_000),
-                        lever_calls: Some(40),
-                        lever_latency_ns: Some(160_000),
+                        knob_calls: Some(40),
+                        knob_latency_ns: Some(160_000),
                         ..Share::default()
                     },
                 }],
@@ -677,8 +677,8 @@ mod tests {
             "cgpu_compute_used_ratio{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.25",
             "cgpu_compute_used_seconds_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 2.5",
             "cgpu_compute_tier{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\",tier=\"0.5\"} 1",
-            "cgpu_compute_lever_calls_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 40",
-            "cgpu_compute_lever_latency_seconds{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.00016",
+            "cgpu_compute_knob_calls_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 40",
+            "cgpu_compute_knob_latency_seconds{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.00016",
             "cgpu_card_compute_left_ratio{uuid=\"GPU-1\",minor=\"0\"} 0.7",
             "# EOF",
         ] {

@@ -1,7 +1,7 @@
 //! The container's share of its cards' time: what its tenants may do to their scheduler, and the governor that holds it.
 //!
 //! ```text
-//! call ───▶ tenant ──▶ gates ◀── levers ◀── governor ◀── terms (grant, journal, cards/<uuid>/rules.json)
+//! call ───▶ tenant ──▶ gates ◀── knobs ◀── governor ◀── terms (grant, journal, cards/<uuid>/rules.json)
 //!             │                     │          └──▶ slots (compute::table)
 //!             └─▶ scheduling (State) ◀┘
 //! ```
@@ -13,7 +13,7 @@ mod admission;
 mod counted;
 pub mod gates;
 mod governor;
-pub mod levers;
+pub mod knobs;
 mod pace;
 mod preempts;
 mod probe;
@@ -44,7 +44,7 @@ pub use status::ComputeStatus;
 use status::Shown;
 pub use terms::{NewTerms, Sources, TermsRefused};
 
-/// How long the end of a broker waits for its gates to open: a lever takes a fraction of a millisecond, or the driver hangs.
+/// How long the end of a broker waits for its gates to open: a knob takes a fraction of a millisecond, or the driver hangs.
 const STOP: Duration = Duration::from_millis(500);
 /// How long a hand-over does, within the time that its supervisor gives it.
 const HAND_OVER: Duration = Duration::from_millis(10);
@@ -62,7 +62,7 @@ pub struct Share {
     shown: Mutex<Shown>,
     /// One change of terms at a time.
     changing: Mutex<()>,
-    /// A card's levers are being tried: one trial at a time, also where a driver does not answer any more.
+    /// A card's knobs are being tried: one trial at a time, also where a driver does not answer any more.
     trying: Arc<AtomicBool>,
 }
 
@@ -96,7 +96,7 @@ pub enum Error {
 /// When a broker begins to hold a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beginning {
-    /// Before the container starts: there is time to find out what the card's levers can hold.
+    /// Before the container starts: there is time to find out what the card's knobs can hold.
     First,
     /// After another broker, while the container runs.
     TakenOver,

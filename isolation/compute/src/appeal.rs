@@ -9,7 +9,7 @@
 //! A tenant can make its own objects answer what it likes: they end under the call, or are made so that the driver refuses them. What its card
 //! can do is therefore never taken from them.
 
-use crate::lever::LeverError;
+use crate::knob::KnobError;
 use crate::world::Confirmed;
 
 /// Between two questions; twice as long each time, up to [`PAUSE_MAX_NS`]. Each takes some dozen calls of the driver.
@@ -23,11 +23,11 @@ const QUIET_NS: u64 = 600_000_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// A question of the probe, with this answer.
-    Probe(Result<Option<u64>, LeverError>),
+    Probe(Result<Option<u64>, KnobError>),
     /// The gate's call.
     Gate {
         /// The driver's name of it.
-        lever: &'static str,
+        knob: &'static str,
         /// nvstatuscodes.h.
         status: u32,
     },

@@ -1,6 +1,6 @@
 //! Circuit breaker: stops gating while the driver itself is slow. Each call of a gate holds locks that all cards of the node wait for.
 //!
-//! A tenant must not be able to open it. Only the driver's own time counts, not what a lever waits for before and between its calls; a slow call
+//! A tenant must not be able to open it. Only the driver's own time counts, not what a knob waits for before and between its calls; a slow call
 //! beside one of the container's own says nothing, since it may have waited for that one's locks; and calls have to be slow for seconds
 //! on end, longer than any one container may hold the driver's locks (see [`crate::pace`]).
 

@@ -12,9 +12,9 @@ use crate::balance::Balance;
 use crate::breaker::{Breaker, SLOW_NS, Verdict};
 use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
 use crate::cycle::{Course, Leads, Phase};
+use crate::knob::{Answer, Engine, Knob, KnobError, Objects, Spent};
 use crate::latency::Timing;
 use crate::lateness::Lateness;
-use crate::lever::{Answer, Engine, Lever, LeverError, Objects, Spent};
 use crate::meter::{Capped, Meter};
 use crate::peers::Peers;
 use crate::probe::Probe;
@@ -57,7 +57,7 @@ const LATE_MOST_NS: u64 = 1_500_000_000;
 const OPEN_NS: u64 = 160_000;
 const CLOSE_NS: u64 = 220_000;
 
-/// Why a lever was pulled.
+/// Why a knob was pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Gate,
@@ -284,7 +284,7 @@ impl Card {
     }
 
     /// The call that the gate needs now.
-    pub(crate) fn gate_lever(&mut self, now_ns: u64) -> Option<Lever> {
+    pub(crate) fn gate_knob(&mut self, now_ns: u64) -> Option<Knob> {
         if now_ns < self.retry_at_ns {
             return None;
         }
@@ -300,7 +300,7 @@ impl Card {
     }
 
     /// The question that the driver is still to be asked.
-    pub(crate) fn probe_lever(&mut self, now_ns: u64) -> Option<Lever> {
+    pub(crate) fn probe_knob(&mut self, now_ns: u64) -> Option<Knob> {
         let asks = !self.probe.is_done() && !self.appeal.is_open();
         if !asks || now_ns < self.retry_at_ns || self.stopping {
             return None;
@@ -316,7 +316,7 @@ impl Card {
     }
 
     /// The call that a group's slice or place needs.
-    pub(crate) fn setting_lever(&mut self, now_ns: u64) -> Option<Lever> {
+    pub(crate) fn setting_knob(&mut self, now_ns: u64) -> Option<Knob> {
         if now_ns < self.retry_at_ns || self.stopping {
             return None;
         }
@@ -328,7 +328,7 @@ impl Card {
     /// Takes in what became of a call.
     pub(crate) fn answered(
         &mut self,
-        lever: &Lever,
+        knob: &Knob,
         purpose: Purpose,
         spent: Spent,
         now_ns: u64,
@@ -340,11 +340,11 @@ impl Card {
         let answer = &answer.result;
         match answer {
             // A call that did not reach the driver says nothing about it.
-            Err(LeverError::Lost(_)) => self.counts.lost += 1,
-            _ => self.time(lever, spent, now_ns, beside_own, fail),
+            Err(KnobError::Lost(_)) => self.counts.lost += 1,
+            _ => self.time(knob, spent, now_ns, beside_own, fail),
         }
         let moved = Moved::by(answer);
-        self.channel_states.moved(lever, moved);
+        self.channel_states.moved(knob, moved);
         if self.channel_states.any_parked() && self.parked_until_ns == u64::MAX {
             self.parked_until_ns = now_ns.saturating_add(self.retry_ns);
             self.retry_ns = (self.retry_ns * 2).min(RETRY_MAX_NS);
@@ -355,12 +355,12 @@ impl Card {
             Moved::Gone => self.stale = true,
             Moved::Refused => self.counts.refused += 1,
             Moved::Lost => {
-                self.settings.lost(lever);
+                self.settings.lost(knob);
                 self.back_off(now_ns);
             }
         }
         let status = match answer {
-            Err(LeverError::Status(status)) => Some(*status),
+            Err(KnobError::Status(status)) => Some(*status),
             _ => None,
         };
         match purpose {
@@ -378,17 +378,17 @@ impl Card {
             Purpose::Gate => {
                 // What a stronger gate had closed is tried again, and keeps the present one from nothing.
                 let of_gate =
-                    self.channel_states.is_gated_by(lever) || self.means() == Means::Slices;
+                    self.channel_states.is_gated_by(knob) || self.means() == Means::Slices;
                 self.gate_answered(status.filter(|_| of_gate), now_ns);
                 if moved == Moved::Yes {
-                    self.turned(lever, now_ns);
+                    self.turned(knob, now_ns);
                 }
             }
-            Purpose::Setting => match (lever, status) {
+            Purpose::Setting => match (knob, status) {
                 // Of this group alone, and not tried again before the level is to be another.
-                (Lever::Interleave { .. }, _) | (_, None) => {}
+                (Knob::Interleave { .. }, _) | (_, None) => {}
                 (_, Some(status)) => {
-                    self.settings.refused(lever, now_ns);
+                    self.settings.refused(knob, now_ns);
                     self.appeal.raise(now_ns, Refused::Slices { status });
                 }
             },
@@ -404,7 +404,7 @@ impl Card {
         match (confirmed, refused) {
             (Confirmed::Found(found), _) => self.probe.take(found),
             (_, Refused::Probe(answer)) => self.probe.answered(&answer),
-            (_, Refused::Gate { lever, status }) => self.probe.demote(lever, status),
+            (_, Refused::Gate { knob, status }) => self.probe.demote(knob, status),
             (_, Refused::Slices { status }) => self.probe.refuse_slices(status),
         }
         self.refusals = 0;
@@ -425,8 +425,8 @@ impl Card {
     }
 
     /// The gate has moved: what the container had outside of its segment is taken off the next ones.
-    fn turned(&mut self, lever: &Lever, now_ns: u64) {
-        let opens = matches!(lever, Lever::Open { .. } | Lever::Schedule { on: true, .. });
+    fn turned(&mut self, knob: &Knob, now_ns: u64) {
+        let opens = matches!(knob, Knob::Open { .. } | Knob::Schedule { on: true, .. });
         if opens {
             self.lateness.opened(now_ns);
             return;
@@ -687,18 +687,18 @@ impl Card {
         }
     }
 
-    fn time(&mut self, lever: &Lever, spent: Spent, now_ns: u64, beside_own: bool, fail: Fail) {
-        // A lever that made no call says nothing of the driver.
+    fn time(&mut self, knob: &Knob, spent: Spent, now_ns: u64, beside_own: bool, fail: Fail) {
+        // A knob that made no call says nothing of the driver.
         let Some(took_ns) = spent.each_ns() else {
             return;
         };
         self.all.record(took_ns);
-        match lever {
-            Lever::Open { .. } | Lever::Schedule { on: true, .. } => self.opening.record(took_ns),
-            Lever::Close {
+        match knob {
+            Knob::Open { .. } | Knob::Schedule { on: true, .. } => self.opening.record(took_ns),
+            Knob::Close {
                 after_slice: false, ..
             }
-            | Lever::Schedule { on: false, .. } => self.closing.record(took_ns),
+            | Knob::Schedule { on: false, .. } => self.closing.record(took_ns),
             _ => {}
         }
         let longest_ns = spent.longest_ns;
@@ -731,8 +731,8 @@ impl Card {
             self.back_off(now_ns);
             let gate_call = self.probe.learnt().gate_call;
             if gate_call != GateCall::None {
-                let lever = gate_call.lever();
-                self.appeal.raise(now_ns, Refused::Gate { lever, status });
+                let knob = gate_call.knob();
+                self.appeal.raise(now_ns, Refused::Gate { knob, status });
             }
         }
     }

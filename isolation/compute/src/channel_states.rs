@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::lever::{Channel, Engine, Lever, LeverError, Objects};
+use crate::knob::{Channel, Engine, Knob, KnobError, Objects};
 
 /// The most channels that one FIFO_DISABLE_CHANNELS takes.
 pub(crate) const BATCH: usize = 64;
@@ -81,12 +81,12 @@ pub(crate) enum Moved {
 
 impl Moved {
     /// What an answer says of the entries that the call was about.
-    pub(crate) fn by(answer: &Result<Option<u64>, LeverError>) -> Self {
+    pub(crate) fn by(answer: &Result<Option<u64>, KnobError>) -> Self {
         match answer {
             Ok(_) => Self::Yes,
-            Err(LeverError::Gone) => Self::Gone,
-            Err(LeverError::Status(_)) => Self::Refused,
-            Err(LeverError::Lost(_)) => Self::Lost,
+            Err(KnobError::Gone) => Self::Gone,
+            Err(KnobError::Status(_)) => Self::Refused,
+            Err(KnobError::Lost(_)) => Self::Lost,
         }
     }
 }
@@ -150,11 +150,11 @@ impl ChannelStates {
         }
     }
 
-    /// Whether a lever is that of the gate, and not one that opens what a stronger gate had closed.
-    pub(crate) fn is_gated_by(&self, lever: &Lever) -> bool {
-        match lever {
-            Lever::Open { .. } | Lever::Close { .. } => self.gate_call == GateCall::Channels,
-            Lever::Schedule { .. } => self.gate_call == GateCall::Groups,
+    /// Whether a knob is that of the gate, and not one that opens what a stronger gate had closed.
+    pub(crate) fn is_gated_by(&self, knob: &Knob) -> bool {
+        match knob {
+            Knob::Open { .. } | Knob::Close { .. } => self.gate_call == GateCall::Channels,
+            Knob::Schedule { .. } => self.gate_call == GateCall::Groups,
             _ => false,
         }
     }
@@ -198,7 +198,7 @@ impl ChannelStates {
     }
 
     /// The next call towards that state; its entries are in doubt until [`ChannelStates::moved`].
-    pub(crate) fn pull(&mut self, card: usize, toward: Toward, after_slice: bool) -> Option<Lever> {
+    pub(crate) fn pull(&mut self, card: usize, toward: Toward, after_slice: bool) -> Option<Knob> {
         let most = if self.singly { 1 } else { BATCH };
         let mut channels = Vec::new();
         // What moves by another call than the gate's is opened last: it may be refused, again and again.
@@ -212,7 +212,7 @@ impl ChannelStates {
             match *entry {
                 Entry::Group { client, handle } if channels.is_empty() => {
                     state.leave();
-                    return Some(Lever::Schedule {
+                    return Some(Knob::Schedule {
                         card,
                         client,
                         group: handle,
@@ -233,8 +233,8 @@ impl ChannelStates {
             return None;
         }
         Some(match toward {
-            Toward::Open => Lever::Open { card, channels },
-            Toward::Closed => Lever::Close {
+            Toward::Open => Knob::Open { card, channels },
+            Toward::Closed => Knob::Close {
                 card,
                 channels,
                 after_slice,
@@ -243,11 +243,11 @@ impl ChannelStates {
     }
 
     /// Takes in what became of a call.
-    pub(crate) fn moved(&mut self, lever: &Lever, moved: Moved) {
-        let (toward, entries): (Toward, Vec<Entry>) = match lever {
-            Lever::Open { channels, .. } => (Toward::Open, channels_of(channels)),
-            Lever::Close { channels, .. } => (Toward::Closed, channels_of(channels)),
-            Lever::Schedule {
+    pub(crate) fn moved(&mut self, knob: &Knob, moved: Moved) {
+        let (toward, entries): (Toward, Vec<Entry>) = match knob {
+            Knob::Open { channels, .. } => (Toward::Open, channels_of(channels)),
+            Knob::Close { channels, .. } => (Toward::Closed, channels_of(channels)),
+            Knob::Schedule {
                 client, group, on, ..
             } => {
                 let toward = if *on { Toward::Open } else { Toward::Closed };

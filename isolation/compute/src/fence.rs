@@ -1,19 +1,19 @@
 //! What opens the gates of a container whose broker is dead; [`crate::files::dead`] finds their pages.
 //!
-//! Whoever pulls these levers checks first that the process that the page names is still the same one (pid and start time), since the handles mean
+//! Whoever pulls these knobs checks first that the process that the page names is still the same one (pid and start time), since the handles mean
 //! nothing elsewhere. Opening what is open does nothing, so that two fences at once are harmless.
 
 use plan::{GateState, Page};
 
 use crate::channel_states::BATCH;
-use crate::lever::{Channel, Lever};
+use crate::knob::{Channel, Knob};
 
-/// The levers that open what the owner of this page may have closed, in any order; none where its gate was open. `card` is the number that they bear.
+/// The knobs that open what the owner of this page may have closed, in any order; none where its gate was open. `card` is the number that they bear.
 ///
 /// A page names 256 channels at most: where it is full ([`plan::slot::CHANNELS_MAX`]), the container may have more, and whoever knows them all
 /// opens them too.
 #[must_use]
-pub fn levers(page: &Page, card: usize) -> Vec<Lever> {
+pub fn knobs(page: &Page, card: usize) -> Vec<Knob> {
     if page.gate == GateState::Open {
         return Vec::new();
     }
@@ -28,7 +28,7 @@ pub fn levers(page: &Page, card: usize) -> Vec<Lever> {
         .collect();
     channels
         .chunks(BATCH)
-        .map(|channels| Lever::Open {
+        .map(|channels| Knob::Open {
             card,
             channels: channels.to_vec(),
         })
@@ -46,13 +46,13 @@ mod tests {
         page.recovery.channels = (0..100)
             .map(|handle| RecoveryChannel { client: 7, handle })
             .collect();
-        assert!(levers(&page, 0).is_empty());
+        assert!(knobs(&page, 0).is_empty());
         page.gate = GateState::Unknown;
-        let pulled = levers(&page, 3);
+        let pulled = knobs(&page, 3);
         let opened: Vec<u32> = pulled
             .iter()
-            .flat_map(|lever| match lever {
-                Lever::Open { card: 3, channels } if channels.len() <= BATCH => channels.clone(),
+            .flat_map(|knob| match knob {
+                Knob::Open { card: 3, channels } if channels.len() <= BATCH => channels.clone(),
                 other => panic!("{other:?}"),
             })
             .map(|channel| channel.handle)

@@ -83,7 +83,7 @@ pub fn file_name(key: &str) -> OsString {
     OsString::from(format!("{kept}+{hash:016x}"))
 }
 
-/// The pages that dead owners left in a folder of slots, for [`crate::fence::levers`]. What is no page is left out. A folder that does not exist is
+/// The pages that dead owners left in a folder of slots, for [`crate::fence::knobs`]. What is no page is left out. A folder that does not exist is
 /// empty.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use plan::{Claim, Gang, Tenant, epochs};
 
 use crate::card::{Card, Purpose};
-use crate::lever::{Answer, Lever, Spent};
+use crate::knob::{Answer, Knob, Spent};
 use crate::setup::Setup;
 use crate::status::{Gate, Status};
 use crate::world::{Action, Environment, Event};
@@ -34,7 +34,7 @@ pub struct Governor {
 #[derive(Debug)]
 struct Pending {
     card: usize,
-    lever: Lever,
+    knob: Knob,
     purpose: Purpose,
     since_ns: u64,
 }
@@ -118,14 +118,14 @@ impl Governor {
                 card.advance(now_ns, extra_ns, world.table(at).peers());
             }
         }
-        let lever = self.lever(now_ns);
+        let knob = self.knob(now_ns);
         for card in &mut self.cards {
             card.publish(now_ns, world);
         }
-        if let Some(pending) = lever {
-            let lever = pending.lever.clone();
+        if let Some(pending) = knob {
+            let knob = pending.knob.clone();
             self.pending = Some(pending);
-            return Action::Pull(lever);
+            return Action::Pull(knob);
         }
         if let State::Opening { since_ns } = self.state {
             let open = self.cards.iter().all(Card::is_open);
@@ -167,11 +167,11 @@ impl Governor {
         let Some(card) = self.cards.get_mut(pending.card) else {
             return;
         };
-        card.answered(&pending.lever, pending.purpose, spent, now_ns, answer, fail);
+        card.answered(&pending.knob, pending.purpose, spent, now_ns, answer, fail);
         if pending.purpose == Purpose::Gate
             && matches!(
-                pending.lever,
-                Lever::Close { .. } | Lever::Schedule { on: false, .. }
+                pending.knob,
+                Knob::Close { .. } | Knob::Schedule { on: false, .. }
             )
         {
             card.after_close(world);
@@ -304,7 +304,7 @@ impl Governor {
     }
 
     /// The next call: gates first, then what can wait.
-    fn lever(&mut self, now_ns: u64) -> Option<Pending> {
+    fn knob(&mut self, now_ns: u64) -> Option<Pending> {
         let clear = self
             .cards
             .iter()
@@ -321,16 +321,16 @@ impl Governor {
             let Some(state) = self.cards.get_mut(card) else {
                 continue;
             };
-            let lever = match purpose {
-                Purpose::Probe => state.probe_lever(now_ns),
-                Purpose::Gate => state.gate_lever(now_ns),
-                Purpose::Setting if clear => state.setting_lever(now_ns),
+            let knob = match purpose {
+                Purpose::Probe => state.probe_knob(now_ns),
+                Purpose::Gate => state.gate_knob(now_ns),
+                Purpose::Setting if clear => state.setting_knob(now_ns),
                 Purpose::Setting => None,
             };
-            if let Some(lever) = lever {
+            if let Some(knob) = knob {
                 found = Some(Pending {
                     card,
-                    lever,
+                    knob,
                     purpose,
                     since_ns: now_ns,
                 });

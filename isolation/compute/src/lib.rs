@@ -1,4 +1,4 @@
-//! Holds one container to its share of its cards' time: the governor, the levers it pulls, and the table it shares with its peers.
+//! Holds one container to its share of its cards' time: the governor, the knobs it pulls, and the table it shares with its peers.
 //!
 //! ```text
 //! slots of all live containers ──▶ plan ──▶ governor ──Action──▶ whoever has a clock and a driver
@@ -20,9 +20,9 @@ pub mod fence;
 pub mod file_table;
 pub mod files;
 pub mod governor;
+pub mod knob;
 pub mod latency;
 mod lateness;
-pub mod lever;
 pub mod memory;
 mod meter;
 #[cfg(test)]
@@ -40,10 +40,10 @@ pub mod world;
 
 pub use file_table::FileTable;
 pub use governor::Governor;
-pub use lever::{Answer, Channel, Engine, Group, Lever, LeverError, Objects, Spent};
+pub use knob::{Answer, Channel, Engine, Group, Knob, KnobError, Objects, Spent};
 pub use memory::{MemoryCard, MemoryTable};
 pub use plan::Tier;
-pub use probe::{Found, try_levers};
+pub use probe::{Found, try_knobs};
 pub use reason::Reason;
 pub use setup::{Fail, Setup};
 pub use status::{Counts, Gate, Latency, Status};

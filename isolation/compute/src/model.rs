@@ -18,7 +18,7 @@ use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
 use shuttle::thread;
 
 use crate::files::file_name;
-use crate::lever::{Channel, Engine, Group, Lever, Objects};
+use crate::knob::{Channel, Engine, Group, Knob, Objects};
 use crate::roll::{Roll, sequence};
 use crate::table::{Owner, Seen, Table, TableError};
 use crate::world::{Action, Environment, Event};
@@ -399,9 +399,9 @@ fn broker(shared: &Arc<Shared>, key: &str, percent: u32, thread: u32, end: End, 
                 shared.sleep_until(thread, at_ns.min(until_ns.max(now_ns + 1)));
                 Event::Woke
             }
-            Action::Pull(lever) => {
+            Action::Pull(knob) => {
                 shared.sleep_until(thread, now_ns + CALL_NS);
-                pull(shared, key, &lever);
+                pull(shared, key, &knob);
                 Event::Answered(Ok(Some(1_024)).into())
             }
         };
@@ -413,14 +413,14 @@ fn broker(shared: &Arc<Shared>, key: &str, percent: u32, thread: u32, end: End, 
     lock(&shared.world).layouts.remove(key);
 }
 
-fn pull(shared: &Shared, key: &str, lever: &Lever) {
+fn pull(shared: &Shared, key: &str, knob: &Knob) {
     let now_ns = shared.now_ns();
     let mut world = lock(&shared.world);
-    match lever {
-        Lever::Open { .. } => {
+    match knob {
+        Knob::Open { .. } => {
             world.closed.remove(key);
         }
-        Lever::Close { .. } => world.close(key, now_ns),
+        Knob::Close { .. } => world.close(key, now_ns),
         _ => {}
     }
 }
@@ -438,8 +438,8 @@ fn fencer(shared: &Arc<Shared>, thread: u32) {
             if owner.is_none()
                 && let Ok((page, _)) = Page::decode(&read(&slot))
             {
-                for lever in fence::levers(&page, 0) {
-                    pull(shared, &key, &lever);
+                for knob in fence::knobs(&page, 0) {
+                    pull(shared, &key, &knob);
                 }
             }
         }

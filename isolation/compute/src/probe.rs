@@ -1,4 +1,4 @@
-//! Which levers a driver accepts, tried on the first channel group that is seen, before it has work.
+//! Which knobs a driver accepts, tried on the first channel group that is seen, before it has work.
 //!
 //! ```text
 //! GET_TIMESLICE ─▶ SET the same ─▶ DISABLE after its slice ─▶ enable ─────────────────────────▶ Done (tier 3)
@@ -10,33 +10,33 @@
 use plan::Tier;
 
 use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
-use crate::lever::{Group, Lever, LeverError, Objects};
+use crate::knob::{Group, Knob, KnobError, Objects};
 use crate::reason::Reason;
 
 /// What a driver was found to let be held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Which levers work.
+    /// Which knobs work.
     pub tier: Tier,
     /// Why not all of them.
     pub reason: Option<Reason>,
     /// The status with which SET_TIMESLICE was refused, if it was.
     pub slices_refused: Option<u32>,
-    /// The last lever of the gate that was refused, and the status.
+    /// The last knob of the gate that was refused, and the status.
     pub gate_refused: Option<(&'static str, u32)>,
 }
 
-/// No driver is asked more than that: each question is put once, to the gate's two levers.
+/// No driver is asked more than that: each question is put once, to the gate's two knobs.
 const QUESTIONS_MAX: usize = 16;
 
 /// Puts all the questions to one group that nobody else uses, on the card of number 0, as a governor puts them to its container's.
 ///
 /// # Errors
 /// The first call that did not reach the driver, or whose object it does not know: then nothing was found out.
-pub fn try_levers(
+pub fn try_knobs(
     group: &Group,
-    pull: &mut dyn FnMut(&Lever) -> Result<Option<u64>, LeverError>,
-) -> Result<Found, LeverError> {
+    pull: &mut dyn FnMut(&Knob) -> Result<Option<u64>, KnobError>,
+) -> Result<Found, KnobError> {
     let objects = Objects {
         generation: 1,
         groups: vec![group.clone()],
@@ -47,18 +47,18 @@ pub fn try_levers(
         if probe.is_done() {
             break;
         }
-        let Some(lever) = probe.pull(0, group, plan::slice::DEFAULT_US, &mut channel_states) else {
+        let Some(knob) = probe.pull(0, group, plan::slice::DEFAULT_US, &mut channel_states) else {
             break;
         };
-        let answer = pull(&lever);
-        channel_states.moved(&lever, Moved::by(&answer));
-        if let Err(error @ (LeverError::Lost(_) | LeverError::Gone)) = answer {
+        let answer = pull(&knob);
+        channel_states.moved(&knob, Moved::by(&answer));
+        if let Err(error @ (KnobError::Lost(_) | KnobError::Gone)) = answer {
             return Err(error);
         }
         probe.answered(&answer);
     }
     if !probe.is_done() || channel_states.any_closed() {
-        return Err(LeverError::Lost("the questions have no end".to_owned()));
+        return Err(KnobError::Lost("the questions have no end".to_owned()));
     }
     let learnt = probe.learnt();
     Ok(Found {
@@ -76,12 +76,12 @@ pub(crate) struct Learnt {
     pub(crate) slices_refused: Option<u32>,
     /// By what the gate moves.
     pub(crate) gate_call: GateCall,
-    /// The last lever of the gate that was refused, and the status.
+    /// The last knob of the gate that was refused, and the status.
     pub(crate) gate_refused: Option<(&'static str, u32)>,
 }
 
 impl Learnt {
-    /// Which levers work.
+    /// Which knobs work.
     pub(crate) fn tier(&self) -> Tier {
         match (self.gate_call, self.slices_refused) {
             (GateCall::Channels, _) => Tier::Gate,
@@ -93,12 +93,12 @@ impl Learnt {
 
     /// Which one was refused, if any was.
     pub(crate) fn reason(&self) -> Option<Reason> {
-        let refused = |lever: &str, status| Reason::Refused {
-            lever: lever.to_owned(),
+        let refused = |knob: &str, status| Reason::Refused {
+            knob: knob.to_owned(),
             status,
         };
         let gate = self.gate_refused;
-        gate.map(|(lever, status)| refused(lever, status))
+        gate.map(|(knob, status)| refused(knob, status))
             .or_else(|| {
                 self.slices_refused
                     .map(|status| refused("SET_TIMESLICE", status))
@@ -173,7 +173,7 @@ impl Probe {
         self.learnt
     }
 
-    /// Whether a refusal of the last question would make a lever a weaker one.
+    /// Whether a refusal of the last question would make a knob a weaker one.
     pub(crate) fn would_weaken(&self) -> bool {
         !matches!(self.step, Step::Read | Step::Done)
     }
@@ -183,9 +183,9 @@ impl Probe {
         self.step == Step::Done
     }
 
-    /// A lever of the gate was refused in later life: the next weaker one is tried.
-    pub(crate) fn demote(&mut self, lever: &'static str, status: u32) {
-        self.learnt.gate_refused = Some((lever, status));
+    /// A knob of the gate was refused in later life: the next weaker one is tried.
+    pub(crate) fn demote(&mut self, knob: &'static str, status: u32) {
+        self.learnt.gate_refused = Some((knob, status));
         (self.learnt.gate_call, self.step) = match self.learnt.gate_call {
             GateCall::Channels => (GateCall::Groups, Step::Close),
             GateCall::Groups | GateCall::None => (GateCall::None, Step::Done),
@@ -199,15 +199,15 @@ impl Probe {
         group: &Group,
         slice_us: u64,
         channel_states: &mut ChannelStates,
-    ) -> Option<Lever> {
+    ) -> Option<Knob> {
         let (client, handle) = (group.client, group.handle);
         match self.step {
-            Step::Read => Some(Lever::GetTimeslice {
+            Step::Read => Some(Knob::GetTimeslice {
                 card,
                 client,
                 group: handle,
             }),
-            Step::Write { slice_us: found } => Some(Lever::SetTimeslice {
+            Step::Write { slice_us: found } => Some(Knob::SetTimeslice {
                 card,
                 client,
                 group: handle,
@@ -215,39 +215,39 @@ impl Probe {
             }),
             Step::Close => channel_states.pull(card, Toward::Closed, true),
             Step::Reopen => {
-                let lever = channel_states.pull(card, Toward::Open, false);
-                if lever.is_none() {
+                let knob = channel_states.pull(card, Toward::Open, false);
+                if knob.is_none() {
                     // What was closed has gone meanwhile.
                     self.step = Step::Done;
                 }
-                lever
+                knob
             }
             Step::Done => None,
         }
     }
 
     /// Takes in an answer to the last question.
-    pub(crate) fn answered(&mut self, answer: &Result<Option<u64>, LeverError>) {
+    pub(crate) fn answered(&mut self, answer: &Result<Option<u64>, KnobError>) {
         match (self.step, answer) {
-            (_, Err(LeverError::Lost(_) | LeverError::Gone)) | (Step::Done, _) => {}
+            (_, Err(KnobError::Lost(_) | KnobError::Gone)) | (Step::Done, _) => {}
             (Step::Read, Ok(found)) => {
                 // A driver that answers nothing sensible is asked with a slice of ours.
                 let slice_us = found.filter(|slice_us| (1..=10_000_000).contains(slice_us));
                 self.step = Step::Write { slice_us };
             }
-            (Step::Read, Err(LeverError::Status(_))) => {
+            (Step::Read, Err(KnobError::Status(_))) => {
                 self.step = Step::Write { slice_us: None };
             }
             (Step::Write { .. }, Ok(_)) => self.step = Step::Close,
-            (Step::Write { .. }, Err(LeverError::Status(status))) => {
+            (Step::Write { .. }, Err(KnobError::Status(status))) => {
                 self.learnt.slices_refused = Some(*status);
                 self.step = Step::Close;
             }
             (Step::Close, Ok(_)) => self.step = Step::Reopen,
             (Step::Reopen, Ok(_)) => self.step = Step::Done,
-            (Step::Close | Step::Reopen, Err(LeverError::Status(status))) => {
-                let lever = self.learnt.gate_call.lever();
-                self.demote(lever, *status);
+            (Step::Close | Step::Reopen, Err(KnobError::Status(status))) => {
+                let knob = self.learnt.gate_call.knob();
+                self.demote(knob, *status);
             }
         }
     }
@@ -255,7 +255,7 @@ impl Probe {
 
 impl GateCall {
     /// The driver's name of the call.
-    pub(crate) fn lever(self) -> &'static str {
+    pub(crate) fn knob(self) -> &'static str {
         match self {
             Self::Channels => "FIFO_DISABLE_CHANNELS",
             Self::Groups => "GPFIFO_SCHEDULE",

@@ -1,4 +1,4 @@
-//! Why a container is held by fewer levers than there are.
+//! Why a container is held by fewer knobs than there are.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Reason {
-    /// The driver refused this lever.
+    /// The driver refused this knob.
     Refused {
         /// Name of the driver's call.
-        lever: String,
+        knob: String,
         /// nvstatuscodes.h.
         status: u32,
     },
@@ -25,8 +25,8 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { lever, status } => {
-                write!(f, "the driver refused {lever} with status {status:#x}")
+            Self::Refused { knob, status } => {
+                write!(f, "the driver refused {knob} with status {status:#x}")
             }
             Self::Slow { .. } => f.write_str("calls to the driver are slow: the gate rests"),
         }

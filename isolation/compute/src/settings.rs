@@ -1,6 +1,6 @@
 //! What is set on each channel group once: its timeslice and its place in the runlist. Set when the layout changes or a group comes, never in between.
 
-use crate::lever::{Engine, Group, Lever, Objects};
+use crate::knob::{Engine, Group, Knob, Objects};
 
 /// Interleave level of a container of high priority.
 const HIGH: u32 = 2;
@@ -59,8 +59,8 @@ impl Settings {
         objects: &Objects,
         wanted: Wanted,
         now_ns: u64,
-    ) -> Option<Lever> {
-        let (group, lever) = graphics(objects)
+    ) -> Option<Knob> {
+        let (group, knob) = graphics(objects)
             .find_map(|group| Some((group, self.next(card, group, wanted, now_ns)?)))?;
         let at = match self.applied.iter().position(|applied| applied.is(group)) {
             Some(at) => at,
@@ -77,26 +77,26 @@ impl Settings {
             }
         };
         if let Some(applied) = self.applied.get_mut(at) {
-            match &lever {
-                Lever::SetTimeslice { slice_us, .. } => applied.slice_us = Some(*slice_us),
-                Lever::Interleave { level, .. } => applied.level = Some(*level),
+            match &knob {
+                Knob::SetTimeslice { slice_us, .. } => applied.slice_us = Some(*slice_us),
+                Knob::Interleave { level, .. } => applied.level = Some(*level),
                 _ => {}
             }
         }
-        Some(lever)
+        Some(knob)
     }
 
     /// A call did not reach the driver: it is made again.
-    pub(crate) fn lost(&mut self, lever: &Lever) {
-        let (Lever::SetTimeslice { client, group, .. } | Lever::Interleave { client, group, .. }) =
-            lever
+    pub(crate) fn lost(&mut self, knob: &Knob) {
+        let (Knob::SetTimeslice { client, group, .. } | Knob::Interleave { client, group, .. }) =
+            knob
         else {
             return;
         };
         for applied in &mut self.applied {
             if (applied.client, applied.handle) == (*client, *group) {
-                match lever {
-                    Lever::SetTimeslice { .. } => applied.slice_us = None,
+                match knob {
+                    Knob::SetTimeslice { .. } => applied.slice_us = None,
                     _ => applied.level = None,
                 }
             }
@@ -104,8 +104,8 @@ impl Settings {
     }
 
     /// The driver refused the slice of this group: it is tried again, since a refusal may be of the group and not of slices.
-    pub(crate) fn refused(&mut self, lever: &Lever, now_ns: u64) {
-        let Lever::SetTimeslice { client, group, .. } = lever else {
+    pub(crate) fn refused(&mut self, knob: &Knob, now_ns: u64) {
+        let Knob::SetTimeslice { client, group, .. } = knob else {
             return;
         };
         for applied in &mut self.applied {
@@ -124,14 +124,14 @@ impl Settings {
         waiting.map(|applied| applied.again_ns).min()
     }
 
-    fn next(&self, card: usize, group: &Group, wanted: Wanted, now_ns: u64) -> Option<Lever> {
+    fn next(&self, card: usize, group: &Group, wanted: Wanted, now_ns: u64) -> Option<Knob> {
         let applied = self.applied.iter().find(|applied| applied.is(group));
         let (client, handle) = (group.client, group.handle);
         if let Some(slice_us) = wanted.slice_us
             && applied.and_then(|applied| applied.slice_us) != Some(slice_us)
             && applied.is_none_or(|applied| applied.again_ns <= now_ns)
         {
-            return Some(Lever::SetTimeslice {
+            return Some(Knob::SetTimeslice {
                 card,
                 client,
                 group: handle,
@@ -145,7 +145,7 @@ impl Settings {
             First::No if level.is_none_or(|level| level == 0) => return None,
             First::No => 0,
         };
-        (level != Some(wanted)).then_some(Lever::Interleave {
+        (level != Some(wanted)).then_some(Knob::Interleave {
             card,
             client,
             group: handle,
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    fn all(settings: &mut Settings, objects: &Objects, wanted: Wanted) -> Vec<Lever> {
+    fn all(settings: &mut Settings, objects: &Objects, wanted: Wanted) -> Vec<Knob> {
         std::iter::from_fn(|| settings.pull(0, objects, wanted, 0)).collect()
     }
 
@@ -215,7 +215,7 @@ mod tests {
             back.len() == 3
                 && back
                     .iter()
-                    .all(|lever| matches!(lever, Lever::Interleave { level: 0, .. }))
+                    .all(|knob| matches!(knob, Knob::Interleave { level: 0, .. }))
         );
         // A handle that is used again is a new group.
         settings.follow(&objects(&[2, 3]));

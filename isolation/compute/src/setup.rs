@@ -1,6 +1,6 @@
 //! Which container a governor is for, and what its grant says of it.
 
-/// What becomes of a share that the levers cannot hold.
+/// What becomes of a share that the knobs cannot hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fail {
     /// The container goes on with less isolation.

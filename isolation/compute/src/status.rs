@@ -34,7 +34,7 @@ pub struct Latency {
 /// How often something happened since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Levers pulled.
+    /// Knobs pulled.
     pub calls: u64,
     /// Of these, longer than 50 ms.
     pub slow: u64,

@@ -3,7 +3,7 @@
 use plan::slot::RecoveryClient;
 use plan::{CardRules, Terms};
 
-use crate::lever::{Answer, Lever, Objects};
+use crate::knob::{Answer, Knob, Objects};
 use crate::probe::Found;
 use crate::table::Table;
 
@@ -14,7 +14,7 @@ pub enum Event {
     Started,
     /// The clock has reached what [`Action::SleepUntil`] named, or nothing in particular happened.
     Woke,
-    /// The lever of the last [`Action::Pull`] has moved or not.
+    /// The knob of the last [`Action::Pull`] has moved or not.
     Answered(Answer),
     /// Channel groups or channels have come or gone.
     ObjectsChanged,
@@ -35,7 +35,7 @@ pub enum Action {
         at_ns: u64,
     },
     /// This call to the driver; what became of it comes as [`Event::Answered`].
-    Pull(Lever),
+    Pull(Knob),
     /// The governor has ended; every later event is answered in the same way.
     Done,
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use compute::{
-    Action, Channel, Engine, Environment, Event, Fail, FileTable, Governor, Group, Lever, Objects,
+    Action, Channel, Engine, Environment, Event, Fail, FileTable, Governor, Group, Knob, Objects,
     Setup, Table,
 };
 use plan::{CardRules, Policy, Priority, Terms};
@@ -115,9 +115,9 @@ fn a_full_card_costs_a_broker_less_than_a_hundredth_of_a_core_and_two_calls_a_wi
         }
         match action {
             Action::SleepUntil { at_ns } => broker.at_ns = at_ns,
-            Action::Pull(lever) => {
-                match lever {
-                    Lever::Open { .. } | Lever::Close { .. } => {
+            Action::Pull(knob) => {
+                match knob {
+                    Knob::Open { .. } | Knob::Close { .. } => {
                         broker.gate_calls += u64::from(counts);
                     }
                     _ => broker.other_calls += u64::from(counts),

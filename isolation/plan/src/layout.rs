@@ -104,7 +104,7 @@ pub struct Layout {
     pub window_ns: u64,
     /// The longest that one who comes out of idleness waits for those whose slices it shares with.
     pub round_us: u64,
-    /// Lever calls per second that the gates need.
+    /// Knob calls per second that the gates need.
     pub calls_per_s: u64,
     /// Whether that is more than the card's [`Costs::calls_per_s`], even with the longest window.
     pub over_budget: bool,

@@ -22,12 +22,12 @@ pub enum Idle {
 pub struct Costs {
     /// Of one switch between two channel groups, save and restore, microseconds.
     pub switch_us: u32,
-    /// Lever calls per second that the gates of this card may need: the card's part of the node's [`Costs::NODE_CALLS_PER_S`].
+    /// Knob calls per second that the gates of this card may need: the card's part of the node's [`Costs::NODE_CALLS_PER_S`].
     pub calls_per_s: u32,
 }
 
 impl Costs {
-    /// Lever calls per second on a whole node: 5 % of the time under the driver's locks of all cards, at 0.25 ms a call.
+    /// Knob calls per second on a whole node: 5 % of the time under the driver's locks of all cards, at 0.25 ms a call.
     pub const NODE_CALLS_PER_S: u32 = 200;
 
     /// The costs on a node with this many cards: the node's calls are divided evenly, so that a card's window depends on

@@ -53,7 +53,7 @@ pub struct Page {
     pub used_ns: Option<u64>,
     /// `None` before it was probed.
     pub tier: Option<Tier>,
-    /// Measured time of one lever call.
+    /// Measured time of one knob call.
     pub latency_ns: u64,
     /// What opens the gate if the broker dies.
     pub recovery: Recovery,
@@ -94,7 +94,7 @@ pub enum GateState {
     Open,
     /// They are kept off.
     Closed,
-    /// A lever did not answer.
+    /// A knob did not answer.
     Unknown,
 }
 

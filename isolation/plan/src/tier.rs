@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::policy::Policy;
 use crate::terms::{Priority, Terms};
 
-/// Which levers work, weakest first; published by each broker, and what `strict` compares.
+/// Which knobs work, weakest first; published by each broker, and what `strict` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {

@@ -43,7 +43,7 @@ pub(crate) fn choose(need: &Need, costs: &Costs) -> u64 {
     if need.gang {
         return GANG_NS;
     }
-    // What one switch and one late lever cost is the larger a part of a segment the shorter that is: 10 ms keep it below two
+    // What one switch and one late knob cost is the larger a part of a segment the shorter that is: 10 ms keep it below two
     // percent. No segment is shorter than SEGMENT_NS, since no share is below one percent.
     let for_least = match need.least_ppm {
         0 => 0,

@@ -1,11 +1,11 @@
-//! Brokers in virtual time: the real governor of each container, its levers as calls to the simulated driver.
+//! Brokers in virtual time: the real governor of each container, its knobs as calls to the simulated driver.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::{Result, bail};
 use compute::{
-    Action, Channel, Confirmed, Engine, Environment, Event, Fail, Governor, Group, Lever,
-    LeverError, MemoryCard, MemoryTable, Objects, Setup, Used, try_levers,
+    Action, Channel, Confirmed, Engine, Environment, Event, Fail, Governor, Group, Knob, KnobError,
+    MemoryCard, MemoryTable, Objects, Setup, Used, try_knobs,
 };
 use plan::{CardRules, Terms};
 use runlist::world::{
@@ -67,21 +67,21 @@ struct Decoys {
 
 impl Decoys {
     /// What the driver answers, if one of them is in the call's list.
-    fn answer(&self, lever: &Lever) -> Option<LeverError> {
+    fn answer(&self, knob: &Knob) -> Option<KnobError> {
         /// NV_ERR_INVALID_STATE (nvstatuscodes.h)
         const INVALID_STATE: u32 = 0x40;
-        let is_refused = match lever {
-            Lever::Open { channels, .. } | Lever::Close { channels, .. } => channels
+        let is_refused = match knob {
+            Knob::Open { channels, .. } | Knob::Close { channels, .. } => channels
                 .iter()
                 .any(|channel| self.handles.contains(&channel.handle)),
-            Lever::Schedule { group, .. } => self.handles.contains(group),
+            Knob::Schedule { group, .. } => self.handles.contains(group),
             _ => false,
         };
         self.refusal
             .filter(|_| is_refused)
             .map(|refusal| match refusal {
-                Refusal::Gone => LeverError::Gone,
-                Refusal::Odd => LeverError::Status(INVALID_STATE),
+                Refusal::Gone => KnobError::Gone,
+                Refusal::Odd => KnobError::Status(INVALID_STATE),
             })
     }
 }
@@ -94,7 +94,7 @@ struct Broker {
     /// Inside the driver: its thread hears nothing until the call is answered.
     inside: bool,
     /// What the call under way is answered, whatever the world says of it.
-    refused: Option<LeverError>,
+    refused: Option<KnobError>,
     /// Killed inside the driver: it ends when the call does.
     killed: Option<Vec<(u64, Rescue)>>,
     waiting: VecDeque<Event>,
@@ -272,12 +272,12 @@ impl Agents {
         let agent = *self.fence.get_or_insert_with(|| world.add_agent());
         for (place, card) in facts.cards.iter().enumerate() {
             let dead = self.tables[*card].dead();
-            for lever in dead
+            for knob in dead
                 .iter()
                 .filter(|page| page.key == facts.key)
-                .flat_map(|page| compute::fence::levers(page, place))
+                .flat_map(|page| compute::fence::knobs(page, place))
             {
-                let (card, control) = control(facts, &lever);
+                let (card, control) = control(facts, &knob);
                 world.call(agent, card, control);
             }
         }
@@ -433,10 +433,10 @@ impl Agents {
             Action::SleepUntil { at_ns } => {
                 broker.wake = Some(world.wake_at(broker.agent, at_ns));
             }
-            Action::Pull(lever) => {
+            Action::Pull(knob) => {
                 broker.inside = true;
-                broker.refused = seat.facts.decoys.answer(&lever);
-                let (card, control) = control(&seat.facts, &lever);
+                broker.refused = seat.facts.decoys.answer(&knob);
+                let (card, control) = control(&seat.facts, &knob);
                 world.call(broker.agent, card, control);
             }
             Action::Done => {
@@ -475,8 +475,8 @@ fn place(handle: u32, base: u32) -> usize {
     usize::try_from(handle - base).unwrap_or(usize::MAX)
 }
 
-/// A lever as the driver's call; one that is refused does nothing but take its time.
-fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
+/// A knob as the driver's call; one that is refused does nothing but take its time.
+fn control(facts: &Facts, knob: &Knob) -> (usize, Control) {
     let group = |handle: u32| {
         facts
             .lanes
@@ -497,8 +497,8 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
         channels: Vec::new(),
         enable: Enable::On,
     };
-    let (card, control) = match lever {
-        Lever::Open {
+    let (card, control) = match knob {
+        Knob::Open {
             card,
             channels: opened,
         } => (
@@ -508,7 +508,7 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
                 enable: Enable::On,
             }),
         ),
-        Lever::Close {
+        Knob::Close {
             card,
             channels: closed,
             after_slice,
@@ -523,7 +523,7 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
                 },
             }),
         ),
-        Lever::SetTimeslice {
+        Knob::SetTimeslice {
             card,
             group: handle,
             slice_us,
@@ -535,7 +535,7 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
                 slice_ns: slice_us * 1_000,
             }),
         ),
-        Lever::GetTimeslice {
+        Knob::GetTimeslice {
             card,
             group: handle,
             ..
@@ -543,7 +543,7 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
             card,
             group(*handle).map(|group| Control::GetTimeslice { group }),
         ),
-        Lever::Schedule {
+        Knob::Schedule {
             card,
             group: handle,
             on,
@@ -555,7 +555,7 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
                 enable: if *on { Enable::On } else { Enable::OffNow },
             }),
         ),
-        Lever::Interleave {
+        Knob::Interleave {
             card,
             group: handle,
             level,
@@ -571,7 +571,7 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
                 },
             }),
         ),
-        Lever::Preempt {
+        Knob::Preempt {
             card,
             group: handle,
             ..
@@ -586,16 +586,16 @@ fn control(facts: &Facts, lever: &Lever) -> (usize, Control) {
     (facts.cards[*card], control.unwrap_or(gone))
 }
 
-fn answer(result: Result<Answer, CallError>) -> Result<Option<u64>, LeverError> {
+fn answer(result: Result<Answer, CallError>) -> Result<Option<u64>, KnobError> {
     match result {
         Ok(Answer::Slice(slice_ns)) => Ok(Some(slice_ns / 1_000)),
         Ok(Answer::Done | Answer::Resident(_)) => Ok(None),
-        Err(CallError::Gone) => Err(LeverError::Gone),
+        Err(CallError::Gone) => Err(KnobError::Gone),
         Err(error @ (CallError::NoAnswer | CallError::Lost)) => {
-            Err(LeverError::Lost(error.to_string()))
+            Err(KnobError::Lost(error.to_string()))
         }
         Err(error @ (CallError::NotSaved | CallError::Refused)) => {
-            Err(LeverError::Status(error.status()))
+            Err(KnobError::Status(error.status()))
         }
     }
 }
@@ -684,7 +684,7 @@ impl Environment for View<'_> {
     /// A group of the broker's own refuses nothing here.
     fn confirm(&mut self, _card: usize) -> Confirmed {
         let own = group_of(handle(GROUP_HANDLES, 0), handle(CHANNEL_HANDLES, 0));
-        match try_levers(&own, &mut |_| Ok(None)) {
+        match try_knobs(&own, &mut |_| Ok(None)) {
             Ok(found) => Confirmed::Found(found),
             Err(_) => Confirmed::Failed,
         }

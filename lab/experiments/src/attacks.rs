@@ -90,12 +90,12 @@ pub const ATTACKS: &[Attack] = &[
         promised: Promised::EverySecond,
     },
     Attack {
-        what: "channels that end under the lever",
+        what: "channels that end under the knob",
         scenes: ended_channels,
         promised: Promised::EverySecond,
     },
     Attack {
-        what: "channels that refuse the lever",
+        what: "channels that refuse the knob",
         scenes: refusing_channels,
         promised: Promised::EverySecond,
     },

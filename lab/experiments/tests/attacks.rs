@@ -48,13 +48,13 @@ fn churned_channels_move_no_share() {
 }
 
 #[test]
-fn channels_that_end_under_the_lever_move_no_share() {
-    holds("channels that end under the lever");
+fn channels_that_end_under_the_knob_move_no_share() {
+    holds("channels that end under the knob");
 }
 
 #[test]
-fn channels_that_refuse_the_lever_move_no_share() {
-    holds("channels that refuse the lever");
+fn channels_that_refuse_the_knob_move_no_share() {
+    holds("channels that refuse the knob");
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub(crate) const PROBES: &[Probe] = &[
         what: "whether another process may use a duplicate of the client's file, and not a fresh one",
     },
     Probe {
-        name: "levers",
+        name: "knobs",
         place: Place::Card,
         limit_s: 90,
         questions: &["abi-7", "abi-10", "abi-11", "T2", "T6", "T9"],

@@ -170,7 +170,7 @@ mod tests {
                     },
                 ),
                 outcome(
-                    "levers",
+                    "knobs",
                     State::Failed {
                         why: "time limit".to_owned(),
                         findings: vec![],

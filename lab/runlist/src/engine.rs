@@ -1,6 +1,6 @@
 //! The engine: who has it, for how long, and what a change costs.
 
-mod levers;
+mod knobs;
 mod turns;
 
 use std::collections::VecDeque;

@@ -161,7 +161,7 @@ fn a_neighbours_context_creation_holds_up_a_gate() {
 }
 
 #[test]
-fn levers_reach_the_engine() {
+fn knobs_reach_the_engine() {
     let mut world = World::new(even(1));
     let one = world.add_client(Client::busy(0, 20 * MS));
     let other = world.add_client(Client::busy(0, 20 * MS));

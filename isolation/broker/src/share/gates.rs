@@ -42,7 +42,7 @@ struct Inner {
     passing: BTreeMap<CardSlot, usize>,
     /// Cards on which a call has ended, after the gate had closed, that had passed it before.
     disturbed: Vec<CardSlot>,
-    /// A lever of the gate is being pulled.
+    /// A knob of the gate is being pulled.
     turning: bool,
     waiting: usize,
 }
@@ -119,14 +119,14 @@ impl Gates {
         inner.disturbed.len() != before
     }
 
-    /// A lever of the gate is pulled for as long as this lives: what frees channels waits meanwhile, since a channel that ends under
-    /// the lever fails it for all that it lists.
+    /// A knob of the gate is pulled for as long as this lives: what frees channels waits meanwhile, since a channel that ends under
+    /// the knob fails it for all that it lists.
     pub fn turn(&self) -> Turning<'_> {
         self.lock().turning = true;
         Turning(self)
     }
 
-    /// Waits while a lever of the gate is pulled.
+    /// Waits while a knob of the gate is pulled.
     pub fn let_turn(&self) {
         let until = Instant::now() + TURNING;
         let mut inner = self.lock();

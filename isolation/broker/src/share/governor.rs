@@ -1,4 +1,4 @@
-//! The thread that runs a container's governor in real time: it sleeps, pulls levers, and tells the governor what happened.
+//! The thread that runs a container's governor in real time: it sleeps, pulls knobs, and tells the governor what happened.
 //!
 //! ```text
 //!              start                   stop: gates open, slots go
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use compute::{
-    Action, Answer, Confirmed, Environment, Event, Gate, Governor, Lever, Objects, Setup, Table,
+    Action, Answer, Confirmed, Environment, Event, Gate, Governor, Knob, Objects, Setup, Table,
     Used,
 };
 use ledger::CardSlot;
@@ -28,7 +28,7 @@ use crate::container::Container;
 use crate::health::EventKind;
 use crate::share::admission::Admission;
 use crate::share::slots;
-use crate::share::{levers, record};
+use crate::share::{knobs, record};
 use crate::state::Op;
 use crate::state::scheduling::Change;
 
@@ -241,7 +241,7 @@ impl Running {
                     self.publish();
                     self.mailbox.next(at_ns)
                 }
-                Action::Pull(lever) => Event::Answered(self.pull(&lever)),
+                Action::Pull(knob) => Event::Answered(self.pull(&knob)),
                 Action::Done => break,
             };
         }
@@ -250,9 +250,9 @@ impl Running {
         self.mailbox.end();
     }
 
-    fn pull(&self, lever: &Lever) -> Answer {
-        let answer = levers::answer(&self.container, lever);
-        tracing::trace!(?lever, ?answer, "a lever");
+    fn pull(&self, knob: &Knob) -> Answer {
+        let answer = knobs::answer(&self.container, knob);
+        tracing::trace!(?knob, ?answer, "a knob");
         answer
     }
 
@@ -279,9 +279,9 @@ impl Running {
                 .filter(|group| group.engine == compute::Engine::Graphics)
                 .flat_map(|group| group.channels.iter().copied())
                 .collect();
-            let opened = levers::pull(
+            let opened = knobs::pull(
                 &self.container,
-                &Lever::Open {
+                &Knob::Open {
                     card: usize::from(card.0),
                     channels,
                 },
@@ -446,7 +446,7 @@ impl Questions {
                     Confirmed::Asking
                 }
                 Err(error) => {
-                    tracing::warn!(card, %error, "there is no thread to try the card's levers");
+                    tracing::warn!(card, %error, "there is no thread to try the card's knobs");
                     Confirmed::Failed
                 }
             },
@@ -473,11 +473,11 @@ fn ask(container: Arc<Container>, card: usize) -> std::io::Result<mpsc::Receiver
         let confirmed = match record::confirm(&container, card) {
             Ok(found) => Confirmed::Found(found),
             Err(error) if error.may_pass() => {
-                tracing::info!(card, %error, "the card's levers could not be tried this time");
+                tracing::info!(card, %error, "the card's knobs could not be tried this time");
                 Confirmed::Failed
             }
             Err(error) => {
-                tracing::info!(card, %error, "the card's levers cannot be tried");
+                tracing::info!(card, %error, "the card's knobs cannot be tried");
                 Confirmed::Impossible
             }
         };

@@ -1,7 +1,7 @@
-//! Tries a card's levers before any container has a channel group there: on a group of the broker's own.
+//! Tries a card's knobs before any container has a channel group there: on a group of the broker's own.
 //!
 //! ```text
-//! lock of the card ─▶ is it known by now? ─▶ nvidiactl, nvidia<N> ─▶ client, device, group, channel ─▶ compute::try_levers
+//! lock of the card ─▶ is it known by now? ─▶ nvidiactl, nvidia<N> ─▶ client, device, group, channel ─▶ compute::try_knobs
 //!                                              both closed, and the client with them ◀──────────────────┘
 //! ```
 //!
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use compute::{Channel, Engine, Found, Group, Lever, LeverError, try_levers};
+use compute::{Channel, Engine, Found, Group, Knob, KnobError, try_knobs};
 use driver::{Call, Caller, FdSlot, FileId, FileKind, FileRef, Ticket};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::escape::Escape;
@@ -68,7 +68,7 @@ const PASSES: [u32; 6] = [
     status::NV_ERR_TIMEOUT,
 ];
 
-/// Why a card's levers could not be tried.
+/// Why a card's knobs could not be tried.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The lock of the card.
@@ -144,8 +144,8 @@ pub enum ProbeError {
     #[error("the card has no class of channels that is known")]
     NoChannel,
     /// A question was lost on its way.
-    #[error("a lever was not answered: {0}")]
-    Lever(#[source] LeverError),
+    #[error("a knob was not answered: {0}")]
+    Knob(#[source] KnobError),
     /// No answer in time.
     #[error("the driver has not answered within {} ms", PATIENCE.as_millis())]
     Silent,
@@ -163,7 +163,7 @@ impl ProbeError {
             | Self::Busy
             | Self::Driver { .. }
             | Self::Failed { .. }
-            | Self::Lever(_)
+            | Self::Knob(_)
             | Self::Silent
             | Self::Thread(_) => true,
             Self::Node { source, .. } => !matches!(source.kind(), std::io::ErrorKind::NotFound),
@@ -177,7 +177,7 @@ impl ProbeError {
     }
 }
 
-/// The right to try a card's levers: one start at a time, on this host.
+/// The right to try a card's knobs: one start at a time, on this host.
 pub(super) struct Turn(#[expect(dead_code, reason = "the lock goes with the file")] File);
 
 impl Turn {
@@ -204,16 +204,16 @@ impl Turn {
     }
 }
 
-/// Tries a card's levers.
+/// Tries a card's knobs.
 ///
 /// # Errors
-/// [`ProbeError`]: nothing was found out. A lever that the driver refuses is no error, but what was found.
+/// [`ProbeError`]: nothing was found out. A knob that the driver refuses is no error, but what was found.
 pub(super) fn find_out(container: &Arc<Container>, card: usize) -> Result<Found, ProbeError> {
     let trying = Trying::begin(&container.share.trying)?;
     let (found, answer) = channel();
     let asking = Arc::clone(container);
     std::thread::Builder::new()
-        .name("levers".to_owned())
+        .name("knobs".to_owned())
         .spawn(move || {
             let asked = ask(&asking, card);
             drop(trying);
@@ -281,7 +281,7 @@ fn ask(container: &Container, card: usize) -> Result<Found, ProbeError> {
         node,
         root: 0,
     };
-    let found = asking.levers(&slot.uuid);
+    let found = asking.knobs(&slot.uuid);
     asking.end();
     found
 }
@@ -305,11 +305,11 @@ struct Asking<'a> {
 type Blocks = (Vec<u8>, Vec<u8>);
 
 impl Asking<'_> {
-    fn levers(&mut self, uuid: &str) -> Result<Found, ProbeError> {
+    fn knobs(&mut self, uuid: &str) -> Result<Found, ProbeError> {
         self.register()?;
         self.root = self.allocate((0, 0), class::NV01_ROOT_CLIENT, Vec::new())?;
         let group = self.group(uuid)?;
-        try_levers(&group, &mut |lever| self.pull(lever)).map_err(ProbeError::Lever)
+        try_knobs(&group, &mut |knob| self.pull(knob)).map_err(ProbeError::Knob)
     }
 
     /// A group with a channel of the compute engine, on its runlist.
@@ -426,33 +426,33 @@ impl Asking<'_> {
         Err(ProbeError::NoCard)
     }
 
-    /// A lever of the group, as `share::levers` pulls a container's.
-    fn pull(&self, lever: &Lever) -> Result<Option<u64>, LeverError> {
-        let answer = match lever {
-            Lever::GetTimeslice { .. } => self
+    /// A knob of the group, as `share::knobs` pulls a container's.
+    fn pull(&self, knob: &Knob) -> Result<Option<u64>, KnobError> {
+        let answer = match knob {
+            Knob::GetTimeslice { .. } => self
                 .control(GROUP, control::NVA06C_CTRL_CMD_GET_TIMESLICE, |_zeroed| ())
                 .map(|params| u64_at(&params, timeslice::MICROS)),
-            Lever::SetTimeslice { slice_us, .. } => self
+            Knob::SetTimeslice { slice_us, .. } => self
                 .control(GROUP, control::NVA06C_CTRL_CMD_SET_TIMESLICE, |params| {
                     put_u64(params, timeslice::MICROS, *slice_us);
                 })
                 .map(|_params| None),
-            Lever::Open { .. } => self.switch(0, 0).map(|()| None),
-            Lever::Close { after_slice, .. } => {
+            Knob::Open { .. } => self.switch(0, 0).map(|()| None),
+            Knob::Close { after_slice, .. } => {
                 self.switch(1, u8::from(*after_slice)).map(|()| None)
             }
-            Lever::Schedule { on, .. } => self.enlist(u8::from(*on)).map(|()| None),
-            Lever::Interleave { .. } | Lever::Preempt { .. } => {
-                return Err(LeverError::Lost("no question".to_owned()));
+            Knob::Schedule { on, .. } => self.enlist(u8::from(*on)).map(|()| None),
+            Knob::Interleave { .. } | Knob::Preempt { .. } => {
+                return Err(KnobError::Lost("no question".to_owned()));
             }
         };
         answer.map_err(|error| {
             if let ProbeError::Refused { status, .. } = &error
                 && !PASSES.contains(status)
             {
-                LeverError::Status(*status)
+                KnobError::Status(*status)
             } else {
-                LeverError::Lost(error.to_string())
+                KnobError::Lost(error.to_string())
             }
         })
     }
@@ -532,7 +532,7 @@ impl Asking<'_> {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Vec<u8>, ProbeError> {
         let row = control::row(cmd, self.container.release).ok_or(ProbeError::Unknown {
-            call: "a lever's control",
+            call: "a knob's control",
         })?;
         let mut params = vec![0; row.params_bytes as usize];
         fill(&mut params);
@@ -589,11 +589,11 @@ impl Asking<'_> {
             && let Err(error) = self.free_client()
         {
             // It goes with its file.
-            tracing::debug!(%error, "the client of the levers' trial stays");
+            tracing::debug!(%error, "the client of the knobs' trial stays");
         }
         for file in [CARD_FILE, CONTROL_FILE] {
             if let Err(error) = self.container.driver.closed(file) {
-                tracing::debug!(%error, "a file of the levers' trial stays open");
+                tracing::debug!(%error, "a file of the knobs' trial stays open");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What was found out of a card's driver: `cards/<uuid>/tier.json`.
 //!
-//! Written by brokers that tried the levers on a group of their own (`probe`), and by nobody else: what a container's groups answer, the
+//! Written by brokers that tried the knobs on a group of their own (`probe`), and by nobody else: what a container's groups answer, the
 //! container may have provoked, and here it would speak for the card. A container whose terms *must* be held (`mode = "strict"`) starts only
 //! where what is written is enough. Where nothing is known yet of this card and this version of the driver, its broker tries them
 //! before it says that it is ready; what it cannot find out is not held.
@@ -154,7 +154,7 @@ pub(super) fn check(
     }))
 }
 
-/// Tries the card's levers and writes down what was found; one start at a time, and whoever comes second takes what the first has found.
+/// Tries the card's knobs and writes down what was found; one start at a time, and whoever comes second takes what the first has found.
 fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeError> {
     let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
     let _turn = Turn::take(path.parent().unwrap_or(&path))?;
@@ -165,7 +165,7 @@ fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeErro
     Ok(written(container, card, &path, &found))
 }
 
-/// Tries the card's levers anew, whatever is written, and writes down what was found.
+/// Tries the card's knobs anew, whatever is written, and writes down what was found.
 pub(super) fn confirm(container: &Arc<Container>, card: usize) -> Result<Found, ProbeError> {
     let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
     let _turn = Turn::take(path.parent().unwrap_or(&path))?;
@@ -189,7 +189,7 @@ fn written(container: &Container, card: usize, path: &Path, found: &Found) -> Re
         driver = record.driver_version,
         tier = record.tier.name(),
         reason = record.reason,
-        "the card's levers were tried"
+        "the card's knobs were tried"
     );
     write_down(path, &record);
     record

@@ -289,7 +289,7 @@ pub(crate) fn admit(
     Counted::on(state, card, release).admit(adds)
 }
 
-/// Takes from a successful call what levers act on.
+/// Takes from a successful call what knobs act on.
 pub(crate) fn learn(
     container: &Container,
     change: &mut journal::Change<'_>,

@@ -1,10 +1,10 @@
-//! What a tenant can do to the levers of its own gate: it is answered at its own cost, and says nothing of the card.
+//! What a tenant can do to the knobs of its own gate: it is answered at its own cost, and says nothing of the card.
 
 use std::thread;
 use std::time::Instant;
 
-use broker::share::{Beginning, ComputeStatus, levers};
-use compute::{Channel, Lever, LeverError};
+use broker::share::{Beginning, ComputeStatus, knobs};
+use compute::{Channel, Knob, KnobError};
 use nvabi::layout::engine_type;
 use nvabi::{class, control, status};
 use plan::Tier;
@@ -17,15 +17,15 @@ use crate::stage::{Stage, until};
 
 pub(crate) const TESTS: &[Test] = &[
     (
-        "provoked::a_lever_that_waits_for_the_tenant_costs_the_driver_nothing",
-        lever_waits_for_the_tenant,
+        "provoked::a_knob_that_waits_for_the_tenant_costs_the_driver_nothing",
+        knob_waits_for_the_tenant,
     ),
     (
         "provoked::a_gate_that_could_not_be_closed_lets_nobody_through",
         unclosed_gate,
     ),
     (
-        "provoked::channels_that_end_under_the_lever_are_no_refusal",
+        "provoked::channels_that_end_under_the_knob_are_no_refusal",
         ended_channels,
     ),
     (
@@ -33,7 +33,7 @@ pub(crate) const TESTS: &[Test] = &[
         refused_by_own_channels,
     ),
     (
-        "provoked::a_lever_that_the_driver_refuses_is_confirmed_on_the_brokers_own_group",
+        "provoked::a_knob_that_the_driver_refuses_is_confirmed_on_the_brokers_own_group",
         confirmed_on_own_group,
     ),
     (
@@ -75,7 +75,7 @@ fn tier_file(stage: &Stage) -> Option<serde_json::Value> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-fn lever_waits_for_the_tenant() {
+fn knob_waits_for_the_tenant() {
     let stage = ungoverned(fixed());
     let tenant = computing(&stage);
     assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
@@ -86,7 +86,7 @@ fn lever_waits_for_the_tenant() {
         let made = scope.spawn(|| tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR));
         stage.fake.wait_for_held(1);
         let began = Instant::now();
-        let answer = levers::answer(&stage.container, &tenant.close());
+        let answer = knobs::answer(&stage.container, &tenant.close());
         let all_ns = u64::try_from(began.elapsed().as_nanos()).unwrap();
         assert_eq!(answer.result, Ok(None));
         let spent = answer.spent.unwrap();
@@ -100,7 +100,7 @@ fn lever_waits_for_the_tenant() {
         // It may have set running what is closed: the governor looks after it.
         assert!(gates.take_disturbed(CARD));
     });
-    let answer = levers::answer(&stage.container, &tenant.open());
+    let answer = knobs::answer(&stage.container, &tenant.open());
     assert_eq!((answer.result, answer.beside_own), (Ok(None), false));
 }
 
@@ -111,21 +111,18 @@ fn unclosed_gate() {
     let mut refused = stage.fake.refused.lock().unwrap();
     refused.insert(DISABLE, status::NV_ERR_INVALID_STATE);
     drop(refused);
-    let answer = levers::pull(&stage.container, &tenant.close());
-    assert_eq!(
-        answer,
-        Err(LeverError::Status(status::NV_ERR_INVALID_STATE))
-    );
+    let answer = knobs::pull(&stage.container, &tenant.close());
+    assert_eq!(answer, Err(KnobError::Status(status::NV_ERR_INVALID_STATE)));
     assert!(
         gates.is_closed(CARD),
         "a tenant's own calls wait all the same"
     );
     stage.fake.refused.lock().unwrap().clear();
-    assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
     // So they do where all that was listed has ended.
     stage.fake.lose(tenant.client, tenant.channel);
-    let answer = levers::pull(&stage.container, &tenant.close());
-    assert_eq!(answer, Err(LeverError::Gone));
+    let answer = knobs::pull(&stage.container, &tenant.close());
+    assert_eq!(answer, Err(KnobError::Gone));
     assert!(gates.is_closed(CARD));
 }
 
@@ -153,12 +150,12 @@ fn ended_channels() {
         stage.fake.lose(tenant.client, channels[ended].handle);
     }
     channels.push(tenant.own_channel());
-    let close = Lever::Close {
+    let close = Knob::Close {
         card: 0,
         channels: channels.clone(),
         after_slice: false,
     };
-    assert_eq!(levers::pull(&stage.container, &close), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &close), Ok(None));
     let stopped = |channel: &&Channel| stage.fake.is_stopped(channel.client, channel.handle);
     assert_eq!(channels.iter().filter(stopped).count(), 39);
     let calls = stage.fake.controls(DISABLE).len();
@@ -227,7 +224,7 @@ fn confirmed_on_own_group() {
     assert_eq!(seen(&stage).governor.tier, Some(Tier::Gate));
     assert_eq!(tier_file(&stage), None);
     stage.fake.refused.lock().unwrap().remove(&full.0);
-    until("the weaker lever is taken", || {
+    until("the weaker knob is taken", || {
         seen(&stage).governor.tier == Some(Tier::Schedule)
     });
     assert_eq!(tier_file(&stage).unwrap()["tier"], "schedule");

@@ -4,9 +4,9 @@ use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::share::levers;
+use broker::share::knobs;
 use cards::ComputeTerms;
-use compute::{Channel, Engine, Group, Lever, LeverError};
+use compute::{Channel, Engine, Group, Knob, KnobError};
 use driver::ImplicitBytes;
 use ledger::CardSlot;
 use nix::sys::signal::Signal;
@@ -57,10 +57,7 @@ pub(crate) const TESTS: &[Test] = &[
         "share::the_most_groups_leave_a_neighbour_its_part",
         neighbours_of_many_groups,
     ),
-    (
-        "share::levers_take_the_file_of_the_client",
-        levers_by_client,
-    ),
+    ("share::knobs_take_the_file_of_the_client", knobs_by_client),
     (
         "share::a_gate_needs_no_subdevice_of_the_tenants",
         own_subdevice,
@@ -99,7 +96,7 @@ pub(crate) fn fixed() -> ComputeTerms {
     }
 }
 
-/// A stage whose terms are read, and whose governor does not run: the test pulls the levers.
+/// A stage whose terms are read, and whose governor does not run: the test pulls the knobs.
 pub(crate) fn ungoverned(wishes: ComputeTerms) -> Stage {
     let stage = Stage::sharing(wishes);
     stage.container.share.read_terms(&stage.container);
@@ -199,16 +196,16 @@ impl<T: Deref<Target = Tenant>> Computing<T> {
         }
     }
 
-    pub(crate) fn close(&self) -> Lever {
-        Lever::Close {
+    pub(crate) fn close(&self) -> Knob {
+        Knob::Close {
             card: 0,
             channels: vec![self.own_channel()],
             after_slice: false,
         }
     }
 
-    pub(crate) fn open(&self) -> Lever {
-        Lever::Open {
+    pub(crate) fn open(&self) -> Knob {
+        Knob::Open {
             card: 0,
             channels: vec![self.own_channel()],
         }
@@ -227,13 +224,13 @@ fn remembered() {
     assert_eq!(tenant.set_timeslice(tenant.group, 8_000_000), rm::OK);
     let reached = || stage.fake.controls(control::NVA06C_CTRL_CMD_SET_TIMESLICE);
     assert!(reached().is_empty(), "no driver heard of it");
-    let slice = Lever::SetTimeslice {
+    let slice = Knob::SetTimeslice {
         card: 0,
         client: tenant.client,
         group: tenant.group,
         slice_us: 2500,
     };
-    assert_eq!(levers::pull(&stage.container, &slice), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &slice), Ok(None));
     let set = || stage.fake.timeslice(tenant.client, tenant.group);
     assert_eq!(set(), Some(2500));
     assert_eq!(
@@ -243,12 +240,12 @@ fn remembered() {
     );
     assert_eq!(tenant.set_timeslice(tenant.group, 1), rm::OK);
     assert_eq!((set(), tenant.timeslice()), (Some(2500), 1));
-    let looked = Lever::GetTimeslice {
+    let looked = Knob::GetTimeslice {
         card: 0,
         client: tenant.client,
         group: tenant.group,
     };
-    assert_eq!(levers::pull(&stage.container, &looked), Ok(Some(2500)));
+    assert_eq!(knobs::pull(&stage.container, &looked), Ok(Some(2500)));
     // What is no group is refused, and neither is a handle that is nothing.
     let refused = tenant.set_timeslice(tenant.channel, 5);
     assert_eq!(refused, status::NV_ERR_NOT_SUPPORTED);
@@ -293,8 +290,8 @@ fn known() {
     assert!(groups(&stage).iter().all(|group| group.handle == copies));
     assert!(generation() > before);
     assert_eq!(
-        levers::pull(&stage.container, &tenant.close()),
-        Err(LeverError::Gone)
+        knobs::pull(&stage.container, &tenant.close()),
+        Err(KnobError::Gone)
     );
     // And all with the file.
     tenant.tenant.close(tenant.fd);
@@ -313,7 +310,7 @@ fn waits() {
         &|| tenant.disable(&[(tenant.client, tenant.channel)], 0),
     ];
     for enable in enabling {
-        assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+        assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
         assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
         let share = &stage.container.share;
         thread::scope(|scope| {
@@ -321,14 +318,14 @@ fn waits() {
             until("the call waits", || share.waiting() == 1);
             assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
             assert!(!enabled.is_finished());
-            assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+            assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
             assert_eq!(enabled.join().unwrap(), rm::OK);
         });
         assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
         assert_eq!(share.waiting(), 0);
     }
     // A channel in a group that runs may run from its start; in a new one it does not.
-    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
     let make = |parent, class| {
         let name = (tenant.client, parent);
         tenant.tenant.on_engine(tenant.fd, name, class, GR)
@@ -340,11 +337,11 @@ fn waits() {
     thread::scope(|scope| {
         let made = scope.spawn(|| make(tenant.group, CHANNEL));
         until("the call waits", || share.waiting() == 1);
-        assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+        assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
         assert_eq!(made.join().unwrap().0, rm::OK);
     });
     // Taking off and disabling never wait.
-    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
     assert_eq!(tenant.schedule(tenant.group, 0), rm::OK);
     assert_eq!(
         tenant.disable(&[(tenant.client, tenant.channel)], 1),
@@ -370,7 +367,7 @@ fn copies() {
     };
     let group = make(tenant.device, GROUP);
     let channel = make(group, CHANNEL);
-    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
     let began = Instant::now();
     assert_eq!(tenant.schedule(channel, 1), rm::OK);
     assert_eq!(tenant.disable(&[(tenant.client, channel)], 0), rm::OK);
@@ -412,12 +409,12 @@ fn draws() {
                 continue;
             }
             assert_eq!((said, engine()), (rm::OK, Some(Engine::Graphics)));
-            assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+            assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
             let share = &stage.container.share;
             thread::scope(|scope| {
                 let enabled = scope.spawn(|| tenant.schedule(channel, 1));
                 until("the call waits", || share.waiting() == 1);
-                assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+                assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
                 assert_eq!(enabled.join().unwrap(), rm::OK);
             });
         }
@@ -502,7 +499,7 @@ fn gone() {
     let stage = ungoverned(fixed());
     let tenant = computing(&stage);
     let (client, group, fd) = (tenant.client, tenant.group, tenant.fd);
-    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
     let arg = rm::control(
         client,
         group,
@@ -636,16 +633,16 @@ fn neighbours_of_many_groups() {
     }
 }
 
-fn levers_by_client() {
+fn knobs_by_client() {
     let stage = ungoverned(fixed());
     let (one, other) = (computing(&stage), computing(&stage));
     let channels = vec![one.own_channel(), other.own_channel()];
-    let close = Lever::Close {
+    let close = Knob::Close {
         card: 0,
         channels: channels.clone(),
         after_slice: true,
     };
-    assert_eq!(levers::pull(&stage.container, &close), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &close), Ok(None));
     let calls = stage
         .fake
         .controls(control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS);
@@ -658,8 +655,8 @@ fn levers_by_client() {
     // Of one that goes the others are opened all the same.
     drop(one);
     until("its channel is gone", || groups(&stage).len() == 1);
-    let open = Lever::Open { card: 0, channels };
-    assert_eq!(levers::pull(&stage.container, &open), Ok(None));
+    let open = Knob::Open { card: 0, channels };
+    assert_eq!(knobs::pull(&stage.container, &open), Ok(None));
     assert!(!stage.fake.is_stopped(other.client, other.channel));
     assert!(!stage.container.share.gates.is_closed(CARD));
 }
@@ -672,9 +669,9 @@ fn own_subdevice() {
         .free(tenant.fd, tenant.client, tenant.device, tenant.subdevice);
     assert_eq!(freed, rm::OK);
     let before = stage.container.journal.change().ledger.snapshot();
-    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
     assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
-    assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
     assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
     // Nothing of it is left, at the driver or in the account.
     let freed = stage.fake.seen();
@@ -682,7 +679,7 @@ fn own_subdevice() {
     assert_eq!(
         count(0x29),
         1 + 2,
-        "the tenant's own, and one for each lever"
+        "the tenant's own, and one for each knob"
     );
     assert_eq!(stage.container.journal.change().ledger.snapshot(), before);
 }
@@ -692,8 +689,8 @@ fn stopped() {
     let tenant = computing(&stage);
     let own = [(tenant.client, tenant.channel)];
     assert_eq!(tenant.disable(&own, 1), rm::OK);
-    assert_eq!(levers::pull(&stage.container, &tenant.close()), Ok(None));
-    assert_eq!(levers::pull(&stage.container, &tenant.open()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
     assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
     assert_eq!(tenant.disable(&own, 0), rm::OK);
     assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));

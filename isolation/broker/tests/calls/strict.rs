@@ -1,4 +1,4 @@
-//! Shares that must be held (`mode = "strict"`): a container starts where its card's levers are known to hold its terms, and what is not
+//! Shares that must be held (`mode = "strict"`): a container starts where its card's knobs are known to hold its terms, and what is not
 //! known is found out before it starts.
 
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
         first,
     ),
     ("strict::what_another_version_held_is_found_out_anew", stale),
-    ("strict::levers_that_are_refused_are_no_gate", refused),
+    ("strict::knobs_that_are_refused_are_no_gate", refused),
     ("strict::what_cannot_be_found_out_is_not_held", unknown),
     (
         "strict::a_driver_that_does_not_answer_holds_nothing",

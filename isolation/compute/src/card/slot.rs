@@ -4,7 +4,7 @@ use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
 use plan::{GateState, Page};
 
 use super::Card;
-use crate::lever::{Engine, Objects};
+use crate::knob::{Engine, Objects};
 use crate::setup::Setup;
 use crate::world::Environment;
 

@@ -87,7 +87,7 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         3 => any_page().prop_map(|page| Happening::Page(Box::new(page))),
         1 => (index(), prop_oneof![
             Just(Event::Woke), Just(Event::ObjectsChanged), Just(Event::TermsChanged), Just(Event::PeersChanged), Just(Event::Started),
-            Just(Event::Answered(Ok(None).into())), Just(Event::Answered(Err(compute::LeverError::Gone).into())),
+            Just(Event::Answered(Ok(None).into())), Just(Event::Answered(Err(compute::KnobError::Gone).into())),
         ]).prop_map(|(at, event)| Happening::Wake(at, event)),
         1 => prop_oneof![Just(0), Just(60 * MS), Just(8 * MS)].prop_map(Happening::Slow),
         1 => prop_oneof![Just(0_u64), Just(100)].prop_map(Happening::Lose),

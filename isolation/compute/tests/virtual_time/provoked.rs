@@ -1,6 +1,6 @@
 //! What a container can do to its own gate: none of it makes its share larger, or a neighbour's smaller.
 
-use compute::{Event, Lever};
+use compute::{Event, Knob};
 use plan::{Policy, Priority, Tier};
 
 use crate::stage::{MS, OwnGroup, S, Stage, fixed, name, terms};
@@ -79,7 +79,7 @@ impl Attack {
 fn waiting_for_a_tenants_own_calls_is_no_slow_driver() {
     let mut attack = Attack::new(1);
     let attacker = attack.attacker;
-    // Longer than any lever may wait, so that nothing but the breaker's judgement is what this shows.
+    // Longer than any knob may wait, so that nothing but the breaker's judgement is what this shows.
     attack.stage.tenants[attacker].tricks.waits_ns = 60 * MS;
     attack.stage.run_ms(2 * LONG_MS);
     let status = attack.stage.status(attacker, 0);
@@ -88,7 +88,7 @@ fn waiting_for_a_tenants_own_calls_is_no_slow_driver() {
 }
 
 #[test]
-fn calls_that_wait_as_long_as_levers_let_them_move_no_share() {
+fn calls_that_wait_as_long_as_knobs_let_them_move_no_share() {
     let mut attack = Attack::new(2);
     attack.holds(|stage, attacker| {
         // In bursts: an average must not forget.
@@ -98,7 +98,7 @@ fn calls_that_wait_as_long_as_levers_let_them_move_no_share() {
 }
 
 #[test]
-fn channels_that_come_and_go_under_the_lever_move_no_share() {
+fn channels_that_come_and_go_under_the_knob_move_no_share() {
     let mut attack = Attack::new(3);
     attack.holds(|stage, attacker| {
         let listed: Vec<_> = stage.tenants[attacker].objects[0]
@@ -188,7 +188,7 @@ fn one_channel_that_refuses_keeps_no_other_from_being_closed() {
 }
 
 #[test]
-fn a_driver_that_means_it_is_met_with_a_weaker_lever() {
+fn a_driver_that_means_it_is_met_with_a_weaker_knob() {
     let mut stage = Stage::new(6, 1);
     let one = stage.join("one", fixed(20), 1);
     stage.tenants[one].tricks.own_group = OwnGroup::Asked;
@@ -238,7 +238,7 @@ fn a_group_that_refuses_its_slice_ends_slices_for_no_other() {
         let tries = |stage: &Stage| {
             let sets = stage.tenants[attacker].calls.iter();
             sets.filter(
-                |(_, lever)| matches!(lever, Lever::SetTimeslice { group, .. } if *group == odd),
+                |(_, knob)| matches!(knob, Knob::SetTimeslice { group, .. } if *group == odd),
             )
             .count()
         };
@@ -270,7 +270,7 @@ fn what_a_call_has_set_running_past_the_gate_is_stopped_again() {
         }
     });
     let closes = attack.stage.tenants[attack.attacker].calls.iter();
-    assert!(closes.filter(|(_, lever)| name(lever) == "close").count() > 100);
+    assert!(closes.filter(|(_, knob)| name(knob) == "close").count() > 100);
 }
 
 #[test]

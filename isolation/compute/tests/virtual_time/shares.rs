@@ -1,7 +1,7 @@
 //! Governors in virtual time: what each container could use of its cards.
 
 use crate::stage::{MS, S, Stage, fixed, name, terms};
-use compute::{Event, Fail, Gate, Lever, Tier};
+use compute::{Event, Fail, Gate, Knob, Tier};
 use plan::{Claim, Idle, Page, Policy, Priority};
 
 /// Everybody has joined, has been probed, and windows are under way.
@@ -169,7 +169,7 @@ fn handles_that_have_gone_do_not_stop_the_others() {
 }
 
 #[test]
-fn a_driver_that_refuses_levers_is_met_with_weaker_ones_and_the_status_says_why() {
+fn a_driver_that_refuses_knobs_is_met_with_weaker_ones_and_the_status_says_why() {
     for (refused, tier, holds) in [
         (vec!["get"], Tier::Gate, true),
         (vec!["set"], Tier::Gate, true),
@@ -179,8 +179,8 @@ fn a_driver_that_refuses_levers_is_met_with_weaker_ones_and_the_status_says_why(
         (vec!["close", "schedule", "set"], Tier::Freezer, false),
     ] {
         let mut stage = Stage::new(6, 1);
-        for lever in &refused {
-            stage.faults.refused.insert(lever, 0x56);
+        for knob in &refused {
+            stage.faults.refused.insert(knob, 0x56);
         }
         let one = stage.join("one", fixed(20), 1);
         stage.join("other", fixed(40), 1);
@@ -457,20 +457,20 @@ fn the_probe_asks_in_order_and_before_anything_is_set() {
     let asked: Vec<&str> = stage.tenants[one]
         .calls
         .iter()
-        .map(|(_, lever)| name(lever))
+        .map(|(_, knob)| name(knob))
         .take(4)
         .collect();
     assert_eq!(asked, ["get", "set", "close", "open"]);
     assert!(matches!(
         stage.tenants[one].calls[1].1,
-        Lever::SetTimeslice {
+        Knob::SetTimeslice {
             slice_us: 1_024,
             ..
         }
     ));
     assert!(matches!(
         stage.tenants[one].calls[2].1,
-        Lever::Close {
+        Knob::Close {
             after_slice: true,
             ..
         }

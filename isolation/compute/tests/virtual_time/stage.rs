@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use compute::{
     Action, Answer, Channel, Confirmed, Engine, Environment, Event, Fail, Found, Gate, Governor,
-    Group, Lever, LeverError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status, Table, Used,
-    try_levers,
+    Group, Knob, KnobError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status, Table, Used,
+    try_knobs,
 };
 use plan::{CardRules, Policy, Priority, Terms};
 
@@ -45,15 +45,15 @@ pub(crate) struct Faults {
     pub(crate) close_lag_ns: u64,
 }
 
-pub(crate) fn name(lever: &Lever) -> &'static str {
-    match lever {
-        Lever::Open { .. } => "open",
-        Lever::Close { .. } => "close",
-        Lever::SetTimeslice { .. } => "set",
-        Lever::GetTimeslice { .. } => "get",
-        Lever::Schedule { .. } => "schedule",
-        Lever::Interleave { .. } => "interleave",
-        Lever::Preempt { .. } => "preempt",
+pub(crate) fn name(knob: &Knob) -> &'static str {
+    match knob {
+        Knob::Open { .. } => "open",
+        Knob::Close { .. } => "close",
+        Knob::SetTimeslice { .. } => "set",
+        Knob::GetTimeslice { .. } => "get",
+        Knob::Schedule { .. } => "schedule",
+        Knob::Interleave { .. } => "interleave",
+        Knob::Preempt { .. } => "preempt",
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Tenant {
     tables: Vec<MemoryTable>,
     /// What it waits for.
     wake_ns: u64,
-    call: Option<(u64, Lever)>,
+    call: Option<(u64, Knob)>,
     spent: Option<Spent>,
     /// The driver's half of the call has been done.
     news: Vec<Event>,
@@ -128,7 +128,7 @@ pub(crate) struct Tenant {
     pub(crate) metered: bool,
     pub(crate) slices: BTreeMap<(usize, u32), u64>,
     pub(crate) levels: BTreeMap<(usize, u32), u32>,
-    pub(crate) calls: Vec<(u64, Lever)>,
+    pub(crate) calls: Vec<(u64, Knob)>,
     pub(crate) done: bool,
     pub(crate) fail: Fail,
     /// What it does to its own broker.
@@ -142,7 +142,7 @@ pub(crate) struct Tricks {
     pub(crate) refused: BTreeMap<&'static str, u32>,
     /// These of its groups and channels alone; all of them where none is named.
     pub(crate) odd: BTreeSet<u32>,
-    /// How long each of its levers waits for what it has under way itself, beside the driver's own time.
+    /// How long each of its knobs waits for what it has under way itself, beside the driver's own time.
     pub(crate) waits_ns: u64,
     /// Whether its broker can make a group of its own to ask.
     pub(crate) own_group: OwnGroup,
@@ -261,11 +261,11 @@ fn found(faults: &Faults) -> Found {
         engine: Engine::Graphics,
         channels: vec![channel],
     };
-    let mut pull = |lever: &Lever| match faults.refused.get(name(lever)) {
-        Some(status) => Err(LeverError::Status(*status)),
+    let mut pull = |knob: &Knob| match faults.refused.get(name(knob)) {
+        Some(status) => Err(KnobError::Status(*status)),
         None => Ok(None),
     };
-    try_levers(&group, &mut pull).expect("a driver that answers")
+    try_knobs(&group, &mut pull).expect("a driver that answers")
 }
 
 impl Stage {
@@ -344,10 +344,10 @@ impl Stage {
     /// kill -9: a call that is under way may still have its effect.
     pub(crate) fn kill(&mut self, at: usize) {
         let had = self.tenants[at].call.take();
-        if let Some((_, lever)) = had
+        if let Some((_, knob)) = had
             && self.random.below(2) == 0
         {
-            self.effect(at, &lever);
+            self.effect(at, &knob);
         }
         let tenant = &mut self.tenants[at];
         tenant.governor = None;
@@ -474,8 +474,8 @@ impl Stage {
 
     fn step(&mut self, at: usize) {
         let event = match self.tenants[at].call.take() {
-            Some((_, lever)) => Event::Answered(Answer {
-                result: self.answer(at, &lever),
+            Some((_, knob)) => Event::Answered(Answer {
+                result: self.answer(at, &knob),
                 spent: self.tenants[at].spent,
                 beside_own: false,
             }),
@@ -520,15 +520,15 @@ impl Stage {
                     self.now_ns
                 };
             }
-            Action::Pull(lever) => {
+            Action::Pull(knob) => {
                 let takes_ns = self.takes_ns();
                 let tenant = &mut self.tenants[at];
-                tenant.calls.push((self.now_ns, lever.clone()));
-                // The driver's part comes last: what the lever waited for itself is none of its doing.
+                tenant.calls.push((self.now_ns, knob.clone()));
+                // The driver's part comes last: what the knob waited for itself is none of its doing.
                 let waits_ns = tenant.tricks.waits_ns;
                 let locked_ns = self.locked_until_ns.saturating_sub(self.now_ns + waits_ns);
                 tenant.spent = Some(Spent::one(takes_ns + locked_ns));
-                tenant.call = Some((self.now_ns + waits_ns + locked_ns + takes_ns, lever));
+                tenant.call = Some((self.now_ns + waits_ns + locked_ns + takes_ns, knob));
             }
             Action::Done => {
                 tenant.done = true;
@@ -550,23 +550,23 @@ impl Stage {
         takes_ns
     }
 
-    fn answer(&mut self, at: usize, lever: &Lever) -> Result<Option<u64>, LeverError> {
-        if let Some(status) = self.faults.refused.get(name(lever)) {
-            return Err(LeverError::Status(*status));
+    fn answer(&mut self, at: usize, knob: &Knob) -> Result<Option<u64>, KnobError> {
+        if let Some(status) = self.faults.refused.get(name(knob)) {
+            return Err(KnobError::Status(*status));
         }
         let tricks = &self.tenants[at].tricks;
-        let odd = tricks.odd.is_empty() || named(lever).iter().any(|it| tricks.odd.contains(it));
-        if let Some(status) = tricks.refused.get(name(lever)).filter(|_| odd) {
-            return Err(LeverError::Status(*status));
+        let odd = tricks.odd.is_empty() || named(knob).iter().any(|it| tricks.odd.contains(it));
+        if let Some(status) = tricks.refused.get(name(knob)).filter(|_| odd) {
+            return Err(KnobError::Status(*status));
         }
         if self.random.below(1_000) < self.faults.lost_permille {
             if self.random.below(2) == 0 {
-                self.effect(at, lever);
+                self.effect(at, knob);
             }
-            return Err(LeverError::Lost("by the test".to_owned()));
+            return Err(KnobError::Lost("by the test".to_owned()));
         }
-        let channels = match lever {
-            Lever::Open { channels, .. } | Lever::Close { channels, .. } => channels.as_slice(),
+        let channels = match knob {
+            Knob::Open { channels, .. } | Knob::Close { channels, .. } => channels.as_slice(),
             _ => &[],
         };
         assert!(
@@ -584,16 +584,16 @@ impl Stage {
                     .any(|group| group.channels.contains(channel))
         };
         if !channels.iter().all(known) {
-            return Err(LeverError::Gone);
+            return Err(KnobError::Gone);
         }
-        self.effect(at, lever);
-        match lever {
-            Lever::GetTimeslice { .. } => Ok(Some(1_024)),
+        self.effect(at, knob);
+        match knob {
+            Knob::GetTimeslice { .. } => Ok(Some(1_024)),
             _ => Ok(None),
         }
     }
 
-    fn effect(&mut self, at: usize, lever: &Lever) {
+    fn effect(&mut self, at: usize, knob: &Knob) {
         let (now_ns, lag_ns) = (self.now_ns, self.faults.close_lag_ns);
         let tenant = &mut self.tenants[at];
         let mut turn = |card: usize, channel: Channel, change: &dyn Fn(&mut Line), at_ns: u64| {
@@ -602,11 +602,11 @@ impl Stage {
                 line.turn(at_ns);
             }
         };
-        match lever {
-            Lever::Open { card, channels } => channels
+        match knob {
+            Knob::Open { card, channels } => channels
                 .iter()
                 .for_each(|channel| turn(*card, *channel, &|line| line.disabled = false, now_ns)),
-            Lever::Close { card, channels, .. } => channels.iter().for_each(|channel| {
+            Knob::Close { card, channels, .. } => channels.iter().for_each(|channel| {
                 turn(
                     *card,
                     *channel,
@@ -614,7 +614,7 @@ impl Stage {
                     now_ns + lag_ns,
                 );
             }),
-            Lever::Schedule {
+            Knob::Schedule {
                 card, group, on, ..
             } => {
                 let channels: Vec<Channel> = tenant.objects[*card]
@@ -627,7 +627,7 @@ impl Stage {
                     turn(*card, channel, &|line| line.off_runlist = !on, now_ns);
                 }
             }
-            Lever::SetTimeslice {
+            Knob::SetTimeslice {
                 card,
                 group,
                 slice_us,
@@ -635,12 +635,12 @@ impl Stage {
             } => {
                 tenant.slices.insert((*card, *group), *slice_us);
             }
-            Lever::Interleave {
+            Knob::Interleave {
                 card, group, level, ..
             } => {
                 tenant.levels.insert((*card, *group), *level);
             }
-            Lever::GetTimeslice { .. } | Lever::Preempt { .. } => {}
+            Knob::GetTimeslice { .. } | Knob::Preempt { .. } => {}
         }
     }
 
@@ -750,24 +750,24 @@ impl Stage {
         self.tenants[at]
             .calls
             .iter()
-            .filter(|(at_ns, lever)| {
-                *at_ns >= from_ns && matches!(name(lever), "open" | "close" | "schedule")
+            .filter(|(at_ns, knob)| {
+                *at_ns >= from_ns && matches!(name(knob), "open" | "close" | "schedule")
             })
             .count()
     }
 }
 
-/// The groups and channels that a lever is about.
-fn named(lever: &Lever) -> Vec<u32> {
-    match lever {
-        Lever::Open { channels, .. } | Lever::Close { channels, .. } => {
+/// The groups and channels that a knob is about.
+fn named(knob: &Knob) -> Vec<u32> {
+    match knob {
+        Knob::Open { channels, .. } | Knob::Close { channels, .. } => {
             channels.iter().map(|channel| channel.handle).collect()
         }
-        Lever::SetTimeslice { group, .. }
-        | Lever::GetTimeslice { group, .. }
-        | Lever::Schedule { group, .. }
-        | Lever::Interleave { group, .. }
-        | Lever::Preempt { group, .. } => vec![*group],
+        Knob::SetTimeslice { group, .. }
+        | Knob::GetTimeslice { group, .. }
+        | Knob::Schedule { group, .. }
+        | Knob::Interleave { group, .. }
+        | Knob::Preempt { group, .. } => vec![*group],
     }
 }
 

@@ -1,9 +1,9 @@
-//! The levers of a share, pulled as a broker pulls them, on their way to the driver: through the executor, and in the broker's own
+//! The knobs of a share, pulled as a broker pulls them, on their way to the driver: through the executor, and in the broker's own
 //! process.
 
-use broker::share::{Beginning, levers};
+use broker::share::{Beginning, knobs};
 use cards::ComputeTerms;
-use compute::{Channel, Lever, LeverError};
+use compute::{Channel, Knob, KnobError};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
 use nvabi::control;
 use nvabi::layout::{
@@ -16,8 +16,8 @@ use crate::stage::{Confined, Mode, Stage};
 use crate::{Test, rm, until};
 
 pub(crate) const TESTS: &[Test] = &[
-    ("levers_go_through_the_executor", strict),
-    ("levers_go_to_the_driver_from_the_broker", compat),
+    ("knobs_go_through_the_executor", strict),
+    ("knobs_go_to_the_driver_from_the_broker", compat),
     (
         "a_governor_turns_the_gate_through_the_executor",
         strict_gate,
@@ -104,7 +104,7 @@ fn compat_tried() {
     tried(Mode::Compat);
 }
 
-/// What the card's levers hold is found out before the container has a channel, and nothing is left of that.
+/// What the card's knobs hold is found out before the container has a channel, and nothing is left of that.
 fn tried(mode: Mode) {
     let wishes = ComputeTerms {
         mode: cards::ComputeMode::Strict,
@@ -137,16 +137,16 @@ fn compat() {
     pulled(Mode::Compat);
 }
 
-/// Every lever, as the driver gets it.
+/// Every knob, as the driver gets it.
 fn pulled(mode: Mode) {
     let stage = Stage::sharing(mode, third());
     stage.container.share.read_terms(&stage.container);
     let tenant = Computing::on(&stage);
     assert_eq!(tenant.set_running(), rm::OK);
-    let pull = |lever: &Lever| levers::pull(&stage.container, lever);
+    let pull = |knob: &Knob| knobs::pull(&stage.container, knob);
     let (card, client, group) = (0, tenant.client, tenant.group);
 
-    let slice = Lever::SetTimeslice {
+    let slice = Knob::SetTimeslice {
         card,
         client,
         group,
@@ -158,19 +158,19 @@ fn pulled(mode: Mode) {
         .controls(control::NVA06C_CTRL_CMD_SET_TIMESLICE);
     assert_eq!(sets.len(), 1);
     assert_eq!(u64_at(&sets[0][1], timeslice::MICROS), Some(2048));
-    let looked = Lever::GetTimeslice {
+    let looked = Knob::GetTimeslice {
         card,
         client,
         group,
     };
     assert_eq!(pull(&looked), Ok(Some(2048)), "the card's own answer");
 
-    let close = Lever::Close {
+    let close = Knob::Close {
         card,
         channels: tenant.channels(),
         after_slice: false,
     };
-    let open = Lever::Open {
+    let open = Knob::Open {
         card,
         channels: tenant.channels(),
     };
@@ -191,14 +191,14 @@ fn pulled(mode: Mode) {
     let own = |disable| (disable, Some(tenant.client), Some(tenant.channel));
     assert_eq!(said, [own(1), own(0)]);
 
-    let preempt = Lever::Preempt {
+    let preempt = Knob::Preempt {
         card,
         client,
         group,
     };
     assert_eq!(pull(&preempt), Ok(None));
     for on in [false, true] {
-        let schedule = Lever::Schedule {
+        let schedule = Knob::Schedule {
             card,
             client,
             group,
@@ -208,7 +208,7 @@ fn pulled(mode: Mode) {
     }
 
     // Only this thread may have the capability for it.
-    let high = Lever::Interleave {
+    let high = Knob::Interleave {
         card,
         client,
         group,
@@ -224,12 +224,12 @@ fn pulled(mode: Mode) {
     assert_eq!(u32_at(&call[0], nvos54::CMD), Some(cmd));
     assert_eq!(u32_at(&call[1], 0), Some(2));
 
-    let nobody = Lever::Preempt {
+    let nobody = Knob::Preempt {
         card,
         client,
         group: 0xdead,
     };
-    assert_eq!(pull(&nobody), Err(LeverError::Gone));
+    assert_eq!(pull(&nobody), Err(KnobError::Gone));
 }
 
 fn strict_gate() {

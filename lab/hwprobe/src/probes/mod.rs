@@ -8,8 +8,8 @@ pub(crate) mod files;
 mod foreign;
 mod host;
 mod implicit;
+mod knobs;
 mod latency;
-mod levers;
 mod memory;
 mod shares;
 mod slice;
@@ -81,7 +81,7 @@ pub(crate) fn run_here(name: &str, dev: PathBuf) -> anyhow::Result<ExitCode> {
         "errors" => errors::probe(&bench)?,
         "implicit" => implicit::probe(&bench)?,
         "files" => files::probe(&bench)?,
-        "levers" => levers::probe(&bench)?,
+        "knobs" => knobs::probe(&bench)?,
         "userd" => userd::probe(&bench)?,
         "foreign-channels" => foreign::probe(&bench)?,
         "slice" => slice::probe(&bundle()?)?,

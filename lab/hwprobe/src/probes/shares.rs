@@ -40,7 +40,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
         found("alone, native", brief(&alone));
     }
     for (what, slices) in SIDE_BY_SIDE {
-        // Simulated cards prove that the probe runs: two of each kind of lever are enough.
+        // Simulated cards prove that the probe runs: two of each kind of knob are enough.
         if world.is_simulated() && !what.starts_with("10 %") && !what.starts_with("weights 1 and 3")
         {
             continue;

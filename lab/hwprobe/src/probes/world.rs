@@ -1,4 +1,4 @@
-//! Several slices of one card at the same time, each with a load: what shares and their levers are tried on.
+//! Several slices of one card at the same time, each with a load: what shares and their knobs are tried on.
 //!
 //! On a real card the load is PyTorch's, on a simulated one `cgpu-burn`'s: no other program here has kernels for the card in
 //! question. Both print one document: `start_ns` and `end_ns` (CLOCK_MONOTONIC), the card's time by second, latencies.

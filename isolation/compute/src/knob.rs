@@ -44,7 +44,7 @@ pub struct Objects {
 
 /// One call to the scheduler of a card. `card` counts the container's cards from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lever {
+pub enum Knob {
     /// FIFO_DISABLE_CHANNELS, bDisable 0: at most 64 channels.
     Open {
         /// On which card.
@@ -114,9 +114,9 @@ pub enum Lever {
     },
 }
 
-/// Why a lever did not move.
+/// Why a knob did not move.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LeverError {
+pub enum KnobError {
     /// The driver refused it with this status (nvstatuscodes.h).
     #[error("the driver refused it with status {0:#x}")]
     Status(u32),
@@ -128,21 +128,21 @@ pub enum LeverError {
     Lost(String),
 }
 
-/// What became of a lever, and what the driver's part in it was.
+/// What became of a knob, and what the driver's part in it was.
 ///
-/// A lever may make several calls, and wait in between for what the container itself has under way. Only the driver's own time says
+/// A knob may make several calls, and wait in between for what the container itself has under way. Only the driver's own time says
 /// something of the driver: what a tenant makes its broker wait for must not look like a slow card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether it moved; some levers answer a number.
-    pub result: Result<Option<u64>, LeverError>,
-    /// Of the calls that reached the driver; `None`: the lever was one call, made at once, and its time is the driver's.
+    /// Whether it moved; some knobs answer a number.
+    pub result: Result<Option<u64>, KnobError>,
+    /// Of the calls that reached the driver; `None`: the knob was one call, made at once, and its time is the driver's.
     pub spent: Option<Spent>,
     /// A call of the container's own was in the driver at the same time: a long wait may be for locks that this call held.
     pub beside_own: bool,
 }
 
-/// The driver's part in one lever.
+/// The driver's part in one knob.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// How many calls.
@@ -178,8 +178,8 @@ impl Spent {
     }
 }
 
-impl From<Result<Option<u64>, LeverError>> for Answer {
-    fn from(result: Result<Option<u64>, LeverError>) -> Self {
+impl From<Result<Option<u64>, KnobError>> for Answer {
+    fn from(result: Result<Option<u64>, KnobError>) -> Self {
         Self {
             result,
             spent: None,

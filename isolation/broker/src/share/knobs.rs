@@ -1,7 +1,7 @@
-//! Pulling a lever: a call of the broker's own, on the tenant's file that owns the client.
+//! Pulling a knob: a call of the broker's own, on the tenant's file that owns the client.
 //!
 //! It takes the way of every other call to the driver. The file is held for the call and no longer, since a spare reference would
-//! keep the client's memory alive after its process. Nothing is remembered of it: a lever does the same twice.
+//! keep the client's memory alive after its process. Nothing is remembered of it: a knob does the same twice.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use compute::{Answer, Channel, Lever, LeverError, Spent};
+use compute::{Answer, Channel, Knob, KnobError, Spent};
 use driver::{Call, Caller, FileRef, Segment, Ticket};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
@@ -20,10 +20,10 @@ use crate::container::Container;
 use crate::state::scheduling::{Name, Turned};
 
 /// One channel that is refused or has gone fails the call for all that are listed: the list is halved until it stands alone. So many calls are made
-/// for that by one lever; what is left then is the governor's, which does it one at a time.
+/// for that by one knob; what is left then is the governor's, which does it one at a time.
 const HALVINGS: u32 = 48;
 
-/// What a driver answers of an object that is not there any more, or never was: no refusal, and nothing that it says of its levers.
+/// What a driver answers of an object that is not there any more, or never was: no refusal, and nothing that it says of its knobs.
 const GONE: [u32; 7] = [
     status::NV_ERR_INVALID_CHANNEL,
     status::NV_ERR_INVALID_CLIENT,
@@ -34,7 +34,7 @@ const GONE: [u32; 7] = [
     status::NV_ERR_OBJECT_TYPE_MISMATCH,
 ];
 
-/// A lever that is being pulled, and what the driver's part in it was so far.
+/// A knob that is being pulled, and what the driver's part in it was so far.
 struct Pulling<'a> {
     container: &'a Container,
     spent: RefCell<Spent>,
@@ -54,7 +54,7 @@ impl Deref for Pulling<'_> {
 enum By {
     /// Whoever makes the tenant's calls.
     Tenants,
-    /// The thread that pulls the lever: a governor's has CAP_SYS_NICE and no other capability.
+    /// The thread that pulls the knob: a governor's has CAP_SYS_NICE and no other capability.
     ThisThread,
 }
 
@@ -67,22 +67,22 @@ struct Control {
     params: Vec<u8>,
 }
 
-/// Pulls a lever.
+/// Pulls a knob.
 ///
 /// # Errors
-/// [`LeverError`]; of several calls that one lever makes, the first that failed.
-pub fn pull(container: &Container, lever: &Lever) -> Result<Option<u64>, LeverError> {
-    answer(container, lever).result
+/// [`KnobError`]; of several calls that one knob makes, the first that failed.
+pub fn pull(container: &Container, knob: &Knob) -> Result<Option<u64>, KnobError> {
+    answer(container, knob).result
 }
 
-/// Pulls a lever, and says how much of the time was the driver's.
-pub fn answer(container: &Container, lever: &Lever) -> Answer {
+/// Pulls a knob, and says how much of the time was the driver's.
+pub fn answer(container: &Container, knob: &Knob) -> Answer {
     let pulling = Pulling {
         container,
         spent: RefCell::default(),
         beside_own: Cell::new(false),
     };
-    let result = pulled(&pulling, lever);
+    let result = pulled(&pulling, knob);
     Answer {
         result,
         spent: Some(pulling.spent.take()),
@@ -90,15 +90,15 @@ pub fn answer(container: &Container, lever: &Lever) -> Answer {
     }
 }
 
-fn pulled(container: &Pulling<'_>, lever: &Lever) -> Result<Option<u64>, LeverError> {
+fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError> {
     let slot = |card: usize| {
         u8::try_from(card)
             .map(CardSlot)
-            .map_err(|_wide| LeverError::Gone)
+            .map_err(|_wide| KnobError::Gone)
     };
     let gates = &container.share.gates;
-    match lever {
-        Lever::Open { card, channels } => {
+    match knob {
+        Knob::Open { card, channels } => {
             let card = slot(*card)?;
             let _turning = gates.turn();
             // What the tenant has disabled itself is its own to enable.
@@ -109,7 +109,7 @@ fn pulled(container: &Pulling<'_>, lever: &Lever) -> Result<Option<u64>, LeverEr
             }
             answer
         }
-        Lever::Close {
+        Knob::Close {
             card,
             channels,
             after_slice,
@@ -124,7 +124,7 @@ fn pulled(container: &Pulling<'_>, lever: &Lever) -> Result<Option<u64>, LeverEr
             // Whatever becomes of it, the tenant's calls wait for the governor to open.
             switch(container, card, channels, &bytes)
         }
-        Lever::Schedule {
+        Knob::Schedule {
             card,
             client,
             group,
@@ -149,7 +149,7 @@ fn pulled(container: &Pulling<'_>, lever: &Lever) -> Result<Option<u64>, LeverEr
             gates.begin_close(card);
             runlist(container, name, 0)
         }
-        Lever::SetTimeslice {
+        Knob::SetTimeslice {
             client,
             group,
             slice_us,
@@ -161,25 +161,25 @@ fn pulled(container: &Pulling<'_>, lever: &Lever) -> Result<Option<u64>, LeverEr
             of_group(container, (*client, *group), cmd, params)?;
             Ok(None)
         }
-        Lever::GetTimeslice { client, group, .. } => {
+        Knob::GetTimeslice { client, group, .. } => {
             let cmd = control::NVA06C_CTRL_CMD_GET_TIMESLICE;
             let answer = of_group(container, (*client, *group), cmd, vec![0; 8])?;
             Ok(answer.and_then(|params| u64_at(&params, timeslice::MICROS)))
         }
-        Lever::Interleave {
+        Knob::Interleave {
             client,
             group,
             level,
             ..
         } => {
-            // Of all levers the one that the driver wants CAP_SYS_NICE of its caller for.
+            // Of all knobs the one that the driver wants CAP_SYS_NICE of its caller for.
             let cmd = control::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL;
             let params = level.to_le_bytes().to_vec();
             let name = (*client, *group);
             of_group_by(container, By::ThisThread, name, cmd, params)?;
             Ok(None)
         }
-        Lever::Preempt { client, group, .. } => {
+        Knob::Preempt { client, group, .. } => {
             let mut params = vec![0; 8];
             put(&mut params, preempt::WAIT, &[1]);
             let cmd = control::NVA06C_CTRL_CMD_PREEMPT;
@@ -195,7 +195,7 @@ fn of_group(
     name: Name,
     cmd: u32,
     params: Vec<u8>,
-) -> Result<Option<Vec<u8>>, LeverError> {
+) -> Result<Option<Vec<u8>>, KnobError> {
     of_group_by(container, By::Tenants, name, cmd, params)
 }
 
@@ -205,19 +205,19 @@ fn of_group_by(
     name: Name,
     cmd: u32,
     params: Vec<u8>,
-) -> Result<Option<Vec<u8>>, LeverError> {
+) -> Result<Option<Vec<u8>>, KnobError> {
     match kind_of(container, name) {
         Some(ObjectKind::ChannelGroup) => of_object(container, by, name, cmd, params).map(Some),
         Some(_) => Ok(None),
-        None => Err(LeverError::Gone),
+        None => Err(KnobError::Gone),
     }
 }
 
-fn runlist(container: &Pulling<'_>, name: Name, enable: u8) -> Result<Option<u64>, LeverError> {
+fn runlist(container: &Pulling<'_>, name: Name, enable: u8) -> Result<Option<u64>, KnobError> {
     let cmd = match kind_of(container, name) {
         Some(ObjectKind::ChannelGroup) => control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
         Some(_) => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
-        None => return Err(LeverError::Gone),
+        None => return Err(KnobError::Gone),
     };
     let row = control::known(cmd, container.release);
     let mut params = vec![0; row.map_or(2, |row| row.params_bytes as usize)];
@@ -233,7 +233,7 @@ fn of_object(
     (client, object): Name,
     cmd: u32,
     params: Vec<u8>,
-) -> Result<Vec<u8>, LeverError> {
+) -> Result<Vec<u8>, KnobError> {
     let asked = Control {
         by,
         client,
@@ -242,9 +242,9 @@ fn of_object(
         params,
     };
     let answer = call(container, asked);
-    let refused = matches!(&answer, Err(LeverError::Status(_)));
+    let refused = matches!(&answer, Err(KnobError::Status(_)));
     if refused && kind_of(container, (client, object)).is_none() {
-        return Err(LeverError::Gone);
+        return Err(KnobError::Gone);
     }
     answer
 }
@@ -272,7 +272,7 @@ fn switch(
     card: CardSlot,
     channels: &[Channel],
     bytes: &[(usize, u8)],
-) -> Result<Option<u64>, LeverError> {
+) -> Result<Option<u64>, KnobError> {
     let mut by_client: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for channel in channels {
         let handles = by_client.entry(channel.client).or_default();
@@ -290,7 +290,7 @@ fn switch(
         match firsts.checked_sub(1) {
             Some(fewer) => firsts = fewer,
             None if left == 0 => {
-                failed.get_or_insert(LeverError::Gone);
+                failed.get_or_insert(KnobError::Gone);
                 break;
             }
             None => left -= 1,
@@ -301,11 +301,11 @@ fn switch(
         }
         match switch_alive(container, card, client, &alive, bytes) {
             Ok(()) => reached = true,
-            Err(LeverError::Gone | LeverError::Status(_)) if alive.len() > 1 => {
+            Err(KnobError::Gone | KnobError::Status(_)) if alive.len() > 1 => {
                 let half = alive.split_off(alive.len() / 2);
                 lists.extend([(client, alive), (client, half)]);
             }
-            Err(LeverError::Gone) => {}
+            Err(KnobError::Gone) => {}
             Err(error) => {
                 failed.get_or_insert(error);
             }
@@ -314,7 +314,7 @@ fn switch(
     match failed {
         Some(error) => Err(error),
         None if reached || channels.is_empty() => Ok(None),
-        None => Err(LeverError::Gone),
+        None => Err(KnobError::Gone),
     }
 }
 
@@ -335,7 +335,7 @@ fn switch_alive(
     client: u32,
     handles: &[u32],
     bytes: &[(usize, u8)],
-) -> Result<(), LeverError> {
+) -> Result<(), KnobError> {
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
     let size = control::known(cmd, container.release).map_or(536, |row| row.params_bytes as usize);
     let mut params = vec![0; size];
@@ -370,7 +370,7 @@ enum Subdevice {
 }
 
 impl Subdevice {
-    fn of(container: &Pulling<'_>, card: CardSlot, client: u32) -> Result<Self, LeverError> {
+    fn of(container: &Pulling<'_>, card: CardSlot, client: u32) -> Result<Self, KnobError> {
         let (subdevice, device) = {
             let state = container.journal.change();
             let of = ClientHandle(client);
@@ -386,7 +386,7 @@ impl Subdevice {
         if let Some(handle) = subdevice {
             return Ok(Self::Tenants(handle));
         }
-        let device = device.ok_or(LeverError::Gone)?;
+        let device = device.ok_or(KnobError::Gone)?;
         let mut arg = vec![0; 32];
         put_u32(&mut arg, nvos21::H_ROOT, client);
         put_u32(&mut arg, nvos21::H_PARENT, device);
@@ -397,7 +397,7 @@ impl Subdevice {
         let first = segments.first().map(|first| first.bytes.as_slice());
         let first = first.unwrap_or_default();
         accepted(u32_at(first, nvos21::STATUS))?;
-        let handle = u32_at(first, nvos21::H_NEW).ok_or(LeverError::Gone)?;
+        let handle = u32_at(first, nvos21::H_NEW).ok_or(KnobError::Gone)?;
         Ok(Self::Own { device, handle })
     }
 
@@ -424,7 +424,7 @@ impl Subdevice {
 }
 
 /// Makes a control; its parameters afterwards.
-fn call(container: &Pulling<'_>, asked: Control) -> Result<Vec<u8>, LeverError> {
+fn call(container: &Pulling<'_>, asked: Control) -> Result<Vec<u8>, KnobError> {
     let Control {
         by,
         client,
@@ -450,12 +450,12 @@ fn call(container: &Pulling<'_>, asked: Control) -> Result<Vec<u8>, LeverError> 
         .unwrap_or_default())
 }
 
-fn accepted(said: Option<u32>) -> Result<(), LeverError> {
+fn accepted(said: Option<u32>) -> Result<(), KnobError> {
     match said {
         Some(status::NV_OK) => Ok(()),
-        Some(status) if GONE.contains(&status) => Err(LeverError::Gone),
-        Some(status) => Err(LeverError::Status(status)),
-        None => Err(LeverError::Lost("an answer without a status".to_owned())),
+        Some(status) if GONE.contains(&status) => Err(KnobError::Gone),
+        Some(status) => Err(KnobError::Status(status)),
+        None => Err(KnobError::Lost("an answer without a status".to_owned())),
     }
 }
 
@@ -467,17 +467,17 @@ fn issue(
     cmd: u32,
     arg: Vec<u8>,
     params: Option<(usize, Vec<u8>)>,
-) -> Result<Vec<Segment>, LeverError> {
+) -> Result<Vec<Segment>, KnobError> {
     let (file, process) = {
         let state = container.journal.change();
         let owner = state.ledger.client(ClientHandle(client));
-        let (file, process) = owner.ok_or(LeverError::Gone)?;
+        let (file, process) = owner.ok_or(KnobError::Gone)?;
         if state.open().any(|(_, call)| call.finished.is_none()) {
             container.beside_own.set(true);
         }
         (driver::FileId(file.0), process.0)
     };
-    let file = container.files.in_use(file).ok_or(LeverError::Gone)?;
+    let file = container.files.in_use(file).ok_or(KnobError::Gone)?;
     let mut call = Call::own(cmd, arg, params);
     let target = FileRef {
         id: file.id,
@@ -498,7 +498,7 @@ fn issue(
     container.spent.borrow_mut().add(took_ns);
     match executed {
         Ok(done) if done.ret >= 0 => Ok(call.segments),
-        Ok(done) => Err(LeverError::Lost(format!("errno {}", -done.ret))),
-        Err(error) => Err(LeverError::Lost(error.to_string())),
+        Ok(done) => Err(KnobError::Lost(format!("errno {}", -done.ret))),
+        Err(error) => Err(KnobError::Lost(error.to_string())),
     }
 }
