@@ -190,7 +190,7 @@ fn a_tenant_that_churns_channels_loosens_no_gate() -> Result<()> {
         let compute = compute(id)?;
         println!("{id}: {compute}");
         ensure!(
-            compute["tier"] == "gate" && compute["holds"] == true,
+            compute["enforcement_level"] == "gate" && compute["holds"] == true,
             "{id}: {compute}"
         );
         ensure!(compute["counts"]["alarms"] == 0, "{id}: {compute}");
@@ -235,13 +235,13 @@ fn under_strict_the_first_containers_of_a_fresh_node_are_held() -> Result<()> {
     })?;
     let cards = std::fs::read_dir(rig.node.state_dir().join("cards"))?;
     let known: Vec<_> = cards
-        .map(|card| Ok(card?.path().join("tier.json")))
+        .map(|card| Ok(card?.path().join("enforcement.json")))
         .collect::<Result<_>>()?;
     let known = known.iter().find(|file| file.exists());
     let known = known.context("nobody has written down what the card holds")?;
     let read = || -> Result<Value> { Ok(serde_json::from_slice(&std::fs::read(known)?)?) };
     let found = read()?;
-    ensure!(found["tier"] == "gate", "{found}");
+    ensure!(found["enforcement_level"] == "gate", "{found}");
     for id in CONTAINERS {
         rig.containerd.remove(id)?;
     }
@@ -249,18 +249,18 @@ fn under_strict_the_first_containers_of_a_fresh_node_are_held() -> Result<()> {
     // What another driver held says nothing; what this one does not hold is refused.
     let mut of_another = found.clone();
     of_another["driver_version"] = "1.2.3".into();
-    of_another["tier"] = "slices".into();
+    of_another["enforcement_level"] = "slices".into();
     std::fs::write(known, of_another.to_string())?;
     rig.hold("a", &third)?.success()?;
     ensure!(read()? == found, "{}", read()?);
     rig.containerd.remove("a")?;
     let mut too_little = found;
-    too_little["tier"] = "slices".into();
+    too_little["enforcement_level"] = "slices".into();
     std::fs::write(known, too_little.to_string())?;
     let said = rig.hold("a", &third)?.failure()?;
     rig.containerd.remove("a")?;
     ensure!(
-        said.contains("needs tier 2") && said.contains("has tier 1"),
+        said.contains("needs enforcement level 2") && said.contains("has enforcement level 1"),
         "{said}"
     );
     rig.finish()

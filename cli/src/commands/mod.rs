@@ -142,7 +142,7 @@ Columns:
 Columns with --wide:
   PEAK, REFUSED     The most memory that it has used; allocations that exceeded the quota
   ENTITLED, HAD     Its part of the card's time: what it is entitled to now, and what it had in the last second
-  TIER              How its share is enforced, and why no better way is used
+  LEVEL             How its share is enforced, and why no better way is used
   MANAGED           What managed memory counts: charge, deny or allow
   HOST MEMORY       Host memory that the driver has taken for it, and the limit
   BACKEND           What enforces its quota, and the driver

@@ -657,7 +657,7 @@ fn choice(facts: &Facts) -> Choice {
         },
         compute: match kind {
             Kind::Broker => {
-                "policies 0 to 5 and priority: each container's broker controls the card's scheduler as far as the driver permits (`cgpu ps --wide`, TIER)"
+                "policies 0 to 5 and priority: each container's broker controls the card's scheduler as far as the driver permits (`cgpu ps --wide`, LEVEL)"
             }
             Kind::DriverLimit | Kind::Share => "none: only the backend broker enforces shares",
         },

@@ -305,7 +305,7 @@ mod tests {
         let told = one(
             &state(Some(json!({
                 "cards": [{"uuid": "GPU-1", "quota_bytes": 8192, "used_bytes": 10, "peak_bytes": 20, "refused": 3,
-                           "compute": {"tier": "three", "used_ns": 9, "counts": {"calls": 4}}}],
+                           "compute": {"enforcement_level": "three", "used_ns": 9, "counts": {"calls": 4}}}],
                 "calls": {"total": 7, "answered": 5, "refused": 2},
                 "broker": {"replaced": 1, "pid": 5},
                 "health": {"violations": 1, "incidents": {"xid": 2},
@@ -321,7 +321,11 @@ mod tests {
         );
         let share = &told.slices[0].share;
         assert_eq!(
-            (share.tier.as_deref(), share.used_ns, share.knob_calls),
+            (
+                share.enforcement_level.as_deref(),
+                share.used_ns,
+                share.knob_calls
+            ),
             (Some("3"), Some(9), Some(4))
         );
         assert_eq!(told.calls.iter().map(|(_, count)| count).sum::<u64>(), 7);

@@ -599,7 +599,7 @@ mod tests {
             "version": 1, "container": "default/c1",
             "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30, "used_bytes": 64 << 20,
                        "peak_bytes": 128 << 20, "refused": 2, "compute": {
-                           "terms": {"policy": "fixed", "percent": 30, "weight": 1, "priority": "normal"}, "tier": "three", "reason": null,
+                           "terms": {"policy": "fixed", "percent": 30, "weight": 1, "priority": "normal"}, "enforcement_level": "three", "reason": null,
                            "holds": true, "entitlement_ppm": 300_000, "gate": {"state": "open"}, "window_ns": 100_000_000, "slice_us": 0,
                            "tenants": 2, "ratio_enforced": null, "latency": {"mean_ns": 160_000},
                            "counts": {"calls": 40, "alarms": 0}, "used_ns": 1_500_000_000_u64, "used_ppm": 299_000}}],
@@ -683,12 +683,12 @@ mod tests {
         let narrow = table(std::slice::from_ref(&id), Width::Narrow);
         assert!(narrow.contains("| moby/e95e304dafa2 |"), "{narrow}");
         assert!(
-            !narrow.contains("TIER") && narrow.contains("HEALTH"),
+            !narrow.contains("LEVEL") && narrow.contains("HEALTH"),
             "{narrow}"
         );
         let wide = table(std::slice::from_ref(&id), Width::Wide);
         assert!(
-            wide.contains(&id) && wide.contains("TIER") && wide.contains("0 GPU-1"),
+            wide.contains(&id) && wide.contains("LEVEL") && wide.contains("0 GPU-1"),
             "{wide}"
         );
         // Two that begin alike are not told apart by twelve digits; and not every long id is a digest.

@@ -18,10 +18,10 @@ pub struct Share {
     /// What it is entitled to among those that are there now, parts of a million; absent where no governor holds it.
     pub entitlement_ppm: Option<u64>,
     /// How well its driver lets it be held: `3` in full … `0` not at all; `-`: nothing could be tried yet.
-    pub tier: Option<String>,
+    pub enforcement_level: Option<String>,
     /// Why by no more.
     pub reason: Option<String>,
-    /// Whether the tier holds what was promised.
+    /// Whether the enforcement level holds what was promised.
     pub holds: Option<bool>,
     /// Whether its channels may run now: `open` or `closed`.
     pub gate: Option<String>,
@@ -72,7 +72,8 @@ impl Share {
                 .map(str::to_owned)
                 .or(promised.priority),
             entitlement_ppm: number("/entitlement_ppm"),
-            tier: text("/tier").map(|name| tier_name(name).to_owned()),
+            enforcement_level: text("/enforcement_level")
+                .map(|name| enforcement_level_name(name).to_owned()),
             reason: reason(status),
             holds: status.pointer("/holds").and_then(Value::as_bool),
             gate: text("/gate/state").map(str::to_owned),
@@ -107,7 +108,7 @@ impl Share {
 }
 
 /// As tables print it.
-fn tier_name(name: &str) -> &str {
+fn enforcement_level_name(name: &str) -> &str {
     match name {
         "untried" => "-",
         "zero" | "freezer" => "0",
@@ -203,12 +204,15 @@ mod tests {
         let told = Share::told(
             fixed(),
             &json!({"terms": {"policy": "weighted", "percent": null, "weight": 3, "priority": "high"},
-                    "entitlement_ppm": 333_333, "tier": "three", "holds": true, "gate": {"state": "closed", "opens_at_ns": 1},
+                    "entitlement_ppm": 333_333, "enforcement_level": "three", "holds": true, "gate": {"state": "closed", "opens_at_ns": 1},
                     "reason": {"kind": "refused", "knob": "SET_TIMESLICE", "status": 86},
                     "latency": {"mean_ns": 160_000}, "counts": {"calls": 9, "alarms": 1}, "used_ns": 7, "used_ppm": 250_000}),
         );
         assert_eq!(told.text(), "weighted weight 3, high");
-        assert_eq!((told.tier.as_deref(), told.used_ns), (Some("3"), Some(7)));
+        assert_eq!(
+            (told.enforcement_level.as_deref(), told.used_ns),
+            (Some("3"), Some(7))
+        );
         assert_eq!(
             (told.gate.as_deref(), told.knob_calls),
             (Some("closed"), Some(9))
@@ -223,12 +227,12 @@ mod tests {
             json!(null),
             json!({}),
             json!("x"),
-            json!({"tier": {"a": 1}, "terms": 3}),
+            json!({"enforcement_level": {"a": 1}, "terms": 3}),
         ] {
             let told = Share::told(fixed(), &nothing);
             assert_eq!(told, fixed(), "{nothing}");
         }
-        let fair = json!({"terms": {"policy": "fair_share"}, "tier": "0.5"});
+        let fair = json!({"terms": {"policy": "fair_share"}, "enforcement_level": "0.5"});
         let fair = Share::told(fixed(), &fair);
         assert_eq!((fair.text().as_str(), fair.percent), ("fair-share", None));
     }

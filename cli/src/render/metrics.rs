@@ -52,11 +52,11 @@ struct OfShare {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfTier {
+struct OfEnforcementLevel {
     namespace: String,
     container: String,
     uuid: String,
-    tier: String,
+    level: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -171,7 +171,10 @@ fn seconds(ns: u64) -> f64 {
 
 fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
     let (entitlement, part) = (Ratios::default(), Ratios::default());
-    let (terms, tiers) = (Gauges::<OfShare>::default(), Gauges::<OfTier>::default());
+    let (terms, enforcement_levels) = (
+        Gauges::<OfShare>::default(),
+        Gauges::<OfEnforcementLevel>::default(),
+    );
     let (percent, weight) = (Gauges::default(), Gauges::default());
     let (used, latency) = (Seconds::<OfSlice>::default(), Ratios::default());
     let (knobs, alarms) = (
@@ -196,14 +199,14 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
                 };
                 terms.get_or_create(&of).set(1);
             }
-            if let Some(tier) = &share.tier {
-                let of = OfTier {
+            if let Some(enforcement_level) = &share.enforcement_level {
+                let of = OfEnforcementLevel {
                     namespace: one.namespace.clone(),
                     container: one.container.clone(),
                     uuid: slice.uuid.clone(),
-                    tier: tier.clone(),
+                    level: enforcement_level.clone(),
                 };
-                tiers.get_or_create(&of).set(1);
+                enforcement_levels.get_or_create(&of).set(1);
             }
             for (family, value) in [(&percent, share.percent), (&weight, share.weight)] {
                 if let Some(value) = value {
@@ -258,9 +261,9 @@ fn shares(registry: &mut Registry, all: &[ContainerMetrics]) {
         used,
     );
     registry.register(
-        "compute_tier",
+        "compute_enforcement_level",
         "1 for the way in which the container's share is enforced",
-        tiers,
+        enforcement_levels,
     );
     registry.register(
         "compute_knob_calls",
@@ -536,7 +539,7 @@ mod tests {
                         weight: Some(1),
                         priority: Some("normal".to_owned()),
                         entitlement_ppm: Some(300_000),
-                        tier: Some("0.5".to_owned()),
+                        enforcement_level: Some("0.5".to_owned()),
                         used_ns: Some(2_500_000_000),
                         used_ppm: Some(250_000),
                         knob_calls: Some(40),
@@ -676,7 +679,7 @@ mod tests {
             "cgpu_compute_entitlement_ratio{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.3",
             "cgpu_compute_used_ratio{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.25",
             "cgpu_compute_used_seconds_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 2.5",
-            "cgpu_compute_tier{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\",tier=\"0.5\"} 1",
+            "cgpu_compute_enforcement_level{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\",level=\"0.5\"} 1",
             "cgpu_compute_knob_calls_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 40",
             "cgpu_compute_knob_latency_seconds{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.00016",
             "cgpu_card_compute_left_ratio{uuid=\"GPU-1\",minor=\"0\"} 0.7",

@@ -71,7 +71,7 @@ const COLUMNS: [Column; 19] = [
     wide("HAD", |row| {
         or_dash(row.card.share.used_ppm.map(percent_of))
     }),
-    wide("TIER", |row| tier(row.vgpu, row.card)),
+    wide("LEVEL", |row| enforcement_level(row.vgpu, row.card)),
     narrow("ISOLATION", |row| isolation(row.vgpu)),
     wide("MANAGED", |row| managed(row.vgpu).to_owned()),
     wide("HOST MEMORY", |row| host_memory(row.vgpu)),
@@ -146,19 +146,19 @@ fn seconds(ns: u64) -> String {
 }
 
 /// How well the share is held, and why by no more.
-fn tier(vgpu: &PsVgpu, card: &PsCard) -> String {
+fn enforcement_level(vgpu: &PsVgpu, card: &PsCard) -> String {
     let asks = card.share.policy.as_deref() != Some("native");
-    let Some(tier) = &card.share.tier else {
+    let Some(enforcement_level) = &card.share.enforcement_level else {
         return match vgpu.backend {
             Backend::DriverLimit | Backend::Share if asks => "not held".to_owned(),
             Backend::Broker | Backend::DriverLimit | Backend::Share => "-".to_owned(),
         };
     };
     match (&card.share.reason, card.share.holds) {
-        (Some(reason), Some(false)) => format!("{tier}, not held: {reason}"),
-        (Some(reason), _) => format!("{tier} ({reason})"),
-        (None, Some(false)) => format!("{tier}, not held"),
-        (None, _) => tier.clone(),
+        (Some(reason), Some(false)) => format!("{enforcement_level}, not held: {reason}"),
+        (Some(reason), _) => format!("{enforcement_level} ({reason})"),
+        (None, Some(false)) => format!("{enforcement_level}, not held"),
+        (None, _) => enforcement_level.clone(),
     }
 }
 

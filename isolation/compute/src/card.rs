@@ -132,9 +132,10 @@ impl Card {
         let mut bias_ns = 0;
         if let Some(left) = left {
             page.generation = left.generation.wrapping_add(1);
-            (page.now, page.next, page.tier) = (left.now, left.next, left.tier);
+            (page.now, page.next, page.enforcement_level) =
+                (left.now, left.next, left.enforcement_level);
             page.join_ns = left.join_ns;
-            probe.resume(left.tier);
+            probe.resume(left.enforcement_level);
             balance = Balance::of(left, now_ns);
             bias_ns = left.bias_ns;
             clean = left.gate == GateState::Open;

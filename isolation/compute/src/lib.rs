@@ -42,7 +42,7 @@ pub use file_table::FileTable;
 pub use governor::Governor;
 pub use knob::{Answer, Channel, Engine, Group, Knob, KnobError, Objects, Spent};
 pub use memory::{MemoryCard, MemoryTable};
-pub use plan::Tier;
+pub use plan::EnforcementLevel;
 pub use probe::{Found, try_knobs};
 pub use reason::Reason;
 pub use setup::{Fail, Setup};

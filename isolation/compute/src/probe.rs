@@ -1,13 +1,13 @@
 //! Which knobs a driver accepts, tried on the first channel group that is seen, before it has work.
 //!
 //! ```text
-//! GET_TIMESLICE ─▶ SET the same ─▶ DISABLE after its slice ─▶ enable ─────────────────────────▶ Done (tier 3)
-//!      └ refused: SET what the layout says    └ refused: GPFIFO_SCHEDULE off ─▶ on ───────────▶ Done (tier 2)
-//!                                                              └ refused ─────────────────────▶ Done (tier 1, or 0)
+//! GET_TIMESLICE ─▶ SET the same ─▶ DISABLE after its slice ─▶ enable ─────────────────────────▶ Done (enforcement level 3)
+//!      └ refused: SET what the layout says    └ refused: GPFIFO_SCHEDULE off ─▶ on ───────────▶ Done (enforcement level 2)
+//!                                                              └ refused ─────────────────────▶ Done (enforcement level 1, or 0)
 //! ```
 //! A group that goes away meanwhile ends nothing: the step is made on the next one.
 
-use plan::Tier;
+use plan::EnforcementLevel;
 
 use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
 use crate::knob::{Group, Knob, KnobError, Objects};
@@ -17,7 +17,7 @@ use crate::reason::Reason;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Which knobs work.
-    pub tier: Tier,
+    pub enforcement_level: EnforcementLevel,
     /// Why not all of them.
     pub reason: Option<Reason>,
     /// The status with which SET_TIMESLICE was refused, if it was.
@@ -62,7 +62,7 @@ pub fn try_knobs(
     }
     let learnt = probe.learnt();
     Ok(Found {
-        tier: learnt.tier(),
+        enforcement_level: learnt.enforcement_level(),
         reason: learnt.reason(),
         slices_refused: learnt.slices_refused,
         gate_refused: learnt.gate_refused,
@@ -82,12 +82,12 @@ pub(crate) struct Learnt {
 
 impl Learnt {
     /// Which knobs work.
-    pub(crate) fn tier(&self) -> Tier {
+    pub(crate) fn enforcement_level(&self) -> EnforcementLevel {
         match (self.gate_call, self.slices_refused) {
-            (GateCall::Channels, _) => Tier::Gate,
-            (GateCall::Groups, _) => Tier::Schedule,
-            (GateCall::None, None) => Tier::Slices,
-            (GateCall::None, Some(_)) => Tier::Freezer,
+            (GateCall::Channels, _) => EnforcementLevel::Gate,
+            (GateCall::Groups, _) => EnforcementLevel::Schedule,
+            (GateCall::None, None) => EnforcementLevel::Slices,
+            (GateCall::None, Some(_)) => EnforcementLevel::Freezer,
         }
     }
 
@@ -135,17 +135,17 @@ impl Probe {
     }
 
     /// What a predecessor learnt needs no asking.
-    pub(crate) fn resume(&mut self, tier: Option<Tier>) {
-        let Some(tier) = tier else {
+    pub(crate) fn resume(&mut self, enforcement_level: Option<EnforcementLevel>) {
+        let Some(enforcement_level) = enforcement_level else {
             return;
         };
         self.step = Step::Done;
-        self.learnt.gate_call = match tier {
-            Tier::Gate => GateCall::Channels,
-            Tier::Schedule => GateCall::Groups,
-            Tier::Slices => GateCall::None,
+        self.learnt.gate_call = match enforcement_level {
+            EnforcementLevel::Gate => GateCall::Channels,
+            EnforcementLevel::Schedule => GateCall::Groups,
+            EnforcementLevel::Slices => GateCall::None,
             // Too little to go on without asking.
-            Tier::Doorbell | Tier::Freezer => {
+            EnforcementLevel::Doorbell | EnforcementLevel::Freezer => {
                 self.step = Step::Read;
                 GateCall::Channels
             }
@@ -154,11 +154,14 @@ impl Probe {
 
     /// What was found out on a group that the container cannot touch stands before whatever its own have answered.
     pub(crate) fn take(&mut self, found: &Found) {
-        self.resume(Some(found.tier));
+        self.resume(Some(found.enforcement_level));
         self.step = Step::Done;
         self.learnt.slices_refused = found.slices_refused;
         self.learnt.gate_refused = found.gate_refused;
-        if matches!(found.tier, Tier::Doorbell | Tier::Freezer) {
+        if matches!(
+            found.enforcement_level,
+            EnforcementLevel::Doorbell | EnforcementLevel::Freezer
+        ) {
             self.learnt.gate_call = GateCall::None;
         }
     }

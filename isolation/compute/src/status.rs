@@ -1,6 +1,6 @@
 //! What a governor says of itself: for `cgpu ps`, metrics and logs.
 
-use plan::{Terms, Tier};
+use plan::{EnforcementLevel, Terms};
 use serde::{Deserialize, Serialize};
 
 use crate::reason::Reason;
@@ -56,10 +56,10 @@ pub struct Status {
     /// What was promised.
     pub terms: Terms,
     /// By what it is held; `None`: no channel group has been seen yet, so that nothing could be tried.
-    pub tier: Option<Tier>,
-    /// Why by no more; `None` at tier 3 and while nothing was tried.
+    pub enforcement_level: Option<EnforcementLevel>,
+    /// Why by no more; `None` at enforcement level 3 and while nothing was tried.
     pub reason: Option<Reason>,
-    /// Whether the tier holds what the terms promise. `true` while nothing was tried.
+    /// Whether the enforcement level holds what the terms promise. `true` while nothing was tried.
     pub holds: bool,
     /// Share of the card in the present layout, parts of a million.
     pub entitlement_ppm: u32,

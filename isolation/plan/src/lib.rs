@@ -23,6 +23,7 @@
 
 pub mod admission;
 mod circle;
+pub mod enforcement_level;
 pub mod epochs;
 pub mod gate;
 pub mod layout;
@@ -32,18 +33,17 @@ pub mod rules;
 pub mod slice;
 pub mod slot;
 pub mod terms;
-pub mod tier;
 pub mod trim;
 mod window;
 
 pub use admission::{Refusal, admit, admit_all};
+pub use enforcement_level::EnforcementLevel;
 pub use gate::{Edge, Gate, Segment, Turn};
 pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};
 pub use policy::Policy;
 pub use rules::{CardRules, Costs, Idle, RulesError};
 pub use slot::{Claim, GateState, Page, PageError, Recovery};
 pub use terms::{Priority, Terms, TermsError, Wishes};
-pub use tier::Tier;
 pub use trim::{Demand, Trim};
 
 /// The whole of a card's time, or of a window.

@@ -5,10 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::enforcement_level::EnforcementLevel;
 use crate::layout::{Gang, Tenant};
 use crate::policy::Policy;
 use crate::terms::{Priority, Terms, TermsError};
-use crate::tier::Tier;
 
 mod bytes;
 
@@ -52,7 +52,7 @@ pub struct Page {
     /// has had since, less what it was promised, is what a successor finds it ahead or behind by.
     pub used_ns: Option<u64>,
     /// `None` before it was probed.
-    pub tier: Option<Tier>,
+    pub enforcement_level: Option<EnforcementLevel>,
     /// Measured time of one knob call.
     pub latency_ns: u64,
     /// What opens the gate if the broker dies.
@@ -166,7 +166,7 @@ impl Page {
             gate_since_ns: join_ns,
             busy_until_ns: None,
             used_ns: None,
-            tier: None,
+            enforcement_level: None,
             latency_ns: 0,
             recovery: Recovery::default(),
             used_at_ns: 0,

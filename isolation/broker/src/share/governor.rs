@@ -194,7 +194,7 @@ struct Running {
 /// What people were told of a card last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Said {
-    tier: Option<compute::Tier>,
+    enforcement_level: Option<compute::EnforcementLevel>,
     holds: Option<bool>,
     alarms: u64,
 }
@@ -303,7 +303,7 @@ impl Running {
                 continue;
             };
             let now = Said {
-                tier: status.tier,
+                enforcement_level: status.enforcement_level,
                 holds: Some(status.holds),
                 alarms: status.counts.alarms,
             };
@@ -331,18 +331,22 @@ fn news(
 ) -> Option<String> {
     let uuid = container.account.slots().get(card).map(|slot| &slot.uuid)?;
     let reason = status.reason.as_ref().map(ToString::to_string);
-    let tier = status.tier.map_or("-", compute::Tier::name);
+    let enforcement_level = status
+        .enforcement_level
+        .map_or("-", compute::EnforcementLevel::name);
     let why = reason
         .map(|reason| format!(": {reason}"))
         .unwrap_or_default();
     if !status.holds && said.holds != Some(false) {
         let policy = status.terms.policy.name();
         return Some(format!(
-            "card {uuid}: tier {tier} does not hold what policy {policy} promises{why}"
+            "card {uuid}: enforcement level {enforcement_level} does not hold what policy {policy} promises{why}"
         ));
     }
     if status.holds && said.holds == Some(false) {
-        return Some(format!("card {uuid}: tier {tier} holds the share again"));
+        return Some(format!(
+            "card {uuid}: enforcement level {enforcement_level} holds the share again"
+        ));
     }
     if status.counts.alarms > said.alarms {
         return Some(format!("card {uuid}: the gate rests{why}"));

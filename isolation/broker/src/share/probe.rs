@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 /// How long another start that tries the same card is waited for.
 const TURN: Duration = Duration::from_millis(2_000);
 const LOOK: Duration = Duration::from_millis(5);
-const LOCK_NAME: &str = "tier.lock";
+const LOCK_NAME: &str = "enforcement.lock";
 
 /// The files' names with whoever makes the calls: below those of `driver::executor`'s own questions, above all of a tenant's.
 const CONTROL_FILE: FileId = FileId(u64::MAX - 2);

@@ -1,4 +1,4 @@
-//! What was found out of a card's driver: `cards/<uuid>/tier.json`.
+//! What was found out of a card's driver: `cards/<uuid>/enforcement.json`.
 //!
 //! Written by brokers that tried the knobs on a group of their own (`probe`), and by nobody else: what a container's groups answer, the
 //! container may have provoked, and here it would speak for the card. A container whose terms *must* be held (`mode = "strict"`) starts only
@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use compute::{Found, Tier};
+use compute::{EnforcementLevel, Found};
 use plan::Terms;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ use crate::container::Container;
 use crate::share::probe::{self, ProbeError, Turn};
 use crate::share::{Beginning, is_native};
 
-const FILE_NAME: &str = "tier.json";
+const FILE_NAME: &str = "enforcement.json";
 const VERSION: u32 = 1;
 const SIZE_MAX_BYTES: u64 = 4096;
 
@@ -26,7 +26,7 @@ const SIZE_MAX_BYTES: u64 = 4096;
 struct Record {
     version: u32,
     driver_version: String,
-    tier: Tier,
+    enforcement_level: EnforcementLevel,
     #[serde(default)]
     reason: Option<String>,
 }
@@ -39,7 +39,7 @@ pub enum NotStrict {
     TooLow(TooLow),
     /// It could not be found out.
     #[error(
-        "[compute] mode = \"strict\": policy {policy} needs tier {}, and which tier driver {driver_version} has on card {uuid} could not be found out",
+        "[compute] mode = \"strict\": policy {policy} needs enforcement level {}, and which enforcement level driver {driver_version} has on card {uuid} could not be found out",
         needed.name()
     )]
     Unknown {
@@ -50,14 +50,14 @@ pub enum NotStrict {
         /// Which policy is wanted.
         policy: &'static str,
         /// What it needs.
-        needed: Tier,
+        needed: EnforcementLevel,
         /// Why.
         #[source]
         source: Box<ProbeError>,
     },
     /// Nothing is known, and a container that runs does not wait for it.
     #[error(
-        "[compute] mode = \"strict\": policy {policy} needs tier {}, and nothing is known of driver {driver_version} on card {uuid} any more",
+        "[compute] mode = \"strict\": policy {policy} needs enforcement level {}, and nothing is known of driver {driver_version} on card {uuid} any more",
         needed.name()
     )]
     Forgotten {
@@ -68,14 +68,14 @@ pub enum NotStrict {
         /// Which policy is wanted.
         policy: &'static str,
         /// What it needs.
-        needed: Tier,
+        needed: EnforcementLevel,
     },
 }
 
 /// A share that cannot be held as the grant wants it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "[compute] mode = \"strict\": policy {policy} needs tier {}, and driver {driver_version} on card {uuid} has tier {}{why}",
+    "[compute] mode = \"strict\": policy {policy} needs enforcement level {}, and driver {driver_version} on card {uuid} has enforcement level {}{why}",
     needed.name(),
     found.name()
 )]
@@ -83,8 +83,8 @@ pub struct TooLow {
     uuid: String,
     driver_version: String,
     policy: &'static str,
-    needed: Tier,
-    found: Tier,
+    needed: EnforcementLevel,
+    found: EnforcementLevel,
     why: String,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn check(
     let uuid = slot.map(|slot| slot.uuid.clone()).unwrap_or_default();
     let driver_version = container.driver.version().to_owned();
     let policy = terms.policy.name();
-    let needed = Tier::needed(terms);
+    let needed = EnforcementLevel::needed(terms);
     let record = match (read(container, card), beginning) {
         (Some(record), _) => record,
         (None, Beginning::TakenOver) => {
@@ -138,7 +138,7 @@ pub(super) fn check(
             })?
         }
     };
-    if record.tier >= needed {
+    if record.enforcement_level >= needed {
         return Ok(());
     }
     Err(NotStrict::TooLow(TooLow {
@@ -146,7 +146,7 @@ pub(super) fn check(
         driver_version: record.driver_version,
         policy: terms.policy.name(),
         needed,
-        found: record.tier,
+        found: record.enforcement_level,
         why: record
             .reason
             .map(|reason| format!(": {reason}"))
@@ -178,7 +178,7 @@ fn written(container: &Container, card: usize, path: &Path, found: &Found) -> Re
     let record = Record {
         version: VERSION,
         driver_version: container.driver.version().to_owned(),
-        tier: found.tier,
+        enforcement_level: found.enforcement_level,
         reason: found.reason.as_ref().map(ToString::to_string),
     };
     if read(container, card).as_ref() == Some(&record) {
@@ -187,7 +187,7 @@ fn written(container: &Container, card: usize, path: &Path, found: &Found) -> Re
     tracing::info!(
         card,
         driver = record.driver_version,
-        tier = record.tier.name(),
+        enforcement_level = record.enforcement_level.name(),
         reason = record.reason,
         "the card's knobs were tried"
     );
@@ -197,7 +197,7 @@ fn written(container: &Container, card: usize, path: &Path, found: &Found) -> Re
 
 fn write_down(path: &Path, record: &Record) {
     if let Err(error) = write(path, record) {
-        tracing::warn!(path = %path.display(), %error, "a card's tier is not written down");
+        tracing::warn!(path = %path.display(), %error, "a card's enforcement level is not written down");
     }
 }
 

@@ -7,7 +7,7 @@ use broker::share::{Beginning, ComputeStatus, knobs};
 use compute::{Channel, Knob, KnobError};
 use nvabi::layout::engine_type;
 use nvabi::{class, control, status};
-use plan::Tier;
+use plan::EnforcementLevel;
 use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS};
 
 use crate::Test;
@@ -69,9 +69,9 @@ fn gate_turns(stage: &Stage) {
     });
 }
 
-fn tier_file(stage: &Stage) -> Option<serde_json::Value> {
+fn enforcement_level_file(stage: &Stage) -> Option<serde_json::Value> {
     let uuid = &stage.container.account.slots()[0].uuid;
-    let path = stage.path("cards").join(uuid).join("tier.json");
+    let path = stage.path("cards").join(uuid).join("enforcement.json");
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
@@ -172,9 +172,13 @@ fn ended_channels() {
         gate_turns(&stage);
     }
     let status = seen(&stage);
-    assert_eq!(status.governor.tier, Some(Tier::Gate), "{status:?}");
+    assert_eq!(
+        status.governor.enforcement_level,
+        Some(EnforcementLevel::Gate),
+        "{status:?}"
+    );
     assert_eq!(status.governor.counts.refused, 0);
-    assert_eq!(tier_file(&stage), None);
+    assert_eq!(enforcement_level_file(&stage), None);
 }
 
 fn refused_by_own_channels() {
@@ -186,12 +190,19 @@ fn refused_by_own_channels() {
         refused.insert((cmd, tenant.client), status::NV_ERR_INVALID_STATE);
     }
     until("it was refused, and looked into", || {
-        seen(&stage).governor.counts.refused > 20 && tier_file(&stage).is_some()
+        seen(&stage).governor.counts.refused > 20 && enforcement_level_file(&stage).is_some()
     });
     let status = seen(&stage);
-    assert_eq!(status.governor.tier, Some(Tier::Gate), "{status:?}");
+    assert_eq!(
+        status.governor.enforcement_level,
+        Some(EnforcementLevel::Gate),
+        "{status:?}"
+    );
     assert!(status.governor.holds);
-    assert_eq!(tier_file(&stage).unwrap()["tier"], "gate");
+    assert_eq!(
+        enforcement_level_file(&stage).unwrap()["enforcement_level"],
+        "gate"
+    );
     stage.fake.refused_for.lock().unwrap().clear();
     gate_turns(&stage);
     until("it is closed again", || {
@@ -221,13 +232,19 @@ fn confirmed_on_own_group() {
     };
     let before = tried();
     until("a group of its own was tried", || tried() > before + 1);
-    assert_eq!(seen(&stage).governor.tier, Some(Tier::Gate));
-    assert_eq!(tier_file(&stage), None);
+    assert_eq!(
+        seen(&stage).governor.enforcement_level,
+        Some(EnforcementLevel::Gate)
+    );
+    assert_eq!(enforcement_level_file(&stage), None);
     stage.fake.refused.lock().unwrap().remove(&full.0);
     until("the weaker knob is taken", || {
-        seen(&stage).governor.tier == Some(Tier::Schedule)
+        seen(&stage).governor.enforcement_level == Some(EnforcementLevel::Schedule)
     });
-    assert_eq!(tier_file(&stage).unwrap()["tier"], "schedule");
+    assert_eq!(
+        enforcement_level_file(&stage).unwrap()["enforcement_level"],
+        "schedule"
+    );
     let scheduled = || {
         stage
             .fake

@@ -45,14 +45,17 @@ fn card_of(state_dir: &Path) -> PathBuf {
     card
 }
 
-fn write(state_dir: &Path, tier: &str, version: &str) {
-    let record =
-        json!({"version": 1, "driver_version": version, "tier": tier, "reason": "it is slow"});
-    fs::write(card_of(state_dir).join("tier.json"), record.to_string()).unwrap();
+fn write(state_dir: &Path, enforcement_level: &str, version: &str) {
+    let record = json!({"version": 1, "driver_version": version, "enforcement_level": enforcement_level, "reason": "it is slow"});
+    fs::write(
+        card_of(state_dir).join("enforcement.json"),
+        record.to_string(),
+    )
+    .unwrap();
 }
 
 fn found(kept: &Kept) -> Value {
-    let text = fs::read(card_of(kept.state_dir()).join("tier.json")).unwrap();
+    let text = fs::read(card_of(kept.state_dir()).join("enforcement.json")).unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 
@@ -73,7 +76,8 @@ fn not_started(prepare: impl FnOnce(&Path, &Fake)) -> String {
 fn known() {
     let log = not_started(|state_dir, _| write(state_dir, "slices", VERSION));
     assert!(
-        log.contains("needs tier 2") && log.contains("has tier 1: it is slow"),
+        log.contains("needs enforcement level 2")
+            && log.contains("has enforcement level 1: it is slow"),
         "{log}"
     );
     let kept = started(|state_dir, _| write(state_dir, "gate", VERSION));
@@ -88,7 +92,7 @@ fn known() {
 fn first() {
     let kept = started(|_, _| {});
     let found = found(&kept);
-    assert_eq!(found["tier"], "gate");
+    assert_eq!(found["enforcement_level"], "gate");
     assert_eq!(found["driver_version"], VERSION);
     assert_eq!(found["reason"], Value::Null);
     let fake = &kept.fake;
@@ -104,23 +108,26 @@ fn first() {
 fn stale() {
     let kept = started(|state_dir, _| write(state_dir, "slices", "535.261.03"));
     assert_eq!(
-        (&found(&kept)["tier"], &found(&kept)["driver_version"]),
+        (
+            &found(&kept)["enforcement_level"],
+            &found(&kept)["driver_version"]
+        ),
         (&json!("gate"), &json!(VERSION))
     );
     let log = not_started(|state_dir, fake| {
         write(state_dir, "gate", "535.261.03");
         refuse(fake, &[DISABLE, SCHEDULE], status::NV_ERR_NOT_SUPPORTED);
     });
-    assert!(log.contains("has tier 1"), "{log}");
+    assert!(log.contains("has enforcement level 1"), "{log}");
     // What is no record is none.
     let kept = started(|state_dir, _| {
         fs::write(
-            card_of(state_dir).join("tier.json"),
-            "{\"version\": 1, \"tier\"",
+            card_of(state_dir).join("enforcement.json"),
+            "{\"version\": 1, \"enforcement_level\"",
         )
         .unwrap();
     });
-    assert_eq!(found(&kept)["tier"], "gate");
+    assert_eq!(found(&kept)["enforcement_level"], "gate");
 }
 
 fn refuse(fake: &Fake, what: &[u32], status: u32) {
@@ -131,7 +138,7 @@ fn refuse(fake: &Fake, what: &[u32], status: u32) {
 fn refused() {
     // The weaker gate is one.
     let kept = started(|_, fake| refuse(fake, &[DISABLE], status::NV_ERR_NOT_SUPPORTED));
-    assert_eq!(found(&kept)["tier"], "schedule");
+    assert_eq!(found(&kept)["enforcement_level"], "schedule");
     assert!(
         found(&kept)["reason"]
             .as_str()
@@ -143,8 +150,10 @@ fn refused() {
         refuse(fake, &[DISABLE, SCHEDULE], status::NV_ERR_NOT_SUPPORTED);
     });
     assert!(
-        log.contains("needs tier 2")
-            && log.contains("has tier 1: the driver refused GPFIFO_SCHEDULE with status 0x56"),
+        log.contains("needs enforcement level 2")
+            && log.contains(
+                "has enforcement level 1: the driver refused GPFIFO_SCHEDULE with status 0x56"
+            ),
         "{log}"
     );
 }
@@ -163,7 +172,7 @@ fn unknown() {
             refuse(fake, &[what], status::NV_ERR_NO_MEMORY);
         });
         assert!(
-            log.contains("[compute] mode = \"strict\": policy fixed needs tier 2")
+            log.contains("[compute] mode = \"strict\": policy fixed needs enforcement level 2")
                 && log.contains("could not be found out")
                 && log.contains(said),
             "{log}"
@@ -186,7 +195,7 @@ fn silent() {
 
 fn in_turn() {
     let lock = |state_dir: &Path| {
-        let file = File::create(card_of(state_dir).join("tier.lock")).unwrap();
+        let file = File::create(card_of(state_dir).join("enforcement.lock")).unwrap();
         assert!(sys::lock::try_exclusive(&file).unwrap());
         file
     };
@@ -213,7 +222,7 @@ fn succeeded() {
     let kept = started(|_, _| {});
     let asked = || kept.fake.controls(DISABLE).len();
     let before = asked();
-    fs::remove_file(card_of(kept.state_dir()).join("tier.json")).unwrap();
+    fs::remove_file(card_of(kept.state_dir()).join("enforcement.json")).unwrap();
     let pid = kept.broker_pid().unwrap();
     kept.signal(pid, nix::sys::signal::Signal::SIGKILL);
     until("another broker serves", || {
@@ -224,5 +233,5 @@ fn succeeded() {
     // The container's own channels are turned by it, and say nothing of the card: the next start asks.
     let (_tenant, _process) = computing_behind(&kept);
     until("the gate turns", || asked() > before + 8);
-    assert!(!card_of(kept.state_dir()).join("tier.json").exists());
+    assert!(!card_of(kept.state_dir()).join("enforcement.json").exists());
 }

@@ -23,12 +23,12 @@ impl Card {
             self.page.gate = gate;
             self.page.gate_since_ns = now_ns;
         }
-        self.page.tier = self.probe.is_done().then(|| self.tier());
+        self.page.enforcement_level = self.probe.is_done().then(|| self.enforcement_level());
         let alike = self.published.as_ref().is_some_and(|published| {
             published.gate == self.page.gate
                 && published.now == self.page.now
                 && published.next == self.page.next
-                && published.tier == self.page.tier
+                && published.enforcement_level == self.page.enforcement_level
                 && published.busy_until_ns == self.page.busy_until_ns
                 && (gate == GateState::Open || self.recovery_is_whole())
         });

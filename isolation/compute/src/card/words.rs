@@ -1,6 +1,6 @@
 //! What a card's governor says of it: to calls that wait for the gate, and to people.
 
-use plan::{Priority, Tier};
+use plan::{EnforcementLevel, Priority};
 
 use super::Card;
 use crate::CLOSED_MAX_NS;
@@ -26,20 +26,21 @@ impl Card {
     pub(crate) fn status(&self, now_ns: u64) -> Status {
         let learnt = self.probe.learnt();
         let resting = self.breaker.resting(now_ns).filter(|_| self.resting);
-        let tier = self.probe.is_done().then(|| match resting {
-            Some(_) => self.tier().min(Tier::Slices),
-            None => self.tier(),
+        let enforcement_level = self.probe.is_done().then(|| match resting {
+            Some(_) => self.enforcement_level().min(EnforcementLevel::Slices),
+            None => self.enforcement_level(),
         });
         let reason = resting
             .map(|until_ns| Reason::Slow { until_ns })
             .or_else(|| learnt.reason());
-        let needs_slices = Tier::needed(&self.terms) == Tier::Slices;
-        let holds = tier.is_none_or(|tier| tier >= Tier::needed(&self.terms))
-            && !(needs_slices && learnt.slices_refused.is_some());
+        let needs_slices = EnforcementLevel::needed(&self.terms) == EnforcementLevel::Slices;
+        let holds = enforcement_level.is_none_or(|enforcement_level| {
+            enforcement_level >= EnforcementLevel::needed(&self.terms)
+        }) && !(needs_slices && learnt.slices_refused.is_some());
         let share = self.view.share.as_ref();
         Status {
             terms: self.terms,
-            tier,
+            enforcement_level,
             reason,
             holds,
             entitlement_ppm: share.map_or(0, |share| share.entitlement_ppm),
@@ -54,7 +55,7 @@ impl Card {
         }
     }
 
-    pub(super) fn tier(&self) -> Tier {
-        self.probe.learnt().tier()
+    pub(super) fn enforcement_level(&self) -> EnforcementLevel {
+        self.probe.learnt().enforcement_level()
     }
 }

@@ -201,7 +201,7 @@ proptest! {
             .collect::<Vec<_>>();
         for (at, status) in &shares {
             let at = *at;
-            if status.window_ns == 0 || status.tier != Some(plan::Tier::Gate) {
+            if status.window_ns == 0 || status.enforcement_level != Some(plan::EnforcementLevel::Gate) {
                 continue;
             }
             // Two brokers that read the same pages have the same layout.

@@ -1,7 +1,7 @@
 //! What a container can do to its own gate: none of it makes its share larger, or a neighbour's smaller.
 
 use compute::{Event, Knob};
-use plan::{Policy, Priority, Tier};
+use plan::{EnforcementLevel, Policy, Priority};
 
 use crate::stage::{MS, OwnGroup, S, Stage, fixed, name, terms};
 
@@ -69,7 +69,10 @@ impl Attack {
         }
         for (at, _) in of {
             let status = stage.status(at, 0);
-            assert_eq!((status.tier, status.holds), (Some(Tier::Gate), true));
+            assert_eq!(
+                (status.enforcement_level, status.holds),
+                (Some(EnforcementLevel::Gate), true)
+            );
             assert_eq!(status.counts.alarms, 0);
         }
     }
@@ -83,7 +86,10 @@ fn waiting_for_a_tenants_own_calls_is_no_slow_driver() {
     attack.stage.tenants[attacker].tricks.waits_ns = 60 * MS;
     attack.stage.run_ms(2 * LONG_MS);
     let status = attack.stage.status(attacker, 0);
-    assert_eq!((status.tier, status.holds), (Some(Tier::Gate), true));
+    assert_eq!(
+        (status.enforcement_level, status.holds),
+        (Some(EnforcementLevel::Gate), true)
+    );
     assert_eq!((status.counts.slow, status.counts.alarms), (0, 0));
 }
 
@@ -136,8 +142,12 @@ fn what_a_tenants_own_channels_refuse_weakens_no_gate() {
                 tricks.refused.insert(refused, ODD);
                 stage.run_ms(6_000);
                 let status = stage.status(attacker, 0);
-                let tier = status.tier.unwrap_or(Tier::Gate);
-                assert_eq!(tier, Tier::Gate, "{own_group:?} {refused} {in_later_life}");
+                let enforcement_level = status.enforcement_level.unwrap_or(EnforcementLevel::Gate);
+                assert_eq!(
+                    enforcement_level,
+                    EnforcementLevel::Gate,
+                    "{own_group:?} {refused} {in_later_life}"
+                );
                 assert_eq!(status.counts.alarms, 0);
                 // It asks with growing pauses, and not at every refusal.
                 assert!(stage.questions <= 8, "{refused}: {}", stage.questions);
@@ -199,8 +209,8 @@ fn a_driver_that_means_it_is_met_with_a_weaker_knob() {
     stage.run_ms(4_000);
     let status = stage.status(one, 0);
     assert_eq!(
-        (status.tier, status.counts.alarms),
-        (Some(Tier::Schedule), 1)
+        (status.enforcement_level, status.counts.alarms),
+        (Some(EnforcementLevel::Schedule), 1)
     );
     let permille = stage.permille(one, 0, from_ns, stage.now_ns);
     assert!(permille.abs_diff(200) <= 6, "{permille}");

@@ -1,7 +1,7 @@
 //! Governors in virtual time: what each container could use of its cards.
 
 use crate::stage::{MS, S, Stage, fixed, name, terms};
-use compute::{Event, Fail, Gate, Knob, Tier};
+use compute::{EnforcementLevel, Event, Fail, Gate, Knob};
 use plan::{Claim, Idle, Page, Policy, Priority};
 
 /// Everybody has joined, has been probed, and windows are under way.
@@ -30,7 +30,10 @@ fn caps_are_held_side_by_side_with_two_calls_a_window() {
             u64::try_from(calls).unwrap() <= 2 * windows + 2,
             "{calls} calls in {windows} windows"
         );
-        assert_eq!(stage.status(at, 0).tier, Some(Tier::Gate));
+        assert_eq!(
+            stage.status(at, 0).enforcement_level,
+            Some(EnforcementLevel::Gate)
+        );
         assert!(stage.status(at, 0).holds);
         for other in at + 1..percents.len() {
             let overlap_ns = stage.longest_overlap_ns(at, other, 0, from_ns);
@@ -162,7 +165,10 @@ fn handles_that_have_gone_do_not_stop_the_others() {
     let from_ns = stage.now_ns + 500 * MS;
     stage.run_ms(4_000);
     let status = stage.status(one, 0);
-    assert_eq!((status.tier, status.counts.alarms), (Some(Tier::Gate), 0));
+    assert_eq!(
+        (status.enforcement_level, status.counts.alarms),
+        (Some(EnforcementLevel::Gate), 0)
+    );
     stage.lines.retain(|(_, _, channel), _| *channel != listed);
     let permille = stage.permille(one, 0, from_ns, stage.now_ns);
     assert!(permille.abs_diff(200) <= 6, "{permille}");
@@ -170,13 +176,17 @@ fn handles_that_have_gone_do_not_stop_the_others() {
 
 #[test]
 fn a_driver_that_refuses_knobs_is_met_with_weaker_ones_and_the_status_says_why() {
-    for (refused, tier, holds) in [
-        (vec!["get"], Tier::Gate, true),
-        (vec!["set"], Tier::Gate, true),
-        (vec!["close"], Tier::Schedule, true),
-        (vec!["close", "schedule"], Tier::Slices, false),
-        (vec!["open", "schedule"], Tier::Slices, false),
-        (vec!["close", "schedule", "set"], Tier::Freezer, false),
+    for (refused, enforcement_level, holds) in [
+        (vec!["get"], EnforcementLevel::Gate, true),
+        (vec!["set"], EnforcementLevel::Gate, true),
+        (vec!["close"], EnforcementLevel::Schedule, true),
+        (vec!["close", "schedule"], EnforcementLevel::Slices, false),
+        (vec!["open", "schedule"], EnforcementLevel::Slices, false),
+        (
+            vec!["close", "schedule", "set"],
+            EnforcementLevel::Freezer,
+            false,
+        ),
     ] {
         let mut stage = Stage::new(6, 1);
         for knob in &refused {
@@ -189,18 +199,18 @@ fn a_driver_that_refuses_knobs_is_met_with_weaker_ones_and_the_status_says_why()
         stage.run_ms(4_000);
         let status = stage.status(one, 0);
         assert_eq!(
-            (status.tier, status.holds),
-            (Some(tier), holds),
+            (status.enforcement_level, status.holds),
+            (Some(enforcement_level), holds),
             "{refused:?}"
         );
         let permille = stage.permille(one, 0, from_ns, stage.now_ns);
-        if tier >= Tier::Schedule {
+        if enforcement_level >= EnforcementLevel::Schedule {
             assert!(permille.abs_diff(200) <= 6, "{refused:?}: {permille}");
         } else if refused[0] != "open" {
             assert_eq!(permille, 1_000, "{refused:?}");
             assert!(status.reason.is_some());
             // What has no gate has slices by its cap: 20 to 40.
-            if tier == Tier::Slices {
+            if enforcement_level == EnforcementLevel::Slices {
                 let slices: Vec<u64> = stage
                     .tenants
                     .iter()
@@ -228,7 +238,7 @@ fn a_gate_that_is_refused_in_later_life_becomes_a_weaker_one() {
     let from_ns = stage.now_ns;
     stage.run_ms(4_000);
     let status = stage.status(one, 0);
-    assert_eq!(status.tier, Some(Tier::Schedule));
+    assert_eq!(status.enforcement_level, Some(EnforcementLevel::Schedule));
     assert!(status.reason.unwrap().to_string().contains("0x31"));
     let permille = stage.permille(one, 0, from_ns, stage.now_ns);
     assert!(permille.abs_diff(200) <= 6, "{permille}");
@@ -245,7 +255,7 @@ fn a_driver_that_is_slow_for_seconds_rests_the_gate_until_it_is_fast_again() {
     let slow = |stage: &mut Stage| loop {
         stage.run_ms(10);
         let status = stage.status(one, 0);
-        if status.tier == Some(Tier::Slices) {
+        if status.enforcement_level == Some(EnforcementLevel::Slices) {
             return status;
         }
     };
@@ -264,7 +274,10 @@ fn a_driver_that_is_slow_for_seconds_rests_the_gate_until_it_is_fast_again() {
     stage.run_ms(5_000);
     let permille = stage.permille(one, 0, from_ns, stage.now_ns);
     assert!(permille.abs_diff(200) <= 6, "{permille}");
-    assert_eq!(stage.status(one, 0).tier, Some(Tier::Gate));
+    assert_eq!(
+        stage.status(one, 0).enforcement_level,
+        Some(EnforcementLevel::Gate)
+    );
 }
 
 #[test]
@@ -512,7 +525,10 @@ fn who_fails_closed_keeps_its_gate_through_slow_calls() {
     stage.faults.takes_ns = Some(60 * MS);
     stage.run_ms(8_000);
     let status = stage.status(one, 0);
-    assert_eq!((status.tier, status.holds), (Some(Tier::Gate), true));
+    assert_eq!(
+        (status.enforcement_level, status.holds),
+        (Some(EnforcementLevel::Gate), true)
+    );
     assert!(status.counts.alarms > 0);
     let from_ns = stage.now_ns - 3_000 * MS;
     assert!(stage.permille(one, 0, from_ns, stage.now_ns) < 900);

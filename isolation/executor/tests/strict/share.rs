@@ -116,11 +116,11 @@ fn tried(mode: Mode) {
     share.start(&stage.container, Beginning::First).unwrap();
     let uuid = &stage.container.account.slots()[0].uuid;
     let card = stage.state_dir().join("cards").join(uuid);
-    let text = std::fs::read(card.join("tier.json")).unwrap();
+    let text = std::fs::read(card.join("enforcement.json")).unwrap();
     let found: serde_json::Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(
         found,
-        json!({"version": 1, "driver_version": "570.195.03", "tier": "gate", "reason": null})
+        json!({"version": 1, "driver_version": "570.195.03", "enforcement_level": "gate", "reason": null})
     );
     until("the trial's client goes", || {
         stage.kernel.held_bytes() == before
@@ -265,7 +265,7 @@ fn turned(mode: Mode) {
     });
     let status = stage.container.share.status(&stage.container);
     let status = json!(status[0]);
-    assert_eq!(status["tier"], json!("gate"), "{status}");
+    assert_eq!(status["enforcement_level"], json!("gate"), "{status}");
     assert_eq!(status["holds"], true);
     assert_eq!(status["entitlement_ppm"], 300_000);
     stage.container.share.stop();

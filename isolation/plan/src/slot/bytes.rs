@@ -14,10 +14,10 @@ use super::{
     Recovery, RecoveryChannel, RecoveryClient, SIZE_BYTES, VERSION, policy_code, priority_code,
 };
 use crate::WHOLE_PPM;
+use crate::enforcement_level::EnforcementLevel;
 use crate::layout::Gang;
 use crate::policy::Policy;
 use crate::terms::{Priority, Terms};
-use crate::tier::Tier;
 
 const MAGIC: [u8; 8] = *b"cgpuslot";
 /// Where the checksum stands.
@@ -55,7 +55,10 @@ pub(super) fn encode(page: &Page, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, Pag
         out.push(u8::from(value.is_some()));
         out.extend(value.unwrap_or(0).to_le_bytes());
     }
-    out.push(page.tier.map_or(u8::MAX, Tier::code));
+    out.push(
+        page.enforcement_level
+            .map_or(u8::MAX, EnforcementLevel::code),
+    );
     out.extend(page.latency_ns.to_le_bytes());
     let recovery = &page.recovery;
     out.extend(recovery.init_pid.to_le_bytes());
@@ -133,9 +136,12 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Page, u64), PageError> {
         gate_since_ns: from.u64()?,
         busy_until_ns: from.optional("busy_until")?,
         used_ns: from.optional("used")?,
-        tier: match from.u8()? {
+        enforcement_level: match from.u8()? {
             u8::MAX => None,
-            code => Some(Tier::of_code(code).ok_or_else(|| field("tier", u64::from(code)))?),
+            code => Some(
+                EnforcementLevel::of_code(code)
+                    .ok_or_else(|| field("enforcement_level", u64::from(code)))?,
+            ),
         },
         latency_ns: from.u64()?,
         recovery: from.recovery()?,

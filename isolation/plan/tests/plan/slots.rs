@@ -1,6 +1,7 @@
 use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, Next, RecoveryChannel, RecoveryClient, SIZE_BYTES};
 use plan::{
-    CardRules, Claim, Gang, GateState, Page, PageError, Recovery, Terms, Tier, Wishes, layout,
+    CardRules, Claim, EnforcementLevel, Gang, GateState, Page, PageError, Recovery, Terms, Wishes,
+    layout,
 };
 use proptest::prelude::*;
 
@@ -62,7 +63,7 @@ fn pages() -> impl Strategy<Value = Page> {
         ),
         proptest::sample::select(vec![GateState::Open, GateState::Closed, GateState::Unknown]),
         any::<(u64, Option<u64>, Option<u64>, u64, u64, i64)>(),
-        proptest::option::of(proptest::sample::select(Tier::ALL.to_vec())),
+        proptest::option::of(proptest::sample::select(EnforcementLevel::ALL.to_vec())),
         recoveries(),
     )
         .prop_map(
@@ -72,7 +73,7 @@ fn pages() -> impl Strategy<Value = Page> {
                 (now, next),
                 gate,
                 rest,
-                tier,
+                enforcement_level,
                 recovery,
             )| {
                 let (gate_since_ns, busy_until_ns, used_ns, latency_ns, used_at_ns, bias_ns) = rest;
@@ -88,7 +89,7 @@ fn pages() -> impl Strategy<Value = Page> {
                     gate_since_ns,
                     busy_until_ns,
                     used_ns,
-                    tier,
+                    enforcement_level,
                     latency_ns,
                     recovery,
                     used_at_ns,

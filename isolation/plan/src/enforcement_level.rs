@@ -8,7 +8,7 @@ use crate::terms::{Priority, Terms};
 /// Which knobs work, weakest first; published by each broker, and what `strict` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Tier {
+pub enum EnforcementLevel {
     /// 0: the container's processes are frozen for part of the time: best effort.
     Freezer,
     /// 0.5: doorbells are held back: soft caps at submission.
@@ -21,7 +21,7 @@ pub enum Tier {
     Gate,
 }
 
-impl Tier {
+impl EnforcementLevel {
     /// All of them, weakest first.
     pub const ALL: [Self; 5] = [
         Self::Freezer,
@@ -43,7 +43,7 @@ impl Tier {
         }
     }
 
-    /// The weakest tier that holds these terms for certain.
+    /// The weakest enforcement level that holds these terms for certain.
     #[must_use]
     pub fn needed(terms: &Terms) -> Self {
         match (terms.policy, terms.priority) {
@@ -64,6 +64,8 @@ impl Tier {
     }
 
     pub(crate) fn of_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|tier| tier.code() == code)
+        Self::ALL
+            .into_iter()
+            .find(|enforcement_level| enforcement_level.code() == code)
     }
 }
