@@ -31,7 +31,7 @@ const WEIGHT_ERROR: f64 = 0.03;
 const HARVEST: f64 = 0.9;
 /// A machine that is busier than that is not let off: the promises are the brokers' to keep, which go before everybody.
 const NOISE_MAX: f64 = 0.1;
-/// The wheel's shortest window (`plan`): each turn of it has two edges that may be late.
+/// The is cyclic's shortest window (`plan`): each turn of it has two edges that may be late.
 const WINDOW: Duration = Duration::from_micros(62_500);
 /// One at a time: each needs the machine's processors.
 static ALONE: Mutex<()> = Mutex::new(());

@@ -4,27 +4,27 @@ mod account;
 mod slot;
 mod words;
 
-use plan::{CardRules, GateState, Page, Priority, Terms, Trim};
+use plan::{CardRules, DriftCorrection, GateState, Page, Priority, Terms};
 
 use crate::CLOSED_MAX_NS;
 use crate::appeal::{Appeal, Refused};
-use crate::balance::Balance;
 use crate::breaker::{Breaker, SLOW_NS, Verdict};
+use crate::carry_over::CarryOver;
 use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
 use crate::cycle::{Course, Leads, Phase};
 use crate::knob::{Answer, Engine, Knob, KnobError, Objects, Spent};
 use crate::latency::Timing;
 use crate::lateness::Lateness;
-use crate::meter::{Capped, Meter};
 use crate::peers::Peers;
 use crate::probe::Probe;
 use crate::settings::{First, Settings, Wanted};
 use crate::setup::{Fail, Setup};
 use crate::status::Counts;
+use crate::usage::{Capped, Usage};
 use crate::view::{Means, View};
 use crate::world::{Confirmed, Environment};
 
-/// How often the table and the meter are looked at. Every window's start is a multiple of this: all brokers look at about the same time, shortly before
+/// How often the table and the usage are looked at. Every window's start is a multiple of this: all brokers look at about the same time, shortly before
 /// it, so that nearly always all have seen the same slots when it comes.
 const LOOK_NS: u64 = 31_250_000;
 
@@ -102,10 +102,10 @@ pub(crate) struct Card {
     all: Timing,
     retry_at_ns: u64,
     retry_ns: u64,
-    meter: Meter,
+    usage: Usage,
     metered: bool,
-    trim: Trim,
-    balance: Balance,
+    drift: DriftCorrection,
+    carry_over: CarryOver,
     capped: Capped,
     counts: Counts,
     stopping: bool,
@@ -128,7 +128,7 @@ impl Card {
         let mut probe = Probe::new();
         let taken_over = left.is_some();
         let mut clean = false;
-        let mut balance = Balance::default();
+        let mut carry_over = CarryOver::default();
         let mut bias_ns = 0;
         if let Some(left) = left {
             page.generation = left.generation.wrapping_add(1);
@@ -136,7 +136,7 @@ impl Card {
                 (left.now, left.next, left.enforcement_level);
             page.join_ns = left.join_ns;
             probe.resume(left.enforcement_level);
-            balance = Balance::of(left, now_ns);
+            carry_over = CarryOver::of(left, now_ns);
             bias_ns = left.bias_ns;
             clean = left.gate == GateState::Open;
         }
@@ -185,10 +185,10 @@ impl Card {
             all: Timing::new(OPEN_NS),
             retry_at_ns: 0,
             retry_ns: RETRY_NS,
-            meter: Meter::default(),
+            usage: Usage::default(),
             metered: false,
-            trim: Trim::resumed(bias_ns, length_ns),
-            balance,
+            drift: DriftCorrection::resumed(bias_ns, length_ns),
+            carry_over,
             capped: Capped::No,
             counts: Counts::default(),
             stopping: false,
@@ -253,7 +253,7 @@ impl Card {
             self.poll_at_ns = self.next_look_ns(now_ns);
             changed |= self.peers.look(self.index, &self.page, world);
             self.counts.bad_pages = self.peers.bad_pages();
-            self.read_meter(now_ns, world);
+            self.read_usage(now_ns, world);
             self.make_even(now_ns);
             self.say_busy(now_ns, world.busy(self.index));
         }
@@ -264,10 +264,10 @@ impl Card {
     pub(crate) fn advance(&mut self, now_ns: u64, extra_ns: u64, peers: &[Page]) {
         self.review(now_ns, extra_ns);
         let leads = self.leads(extra_ns);
-        let (view, trim) = (&self.view, &mut self.trim);
-        let trimmed = view.is_trimmed();
-        let mut lengths = |length_ns: u64| match trimmed {
-            true => trim.next_length_ns(length_ns),
+        let (view, drift) = (&self.view, &mut self.drift);
+        let corrected = view.is_corrected();
+        let mut lengths = |length_ns: u64| match corrected {
+            true => drift.next_length_ns(length_ns),
             false => length_ns,
         };
         if self
@@ -445,7 +445,7 @@ impl Card {
             self.lateness.passed(passed, closed_ns);
         }
         let ahead_ns = self.lateness.closed(closed_ns, self.metered);
-        if ahead_ns > 0 && self.view.is_trimmed() {
+        if ahead_ns > 0 && self.view.is_corrected() {
             let ppm = self
                 .view
                 .share
@@ -453,11 +453,11 @@ impl Card {
                 .map_or(0, |share| share.entitlement_ppm);
             let most = u128::from(LATE_MOST_NS) * u128::from(ppm) / 1_000_000;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let carried = self.trim.carried_ns().saturating_add(ahead_ns).min(most);
-            self.trim.carry(carried, self.view.room_ns());
-            // The meter would take it off a second time.
+            let carried = self.drift.carried_ns().saturating_add(ahead_ns).min(most);
+            self.drift.carry(carried, self.view.room_ns());
+            // The usage would take it off a second time.
             let window_ns = self.view.layout.window_ns;
-            self.meter.restart(now_ns.saturating_add(2 * window_ns));
+            self.usage.restart(now_ns.saturating_add(2 * window_ns));
         }
     }
 
@@ -604,25 +604,25 @@ impl Card {
             || before.is_full() != self.view.is_full()
         {
             // What it has had too much it gives back under any layout.
-            let carried_ns = self.trim.carried_ns().max(0);
-            self.trim.reset();
-            self.trim.carry(carried_ns, 0);
-            self.balance.forget(self.meter.last());
+            let carried_ns = self.drift.carried_ns().max(0);
+            self.drift.reset();
+            self.drift.carry(carried_ns, 0);
+            self.carry_over.forget(self.usage.last());
         }
         if !same_share
             || before.layout.window_ns != self.view.layout.window_ns
             || before.cycle != self.view.cycle
         {
             // The first window may be used as the former layout left it.
-            self.meter
+            self.usage
                 .restart(at_ns.max(now_ns) + self.view.layout.window_ns);
         }
         if before.cycle != self.view.cycle || first {
             let leads = self.leads(extra_ns);
-            let (view, trim) = (&self.view, &mut self.trim);
-            let trimmed = view.is_trimmed();
-            let mut lengths = |length_ns: u64| match trimmed {
-                true => trim.next_length_ns(length_ns),
+            let (view, drift) = (&self.view, &mut self.drift);
+            let corrected = view.is_corrected();
+            let mut lengths = |length_ns: u64| match corrected {
+                true => drift.next_length_ns(length_ns),
                 false => length_ns,
             };
             self.phase = Phase::begin(view.cycle.as_ref(), now_ns, leads, &mut lengths);
@@ -674,7 +674,7 @@ impl Card {
             .map_or(u64::MAX, |edge_ns| edge_ns.saturating_sub(leads.open_ns));
     }
 
-    /// No gate stays closed for longer than [`CLOSED_MAX_NS`], whatever the table or the trim says.
+    /// No gate stays closed for longer than [`CLOSED_MAX_NS`], whatever the table or the drift correction says.
     fn watch(&mut self, now_ns: u64) {
         if self.wants_open(now_ns) {
             self.closed_since_ns = None;

@@ -211,7 +211,7 @@ impl Cycle {
     ) -> Phase {
         let window_ns = self.window_ns.max(1);
         let first = (now_ns / window_ns).saturating_sub(1);
-        // Segments are left out for two seconds at most (`plan::Trim`), and one that is three windows ahead is always worth it.
+        // Segments are left out for two seconds at most (`plan::DriftCorrection`), and one that is three windows ahead is always worth it.
         let most = 4 + 2_000_000_000 / window_ns;
         for base_ns in
             (0..most).map(|window| first.saturating_add(window).saturating_mul(window_ns))

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use plan::Page;
 
 use crate::files::SlotFiles;
-use crate::roll::{Roll, Stranger, sequence};
+use crate::roster::{Roster, Stranger, sequence};
 use crate::table::{Owner, Seen, Table, TableError};
 
 /// Slots as files of a card's folder, see [`crate::files`].
@@ -19,7 +19,7 @@ pub struct FileTable {
     left: Option<Page>,
     seq: u64,
     files: Option<SlotFiles>,
-    roll: Roll,
+    roster: Roster,
 }
 
 impl FileTable {
@@ -45,7 +45,7 @@ impl FileTable {
             left,
             seq,
             files: Some(files),
-            roll: Roll::default(),
+            roster: Roster::default(),
         };
         if let Some((name, source)) = table.look()?.1 {
             return Err(TableError::Version {
@@ -67,17 +67,17 @@ impl FileTable {
         let Some(files) = &mut self.files else {
             return Ok((Seen::default(), None));
         };
-        let roll = &mut self.roll;
-        roll.begin();
+        let roster = &mut self.roster;
+        roster.begin();
         let looked = files.each_live(|read| {
-            roll.present(read.name, read.bytes, &mut || read.again());
+            roster.present(read.name, read.bytes, &mut || read.again());
         });
         if let Err(error) = looked {
             // What was not looked at is not gone.
-            roll.abandon();
+            roster.abandon();
             return Err(error);
         }
-        Ok(roll.end())
+        Ok(roster.end())
     }
 }
 
@@ -108,11 +108,11 @@ impl Table for FileTable {
     }
 
     fn peers(&self) -> &[Page] {
-        self.roll.pages()
+        self.roster.pages()
     }
 
     fn withdraw(&mut self) -> Result<(), TableError> {
-        self.roll = Roll::default();
+        self.roster = Roster::default();
         match self.files.take() {
             Some(files) => files.withdraw(),
             None => Ok(()),

@@ -20,7 +20,7 @@ use plan::slot::SIZE_BYTES;
 
 use crate::table::TableError;
 
-/// How long the page of a dead owner is kept for a successor or a fence.
+/// How long the page of a dead owner is kept for a successor or a watchdog.
 pub const DEAD_KEPT: Duration = Duration::from_secs(60);
 
 /// More files than this in one folder are not looked at: a card takes at most 100 containers.
@@ -83,7 +83,7 @@ pub fn file_name(key: &str) -> OsString {
     OsString::from(format!("{kept}+{hash:016x}"))
 }
 
-/// The pages that dead owners left in a folder of slots, for [`crate::fence::knobs`]. What is no page is left out. A folder that does not exist is
+/// The pages that dead owners left in a folder of slots, for [`crate::watchdog::knobs`]. What is no page is left out. A folder that does not exist is
 /// empty.
 ///
 /// # Errors

@@ -11,12 +11,11 @@
 #![forbid(unsafe_code)]
 
 mod appeal;
-mod balance;
 pub mod breaker;
 mod card;
+mod carry_over;
 mod channel_states;
 mod cycle;
-pub mod fence;
 pub mod file_table;
 pub mod files;
 pub mod governor;
@@ -24,18 +23,19 @@ pub mod knob;
 pub mod latency;
 mod lateness;
 pub mod memory;
-mod meter;
 #[cfg(test)]
 mod model;
 mod peers;
 pub mod probe;
 pub mod reason;
-mod roll;
+mod roster;
 mod settings;
 pub mod setup;
 pub mod status;
 pub mod table;
+mod usage;
 mod view;
+pub mod watchdog;
 pub mod world;
 
 pub use file_table::FileTable;

@@ -91,7 +91,7 @@ impl MemoryCard {
         slot.page = page.filter(|page| page.key == key).map(Arc::new);
     }
 
-    /// The pages of dead owners: what a fence looks at, see [`crate::fence`].
+    /// The pages of dead owners: what a watchdog looks at, see [`crate::watchdog`].
     #[must_use]
     pub fn dead(&self) -> Vec<Page> {
         let slots = self.lock();

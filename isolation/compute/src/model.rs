@@ -1,7 +1,7 @@
 //! A model of join, leave and crash: brokers as threads that a scheduler of shuttle's interleaves at every step of reading and writing slots.
 //!
 //! Slots are memory that is written and read a quarter at a time, so that a reader may find a page half written and a broker may die half-way through
-//! one. What reads them, decides and publishes is the real [`Roll`] and [`Governor`]. Time stands still while brokers run, but goes on by up to
+//! one. What reads them, decides and publishes is the real [`Roster`] and [`Governor`]. Time stands still while brokers run, but goes on by up to
 //! [`LATE_NS`] without one that is slow. Checked is, in every run:
 //!
 //! - brokers that live and count have the same layout, but for one window after a change;
@@ -19,10 +19,10 @@ use shuttle::thread;
 
 use crate::files::file_name;
 use crate::knob::{Channel, Engine, Group, Knob, Objects};
-use crate::roll::{Roll, sequence};
+use crate::roster::{Roster, sequence};
 use crate::table::{Owner, Seen, Table, TableError};
 use crate::world::{Action, Environment, Event};
-use crate::{CLOSED_MAX_NS, Governor, Setup, fence};
+use crate::{CLOSED_MAX_NS, Governor, Setup, watchdog};
 
 const MS: u64 = 1_000_000;
 const PARTS: usize = 4;
@@ -35,7 +35,7 @@ const LATE_NS: u64 = 3 * MS;
 const CALL_NS: u64 = MS / 5;
 
 /// How long after a death somebody opens the gates of the dead.
-const FENCE_EVERY_NS: u64 = 50 * MS;
+const WATCHDOG_EVERY_NS: u64 = 50 * MS;
 
 /// Runs with different interleavings; `CGPU_MODEL_RUNS` asks for others, with seeds of their own.
 const RUNS: usize = 20;
@@ -192,7 +192,7 @@ struct Model {
     thread: u32,
     left: Option<Page>,
     seq: u64,
-    roll: Roll,
+    roster: Roster,
     /// So many more parts are written before the broker dies.
     dies_after: Option<u32>,
 }
@@ -219,7 +219,7 @@ impl Model {
             left: Page::decode(&bytes).ok().map(|(page, _)| page),
             seq: sequence(&bytes).unwrap_or(0) & !1,
             slot,
-            roll: Roll::default(),
+            roster: Roster::default(),
             dies_after: None,
         }
     }
@@ -271,17 +271,18 @@ impl Table for Model {
             .filter(|(key, _)| **key != self.key)
             .map(|(key, slot)| (file_name(key), Arc::clone(slot)))
             .collect();
-        self.roll.begin();
+        self.roster.begin();
         for (name, slot) in slots {
             if lock(&slot.owner).is_some() {
-                self.roll.present(&name, &read(&slot), &mut || read(&slot));
+                self.roster
+                    .present(&name, &read(&slot), &mut || read(&slot));
             }
         }
-        Ok(self.roll.end().0)
+        Ok(self.roster.end().0)
     }
 
     fn peers(&self) -> &[Page] {
-        self.roll.pages()
+        self.roster.pages()
     }
 
     fn withdraw(&mut self) -> Result<(), TableError> {
@@ -426,7 +427,7 @@ fn pull(shared: &Shared, key: &str, knob: &Knob) {
 }
 
 /// Opens the gates of the dead, as a peer or the runtime does.
-fn fencer(shared: &Arc<Shared>, thread: u32) {
+fn watch_dead(shared: &Arc<Shared>, thread: u32) {
     while shared.now_ns() < RUN_NS + 500 * MS {
         let slots: Vec<(String, Arc<Slot>)> = lock(&shared.slots)
             .iter()
@@ -438,14 +439,14 @@ fn fencer(shared: &Arc<Shared>, thread: u32) {
             if owner.is_none()
                 && let Ok((page, _)) = Page::decode(&read(&slot))
             {
-                for knob in fence::knobs(&page, 0) {
+                for knob in watchdog::knobs(&page, 0) {
                     pull(shared, &key, &knob);
                 }
             }
         }
         let now_ns = shared.now_ns();
         lock(&shared.world).check(now_ns);
-        shared.sleep_until(thread, now_ns + FENCE_EVERY_NS);
+        shared.sleep_until(thread, now_ns + WATCHDOG_EVERY_NS);
     }
     shared.leave(thread);
 }
@@ -482,7 +483,7 @@ fn scenario() {
     start(vec![(joins_ns, leaves_ns, End::Leaves)], "ns/comes", 40);
     let (thread, last) = (100, Arc::clone(&shared));
     shared.enter(thread, 0);
-    threads.push(thread::spawn(move || fencer(&last, thread)));
+    threads.push(thread::spawn(move || watch_dead(&last, thread)));
     for thread in threads {
         thread.join().unwrap();
     }

@@ -8,7 +8,7 @@ use plan::{CardRules, Layout, Page, Promise, Share, Tenant, Terms, epochs, layou
 
 use crate::cycle::{Cycle, LAP_NS, Span};
 
-/// A wheel with less than this in nobody's segment is full.
+/// A schedule with less than this in nobody's segment is full.
 const FULL_PPM: u32 = 5_000;
 
 /// Of a segment that must be exact, this part at most is added to each end: if the neighbours are idle, it is what the container gains.
@@ -89,8 +89,8 @@ impl View {
         plan::slice::quantise_us(part.max(plan::slice::HARDWARE_LEAST_US))
     }
 
-    /// Whether the meter may trim its segments.
-    pub(crate) fn is_trimmed(&self) -> bool {
+    /// Whether the usage may correct its segments.
+    pub(crate) fn is_corrected(&self) -> bool {
         self.cycle.is_some()
             && self
                 .share
@@ -129,12 +129,12 @@ impl View {
         (narrow(windows_ns), narrow(promised_ns))
     }
 
-    /// Whether there is no room on the wheel to make up for anything.
+    /// Whether there is no room on the cyclic schedule to make up for anything.
     pub(crate) fn is_full(&self) -> bool {
         self.layout.free_ppm < FULL_PPM
     }
 
-    /// What the container's use is trimmed to. On a full wheel someone has to pay for the switches: each pays for the one that its segment begins
+    /// What the container's use is corrected to. On a full schedule someone has to pay for the switches: each pays for the one that its segment begins
     /// with. If all made up for it, the long segments would push the short ones aside.
     pub(crate) fn target_ppm(&self, share: &Share, rules: &CardRules) -> u32 {
         if !self.is_full() {
@@ -187,7 +187,7 @@ fn early(rules: &CardRules, pages: &[Page], key: &str, next: Option<Next>) -> Op
 fn cycle(share: &Share, layout: &Layout, tenants: &[Tenant]) -> Option<Cycle> {
     let segments = match &share.gate {
         Turns::Open => return None,
-        closed_or_wheel => closed_or_wheel.segments(),
+        closed_or_cyclic => closed_or_cyclic.segments(),
     };
     let window_ns = layout.window_ns.max(1);
     // Only who may have work now shares a lap.

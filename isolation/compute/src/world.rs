@@ -84,7 +84,7 @@ pub trait Environment {
         }
     }
 
-    /// The card's account, where there is a meter. Asked for a few times a second.
+    /// The card's account, where there is a usage. Asked for a few times a second.
     fn used(&self, card: usize) -> Option<Used> {
         let _ = card;
         None

@@ -1,4 +1,4 @@
-//! Room on the wheel: a window as a circle of a million parts.
+//! Room on the cyclic schedule: a window as a circle of a million parts.
 
 use crate::WHOLE_PPM;
 use crate::gate::{Gate, Segment};
@@ -179,7 +179,7 @@ pub(crate) fn gate(window_ns: u64, arcs: &[Arc]) -> Gate {
         }
         _ => {}
     }
-    Gate::Wheel(
+    Gate::Cyclic(
         spans
             .into_iter()
             .map(|(begin, end)| Segment {

@@ -14,12 +14,12 @@ pub struct Segment {
 pub enum Gate {
     /// Always.
     Open,
-    /// Not before another layout says so: a container that the wheel does not count yet. Never for longer than until the epoch
+    /// Not before another layout says so: a container that the cyclic schedule does not count yet. Never for longer than until the epoch
     /// of its [`crate::Page::next`], which its broker sets as soon as it sees itself present.
     Closed,
     /// In these segments of every window, disjoint, not adjacent, sorted, at least one. Almost always one: a segment is
     /// divided only where those that keep their places have left no contiguous room.
-    Wheel(Vec<Segment>),
+    Cyclic(Vec<Segment>),
 }
 
 /// What happens to a gate.
@@ -53,7 +53,7 @@ impl Gate {
         match self {
             Self::Open => true,
             Self::Closed => false,
-            Self::Wheel(_) => self.segment_at(window_ns, at_ns).is_some(),
+            Self::Cyclic(_) => self.segment_at(window_ns, at_ns).is_some(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Gate {
         match self {
             Self::Open => window_ns,
             Self::Closed => 0,
-            Self::Wheel(segments) => segments.iter().map(|segment| segment.length_ns).sum(),
+            Self::Cyclic(segments) => segments.iter().map(|segment| segment.length_ns).sum(),
         }
     }
 
@@ -137,16 +137,16 @@ impl Gate {
         match self {
             Self::Open => to_ns.saturating_sub(from_ns),
             Self::Closed => 0,
-            Self::Wheel(_) => until(to_ns).saturating_sub(until(from_ns)),
+            Self::Cyclic(_) => until(to_ns).saturating_sub(until(from_ns)),
         }
     }
 
-    /// Its segments; none where it does not follow the wheel.
+    /// Its segments; none where it does not follow the cyclic schedule.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         match self {
             Self::Open | Self::Closed => &[],
-            Self::Wheel(segments) => segments,
+            Self::Cyclic(segments) => segments,
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Three shapes:
 //! - **slices**: everyone's gate is open, the hardware's round divides the time: preemptive, weighted, soft, native.
-//! - **wheel**: fixed and fair-share own a segment each, and so do preemptive and weighted where idle time is wasted; all others
+//! - **cyclic schedule**: fixed and fair-share own a segment each, and so do preemptive and weighted where idle time is wasted; all others
 //!   share one more segment, and divide it by slices.
-//! - **online**: containers of high priority are never gated and have long slices; the others take turns on a wheel of their own.
+//! - **online**: containers of high priority are never gated and have long slices; the others take turns on a cyclic schedule of their own.
 
 use crate::gate::Gate;
 use crate::policy::Policy;
@@ -61,7 +61,7 @@ pub struct Tenant {
 /// What a container can count on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
-    /// This share, no more and no less: its trim holds it there.
+    /// This share, no more and no less: its drift correction holds it there.
     Exactly,
     /// This share, and more while others are idle.
     AtLeast,
@@ -127,7 +127,7 @@ impl Layout {
     }
 
     /// Whether a container may use the time of another's segment: its owners are idle and lend it, and this one is of the first
-    /// after them, in the order of the wheel, that lend and are not idle.
+    /// after them, in the order of the cyclic schedule, that lend and are not idle.
     pub fn borrows(&self, key: &str, at_ns: u64, idle: impl Fn(&str) -> bool) -> bool {
         // Those whose gates turn together are one: idle when all of them are.
         let mut lenders: Vec<(u64, Vec<&Share>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What share of a card's time each container gets: the terms of all live containers → timeslices and wheel segments.
+//! What share of a card's time each container gets: the terms of all live containers → timeslices and segments of a cyclic schedule.
 //!
 //! ```text
 //! Wishes + CardRules ─resolve─▶ Terms ─admit─▶ book          (a frontend, once)
@@ -23,6 +23,7 @@
 
 pub mod admission;
 mod circle;
+pub mod drift_correction;
 pub mod enforcement_level;
 pub mod epochs;
 pub mod gate;
@@ -33,10 +34,10 @@ pub mod rules;
 pub mod slice;
 pub mod slot;
 pub mod terms;
-pub mod trim;
 mod window;
 
 pub use admission::{Refusal, admit, admit_all};
+pub use drift_correction::{Demand, DriftCorrection};
 pub use enforcement_level::EnforcementLevel;
 pub use gate::{Edge, Gate, Segment, Turn};
 pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};
@@ -44,7 +45,6 @@ pub use policy::Policy;
 pub use rules::{CardRules, Costs, Idle, RulesError};
 pub use slot::{Claim, GateState, Page, PageError, Recovery};
 pub use terms::{Priority, Terms, TermsError, Wishes};
-pub use trim::{Demand, Trim};
 
 /// The whole of a card's time, or of a window.
 pub const WHOLE_PPM: u32 = 1_000_000;

@@ -11,7 +11,7 @@ pub enum Idle {
     /// Others borrow it: slices of the hardware's own round.
     #[default]
     Borrow,
-    /// It stays unused: a wheel over those that are there.
+    /// It stays unused: a cyclic schedule over those that are there.
     Waste,
 }
 

@@ -48,7 +48,7 @@ pub struct Page {
     pub gate_since_ns: u64,
     /// Until when the container is known to have work; `None` where nothing senses it.
     pub busy_until_ns: Option<u64>,
-    /// What the card's account says of the container at [`Page::used_at_ns`], where its share was even; `None` without a meter. What it
+    /// What the card's account says of the container at [`Page::used_at_ns`], where its share was even; `None` without an account. What it
     /// has had since, less what it was promised, is what a successor finds it ahead or behind by.
     pub used_ns: Option<u64>,
     /// `None` before it was probed.
@@ -57,9 +57,9 @@ pub struct Page {
     pub latency_ns: u64,
     /// What opens the gate if the broker dies.
     pub recovery: Recovery,
-    /// When [`Page::used_ns`] was counted; 0 without a meter.
+    /// When [`Page::used_ns`] was counted; 0 without an account.
     pub used_at_ns: u64,
-    /// [`crate::Trim::bias_ns`], for a successor to go on with.
+    /// [`crate::DriftCorrection::bias_ns`], for a successor to go on with.
     pub bias_ns: i64,
 }
 

@@ -173,7 +173,7 @@ impl Terms {
         }
     }
 
-    /// Whether a segment of the wheel is theirs however many others there are.
+    /// Whether a segment of the cyclic schedule is theirs however many others there are.
     #[must_use]
     pub fn owns_segment(&self) -> bool {
         matches!(self.policy, Policy::FairShare | Policy::Fixed)

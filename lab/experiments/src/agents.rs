@@ -24,7 +24,7 @@ pub(crate) struct Agents {
     rules: CardRules,
     tables: Vec<MemoryCard>,
     /// Whoever opens the gates of dead brokers' containers.
-    fence: Option<AgentId>,
+    watchdog: Option<AgentId>,
     /// What follows from what happened, and when.
     follows: Vec<(u64, Turn)>,
     seats: Vec<Option<Seat>>,
@@ -116,7 +116,7 @@ impl Agents {
         Self {
             rules: rules.clone(),
             tables: (0..cards).map(|_| MemoryCard::default()).collect(),
-            fence: None,
+            watchdog: None,
             follows: Vec::new(),
             seats: (0..tenants).map(|_| None).collect(),
             by_agent: BTreeMap::new(),
@@ -231,9 +231,9 @@ impl Agents {
             } => self.start(world, *tenant),
             Turn::Rescue {
                 tenant,
-                rescue: Rescue::Fence,
+                rescue: Rescue::Watchdog,
             } => {
-                self.fence(world, *tenant);
+                self.watchdog(world, *tenant);
                 Ok(())
             }
             Turn::Strike(fault) => {
@@ -265,17 +265,17 @@ impl Agents {
     }
 
     /// Opens what the slots of a dead broker say may be closed.
-    fn fence(&mut self, world: &mut World, index: usize) {
+    fn watchdog(&mut self, world: &mut World, index: usize) {
         let Some(facts) = self.seats[index].as_ref().map(|seat| &seat.facts) else {
             return;
         };
-        let agent = *self.fence.get_or_insert_with(|| world.add_agent());
+        let agent = *self.watchdog.get_or_insert_with(|| world.add_agent());
         for (place, card) in facts.cards.iter().enumerate() {
             let dead = self.tables[*card].dead();
             for knob in dead
                 .iter()
                 .filter(|page| page.key == facts.key)
-                .flat_map(|page| compute::fence::knobs(page, place))
+                .flat_map(|page| compute::watchdog::knobs(page, place))
             {
                 let (card, control) = control(facts, &knob);
                 world.call(agent, card, control);

@@ -1,4 +1,4 @@
-//! E2: caps, one by one and all around the wheel; how near they are over a tenth of a second, one second and ten.
+//! E2: caps, one by one and all around the cyclic schedule; how near they are over a tenth of a second, one second and ten.
 
 use anyhow::Result;
 use runlist::Mode;
@@ -9,7 +9,7 @@ use crate::scene::{MS, Record, S, Scene, Steering, Tenant};
 use crate::stage::Stage;
 use crate::terms::{BUSY, HEAVY, fixed};
 
-/// When the slow trim of segments has settled after the start.
+/// When the slow drift correction of segments has settled after the start.
 const SETTLED_NS: u64 = 5 * S;
 
 /// Errors of one tenant against its cap.
@@ -223,8 +223,8 @@ impl Neighbour {
 }
 
 /// A card full of caps.
-pub(crate) fn full_wheel(effort: Effort) -> Result<Findings> {
-    let mut findings = Findings::new("E2b", "caps all around the wheel");
+pub(crate) fn full_schedule(effort: Effort) -> Result<Findings> {
+    let mut findings = Findings::new("E2b", "caps all around the cyclic schedule");
     let mut stage = Stage::default();
     let mixes: [(&str, Vec<u32>, f64, Option<f64>); 7] = [
         ("10/30/60", vec![10, 30, 60], 2.0, None),
@@ -336,7 +336,7 @@ pub(crate) fn full_wheel(effort: Effort) -> Result<Findings> {
         }
     }
     findings.plots.push(Plot {
-        file: "e2b-wheel",
+        file: "e2b-schedule",
         title: "E2b: four caps on one card, from the start: share of the last second".to_owned(),
         x: "seconds",
         y: "% of the card",

@@ -125,7 +125,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         .at_most(3.0),
     );
 
-    // The whole card from slices to a wheel and back.
+    // The whole card from slices to a cyclic schedule and back.
     let mut scene = two(63, until_ns, preemptive(), preemptive());
     let rules = CardRules {
         policy: Policy::FairShare,

@@ -1,4 +1,4 @@
-//! Brokers that are killed at any point of the wheel and come back: many short runs, each with its own seed.
+//! Brokers that are killed at any point of the cyclic schedule and come back: many short runs, each with its own seed.
 
 use anyhow::{Context, Result, bail};
 use plan::CardRules;
@@ -69,7 +69,7 @@ fn run_of(seed: u64) -> Run {
         }
     }
     // Before, while and after the first windows are known to all; one broker or several, one after the other or at once.
-    // A peer fences what it sees die, by its poll of 50 ms; the supervisor needs longer, or as long as a crash report takes.
+    // A peer opens what it sees die, by its poll of 50 ms; the supervisor needs longer, or as long as a crash report takes.
     let mut last_ns = 0;
     for _ in 0..=chance.below(3) {
         let tenant = usize::try_from(chance.below(scene.tenants.len() as u64)).unwrap_or(0);
@@ -83,7 +83,7 @@ fn run_of(seed: u64) -> Run {
         };
         let mut then = vec![(restart_ns, Rescue::Restart)];
         if never || chance.chance(500_000) {
-            then.push((20 * MS + chance.below(80 * MS), Rescue::Fence));
+            then.push((20 * MS + chance.below(80 * MS), Rescue::Watchdog));
         }
         scene.turns.push((killed_ns, Turn::Kill { tenant, then }));
         last_ns = last_ns.max(killed_ns + restart_ns);
@@ -103,7 +103,10 @@ fn run_of(seed: u64) -> Run {
 
 /// What went wrong in the worst of all runs.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
-    let mut findings = Findings::new("chaos", "brokers killed at random points of the wheel");
+    let mut findings = Findings::new(
+        "chaos",
+        "brokers killed at random points of the cyclic schedule",
+    );
     let mut stage = Stage::default();
     let runs = effort.pick(800, 10_000);
     let mut gaps_ms = Vec::new();

@@ -194,14 +194,14 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
     stage.into_findings(findings)
 }
 
-/// Equal tenants on the wheel, by the length of their segments; against the card's own round.
-pub(crate) fn on_the_wheel(effort: Effort) -> Result<Findings> {
-    let mut findings = Findings::new("E8", "busy tenants in turns: the wheel");
+/// Equal tenants on the cyclic schedule, by the length of their segments; against the card's own round.
+pub(crate) fn on_the_schedule(effort: Effort) -> Result<Findings> {
+    let mut findings = Findings::new("E8", "busy tenants in turns: the cyclic schedule");
     let mut stage = Stage::default();
     let until_ns = effort.pick(6, 20) * S;
-    let mut wheel = Vec::new();
+    let mut schedule = Vec::new();
     let mut native = Vec::new();
-    // The card's budget of calls sets the window: the wheel as it would be on nodes with more and more cards.
+    // The card's budget of calls sets the window: the cyclic schedule as it would be on nodes with more and more cards.
     for (count, segment_ms, calls_per_s, expected, limit) in [
         (10_u32, 10_u64, 200_u32, 98.4, 2.0),
         (10, 20, 100, 99.2, 1.0),
@@ -225,7 +225,7 @@ pub(crate) fn on_the_wheel(effort: Effort) -> Result<Findings> {
         let window_ms = ours.windows_ns[0] / MS;
         let ours = sum(ours.shares(SETTLED_NS, until_ns));
         let theirs = sum(theirs.shares(SETTLED_NS, until_ns));
-        wheel.push((segment_ms as f64, ours));
+        schedule.push((segment_ms as f64, ours));
         native.push((segment_ms as f64, theirs));
         findings.rows.push(
             Row::new(
@@ -260,12 +260,12 @@ pub(crate) fn on_the_wheel(effort: Effort) -> Result<Findings> {
         );
     }
     findings.plots.push(Plot {
-        file: "e8-wheel",
+        file: "e8-schedule",
         title: "E8: what is left of a card for 5 to 10 equal tenants".to_owned(),
         x: "length of a segment, ms",
         y: "% of the card",
         series: vec![
-            Series::new("fair-share by cgpu", wheel),
+            Series::new("fair-share by cgpu", schedule),
             Series::new("native, 1024 us", native),
         ],
     });

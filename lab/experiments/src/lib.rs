@@ -47,7 +47,7 @@ impl Experiment {
             },
             Experiment {
                 name: "E2b",
-                run: caps::full_wheel,
+                run: caps::full_schedule,
             },
             Experiment {
                 name: "E3",
@@ -71,7 +71,7 @@ impl Experiment {
             },
             Experiment {
                 name: "E8",
-                run: equals::on_the_wheel,
+                run: equals::on_the_schedule,
             },
             Experiment {
                 name: "live",

@@ -192,7 +192,7 @@ pub struct Delays {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
     /// A peer or the frontend opens what its slot says may be closed.
-    Fence,
+    Watchdog,
     /// The supervisor starts another.
     Restart,
 }

@@ -39,7 +39,7 @@ const TIMER_SLACK_NS: u64 = 1;
 /// Its work is some hundred microseconds a window; the least nice that there is.
 const NICENESS: i32 = -20;
 /// The card's account is asked for no more often.
-const METER_EVERY: Duration = Duration::from_millis(100);
+const ACCOUNTS_EVERY: Duration = Duration::from_millis(100);
 
 /// What the rest of the broker tells the thread.
 #[derive(Debug, Default)]
@@ -165,7 +165,7 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
     let world = World {
         container: Arc::downgrade(container),
         tables: slots::take(container)?,
-        meter: Meter::default(),
+        accounts: CardAccounts::default(),
         admission: RefCell::default(),
         questions: Questions::default(),
     };
@@ -318,7 +318,7 @@ impl Running {
         }
         self.container
             .share
-            .publish(statuses, self.world.meter.last());
+            .publish(statuses, self.world.accounts.last());
     }
 }
 
@@ -358,7 +358,7 @@ fn news(
 struct World {
     container: Weak<Container>,
     tables: Vec<Box<dyn Table + Send>>,
-    meter: Meter,
+    accounts: CardAccounts,
     admission: RefCell<Admission>,
     questions: Questions,
 }
@@ -428,9 +428,9 @@ impl Environment for World {
 
     fn used(&self, card: usize) -> Option<Used> {
         let container = self.container.upgrade()?;
-        self.meter.read(&container);
+        self.accounts.read(&container);
         let uuid = &container.account.slots().get(card)?.uuid;
-        self.meter.of(uuid)
+        self.accounts.of(uuid)
     }
 }
 
@@ -493,21 +493,21 @@ fn ask(container: Arc<Container>, card: usize) -> std::io::Result<mpsc::Receiver
 
 /// The driver's account of the cards' time, asked for as often as it is of use.
 #[derive(Debug, Default)]
-struct Meter {
-    inner: Mutex<Metered>,
+struct CardAccounts {
+    inner: Mutex<ReadAccounts>,
     is_absent: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Metered {
+struct ReadAccounts {
     at: Option<Instant>,
     times: Vec<driver::CardTime>,
 }
 
-impl Meter {
+impl CardAccounts {
     fn read(&self, container: &Container) {
         let mut inner = self.lock();
-        let is_fresh = inner.at.is_some_and(|at| at.elapsed() < METER_EVERY);
+        let is_fresh = inner.at.is_some_and(|at| at.elapsed() < ACCOUNTS_EVERY);
         if is_fresh || self.is_absent.load(Ordering::Relaxed) {
             return;
         }
@@ -537,7 +537,7 @@ impl Meter {
         self.lock().times.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Metered> {
+    fn lock(&self) -> MutexGuard<'_, ReadAccounts> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

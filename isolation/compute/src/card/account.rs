@@ -3,23 +3,23 @@
 use plan::{Page, Priority, Promise};
 
 use super::Card;
-use crate::meter::Capped;
+use crate::usage::Capped;
 use crate::world::Environment;
 
 /// What a container was kept from is made up for in this time, as far as there is room then.
 const MADE_UP_NS: u64 = 300_000_000;
 
 impl Card {
-    pub(super) fn read_meter(&mut self, now_ns: u64, world: &mut dyn Environment) {
+    pub(super) fn read_usage(&mut self, now_ns: u64, world: &mut dyn Environment) {
         let used = world.used(self.index);
         self.metered = used.is_some();
         if let Some(used) = used {
-            self.meter.sample(used, world.busy(self.index));
+            self.usage.sample(used, world.busy(self.index));
         }
         let online = self.terms.priority == Priority::High;
         self.capped = if online && self.metered {
             let bound_ppm = self.bound_ppm(now_ns, world.table(self.index).peers());
-            self.meter.capped(bound_ppm)
+            self.usage.capped(bound_ppm)
         } else {
             Capped::No
         };
@@ -53,13 +53,13 @@ impl Card {
 
     /// After a close. The account's times need not lie between segments: what is compared is the time that the gate was meant to be open.
     pub(crate) fn after_close(&mut self, world: &mut dyn Environment) {
-        if !self.view.is_trimmed() || !self.metered {
+        if !self.view.is_corrected() || !self.metered {
             return;
         }
         if let Some(used) = world.used(self.index) {
-            self.meter.sample(used, world.busy(self.index));
+            self.usage.sample(used, world.busy(self.index));
         }
-        let Some(measured) = self.meter.measured() else {
+        let Some(measured) = self.usage.measured() else {
             return;
         };
         let Some(share) = &self.view.share else {
@@ -74,7 +74,7 @@ impl Card {
         if full && measured.used_ns.abs_diff(promised_ns).saturating_mul(100) < promised_ns {
             return;
         }
-        self.trim.measure(
+        self.drift.measure(
             measured.used_ns,
             windows_ns,
             target_ppm,
@@ -83,42 +83,46 @@ impl Card {
         );
         if full {
             // What one adds there, another loses, and adds in turn.
-            self.trim.add_nothing();
+            self.drift.add_nothing();
         }
     }
 
     /// After the container's former broker has died: what it had too much meanwhile is taken off its next segments, what it was kept from is
-    /// added where there is room. Until that is done the slow trim learns nothing.
+    /// added where there is room. Until that is done the slow drift correction learns nothing.
     pub(super) fn make_even(&mut self, now_ns: u64) {
         if self.published.is_none() {
             // The segment under way, if one is, runs to its end: most of it may be over.
             return;
         }
-        let last = self.meter.last();
+        let last = self.usage.last();
         let (true, Some(share), Some(used)) = (
-            self.view.is_trimmed() && self.metered,
+            self.view.is_corrected() && self.metered,
             &self.view.share,
             last,
         ) else {
-            self.balance.forget(last);
+            self.carry_over.forget(last);
             return;
         };
         let (view, rules) = (&self.view, &self.rules);
         let promised = |from_ns, to_ns| view.promised_ns(rules, from_ns, to_ns).1;
-        if let Some(carried) = self.balance.settle(used, share.entitlement_ppm, &promised) {
+        if let Some(carried) = self
+            .carry_over
+            .settle(used, share.entitlement_ppm, &promised)
+        {
             tracing::debug!(card = self.index, ?carried, "while there was no governor");
             let room_ns = view.room_ns();
             let windows = (MADE_UP_NS / view.layout.window_ns.max(1)).max(1);
             let most = i64::try_from(room_ns.saturating_mul(windows)).unwrap_or(i64::MAX);
-            self.trim.carry(carried.ahead_ns.max(-most), room_ns);
+            self.drift.carry(carried.ahead_ns.max(-most), room_ns);
         }
-        if self.trim.carried_ns() != 0 {
+        if self.drift.carried_ns() != 0 {
             // A segment that was made shorter may be one of the next window.
-            self.balance.not_before(now_ns + 2 * view.layout.window_ns);
+            self.carry_over
+                .not_before(now_ns + 2 * view.layout.window_ns);
         }
-        if self.balance.is_uneven(now_ns) {
-            self.meter.restart(now_ns + 2 * view.layout.window_ns);
+        if self.carry_over.is_uneven(now_ns) {
+            self.usage.restart(now_ns + 2 * view.layout.window_ns);
         }
-        self.balance.follow(last);
+        self.carry_over.follow(last);
     }
 }

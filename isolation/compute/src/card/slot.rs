@@ -1,4 +1,4 @@
-//! What a container's own slot says: where its gate is, whether it is busy, and what a fence needs to open it.
+//! What a container's own slot says: where its gate is, whether it is busy, and what a watchdog needs to open it.
 
 use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
 use plan::{GateState, Page};
@@ -36,10 +36,10 @@ impl Card {
             return;
         }
         self.write_recovery(world);
-        let even = self.balance.even();
+        let even = self.carry_over.even();
         self.page.used_ns = even.map(|even| even.used_ns);
         self.page.used_at_ns = even.map_or(0, |even| even.at_ns);
-        self.page.bias_ns = self.trim.bias_ns();
+        self.page.bias_ns = self.drift.bias_ns();
         self.page.latency_ns = self.all.lead_ns();
         let published = world.table(self.index).publish(&self.page);
         if let Err(error) = &published
@@ -59,7 +59,7 @@ impl Card {
             self.page.busy_until_ns = None;
             return;
         }
-        let busy = busy.or_else(|| self.meter.seems_busy(now_ns));
+        let busy = busy.or_else(|| self.usage.seems_busy(now_ns));
         let until_ns = self.page.busy_until_ns;
         self.page.busy_until_ns = match (busy, until_ns) {
             (None, _) => None,

@@ -368,7 +368,7 @@ fn high_priority_has_long_slices_until_it_has_used_its_ratio() {
             .all(|level| *level == 2)
     );
     assert_eq!(stage.gate_calls(online, stage.now_ns - 1_000 * MS), 0);
-    // Its use is all of the time from now on, by this meter.
+    // Its use is all of the time from now on, by this account.
     stage.tenants[online].metered = true;
     stage.run_ms(SETTLED_MS);
     assert_eq!(stage.status(online, 0).ratio_enforced, Some(true));

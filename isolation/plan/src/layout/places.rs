@@ -1,4 +1,4 @@
-//! Where each segment stands on the wheel.
+//! Where each segment stands on the cyclic schedule.
 
 use crate::WHOLE_PPM;
 use crate::circle::{Arc, Circle};
@@ -25,7 +25,7 @@ pub(super) struct Placed {
 /// A gang that shares what others leave is given a place where one of its cards has segments anyway, and then on all of them.
 #[must_use]
 pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
-    if !is_of_the_wheel(cards, key) {
+    if !is_scheduled(cards, key) {
         return None;
     }
     let mut rooms = Vec::new();
@@ -85,7 +85,7 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
 }
 
 /// Whether one of the gang's cards has segments, and none would get some only for it that has a container which is never gated.
-fn is_of_the_wheel(cards: &[(&CardRules, &[Tenant])], key: &str) -> bool {
+fn is_scheduled(cards: &[(&CardRules, &[Tenant])], key: &str) -> bool {
     let shares = |(_, tenants): &(&CardRules, &[Tenant])| {
         let own = tenants.iter().find(|tenant| tenant.key == key);
         own.is_some_and(shares_apart)
@@ -136,7 +136,7 @@ impl<'t> Plan<'t> {
     }
 
     /// Everyone's place: first those that have one, fair-share before gangs, by rank; then gangs; then fair-share on its grid; then
-    /// the others in the order in which they came; the common segment last, where the wheel has room left.
+    /// the others in the order in which they came; the common segment last, where the cyclic schedule has room left.
     pub(super) fn place(&self, rules: &CardRules) -> Placed {
         let mut circle = Circle::new();
         let mut own = vec![Vec::new(); self.members.len()];

@@ -21,7 +21,7 @@ pub(super) enum Part {
     Own,
     /// In the segment that all who own none share.
     Pool,
-    /// On the wheel once it is counted as present.
+    /// On the cyclic schedule once it is counted as present.
     Waiting,
 }
 
@@ -165,7 +165,7 @@ impl<'t> Plan<'t> {
             |tenant: &Tenant| present(tenant) && shares_apart(tenant) && tenant.place_ppm.is_some();
         let sharing = sorted.iter().filter(|tenant| present(tenant)).count();
         let any_apart = sorted.iter().any(|tenant| apart(tenant)) && (turns || sharing > 1);
-        let wheel = turns || any_apart;
+        let is_cyclic = turns || any_apart;
         let room = WHOLE_PPM > reserved_ppm;
         let members = sorted
             .iter()
@@ -179,7 +179,7 @@ impl<'t> Plan<'t> {
                 };
                 let part = match () {
                     () if tenant.terms.owns_segment() => Part::Own,
-                    () if !wheel => Part::Open,
+                    () if !is_cyclic => Part::Open,
                     () if tenant.groups == 0 && strict(tenant) => Part::Waiting,
                     () if strict(tenant) => Part::Own,
                     () if room && apart(tenant) => Part::Own,
@@ -215,7 +215,7 @@ impl<'t> Plan<'t> {
     }
 
     /// Each segment begins with a switch: without a time for it, a short segment would lose more of its share to it than a long
-    /// one. Where the wheel has room the segments are longer by it; where it has none, all shares pay for all switches alike.
+    /// one. Where the cyclic schedule has room the segments are longer by it; where it has none, all shares pay for all switches alike.
     /// Fair-share stays on its grid: its segments are equal anyway.
     fn widen(&mut self, costs: &Costs) {
         let window_ns = self.window_ns(costs).max(1);

@@ -49,7 +49,7 @@ fn settle(rules: &CardRules, cards: &mut [Vec<Tenant>]) -> usize {
 fn begins(rules: &CardRules, card: &[Tenant], key: &str) -> Option<(u64, u64)> {
     let layout = layout(rules, &rules.costs, card);
     match &layout.share(key)?.gate {
-        Gate::Wheel(segments) => Some((layout.window_ns, segments.first()?.offset_ns)),
+        Gate::Cyclic(segments) => Some((layout.window_ns, segments.first()?.offset_ns)),
         _ => None,
     }
 }
@@ -431,8 +431,8 @@ proptest! {
                 },
                 None => {
                     let shares = own[0].1.terms.policy != Policy::FairShare && own[0].1.groups > 0;
-                    let wheel = own.iter().any(|(card, _)| card.iter().any(|tenant| tenant.terms.owns_segment()));
-                    for place in (0..1_000_000).step_by(12_500).filter(|_| shares && wheel) {
+                    let is_cyclic = own.iter().any(|(card, _)| card.iter().any(|tenant| tenant.terms.owns_segment()));
+                    for place in (0..1_000_000).step_by(12_500).filter(|_| shares && is_cyclic) {
                         prop_assert!(!is_possible(&rules, &cards, &key, place), "{key} could be at {place} in {cards:#?}");
                     }
                 }

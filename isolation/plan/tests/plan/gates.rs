@@ -5,7 +5,7 @@ use crate::any::admitted;
 
 #[test]
 fn a_segment_over_the_windows_end_is_one_segment() {
-    let gate = Gate::Wheel(vec![Segment {
+    let gate = Gate::Cyclic(vec![Segment {
         offset_ns: 80,
         length_ns: 40,
     }]);
@@ -85,7 +85,7 @@ proptest::proptest! {
         from_ns in 0_u64..500,
         elapsed_ns in 0_u64..500,
     ) {
-        let gate = Gate::Wheel(vec![Segment { offset_ns, length_ns }]);
+        let gate = Gate::Cyclic(vec![Segment { offset_ns, length_ns }]);
         let to_ns = from_ns + elapsed_ns;
         let open = (from_ns..to_ns).filter(|at_ns| gate.is_open(100, *at_ns)).count() as u64;
         proptest::prop_assert_eq!(gate.open_between_ns(100, from_ns, to_ns), open);

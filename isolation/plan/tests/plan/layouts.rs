@@ -45,7 +45,7 @@ fn fixed_shares_are_segments_and_the_rest_is_nobodys() {
     assert_eq!(entitlements(&layout), [100_000, 300_000]);
     assert_eq!(
         layout.shares[0].gate,
-        Gate::Wheel(vec![Segment {
+        Gate::Cyclic(vec![Segment {
             offset_ns: 0,
             // Its 10 % and the switch that it begins with.
             length_ns: 12_600_000
@@ -53,7 +53,7 @@ fn fixed_shares_are_segments_and_the_rest_is_nobodys() {
     );
     assert_eq!(
         layout.shares[1].gate,
-        Gate::Wheel(vec![Segment {
+        Gate::Cyclic(vec![Segment {
             offset_ns: 12_600_000,
             length_ns: 37_600_000
         }])
@@ -335,7 +335,10 @@ fn an_idle_owner_lends_to_the_next_that_is_not() {
     assert!(layout.borrows("c", b, |key| key == "b"));
     assert!(!layout.borrows("d", b, |key| key == "b"), "c is first");
     assert!(layout.borrows("d", b, |key| key != "d"));
-    assert!(layout.borrows("b", d, |key| key == "d"), "around the wheel");
+    assert!(
+        layout.borrows("b", d, |key| key == "d"),
+        "around the cyclic schedule"
+    );
     assert!(!layout.borrows("b", b, |_| true), "no one works");
 }
 

@@ -2,10 +2,10 @@
 
 mod admission;
 mod any;
+mod drift_correction;
 mod epochs;
 mod gangs;
 mod gates;
 mod layouts;
 mod slots;
 mod terms;
-mod trims;

@@ -12,7 +12,7 @@ const MOST_NS: u64 = 300_000_000;
 
 /// What a container has had since a time at which its share was even.
 #[derive(Debug, Default)]
-pub(crate) struct Balance {
+pub(crate) struct CarryOver {
     /// That time, and what the account said then.
     even: Option<Used>,
     inherited: Option<Inherited>,
@@ -39,7 +39,7 @@ pub(crate) struct Carried {
 /// What the layout promised between two times, nanoseconds of the card.
 pub(crate) type Promised<'a> = &'a dyn Fn(u64, u64) -> u64;
 
-impl Balance {
+impl CarryOver {
     /// That of a container whose former broker left this page.
     pub(crate) fn of(left: &Page, now_ns: u64) -> Self {
         let even = left.used_ns.filter(|_| left.used_at_ns > 0);
@@ -153,12 +153,12 @@ mod tests {
     }
 
     fn settled(page: &Page, now_ms: u64, used_ms: u64, at_ms: u64) -> Option<i64> {
-        let mut balance = Balance::of(page, now_ms * MS);
+        let mut carry_over = CarryOver::of(page, now_ms * MS);
         let last = Used {
             used_ns: used_ms * MS,
             at_ns: at_ms * MS,
         };
-        let carried = balance.settle(last, 300_000, &third);
+        let carried = carry_over.settle(last, 300_000, &third);
         carried.map(|carried| carried.ahead_ns / 1_000_000)
     }
 
@@ -191,14 +191,14 @@ mod tests {
     #[test]
     fn it_stands_in_the_slot_until_it_is_made_even() {
         let page = left(GateState::Open, 1_000 * MS);
-        let mut balance = Balance::of(&page, 3_000 * MS);
+        let mut carry_over = CarryOver::of(&page, 3_000 * MS);
         let used = |used_ms: u64, at_ms: u64| Used {
             used_ns: used_ms * MS,
             at_ns: at_ms * MS,
         };
-        balance.follow(Some(used(2_500, 3_000)));
-        assert_eq!(balance.even(), Some(used(500, 1_000)));
-        let carried = balance.settle(used(2_500, 3_000), 300_000, &third);
+        carry_over.follow(Some(used(2_500, 3_000)));
+        assert_eq!(carry_over.even(), Some(used(500, 1_000)));
+        let carried = carry_over.settle(used(2_500, 3_000), 300_000, &third);
         assert_eq!(
             carried,
             Some(Carried {
@@ -206,13 +206,13 @@ mod tests {
             })
         );
         // A successor of its own would find the same, and not what was let go.
-        assert_eq!(balance.even(), Some(used(500 + 1_310, 1_000)));
-        balance.not_before(3_500 * MS);
-        assert!(balance.is_uneven(3_400 * MS));
-        balance.follow(Some(used(2_500, 3_400)));
-        assert_eq!(balance.even(), Some(used(500 + 1_310, 1_000)));
-        balance.follow(Some(used(2_560, 3_500)));
-        assert_eq!(balance.even(), Some(used(2_560, 3_500)));
-        assert!(!balance.is_uneven(3_500 * MS));
+        assert_eq!(carry_over.even(), Some(used(500 + 1_310, 1_000)));
+        carry_over.not_before(3_500 * MS);
+        assert!(carry_over.is_uneven(3_400 * MS));
+        carry_over.follow(Some(used(2_500, 3_400)));
+        assert_eq!(carry_over.even(), Some(used(500 + 1_310, 1_000)));
+        carry_over.follow(Some(used(2_560, 3_500)));
+        assert_eq!(carry_over.even(), Some(used(2_560, 3_500)));
+        assert!(!carry_over.is_uneven(3_500 * MS));
     }
 }

@@ -16,7 +16,7 @@ pub(crate) type Stranger = (OsString, PageError);
 
 /// Every peer that was present at the last look, with the last page that could be read of it.
 #[derive(Debug, Default)]
-pub(crate) struct Roll {
+pub(crate) struct Roster {
     known: BTreeMap<OsString, Known>,
     seen: Seen,
     stranger: Option<Stranger>,
@@ -30,7 +30,7 @@ struct Known {
     present: bool,
 }
 
-impl Roll {
+impl Roster {
     /// A look begins: nobody is present.
     pub(crate) fn begin(&mut self) {
         self.known

@@ -12,16 +12,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Samples are taken about every 50 ms.
 const SAMPLES_MAX: usize = 64;
 
-/// After its last use of the card a container counts as busy for this long, where only the meter tells: it may have waited for its segment.
+/// After its last use of the card a container counts as busy for this long, where only the account tells: it may have waited for its segment.
 const IDLE_AFTER_NS: u64 = 600_000_000;
 
 /// Samples of the account.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct Usage {
     samples: VecDeque<Used>,
     last_rise_ns: Option<u64>,
-    /// Since the last measurement for the trim.
-    trimmed: Option<Used>,
+    /// Since the last measurement for the drift correction.
+    corrected: Option<Used>,
     /// What was counted before belongs to other terms.
     not_before_ns: u64,
     demand: Option<Demand>,
@@ -47,7 +47,7 @@ pub(crate) struct Measured {
     pub(crate) demand: Demand,
 }
 
-impl Meter {
+impl Usage {
     /// Takes in a sample, and whether the container had work when it was taken.
     pub(crate) fn sample(&mut self, used: Used, busy: Option<bool>) {
         if let Some(last) = self.samples.back() {
@@ -96,11 +96,11 @@ impl Meter {
     /// Use since the last call of this, when a second has passed; asked for when the gate has just closed. The account may be some milliseconds old.
     pub(crate) fn measured(&mut self) -> Option<Measured> {
         let last = self.last()?;
-        let Some(from) = self.trimmed else {
+        let Some(from) = self.corrected else {
             if last.at_ns < self.not_before_ns {
                 return None;
             }
-            self.trimmed = Some(last);
+            self.corrected = Some(last);
             self.demand = None;
             return None;
         };
@@ -109,7 +109,7 @@ impl Meter {
             return None;
         }
         let demand = self.demand.take().unwrap_or(Demand::Unknown);
-        self.trimmed = Some(last);
+        self.corrected = Some(last);
         Some(Measured {
             used_ns: last.used_ns.saturating_sub(from.used_ns),
             from_ns: from.at_ns,
@@ -120,7 +120,7 @@ impl Meter {
 
     /// What is measured next belongs to other terms, which hold from now on.
     pub(crate) fn restart(&mut self, now_ns: u64) {
-        self.trimmed = None;
+        self.corrected = None;
         self.not_before_ns = now_ns;
         self.demand = None;
     }
@@ -164,10 +164,10 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn run(meter: &mut Meter, from_ms: u64, to_ms: u64, percent: u64, used: &mut u64) {
+    fn run(usage: &mut Usage, from_ms: u64, to_ms: u64, percent: u64, used: &mut u64) {
         for at_ms in (from_ms..to_ms).step_by(50) {
             *used += 50 * MS * percent / 100;
-            meter.sample(
+            usage.sample(
                 Used {
                     used_ns: *used,
                     at_ns: (at_ms + 50) * MS,
@@ -179,36 +179,36 @@ mod tests {
 
     #[test]
     fn priority_is_bounded_over_the_last_second_and_freed_again() {
-        let (mut meter, mut used) = (Meter::default(), 0);
-        run(&mut meter, 0, 250, 100, &mut used);
-        assert_eq!(meter.capped(800_000), Capped::No);
-        run(&mut meter, 250, 400, 100, &mut used);
+        let (mut usage, mut used) = (Usage::default(), 0);
+        run(&mut usage, 0, 250, 100, &mut used);
+        assert_eq!(usage.capped(800_000), Capped::No);
+        run(&mut usage, 250, 400, 100, &mut used);
         assert_eq!(
-            meter.capped(800_000),
+            usage.capped(800_000),
             Capped::Yes,
             "the rest of the second has 67 %"
         );
-        run(&mut meter, 400, 900, 67, &mut used);
-        assert_eq!(meter.capped(800_000), Capped::Yes);
-        run(&mut meter, 900, 1_400, 67, &mut used);
-        assert_eq!(meter.capped(800_000), Capped::No);
+        run(&mut usage, 400, 900, 67, &mut used);
+        assert_eq!(usage.capped(800_000), Capped::Yes);
+        run(&mut usage, 900, 1_400, 67, &mut used);
+        assert_eq!(usage.capped(800_000), Capped::No);
     }
 
     /// However it divides its work: none of the seconds has more than the bound.
     #[test]
     fn what_was_left_unused_is_no_credit() {
         for idle_ms in [100, 300, 500, 700, 900, 2_000] {
-            let (mut meter, mut used) = (Meter::default(), 0);
+            let (mut usage, mut used) = (Usage::default(), 0);
             let mut of_each = Vec::new();
             let mut busy_ms = 0;
             for at_ms in (0..20_000).step_by(50) {
-                let percent = match meter.capped(800_000) {
+                let percent = match usage.capped(800_000) {
                     _ if busy_ms >= 2_000 => 0,
                     Capped::No => 100,
                     Capped::Yes => 66,
                 };
                 busy_ms = (busy_ms + 50) % (2_000 + idle_ms);
-                run(&mut meter, at_ms, at_ms + 50, percent, &mut used);
+                run(&mut usage, at_ms, at_ms + 50, percent, &mut used);
                 of_each.push(percent);
             }
             let most = of_each.windows(20).map(|second| second.iter().sum::<u64>());
@@ -218,15 +218,15 @@ mod tests {
 
     #[test]
     fn a_second_is_measured_once_and_idleness_is_remembered() {
-        let mut meter = Meter::default();
+        let mut usage = Usage::default();
         let mut measured = Vec::new();
         for tick in 0..=41_u64 {
             let used = Used {
                 used_ns: tick * 10 * MS,
                 at_ns: tick * 50 * MS,
             };
-            meter.sample(used, Some(tick != 30));
-            measured.extend(meter.measured());
+            usage.sample(used, Some(tick != 30));
+            measured.extend(usage.measured());
         }
         assert_eq!(
             measured,
@@ -249,15 +249,15 @@ mod tests {
 
     #[test]
     fn an_account_that_begins_anew_or_stands_still_harms_nobody() {
-        let mut meter = Meter::default();
+        let mut usage = Usage::default();
         let used = |used_ns, at_ns| Used { used_ns, at_ns };
-        meter.sample(used(5, 10), None);
-        meter.sample(used(6, 10), None);
-        assert_eq!(meter.last(), Some(used(5, 10)));
-        meter.sample(used(u64::MAX, 20), None);
-        meter.sample(used(0, 30), None);
-        meter.sample(used(0, u64::MAX), None);
-        assert_eq!(meter.seems_busy(u64::MAX), Some(false));
-        assert_eq!(meter.capped(800_000), Capped::No);
+        usage.sample(used(5, 10), None);
+        usage.sample(used(6, 10), None);
+        assert_eq!(usage.last(), Some(used(5, 10)));
+        usage.sample(used(u64::MAX, 20), None);
+        usage.sample(used(0, 30), None);
+        usage.sample(used(0, u64::MAX), None);
+        assert_eq!(usage.seems_busy(u64::MAX), Some(false));
+        assert_eq!(usage.capped(800_000), Capped::No);
     }
 }

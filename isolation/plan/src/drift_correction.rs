@@ -1,4 +1,4 @@
-//! The slow correction of a segment's length: what opening and closing late adds or takes shows in the meter.
+//! The slow correction of a segment's length: what opening and closing late adds or takes shows in its usage.
 
 use crate::WHOLE_PPM;
 use crate::window;
@@ -19,7 +19,7 @@ pub enum Demand {
 
 /// An integral controller, once a second: a quarter of the error of the last second is taken off, spread over its windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Trim {
+pub struct DriftCorrection {
     /// Taken off each window's segment; negative: added.
     bias_ns: i64,
     /// What segments too short to be opened have saved up.
@@ -30,7 +30,7 @@ pub struct Trim {
     added_most_ns: u64,
 }
 
-impl Trim {
+impl DriftCorrection {
     /// Takes one measurement into account: `used_ns` of the last `elapsed_ns`, where `entitlement_ppm` was promised in windows
     /// of `window_ns`. Measurements over less than half a second or more than four are left out.
     pub fn measure(
@@ -81,17 +81,17 @@ impl Trim {
     /// once per segment.
     pub fn next_length_ns(&mut self, length_ns: u64) -> u64 {
         let length = i64::try_from(length_ns).unwrap_or(i64::MAX);
-        let trimmed = length.saturating_sub(self.bias_ns).max(0);
+        let corrected = length.saturating_sub(self.bias_ns).max(0);
         let longest = i64::try_from(self.added_most_ns).unwrap_or(i64::MAX);
         let shortest = i64::try_from(window::SEGMENT_NS).unwrap_or(i64::MAX);
         // A segment is left out as a whole or stays long enough to be worth its calls.
-        let most = match self.carried_ns >= trimmed {
-            true => trimmed,
-            false => trimmed.saturating_sub(shortest).max(0),
+        let most = match self.carried_ns >= corrected {
+            true => corrected,
+            false => corrected.saturating_sub(shortest).max(0),
         };
         let paid = self.carried_ns.clamp(longest.saturating_neg(), most);
         self.carried_ns -= paid;
-        let wanted = u64::try_from(trimmed.saturating_sub(paid)).unwrap_or(0);
+        let wanted = u64::try_from(corrected.saturating_sub(paid)).unwrap_or(0);
         let least = window::SEGMENT_NS.min(length_ns);
         if wanted >= least {
             self.credit_ns = 0;

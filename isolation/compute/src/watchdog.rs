@@ -1,7 +1,7 @@
 //! What opens the gates of a container whose broker is dead; [`crate::files::dead`] finds their pages.
 //!
 //! Whoever pulls these knobs checks first that the process that the page names is still the same one (pid and start time), since the handles mean
-//! nothing elsewhere. Opening what is open does nothing, so that two fences at once are harmless.
+//! nothing elsewhere. Opening what is open does nothing, so that two watchdogs at once are harmless.
 
 use plan::{GateState, Page};
 

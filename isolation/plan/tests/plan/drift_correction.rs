@@ -1,22 +1,22 @@
-use plan::{Demand, Trim};
+use plan::{Demand, DriftCorrection};
 
 const SECOND: u64 = 1_000_000_000;
 const WINDOW: u64 = 125_000_000;
 
 /// A container that is always busy and whose segments come out longer by this much. Returns its share of the last 10 s, ppm.
 fn share_after(seconds: u64, percent: u32, late_ns: i64, demand: Demand) -> u64 {
-    let mut trim = Trim::default();
+    let mut drift = DriftCorrection::default();
     let segment = WINDOW * u64::from(percent) / 100;
     let mut last = Vec::new();
     for _ in 0..seconds {
         let mut used = 0;
         for _ in 0..SECOND / WINDOW {
-            let length = trim.next_length_ns(segment);
+            let length = drift.next_length_ns(segment);
             if length > 0 {
                 used += length.saturating_add_signed(late_ns);
             }
         }
-        trim.measure(used, SECOND, percent * 10_000, WINDOW, demand);
+        drift.measure(used, SECOND, percent * 10_000, WINDOW, demand);
         last.push(used);
     }
     let last = &last[last.len() - 10..];
@@ -46,85 +46,85 @@ fn one_that_runs_on_after_every_close_is_left_out_of_windows() {
 
 #[test]
 fn idleness_is_not_made_up_for() {
-    let mut trim = Trim::default();
+    let mut drift = DriftCorrection::default();
     for _ in 0..100 {
-        trim.measure(0, SECOND, 500_000, WINDOW, Demand::Idle);
+        drift.measure(0, SECOND, 500_000, WINDOW, Demand::Idle);
     }
-    assert_eq!(trim.bias_ns(), 0);
+    assert_eq!(drift.bias_ns(), 0);
     for _ in 0..1000 {
-        trim.measure(0, SECOND, 500_000, WINDOW, Demand::Unknown);
+        drift.measure(0, SECOND, 500_000, WINDOW, Demand::Unknown);
     }
     // Two percent of what it has, at most.
-    assert_eq!(trim.next_length_ns(62_500_000), 63_750_000);
-    trim.reset();
-    assert_eq!(trim.next_length_ns(62_500_000), 62_500_000);
+    assert_eq!(drift.next_length_ns(62_500_000), 63_750_000);
+    drift.reset();
+    assert_eq!(drift.next_length_ns(62_500_000), 62_500_000);
 }
 
 #[test]
 fn measurements_over_odd_times_say_nothing() {
-    let mut trim = Trim::default();
-    trim.measure(
+    let mut drift = DriftCorrection::default();
+    drift.measure(
         SECOND / 10,
         SECOND / 10,
         100_000,
         WINDOW,
         Demand::Backlogged,
     );
-    trim.measure(
+    drift.measure(
         10 * SECOND,
         10 * SECOND,
         100_000,
         WINDOW,
         Demand::Backlogged,
     );
-    trim.measure(0, 0, 100_000, WINDOW, Demand::Backlogged);
-    trim.measure(SECOND, SECOND, 100_000, 0, Demand::Backlogged);
-    assert_eq!(trim, Trim::default());
+    drift.measure(0, 0, 100_000, WINDOW, Demand::Backlogged);
+    drift.measure(SECOND, SECOND, 100_000, 0, Demand::Backlogged);
+    assert_eq!(drift, DriftCorrection::default());
 }
 
 #[test]
 fn what_a_dead_brokers_container_takes_is_not_made_up_for() {
-    let mut trim = Trim::default();
+    let mut drift = DriftCorrection::default();
     for _ in 0..10 {
         // Half of what was promised: another one runs in its segments.
-        trim.measure(SECOND / 10, SECOND, 200_000, WINDOW, Demand::Backlogged);
+        drift.measure(SECOND / 10, SECOND, 200_000, WINDOW, Demand::Backlogged);
     }
-    assert_eq!(trim.bias_ns(), 0);
-    // What late calls take is, and never on a full wheel.
-    trim.measure(
+    assert_eq!(drift.bias_ns(), 0);
+    // What late calls take is, and never on a full schedule.
+    drift.measure(
         SECOND * 19 / 100,
         SECOND,
         200_000,
         WINDOW,
         Demand::Backlogged,
     );
-    assert!(trim.bias_ns() < 0);
-    trim.add_nothing();
-    assert_eq!(trim.bias_ns(), 0);
+    assert!(drift.bias_ns() < 0);
+    drift.add_nothing();
+    assert_eq!(drift.bias_ns(), 0);
 }
 
 #[test]
 fn what_was_too_much_is_given_back_at_once_and_what_was_missed_is_given_in_parts() {
     const SEGMENT: u64 = 37_500_000;
-    let mut trim = Trim::resumed(500_000, SEGMENT);
+    let mut drift = DriftCorrection::resumed(500_000, SEGMENT);
     let usual = SEGMENT - 500_000;
-    assert_eq!(trim.next_length_ns(SEGMENT), usual);
-    trim.carry(40_000_000, 0);
+    assert_eq!(drift.next_length_ns(SEGMENT), usual);
+    drift.carry(40_000_000, 0);
     // One segment is left out, and the next is shorter by what it did not cover.
-    assert_eq!(trim.next_length_ns(SEGMENT), 0);
-    assert_eq!(trim.carried_ns(), 3_000_000);
-    assert_eq!(trim.next_length_ns(SEGMENT), usual - 3_000_000);
-    assert_eq!(trim.next_length_ns(SEGMENT), usual);
+    assert_eq!(drift.next_length_ns(SEGMENT), 0);
+    assert_eq!(drift.carried_ns(), 3_000_000);
+    assert_eq!(drift.next_length_ns(SEGMENT), usual - 3_000_000);
+    assert_eq!(drift.next_length_ns(SEGMENT), usual);
     // What is left of a segment is worth its calls.
-    let mut short = Trim::default();
+    let mut short = DriftCorrection::default();
     short.carry(5_000_000, 0);
     let lengths: Vec<u64> = (0..4).map(|_| short.next_length_ns(4_000_000)).collect();
     assert_eq!(lengths, [0, 3_000_000, 4_000_000, 4_000_000]);
     short.carry(3_000_000, 0);
     let lengths: Vec<u64> = (0..3).map(|_| short.next_length_ns(4_000_000)).collect();
     assert_eq!(lengths, [2_000_000, 3_000_000, 4_000_000]);
-    trim.carry(-5_000_000, 2_000_000);
-    let lengths: Vec<u64> = (0..4).map(|_| trim.next_length_ns(SEGMENT)).collect();
+    drift.carry(-5_000_000, 2_000_000);
+    let lengths: Vec<u64> = (0..4).map(|_| drift.next_length_ns(SEGMENT)).collect();
     let longer = |ns: u64| usual + ns;
     assert_eq!(
         lengths,
@@ -135,14 +135,14 @@ fn what_was_too_much_is_given_back_at_once_and_what_was_missed_is_given_in_parts
             usual
         ]
     );
-    assert_eq!(trim.carried_ns(), 0);
+    assert_eq!(drift.carried_ns(), 0);
 }
 
 #[test]
 fn a_bias_that_cannot_be_is_not_taken_up() {
     const SEGMENT: u64 = 20_000_000;
-    let worst = Trim::resumed(i64::MIN, SEGMENT).next_length_ns(SEGMENT);
+    let worst = DriftCorrection::resumed(i64::MIN, SEGMENT).next_length_ns(SEGMENT);
     assert_eq!(worst, SEGMENT + SEGMENT / 50 + 300_000);
-    let most = Trim::resumed(i64::MAX, SEGMENT).next_length_ns(SEGMENT);
+    let most = DriftCorrection::resumed(i64::MAX, SEGMENT).next_length_ns(SEGMENT);
     assert_eq!(most, SEGMENT / 2);
 }
