@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Cards whose kernels take time.
 const CARDS: &str = include_str!("../../configs/sim/shares.toml");
 const CONTAINERS: [&str; 3] = ["a", "b", "c"];
-/// Until every load runs and every broker has taken up the others' slots.
+/// Until every load runs and every broker has taken up the others' share records.
 const SETTLE: Duration = Duration::from_secs(2);
 /// What shares are taken over.
 const MEASURED: Duration = Duration::from_secs(6);

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! call ───▶ tenant ──▶ gates ◀── knobs ◀── governor ◀── terms (grant, journal, cards/<uuid>/rules.json)
-//!             │                     │          └──▶ slots (compute::table)
+//!             │                     │          └──▶ records (compute::table)
 //!             └─▶ scheduling (State) ◀┘
 //! ```
 //!
-//! A container whose terms are the driver's own (native, normal priority) has no governor: no thread, no slot, no call of the
+//! A container whose terms are the driver's own (native, normal priority) has no governor: no thread, no share record, no call of the
 //! broker's own.
 
 mod admission;
@@ -18,8 +18,8 @@ mod pace;
 mod preempts;
 mod probe;
 mod record;
-mod slots;
 mod status;
+mod tables;
 pub(crate) mod tenant;
 mod terms;
 mod touched;
@@ -85,7 +85,7 @@ struct OnCard {
 /// Why a container's share cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its slot, or the thread.
+    /// Its share record, or the thread.
     #[error("the container's share of its cards' time cannot be held")]
     Start(#[source] std::io::Error),
     /// The grant says that the terms must be held, and that is not so, or not known to be.
@@ -160,7 +160,7 @@ impl Share {
         }
     }
 
-    /// Gives up the share: every gate opens, and the slots go.
+    /// Gives up the share: every gate opens, and the share records go.
     pub fn stop(&self) {
         if let Some(mailbox) = self.take_mailbox() {
             mailbox.tell(Tell::Stop);

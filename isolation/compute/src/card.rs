@@ -1,10 +1,10 @@
 //! One card of a container: what is there, what it is to be, and the next call that brings the one to the other.
 
 mod account;
-mod slot;
+mod record;
 mod words;
 
-use plan::{CardRules, DriftCorrection, GateState, Page, Priority, Terms};
+use plan::{CardRules, DriftCorrection, GateState, Priority, ShareRecord, Terms};
 
 use crate::CLOSED_MAX_NS;
 use crate::appeal::{Appeal, Refused};
@@ -25,7 +25,7 @@ use crate::view::{Means, View};
 use crate::world::{Confirmed, Environment};
 
 /// How often the table and the usage are looked at. Every window's start is a multiple of this: all brokers look at about the same time, shortly before
-/// it, so that nearly always all have seen the same slots when it comes.
+/// it, so that nearly always all have seen the same records when it comes.
 const LOOK_NS: u64 = 31_250_000;
 
 /// On a card with more peers than this, every other time.
@@ -74,10 +74,10 @@ pub(crate) struct Card {
     objects: Objects,
     /// The objects have to be asked for whatever their generation says.
     stale: bool,
-    /// The container's own slot, as it is to be.
-    pub(crate) page: Page,
-    published: Option<Page>,
-    /// The last page could not be written.
+    /// The container's own record, as it is to be.
+    pub(crate) record: ShareRecord,
+    published: Option<ShareRecord>,
+    /// The last record could not be written.
     mute: bool,
     pub(crate) peers: Peers,
     view: View,
@@ -109,7 +109,7 @@ pub(crate) struct Card {
     capped: Capped,
     counts: Counts,
     stopping: bool,
-    /// It had channels, and no slot, when the governor started: until it counts, it runs as it did.
+    /// It had channels, and no record, when the governor started: until it counts, it runs as it did.
     ran_before: bool,
 }
 
@@ -121,38 +121,38 @@ impl Card {
         let objects = world.objects(index);
         let table = world.table(index);
         let owner = table.owner();
-        let mut page = Page::new(&setup.key, owner.pid, owner.start_time, setup.join_ns);
+        let mut record = ShareRecord::new(&setup.key, owner.pid, owner.start_time, setup.join_ns);
         let left = table
             .left_behind()
-            .filter(|left| slot::of_this_life(left, setup, now_ns));
+            .filter(|left| record::of_this_life(left, setup, now_ns));
         let mut probe = Probe::new();
         let taken_over = left.is_some();
         let mut clean = false;
         let mut carry_over = CarryOver::default();
         let mut bias_ns = 0;
         if let Some(left) = left {
-            page.generation = left.generation.wrapping_add(1);
-            (page.now, page.next, page.enforcement_level) =
+            record.generation = left.generation.wrapping_add(1);
+            (record.now, record.next, record.enforcement_level) =
                 (left.now, left.next, left.enforcement_level);
-            page.join_ns = left.join_ns;
+            record.join_ns = left.join_ns;
             probe.resume(left.enforcement_level);
             carry_over = CarryOver::of(left, now_ns);
             bias_ns = left.bias_ns;
             clean = left.gate == GateState::Open;
         }
         if let Some((pid, start_time)) = setup.process {
-            page.recovery.init_pid = pid.try_into().unwrap_or(0);
-            page.recovery.init_start_time = start_time;
+            record.recovery.init_pid = pid.try_into().unwrap_or(0);
+            record.recovery.init_start_time = start_time;
         }
-        page.gate_since_ns = now_ns;
+        record.gate_since_ns = now_ns;
         let mut channel_states = ChannelStates::default();
         channel_states.follow(&objects, probe.learnt().gate_call);
         if !clean {
             channel_states.doubt();
         }
         let mut peers = Peers::default();
-        peers.look(index, &page, world);
-        let view = View::at(&rules, peers.pages(), &setup.key, now_ns, Means::Gate);
+        peers.look(index, &record, world);
+        let view = View::at(&rules, peers.records(), &setup.key, now_ns, Means::Gate);
         let length_ns = view.segment_ns();
         let mut card = Self {
             index,
@@ -160,7 +160,7 @@ impl Card {
             rules,
             objects,
             stale: false,
-            page,
+            record,
             published: None,
             mute: false,
             peers,
@@ -223,7 +223,7 @@ impl Card {
             .count();
         u32::try_from(count)
             .unwrap_or(u32::MAX)
-            .min(plan::slot::GROUPS_MAX)
+            .min(plan::share_record::GROUPS_MAX)
     }
 
     /// Takes in what has changed. Says whether objects or peers are others than before.
@@ -251,8 +251,8 @@ impl Card {
         }
         if now_ns >= self.poll_at_ns || peers_changed {
             self.poll_at_ns = self.next_look_ns(now_ns);
-            changed |= self.peers.look(self.index, &self.page, world);
-            self.counts.bad_pages = self.peers.bad_pages();
+            changed |= self.peers.look(self.index, &self.record, world);
+            self.counts.bad_records = self.peers.bad_records();
             self.read_usage(now_ns, world);
             self.make_even(now_ns);
             self.say_busy(now_ns, world.busy(self.index));
@@ -261,7 +261,7 @@ impl Card {
     }
 
     /// Moves layout and gate on with the clock. `extra_ns`: calls for other cards that come before this card's own.
-    pub(crate) fn advance(&mut self, now_ns: u64, extra_ns: u64, peers: &[Page]) {
+    pub(crate) fn advance(&mut self, now_ns: u64, extra_ns: u64, peers: &[ShareRecord]) {
         self.review(now_ns, extra_ns);
         let leads = self.leads(extra_ns);
         let (view, drift) = (&self.view, &mut self.drift);
@@ -586,8 +586,8 @@ impl Card {
         }
         let mut view = View::at(
             &self.rules,
-            self.peers.pages(),
-            &self.page.key,
+            self.peers.records(),
+            &self.record.key,
             at_ns,
             self.means(),
         );
@@ -633,7 +633,7 @@ impl Card {
     }
 
     fn next_look_ns(&self, now_ns: u64) -> u64 {
-        let many = self.peers.pages().len() > PEERS_MANY;
+        let many = self.peers.records().len() > PEERS_MANY;
         let step_ns = if many { 2 * LOOK_NS } else { LOOK_NS };
         // One that was woken for something else just before its time does not look twice.
         let after_ns = now_ns.saturating_add(2 * LOOK_AHEAD_NS);
@@ -648,22 +648,22 @@ impl Card {
     }
 
     /// Opens in the segment of a neighbour that has no work and lends it.
-    fn borrow(&mut self, now_ns: u64, leads: Leads, peers: &[Page]) {
+    fn borrow(&mut self, now_ns: u64, leads: Leads, peers: &[ShareRecord]) {
         if !self.lends() || !matches!(self.phase, Phase::Closed { .. }) {
             self.borrowed_until_ns = 0;
             return;
         }
         let at_ns = now_ns.saturating_add(leads.open_ns);
         let idle = |key: &str| {
-            if key == self.page.key {
-                return self.page.busy_at(now_ns) != Some(true);
+            if key == self.record.key {
+                return self.record.busy_at(now_ns) != Some(true);
             }
             peers
                 .iter()
-                .find(|page| page.key == key)
-                .is_some_and(|page| page.busy_at(now_ns) == Some(false))
+                .find(|record| record.key == key)
+                .is_some_and(|record| record.busy_at(now_ns) == Some(false))
         };
-        self.borrowed_until_ns = if self.view.layout.borrows(&self.page.key, at_ns, idle) {
+        self.borrowed_until_ns = if self.view.layout.borrows(&self.record.key, at_ns, idle) {
             self.view.lent_until_ns(at_ns).unwrap_or(0)
         } else {
             0

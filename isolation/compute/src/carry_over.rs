@@ -1,6 +1,6 @@
 //! What a broker that died leaves its successor to make even: while nobody turned the gate, its container had more than its part, or less.
 
-use plan::Page;
+use plan::ShareRecord;
 
 use crate::world::Used;
 
@@ -40,8 +40,8 @@ pub(crate) struct Carried {
 pub(crate) type Promised<'a> = &'a dyn Fn(u64, u64) -> u64;
 
 impl CarryOver {
-    /// That of a container whose former broker left this page.
-    pub(crate) fn of(left: &Page, now_ns: u64) -> Self {
+    /// That of a container whose former broker left this record.
+    pub(crate) fn of(left: &ShareRecord, now_ns: u64) -> Self {
         let even = left.used_ns.filter(|_| left.used_at_ns > 0);
         let even = even.map(|used_ns| Used {
             used_ns,
@@ -59,7 +59,7 @@ impl CarryOver {
         }
     }
 
-    /// What the slot says of the account.
+    /// What the record says of the account.
     pub(crate) fn even(&self) -> Option<Used> {
         self.even
     }
@@ -145,15 +145,15 @@ mod tests {
         to_ns.saturating_sub(from_ns) * 3 / 10
     }
 
-    fn left(gate: GateState, gate_since_ns: u64) -> Page {
-        let mut page = Page::new("a/b", 1, 2, 3);
-        (page.gate, page.gate_since_ns) = (gate, gate_since_ns);
-        (page.used_ns, page.used_at_ns) = (Some(500 * MS), 1_000 * MS);
-        page
+    fn left(gate: GateState, gate_since_ns: u64) -> ShareRecord {
+        let mut record = ShareRecord::new("a/b", 1, 2, 3);
+        (record.gate, record.gate_since_ns) = (gate, gate_since_ns);
+        (record.used_ns, record.used_at_ns) = (Some(500 * MS), 1_000 * MS);
+        record
     }
 
-    fn settled(page: &Page, now_ms: u64, used_ms: u64, at_ms: u64) -> Option<i64> {
-        let mut carry_over = CarryOver::of(page, now_ms * MS);
+    fn settled(record: &ShareRecord, now_ms: u64, used_ms: u64, at_ms: u64) -> Option<i64> {
+        let mut carry_over = CarryOver::of(record, now_ms * MS);
         let last = Used {
             used_ns: used_ms * MS,
             at_ns: at_ms * MS,
@@ -164,16 +164,16 @@ mod tests {
 
     #[test]
     fn what_ran_on_while_nobody_closed_the_gate_is_given_back_up_to_a_bound() {
-        let page = left(GateState::Open, 1_000 * MS);
+        let record = left(GateState::Open, 1_000 * MS);
         // 100 ms of which it had all.
-        assert_eq!(settled(&page, 1_100, 600, 1_100), Some(70));
-        assert_eq!(settled(&page, 3_000, 2_500, 3_000), Some(90));
+        assert_eq!(settled(&record, 1_100, 600, 1_100), Some(70));
+        assert_eq!(settled(&record, 3_000, 2_500, 3_000), Some(90));
         // An account that does not reach to the successor's start says nothing yet.
-        assert_eq!(settled(&page, 1_100, 600, 1_099), None);
+        assert_eq!(settled(&record, 1_100, 600, 1_099), None);
         // One that began anew, or of another time, says nothing at all.
-        assert_eq!(settled(&page, 1_100, 10, 1_100), None);
-        assert_eq!(settled(&page, 20_000, 600, 20_000), None);
-        assert_eq!(settled(&page, 900, 600, 1_100), None);
+        assert_eq!(settled(&record, 1_100, 10, 1_100), None);
+        assert_eq!(settled(&record, 20_000, 600, 20_000), None);
+        assert_eq!(settled(&record, 900, 600, 1_100), None);
     }
 
     #[test]
@@ -189,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_in_the_slot_until_it_is_made_even() {
-        let page = left(GateState::Open, 1_000 * MS);
-        let mut carry_over = CarryOver::of(&page, 3_000 * MS);
+    fn it_stands_in_the_record_until_it_is_made_even() {
+        let record = left(GateState::Open, 1_000 * MS);
+        let mut carry_over = CarryOver::of(&record, 3_000 * MS);
         let used = |used_ms: u64, at_ms: u64| Used {
             used_ns: used_ms * MS,
             at_ns: at_ms * MS,

@@ -1,43 +1,43 @@
-//! A card's slots as files.
+//! A card's records as files.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use plan::Page;
+use plan::ShareRecord;
 
-use crate::files::SlotFiles;
+use crate::files::RecordFiles;
 use crate::roster::{Roster, Stranger, sequence};
 use crate::table::{Owner, Seen, Table, TableError};
 
-/// Slots as files of a card's folder, see [`crate::files`].
+/// Records as files of a card's folder, see [`crate::files`].
 #[derive(Debug)]
 pub struct FileTable {
     dir: PathBuf,
     key: String,
     owner: Owner,
-    left: Option<Page>,
+    left: Option<ShareRecord>,
     seq: u64,
-    files: Option<SlotFiles>,
+    files: Option<RecordFiles>,
     roster: Roster,
 }
 
 impl FileTable {
-    /// Takes the slot of the container `key` in the folder `cards/<uuid>/slots`, which is made if need be.
+    /// Takes the record of the container `key` in the folder `cards/<uuid>/records`, which is made if need be.
     ///
     /// # Errors
-    /// [`TableError::Held`]: another broker of this container lives. [`TableError::Version`]: a living peer's page is of another version. The system's.
+    /// [`TableError::Held`]: another broker of this container lives. [`TableError::Version`]: a living peer's record is of another version. The system's.
     pub fn take(dir: &Path, key: &str) -> Result<Self, TableError> {
-        let (files, left) = SlotFiles::take(dir, key)?;
-        // Peers skip a page whose sequence they know: the next one is past whatever stands there, torn or not, and past that of any owner before,
+        let (files, left) = RecordFiles::take(dir, key)?;
+        // Peers skip a record whose sequence they know: the next one is past whatever stands there, torn or not, and past that of any owner before,
         // whose file may be gone.
         let seq = left.as_deref().and_then(sequence).unwrap_or(0);
         let seq = seq.max(unix_ns()) & !1;
         let left = left
             .as_deref()
-            .and_then(|bytes| Page::decode(bytes).ok())
-            .map(|(page, _)| page)
-            .filter(|page| page.key == key);
+            .and_then(|bytes| ShareRecord::decode(bytes).ok())
+            .map(|(record, _)| record)
+            .filter(|record| record.key == key);
         let mut table = Self {
             dir: dir.to_owned(),
             key: key.to_owned(),
@@ -56,11 +56,11 @@ impl FileTable {
         Ok(table)
     }
 
-    /// Readable when slots have come or gone: a hint for [`crate::Event::PeersChanged`], for whoever looks less often than a governor does by itself,
+    /// Readable when records have come or gone: a hint for [`crate::Event::PeersChanged`], for whoever looks less often than a governor does by itself,
     /// twice in the shortest window. `None` where the system has no such descriptor to give.
     #[must_use]
     pub fn watch(&self) -> Option<BorrowedFd<'_>> {
-        self.files.as_ref().and_then(SlotFiles::watch)
+        self.files.as_ref().and_then(RecordFiles::watch)
     }
 
     fn look(&mut self) -> Result<(Seen, Option<Stranger>), TableError> {
@@ -86,16 +86,18 @@ impl Table for FileTable {
         self.owner
     }
 
-    fn left_behind(&self) -> Option<&Page> {
+    fn left_behind(&self) -> Option<&ShareRecord> {
         self.left.as_ref()
     }
 
-    fn publish(&mut self, page: &Page) -> Result<(), TableError> {
+    fn publish(&mut self, record: &ShareRecord) -> Result<(), TableError> {
         let seq = self.seq.wrapping_add(2);
-        let bytes = page.encode(seq).map_err(|source| TableError::Page {
-            key: self.key.clone(),
-            source,
-        })?;
+        let bytes = record
+            .encode(seq)
+            .map_err(|source| TableError::ShareRecord {
+                key: self.key.clone(),
+                source,
+            })?;
         if let Some(files) = &self.files {
             files.write(&bytes)?;
         }
@@ -107,8 +109,8 @@ impl Table for FileTable {
         self.look().map(|(seen, _)| seen)
     }
 
-    fn peers(&self) -> &[Page] {
-        self.roster.pages()
+    fn peers(&self) -> &[ShareRecord] {
+        self.roster.records()
     }
 
     fn withdraw(&mut self) -> Result<(), TableError> {

@@ -1,7 +1,7 @@
-//! Slots as files: `cards/<uuid>/slots/<namespace>+<container>`, mode 0600, one page each.
+//! Records as files: `cards/<uuid>/records/<namespace>+<container>`, mode 0600, one record each.
 //!
 //! The write lock of the open file says that the owner lives: the kernel drops it with the owner, however that ends. Peers read the file and never map
-//! it, so that one who cuts its own file short raises no signal in others. A page that a dead owner left stays until its successor takes it, or until
+//! it, so that one who cuts its own file short raises no signal in others. A record that a dead owner left stays until its successor takes it, or until
 //! nobody has wanted it for [`DEAD_KEPT`]: it says which channels may be closed.
 
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use plan::Page;
-use plan::slot::SIZE_BYTES;
+use plan::ShareRecord;
+use plan::share_record::SIZE_BYTES;
 
 use crate::table::TableError;
 
-/// How long the page of a dead owner is kept for a successor or a watchdog.
+/// How long the record of a dead owner is kept for a successor or a watchdog.
 pub const DEAD_KEPT: Duration = Duration::from_secs(60);
 
 /// More files than this in one folder are not looked at: a card takes at most 100 containers.
@@ -29,9 +29,9 @@ const FILES_MAX: usize = 512;
 /// NAME_MAX of every file system that matters.
 const NAME_BYTES_MAX: usize = 255;
 
-/// One's own slot, held, and the folder that it lies in.
+/// One's own record, held, and the folder that it lies in.
 #[derive(Debug)]
-pub(crate) struct SlotFiles {
+pub(crate) struct RecordFiles {
     dir: PathBuf,
     name: OsString,
     own: File,
@@ -47,7 +47,7 @@ struct PeerFile {
     dead_since: Option<Instant>,
 }
 
-/// A page as it was read.
+/// A record as it was read.
 #[derive(Debug)]
 pub(crate) struct Read<'a> {
     /// Name of its file.
@@ -61,13 +61,13 @@ impl Read<'_> {
     /// What stands in it now.
     pub(crate) fn again(&self) -> Vec<u8> {
         let mut bytes = vec![0; SIZE_BYTES];
-        let count = read_page(self.file, &mut bytes).unwrap_or(0);
+        let count = read_record(self.file, &mut bytes).unwrap_or(0);
         bytes.truncate(count);
         bytes
     }
 }
 
-/// The name of a container's slots; `key` is `<namespace>/<container>`. Neither part may contain `+`, so that no two containers share a name; names
+/// The name of a container's records; `key` is `<namespace>/<container>`. Neither part may contain `+`, so that no two containers share a name; names
 /// too long for a file end in a hash of the whole.
 #[must_use]
 pub fn file_name(key: &str) -> OsString {
@@ -83,17 +83,17 @@ pub fn file_name(key: &str) -> OsString {
     OsString::from(format!("{kept}+{hash:016x}"))
 }
 
-/// The pages that dead owners left in a folder of slots, for [`crate::watchdog::knobs`]. What is no page is left out. A folder that does not exist is
+/// The records that dead owners left in a folder of records, for [`crate::watchdog::knobs`]. What is no record is left out. A folder that does not exist is
 /// empty.
 ///
 /// # Errors
-/// The folder cannot be listed, or a slot's lock not be asked for.
-pub fn dead(dir: &Path) -> Result<Vec<Page>, TableError> {
+/// The folder cannot be listed, or a record's lock not be asked for.
+pub fn dead(dir: &Path) -> Result<Vec<ShareRecord>, TableError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         listed => listed.map_err(failed("list", dir))?,
     };
-    let mut pages = Vec::new();
+    let mut records = Vec::new();
     for entry in entries.take(FILES_MAX) {
         let path = entry.map_err(failed("list", dir))?.path();
         let Some(peer) = open_peer(&path) else {
@@ -103,18 +103,18 @@ pub fn dead(dir: &Path) -> Result<Vec<Page>, TableError> {
             continue;
         }
         let mut bytes = [0; SIZE_BYTES];
-        let count = read_page(&peer.file, &mut bytes).map_err(failed("read", &path))?;
-        if let Ok((page, _)) = Page::decode(bytes.get(..count).unwrap_or_default())
-            && path.file_name() == Some(&file_name(&page.key))
+        let count = read_record(&peer.file, &mut bytes).map_err(failed("read", &path))?;
+        if let Ok((record, _)) = ShareRecord::decode(bytes.get(..count).unwrap_or_default())
+            && path.file_name() == Some(&file_name(&record.key))
         {
-            pages.push(page);
+            records.push(record);
         }
     }
-    Ok(pages)
+    Ok(records)
 }
 
-impl SlotFiles {
-    /// Takes one's own slot, and gives what a dead owner left in it.
+impl RecordFiles {
+    /// Takes one's own record, and gives what a dead owner left in it.
     pub(crate) fn take(dir: &Path, key: &str) -> Result<(Self, Option<Vec<u8>>), TableError> {
         create_dir(dir)?;
         let name = file_name(key);
@@ -138,7 +138,7 @@ impl SlotFiles {
             }
         };
         let mut left = vec![0; SIZE_BYTES];
-        let count = read_page(&own, &mut left).map_err(failed("read", &path))?;
+        let count = read_record(&own, &mut left).map_err(failed("read", &path))?;
         left.truncate(count);
         let watch = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .and_then(|watch| {
@@ -159,19 +159,19 @@ impl SlotFiles {
         Ok((files, (count > 0).then_some(left)))
     }
 
-    /// Writes one's own page.
-    pub(crate) fn write(&self, page: &[u8; SIZE_BYTES]) -> Result<(), TableError> {
+    /// Writes one's own record.
+    pub(crate) fn write(&self, record: &[u8; SIZE_BYTES]) -> Result<(), TableError> {
         self.own
-            .write_all_at(page, 0)
+            .write_all_at(record, 0)
             .map_err(|source| failed("write", &self.dir.join(&self.name))(source))
     }
 
-    /// Readable when slots have come or gone; `None` where the system gave no such descriptor. Only a hint: whoever waits for it polls as well.
+    /// Readable when records have come or gone; `None` where the system gave no such descriptor. Only a hint: whoever waits for it polls as well.
     pub(crate) fn watch(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads the page of every other owner that lives.
+    /// Reads the record of every other owner that lives.
     pub(crate) fn each_live(&mut self, mut seen: impl FnMut(Read<'_>)) -> Result<(), TableError> {
         self.list()?;
         let mut bytes = [0; SIZE_BYTES];
@@ -181,8 +181,8 @@ impl SlotFiles {
             match sys::lock::is_held(&peer.file) {
                 Ok(true) => {
                     peer.dead_since = None;
-                    // An unreadable page is like an empty one: told to the caller as no slot.
-                    let count = read_page(&peer.file, &mut bytes).unwrap_or(0);
+                    // An unreadable record is like an empty one: told to the caller as no record.
+                    let count = read_record(&peer.file, &mut bytes).unwrap_or(0);
                     seen(Read {
                         name,
                         bytes: bytes.get(..count).unwrap_or_default(),
@@ -205,7 +205,7 @@ impl SlotFiles {
         Ok(())
     }
 
-    /// Gives up one's own slot: the name goes first, so that nobody finds an unlocked page.
+    /// Gives up one's own record: the name goes first, so that nobody finds an unlocked record.
     pub(crate) fn withdraw(self) -> Result<(), TableError> {
         let path = self.dir.join(&self.name);
         absent_is_fine(fs::remove_file(&path)).map_err(failed("remove", &path))
@@ -260,7 +260,7 @@ fn is_recent(metadata: &Metadata) -> bool {
         .is_none_or(|ago| ago < Duration::from_millis(100))
 }
 
-/// A file that is not a slot's (a folder, a link, a pipe) is no peer.
+/// A file that is not a record's (a folder, a link, a pipe) is no peer.
 fn open_peer(path: &Path) -> Option<PeerFile> {
     let file = OpenOptions::new()
         .read(true)
@@ -301,8 +301,8 @@ fn still_named(file: &File, path: &Path) -> Result<bool, TableError> {
     }
 }
 
-/// At most a page, from the start; fewer bytes where the file is shorter.
-fn read_page(file: &File, into: &mut [u8]) -> io::Result<usize> {
+/// At most a record, from the start; fewer bytes where the file is shorter.
+fn read_record(file: &File, into: &mut [u8]) -> io::Result<usize> {
     let mut count = 0;
     while let Some(rest) = into.get_mut(count..).filter(|rest| !rest.is_empty()) {
         let at = u64::try_from(count).unwrap_or(u64::MAX);
@@ -316,7 +316,7 @@ fn read_page(file: &File, into: &mut [u8]) -> io::Result<usize> {
     Ok(count)
 }
 
-/// `slots` in the card's folder; the folder itself may not be there yet either.
+/// `records` in the card's folder; the folder itself may not be there yet either.
 fn create_dir(dir: &Path) -> Result<(), TableError> {
     DirBuilder::new()
         .mode(0o700)

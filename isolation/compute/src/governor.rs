@@ -50,7 +50,7 @@ enum State {
     Done,
 }
 
-/// A gate that does not open is given up after this; the slot stays, so that somebody else can.
+/// A gate that does not open is given up after this; the record stays, so that somebody else can.
 const OPENING_MAX_NS: u64 = 2_000_000_000;
 
 /// Calls for cards whose gates turn within this of each other are made one after the other, the first of them earlier.
@@ -188,7 +188,7 @@ impl Governor {
         }
     }
 
-    /// Gives up the slots of cards whose gates are open. One that did not open keeps its slot without an owner.
+    /// Gives up the records of cards whose gates are open. One that did not open keeps its record without an owner.
     fn leave(&mut self, world: &mut dyn Environment) {
         for (at, card) in self.cards.iter().enumerate() {
             if !card.is_open() {
@@ -196,19 +196,19 @@ impl Governor {
                 continue;
             }
             if let Err(error) = world.table(at).withdraw() {
-                tracing::warn!(card = at, %error, "the slot stays");
+                tracing::warn!(card = at, %error, "the share record stays");
             }
         }
         self.state = State::Done;
     }
 
-    /// Says in the slots what the container is to count as, where that is another than what was said.
+    /// Says in the records what the container is to count as, where that is another than what was said.
     fn announce(&mut self, now_ns: u64) {
-        let said = |card: &Card| card.page.next.map(|next| next.claim).or(card.page.now);
+        let said = |card: &Card| card.record.next.map(|next| next.claim).or(card.record.now);
         let pending_ns = self
             .cards
             .iter()
-            .filter_map(|card| card.page.next)
+            .filter_map(|card| card.record.next)
             .map(|next| next.at_ns)
             .filter(|at_ns| *at_ns > now_ns)
             .max();
@@ -238,7 +238,7 @@ impl Governor {
             .map(|(card, claim)| {
                 epochs::at_ns(
                     &card.rules,
-                    card.peers.pages(),
+                    card.peers.records(),
                     &self.setup.key,
                     claim,
                     now_ns,
@@ -249,8 +249,8 @@ impl Governor {
             return;
         };
         for (card, claim) in self.cards.iter_mut().zip(&claims) {
-            if changed(card, claim) && card.page.announce(now_ns, at_ns, *claim).is_ok() {
-                card.peers.say(&card.page);
+            if changed(card, claim) && card.record.announce(now_ns, at_ns, *claim).is_ok() {
+                card.peers.say(&card.record);
             }
         }
     }
@@ -263,9 +263,9 @@ impl Governor {
             .zip(claims.iter())
             .map(|(card, claim)| {
                 // As everybody will count when all that was announced has come about.
-                let mut tenants = epochs::tenants(card.peers.pages(), u64::MAX);
+                let mut tenants = epochs::tenants(card.peers.records(), u64::MAX);
                 tenants.retain(|tenant| tenant.key != self.setup.key);
-                tenants.push(claim.tenant(&self.setup.key, card.page.join_ns));
+                tenants.push(claim.tenant(&self.setup.key, card.record.join_ns));
                 tenants
             })
             .collect();

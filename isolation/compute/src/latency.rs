@@ -55,8 +55,8 @@ impl Timing {
         };
         if self.total == 0 {
             self.recent_ns = [took_ns; LATELY];
-        } else if let Some(slot) = self.recent_ns.get_mut(self.next) {
-            *slot = took_ns;
+        } else if let Some(place) = self.recent_ns.get_mut(self.next) {
+            *place = took_ns;
         }
         self.next = (self.next + 1) % LATELY;
         self.max_ns = self.max_ns.max(took_ns);

@@ -1,7 +1,7 @@
 //! Holds one container to its share of its cards' time: the governor, the knobs it pulls, and the table it shares with its peers.
 //!
 //! ```text
-//! slots of all live containers ──▶ plan ──▶ governor ──Action──▶ whoever has a clock and a driver
+//! records of all live containers ──▶ plan ──▶ governor ──Action──▶ whoever has a clock and a driver
 //!                                             ▲  └───────────── Event ◀──────────┘
 //! ```
 //!

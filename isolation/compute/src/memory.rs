@@ -1,31 +1,31 @@
-//! Slots without files, for virtual time: the same bytes, owners and crashes.
+//! Records without files, for virtual time: the same bytes, owners and crashes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plan::Page;
+use plan::ShareRecord;
 
 use crate::table::{Changes, Owner, Seen, Table, TableError, counts_alike};
 
-/// The slots of one card. Clones are the same card.
+/// The records of one card. Clones are the same card.
 #[derive(Debug, Clone, Default)]
-pub struct MemoryCard(Arc<Mutex<Slots>>);
+pub struct MemoryCard(Arc<Mutex<ShareFiles>>);
 
 #[derive(Debug, Default)]
-struct Slots {
+struct ShareFiles {
     /// Rises with everything that happens.
     version: u64,
     next_pid: u32,
-    slots: BTreeMap<String, Slot>,
+    files: BTreeMap<String, ShareFile>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct ShareFile {
     version: u64,
     owner: Option<Owner>,
     bytes: Vec<u8>,
-    /// The bytes' meaning; `None`: they are no page.
-    page: Option<Arc<Page>>,
+    /// The bytes' meaning; `None`: they are no record.
+    record: Option<Arc<ShareRecord>>,
 }
 
 /// One container's view of a [`MemoryCard`].
@@ -34,38 +34,38 @@ pub struct MemoryTable {
     card: MemoryCard,
     key: String,
     owner: Owner,
-    left: Option<Page>,
+    left: Option<ShareRecord>,
     seq: u64,
     version: u64,
     known: BTreeMap<String, u64>,
-    peers: Vec<Page>,
+    peers: Vec<ShareRecord>,
 }
 
 impl MemoryCard {
-    /// Takes the slot of a container.
+    /// Takes the record of a container.
     ///
     /// # Errors
     /// [`TableError::Held`] where it has an owner.
     pub fn join(&self, key: &str) -> Result<MemoryTable, TableError> {
-        let mut slots = self.lock();
-        slots.next_pid += 1;
-        slots.version += 1;
+        let mut files = self.lock();
+        files.next_pid += 1;
+        files.version += 1;
         let (owner, version) = (
             Owner {
-                pid: slots.next_pid,
-                start_time: slots.version,
+                pid: files.next_pid,
+                start_time: files.version,
             },
-            slots.version,
+            files.version,
         );
-        let slot = slots.slots.entry(key.to_owned()).or_default();
-        if slot.owner.is_some() {
+        let file = files.files.entry(key.to_owned()).or_default();
+        if file.owner.is_some() {
             return Err(TableError::Held { path: key.into() });
         }
-        slot.owner = Some(owner);
-        slot.version = version;
-        let left = slot.page.as_deref().cloned();
+        file.owner = Some(owner);
+        file.version = version;
+        let left = file.record.as_deref().cloned();
         // Nobody sees what the last owner said as this one's word.
-        let seq = Page::decode(&slot.bytes).map_or(0, |(_, seq)| seq);
+        let seq = ShareRecord::decode(&file.bytes).map_or(0, |(_, seq)| seq);
         Ok(MemoryTable {
             card: self.clone(),
             key: key.to_owned(),
@@ -78,39 +78,39 @@ impl MemoryCard {
         })
     }
 
-    /// Puts bytes of any kind into a slot, as a hostile or broken owner would; a slot without an owner gets one.
+    /// Puts bytes of any kind into a record, as a hostile or broken owner would; a record without an owner gets one.
     pub fn scribble(&self, key: &str, bytes: &[u8]) {
-        let mut slots = self.lock();
-        slots.version += 1;
-        let version = slots.version;
-        let slot = slots.slots.entry(key.to_owned()).or_default();
-        slot.owner.get_or_insert_default();
-        slot.version = version;
-        bytes.clone_into(&mut slot.bytes);
-        let page = Page::decode(bytes).ok().map(|(page, _)| page);
-        slot.page = page.filter(|page| page.key == key).map(Arc::new);
+        let mut files = self.lock();
+        files.version += 1;
+        let version = files.version;
+        let file = files.files.entry(key.to_owned()).or_default();
+        file.owner.get_or_insert_default();
+        file.version = version;
+        bytes.clone_into(&mut file.bytes);
+        let record = ShareRecord::decode(bytes).ok().map(|(record, _)| record);
+        file.record = record.filter(|record| record.key == key).map(Arc::new);
     }
 
-    /// The pages of dead owners: what a watchdog looks at, see [`crate::watchdog`].
+    /// The records of dead owners: what a watchdog looks at, see [`crate::watchdog`].
     #[must_use]
-    pub fn dead(&self) -> Vec<Page> {
-        let slots = self.lock();
-        let dead = slots.slots.values().filter(|slot| slot.owner.is_none());
-        dead.filter_map(|slot| slot.page.as_deref().cloned())
+    pub fn dead(&self) -> Vec<ShareRecord> {
+        let files = self.lock();
+        let dead = files.files.values().filter(|file| file.owner.is_none());
+        dead.filter_map(|file| file.record.as_deref().cloned())
             .collect()
     }
 
-    /// The pages of living owners.
+    /// The records of living owners.
     #[must_use]
-    pub fn living(&self) -> Vec<Page> {
-        let slots = self.lock();
-        let living = slots.slots.values().filter(|slot| slot.owner.is_some());
+    pub fn living(&self) -> Vec<ShareRecord> {
+        let files = self.lock();
+        let living = files.files.values().filter(|file| file.owner.is_some());
         living
-            .filter_map(|slot| slot.page.as_deref().cloned())
+            .filter_map(|file| file.record.as_deref().cloned())
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slots> {
+    fn lock(&self) -> MutexGuard<'_, ShareFiles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,80 +120,82 @@ impl Table for MemoryTable {
         self.owner
     }
 
-    fn left_behind(&self) -> Option<&Page> {
+    fn left_behind(&self) -> Option<&ShareRecord> {
         self.left.as_ref()
     }
 
-    fn publish(&mut self, page: &Page) -> Result<(), TableError> {
+    fn publish(&mut self, record: &ShareRecord) -> Result<(), TableError> {
         self.seq = self.seq.wrapping_add(2);
-        let bytes = page.encode(self.seq).map_err(|source| TableError::Page {
-            key: self.key.clone(),
-            source,
-        })?;
-        let mut slots = self.card.lock();
-        let Some(slot) = slots.slots.get_mut(&self.key) else {
+        let bytes = record
+            .encode(self.seq)
+            .map_err(|source| TableError::ShareRecord {
+                key: self.key.clone(),
+                source,
+            })?;
+        let mut files = self.card.lock();
+        let Some(file) = files.files.get_mut(&self.key) else {
             return Ok(());
         };
-        let alike = slot
-            .page
+        let alike = file
+            .record
             .as_deref()
-            .is_some_and(|before| counts_alike(before, page));
-        bytes.as_slice().clone_into(&mut slot.bytes);
-        slot.page = Some(Arc::new(page.clone()));
-        slots.version += 1;
-        let version = slots.version;
+            .is_some_and(|before| counts_alike(before, record));
+        bytes.as_slice().clone_into(&mut file.bytes);
+        file.record = Some(Arc::new(record.clone()));
+        files.version += 1;
+        let version = files.version;
         // The version says when peers have to look; what they only may know of (busy, gates) they see then too.
-        if let Some(slot) = slots.slots.get_mut(&self.key) {
-            slot.version = if alike { slot.version } else { version };
+        if let Some(file) = files.files.get_mut(&self.key) {
+            file.version = if alike { file.version } else { version };
         }
         Ok(())
     }
 
     fn refresh(&mut self) -> Result<Seen, TableError> {
         let card = self.card.clone();
-        let slots = card.lock();
+        let files = card.lock();
         let mut seen = Seen::default();
-        if slots.version == self.version {
+        if files.version == self.version {
             return Ok(seen);
         }
-        self.version = slots.version;
+        self.version = files.version;
         let living = || {
-            slots
-                .slots
+            files
+                .files
                 .iter()
-                .filter(|(key, slot)| slot.owner.is_some() && **key != self.key)
+                .filter(|(key, file)| file.owner.is_some() && **key != self.key)
         };
         let now: BTreeMap<String, u64> = living()
-            .filter(|(_, slot)| slot.page.is_some())
-            .map(|(key, slot)| (key.clone(), slot.version))
+            .filter(|(_, file)| file.record.is_some())
+            .map(|(key, file)| (key.clone(), file.version))
             .collect();
         if now != self.known {
             seen.changes = Changes::Some;
         }
-        let bad = living().filter(|(_, slot)| slot.page.is_none() && !slot.bytes.is_empty());
-        seen.bad_pages = u64::try_from(bad.count()).unwrap_or(u64::MAX);
+        let bad = living().filter(|(_, file)| file.record.is_none() && !file.bytes.is_empty());
+        seen.bad_records = u64::try_from(bad.count()).unwrap_or(u64::MAX);
         self.peers.clear();
         self.peers
-            .extend(living().filter_map(|(_, slot)| slot.page.as_deref().cloned()));
+            .extend(living().filter_map(|(_, file)| file.record.as_deref().cloned()));
         self.known = now;
         Ok(seen)
     }
 
-    fn peers(&self) -> &[Page] {
+    fn peers(&self) -> &[ShareRecord] {
         &self.peers
     }
 
     fn withdraw(&mut self) -> Result<(), TableError> {
-        let mut slots = self.card.lock();
-        slots.version += 1;
-        if slots
-            .slots
+        let mut files = self.card.lock();
+        files.version += 1;
+        if files
+            .files
             .get(&self.key)
-            .is_some_and(|slot| slot.owner == Some(self.owner))
+            .is_some_and(|file| file.owner == Some(self.owner))
         {
-            slots.slots.remove(&self.key);
+            files.files.remove(&self.key);
         }
-        drop(slots);
+        drop(files);
         self.peers.clear();
         Ok(())
     }
@@ -201,12 +203,12 @@ impl Table for MemoryTable {
 
 impl Drop for MemoryTable {
     fn drop(&mut self) {
-        let mut slots = self.card.lock();
-        slots.version += 1;
-        if let Some(slot) = slots.slots.get_mut(&self.key)
-            && slot.owner == Some(self.owner)
+        let mut files = self.card.lock();
+        files.version += 1;
+        if let Some(file) = files.files.get_mut(&self.key)
+            && file.owner == Some(self.owner)
         {
-            slot.owner = None;
+            file.owner = None;
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A model of join, leave and crash: brokers as threads that a scheduler of shuttle's interleaves at every step of reading and writing slots.
+//! A model of join, leave and crash: brokers as threads that a scheduler of shuttle's interleaves at every step of reading and writing records.
 //!
-//! Slots are memory that is written and read a quarter at a time, so that a reader may find a page half written and a broker may die half-way through
+//! Records are memory that is written and read a quarter at a time, so that a reader may find a record half written and a broker may die half-way through
 //! one. What reads them, decides and publishes is the real [`Roster`] and [`Governor`]. Time stands still while brokers run, but goes on by up to
 //! [`LATE_NS`] without one that is slow. Checked is, in every run:
 //!
@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use plan::slot::SIZE_BYTES;
-use plan::{CardRules, Page, Policy, Priority, Terms};
+use plan::share_record::SIZE_BYTES;
+use plan::{CardRules, Policy, Priority, ShareRecord, Terms};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -43,14 +43,14 @@ const RUNS: usize = 20;
 const RUN_NS: u64 = 2_500 * MS;
 
 #[derive(Debug)]
-struct Slot {
+struct ShareFile {
     parts: [Mutex<[u8; PART_BYTES]>; PARTS],
     owner: Mutex<Option<u32>>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    files: Mutex<BTreeMap<String, Arc<ShareFile>>>,
     clock: Mutex<Clock>,
     ticked: Condvar,
     world: Mutex<World>,
@@ -183,14 +183,14 @@ impl Clock {
     }
 }
 
-/// A broker's view of the slots.
+/// A broker's view of the records.
 #[derive(Debug)]
 struct Model {
     shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    file: Arc<ShareFile>,
     key: String,
     thread: u32,
-    left: Option<Page>,
+    left: Option<ShareRecord>,
     seq: u64,
     roster: Roster,
     /// So many more parts are written before the broker dies.
@@ -199,26 +199,26 @@ struct Model {
 
 impl Model {
     fn take(shared: &Arc<Shared>, key: &str, thread: u32) -> Self {
-        let slot = Arc::clone(
-            lock(&shared.slots)
+        let file = Arc::clone(
+            lock(&shared.files)
                 .entry(key.to_owned())
                 .or_insert_with(|| {
-                    Arc::new(Slot {
+                    Arc::new(ShareFile {
                         parts: std::array::from_fn(|_| Mutex::new([0; PART_BYTES])),
                         owner: Mutex::new(None),
                     })
                 }),
         );
-        let before = lock(&slot.owner).replace(thread);
+        let before = lock(&file.owner).replace(thread);
         assert_eq!(before, None, "two owners of {key}");
-        let bytes = read(&slot);
+        let bytes = read(&file);
         Self {
             shared: Arc::clone(shared),
             key: key.to_owned(),
             thread,
-            left: Page::decode(&bytes).ok().map(|(page, _)| page),
+            left: ShareRecord::decode(&bytes).ok().map(|(record, _)| record),
             seq: sequence(&bytes).unwrap_or(0) & !1,
-            slot,
+            file,
             roster: Roster::default(),
             dies_after: None,
         }
@@ -229,8 +229,8 @@ impl Model {
     }
 }
 
-fn read(slot: &Slot) -> Vec<u8> {
-    slot.parts.iter().flat_map(|part| *lock(part)).collect()
+fn read(file: &ShareFile) -> Vec<u8> {
+    file.parts.iter().flat_map(|part| *lock(part)).collect()
 }
 
 impl Table for Model {
@@ -241,15 +241,15 @@ impl Table for Model {
         }
     }
 
-    fn left_behind(&self) -> Option<&Page> {
+    fn left_behind(&self) -> Option<&ShareRecord> {
         self.left.as_ref()
     }
 
-    fn publish(&mut self, page: &Page) -> Result<(), TableError> {
+    fn publish(&mut self, record: &ShareRecord) -> Result<(), TableError> {
         self.seq += 2;
-        let bytes = page.encode(self.seq).unwrap();
+        let bytes = record.encode(self.seq).unwrap();
         for (part, bytes) in self
-            .slot
+            .file
             .parts
             .iter()
             .zip(bytes.as_chunks::<PART_BYTES>().0)
@@ -266,34 +266,34 @@ impl Table for Model {
     }
 
     fn refresh(&mut self) -> Result<Seen, TableError> {
-        let slots: Vec<(OsString, Arc<Slot>)> = lock(&self.shared.slots)
+        let files: Vec<(OsString, Arc<ShareFile>)> = lock(&self.shared.files)
             .iter()
             .filter(|(key, _)| **key != self.key)
-            .map(|(key, slot)| (file_name(key), Arc::clone(slot)))
+            .map(|(key, file)| (file_name(key), Arc::clone(file)))
             .collect();
         self.roster.begin();
-        for (name, slot) in slots {
-            if lock(&slot.owner).is_some() {
+        for (name, file) in files {
+            if lock(&file.owner).is_some() {
                 self.roster
-                    .present(&name, &read(&slot), &mut || read(&slot));
+                    .present(&name, &read(&file), &mut || read(&file));
             }
         }
         Ok(self.roster.end().0)
     }
 
-    fn peers(&self) -> &[Page] {
-        self.roster.pages()
+    fn peers(&self) -> &[ShareRecord] {
+        self.roster.records()
     }
 
     fn withdraw(&mut self) -> Result<(), TableError> {
-        lock(&self.shared.slots).remove(&self.key);
+        lock(&self.shared.files).remove(&self.key);
         Ok(())
     }
 }
 
 impl Drop for Model {
     fn drop(&mut self) {
-        *lock(&self.slot.owner) = None;
+        *lock(&self.file.owner) = None;
     }
 }
 
@@ -329,7 +329,7 @@ impl Environment for Seen1<'_> {
 #[derive(Debug, Clone, Copy)]
 enum End {
     Leaves,
-    /// After so many parts of pages.
+    /// After so many parts of records.
     Dies(u32),
 }
 
@@ -429,17 +429,17 @@ fn pull(shared: &Shared, key: &str, knob: &Knob) {
 /// Opens the gates of the dead, as a peer or the runtime does.
 fn watch_dead(shared: &Arc<Shared>, thread: u32) {
     while shared.now_ns() < RUN_NS + 500 * MS {
-        let slots: Vec<(String, Arc<Slot>)> = lock(&shared.slots)
+        let files: Vec<(String, Arc<ShareFile>)> = lock(&shared.files)
             .iter()
-            .map(|(key, slot)| (key.clone(), Arc::clone(slot)))
+            .map(|(key, file)| (key.clone(), Arc::clone(file)))
             .collect();
-        for (key, slot) in slots {
+        for (key, file) in files {
             // The lock keeps a successor from starting meanwhile.
-            let owner = lock(&slot.owner);
+            let owner = lock(&file.owner);
             if owner.is_none()
-                && let Ok((page, _)) = Page::decode(&read(&slot))
+                && let Ok((record, _)) = ShareRecord::decode(&read(&file))
             {
-                for knob in watchdog::knobs(&page, 0) {
+                for knob in watchdog::knobs(&record, 0) {
                     pull(shared, &key, &knob);
                 }
             }

@@ -1,6 +1,6 @@
 //! What the table says of everyone on a card, with the terms that admission granted.
 
-use plan::{Page, Terms};
+use plan::{ShareRecord, Terms};
 
 use crate::table::Changes;
 use crate::world::Environment;
@@ -11,13 +11,13 @@ const LOOKS_PER_QUESTION: u32 = 20;
 /// How many questions long a container's former terms are believed after admission has granted others: until its change has come about.
 const FORMER_QUESTIONS: u32 = 4;
 
-/// The pages that a layout is made of.
+/// The records that a layout is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     /// Peers' as of the last look at which they had changed, and the container's own, which is the last.
-    pages: Vec<Page>,
+    records: Vec<ShareRecord>,
     granted: Vec<Granted>,
-    bad_pages: u64,
+    bad_records: u64,
     looks: u32,
     touched: bool,
 }
@@ -31,11 +31,16 @@ struct Granted {
 
 impl Peers {
     /// Looks at the table; says whether something has changed that layouts depend on.
-    pub(crate) fn look(&mut self, card: usize, own: &Page, world: &mut dyn Environment) -> bool {
+    pub(crate) fn look(
+        &mut self,
+        card: usize,
+        own: &ShareRecord,
+        world: &mut dyn Environment,
+    ) -> bool {
         match world.table(card).refresh() {
             Ok(seen) => {
-                self.bad_pages = seen.bad_pages;
-                let changed = seen.changes == Changes::Some || self.pages.is_empty();
+                self.bad_records = seen.bad_records;
+                let changed = seen.changes == Changes::Some || self.records.is_empty();
                 self.looks = self.looks.wrapping_add(1);
                 let ask = changed || self.looks.is_multiple_of(LOOKS_PER_QUESTION);
                 let regranted = ask && self.ask_admission(card, world);
@@ -46,15 +51,15 @@ impl Peers {
                 false
             }
             Err(error) => {
-                tracing::debug!(card, %error, "the slots cannot be read");
+                tracing::debug!(card, %error, "the share records cannot be read");
                 false
             }
         }
     }
 
-    /// The container's own page is another.
-    pub(crate) fn say(&mut self, own: &Page) {
-        if let Some(last) = self.pages.last_mut() {
+    /// The container's own record is another.
+    pub(crate) fn say(&mut self, own: &ShareRecord) {
+        if let Some(last) = self.records.last_mut() {
             own.clone_into(last);
         }
         self.touched = true;
@@ -70,36 +75,40 @@ impl Peers {
         std::mem::take(&mut self.touched)
     }
 
-    /// Everyone's pages, the container's own among them.
-    pub(crate) fn pages(&self) -> &[Page] {
-        &self.pages
+    /// Everyone's records, the container's own among them.
+    pub(crate) fn records(&self) -> &[ShareRecord] {
+        &self.records
     }
 
-    /// Files of living owners that are no pages.
-    pub(crate) fn bad_pages(&self) -> u64 {
-        self.bad_pages
+    /// Files of living owners that are no records.
+    pub(crate) fn bad_records(&self) -> u64 {
+        self.bad_records
     }
 
-    fn gather(&mut self, card: usize, own: &Page, world: &mut dyn Environment) {
-        self.pages.clear();
+    fn gather(&mut self, card: usize, own: &ShareRecord, world: &mut dyn Environment) {
+        self.records.clear();
         let peers = world.table(card).peers();
-        // A page that names this container is not a peer's.
-        let peers = peers.iter().filter(|page| page.key != own.key);
-        self.pages.extend(peers.cloned());
-        for page in &mut self.pages {
-            if let Some(granted) = self.granted.iter().find(|granted| granted.key == page.key) {
-                granted.correct(page);
+        // A record that names this container is not a peer's.
+        let peers = peers.iter().filter(|record| record.key != own.key);
+        self.records.extend(peers.cloned());
+        for record in &mut self.records {
+            if let Some(granted) = self
+                .granted
+                .iter()
+                .find(|granted| granted.key == record.key)
+            {
+                granted.correct(record);
             }
         }
-        self.pages.push(own.clone());
+        self.records.push(own.clone());
         self.touched = true;
     }
 
-    /// Where admission can be asked: its word stands before a page's. Says whether it is another than before.
+    /// Where admission can be asked: its word stands before a record's. Says whether it is another than before.
     fn ask_admission(&mut self, card: usize, world: &mut dyn Environment) -> bool {
         let keys: Vec<String> = {
             let peers = world.table(card).peers();
-            peers.iter().map(|page| page.key.clone()).collect()
+            peers.iter().map(|record| record.key.clone()).collect()
         };
         let mut regranted = false;
         self.granted.retain(|granted| keys.contains(&granted.key));
@@ -137,9 +146,9 @@ impl Peers {
 }
 
 impl Granted {
-    fn correct(&self, page: &mut Page) {
-        let next = page.next.as_mut().map(|next| &mut next.claim);
-        for claim in page.now.as_mut().into_iter().chain(next) {
+    fn correct(&self, record: &mut ShareRecord) {
+        let next = record.next.as_mut().map(|next| &mut next.claim);
+        for claim in record.now.as_mut().into_iter().chain(next) {
             let known = claim.terms == self.terms
                 || self.former.is_some_and(|(former, _)| former == claim.terms);
             if !known {

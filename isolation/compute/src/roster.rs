@@ -1,32 +1,32 @@
-//! Who is there: pages as they are read, believed only as far as they are pages.
+//! Who is there: records as they are read, believed only as far as they are records.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use plan::{Page, PageError};
+use plan::{ShareRecord, ShareRecordError};
 
 use crate::files::file_name;
 use crate::table::{Changes, Seen, counts_alike};
 
-/// How often a page that was caught between two states is read again at once.
+/// How often a record that was caught between two states is read again at once.
 const TORN_READS: u32 = 3;
 
-/// A slot of another version, and what it says.
-pub(crate) type Stranger = (OsString, PageError);
+/// A record of another version, and what it says.
+pub(crate) type Stranger = (OsString, ShareRecordError);
 
-/// Every peer that was present at the last look, with the last page that could be read of it.
+/// Every peer that was present at the last look, with the last record that could be read of it.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     known: BTreeMap<OsString, Known>,
     seen: Seen,
     stranger: Option<Stranger>,
-    pages: Vec<Page>,
+    records: Vec<ShareRecord>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     seq: u64,
-    page: Option<Page>,
+    record: Option<ShareRecord>,
     present: bool,
 }
 
@@ -40,7 +40,7 @@ impl Roster {
         self.stranger = None;
     }
 
-    /// This slot has a living owner. A page that cannot be read leaves what it was before.
+    /// This record has a living owner. A record that cannot be read leaves what it was before.
     pub(crate) fn present(
         &mut self,
         name: &OsStr,
@@ -54,29 +54,29 @@ impl Roster {
             return;
         };
         known.present = true;
-        if known.page.is_some() && sequence(bytes) == Some(known.seq) {
+        if known.record.is_some() && sequence(bytes) == Some(known.seq) {
             return;
         }
-        let mut decoded = Page::decode(bytes);
+        let mut decoded = ShareRecord::decode(bytes);
         for _ in 0..TORN_READS {
-            if !matches!(decoded, Err(PageError::Torn)) {
+            if !matches!(decoded, Err(ShareRecordError::Torn)) {
                 break;
             }
-            decoded = Page::decode(&again());
+            decoded = ShareRecord::decode(&again());
         }
         match decoded {
-            Ok((page, seq)) if file_name(&page.key) == name => {
-                let before = known.page.as_ref();
-                if before.is_none_or(|before| !counts_alike(before, &page)) {
+            Ok((record, seq)) if file_name(&record.key) == name => {
+                let before = known.record.as_ref();
+                if before.is_none_or(|before| !counts_alike(before, &record)) {
                     self.seen.changes = Changes::Some;
                 }
                 known.seq = seq;
-                known.page = Some(page);
+                known.record = Some(record);
             }
-            Ok(_) => self.seen.bad_pages += 1,
+            Ok(_) => self.seen.bad_records += 1,
             Err(error) => {
-                self.seen.bad_pages += 1;
-                if matches!(error, PageError::Version { .. }) {
+                self.seen.bad_records += 1;
+                if matches!(error, ShareRecordError::Version { .. }) {
                     self.stranger = Some((name.to_owned(), error));
                 }
             }
@@ -87,14 +87,14 @@ impl Roster {
     pub(crate) fn end(&mut self) -> (Seen, Option<Stranger>) {
         let seen = &mut self.seen;
         self.known.retain(|_, known| {
-            if !known.present && known.page.is_some() {
+            if !known.present && known.record.is_some() {
                 seen.changes = Changes::Some;
             }
             known.present
         });
-        self.pages.clear();
-        self.pages
-            .extend(self.known.values().filter_map(|known| known.page.clone()));
+        self.records.clear();
+        self.records
+            .extend(self.known.values().filter_map(|known| known.record.clone()));
         (self.seen, self.stranger.take())
     }
 
@@ -105,13 +105,13 @@ impl Roster {
             .for_each(|known| known.present = true);
     }
 
-    /// The pages of those who were present.
-    pub(crate) fn pages(&self) -> &[Page] {
-        &self.pages
+    /// The records of those who were present.
+    pub(crate) fn records(&self) -> &[ShareRecord] {
+        &self.records
     }
 }
 
-/// Where every version of a page has its sequence.
+/// Where every version of a record has its sequence.
 pub(crate) fn sequence(bytes: &[u8]) -> Option<u64> {
     let bytes = bytes.get(16..24)?;
     Some(u64::from_le_bytes(bytes.try_into().ok()?))

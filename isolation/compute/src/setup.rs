@@ -13,7 +13,7 @@ pub enum Fail {
 /// Which container a governor is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
-    /// `<namespace>/<container>`, the name of its slots.
+    /// `<namespace>/<container>`, the name of its records.
     pub key: String,
     /// How many cards it has. More than one: a gang, whose segments lie at the same time on all of them.
     pub cards: usize,

@@ -42,8 +42,8 @@ pub struct Counts {
     pub refused: u64,
     /// Of these, lost on the way.
     pub lost: u64,
-    /// Pages of peers that were no slots.
-    pub bad_pages: u64,
+    /// Records of peers that were no records.
+    pub bad_records: u64,
     /// Segments that were missed or cut because the governor ran late.
     pub late: u64,
     /// Times that a circuit breaker laid the gate to rest.

@@ -2,9 +2,9 @@
 
 use plan::Policy;
 use plan::gate::Gate as Turns;
-use plan::slot::Next;
+use plan::share_record::Next;
 use plan::terms::{Priority, WEIGHT_MAX};
-use plan::{CardRules, Layout, Page, Promise, Share, Tenant, Terms, epochs, layout};
+use plan::{CardRules, Layout, Promise, Share, ShareRecord, Tenant, Terms, epochs, layout};
 
 use crate::cycle::{Cycle, LAP_NS, Span};
 
@@ -41,22 +41,22 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The view at a time. `pages` are those of all who live, the container's own among them.
+    /// The view at a time. `records` are those of all who live, the container's own among them.
     pub(crate) fn at(
         rules: &CardRules,
-        pages: &[Page],
+        records: &[ShareRecord],
         key: &str,
         at_ns: u64,
         means: Means,
     ) -> Self {
-        let tenants = epochs::tenants(pages, at_ns);
+        let tenants = epochs::tenants(records, at_ns);
         let reckoned = layout(rules, &rules.costs, &tenants);
         let share = reckoned.share(key).cloned();
-        let own = pages.iter().find(|page| page.key == key);
+        let own = records.iter().find(|record| record.key == key);
         let (cycle, slice_us) = match &share {
             Some(share) => (cycle(share, &reckoned, &tenants), share.slice_us),
             None => (
-                early(rules, pages, key, own.and_then(|page| page.next)),
+                early(rules, records, key, own.and_then(|record| record.next)),
                 plan::slice::quantise_us(plan::slice::LEAST_US),
             ),
         };
@@ -74,7 +74,7 @@ impl View {
             share,
             cycle,
             slice_us,
-            until_ns: epochs::next_after(pages, at_ns).unwrap_or(u64::MAX),
+            until_ns: epochs::next_after(records, at_ns).unwrap_or(u64::MAX),
             layout: reckoned,
         }
     }
@@ -173,9 +173,14 @@ impl View {
 }
 
 /// A container that does not count yet is kept out of others' segments, if it will be gated at all.
-fn early(rules: &CardRules, pages: &[Page], key: &str, next: Option<Next>) -> Option<Cycle> {
+fn early(
+    rules: &CardRules,
+    records: &[ShareRecord],
+    key: &str,
+    next: Option<Next>,
+) -> Option<Cycle> {
     let at_ns = next?.at_ns;
-    let then = layout(rules, &rules.costs, &epochs::tenants(pages, at_ns));
+    let then = layout(rules, &rules.costs, &epochs::tenants(records, at_ns));
     then.share(key)
         .is_some_and(|share| share.gate.is_gated())
         .then(|| Cycle {

@@ -1,6 +1,6 @@
 //! What the governor sees of the world, and what it asks for: the seam between it and real or virtual time.
 
-use plan::slot::RecoveryClient;
+use plan::share_record::RecoveryClient;
 use plan::{CardRules, Terms};
 
 use crate::knob::{Answer, Knob, Objects};
@@ -20,9 +20,9 @@ pub enum Event {
     ObjectsChanged,
     /// The container's terms, or the card's rules, are others.
     TermsChanged,
-    /// The table of a card says that slots have come, gone or changed. Only speeds up what the governor polls for anyway.
+    /// The table of a card says that records have come, gone or changed. Only speeds up what the governor polls for anyway.
     PeersChanged,
-    /// The container or the broker ends: every gate opens, the slots go, then [`Action::Done`].
+    /// The container or the broker ends: every gate opens, the records go, then [`Action::Done`].
     Stopping,
 }
 
@@ -66,16 +66,16 @@ pub trait Environment {
     /// The card's rules; asked for at the start and after [`Event::TermsChanged`].
     fn rules(&self, card: usize) -> CardRules;
 
-    /// The slots of the card.
+    /// The records of the card.
     fn table(&mut self, card: usize) -> &mut dyn Table;
 
-    /// The terms that admission granted to another container of the card, where that can be looked up: they stand before what its slot says.
+    /// The terms that admission granted to another container of the card, where that can be looked up: they stand before what its record says.
     fn admitted(&self, card: usize, key: &str) -> Option<Terms> {
         let _ = (card, key);
         None
     }
 
-    /// How a client of the container on the card is reached by whoever has to open its gate, for the slot. Zeros where that is not known.
+    /// How a client of the container on the card is reached by whoever has to open its gate, for the record. Zeros where that is not known.
     fn reach(&self, card: usize, client: u32) -> RecoveryClient {
         let _ = card;
         RecoveryClient {

@@ -1,4 +1,4 @@
-//! What a governor costs: processor time for real slots of a full card, and calls.
+//! What a governor costs: processor time for real records of a full card, and calls.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ pub enum Gate {
     /// Always.
     Open,
     /// Not before another layout says so: a container that the cyclic schedule does not count yet. Never for longer than until the epoch
-    /// of its [`crate::Page::next`], which its broker sets as soon as it sees itself present.
+    /// of its [`crate::ShareRecord::next`], which its broker sets as soon as it sees itself present.
     Closed,
     /// In these segments of every window, disjoint, not adjacent, sorted, at least one. Almost always one: a segment is
     /// divided only where those that keep their places have left no contiguous room.

@@ -41,12 +41,12 @@ impl Gang {
     }
 }
 
-/// A container as its slot shows it at a given time.
+/// A container as its record shows it at a given time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant {
     /// Which: unique on the card.
     pub key: String,
-    /// Since when its broker holds the slot.
+    /// Since when its broker holds the record.
     pub join_ns: u64,
     /// Where it has several cards.
     pub gang: Option<Gang>,

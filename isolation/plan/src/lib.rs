@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! Wishes + CardRules ─resolve─▶ Terms ─admit─▶ book          (a frontend, once)
-//! Pages of live brokers ─epochs::tenants(at)─▶ Tenants ─layout─▶ Layout {window, shares}   (every broker, for itself)
+//! Records of live brokers ─epochs::tenants(at)─▶ Tenants ─layout─▶ Layout {window, shares}   (every broker, for itself)
 //! Share {slices, Gate} + time ─▶ is the gate open, when does it change        (the governor)
 //! ```
 //!
-//! Pure functions of what the slots say and of the time: every broker computes the same layout for itself, and no one leads.
+//! Pure functions of what the records say and of the time: every broker computes the same layout for itself, and no one leads.
 //! It must not know drivers, files or clocks. Times are nanoseconds of one clock (CLOCK_MONOTONIC, or virtual time); shares are
 //! parts of a million (ppm); nothing here is a float, so that all brokers agree to the last bit.
 
@@ -31,8 +31,8 @@ pub mod layout;
 pub mod policy;
 mod portions;
 pub mod rules;
+pub mod share_record;
 pub mod slice;
-pub mod slot;
 pub mod terms;
 mod window;
 
@@ -43,7 +43,7 @@ pub use gate::{Edge, Gate, Segment, Turn};
 pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};
 pub use policy::Policy;
 pub use rules::{CardRules, Costs, Idle, RulesError};
-pub use slot::{Claim, GateState, Page, PageError, Recovery};
+pub use share_record::{Claim, GateState, Recovery, ShareRecord, ShareRecordError};
 pub use terms::{Priority, Terms, TermsError, Wishes};
 
 /// The whole of a card's time, or of a window.

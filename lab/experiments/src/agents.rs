@@ -264,7 +264,7 @@ impl Agents {
         }
     }
 
-    /// Opens what the slots of a dead broker say may be closed.
+    /// Opens what the records of a dead broker say may be closed.
     fn watchdog(&mut self, world: &mut World, index: usize) {
         let Some(facts) = self.seats[index].as_ref().map(|seat| &seat.facts) else {
             return;
@@ -274,8 +274,8 @@ impl Agents {
             let dead = self.tables[*card].dead();
             for knob in dead
                 .iter()
-                .filter(|page| page.key == facts.key)
-                .flat_map(|page| compute::watchdog::knobs(page, place))
+                .filter(|record| record.key == facts.key)
+                .flat_map(|record| compute::watchdog::knobs(record, place))
             {
                 let (card, control) = control(facts, &knob);
                 world.call(agent, card, control);
@@ -321,11 +321,11 @@ impl Agents {
         self.by_agent.insert(agent, index);
         let cards = facts.cards.clone();
         self.tell(world, index, Event::Started)?;
-        self.slots_changed(world, index, &cards)
+        self.records_changed(world, index, &cards)
     }
 
     /// What inotify tells the others of these cards.
-    fn slots_changed(&mut self, world: &mut World, index: usize, cards: &[usize]) -> Result<()> {
+    fn records_changed(&mut self, world: &mut World, index: usize, cards: &[usize]) -> Result<()> {
         let others: Vec<usize> = self
             .seats
             .iter()
@@ -445,7 +445,7 @@ impl Agents {
                 world.kill_agent(agent);
                 self.by_agent.remove(&agent);
                 seat.broker = None;
-                self.slots_changed(world, index, &cards)?;
+                self.records_changed(world, index, &cards)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! experiment ──Scene──▶ stage ──▶ runlist::World (cards, driver, programs, time)
-//!      ▲                  └─────▶ agents: one compute::Governor per container, its slots in memory
+//!      ▲                  └─────▶ agents: one compute::Governor per container, its records in memory
 //!      └───────Record────┘
 //! ```
 //!

@@ -191,7 +191,7 @@ pub struct Delays {
 /// What is done about a broker that has ended, so many nanoseconds after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
-    /// A peer or the frontend opens what its slot says may be closed.
+    /// A peer or the frontend opens what its record says may be closed.
     Watchdog,
     /// The supervisor starts another.
     Restart,

@@ -1,9 +1,9 @@
 //! The thread that runs a container's governor in real time: it sleeps, pulls knobs, and tells the governor what happened.
 //!
 //! ```text
-//!              start                   stop: gates open, slots go
+//!              start                   stop: gates open, records go
 //! (no thread) ───────▶ running ────────────────────────────────────▶ (no thread)
-//!                         │ hand over: gates open, slots stay
+//!                         │ hand over: gates open, records stay
 //!                         └───────────────────────────────────────▶ (no thread), a successor runs
 //! ```
 //!
@@ -27,12 +27,12 @@ use plan::{CardRules, Terms};
 use crate::container::Container;
 use crate::health::EventKind;
 use crate::share::admission::Admission;
-use crate::share::slots;
+use crate::share::tables;
 use crate::share::{knobs, record};
 use crate::state::Op;
 use crate::state::scheduling::Change;
 
-/// The governor, its layouts, a copied slot of every peer, and the formatter.
+/// The governor, its layouts, a copied record of every peer, and the formatter.
 const STACK_BYTES: usize = 512 * 1024;
 /// A sleep ends within this of its time, where a processor is free; the default is 50 µs.
 const TIMER_SLACK_NS: u64 = 1;
@@ -139,7 +139,7 @@ impl Mailbox {
 /// Starts the thread of a container.
 ///
 /// # Errors
-/// A slot that another process holds or that cannot be written; a thread that cannot be started.
+/// A share record that another process holds or that cannot be written; a thread that cannot be started.
 pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>> {
     let mailbox = Arc::new(Mailbox::default());
     let joined_ns = {
@@ -164,7 +164,7 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
     };
     let world = World {
         container: Arc::downgrade(container),
-        tables: slots::take(container)?,
+        tables: tables::take(container)?,
         accounts: CardAccounts::default(),
         admission: RefCell::default(),
         questions: Questions::default(),

@@ -199,10 +199,10 @@ impl Kept {
         self.folder.path()
     }
 
-    /// The container's slot on its card.
-    pub(crate) fn slot(&self) -> PathBuf {
-        let slots = self.folder.path().join("cards").join(UUID).join("slots");
-        slots.join(compute::files::file_name("tests/kept"))
+    /// The container's share record on its card.
+    pub(crate) fn share_record(&self) -> PathBuf {
+        let shares = self.folder.path().join("cards").join(UUID).join("shares");
+        shares.join(compute::files::file_name("tests/kept"))
     }
 
     pub(crate) fn log(&self) -> String {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use compute::{FileTable, Table};
-use plan::{CardRules, Claim, Idle, Page, Policy, Terms, epochs};
+use plan::{CardRules, Claim, Idle, Policy, ShareRecord, Terms, epochs};
 use serde_json::{Value, json};
 
 use crate::Test;
@@ -30,15 +30,15 @@ const EARLY_NS: u64 = 20_000_000;
 /// Another broker of the card, as its slot shows it.
 struct Neighbour {
     table: FileTable,
-    page: Page,
+    record: ShareRecord,
 }
 
 impl Neighbour {
     fn take(kept: &Kept) -> Self {
-        let slots = kept.slot();
+        let slots = kept.share_record();
         let table = FileTable::take(slots.parent().unwrap(), "tests/other").unwrap();
-        let page = Page::new("tests/other", std::process::id(), 1, now_ns());
-        Self { table, page }
+        let record = ShareRecord::new("tests/other", std::process::id(), 1, now_ns());
+        Self { table, record }
     }
 
     /// Says what it counts as; from when on.
@@ -51,11 +51,11 @@ impl Neighbour {
         };
         let now_ns = now_ns();
         self.table.refresh().unwrap();
-        let mut pages = self.table.peers().to_vec();
-        pages.push(self.page.clone());
-        let at_ns = epochs::at_ns(rules, &pages, "tests/other", &claim, now_ns);
-        self.page.announce(now_ns, at_ns, claim).unwrap();
-        self.table.publish(&self.page).unwrap();
+        let mut records = self.table.peers().to_vec();
+        records.push(self.record.clone());
+        let at_ns = epochs::at_ns(rules, &records, "tests/other", &claim, now_ns);
+        self.record.announce(now_ns, at_ns, claim).unwrap();
+        self.table.publish(&self.record).unwrap();
         at_ns
     }
 }

@@ -737,7 +737,7 @@ fn switches(kept: &Kept) -> (usize, usize) {
 
 fn turns() {
     let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
-    assert!(kept.slot().exists());
+    assert!(kept.share_record().exists());
     let (tenant, _process) = computing_behind(&kept);
     assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
     until("the gate turns", || {
@@ -778,7 +778,7 @@ fn reshared() {
     let kept = Kept::sharing(&native, |_| {}).unwrap();
     let (tenant, _process) = computing_behind(&kept);
     assert_eq!(compute_of(&kept), Value::Null);
-    assert!(!kept.slot().exists(), "nothing is held");
+    assert!(!kept.share_record().exists(), "nothing is held");
     let ask = |terms: Terms| {
         let cards = json!([{"uuid": UUID, "terms": terms}]);
         kept.ask(&json!({"op": "set_compute", "cards": cards}))
@@ -829,7 +829,7 @@ fn reshared() {
     // And back to the driver's own: the gate is open, and stays.
     ask(Terms::NATIVE);
     until("nothing is held", || compute_of(&kept) == Value::Null);
-    assert!(!kept.slot().exists());
+    assert!(!kept.share_record().exists());
     assert!(!kept.fake.is_stopped(tenant.client, tenant.channel));
     let before = switches(&kept);
     thread::sleep(Duration::from_millis(300));
@@ -865,7 +865,7 @@ fn killed() {
     until("it is closed", is_closed);
     kept.signal(kept.supervisor_pid(), Signal::SIGTERM);
     until("the gate is open", || !is_closed());
-    until("the slot is gone", || !kept.slot().exists());
+    until("the slot is gone", || !kept.share_record().exists());
 }
 
 fn orphaned() {
@@ -886,7 +886,7 @@ fn orphaned() {
     until("nobody listens to its filter", || {
         call() == Err(nix::errno::Errno::ENOSYS as i32)
     });
-    let slot = std::fs::File::open(kept.slot()).unwrap();
+    let slot = std::fs::File::open(kept.share_record()).unwrap();
     until("its slot has no owner", || {
         !sys::lock::is_held(&slot).unwrap()
     });

@@ -1,6 +1,6 @@
 //! What the card's account says that the container has had, and what follows from it.
 
-use plan::{Page, Priority, Promise};
+use plan::{Priority, Promise, ShareRecord};
 
 use super::Card;
 use crate::usage::Capped;
@@ -26,11 +26,11 @@ impl Card {
     }
 
     /// What all of high priority may have of a second is divided among those that are not known to be idle.
-    fn bound_ppm(&self, now_ns: u64, peers: &[Page]) -> u32 {
+    fn bound_ppm(&self, now_ns: u64, peers: &[ShareRecord]) -> u32 {
         let ratio_ppm = self.rules.prio_ratio_percent * 10_000;
         let is_idle = |key: &str| {
-            let page = peers.iter().find(|page| page.key == key);
-            page.is_some_and(|page| page.busy_at(now_ns) == Some(false))
+            let record = peers.iter().find(|record| record.key == key);
+            record.is_some_and(|record| record.busy_at(now_ns) == Some(false))
         };
         let own_ppm = self
             .view
@@ -39,7 +39,7 @@ impl Card {
             .map_or(0, |share| share.entitlement_ppm);
         let shares = self.view.layout.shares.iter();
         let others_ppm: u64 = shares
-            .filter(|share| share.promise == Promise::UpTo && share.key != self.page.key)
+            .filter(|share| share.promise == Promise::UpTo && share.key != self.record.key)
             .filter(|share| !is_idle(&share.key))
             .map(|share| u64::from(share.entitlement_ppm))
             .sum();

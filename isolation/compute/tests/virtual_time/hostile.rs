@@ -1,9 +1,9 @@
-//! Whatever peers' pages say, and in whatever order things happen: nothing panics, no gate stays closed, and brokers that read the same agree.
+//! Whatever peers' records say, and in whatever order things happen: nothing panics, no gate stays closed, and brokers that read the same agree.
 
 use crate::stage::{Faults, MS, S, Stage, fixed, terms};
 use compute::{CLOSED_MAX_NS, Event};
-use plan::slot::{Next, RecoveryChannel};
-use plan::{Claim, Gang, GateState, Page, Policy, Priority, Terms};
+use plan::share_record::{Next, RecoveryChannel};
+use plan::{Claim, Gang, GateState, Policy, Priority, ShareRecord, Terms};
 use proptest::prelude::*;
 
 /// What may happen to a card.
@@ -17,7 +17,7 @@ enum Happening {
     Group(prop::sample::Index, u32),
     NoGroups(prop::sample::Index),
     Scribble(Vec<u8>),
-    Page(Box<Page>),
+    ShareRecord(Box<ShareRecord>),
     Wake(prop::sample::Index, Event),
     Slow(u64),
     Lose(u64),
@@ -51,7 +51,7 @@ fn any_time() -> impl Strategy<Value = u64> {
 }
 
 prop_compose! {
-    fn any_page()(
+    fn any_record()(
         name in "[a-c]",
         join_ns in any_time(),
         now in prop::option::of(any_claim()),
@@ -59,17 +59,17 @@ prop_compose! {
         busy_until_ns in prop::option::of(any_time()),
         closed in any::<bool>(),
         channels in prop::collection::vec((any::<u32>(), any::<u32>()), 0..256),
-    ) -> Page {
-        let mut page = Page::new(&format!("evil/{name}"), 1, 1, join_ns);
-        page.now = now;
-        page.next = next.map(|(at_ns, claim)| Next { at_ns, claim });
-        page.busy_until_ns = busy_until_ns;
-        page.gate = if closed { GateState::Closed } else { GateState::Open };
-        page.recovery.channels = channels
+    ) -> ShareRecord {
+        let mut record = ShareRecord::new(&format!("evil/{name}"), 1, 1, join_ns);
+        record.now = now;
+        record.next = next.map(|(at_ns, claim)| Next { at_ns, claim });
+        record.busy_until_ns = busy_until_ns;
+        record.gate = if closed { GateState::Closed } else { GateState::Open };
+        record.recovery.channels = channels
             .into_iter()
             .map(|(client, handle)| RecoveryChannel { client, handle })
             .collect();
-        page
+        record
     }
 }
 
@@ -84,7 +84,7 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         2 => (index(), 0_u32..80).prop_map(|(at, channels)| Happening::Group(at, channels)),
         1 => index().prop_map(Happening::NoGroups),
         1 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Happening::Scribble),
-        3 => any_page().prop_map(|page| Happening::Page(Box::new(page))),
+        3 => any_record().prop_map(|record| Happening::ShareRecord(Box::new(record))),
         1 => (index(), prop_oneof![
             Just(Event::Woke), Just(Event::ObjectsChanged), Just(Event::TermsChanged), Just(Event::PeersChanged), Just(Event::Started),
             Just(Event::Answered(Ok(None).into())), Just(Event::Answered(Err(compute::KnobError::Gone).into())),
@@ -102,9 +102,9 @@ fn happen(stage: &mut Stage, happening: &Happening) {
             stage.join(&format!("t{count}"), *terms, *groups);
         }
         Happening::Scribble(bytes) => stage.cards[0].scribble("evil/x", bytes),
-        Happening::Page(page) => {
-            if let Ok(bytes) = page.encode(2) {
-                stage.cards[0].scribble(&page.key, bytes.as_slice());
+        Happening::ShareRecord(record) => {
+            if let Ok(bytes) = record.encode(2) {
+                stage.cards[0].scribble(&record.key, bytes.as_slice());
             }
         }
         Happening::Slow(ns) => stage.faults.takes_ns = (*ns > 0).then_some(*ns),
@@ -186,7 +186,7 @@ proptest! {
             // Two calls a window of at least 62.5 ms each, for up to 8 groups of up to 80 channels in 64s, and what 100 settings cost.
             prop_assert!(stage.gate_calls(at, from_ns) <= 2 * 80 * 10 + 40);
         }
-        // And once the hostile pages are gone, everybody has what he was promised, beside the others.
+        // And once the hostile records are gone, everybody has what he was promised, beside the others.
         for name in ["a", "b", "c", "x"] {
             let key = format!("evil/{name}");
             stage.cards[0].scribble(&key, &[]);
@@ -204,7 +204,7 @@ proptest! {
             if status.window_ns == 0 || status.enforcement_level != Some(plan::EnforcementLevel::Gate) {
                 continue;
             }
-            // Two brokers that read the same pages have the same layout.
+            // Two brokers that read the same records have the same layout.
             for (_, other) in &shares {
                 prop_assert!(other.window_ns == 0 || other.window_ns == status.window_ns);
             }

@@ -2,7 +2,7 @@
 
 use crate::stage::{MS, S, Stage, fixed, name, terms};
 use compute::{EnforcementLevel, Event, Fail, Gate, Knob};
-use plan::{Claim, Idle, Page, Policy, Priority};
+use plan::{Claim, Idle, Policy, Priority, ShareRecord};
 
 /// Everybody has joined, has been probed, and windows are under way.
 const SETTLED_MS: u64 = 2_000;
@@ -118,7 +118,7 @@ fn a_successor_finds_what_a_killed_broker_left_closed_and_keeps_its_place() {
 }
 
 #[test]
-fn stopping_opens_every_gate_and_gives_up_the_slots() {
+fn stopping_opens_every_gate_and_gives_up_the_records() {
     for seed in 0..20 {
         let mut stage = Stage::new(seed, 2);
         let one = stage.join("one", fixed(10), 1);
@@ -494,14 +494,14 @@ fn the_probe_asks_in_order_and_before_anything_is_set() {
 fn a_peer_that_claims_more_than_it_was_admitted_to_takes_nothing_from_others() {
     let mut stage = Stage::new(16, 1);
     let one = stage.join("one", fixed(30), 1);
-    let mut page = Page::new("ns/liar", 1, 1, 1);
-    page.now = Some(Claim {
+    let mut record = ShareRecord::new("ns/liar", 1, 1, 1);
+    record.now = Some(Claim {
         terms: fixed(90),
         groups: 1,
         gang: None,
         place_ppm: None,
     });
-    let bytes = page.encode(2).unwrap();
+    let bytes = record.encode(2).unwrap();
     stage.cards[0].scribble("ns/liar", bytes.as_slice());
     stage.run_ms(SETTLED_MS);
     assert!(stage.status(one, 0).entitlement_ppm < 300_000);

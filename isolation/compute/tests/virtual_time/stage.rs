@@ -328,7 +328,7 @@ impl Stage {
         tenant.tables = self
             .cards
             .iter()
-            .map(|card| card.join(&tenant.key).expect("a free slot"))
+            .map(|card| card.join(&tenant.key).expect("a free share record"))
             .collect();
         tenant.governor = Some(Governor::new(Setup {
             key: tenant.key.clone(),

@@ -17,7 +17,7 @@ pub(super) struct Placed {
 }
 
 /// Where the gang `key` should begin on all its cards, parts of a window: its broker alone can read them all, publishes this in
-/// all its slots, and every other broker takes it from there. `cards` are its cards, with all tenants of each, itself included.
+/// all its records, and every other broker takes it from there. `cards` are its cards, with all tenants of each, itself included.
 ///
 /// The place that it has is kept while nobody of a higher rank has published any of it; else it is the first that is free on all of
 /// them; else `None`: each card then finds room for it on its own, and its parts run at different times.

@@ -1,5 +1,5 @@
 use plan::epochs::{at_ns, change_at_ns, join_at_ns, next_after, tenants};
-use plan::{CardRules, Claim, Page, Terms, layout};
+use plan::{CardRules, Claim, ShareRecord, Terms, layout};
 
 use crate::any::{fixed, weighted};
 
@@ -30,9 +30,9 @@ fn joins_count_after_two_windows_and_changes_within_two() {
 }
 
 #[test]
-fn everyone_who_reads_the_pages_knows_the_layout_of_every_time() {
+fn everyone_who_reads_the_records_knows_the_layout_of_every_time() {
     let rules = CardRules::default();
-    let mut one = Page::new("default.one", 10, 100, 5);
+    let mut one = ShareRecord::new("default.one", 10, 100, 5);
     assert_eq!(one.tenant_at(u64::MAX), None);
     let at = at_ns(&rules, &[], "default.one", &claim(fixed(30)), 7 * MS);
     one.announce(7 * MS, at, claim(fixed(30))).unwrap();
@@ -46,23 +46,23 @@ fn everyone_who_reads_the_pages_knows_the_layout_of_every_time() {
     assert_eq!(pending.at_ns, at);
     // A change, once it has come about, counts within two windows.
     let now = at + 10 * MS;
-    let pages = [one.clone()];
-    let change = at_ns(&rules, &pages, "default.one", &claim(fixed(60)), now);
+    let records = [one.clone()];
+    let change = at_ns(&rules, &records, "default.one", &claim(fixed(60)), now);
     assert!(change > now + 62 * MS && change <= now + 125 * MS);
     one.announce(now, change, claim(fixed(60))).unwrap();
-    let pages = [one.clone()];
-    assert_eq!(next_after(&pages, now), Some(change));
-    assert_eq!(next_after(&pages, change), None);
-    let before = layout(&rules, &rules.costs, &tenants(&pages, change - 1));
-    let after = layout(&rules, &rules.costs, &tenants(&pages, change));
+    let records = [one.clone()];
+    assert_eq!(next_after(&records, now), Some(change));
+    assert_eq!(next_after(&records, change), None);
+    let before = layout(&rules, &rules.costs, &tenants(&records, change - 1));
+    let after = layout(&rules, &rules.costs, &tenants(&records, change));
     assert_eq!(before.shares[0].entitlement_ppm, 300_000);
     assert_eq!(after.shares[0].entitlement_ppm, 600_000);
     // One that joins between two changes of another waits for neither.
-    let mut two = Page::new("default.two", 11, 101, now);
-    let join = at_ns(&rules, &pages, "default.two", &claim(fixed(40)), now);
+    let mut two = ShareRecord::new("default.two", 11, 101, now);
+    let join = at_ns(&rules, &records, "default.two", &claim(fixed(40)), now);
     two.announce(now, join, claim(fixed(40))).unwrap();
-    let pages = [two, one];
+    let records = [two, one];
     assert!(join > change);
-    assert_eq!(tenants(&pages, change).len(), 1);
-    assert_eq!(tenants(&pages, join).len(), 2);
+    assert_eq!(tenants(&records, change).len(), 1);
+    assert_eq!(tenants(&records, join).len(), 2);
 }

@@ -490,7 +490,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_pages_does_not_matter(
+    fn the_order_of_the_records_does_not_matter(
         ((rules, tenants), shuffled) in admitted(60).prop_flat_map(|(rules, tenants)| {
             let shuffled = Just(tenants.clone()).prop_shuffle();
             (Just((rules, tenants)), shuffled)
@@ -500,7 +500,7 @@ proptest! {
     }
 
     #[test]
-    fn any_pages_at_all_give_a_layout_without_overlaps(
+    fn any_records_at_all_give_a_layout_without_overlaps(
         rules in crate::any::rules(),
         parts in proptest::collection::vec(
             (0..4_u32, crate::any::policies(), proptest::option::of(1..=100_u32), 1..=1000_u32, 0..5000_u32, proptest::option::of(any::<u32>()), 0..3_u32),

@@ -7,5 +7,5 @@ mod epochs;
 mod gangs;
 mod gates;
 mod layouts;
-mod slots;
+mod share_records;
 mod terms;

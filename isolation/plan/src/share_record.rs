@@ -1,7 +1,7 @@
-//! One broker's page in the table of a card: what its peers must know of it, as 4 KiB of bytes.
+//! One broker's record in the table of a card: what its peers must know of it, as 4 KiB of bytes.
 //!
-//! Its owner alone writes it. A reader takes a copy and believes nothing: a page that was caught between two states, is of another
-//! version, or says what cannot be, is an error about that page and about no other.
+//! Its owner alone writes it. A reader takes a copy and believes nothing: a record that was caught between two states, is of another
+//! version, or says what cannot be, is an error about that record and about no other.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,31 +12,31 @@ use crate::terms::{Priority, Terms, TermsError};
 
 mod bytes;
 
-/// Bytes of a page.
+/// Bytes of a record.
 pub const SIZE_BYTES: usize = 4096;
 /// Version of the format.
 pub const VERSION: u32 = 1;
 /// The longest key, bytes: a file name.
 pub const KEY_MAX_BYTES: usize = 255;
-/// The most RM clients that a page can name.
+/// The most RM clients that a record can name.
 pub const CLIENTS_MAX: usize = 40;
-/// The most channels that a page can name. A container with more cannot be gated: no one could open it again.
+/// The most channels that a record can name. A container with more cannot be gated: no one could open it again.
 pub const CHANNELS_MAX: usize = 256;
-/// The most channel groups that a page may claim.
+/// The most channel groups that a record may claim.
 pub const GROUPS_MAX: u32 = 4096;
 
 /// Everything that a broker says about its container on one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
-    /// Which container: the name of the page's file.
+pub struct ShareRecord {
+    /// Which container: the name of the record's file.
     pub key: String,
-    /// Rises with every broker that holds the slot.
+    /// Rises with every broker that holds the record.
     pub generation: u64,
     /// The broker.
     pub pid: u32,
     /// When that process started, clock ticks since boot: a pid alone may be another's by now.
     pub start_time: u64,
-    /// When the slot was first taken.
+    /// When the record was first taken.
     pub join_ns: u64,
     /// What the container counts as; `None` while it does not count yet.
     pub now: Option<Claim>,
@@ -48,7 +48,7 @@ pub struct Page {
     pub gate_since_ns: u64,
     /// Until when the container is known to have work; `None` where nothing senses it.
     pub busy_until_ns: Option<u64>,
-    /// What the card's account says of the container at [`Page::used_at_ns`], where its share was even; `None` without an account. What it
+    /// What the card's account says of the container at [`ShareRecord::used_at_ns`], where its share was even; `None` without an account. What it
     /// has had since, less what it was promised, is what a successor finds it ahead or behind by.
     pub used_ns: Option<u64>,
     /// `None` before it was probed.
@@ -57,7 +57,7 @@ pub struct Page {
     pub latency_ns: u64,
     /// What opens the gate if the broker dies.
     pub recovery: Recovery,
-    /// When [`Page::used_ns`] was counted; 0 without an account.
+    /// When [`ShareRecord::used_ns`] was counted; 0 without an account.
     pub used_at_ns: u64,
     /// [`crate::DriftCorrection::bias_ns`], for a successor to go on with.
     pub bias_ns: i64,
@@ -150,8 +150,8 @@ impl Claim {
     }
 }
 
-impl Page {
-    /// A page that claims nothing yet.
+impl ShareRecord {
+    /// A record that claims nothing yet.
     #[must_use]
     pub fn new(key: &str, pid: u32, start_time: u64, join_ns: u64) -> Self {
         Self {
@@ -211,19 +211,19 @@ impl Page {
         Ok(())
     }
 
-    /// The page as it stands in its file. `seq` is even and rises with every writing.
+    /// The record as it stands in its file. `seq` is even and rises with every writing.
     ///
     /// # Errors
     /// Something does not fit: the key, or the number of clients, channels or groups.
-    pub fn encode(&self, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, PageError> {
+    pub fn encode(&self, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, ShareRecordError> {
         bytes::encode(self, seq)
     }
 
-    /// The page that these bytes are, and its `seq`.
+    /// The record that these bytes are, and its `seq`.
     ///
     /// # Errors
-    /// [`PageError::Torn`]: read again. All else: the page is none.
-    pub fn decode(bytes: &[u8]) -> Result<(Self, u64), PageError> {
+    /// [`ShareRecordError::Torn`]: read again. All else: the record is none.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, u64), ShareRecordError> {
         bytes::decode(bytes)
     }
 }
@@ -236,29 +236,29 @@ pub struct Pending {
     pub at_ns: u64,
 }
 
-/// Bytes that are no page.
+/// Bytes that are no record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PageError {
-    /// Not a page's size.
-    #[error("{bytes} bytes; a slot has {SIZE_BYTES}")]
+pub enum ShareRecordError {
+    /// Not a record's size.
+    #[error("{bytes} bytes; a share record has {SIZE_BYTES}")]
     Size {
         /// How many there are.
         bytes: usize,
     },
     /// Not made by cgpu.
-    #[error("not a slot")]
+    #[error("not a share record")]
     Foreign,
     /// Made by another cgpu: whoever joins beside it cannot know its layout.
-    #[error("a slot of version {found}; this cgpu knows version {VERSION}")]
+    #[error("a share record of version {found}; this cgpu knows version {VERSION}")]
     Version {
         /// Theirs.
         found: u32,
     },
     /// Caught between two states, or damaged.
-    #[error("a torn slot")]
+    #[error("a torn share record")]
     Torn,
     /// A field that cannot be.
-    #[error("a slot with {field} = {value}")]
+    #[error("a share record with {field} = {value}")]
     Field {
         /// Which.
         field: &'static str,
@@ -266,10 +266,10 @@ pub enum PageError {
         value: u64,
     },
     /// Terms that cannot be.
-    #[error("a slot with terms that cannot be: {0}")]
+    #[error("a share record with terms that cannot be: {0}")]
     Terms(TermsError),
     /// The key is not text, or empty.
-    #[error("a slot without a name")]
+    #[error("a share record without a name")]
     Name,
 }
 

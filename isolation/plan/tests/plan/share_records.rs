@@ -1,7 +1,9 @@
-use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, Next, RecoveryChannel, RecoveryClient, SIZE_BYTES};
+use plan::share_record::{
+    CHANNELS_MAX, CLIENTS_MAX, Next, RecoveryChannel, RecoveryClient, SIZE_BYTES,
+};
 use plan::{
-    CardRules, Claim, EnforcementLevel, Gang, GateState, Page, PageError, Recovery, Terms, Wishes,
-    layout,
+    CardRules, Claim, EnforcementLevel, Gang, GateState, Recovery, ShareRecord, ShareRecordError,
+    Terms, Wishes, layout,
 };
 use proptest::prelude::*;
 
@@ -53,7 +55,7 @@ fn recoveries() -> impl Strategy<Value = Recovery> {
         )
 }
 
-fn pages() -> impl Strategy<Value = Page> {
+fn records() -> impl Strategy<Value = ShareRecord> {
     (
         "[a-z0-9.-]{1,255}",
         any::<(u64, u32, u64, u64)>(),
@@ -77,7 +79,7 @@ fn pages() -> impl Strategy<Value = Page> {
                 recovery,
             )| {
                 let (gate_since_ns, busy_until_ns, used_ns, latency_ns, used_at_ns, bias_ns) = rest;
-                Page {
+                ShareRecord {
                     key,
                     generation,
                     pid,
@@ -114,73 +116,88 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn small() -> Page {
-    let mut page = Page::new("default.web", 4711, 99, 5);
+fn small() -> ShareRecord {
+    let mut record = ShareRecord::new("default.web", 4711, 99, 5);
     let claim = Claim {
         terms: fixed(30),
         groups: 2,
         gang: None,
         place_ppm: None,
     };
-    page.announce(0, 1000, claim)
+    record
+        .announce(0, 1000, claim)
         .expect("nothing was announced");
-    page
+    record
 }
 
 #[test]
-fn what_is_no_page_says_so() {
+fn what_is_no_record_says_so() {
     let good = small().encode(8).unwrap().to_vec();
-    assert_eq!(Page::decode(&good).unwrap(), (small(), 8));
+    assert_eq!(ShareRecord::decode(&good).unwrap(), (small(), 8));
     assert_eq!(
-        Page::decode(&good[..100]),
-        Err(PageError::Size { bytes: 100 })
+        ShareRecord::decode(&good[..100]),
+        Err(ShareRecordError::Size { bytes: 100 })
     );
-    assert_eq!(Page::decode(&[]), Err(PageError::Size { bytes: 0 }));
-    assert_eq!(Page::decode(&[0; SIZE_BYTES]), Err(PageError::Foreign));
+    assert_eq!(
+        ShareRecord::decode(&[]),
+        Err(ShareRecordError::Size { bytes: 0 })
+    );
+    assert_eq!(
+        ShareRecord::decode(&[0; SIZE_BYTES]),
+        Err(ShareRecordError::Foreign)
+    );
     let mut newer = good.clone();
     newer[8] = 2;
-    assert_eq!(Page::decode(&newer), Err(PageError::Version { found: 2 }));
     assert_eq!(
-        Page::decode(&newer).unwrap_err().to_string(),
-        "a slot of version 2; this cgpu knows version 1"
+        ShareRecord::decode(&newer),
+        Err(ShareRecordError::Version { found: 2 })
+    );
+    assert_eq!(
+        ShareRecord::decode(&newer).unwrap_err().to_string(),
+        "a share record of version 2; this cgpu knows version 1"
     );
     // A writer that was caught at work: an odd seq.
     assert_eq!(
-        Page::decode(&small().encode(9).unwrap()[..]),
-        Err(PageError::Torn)
+        ShareRecord::decode(&small().encode(9).unwrap()[..]),
+        Err(ShareRecordError::Torn)
     );
     // Half of one state and half of the next.
     let mut other = small();
     other.used_ns = Some(5);
     let mut torn = other.encode(10).unwrap().to_vec();
     torn[2048..].copy_from_slice(&good[2048..]);
-    assert_eq!(Page::decode(&torn), Err(PageError::Torn));
+    assert_eq!(ShareRecord::decode(&torn), Err(ShareRecordError::Torn));
 }
 
 #[test]
 fn what_does_not_fit_is_not_published() {
-    let mut page = small();
-    page.recovery.channels = vec![RecoveryChannel::default(); CHANNELS_MAX + 1];
+    let mut record = small();
+    record.recovery.channels = vec![RecoveryChannel::default(); CHANNELS_MAX + 1];
     assert_eq!(
-        page.encode(2).unwrap_err().to_string(),
-        "a slot with channels = 257"
+        record.encode(2).unwrap_err().to_string(),
+        "a share record with channels = 257"
     );
-    page.recovery.channels.pop();
-    page.recovery.clients = vec![RecoveryClient::default(); CLIENTS_MAX];
-    page.key = "k".repeat(255);
-    assert_eq!(Page::decode(&page.encode(2).unwrap()[..]).unwrap().0, page);
-    page.key.push('k');
+    record.recovery.channels.pop();
+    record.recovery.clients = vec![RecoveryClient::default(); CLIENTS_MAX];
+    record.key = "k".repeat(255);
+    assert_eq!(
+        ShareRecord::decode(&record.encode(2).unwrap()[..])
+            .unwrap()
+            .0,
+        record
+    );
+    record.key.push('k');
     assert!(matches!(
-        page.encode(2),
-        Err(PageError::Field {
+        record.encode(2),
+        Err(ShareRecordError::Field {
             field: "key length",
             value: 256
         })
     ));
-    page.key.clear();
-    assert_eq!(page.encode(2), Err(PageError::Name));
-    let mut page = small();
-    page.now = Some(Claim {
+    record.key.clear();
+    assert_eq!(record.encode(2), Err(ShareRecordError::Name));
+    let mut record = small();
+    record.now = Some(Claim {
         terms: Terms {
             percent: None,
             ..fixed(1)
@@ -189,37 +206,37 @@ fn what_does_not_fit_is_not_published() {
         gang: None,
         place_ppm: None,
     });
-    assert!(matches!(page.encode(2), Err(PageError::Terms(_))));
+    assert!(matches!(record.encode(2), Err(ShareRecordError::Terms(_))));
 }
 
 proptest! {
     #[test]
-    fn a_page_comes_back_as_it_was(page in pages(), seq in any::<u64>()) {
+    fn a_record_comes_back_as_it_was(record in records(), seq in any::<u64>()) {
         let seq = seq & !1;
-        let bytes = page.encode(seq).unwrap();
-        prop_assert_eq!(Page::decode(&bytes[..]).unwrap(), (page, seq));
+        let bytes = record.encode(seq).unwrap();
+        prop_assert_eq!(ShareRecord::decode(&bytes[..]).unwrap(), (record, seq));
     }
 
     #[test]
-    fn one_flipped_bit_is_noticed(page in pages(), at in 0..SIZE_BYTES, bit in 0..8_u32) {
-        let mut bytes = page.encode(2).unwrap();
+    fn one_flipped_bit_is_noticed(record in records(), at in 0..SIZE_BYTES, bit in 0..8_u32) {
+        let mut bytes = record.encode(2).unwrap();
         bytes[at] ^= 1 << bit;
-        prop_assert!(Page::decode(&bytes[..]).is_err());
+        prop_assert!(ShareRecord::decode(&bytes[..]).is_err());
     }
 
     #[test]
-    fn forged_pages_are_errors_or_pages_that_a_layout_can_live_with(
-        page in pages(),
+    fn forged_records_are_errors_or_records_that_a_layout_can_live_with(
+        record in records(),
         forged in proptest::collection::vec((24..600_usize, any::<u8>()), 1..12),
     ) {
-        let mut bytes = page.encode(2).unwrap().to_vec();
+        let mut bytes = record.encode(2).unwrap().to_vec();
         for (at, byte) in forged {
             bytes[at] = byte;
         }
-        if let Ok((page, _)) = Page::decode(&sealed(bytes)) {
-            prop_assert!(page.encode(4).is_ok());
+        if let Ok((record, _)) = ShareRecord::decode(&sealed(bytes)) {
+            prop_assert!(record.encode(4).is_ok());
             let rules = CardRules::default();
-            let tenants = plan::epochs::tenants(&[page, small()], u64::MAX);
+            let tenants = plan::epochs::tenants(&[record, small()], u64::MAX);
             let layout = layout(&rules, &rules.costs, &tenants);
             // The neighbour is still there.
             prop_assert!(layout.share("default.web").unwrap().entitlement_ppm > 0);
@@ -228,10 +245,10 @@ proptest! {
 
     #[test]
     fn any_bytes_are_no_reason_to_fail(bytes in proptest::collection::vec(any::<u8>(), SIZE_BYTES)) {
-        prop_assert!(Page::decode(&bytes).is_err());
+        prop_assert!(ShareRecord::decode(&bytes).is_err());
         let mut bytes = bytes;
         bytes[..16].copy_from_slice(b"cgpuslot\x01\0\0\0\0\0\0\0");
         bytes[16] &= !1;
-        let _page = Page::decode(&sealed(bytes));
+        let _record = ShareRecord::decode(&sealed(bytes));
     }
 }

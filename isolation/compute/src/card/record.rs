@@ -1,7 +1,7 @@
-//! What a container's own slot says: where its gate is, whether it is busy, and what a watchdog needs to open it.
+//! What a container's own record says: where its gate is, whether it is busy, and what a watchdog needs to open it.
 
-use plan::slot::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
-use plan::{GateState, Page};
+use plan::share_record::{CHANNELS_MAX, CLIENTS_MAX, RecoveryChannel};
+use plan::{GateState, ShareRecord};
 
 use super::Card;
 use crate::knob::{Engine, Objects};
@@ -12,24 +12,24 @@ use crate::world::Environment;
 const BUSY_NS: u64 = 200_000_000;
 
 impl Card {
-    /// Brings the container's own slot up to date, before a call is made that it speaks of.
+    /// Brings the container's own record up to date, before a call is made that it speaks of.
     pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Environment) {
         let gate = if self.channel_states.any_closed() {
             GateState::Closed
         } else {
             GateState::Open
         };
-        if gate != self.page.gate {
-            self.page.gate = gate;
-            self.page.gate_since_ns = now_ns;
+        if gate != self.record.gate {
+            self.record.gate = gate;
+            self.record.gate_since_ns = now_ns;
         }
-        self.page.enforcement_level = self.probe.is_done().then(|| self.enforcement_level());
+        self.record.enforcement_level = self.probe.is_done().then(|| self.enforcement_level());
         let alike = self.published.as_ref().is_some_and(|published| {
-            published.gate == self.page.gate
-                && published.now == self.page.now
-                && published.next == self.page.next
-                && published.enforcement_level == self.page.enforcement_level
-                && published.busy_until_ns == self.page.busy_until_ns
+            published.gate == self.record.gate
+                && published.now == self.record.now
+                && published.next == self.record.next
+                && published.enforcement_level == self.record.enforcement_level
+                && published.busy_until_ns == self.record.busy_until_ns
                 && (gate == GateState::Open || self.recovery_is_whole())
         });
         if alike {
@@ -37,11 +37,11 @@ impl Card {
         }
         self.write_recovery(world);
         let even = self.carry_over.even();
-        self.page.used_ns = even.map(|even| even.used_ns);
-        self.page.used_at_ns = even.map_or(0, |even| even.at_ns);
-        self.page.bias_ns = self.drift.bias_ns();
-        self.page.latency_ns = self.all.lead_ns();
-        let published = world.table(self.index).publish(&self.page);
+        self.record.used_ns = even.map(|even| even.used_ns);
+        self.record.used_at_ns = even.map_or(0, |even| even.at_ns);
+        self.record.bias_ns = self.drift.bias_ns();
+        self.record.latency_ns = self.all.lead_ns();
+        let published = world.table(self.index).publish(&self.record);
         if let Err(error) = &published
             && !self.mute
         {
@@ -50,18 +50,18 @@ impl Card {
         }
         // Said once, until it works again.
         self.mute = published.is_err();
-        self.published = Some(self.page.clone());
+        self.published = Some(self.record.clone());
     }
 
-    /// Says in the slot whether there is work, where anybody may lend by it.
+    /// Says in the record whether there is work, where anybody may lend by it.
     pub(super) fn say_busy(&mut self, now_ns: u64, busy: Option<bool>) {
         if !self.lends() {
-            self.page.busy_until_ns = None;
+            self.record.busy_until_ns = None;
             return;
         }
         let busy = busy.or_else(|| self.usage.seems_busy(now_ns));
-        let until_ns = self.page.busy_until_ns;
-        self.page.busy_until_ns = match (busy, until_ns) {
+        let until_ns = self.record.busy_until_ns;
+        self.record.busy_until_ns = match (busy, until_ns) {
             (None, _) => None,
             // Said anew only when it is about to lapse.
             (Some(true), Some(until_ns)) if until_ns > now_ns.saturating_add(BUSY_NS / 2) => {
@@ -73,7 +73,7 @@ impl Card {
         };
     }
 
-    /// Whether the slot names every channel that may be closed.
+    /// Whether the record names every channel that may be closed.
     pub(super) fn recovery_is_whole(&self) -> bool {
         let Some(published) = &self.published else {
             return false;
@@ -84,7 +84,7 @@ impl Card {
     }
 
     pub(super) fn write_recovery(&mut self, world: &dyn Environment) {
-        let recovery = &mut self.page.recovery;
+        let recovery = &mut self.record.recovery;
         recovery.channels.clear();
         recovery
             .channels
@@ -119,8 +119,8 @@ fn gated_channels(objects: &Objects) -> impl Iterator<Item = RecoveryChannel> + 
         })
 }
 
-/// Whether a page that a dead owner left is of this container's life and of this boot.
-pub(super) fn of_this_life(left: &Page, setup: &Setup, now_ns: u64) -> bool {
+/// Whether a record that a dead owner left is of this container's life and of this boot.
+pub(super) fn of_this_life(left: &ShareRecord, setup: &Setup, now_ns: u64) -> bool {
     if left.join_ns > now_ns {
         return false;
     }

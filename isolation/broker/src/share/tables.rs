@@ -1,4 +1,4 @@
-//! The slots of a container's cards: files of the cards' folders, `cards/<uuid>/slots`.
+//! The share records of a container's cards: files of the cards' folders, `cards/<uuid>/shares`.
 
 use std::io;
 
@@ -7,18 +7,18 @@ use compute::Table;
 
 use crate::container::Container;
 
-/// Takes the container's slot on each of its cards.
+/// Takes the container's share record on each of its cards.
 ///
 /// # Errors
-/// A slot that another process holds or that cannot be written, or a peer that speaks another version.
+/// A share record that another process holds or that cannot be written, or a peer that speaks another version.
 pub(super) fn take(container: &Container) -> io::Result<Vec<Box<dyn Table + Send>>> {
     let sources = &container.share.sources;
     let state_dir = sources
         .state_dir
         .as_ref()
-        .ok_or_else(|| io::Error::other("there is no state folder for the slots"))?;
+        .ok_or_else(|| io::Error::other("there is no state folder for the share records"))?;
     let take = |uuid: &cards::GpuUuid| {
-        let folder = state_dir.join("cards").join(uuid.as_str()).join("slots");
+        let folder = state_dir.join("cards").join(uuid.as_str()).join("shares");
         let table = FileTable::take(&folder, &container.name).map_err(io::Error::other)?;
         Ok(Box::new(table) as Box<dyn Table + Send>)
     };

@@ -1,4 +1,4 @@
-//! The table on disk: owners that are killed, and files that are no slots.
+//! The table on disk: owners that are killed, and files that are no records.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use compute::{Changes, FileTable, Table, TableError, files};
-use plan::slot::SIZE_BYTES;
-use plan::{Claim, Page, Terms};
+use plan::share_record::SIZE_BYTES;
+use plan::{Claim, ShareRecord, Terms};
 
-const DIR: &str = "CGPU_TEST_SLOTS";
+const DIR: &str = "CGPU_TEST_SHARES";
 
 /// Not a test of its own: the process that [`holder`] starts.
 #[test]
@@ -21,7 +21,7 @@ fn held_by_a_child() {
         return;
     };
     let mut table = FileTable::take(Path::new(&dir), "ns/child").unwrap();
-    table.publish(&page("ns/child", 3)).unwrap();
+    table.publish(&record("ns/child", 3)).unwrap();
     println!("held");
     // Until it is killed, or its parent ends.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
@@ -39,19 +39,19 @@ fn holder(dir: &Path) -> Child {
         .lines()
         .map_while(Result::ok)
         .any(|line| line.contains("held"));
-    assert!(said, "the child holds no slot");
+    assert!(said, "the child holds no share record");
     child
 }
 
-fn page(key: &str, groups: u32) -> Page {
-    let mut page = Page::new(key, std::process::id(), 1, 7);
-    page.now = Some(Claim {
+fn record(key: &str, groups: u32) -> ShareRecord {
+    let mut record = ShareRecord::new(key, std::process::id(), 1, 7);
+    record.now = Some(Claim {
         terms: Terms::NATIVE,
         groups,
         gang: None,
         place_ppm: None,
     });
-    page
+    record
 }
 
 /// Another process that is just being started shares our open files until it executes its program: what it closes is seen a moment later.
@@ -68,49 +68,53 @@ fn eventually(mut holds: impl FnMut() -> bool) -> bool {
 
 fn keys(table: &mut FileTable) -> Vec<String> {
     table.refresh().expect("the test's own files");
-    table.peers().iter().map(|page| page.key.clone()).collect()
+    table
+        .peers()
+        .iter()
+        .map(|record| record.key.clone())
+        .collect()
 }
 
 #[test]
-fn a_killed_owner_is_dead_at_once_and_its_page_is_its_successors() {
+fn a_killed_owner_is_dead_at_once_and_its_record_is_its_successors() {
     let dir = tempfile::tempdir().unwrap();
-    let slots = dir.path().join("GPU-1/slots");
-    let mut child = holder(&slots);
-    let mut table = FileTable::take(&slots, "ns/own").unwrap();
+    let records = dir.path().join("GPU-1/shares");
+    let mut child = holder(&records);
+    let mut table = FileTable::take(&records, "ns/own").unwrap();
     assert_eq!(keys(&mut table), ["ns/child"]);
     assert!(matches!(
-        FileTable::take(&slots, "ns/child"),
+        FileTable::take(&records, "ns/child"),
         Err(TableError::Held { .. })
     ));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(eventually(|| keys(&mut table).is_empty()));
-    let dead = files::dead(&slots).unwrap();
+    let dead = files::dead(&records).unwrap();
     assert_eq!((dead.len(), dead[0].key.as_str()), (1, "ns/child"));
-    let mut successor = FileTable::take(&slots, "ns/child").unwrap();
+    let mut successor = FileTable::take(&records, "ns/child").unwrap();
     let left = successor.left_behind().unwrap().clone();
     assert_eq!(left.now.unwrap().groups, 3);
     // It counts again as soon as it is held, and anew as soon as it says something new.
     assert_eq!(keys(&mut table), ["ns/child"]);
     assert_eq!(table.refresh().unwrap().changes, Changes::None);
-    successor.publish(&page("ns/child", 5)).unwrap();
+    successor.publish(&record("ns/child", 5)).unwrap();
     assert_eq!(table.refresh().unwrap().changes, Changes::Some);
     assert_eq!(table.peers()[0].now.unwrap().groups, 5);
-    assert!(files::dead(&slots).unwrap().is_empty());
+    assert!(files::dead(&records).unwrap().is_empty());
     successor.withdraw().unwrap();
     assert!(keys(&mut table).is_empty());
-    assert!(!slots.join(files::file_name("ns/child")).exists());
+    assert!(!records.join(files::file_name("ns/child")).exists());
 }
 
 #[test]
-fn slots_are_roots_alone_and_named_after_their_container() {
+fn records_are_roots_alone_and_named_after_their_container() {
     let dir = tempfile::tempdir().unwrap();
-    let slots = dir.path().join("GPU-1/slots");
-    let _one = FileTable::take(&slots, "a.b/c").unwrap();
-    let _other = FileTable::take(&slots, "a/b.c").unwrap();
+    let records = dir.path().join("GPU-1/shares");
+    let _one = FileTable::take(&records, "a.b/c").unwrap();
+    let _other = FileTable::take(&records, "a/b.c").unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&slots), 0o700);
-    let names: Vec<_> = fs::read_dir(&slots)
+    assert_eq!(mode(&records), 0o700);
+    let names: Vec<_> = fs::read_dir(&records)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
@@ -119,7 +123,7 @@ fn slots_are_roots_alone_and_named_after_their_container() {
     let long = format!("{}/{}", "n".repeat(128), "c".repeat(128));
     let longer = format!("{}/{}", "n".repeat(128), "c".repeat(127) + "d");
     assert_ne!(files::file_name(&long), files::file_name(&longer));
-    FileTable::take(&slots, &long).unwrap();
+    FileTable::take(&records, &long).unwrap();
 }
 
 /// A live file with these bytes, as a broken or hostile owner has it.
@@ -137,17 +141,17 @@ fn scribble(dir: &Path, name: &str, bytes: &[u8]) -> File {
 }
 
 #[test]
-fn pages_that_are_none_harm_nobody_else() {
+fn records_that_are_none_harm_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
     let mut table = FileTable::take(dir.path(), "ns/own").unwrap();
     let mut good = FileTable::take(dir.path(), "ns/good").unwrap();
-    good.publish(&page("ns/good", 1)).unwrap();
-    let whole = page("ns/bad", 2).encode(2).unwrap();
+    good.publish(&record("ns/good", 1)).unwrap();
+    let whole = record("ns/bad", 2).encode(2).unwrap();
     let mut torn = whole.clone();
     torn[100] ^= 1;
     let mut version = whole.clone();
     version[8] = 9;
-    let other = page("ns/good", 9).encode(2).unwrap();
+    let other = record("ns/good", 9).encode(2).unwrap();
     let cases: [&[u8]; 8] = [
         &[],
         &[0; SIZE_BYTES],
@@ -162,11 +166,11 @@ fn pages_that_are_none_harm_nobody_else() {
     for bytes in cases {
         let file = scribble(dir.path(), "ns+bad", bytes);
         assert_eq!(keys(&mut table), ["ns/good"]);
-        assert_eq!(table.refresh().unwrap().bad_pages, 1);
+        assert_eq!(table.refresh().unwrap().bad_records, 1);
         drop(file);
         fs::remove_file(dir.path().join("ns+bad")).unwrap();
     }
-    // What was a page, and is cut short, still counts while its owner lives.
+    // What was a record, and is cut short, still counts while its owner lives.
     let file = scribble(dir.path(), "ns+bad", whole.as_slice());
     assert_eq!(keys(&mut table), ["ns/bad", "ns/good"]);
     file.set_len(10).unwrap();
@@ -176,9 +180,9 @@ fn pages_that_are_none_harm_nobody_else() {
 }
 
 #[test]
-fn nobody_joins_beside_a_slot_of_another_version() {
+fn nobody_joins_beside_a_record_of_another_version() {
     let dir = tempfile::tempdir().unwrap();
-    let mut bytes = page("ns/new", 2).encode(2).unwrap();
+    let mut bytes = record("ns/new", 2).encode(2).unwrap();
     bytes[8] = 9;
     let file = scribble(dir.path(), "ns+new", bytes.as_slice());
     let refused = FileTable::take(dir.path(), "ns/own").unwrap_err();
@@ -196,7 +200,7 @@ fn nobody_joins_beside_a_slot_of_another_version() {
 }
 
 #[test]
-fn folders_links_and_pipes_are_no_slots_and_nobody_waits_for_them() {
+fn folders_links_and_pipes_are_no_records_and_nobody_waits_for_them() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("folder")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", dir.path().join("link")).unwrap();
@@ -212,12 +216,12 @@ fn folders_links_and_pipes_are_no_slots_and_nobody_waits_for_them() {
 }
 
 #[test]
-fn a_slot_that_comes_is_announced_and_one_that_is_made_anew_is_seen() {
+fn a_record_that_comes_is_announced_and_one_that_is_made_anew_is_seen() {
     let dir = tempfile::tempdir().unwrap();
     let mut table = FileTable::take(dir.path(), "ns/own").unwrap();
     table.refresh().unwrap();
     let mut other = FileTable::take(dir.path(), "ns/other").unwrap();
-    other.publish(&page("ns/other", 1)).unwrap();
+    other.publish(&record("ns/other", 1)).unwrap();
     let mut ready = [nix::poll::PollFd::new(
         table.watch().unwrap(),
         nix::poll::PollFlags::POLLIN,
@@ -227,13 +231,13 @@ fn a_slot_that_comes_is_announced_and_one_that_is_made_anew_is_seen() {
     other.withdraw().unwrap();
     drop(other);
     let mut again = FileTable::take(dir.path(), "ns/other").unwrap();
-    again.publish(&page("ns/other", 2)).unwrap();
+    again.publish(&record("ns/other", 2)).unwrap();
     assert_eq!(keys(&mut table), ["ns/other"]);
     assert_eq!(table.peers()[0].now.unwrap().groups, 2);
 }
 
 #[test]
-fn a_reader_never_sees_half_of_two_pages() {
+fn a_reader_never_sees_half_of_two_records() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = FileTable::take(dir.path(), "ns/writer").unwrap();
     let mut reader = FileTable::take(dir.path(), "ns/reader").unwrap();
@@ -241,28 +245,29 @@ fn a_reader_never_sees_half_of_two_pages() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for groups in 1..4_000_u32 {
-                let mut page = page("ns/writer", groups);
-                page.used_ns = Some(groups.into());
-                page.recovery.channels = vec![
-                    plan::slot::RecoveryChannel {
+                let mut record = record("ns/writer", groups);
+                record.used_ns = Some(groups.into());
+                record.recovery.channels = vec![
+                    plan::share_record::RecoveryChannel {
                         client: groups,
                         handle: groups
                     };
                     200
                 ];
-                writer.publish(&page).unwrap();
+                writer.publish(&record).unwrap();
             }
             done.store(true, Ordering::Release);
         });
         let (mut seen, mut last) = (0, 0);
         while !done.load(Ordering::Acquire) || seen == 0 {
             reader.refresh().unwrap();
-            for page in reader.peers() {
-                let groups = page.now.unwrap().groups;
+            for record in reader.peers() {
+                let groups = record.now.unwrap().groups;
                 assert!(groups >= last, "{groups} after {last}");
-                assert_eq!(page.used_ns, Some(groups.into()));
+                assert_eq!(record.used_ns, Some(groups.into()));
                 assert!(
-                    page.recovery
+                    record
+                        .recovery
                         .channels
                         .iter()
                         .all(|channel| channel.handle == groups)
@@ -280,7 +285,7 @@ fn a_look_at_a_full_card_costs_little() {
         .map(|at| FileTable::take(dir.path(), &format!("ns/c{at}")).unwrap())
         .collect();
     for (at, table) in others.iter_mut().enumerate() {
-        table.publish(&page(&format!("ns/c{at}"), 1)).unwrap();
+        table.publish(&record(&format!("ns/c{at}"), 1)).unwrap();
     }
     let mut table = FileTable::take(dir.path(), "ns/own").unwrap();
     table.refresh().unwrap();
@@ -294,7 +299,7 @@ fn a_look_at_a_full_card_costs_little() {
         .unwrap();
     assert_eq!(table.peers().len(), 25);
     let mut out = std::io::stderr();
-    writeln!(out, "a look at 25 slots: {took:?}").unwrap();
+    writeln!(out, "a look at 25 share records: {took:?}").unwrap();
     // 20 looks a second at this price are 2 % of a core in an unoptimised build.
     assert!(took < Duration::from_millis(1), "{took:?}");
 }

@@ -1,17 +1,18 @@
-//! The page's layout in bytes, little endian:
+//! The record's layout in bytes, little endian:
 //!
 //! | at | what |
 //! |---|---|
 //! | 0 | `cgpuslot` |
 //! | 8 | version u32, 0 u32: these two lines are the same in every version |
 //! | 16 | seq u64 |
-//! | 24 | fields in the order of [`Page`], then 0 |
+//! | 24 | fields in the order of [`ShareRecord`], then 0 |
 //! | 4080 | FNV-1a of all before, u64 |
 //! | 4088 | seq u64 again |
 
 use super::{
-    CHANNELS_MAX, CLIENTS_MAX, Claim, GROUPS_MAX, GateState, KEY_MAX_BYTES, Next, Page, PageError,
-    Recovery, RecoveryChannel, RecoveryClient, SIZE_BYTES, VERSION, policy_code, priority_code,
+    CHANNELS_MAX, CLIENTS_MAX, Claim, GROUPS_MAX, GateState, KEY_MAX_BYTES, Next, Recovery,
+    RecoveryChannel, RecoveryClient, SIZE_BYTES, ShareRecord, ShareRecordError, VERSION,
+    policy_code, priority_code,
 };
 use crate::WHOLE_PPM;
 use crate::enforcement_level::EnforcementLevel;
@@ -26,41 +27,45 @@ const SUM_AT: usize = SIZE_BYTES - 16;
 const _: () = assert!(
     24 + 2 + KEY_MAX_BYTES + 5 * 8 + 2 * 64 + 64 + CLIENTS_MAX * 24 + CHANNELS_MAX * 8 + 2 * 8
         <= SUM_AT,
-    "a full page must fit"
+    "a full record must fit"
 );
 
-pub(super) fn encode(page: &Page, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, PageError> {
-    check(page)?;
+pub(super) fn encode(
+    record: &ShareRecord,
+    seq: u64,
+) -> Result<Box<[u8; SIZE_BYTES]>, ShareRecordError> {
+    check(record)?;
     let mut out: Vec<u8> = Vec::with_capacity(SIZE_BYTES);
     out.extend(MAGIC);
     out.extend(VERSION.to_le_bytes());
     out.extend(0_u32.to_le_bytes());
     out.extend(seq.to_le_bytes());
-    out.extend(short(page.key.len()).to_le_bytes());
-    out.extend(page.key.as_bytes());
-    out.extend(page.generation.to_le_bytes());
-    out.extend(page.pid.to_le_bytes());
-    out.extend(page.start_time.to_le_bytes());
-    out.extend(page.join_ns.to_le_bytes());
-    put_claim(&mut out, page.now.as_ref());
-    out.extend(page.next.map_or(0, |next| next.at_ns).to_le_bytes());
-    put_claim(&mut out, page.next.as_ref().map(|next| &next.claim));
-    out.push(match page.gate {
+    out.extend(short(record.key.len()).to_le_bytes());
+    out.extend(record.key.as_bytes());
+    out.extend(record.generation.to_le_bytes());
+    out.extend(record.pid.to_le_bytes());
+    out.extend(record.start_time.to_le_bytes());
+    out.extend(record.join_ns.to_le_bytes());
+    put_claim(&mut out, record.now.as_ref());
+    out.extend(record.next.map_or(0, |next| next.at_ns).to_le_bytes());
+    put_claim(&mut out, record.next.as_ref().map(|next| &next.claim));
+    out.push(match record.gate {
         GateState::Open => 0,
         GateState::Closed => 1,
         GateState::Unknown => 2,
     });
-    out.extend(page.gate_since_ns.to_le_bytes());
-    for value in [page.busy_until_ns, page.used_ns] {
+    out.extend(record.gate_since_ns.to_le_bytes());
+    for value in [record.busy_until_ns, record.used_ns] {
         out.push(u8::from(value.is_some()));
         out.extend(value.unwrap_or(0).to_le_bytes());
     }
     out.push(
-        page.enforcement_level
+        record
+            .enforcement_level
             .map_or(u8::MAX, EnforcementLevel::code),
     );
-    out.extend(page.latency_ns.to_le_bytes());
-    let recovery = &page.recovery;
+    out.extend(record.latency_ns.to_le_bytes());
+    let recovery = &record.recovery;
     out.extend(recovery.init_pid.to_le_bytes());
     out.extend(recovery.init_start_time.to_le_bytes());
     out.extend(short(recovery.clients.len()).to_le_bytes());
@@ -76,9 +81,9 @@ pub(super) fn encode(page: &Page, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, Pag
         out.extend(channel.client.to_le_bytes());
         out.extend(channel.handle.to_le_bytes());
     }
-    // Zeros in a page of a broker that did not know these.
-    out.extend(page.used_at_ns.to_le_bytes());
-    out.extend(page.bias_ns.to_le_bytes());
+    // Zeros in a record of a broker that did not know these.
+    out.extend(record.used_at_ns.to_le_bytes());
+    out.extend(record.bias_ns.to_le_bytes());
     out.resize(SUM_AT, 0);
     let sum = checksum(&out);
     out.extend(sum.to_le_bytes());
@@ -88,24 +93,24 @@ pub(super) fn encode(page: &Page, seq: u64) -> Result<Box<[u8; SIZE_BYTES]>, Pag
     Ok(bytes)
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Result<(Page, u64), PageError> {
+pub(super) fn decode(bytes: &[u8]) -> Result<(ShareRecord, u64), ShareRecordError> {
     if bytes.len() != SIZE_BYTES {
-        return Err(PageError::Size { bytes: bytes.len() });
+        return Err(ShareRecordError::Size { bytes: bytes.len() });
     }
     let mut from = Reader { bytes };
     if from.take::<8>()? != MAGIC {
-        return Err(PageError::Foreign);
+        return Err(ShareRecordError::Foreign);
     }
     let version = from.u32()?;
     if version != VERSION {
-        return Err(PageError::Version { found: version });
+        return Err(ShareRecordError::Version { found: version });
     }
     let reserved = from.u32()?;
     let seq = from.u64()?;
     let (body, tail) = bytes.split_at(SUM_AT);
     let mut tail = Reader { bytes: tail };
     if tail.u64()? != checksum(body) || tail.u64()? != seq || seq % 2 != 0 {
-        return Err(PageError::Torn);
+        return Err(ShareRecordError::Torn);
     }
     if reserved != 0 {
         return Err(field("reserved", u64::from(reserved)));
@@ -114,9 +119,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Page, u64), PageError> {
     let key = std::str::from_utf8(from.slice(key_bytes)?)
         .ok()
         .filter(|key| !key.is_empty())
-        .ok_or(PageError::Name)?
+        .ok_or(ShareRecordError::Name)?
         .to_owned();
-    let page = Page {
+    let record = ShareRecord {
         key,
         generation: from.u64()?,
         pid: from.u32()?,
@@ -148,11 +153,11 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Page, u64), PageError> {
         used_at_ns: from.u64()?,
         bias_ns: i64::from_le_bytes(from.take()?),
     };
-    Ok((page, seq))
+    Ok((record, seq))
 }
 
 /// What an owner must not publish.
-fn check(page: &Page) -> Result<(), PageError> {
+fn check(record: &ShareRecord) -> Result<(), ShareRecordError> {
     let most = |name: &'static str, count: usize, most: usize| {
         if count > most {
             Err(field(name, u64::try_from(count).unwrap_or(u64::MAX)))
@@ -160,21 +165,21 @@ fn check(page: &Page) -> Result<(), PageError> {
             Ok(())
         }
     };
-    if page.key.is_empty() {
-        return Err(PageError::Name);
+    if record.key.is_empty() {
+        return Err(ShareRecordError::Name);
     }
-    most("key length", page.key.len(), KEY_MAX_BYTES)?;
-    most("clients", page.recovery.clients.len(), CLIENTS_MAX)?;
-    most("channels", page.recovery.channels.len(), CHANNELS_MAX)?;
-    let next = page.next.as_ref().map(|next| &next.claim);
-    for claim in page.now.as_ref().into_iter().chain(next) {
+    most("key length", record.key.len(), KEY_MAX_BYTES)?;
+    most("clients", record.recovery.clients.len(), CLIENTS_MAX)?;
+    most("channels", record.recovery.channels.len(), CHANNELS_MAX)?;
+    let next = record.next.as_ref().map(|next| &next.claim);
+    for claim in record.now.as_ref().into_iter().chain(next) {
         check_claim(claim)?;
     }
     Ok(())
 }
 
-fn check_claim(claim: &Claim) -> Result<(), PageError> {
-    claim.terms.validate().map_err(PageError::Terms)?;
+fn check_claim(claim: &Claim) -> Result<(), ShareRecordError> {
+    claim.terms.validate().map_err(ShareRecordError::Terms)?;
     if claim.groups > GROUPS_MAX {
         return Err(field("groups", u64::from(claim.groups)));
     }
@@ -209,11 +214,11 @@ fn short(count: usize) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
 
-fn field(field: &'static str, value: u64) -> PageError {
-    PageError::Field { field, value }
+fn field(field: &'static str, value: u64) -> ShareRecordError {
+    ShareRecordError::Field { field, value }
 }
 
-/// FNV-1a by words: this is about torn pages, not about forged ones.
+/// FNV-1a by words: this is about torn records, not about forged ones.
 fn checksum(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| {
@@ -227,37 +232,37 @@ struct Reader<'b> {
 }
 
 impl<'b> Reader<'b> {
-    fn slice(&mut self, count: usize) -> Result<&'b [u8], PageError> {
+    fn slice(&mut self, count: usize) -> Result<&'b [u8], ShareRecordError> {
         let (head, rest) = self
             .bytes
             .split_at_checked(count)
-            .ok_or(PageError::Size { bytes: count })?;
+            .ok_or(ShareRecordError::Size { bytes: count })?;
         self.bytes = rest;
         Ok(head)
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], PageError> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], ShareRecordError> {
         let (head, rest) = self
             .bytes
             .split_first_chunk::<N>()
-            .ok_or(PageError::Size { bytes: N })?;
+            .ok_or(ShareRecordError::Size { bytes: N })?;
         self.bytes = rest;
         Ok(*head)
     }
 
-    fn u8(&mut self) -> Result<u8, PageError> {
+    fn u8(&mut self) -> Result<u8, ShareRecordError> {
         Ok(u8::from_le_bytes(self.take()?))
     }
 
-    fn u32(&mut self) -> Result<u32, PageError> {
+    fn u32(&mut self) -> Result<u32, ShareRecordError> {
         Ok(u32::from_le_bytes(self.take()?))
     }
 
-    fn u64(&mut self) -> Result<u64, PageError> {
+    fn u64(&mut self) -> Result<u64, ShareRecordError> {
         Ok(u64::from_le_bytes(self.take()?))
     }
 
-    fn count(&mut self, name: &'static str, most: usize) -> Result<usize, PageError> {
+    fn count(&mut self, name: &'static str, most: usize) -> Result<usize, ShareRecordError> {
         let count = usize::from(u16::from_le_bytes(self.take()?));
         if count > most {
             return Err(field(name, u64::try_from(count).unwrap_or(u64::MAX)));
@@ -265,7 +270,7 @@ impl<'b> Reader<'b> {
         Ok(count)
     }
 
-    fn optional(&mut self, name: &'static str) -> Result<Option<u64>, PageError> {
+    fn optional(&mut self, name: &'static str) -> Result<Option<u64>, ShareRecordError> {
         let (there, value) = (self.u8()?, self.u64()?);
         match there {
             0 => Ok(None),
@@ -274,7 +279,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    fn claim(&mut self) -> Result<Option<Claim>, PageError> {
+    fn claim(&mut self) -> Result<Option<Claim>, ShareRecordError> {
         let [there, policy, priority, percent] = self.take()?;
         let (weight, groups, place) = (self.u32()?, self.u32()?, self.u32()?);
         let (size, id) = (self.u32()?, self.u64()?);
@@ -302,7 +307,7 @@ impl<'b> Reader<'b> {
         Ok(Some(claim))
     }
 
-    fn recovery(&mut self) -> Result<Recovery, PageError> {
+    fn recovery(&mut self) -> Result<Recovery, ShareRecordError> {
         let (init_pid, init_start_time) = (self.u32()?, self.u64()?);
         let clients = (0..self.count("clients", CLIENTS_MAX)?)
             .map(|_| {
@@ -314,7 +319,7 @@ impl<'b> Reader<'b> {
                     fd: self.u32()?,
                 })
             })
-            .collect::<Result<_, PageError>>()?;
+            .collect::<Result<_, ShareRecordError>>()?;
         let channels = (0..self.count("channels", CHANNELS_MAX)?)
             .map(|_| {
                 Ok(RecoveryChannel {
@@ -322,7 +327,7 @@ impl<'b> Reader<'b> {
                     handle: self.u32()?,
                 })
             })
-            .collect::<Result<_, PageError>>()?;
+            .collect::<Result<_, ShareRecordError>>()?;
         Ok(Recovery {
             init_pid,
             init_start_time,
