@@ -219,14 +219,14 @@ pub fn grants(state_dir: &Path) -> Vec<String> {
         }
     }
     for card in entries(&state_dir.join("cards")) {
-        let book = card.join("book.json");
-        let Ok(text) = fs::read_to_string(&book) else {
+        let file = card.join("reservations.json");
+        let Ok(text) = fs::read_to_string(&file) else {
             continue;
         };
         let held = serde_json::from_str::<serde_json::Value>(&text)
             .ok()
-            .and_then(|book| {
-                let grants = book.get("grants")?;
+            .and_then(|file| {
+                let grants = file.get("grants")?;
                 Some(match grants {
                     serde_json::Value::Array(list) => list.len(),
                     serde_json::Value::Object(map) => map.len(),
@@ -235,8 +235,8 @@ pub fn grants(state_dir: &Path) -> Vec<String> {
             });
         match held {
             Some(0) => {}
-            Some(count) => left.push(format!("{count} grants in {}", book.display())),
-            None => left.push(format!("no readable grants in {}", book.display())),
+            Some(count) => left.push(format!("{count} grants in {}", file.display())),
+            None => left.push(format!("no readable grants in {}", file.display())),
         }
     }
     left
@@ -271,13 +271,21 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_left_in_a_book_is_reported() {
+    fn a_grant_left_in_reservations_is_reported() {
         let state = tempfile::tempdir().unwrap();
         let card = state.path().join("cards/GPU-1");
         fs::create_dir_all(&card).unwrap();
-        fs::write(card.join("book.json"), r#"{"version":1,"grants":[]}"#).unwrap();
+        fs::write(
+            card.join("reservations.json"),
+            r#"{"version":1,"grants":[]}"#,
+        )
+        .unwrap();
         assert_eq!(grants(state.path()), Vec::<String>::new());
-        fs::write(card.join("book.json"), r#"{"version":1,"grants":[{}]}"#).unwrap();
+        fs::write(
+            card.join("reservations.json"),
+            r#"{"version":1,"grants":[{}]}"#,
+        )
+        .unwrap();
         assert_eq!(grants(state.path()).len(), 1);
     }
 }

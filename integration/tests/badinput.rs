@@ -179,28 +179,28 @@ fn environment() -> Result<()> {
     })
 }
 
-fn book(rig: &Rig) -> Result<std::path::PathBuf> {
-    // A card that was used once has a book.
+fn file(rig: &Rig) -> Result<std::path::PathBuf> {
+    // A card that was used once has reservations.
     rig.hold("once", &["cgpu.io/memory=1Gi"])?.success()?;
     rig.containerd.remove("once")?;
     let cards = fs::read_dir(rig.node.state_dir().join("cards"))?;
     cards
         .flatten()
-        .map(|entry| entry.path().join("book.json"))
+        .map(|entry| entry.path().join("reservations.json"))
         .find(|path| path.exists())
-        .context("a card book")
+        .context("reservations")
 }
 
 #[test]
-fn card_books_that_cannot_be_trusted() -> Result<()> {
-    with("card_books_that_cannot_be_trusted", |rig| {
-        let path = book(rig)?;
+fn reservations_that_cannot_be_trusted() -> Result<()> {
+    with("reservations_that_cannot_be_trusted", |rig| {
+        let path = file(rig)?;
         let name = path.to_string_lossy().into_owned();
         let good = fs::read_to_string(&path)?;
         let newer = good
             .replacen("\"version\":1", "\"version\":1000", 1)
             .replacen("\"version\": 1,", "\"version\": 1000,", 1);
-        assert_ne!(good, newer, "the version stands in the book");
+        assert_ne!(good, newer, "the version is in the file");
         for (text, part) in [
             (newer.as_str(), "1000"),
             ("{\"version\":1,", "cannot be read"),
@@ -218,7 +218,7 @@ fn card_books_that_cannot_be_trusted() -> Result<()> {
             assert_eq!(
                 fs::read_to_string(&path)?,
                 text,
-                "the book must stay as it was"
+                "the file must stay as it was"
             );
         }
         fs::write(&path, &good)?;

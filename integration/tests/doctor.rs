@@ -180,7 +180,7 @@ mod bodies {
         let name = format!("{}/a", rig.node.namespace());
         found(rig, "state folder", "broken", &name)?;
         rig.containerd.remove("a")?;
-        // Its control group and its entry in the card's book have nobody any more.
+        // Its control group and its entry in the card's reservations have nobody any more.
         rig.node.cgpu(&["doctor", "--repair"])?.success()?;
         well(rig)
     }

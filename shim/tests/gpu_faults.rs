@@ -267,7 +267,7 @@ fn a_release_that_fails_is_told_and_delete_repeats_it() {
                 told,
                 (
                     Code::FAILED_PRECONDITION,
-                    "cannot write the book of card 0".to_owned()
+                    "cannot write the reservations of card 0".to_owned()
                 )
             );
             assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), attempt);

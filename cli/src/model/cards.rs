@@ -1,8 +1,8 @@
 //! The cards of this host, and what is granted of them.
 
-use cards::book::{Book, Books, Defaults};
 use cards::inventory::Card;
 use cards::lock::StateLock;
+use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{CardKind, Promised};
 use serde::Serialize;
@@ -92,7 +92,7 @@ pub struct CardGrantRow {
     pub quota_bytes: u64,
 }
 
-/// A book without a card.
+/// Reservations without a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orphan {
     /// The card that is not there.
@@ -101,10 +101,10 @@ pub struct Orphan {
     pub grants: Vec<CardGrantRow>,
 }
 
-/// Asks the driver for its cards, and the books for the grants.
+/// Asks the driver for its cards, and the reservations for the grants.
 ///
 /// # Errors
-/// A driver that cannot say its cards; books that cannot be read.
+/// A driver that cannot say its cards; reservations that cannot be read.
 pub fn collect(config: &Config) -> anyhow::Result<Cards> {
     let driver = HostDriver::of(config);
     let inventory = driver.inventory(config)?;
@@ -120,19 +120,19 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
         },
     };
     let nothing = Promised::nothing(defaults.rules.clone(), defaults.kind);
-    let (books, promised) = if config.state_dir.is_dir() {
+    let (reservations, promised) = if config.state_dir.is_dir() {
         let lock = StateLock::take(&config.state_dir)?;
-        let books = Books::open(&lock, &config.state_dir, &DiskStore);
+        let reservations = Reservations::open(&lock, &config.state_dir, &DiskStore);
         let promised = found
             .iter()
-            .map(|card| books.promises(&card.uuid, &defaults))
+            .map(|card| reservations.promises(&card.uuid, &defaults))
             .collect::<Result<_, _>>()?;
-        (books.all()?, promised)
+        (reservations.all()?, promised)
     } else {
         (Vec::new(), vec![nothing; found.len()])
     };
     let trouble = driver.trouble(config);
-    let mut joined = join(driver, driver_version, (&found, &promised), &books);
+    let mut joined = join(driver, driver_version, (&found, &promised), &reservations);
     for (row, card) in joined.cards.iter_mut().zip(&found) {
         let health = cards::health::of(&config.state_dir, &card.uuid)?;
         let unanswered = trouble
@@ -147,14 +147,16 @@ fn join(
     driver: HostDriver,
     driver_version: Option<String>,
     (found, promised): (&[Card], &[Promised]),
-    books: &[Book],
+    reservations: &[CardReservations],
 ) -> Cards {
     let cards = found
         .iter()
         .zip(promised)
         .map(|(card, promised)| {
-            let book = books.iter().find(|book| book.uuid == card.uuid);
-            let granted_bytes = book.map_or(0, Book::booked_bytes);
+            let of_card = reservations
+                .iter()
+                .find(|of_card| of_card.uuid == card.uuid);
+            let granted_bytes = of_card.map_or(0, CardReservations::reserved_bytes);
             CardRow {
                 index: card.index,
                 minor: card.minor,
@@ -165,18 +167,20 @@ fn join(
                 granted_bytes,
                 free_bytes: card.memory_bytes.saturating_sub(granted_bytes),
                 compute: CardCompute::from(promised),
-                grants: book.map_or_else(Vec::new, rows),
+                grants: of_card.map_or_else(Vec::new, rows),
                 unhealthy: None,
                 unshareable: card.unshareable().map(|why| why.to_string()),
             }
         })
         .collect();
-    let orphaned = books
+    let orphaned = reservations
         .iter()
-        .filter(|book| !book.grants.is_empty() && found.iter().all(|card| card.uuid != book.uuid))
-        .map(|book| Orphan {
-            uuid: book.uuid.to_string(),
-            grants: rows(book),
+        .filter(|of_card| {
+            !of_card.grants.is_empty() && found.iter().all(|card| card.uuid != of_card.uuid)
+        })
+        .map(|of_card| Orphan {
+            uuid: of_card.uuid.to_string(),
+            grants: rows(of_card),
         })
         .collect();
     Cards {
@@ -188,8 +192,9 @@ fn join(
     }
 }
 
-fn rows(book: &Book) -> Vec<CardGrantRow> {
-    book.grants
+fn rows(of_card: &CardReservations) -> Vec<CardGrantRow> {
+    of_card
+        .grants
         .iter()
         .map(|entry| CardGrantRow {
             namespace: entry.key.namespace().to_owned(),
@@ -211,7 +216,7 @@ mod tests {
             "pci": "00000000:01:00.0",
         }))
         .unwrap();
-        let book = |uuid: &str| -> Book {
+        let of_card = |uuid: &str| -> CardReservations {
             serde_json::from_value(json!({
                 "version": 1, "uuid": uuid,
                 "grants": [{"key": {"namespace": "default", "id": "c1"}, "quota_bytes": 4u64 << 30, "created_at_unix_ms": 1}],
@@ -228,7 +233,7 @@ mod tests {
             HostDriver::Sim,
             Some("570.195.03".to_owned()),
             (&[card], &[promised]),
-            &[book("GPU-1"), book("GPU-2")],
+            &[of_card("GPU-1"), of_card("GPU-2")],
         );
         crate::model::snapshot::check(&document, "cards");
     }

@@ -181,10 +181,10 @@ struct Broker {
     replaced: u64,
 }
 
-/// Asks the state folder, the brokers and the books.
+/// Asks the state folder, the brokers and the reservations.
 ///
 /// # Errors
-/// A state folder, grant or book that cannot be read.
+/// A state folder, grant or reservations that cannot be read.
 pub fn collect(config: &Config) -> anyhow::Result<Metrics> {
     let containers = vgpu::list(config)?
         .iter()

@@ -50,7 +50,7 @@ use sys::seccomp::{Listener, Wait};
 const CONTROL: u32 = 0xc020_462a;
 /// NV_ESC_RM_ALLOC, by which the measured program gets a client: an executed call names objects of its own, or is answered.
 const ALLOC: u32 = 0xc020_462b;
-/// NV_ESC_RM_UNMAP_MEMORY: a flat struct that books nothing.
+/// NV_ESC_RM_UNMAP_MEMORY: a flat struct that commits nothing.
 const EXECUTED: u32 = 0xc020_464f;
 /// What the driver here calls the client.
 const CLIENT: u32 = class::CLIENT_HANDLE_BASE;

@@ -22,7 +22,7 @@ pub use answers::Numbers;
 pub(crate) use exports::HOST;
 pub use exports::{Carrier, PeerExport, PeerMemory};
 use translation::card_slot;
-pub use translation::{books, uuid_bytes};
+pub use translation::{changes_account, uuid_bytes};
 pub use why::Why;
 
 /// One card of the grant.

@@ -51,7 +51,7 @@ pub struct Container {
     pub answers: AnswerFiles,
     /// Calls under way.
     pub replay: Replay,
-    /// What is executed and booked in one go.
+    /// What is executed and committed in one go.
     pub orders: Orders,
     /// Counters.
     pub counters: Counters,

@@ -1,7 +1,7 @@
 //! The order in which the ledger hears of the driver's work.
 //!
-//! A free that is booked after its handle was made anew would uncharge the new object. So the calls that change one
-//! client's objects are executed and booked one after another, and so are those that change one UVM file. The lock hangs
+//! A free that is committed after its handle was made anew would uncharge the new object. So the calls that change one
+//! client's objects are executed and committed one after another, and so are those that change one UVM file. The lock hangs
 //! on the client and not on the file of the call, since a client can be reached by its control file and by every
 //! device file that is registered with it.
 
@@ -31,7 +31,7 @@ impl Default for Orders {
     }
 }
 
-/// Held from before a call's execution until it is booked.
+/// Held from before a call's execution until it is committed.
 #[derive(Debug, Default)]
 pub struct InOrder<'a> {
     _clients: Option<MutexGuard<'a, ()>>,

@@ -6,7 +6,7 @@
 //! ```text
 //!            enter                       deliver failed
 //! (nothing) ───────▶ under way ──────────────────────────▶ undelivered ──┐ the thread's next call:
-//!     ▲                 │  ▲ └──── answered, books ───▶ answered ────────┤ the same → gets the record
+//!     ▲                 │  ▲ └──── answered, changed ─▶ answered ────────┤ the same → gets the record
 //!     └── answered ─────┘  └─────────────────────────────────────────────┘ another  → record dropped
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! - *Answered*: the kernel took the answer, but a waiter that a signal had just woken drops it unseen (kernel/seccomp.c,
 //!   `seccomp_do_user_notification`: the signal's error wins over an answer that comes before the waiter has the lock). Nothing
 //!   tells this from a delivered answer, so the repetition is executed, and if it is refused *because its first try still
-//!   stands* (the handle exists already, or is gone already), the first answer is given. Kept for calls that book.
+//!   stands* (the handle exists already, or is gone already), the first answer is given. Kept for calls that change the account.
 //!
 //! What is kept of finished calls is journaled state ([`crate::state`]), so it outlives a broker; who serves whom is not.
 //!
@@ -33,7 +33,7 @@ use driver::Segment;
 
 use crate::journal::Journal;
 use crate::shared_state::{CallSlot, Phase};
-use crate::state::{Books, CallKey, End, Finished, Kept, Op};
+use crate::state::{CallKey, ChangesAccount, End, Finished, Kept, Op};
 
 /// Calls under way, by thread: a thread makes one call at a time.
 #[derive(Debug, Default)]
@@ -240,9 +240,9 @@ impl<'a> Turn<'a> {
 
     /// The kernel took the answer.
     pub fn delivered(mut self, finished: &Finished) {
-        let end = match finished.books {
-            Books::Yes => Some(End::Answered),
-            Books::No => None,
+        let end = match finished.changes_account {
+            ChangesAccount::Yes => Some(End::Answered),
+            ChangesAccount::No => None,
         };
         let mut change = self.journal.change();
         if change.open_in(self.call_slot.number()).is_some() {
@@ -359,7 +359,7 @@ mod tests {
                     ret: 0,
                     after: segments(2),
                     replaces: None,
-                    books: Books::Yes,
+                    changes_account: ChangesAccount::Yes,
                 },
             ));
             change.open_in(0).unwrap().finished.clone().unwrap()

@@ -6,7 +6,7 @@
 //! ```text
 //!            Begin             End                 Settle
 //! (nothing) ───────▶ in doubt ─────▶ finished ─────────────▶ (nothing), and for the thread a record:
-//!                    the driver may  booked, to be             Undelivered, Answered, or none
+//!                    the driver may  committed, to be          Undelivered, Answered, or none
 //!                    have done it    answered
 //! ```
 
@@ -25,7 +25,7 @@ use crate::segments;
 mod record;
 pub mod scheduling;
 
-pub use record::{Books, CallKey, End};
+pub use record::{CallKey, ChangesAccount, End};
 use scheduling::Change as ScheduleChange;
 pub use scheduling::Scheduling;
 
@@ -167,7 +167,7 @@ pub struct Finished {
     /// The descriptor that a file, which is kept apart, is to replace.
     pub replaces: Option<i32>,
     /// Whether the account changed with it.
-    pub books: Books,
+    pub changes_account: ChangesAccount,
 }
 
 /// A call under way.
@@ -229,7 +229,7 @@ pub enum Op {
     Ledger(Operation),
     /// A call goes to the driver.
     Begin(u32, Box<Begun>),
-    /// Its result, booked by the ledger's operations of the same frame.
+    /// Its result, committed by the ledger's operations of the same frame.
     End(u32, Answer),
     /// Its answer is given, or was not taken.
     Settle(u32, Option<End>),
@@ -275,8 +275,8 @@ pub struct Answer {
     pub after: Arc<Vec<Segment>>,
     /// See [`Finished::replaces`].
     pub replaces: Option<i32>,
-    /// See [`Finished::books`].
-    pub books: Books,
+    /// See [`Finished::changes_account`].
+    pub changes_account: ChangesAccount,
 }
 
 /// Records of threads that died stay until the next interval; beyond this many no further result is kept.
@@ -453,7 +453,7 @@ impl State {
                         before: Arc::clone(&call.begun.before),
                         after: answer.after,
                         replaces: answer.replaces,
-                        books: answer.books,
+                        changes_account: answer.changes_account,
                     });
                 }
             }

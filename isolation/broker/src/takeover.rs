@@ -5,7 +5,7 @@
 //! | journal            | the call waits        | it waits no more |
 //! |--------------------|-----------------------|------------------|
 //! | not begun          | served afresh         | nothing; if it was being answered, what is kept for its thread is settled, before any call is served |
-//! | begun (in doubt)   | asked of the driver again under the same ticket, booked, answered | the same, kept as undelivered |
+//! | begun (in doubt)   | asked of the driver again under the same ticket, committed, answered | the same, kept as undelivered |
 //! | finished           | answered              | kept as undelivered; if it was being answered, as answered |
 //!
 //! What is in doubt is asked again as the journal has it, never from another look at the tenant's memory; an executor that
@@ -32,7 +32,7 @@ use crate::scarce;
 use crate::share::tenant;
 use crate::shared_state::{CallSlot, Phase};
 use crate::state::{self, Answer, Begun, Finished, OpenCall};
-use crate::state::{Books, CallKey, End};
+use crate::state::{CallKey, ChangesAccount, End};
 use crate::workers::Session;
 
 const EIO: i32 = 5;
@@ -75,7 +75,7 @@ pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::R
                     &in_place,
                 );
             })?,
-            // Its listener is gone, and so is its caller; the call is booked all the same.
+            // Its listener is gone, and so is its caller; the call is committed all the same.
             None => {
                 let container = Arc::clone(container);
                 let thread = std::thread::Builder::new().name("calls".to_owned());
@@ -114,10 +114,10 @@ fn settle(container: &Container, call_slot: &CallSlot, call: &Notification) {
     let key = CallKey::of(call);
     let kept = change
         .kept(call.tid)
-        .map(|kept| (kept.key, kept.finished.books));
+        .map(|kept| (kept.key, kept.finished.changes_account));
     let settled = match (call_slot.phase(), kept) {
-        (Phase::Answering, Some((of, Books::Yes))) if of == key => Some(End::Answered),
-        (Phase::Answering, Some((of, Books::No))) if of == key => None,
+        (Phase::Answering, Some((of, ChangesAccount::Yes))) if of == key => Some(End::Answered),
+        (Phase::Answering, Some((of, ChangesAccount::No))) if of == key => None,
         (Phase::Refusing, Some(_)) => None,
         (Phase::Serving | Phase::Answering | Phase::Refusing, _) => return,
     };
@@ -269,7 +269,7 @@ fn give_up(container: &Container, call_slot: &CallSlot, begun: Begun) -> Finishe
         ret: -EIO,
         after: Arc::clone(&begun.before),
         replaces: None,
-        books: Books::No,
+        changes_account: ChangesAccount::No,
     };
     let ticket = Ticket {
         call_slot: call_slot.number(),

@@ -38,7 +38,7 @@ pub enum Error {
     /// A file of ours that is not what this version writes.
     #[error("{what} {} cannot be read: move it away by hand only if no container uses a card", path.display())]
     Unreadable {
-        /// The kind of file: card book, grant, inventory.
+        /// The kind of file: reservations, grant, inventory.
         what: &'static str,
         /// Where it is.
         path: PathBuf,
@@ -68,29 +68,29 @@ pub enum Error {
         /// The newest version that this program reads.
         known: u32,
     },
-    /// A card book that speaks of another card than its folder.
-    #[error("card book {} is of card {found}", path.display())]
-    ForeignBook {
-        /// The book.
+    /// Reservations that speak of another card than its folder.
+    #[error("reservations {} are of card {found}", path.display())]
+    ForeignReservations {
+        /// The file.
         path: PathBuf,
         /// The card that it names.
         found: GpuUuid,
     },
-    /// The books promise more of a card than the card has.
+    /// The reservations promise more of a card than the card has.
     #[error(
-        "card book of {uuid} holds {booked_bytes} bytes of grants, the card has {memory_bytes}"
+        "reservations of {uuid} hold {reserved_bytes} bytes of grants, the card has {memory_bytes}"
     )]
-    Overbooked {
+    Overcommitted {
         /// The card.
         uuid: GpuUuid,
         /// Sum of its grants.
-        booked_bytes: u64,
+        reserved_bytes: u64,
         /// Its memory.
         memory_bytes: u64,
     },
     /// A container that is granted already asks again.
     #[error("container {key} already holds a part of card {uuid}")]
-    AlreadyBooked {
+    AlreadyReserved {
         /// The container.
         key: String,
         /// The card.
@@ -98,7 +98,7 @@ pub enum Error {
     },
     /// A container that holds nothing of the card.
     #[error("container {key} holds no part of card {uuid}")]
-    NotBooked {
+    NotReserved {
         /// The container.
         key: String,
         /// The card.

@@ -2,7 +2,7 @@
 //!
 //! - [`inventory`]: the cards of this host, real (NVML) or simulated (a file that `cgpu-sim` writes).
 //! - [`placement`]: which cards a request gets; pure.
-//! - [`book`]: the durable account of every card's grants.
+//! - [`reservations`]: the durable account of every card's grants.
 //! - [`grant`]: one container's placed request, which its broker is started from.
 //! - [`promised`]: what of a card's time is promised; [`rules`]: how it is divided.
 //! - [`health`]: the cards that nothing may be placed on; [`modes`]: those that are set so that nobody can share them.
@@ -14,11 +14,11 @@
 //! A grant's life on disk, all under the one lock of [`lock::StateLock`]:
 //!
 //! ```text
-//!   (nothing) --grant.json--> granted, not booked --books--> booked --books--> granted, not booked --rmdir--> (nothing)
+//!   (nothing) --grant.json--> granted, not reserved --reserve--> reserved --roll back--> granted, not reserved --rmdir--> (nothing)
 //! ```
 //!
-//! A book therefore never holds an entry whose container folder was not written first; what a crash leaves behind is
-//! found by walking the folders and the books.
+//! Reservations therefore never hold an entry whose container folder was not written first; what a crash leaves behind is
+//! found by walking the folders and the reservations.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -30,7 +30,6 @@
     )
 )]
 
-pub mod book;
 pub mod cpu_time;
 mod error;
 pub mod events;
@@ -42,6 +41,7 @@ pub mod lock;
 pub mod modes;
 pub mod placement;
 pub mod promised;
+pub mod reservations;
 pub mod rules;
 pub mod store;
 

@@ -1,6 +1,6 @@
 //! How a card's time is divided: `cards/<uuid>/rules.json`.
 //!
-//! Written under the state lock ([`crate::book::Books::set_rules`]); read without it by brokers, which see the old file or
+//! Written under the state lock ([`crate::reservations::Reservations::set_rules`]); read without it by brokers, which see the old file or
 //! the new one. A card has no rules until a container with compute terms comes to it: those of the host's configuration at
 //! that time, which hold as long as the card has containers. What `cgpu set --card` gives it stays, as `rules.set` beside
 //! them says, until the state folder goes.

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::book::{EXPORTS_OF_A_PLACE, Ledger, PinFor};
 use crate::charge::Purpose;
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle};
 use crate::kinds::{Counted, ObjectKind};
+use crate::ledger::{EXPORTS_OF_A_PLACE, Ledger, PinFor};
 use crate::tree::Object;
 
 /// A running sum that is not what a full count yields: a bug in the ledger.

@@ -66,12 +66,12 @@
 )]
 
 mod accounts;
-mod book;
 mod charge;
 mod counts;
 mod identity;
 mod invariants;
 mod kinds;
+mod ledger;
 mod lookups;
 mod managed;
 mod managed_pieces;
@@ -86,12 +86,12 @@ mod tree;
 mod usage;
 
 pub use accounts::Allocation;
-pub use book::{Freed, Ledger, Pin, PinFor, Reservation};
 pub use charge::{Demand, Purpose};
 pub use counts::Limits;
 pub use identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 pub use invariants::Discrepancy;
 pub use kinds::{Counted, ObjectKind};
+pub use ledger::{Freed, Ledger, Pin, PinFor, Reservation};
 pub use managed::ManagedSpan;
 pub use mappings::Span;
 pub use objects::{Actual, NewObject, Place, Recorded};

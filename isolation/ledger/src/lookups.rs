@@ -1,10 +1,10 @@
 //! What the broker asks of the ledger.
 
 use crate::accounts::Allocation;
-use crate::book::Ledger;
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::kinds::ObjectKind;
+use crate::ledger::Ledger;
 use crate::references::Exported;
 use crate::steps::Stepped;
 use crate::tree::Object;

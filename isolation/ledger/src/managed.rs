@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::book::{Freed, Ledger};
 use crate::charge::{Demand, Purpose};
 use crate::counts::wide;
 use crate::identity::{CardSet, CardSlot, FileId, ProcessId};
 use crate::kinds::Counted;
+use crate::ledger::{Freed, Ledger};
 use crate::managed_pieces::{ManagedPiece, length};
 use crate::mappings::Span;
 use crate::objects::Recorded;

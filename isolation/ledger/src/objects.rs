@@ -1,12 +1,12 @@
 //! Clients and objects: what is recorded of them once the driver has made or freed them.
 
-use crate::book::{Client, Freed, Held, Ledger, Reservation, Source, edge};
 use crate::charge::Demand;
 #[cfg(doc)]
 use crate::charge::Purpose;
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::kinds::{Counted, ObjectKind};
+use crate::ledger::{Client, Freed, Held, Ledger, Reservation, Source, edge};
 use crate::steps::Stepped;
 use crate::tree::{Object, Tree};
 

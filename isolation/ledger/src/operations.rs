@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Freed, Ledger, Pin, PinFor, Reservation};
 use crate::charge::Demand;
 use crate::identity::{CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::kinds::ObjectKind;
+use crate::ledger::{Freed, Ledger, Pin, PinFor, Reservation};
 use crate::mappings::Span;
 use crate::objects::{Actual, NewObject, Place, Recorded};
 use crate::references::Adopted;

@@ -2,11 +2,11 @@
 
 use std::collections::btree_map::Entry;
 
-use crate::book::{EXPORTS_OF_A_PLACE, Freed, Ledger, Pin, Source};
 use crate::charge::Demand;
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, FileId, ObjectHandle, ProcessId};
 use crate::kinds::{Counted, ObjectKind};
+use crate::ledger::{EXPORTS_OF_A_PLACE, Freed, Ledger, Pin, Source};
 use crate::mappings::{Change, Span};
 use crate::objects::{Place, Recorded};
 use crate::steps::Stepped;

@@ -1,10 +1,10 @@
 //! The whole account as plain values, for reports.
 
-use crate::book::Ledger;
 use crate::charge::narrow;
 use crate::counts::wide;
 use crate::identity::CardSlot;
 use crate::kinds::Counted;
+use crate::ledger::Ledger;
 use crate::usage::ProcessUsage;
 
 /// The account at one moment.

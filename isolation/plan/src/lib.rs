@@ -1,7 +1,7 @@
 //! What share of a card's time each container gets: the terms of all live containers → timeslices and segments of a cyclic schedule.
 //!
 //! ```text
-//! Wishes + CardRules ─resolve─▶ Terms ─admit─▶ book          (a frontend, once)
+//! Wishes + CardRules ─resolve─▶ Terms ─admit─▶ reservations          (a frontend, once)
 //! Records of live brokers ─epochs::tenants(at)─▶ Tenants ─layout─▶ Layout {window, shares}   (every broker, for itself)
 //! Share {slices, Gate} + time ─▶ is the gate open, when does it change        (the governor)
 //! ```

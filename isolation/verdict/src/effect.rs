@@ -10,7 +10,7 @@ use crate::policy::Policy;
 /// What becomes of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The driver executes it on the broker's copy; the effect is booked when it succeeds.
+    /// The driver executes it on the broker's copy; the effect is committed when it succeeds.
     Execute(Effect),
     /// It is answered so, and no driver hears of it.
     Refuse(Refusal),
@@ -220,7 +220,7 @@ pub struct Memory {
     pub client: u32,
     /// Parent: a device or a subdevice.
     pub parent: u32,
-    /// Class booked for the object.
+    /// Class kept for the object.
     pub class: u32,
     /// The most that the driver may round the request up to, bytes.
     pub reserve_bytes: u64,

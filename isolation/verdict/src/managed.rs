@@ -38,7 +38,7 @@ const MAP_SHARED_VALIDATE: u64 = 3;
 const MAP_ANONYMOUS: u64 = 0x20;
 
 /// Decides an `mmap` of a UVM file. `Execute(Effect::None)` and `Execute(Effect::Managed)` are for the caller to execute: the
-/// broker books the effect and lets the call proceed.
+/// broker commits the effect and lets the call proceed.
 ///
 /// `is_semaphore_pool` says whether exactly this range (first address, bytes) is a pool that the file already has.
 #[must_use]

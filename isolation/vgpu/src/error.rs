@@ -588,7 +588,7 @@ pub enum Error {
         /// The card.
         uuid: cards::GpuUuid,
     },
-    /// Cards, books, grants, placement, names.
+    /// Cards, reservations, grants, placement, names.
     #[error(transparent)]
     Cards(#[from] cards::Error),
     /// The driver's user libraries.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cards::book::Defaults;
+use cards::reservations::Defaults;
 use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
 use nvabi::proc_files::{DeviceFiles, PARAMS_PATH, VERSION_PATH, driver_version};
 use nvabi::{DriverVersion, Release};

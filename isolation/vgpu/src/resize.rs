@@ -1,11 +1,11 @@
 //! Changing a running container: its quota, its compute terms, or both at once.
 //!
 //! ```text
-//!   book: the larger of both quotas, the new terms ─▶ grant.json ─▶ broker ─▶ book: the new quota, and what is still held above it
+//!   reserved: the larger of both quotas, the new terms ─▶ grant.json ─▶ broker ─▶ reserved: the new quota, and what is still held above it
 //! ```
 //!
-//! In this order memory is never granted twice, wherever it stops: what grows is booked before the broker gives it, what
-//! shrinks is given up only once the broker refuses it. What a container holds above a shrunken quota stays booked until a
+//! In this order memory is never granted twice, wherever it stops: what grows is reserved before the broker gives it, what
+//! shrinks is given up only once the broker refuses it. What a container holds above a shrunken quota stays reserved until a
 //! broker says that it has been given up ([`Unsettled`]). Terms are promised before the broker has them and put back with the
 //! quota if any step fails.
 
@@ -14,9 +14,9 @@ mod share;
 
 use std::cell::Cell;
 
-use cards::book::{Book, Books, Defaults};
 use cards::lock::StateLock;
 use cards::placement::MIB;
+use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{ContainerKey, Grant, Inventory};
 use serde::Deserialize;
@@ -108,10 +108,10 @@ pub fn change(container: &Container, asked: &Asked<'_>) -> Result<Changed, Error
     }
     let host = Host::find(config)?;
     let store = DiskStore;
-    let books = Books::open(&lock, &config.state_dir, &store);
-    seen.settle(&books, &host.inventory)?;
+    let reservations = Reservations::open(&lock, &config.state_dir, &store);
+    seen.settle(&reservations, &host.inventory)?;
     let change = Change {
-        books: &books,
+        reservations: &reservations,
         inventory: &host.inventory,
         defaults: &host.defaults(config),
         dir,
@@ -169,27 +169,29 @@ struct Seen {
     key: ContainerKey,
     uuid: cards::GpuUuid,
     quota_bytes: u64,
-    reserved_bytes: u64,
+    retained_bytes: u64,
     used_bytes: u64,
 }
 
 impl Unsettled {
     /// Asks their brokers. Without the state lock: a broker may be slow, and nobody else is to wait for it. One that does not
-    /// answer may still hold it all, and neither does a book that cannot be read stop anybody here.
+    /// answer may still hold it all, and neither do reservations that cannot be read stop anybody here.
     pub(crate) fn ask(config: &Config) -> Self {
         let mut questions = Vec::new();
         let mut unsettled = Vec::new();
-        for Book { uuid, grants, .. } in cards::book::look(&config.state_dir).unwrap_or_default() {
+        for CardReservations { uuid, grants, .. } in
+            cards::reservations::look(&config.state_dir).unwrap_or_default()
+        {
             for entry in grants {
-                if let Some(reserved_bytes) = entry.reserved_bytes {
+                if let Some(retained_bytes) = entry.retained_bytes {
                     let dir = ContainerDir::of(&config.state_dir, &entry.key);
                     questions.push((dir.control_socket(), json!({"op": "status"})));
                     unsettled.push(Seen {
                         key: entry.key,
                         uuid: uuid.clone(),
                         quota_bytes: entry.quota_bytes,
-                        reserved_bytes,
-                        used_bytes: reserved_bytes,
+                        retained_bytes,
+                        used_bytes: retained_bytes,
                     });
                 }
             }
@@ -211,12 +213,16 @@ impl Unsettled {
     /// has changed since: then it is left for the next time.
     ///
     /// # Errors
-    /// A book that cannot be read or written.
-    pub(crate) fn settle(&self, books: &Books<'_>, inventory: &Inventory) -> Result<(), Error> {
+    /// Reservations that cannot be read or written.
+    pub(crate) fn settle(
+        &self,
+        reservations: &Reservations<'_>,
+        inventory: &Inventory,
+    ) -> Result<(), Error> {
         if self.0.is_empty() {
             return Ok(());
         }
-        for Book { uuid, grants, .. } in books.all()? {
+        for CardReservations { uuid, grants, .. } in reservations.all()? {
             let Some(card) = inventory.cards.iter().find(|card| card.uuid == uuid) else {
                 continue;
             };
@@ -225,11 +231,11 @@ impl Unsettled {
                     seen.key == entry.key
                         && seen.uuid == uuid
                         && seen.quota_bytes == entry.quota_bytes
-                        && Some(seen.reserved_bytes) == entry.reserved_bytes
+                        && Some(seen.retained_bytes) == entry.retained_bytes
                 });
-                if let Some(seen) = as_seen.filter(|seen| seen.used_bytes < seen.reserved_bytes) {
+                if let Some(seen) = as_seen.filter(|seen| seen.used_bytes < seen.retained_bytes) {
                     let still = Some(seen.used_bytes);
-                    books.resize(&entry.key, card, entry.quota_bytes, still)?;
+                    reservations.resize(&entry.key, card, entry.quota_bytes, still)?;
                 }
             }
         }
@@ -245,7 +251,7 @@ fn used_of(status: serde_json::Value, uuid: &str) -> Option<u64> {
 
 /// One change of one container.
 struct Change<'a> {
-    books: &'a Books<'a>,
+    reservations: &'a Reservations<'a>,
     inventory: &'a Inventory,
     defaults: &'a Defaults,
     dir: &'a ContainerDir,
@@ -261,7 +267,7 @@ impl Change<'_> {
     fn make(&self, before: &Grant, after: &Grant) -> Result<Changed, Error> {
         let held_before = self.terms(before)?;
         if self.resizes {
-            self.book_both(before, after)?;
+            self.reserve_both(before, after)?;
         }
         let promised = self.promise(after)?;
         after.write(&DiskStore, self.dir.path())?;
@@ -275,7 +281,7 @@ impl Change<'_> {
             share::tell(self.dir, &after.key, &promised)?;
         }
         let memory = if self.resizes {
-            self.book_new(before, after, &held)?
+            self.reserve_new(before, after, &held)?
         } else {
             Vec::new()
         };
@@ -299,7 +305,10 @@ impl Change<'_> {
         let cards = grant.cards.iter().filter(|_| self.reshares);
         cards
             .map(|slice| {
-                let rules = self.books.promises(&slice.uuid, self.defaults)?.rules;
+                let rules = self
+                    .reservations
+                    .promises(&slice.uuid, self.defaults)?
+                    .rules;
                 let terms = cards::promised::resolve(&grant.compute, &rules);
                 let refused = |refusal| cards::Error::Time {
                     uuid: slice.uuid.clone(),
@@ -314,7 +323,7 @@ impl Change<'_> {
         let cards = grant.cards.iter().filter(|_| self.reshares);
         cards
             .map(|slice| {
-                let terms = self.books.set_compute(
+                let terms = self.reservations.set_compute(
                     &grant.key,
                     &slice.uuid,
                     &grant.compute,
@@ -330,7 +339,7 @@ impl Change<'_> {
         key: &ContainerKey,
         slice: &cards::CardGrant,
         quota_bytes: u64,
-        reserved_bytes: Option<u64>,
+        retained_bytes: Option<u64>,
     ) -> Result<(), Error> {
         let card = self
             .inventory
@@ -341,19 +350,21 @@ impl Change<'_> {
                 key: key.clone(),
                 uuid: slice.uuid.clone(),
             })?;
-        Ok(self.books.resize(key, card, quota_bytes, reserved_bytes)?)
+        Ok(self
+            .reservations
+            .resize(key, card, quota_bytes, retained_bytes)?)
     }
 
     /// The larger of both, so that neither side of the change is anybody else's.
-    fn book_both(&self, before: &Grant, after: &Grant) -> Result<(), Error> {
+    fn reserve_both(&self, before: &Grant, after: &Grant) -> Result<(), Error> {
         for (old, new) in before.cards.iter().zip(&after.cards) {
-            let booked = old.quota_bytes.max(new.quota_bytes);
-            self.set(&before.key, old, booked, None)?;
+            let reserved = old.quota_bytes.max(new.quota_bytes);
+            self.set(&before.key, old, reserved, None)?;
         }
         Ok(())
     }
 
-    fn book_new(
+    fn reserve_new(
         &self,
         before: &Grant,
         after: &Grant,
@@ -405,7 +416,7 @@ impl Change<'_> {
             undone.push(undo_quota());
         }
         for error in undone.into_iter().filter_map(Result::err) {
-            tracing::warn!(key = %before.key, error = %crate::chain(&error), "a failed change could not be undone in full; what is booked of memory is the larger of both");
+            tracing::warn!(key = %before.key, error = %crate::chain(&error), "a failed change could not be undone in full; what is reserved of memory is the larger of both");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use arbitrary::Unstructured;
-use cards::{Grant, SimulatedInventory, book::Book};
+use cards::{Grant, SimulatedInventory, reservations::CardReservations};
 use driver::wire::{Answer, Fault, MAX_MESSAGE_BYTES, PROTOCOL, Request, WireFd};
 use driver::{Caller, FileId, FileKind, Ticket};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -60,7 +60,7 @@ fn texts(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         0 => json::<broker::control::Request>(text),
         1 => json::<broker::control::Status>(text),
         2 => json::<Grant>(text),
-        3 => json::<Book>(text),
+        3 => json::<CardReservations>(text),
         _ => json::<SimulatedInventory>(text),
     }
     Ok(())

@@ -46,8 +46,8 @@ struct Residence {
 
 #[derive(Debug, Clone, Copy)]
 enum Doing {
-    /// The head of this channel's queue, since then (its progress is booked up to here).
-    Entry { channel: usize, booked_ns: u64 },
+    /// The head of this channel's queue, since then (its progress is counted up to here).
+    Entry { channel: usize, counted_ns: u64 },
     /// Between two entries.
     Gap { until_ns: u64 },
 }
@@ -80,8 +80,8 @@ enum Why {
 pub struct Runlist {
     costs: Costs,
     now_ns: u64,
-    /// The times are booked up to here.
-    booked_ns: u64,
+    /// The times are counted up to here.
+    counted_ns: u64,
     time: Time,
     groups: Slab<Group>,
     channels: Slab<Channel>,
@@ -105,7 +105,7 @@ impl Runlist {
         Self {
             costs,
             now_ns: 0,
-            booked_ns: 0,
+            counted_ns: 0,
             time: Time::default(),
             groups: Slab::new(),
             channels: Slab::new(),
@@ -297,7 +297,7 @@ impl Runlist {
     pub fn signal(&mut self, now_ns: u64, channel: ChannelId) -> Result<(), Error> {
         self.advance(now_ns);
         let position = self.channel(channel)?;
-        self.book_progress();
+        self.count_progress();
         let head = self.channels.at_mut(position).queue.front_mut();
         let item = head
             .filter(|item| matches!(item.work.kind, Kind::Persistent))
@@ -319,7 +319,7 @@ impl Runlist {
     ) -> Result<(), Error> {
         self.advance(now_ns);
         let position = self.channel(channel)?;
-        self.book_progress();
+        self.count_progress();
         let head = self.channels.at_mut(position).queue.front_mut();
         let item = head
             .filter(|item| matches!(item.work.kind, Kind::CoResident { .. }))
@@ -343,18 +343,18 @@ impl Runlist {
     /// [`Error::NoGroup`].
     pub fn used_ns(&self, group: GroupId) -> Result<u64, Error> {
         let position = self.group(group)?;
-        let unbooked_ns = match self.phase {
-            Phase::Stay(residence) if residence.group == position => self.now_ns - self.booked_ns,
+        let uncounted_ns = match self.phase {
+            Phase::Stay(residence) if residence.group == position => self.now_ns - self.counted_ns,
             Phase::Stay(_) | Phase::Idle | Phase::Overhead { .. } => 0,
         };
-        Ok(self.groups.at(position).used_ns + unbooked_ns)
+        Ok(self.groups.at(position).used_ns + uncounted_ns)
     }
 
     /// Where the card's time has gone.
     #[must_use]
     pub fn time(&self) -> Time {
         let mut time = self.time;
-        *self.bucket(&mut time) += self.now_ns - self.booked_ns;
+        *self.bucket(&mut time) += self.now_ns - self.counted_ns;
         time
     }
 
@@ -500,14 +500,14 @@ impl Runlist {
     }
 
     fn enter(&mut self, phase: Phase) {
-        let passed_ns = self.now_ns - self.booked_ns;
+        let passed_ns = self.now_ns - self.counted_ns;
         let mut time = self.time;
         *self.bucket(&mut time) += passed_ns;
         self.time = time;
         if let Phase::Stay(residence) = self.phase {
             self.groups.at_mut(residence.group).used_ns += passed_ns;
         }
-        self.booked_ns = self.now_ns;
+        self.counted_ns = self.now_ns;
         self.phase = phase;
     }
 

@@ -113,7 +113,7 @@ pub trait Ended: Send {
     /// Takes the share back. It can be repeated where it fails; from the first time on the shim holds nothing.
     ///
     /// # Errors
-    /// The book of a card cannot be written.
+    /// The reservations of a card cannot be written.
     fn release(&mut self) -> GpuResult<()>;
 }
 

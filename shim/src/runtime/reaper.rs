@@ -18,7 +18,7 @@ use crate::task::{Exit, Pid};
 type OnExit = Box<dyn FnOnce(Exit) + Send>;
 
 #[derive(Default)]
-struct Book {
+struct Watches {
     watched: HashMap<Pid, OnExit>,
     /// The open windows, by the number under which each was opened.
     windows: BTreeSet<u64>,
@@ -28,7 +28,7 @@ struct Book {
     strays: HashMap<Pid, (Exit, u64)>,
 }
 
-impl Book {
+impl Watches {
     /// What ended before the oldest window was opened is nobody's. Windows may overlap for ever.
     fn forget_strays(&mut self) {
         let Some(oldest) = self.windows.first().copied() else {
@@ -42,13 +42,13 @@ impl Book {
 /// Hands ended children to their watchers.
 #[derive(Clone, Default)]
 pub struct Reaper {
-    book: Arc<Mutex<Book>>,
+    watches: Arc<Mutex<Watches>>,
 }
 
 impl Reaper {
     /// Nothing changes under a panic that a later look could not repair, so poison is ignored.
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watches(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a child and watches it. The lock is held over the spawn, so its end cannot be seen first.
@@ -71,25 +71,25 @@ impl Reaper {
         &self,
         spawn: impl FnOnce() -> io::Result<(Pid, T)>,
     ) -> io::Result<(T, oneshot::Receiver<Exit>)> {
-        let mut book = self.book();
+        let mut watches = self.watches();
         let (pid, child) = spawn()?;
         let (sender, receiver) = oneshot::channel();
         let on_exit: OnExit = Box::new(move |exit| {
             // Who does not wait for the answer any more does not need it.
             let _unheard = sender.send(exit);
         });
-        book.watched.insert(pid, on_exit);
+        watches.watched.insert(pid, on_exit);
         Ok((child, receiver))
     }
 
     /// From now until the window is dropped, ends of unknown processes are kept.
     #[must_use]
     pub fn window(&self) -> Window {
-        let mut book = self.book();
-        let number = book.next_window;
-        book.next_window += 1;
-        book.windows.insert(number);
-        drop(book);
+        let mut watches = self.watches();
+        let number = watches.next_window;
+        watches.next_window += 1;
+        watches.windows.insert(number);
+        drop(watches);
         Window {
             reaper: self.clone(),
             number,
@@ -99,7 +99,7 @@ impl Reaper {
     /// Until the guard is dropped only watched processes are taken: another thread starts and waits for its own.
     #[must_use]
     pub fn hands_off(&self) -> HandsOff {
-        self.book().hands_off += 1;
+        self.watches().hands_off += 1;
         HandsOff {
             reaper: self.clone(),
         }
@@ -108,25 +108,25 @@ impl Reaper {
     /// Takes every child that has ended and may be taken.
     pub fn reap(&self) {
         while let Some((on_exit, exit)) = self.next() {
-            // The watcher takes the container's lock; the book's is free again.
+            // The watcher takes the container's lock; the watches's is free again.
             on_exit(exit);
         }
     }
 
     /// The next end that somebody watches; those that nobody does are dealt with on the way.
     fn next(&self) -> Option<(OnExit, Exit)> {
-        let mut book = self.book();
-        if book.hands_off > 0 {
-            let (pid, exit) = book.watched.keys().find_map(|pid| ended(Some(*pid)))?;
-            return book.watched.remove(&pid).map(|on_exit| (on_exit, exit));
+        let mut watches = self.watches();
+        if watches.hands_off > 0 {
+            let (pid, exit) = watches.watched.keys().find_map(|pid| ended(Some(*pid)))?;
+            return watches.watched.remove(&pid).map(|on_exit| (on_exit, exit));
         }
         while let Some((pid, exit)) = ended(None) {
-            if let Some(on_exit) = book.watched.remove(&pid) {
+            if let Some(on_exit) = watches.watched.remove(&pid) {
                 return Some((on_exit, exit));
             }
-            if !book.windows.is_empty() {
-                let seen = book.next_window;
-                book.strays.insert(pid, (exit, seen));
+            if !watches.windows.is_empty() {
+                let seen = watches.next_window;
+                watches.strays.insert(pid, (exit, seen));
             }
         }
         None
@@ -195,7 +195,7 @@ pub struct HandsOff {
 
 impl Drop for HandsOff {
     fn drop(&mut self) {
-        self.reaper.book().hands_off -= 1;
+        self.reaper.watches().hands_off -= 1;
         self.reaper.reap();
     }
 }
@@ -210,14 +210,14 @@ impl Window {
     /// Watches a process that runc started; calls `on_exit` at once if it has ended already.
     pub fn claim(self, pid: Pid, on_exit: impl FnOnce(Exit) + Send + 'static) {
         let ended = {
-            let mut book = self.reaper.book();
-            let stray = book.strays.remove(&pid);
+            let mut watches = self.reaper.watches();
+            let stray = watches.strays.remove(&pid);
             // While the number is a child's, the stray was an earlier process of the same number.
             match stray.filter(|_| !is_child(pid)) {
                 Some((exit, _)) => exit,
                 None => {
-                    book.watched.insert(pid, Box::new(on_exit));
-                    drop(book);
+                    watches.watched.insert(pid, Box::new(on_exit));
+                    drop(watches);
                     // It may have ended while hands were off, when no signal would come again.
                     self.reaper.reap();
                     return;
@@ -233,8 +233,8 @@ impl Window {
     /// The kernel's own.
     pub(super) fn kill(&self, pid: Pid) -> Result<()> {
         // Nobody reaps while the lock is held, so the number stays this process's.
-        let book = self.reaper.book();
-        if book.strays.contains_key(&pid) && !is_child(pid) {
+        let watches = self.reaper.watches();
+        if watches.strays.contains_key(&pid) && !is_child(pid) {
             return Ok(());
         }
         nix::sys::signal::kill(pid.as_nix(), nix::sys::signal::Signal::SIGKILL)
@@ -244,9 +244,9 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        let mut book = self.reaper.book();
-        book.windows.remove(&self.number);
-        book.forget_strays();
+        let mut watches = self.reaper.watches();
+        watches.windows.remove(&self.number);
+        watches.forget_strays();
     }
 }
 
@@ -265,14 +265,14 @@ mod tests {
         for number in 1..1_000 {
             let next = reaper.window();
             let pid = Pid::new(number).unwrap();
-            let seen = reaper.book().next_window;
-            reaper.book().strays.insert(pid, (exit, seen));
+            let seen = reaper.watches().next_window;
+            reaper.watches().strays.insert(pid, (exit, seen));
             drop(std::mem::replace(&mut window, next));
-            assert!(reaper.book().strays.contains_key(&pid), "{number}");
-            assert!(reaper.book().strays.len() <= 2);
+            assert!(reaper.watches().strays.contains_key(&pid), "{number}");
+            assert!(reaper.watches().strays.len() <= 2);
         }
         drop(window);
-        assert!(reaper.book().strays.is_empty());
+        assert!(reaper.watches().strays.is_empty());
     }
 
     // `waitpid(-1)` takes every child of the process, so all that forks in this test binary stands in this one test.
@@ -298,8 +298,8 @@ mod tests {
             .unwrap();
         drop(watched);
         let pid = Pid::new(child.id()).unwrap();
-        reaper.book().watched.remove(&pid);
-        while !reaper.book().strays.contains_key(&pid) {
+        reaper.watches().watched.remove(&pid);
+        while !reaper.watches().strays.contains_key(&pid) {
             reaper.reap();
             std::thread::yield_now();
         }
@@ -332,7 +332,7 @@ mod tests {
             status: 99,
             at: SystemTime::now(),
         };
-        reaper.book().strays.insert(pid, (earlier, u64::MAX));
+        reaper.watches().strays.insert(pid, (earlier, u64::MAX));
         let (sender, receiver) = std::sync::mpsc::channel();
         again.claim(pid, move |exit| sender.send(exit.status).unwrap());
         let status = loop {
@@ -344,7 +344,7 @@ mod tests {
         };
         assert_eq!(status, 4);
         child.wait().unwrap_err();
-        assert!(reaper.book().strays.is_empty());
-        assert!(reaper.book().windows.is_empty());
+        assert!(reaper.watches().strays.is_empty());
+        assert!(reaper.watches().windows.is_empty());
     }
 }

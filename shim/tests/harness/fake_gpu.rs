@@ -118,7 +118,7 @@ impl Ended for FakeShare {
         match failed {
             Ok(_) => Err(GpuError {
                 fault: GpuFault::Precondition,
-                text: "cannot write the book of card 0".to_owned(),
+                text: "cannot write the reservations of card 0".to_owned(),
             }),
             Err(_) => Ok(()),
         }

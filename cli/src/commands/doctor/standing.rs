@@ -22,7 +22,7 @@ const PROGRAMS: [&str; 5] = [
     "cgpu-limits",
 ];
 
-/// What a start writes at least: a grant, the bundle's spec, a log, a book for each card.
+/// What a start writes at least: a grant, the bundle's spec, a log, reservations for each card.
 const START_BYTES: usize = 256 << 10;
 
 /// How a program stands.

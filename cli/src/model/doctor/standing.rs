@@ -192,7 +192,7 @@ fn of(containers: &Result<Vec<Container>, String>) -> Vec<Check> {
             return vec![Check::missing(
                 STALE,
                 why,
-                "a grant or card book that cannot be read is never overwritten: move it away once nothing runs",
+                "a grant or reservations that cannot be read are never overwritten: move it away once nothing runs",
             )];
         }
     };

@@ -8,11 +8,11 @@ use nvabi::layout::{channel_params, memory_params, nvos32, virtual_params};
 use nvabi::{escape, status};
 use verdict::{Effect, Op};
 
-use crate::state::Books;
+use crate::state::ChangesAccount;
 
 /// Whether a success changes the account.
 #[must_use]
-pub fn books(effect: &Effect) -> Books {
+pub fn changes_account(effect: &Effect) -> ChangesAccount {
     match effect {
         Effect::None
         | Effect::MapDma { .. }
@@ -21,7 +21,7 @@ pub fn books(effect: &Effect) -> Books {
         | Effect::Schedule(_)
         | Effect::NamesCards { .. }
         | Effect::Answered { .. }
-        | Effect::ExportInfo { .. } => Books::No,
+        | Effect::ExportInfo { .. } => ChangesAccount::No,
         Effect::Client
         | Effect::OsEvent { .. }
         | Effect::Pool { .. }
@@ -35,7 +35,7 @@ pub fn books(effect: &Effect) -> Books {
         | Effect::Range { .. }
         | Effect::MapExternal { .. }
         | Effect::Unmap { .. }
-        | Effect::FreeRange { .. } => Books::Yes,
+        | Effect::FreeRange { .. } => ChangesAccount::Yes,
     }
 }
 

@@ -21,7 +21,7 @@ use crate::managed;
 use crate::numbering;
 use crate::replay::Turn;
 use crate::share::tenant;
-use crate::state::Books;
+use crate::state::ChangesAccount;
 use crate::state::{self, Answer, Finished};
 
 impl ExecutedCall<'_> {
@@ -51,7 +51,7 @@ impl ExecutedCall<'_> {
             self.free_outgrown(container, object);
             change = container.journal.change();
         }
-        let books = if self.has_succeeded(release) {
+        let changes_account = if self.has_succeeded(release) {
             self.succeed(container, &mut change, &numbers)
         } else {
             self.fail(container, &mut change, turn)
@@ -60,7 +60,7 @@ impl ExecutedCall<'_> {
             ret: self.result.ret,
             after: Arc::new(self.result.after),
             replaces: self.replaces,
-            books,
+            changes_account,
         };
         let finished = end(&mut change, self.ticket, self.before, answer);
         drop(change);
@@ -86,7 +86,7 @@ impl ExecutedCall<'_> {
         container: &Container,
         change: &mut Change<'_>,
         numbers: &Numbers,
-    ) -> Books {
+    ) -> ChangesAccount {
         let request = &self.request;
         let (op, effect) = (&request.op, &request.effect);
         let after = &mut self.result.after;
@@ -95,7 +95,7 @@ impl ExecutedCall<'_> {
         tenant::learn(container, change, effect, after);
         tenant::rewrite(container, change, effect, after);
         self.learn(container, change);
-        let books = account::books(effect);
+        let changes_account = account::changes_account(effect);
         let (account, after) = (&container.account, &mut self.result.after);
         if let Some(view) = effect.view()
             && let Err(refusal) = account.rewrite(change, &view, op, numbers, after)
@@ -103,10 +103,15 @@ impl ExecutedCall<'_> {
             container.counters.count(Counter::Refused);
             self.result = CallResult::refused(refusal, &self.before);
         }
-        books
+        changes_account
     }
 
-    fn fail(&mut self, container: &Container, change: &mut Change<'_>, turn: &Turn<'_>) -> Books {
+    fn fail(
+        &mut self,
+        container: &Container,
+        change: &mut Change<'_>,
+        turn: &Turn<'_>,
+    ) -> ChangesAccount {
         // What the kernel may have given for all that stays reserved as long as the container lives: its executor, without which
         // nothing can be freed, is gone.
         if !self.is_in_doubt {
@@ -117,14 +122,14 @@ impl ExecutedCall<'_> {
             is_same(call.effect, &self.before, first) && call.with(&first.after).stands(change)
         });
         let Some(first) = first else {
-            return Books::No;
+            return ChangesAccount::No;
         };
         container.counters.count(Counter::Replayed);
         self.result = CallResult {
             ret: first.ret,
             after: first.after.as_ref().clone(),
         };
-        first.books
+        first.changes_account
     }
 
     /// Takes from a successful call what later ones are understood by.
@@ -185,7 +190,7 @@ pub(crate) fn end(
         before,
         after: answer.after,
         replaces: answer.replaces,
-        books: answer.books,
+        changes_account: answer.changes_account,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::fetch::Blocks;
 use crate::memories::Target;
 use crate::replay::Turn;
 use crate::shared_state::Phase;
-use crate::state::Books;
+use crate::state::ChangesAccount;
 use crate::state::Finished;
 
 /// How a call ends.
@@ -158,7 +158,7 @@ impl NotifiedCall<'_> {
             Ok(()) => {
                 container.looked.forget(self.key());
                 turn.delivered(finished);
-                if finished.replaces.is_some() && finished.books == Books::No {
+                if finished.replaces.is_some() && finished.changes_account == ChangesAccount::No {
                     container.answers.give_up(finished.number);
                 }
             }

@@ -1,4 +1,4 @@
-//! What admission has granted to the other containers of a card: their terms by the card's book, which stand before what their own slots
+//! What admission has granted to the other containers of a card: their terms by the card's reservations, which stand before what their own share records
 //! say. A broker that has been taken over can lie about its demand, and not about its part.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use plan::Terms;
 
 use crate::share::terms::Sources;
 
-/// The books as they were read last.
+/// The reservations as they were read last.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     cards: BTreeMap<usize, Read>,
@@ -18,13 +18,13 @@ pub(super) struct Admission {
 
 #[derive(Debug, Default)]
 struct Read {
-    /// When the files were written that it is from: the card's book and its rules.
+    /// When the files were written that it is from: the card's reservations and its rules.
     written: [Option<SystemTime>; 2],
     terms: BTreeMap<String, Terms>,
 }
 
 impl Admission {
-    /// By container; nobody where there is no book. One that cannot be read leaves what is known.
+    /// By container; nobody where there are none. What cannot be read leaves what is known.
     pub(super) fn terms(&mut self, sources: &Sources, card: usize) -> &BTreeMap<String, Terms> {
         let read = self.cards.entry(card).or_default();
         if let (Some(state_dir), Some(uuid)) = (&sources.state_dir, sources.cards.get(card)) {
@@ -38,7 +38,7 @@ impl Read {
     fn follow(&mut self, state_dir: &Path, uuid: &GpuUuid) {
         let rules = state_dir.join("cards").join(uuid.as_str());
         let files = [
-            cards::book::file_of(state_dir, uuid),
+            cards::reservations::file_of(state_dir, uuid),
             rules.join(cards::rules::FILE_NAME),
         ];
         let written = files.map(|file| file.metadata().and_then(|file| file.modified()).ok());
@@ -46,10 +46,10 @@ impl Read {
             return;
         }
         self.written = written;
-        match cards::book::terms_of(state_dir, uuid) {
+        match cards::reservations::terms_of(state_dir, uuid) {
             Ok(terms) => self.terms = terms.into_iter().collect(),
             Err(error) => {
-                tracing::warn!(%uuid, %error, "the card's book cannot be read: terms are as they were");
+                tracing::warn!(%uuid, %error, "the card's reservations cannot be read: terms are as they were");
             }
         }
     }

@@ -5,7 +5,7 @@ use sys::seccomp::Notification;
 
 /// Whether a call changes the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Books {
+pub enum ChangesAccount {
     /// It does: it must not be executed twice.
     Yes,
     /// It does not.

@@ -46,7 +46,7 @@ fn results_for_repetitions_are_kept_up_to_a_number_of_bytes() {
             ret: 0,
             after: block(bytes),
             replaces: None,
-            books: Books::Yes,
+            changes_account: ChangesAccount::Yes,
         };
         for op in [
             Op::Begin(0, Box::new(begun)),

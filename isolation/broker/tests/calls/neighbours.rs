@@ -130,13 +130,13 @@ fn admitted() {
         })
     };
     let write = |state_dir: &Path, others: u32| {
-        let book = state_dir.join("cards").join(UUID).join("book.json");
+        let file = state_dir.join("cards").join(UUID).join("reservations.json");
         let entries = [entry("kept", 30), entry("other", others)];
         write_json(
-            &book.with_extension("new"),
+            &file.with_extension("new"),
             &json!({"version": 1, "uuid": UUID, "grants": entries}),
         );
-        std::fs::rename(book.with_extension("new"), &book).unwrap();
+        std::fs::rename(file.with_extension("new"), &file).unwrap();
     };
     let kept = Kept::sharing(&wishes("fixed", Some(30)), |state_dir| write(state_dir, 20));
     let kept = kept.unwrap_or_else(|(said, log)| panic!("{said}: {log}"));

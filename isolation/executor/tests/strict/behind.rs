@@ -306,7 +306,7 @@ fn flipping() {
     }
 }
 
-/// The handle that UVM takes its reference by changes the whole time: what is referenced is what is booked.
+/// The handle that UVM takes its reference by changes the whole time: what is referenced is what is committed.
 fn flipping_references() {
     const RANGES: u64 = 40;
     let stage = Stage::new(64 * MIB, Binding::None);

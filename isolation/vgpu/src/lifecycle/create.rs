@@ -38,7 +38,7 @@ pub(super) enum Step {
     FolderMade,
     FrontendLocked,
     GrantWritten,
-    Booked,
+    Reserved,
     SpecReplaced,
     BrokerReady,
 }

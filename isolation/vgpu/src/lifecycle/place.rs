@@ -1,12 +1,12 @@
-//! Under the state lock: reclaim, choose cards, write the grant, write the books.
+//! Under the state lock: reclaim, choose cards, write the grant, write the reservations.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cards::book::Books;
 use cards::grant::{self, Frontend};
 use cards::lock::{Attempt, FileLock, StateLock};
 use cards::placement::{Bytes, Refusal, Slice, place};
+use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant};
 use plan::Terms;
@@ -80,9 +80,9 @@ impl Making<'_> {
         }
         self.refuse_long_name()?;
         let store = DiskStore;
-        let books = Books::open(&lock, &config.state_dir, &store);
-        unsettled.settle(&books, &self.host.inventory)?;
-        let rooms = books.rooms(&self.host.inventory.cards, &self.host.defaults(config))?;
+        let reservations = Reservations::open(&lock, &config.state_dir, &store);
+        unsettled.settle(&reservations, &self.host.inventory)?;
+        let rooms = reservations.rooms(&self.host.inventory.cards, &self.host.defaults(config))?;
         let slices =
             place(&rooms, &self.request.wish, &self.request.compute).map_err(in_our_words)?;
         let commitments: Vec<Commitment> = slices
@@ -100,7 +100,7 @@ impl Making<'_> {
             self.refuse_unheld(choice.backend.kind())?;
         }
         let grant = self.grant(choice, slices)?;
-        match self.write(&grant, &books, &commitments) {
+        match self.write(&grant, &reservations, &commitments) {
             Ok(frontend) => {
                 if !grant.isolation.weakened.is_empty() {
                     tracing::warn!(key = %grant.key, isolation = grant.isolation.summary(), "the container's isolation is off, as the configuration allows");
@@ -196,7 +196,7 @@ impl Making<'_> {
     fn write(
         &self,
         grant: &Grant,
-        books: &Books<'_>,
+        reservations: &Reservations<'_>,
         commitments: &[Commitment],
     ) -> Result<FileLock, Error> {
         let dir = self.container.dir();
@@ -218,10 +218,10 @@ impl Making<'_> {
             note::write(dir, &terms.collect::<Vec<_>>())?;
         }
         for card in commitments {
-            books.pin(&card.uuid, &card.rules, &card.terms)?;
+            reservations.pin(&card.uuid, &card.rules, &card.terms)?;
         }
-        books.add(grant)?;
-        self.watch.reached(Step::Booked)?;
+        reservations.add(grant)?;
+        self.watch.reached(Step::Reserved)?;
         Ok(frontend)
     }
 }

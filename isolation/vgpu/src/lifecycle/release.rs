@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cards::book::Books;
 use cards::lock::StateLock;
+use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, ContainerKey, Grant};
 
@@ -49,12 +49,16 @@ pub(super) fn reclaim_locked(
         reclaimed.push(container.key().clone());
     }
     let store = DiskStore;
-    let books = Books::open(lock, &config.state_dir, &store);
-    for entry in books.all()?.into_iter().flat_map(|book| book.grants) {
+    let reservations = Reservations::open(lock, &config.state_dir, &store);
+    for entry in reservations
+        .all()?
+        .into_iter()
+        .flat_map(|of_card| of_card.grants)
+    {
         if !ContainerDir::of(&config.state_dir, &entry.key).exists()
             && !reclaimed.contains(&entry.key)
         {
-            books.remove(&entry.key)?;
+            reservations.remove(&entry.key)?;
             reclaimed.push(entry.key);
         }
     }
@@ -117,7 +121,7 @@ impl Container {
             }
         }
         let store = DiskStore;
-        Books::open(lock, &self.config().state_dir, &store).remove(key)?;
+        Reservations::open(lock, &self.config().state_dir, &store).remove(key)?;
         self.dir().remove()
     }
 

@@ -6,9 +6,9 @@
 //!
 //! A broker that refuses undoes it all: the rules as they were, and every broker that was told is told its former terms.
 
-use cards::book::Books;
 use cards::lock::StateLock;
 use cards::placement::CardName;
+use cards::reservations::Reservations;
 use cards::rules::{OwnRules, Stay};
 use cards::store::DiskStore;
 use cards::{Backend, Card, CardKind, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant};
@@ -153,15 +153,15 @@ pub fn set_rules(
     let card = named(&host.inventory.cards, &name)?;
     let lock = StateLock::take(&config.state_dir)?;
     let store = DiskStore;
-    let books = Books::open(&lock, &config.state_dir, &store);
-    let before = books.promises(&card.uuid, &defaults)?;
-    let own_before = books.rules(&card.uuid)?;
+    let reservations = Reservations::open(&lock, &config.state_dir, &store);
+    let before = reservations.promises(&card.uuid, &defaults)?;
+    let own_before = reservations.rules(&card.uuid)?;
     let rules = asked.over(&before.rules, &defaults.rules)?;
     rules
         .validate(defaults.kind == CardKind::Simulated)
         .map_err(|error| out_of_range(error, asked))?;
-    let then = books.under(&card.uuid, &before.rules, defaults.kind);
-    let now = books.under(&card.uuid, &rules, defaults.kind)?;
+    let then = reservations.under(&card.uuid, &before.rules, defaults.kind);
+    let now = reservations.under(&card.uuid, &rules, defaults.kind)?;
     // Containers that contradict the present rules, which nobody but a hand in the state folder can have brought about, had none.
     let then = then.unwrap_or_default();
     let mut moved = Vec::new();
@@ -182,12 +182,12 @@ pub fn set_rules(
             Stay::ForGood
         },
     };
-    let told = books
+    let told = reservations
         .set_rules(&card.uuid, Some(&own))
         .map_err(|error| (0, error.into()))
         .and_then(|()| tell_all(config, &card.uuid, &moved));
     if let Err((count, error)) = told {
-        let undone = books
+        let undone = reservations
             .set_rules(&card.uuid, own_before.as_ref())
             .map_err(Error::from);
         let former: Vec<(&ContainerKey, [OnCard; 1])> = moved
@@ -260,7 +260,7 @@ fn answers_of(config: &Config, told: &[(&ContainerKey, [OnCard; 1])]) -> Vec<Res
 fn is_held(config: &Config, key: &ContainerKey, terms: &Terms) -> Result<bool, Error> {
     let dir = ContainerDir::of(&config.state_dir, key);
     let grant = match Grant::read(dir.path()) {
-        // Its folder goes before its entry in the book.
+        // Its folder goes before its entry in the reservations.
         Err(cards::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             return Ok(false);
         }

@@ -130,14 +130,16 @@ impl Stage {
         grant.write(&DiskStore, folder.path()).unwrap();
         {
             let lock = StateLock::take(&self.config.state_dir).unwrap();
-            let books = Books::open(&lock, &self.config.state_dir, &DiskStore);
+            let reservations = Reservations::open(&lock, &self.config.state_dir, &DiskStore);
             let defaults = Host::find(&self.config).unwrap().defaults(&self.config);
             for slice in &grant.cards {
-                let promised = books.promises(&slice.uuid, &defaults).unwrap();
+                let promised = reservations.promises(&slice.uuid, &defaults).unwrap();
                 let terms = promised.admit(compute).unwrap();
-                books.pin(&slice.uuid, &promised.rules, &terms).unwrap();
+                reservations
+                    .pin(&slice.uuid, &promised.rules, &terms)
+                    .unwrap();
             }
-            books.add(&grant).unwrap();
+            reservations.add(&grant).unwrap();
         }
         let Attempt::Taken(alive) = FileLock::attempt(&folder.broker_lock()).unwrap() else {
             panic!("the lock is new");
@@ -164,17 +166,17 @@ impl Stage {
         resize_memory(&self.config, &self.key, memory)
     }
 
-    /// Quota by the grant, and what the books keep from others, GiB of the first card.
-    fn granted_and_booked(&self) -> (u64, u64) {
+    /// Quota by the grant, and what the reservations keep from others, GiB of the first card.
+    fn granted_and_reserved(&self) -> (u64, u64) {
         let folder = ContainerDir::of(&self.config.state_dir, &self.key);
         let grant = Grant::read(folder.path()).unwrap();
         let lock = StateLock::take(&self.config.state_dir).unwrap();
-        let books = Books::open(&lock, &self.config.state_dir, &DiskStore)
+        let reservations = Reservations::open(&lock, &self.config.state_dir, &DiskStore)
             .all()
             .unwrap();
         (
             grant.cards[0].quota_bytes / GIB,
-            books[0].booked_bytes() / GIB,
+            reservations[0].reserved_bytes() / GIB,
         )
     }
 }
@@ -234,7 +236,7 @@ fn play(
 }
 
 #[test]
-fn a_slice_grows_and_shrinks_with_its_books() {
+fn a_slice_grows_and_shrinks_with_its_reservations() {
     let stage = Stage::new();
     let grown = stage.resize("12Gi").unwrap();
     assert_eq!(grown.len(), 2);
@@ -242,13 +244,13 @@ fn a_slice_grows_and_shrinks_with_its_books() {
         (grown[0].before_bytes, grown[0].quota_bytes),
         (4 * GIB, 6 * GIB)
     );
-    assert_eq!(stage.granted_and_booked(), (6, 6));
+    assert_eq!(stage.granted_and_reserved(), (6, 6));
     stage.resize("4Gi").unwrap();
-    assert_eq!(stage.granted_and_booked(), (2, 2));
+    assert_eq!(stage.granted_and_reserved(), (2, 2));
 }
 
 #[test]
-fn what_is_held_above_a_shrunken_quota_stays_booked_until_it_is_given_up() {
+fn what_is_held_above_a_shrunken_quota_stays_reserved_until_it_is_given_up() {
     let stage = Stage::new();
     *stage.used_bytes.lock().unwrap() = 3 * GIB;
     let shrunk = stage.resize("2Gi").unwrap();
@@ -256,23 +258,23 @@ fn what_is_held_above_a_shrunken_quota_stays_booked_until_it_is_given_up() {
         (shrunk[0].quota_bytes, shrunk[0].used_bytes),
         (GIB, 3 * GIB)
     );
-    assert_eq!(stage.granted_and_booked(), (1, 3));
+    assert_eq!(stage.granted_and_reserved(), (1, 3));
     let settled = |used_bytes: u64| {
         *stage.used_bytes.lock().unwrap() = used_bytes;
         let seen = Unsettled::ask(&stage.config);
         let lock = StateLock::take(&stage.config.state_dir).unwrap();
         let store = DiskStore;
-        let books = Books::open(&lock, &stage.config.state_dir, &store);
+        let reservations = Reservations::open(&lock, &stage.config.state_dir, &store);
         let host = Host::find(&stage.config).unwrap();
-        seen.settle(&books, &host.inventory).unwrap();
+        seen.settle(&reservations, &host.inventory).unwrap();
     };
     settled(2 * GIB);
-    assert_eq!(stage.granted_and_booked(), (1, 2));
+    assert_eq!(stage.granted_and_reserved(), (1, 2));
     // It can hold no more than it did: its quota is below that.
     settled(3 * GIB);
-    assert_eq!(stage.granted_and_booked(), (1, 2));
+    assert_eq!(stage.granted_and_reserved(), (1, 2));
     settled(GIB);
-    assert_eq!(stage.granted_and_booked(), (1, 1));
+    assert_eq!(stage.granted_and_reserved(), (1, 1));
 }
 
 #[test]
@@ -308,11 +310,11 @@ fn what_was_seen_before_a_quota_changed_settles_nothing() {
     stage.resize("4Gi").unwrap();
     let lock = StateLock::take(&stage.config.state_dir).unwrap();
     let store = DiskStore;
-    let books = Books::open(&lock, &stage.config.state_dir, &store);
+    let reservations = Reservations::open(&lock, &stage.config.state_dir, &store);
     let host = Host::find(&stage.config).unwrap();
-    seen.settle(&books, &host.inventory).unwrap();
+    seen.settle(&reservations, &host.inventory).unwrap();
     drop(lock);
-    assert_eq!(stage.granted_and_booked(), (2, 4));
+    assert_eq!(stage.granted_and_reserved(), (2, 4));
 }
 
 #[test]
@@ -323,7 +325,7 @@ fn a_card_without_so_much_room_leaves_all_as_it_was_and_says_what_can_be_had() {
         error.contains("25 GiB") && error.contains("at most 24 GiB"),
         "{error}"
     );
-    assert_eq!(stage.granted_and_booked(), (4, 4));
+    assert_eq!(stage.granted_and_reserved(), (4, 4));
     assert!(
         stage
             .heard
@@ -341,10 +343,10 @@ fn a_broker_that_refuses_or_hangs_leaves_all_as_it_was() {
         *stage.mood.lock().unwrap() = mood;
         let error = crate::chain(&stage.resize("12Gi").unwrap_err());
         assert!(error.contains("default/c1"), "{error}");
-        let (granted, booked) = stage.granted_and_booked();
+        let (granted, reserved) = stage.granted_and_reserved();
         assert_eq!(granted, 4);
         // Whether a silent broker has heard of it is not known: then nobody else gets the difference.
-        assert!(booked == 6 || booked == 4, "{booked}");
+        assert!(reserved == 6 || reserved == 4, "{reserved}");
     }
 }
 

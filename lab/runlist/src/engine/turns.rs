@@ -9,9 +9,12 @@ impl Runlist {
     pub(super) fn next_in(&self, residence: Residence) -> Option<u64> {
         let done_at = match residence.doing {
             Doing::Gap { until_ns } => Some(until_ns),
-            Doing::Entry { channel, booked_ns } => {
+            Doing::Entry {
+                channel,
+                counted_ns,
+            } => {
                 let left_ns = self.head(channel).left_ns();
-                left_ns.map(|left_ns| booked_ns.saturating_add(left_ns))
+                left_ns.map(|left_ns| counted_ns.saturating_add(left_ns))
             }
         };
         let leave_at = match residence.leave {
@@ -80,9 +83,13 @@ impl Runlist {
 
     pub(super) fn fire_in(&mut self, residence: Residence) {
         match residence.doing {
-            Doing::Entry { channel, booked_ns } => {
+            Doing::Entry {
+                channel,
+                counted_ns,
+            } => {
                 let left_ns = self.head(channel).left_ns();
-                if left_ns.is_some_and(|left_ns| booked_ns.saturating_add(left_ns) <= self.now_ns) {
+                if left_ns.is_some_and(|left_ns| counted_ns.saturating_add(left_ns) <= self.now_ns)
+                {
                     return self.entry_done(residence, channel);
                 }
             }
@@ -166,7 +173,7 @@ impl Runlist {
         self.phase = Phase::Stay(Residence {
             doing: Doing::Entry {
                 channel,
-                booked_ns: now_ns,
+                counted_ns: now_ns,
             },
             ..residence
         });
@@ -277,7 +284,7 @@ impl Runlist {
 
     /// Makes the group go as soon as its mode allows. The answer is when it has gone, if that is known.
     pub(super) fn ask_to_leave(&mut self, residence: Residence, why: Why) -> Option<u64> {
-        self.book_progress();
+        self.count_progress();
         let mode = self.groups.at(residence.group).mode;
         let (point, progresses) = match residence.doing {
             Doing::Gap { .. } => (Point::Boundary, true),
@@ -326,7 +333,7 @@ impl Runlist {
     }
 
     pub(super) fn end_stay(&mut self, residence: Residence) {
-        self.book_progress();
+        self.count_progress();
         if let Phase::Stay(Residence {
             doing: Doing::Entry { channel, .. },
             ..
@@ -357,16 +364,19 @@ impl Runlist {
     }
 
     /// Brings the running entry's progress up to now.
-    pub(super) fn book_progress(&mut self) {
+    pub(super) fn count_progress(&mut self) {
         let now_ns = self.now_ns;
         let Phase::Stay(Residence {
-            doing: Doing::Entry { channel, booked_ns },
+            doing: Doing::Entry {
+                channel,
+                counted_ns,
+            },
             ..
         }) = &mut self.phase
         else {
             return;
         };
-        let passed_ns = now_ns - std::mem::replace(booked_ns, now_ns);
+        let passed_ns = now_ns - std::mem::replace(counted_ns, now_ns);
         let channel = *channel;
         if let Some(item) = self.channels.at_mut(channel).queue.front_mut()
             && item.progresses()

@@ -95,7 +95,7 @@ fn reserve(change: &mut crate::journal::Change<'_>, kind: ObjectKind) -> ledger:
     }
 }
 
-/// Books as the broker does: in a client that is there, below a parent that is there. Says whether it was done.
+/// Commits as the broker does: in a client that is there, below a parent that is there. Says whether it was done.
 fn add(
     change: &mut crate::journal::Change<'_>,
     (client, parent, handle): (u32, u32, u32),

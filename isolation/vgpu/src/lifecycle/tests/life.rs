@@ -14,7 +14,7 @@ use crate::Request;
 use crate::state::ContainerDir;
 
 #[test]
-fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
+fn a_vgpu_is_granted_reserved_edited_and_served_and_gone_after_release() {
     let host = TestHost::new();
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "8Gi", "cgpu.io/cards": "2"}));
     let before = spec_bytes(&bundle);
@@ -29,7 +29,7 @@ fn a_vgpu_is_granted_booked_edited_and_served_and_gone_after_release() {
             .collect::<Vec<_>>(),
         [4 << 30, 4 << 30]
     );
-    assert_eq!(host.booked_mib(), 8 << 10);
+    assert_eq!(host.reserved_mib(), 8 << 10);
     assert_eq!(brokers(host.dir.path()).len(), 1);
     let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
     assert_eq!(spec["annotations"]["cgpu.io/applied"], "default/c1");
@@ -181,7 +181,7 @@ fn a_frontend_killed_at_any_step_is_reclaimed_by_the_next_start() {
         // The same bundle again: the killed frontend's edit must not be taken for ours.
         let vgpu = create(&host.config, &key("killed"), &bundle, FrontendKind::Shim).unwrap();
         assert!(vgpu.is_some(), "{step:?}");
-        assert_eq!(host.booked_mib(), 20 << 10, "{step:?}");
+        assert_eq!(host.reserved_mib(), 20 << 10, "{step:?}");
         release(&host.config, &key("killed")).unwrap();
         host.assert_clean(step);
         assert_eq!(spec_bytes(&bundle), before, "{step:?}");
@@ -210,7 +210,7 @@ fn reclaim_names_what_it_removed_and_leaves_the_living_alone() {
         std::thread::yield_now();
     }
     assert_eq!(reclaim(&host.config).unwrap(), [key("dead")]);
-    assert_eq!(host.booked_mib(), 4 << 10);
+    assert_eq!(host.reserved_mib(), 4 << 10);
     release(&host.config, &key("alive")).unwrap();
     drop(alive);
     host.assert_clean(&"released");

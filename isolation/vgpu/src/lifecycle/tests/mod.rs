@@ -14,9 +14,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cards::book::Books;
 use cards::lock::{FileLock, StateLock};
 use cards::placement::MIB;
+use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Card, ContainerKey, FrontendKind, GpuUuid, SimulatedInventory};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ const STEPS: [Step; 8] = [
     Step::FolderMade,
     Step::FrontendLocked,
     Step::GrantWritten,
-    Step::Booked,
+    Step::Reserved,
     Step::SpecReplaced,
     Step::BrokerReady,
 ];
@@ -113,22 +113,22 @@ impl TestHost {
         create(&self.config, &key(id), &bundle, FrontendKind::Shim)
     }
 
-    fn booked_mib(&self) -> u64 {
+    fn reserved_mib(&self) -> u64 {
         let lock = StateLock::take(&self.config.state_dir).unwrap();
         let store = DiskStore;
-        let books = Books::open(&lock, &self.config.state_dir, &store)
+        let reservations = Reservations::open(&lock, &self.config.state_dir, &store)
             .all()
             .unwrap();
-        books
+        reservations
             .iter()
-            .map(cards::book::Book::booked_bytes)
+            .map(cards::reservations::CardReservations::reserved_bytes)
             .sum::<u64>()
             / MIB
     }
 
     /// Nothing of any container is left.
     fn assert_clean(&self, context: &dyn std::fmt::Debug) {
-        assert_eq!(self.booked_mib(), 0, "{context:?}");
+        assert_eq!(self.reserved_mib(), 0, "{context:?}");
         assert_eq!(
             state::containers(&self.config.state_dir).unwrap(),
             [],

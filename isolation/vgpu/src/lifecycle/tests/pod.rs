@@ -37,7 +37,7 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
     drop(init);
     release(&host.config, &key("1")).unwrap();
     let app = host.create_in_pod("2", "app", &of_pod).unwrap().unwrap();
-    assert_eq!(host.booked_mib(), 4 << 10);
+    assert_eq!(host.reserved_mib(), 4 << 10);
 
     let said = crate::chain(&host.create_in_pod("3", "sidecar", &of_pod).unwrap_err());
     for part in [
@@ -47,10 +47,10 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
     ] {
         assert!(said.contains(part), "{said}");
     }
-    assert_eq!(host.booked_mib(), 4 << 10, "not doubled");
+    assert_eq!(host.reserved_mib(), 4 << 10, "not doubled");
     // Another pod's, and one of no pod, are others.
     let other = host.create("4", "4Gi").unwrap().unwrap();
-    assert_eq!(host.booked_mib(), 8 << 10);
+    assert_eq!(host.reserved_mib(), 8 << 10);
     drop(other);
     release(&host.config, &key("4")).unwrap();
 
@@ -58,7 +58,7 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
     drop(app);
     release(&host.config, &key("2")).unwrap();
     let again = host.create_in_pod("5", "app", &of_pod).unwrap().unwrap();
-    assert_eq!(host.booked_mib(), 4 << 10);
+    assert_eq!(host.reserved_mib(), 4 << 10);
     drop(again);
     release(&host.config, &key("5")).unwrap();
     host.assert_clean(&"pod");
@@ -104,7 +104,7 @@ fn named_amounts_of_a_pod_stand_beside_each_other_and_the_unnamed_container_has_
     ];
     let app = host.create_in_pod("1", "app", &of_pod).unwrap().unwrap();
     let loader = host.create_in_pod("2", "loader", &of_pod).unwrap().unwrap();
-    assert_eq!(host.booked_mib(), 6 << 10);
+    assert_eq!(host.reserved_mib(), 6 << 10);
     assert!(
         host.create_in_pod("3", "sidecar", &of_pod)
             .unwrap()
@@ -140,7 +140,7 @@ fn what_has_ended_in_a_pod_is_given_back_before_the_next_container_starts() {
     });
     let app = host.create_in_pod("2", "app", &of_pod).unwrap().unwrap();
     asked.join().unwrap();
-    assert_eq!(host.booked_mib(), 20 << 10);
+    assert_eq!(host.reserved_mib(), 20 << 10);
     assert!(!dir.exists());
     drop(app);
     release(&host.config, &key("2")).unwrap();

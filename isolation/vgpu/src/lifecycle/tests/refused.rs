@@ -27,7 +27,7 @@ fn what_does_not_fit_is_refused_with_what_is_left() {
     }
     let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
     assert!(error.contains("default/c1 holds a vGPU already"), "{error}");
-    assert_eq!(host.booked_mib(), 32 << 10);
+    assert_eq!(host.reserved_mib(), 32 << 10);
     for id in ["c1", "c2"] {
         release(&host.config, &key(id)).unwrap();
     }
@@ -58,7 +58,7 @@ fn two_dialects_that_ask_for_different_memory_are_named() {
 }
 
 #[test]
-fn twenty_frontends_at_once_never_overbook() {
+fn twenty_frontends_at_once_never_overcommit() {
     let host = TestHost::new();
     // 20 containers of 3 GiB on 48 GiB: 16 fit.
     let results: Vec<_> = std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn twenty_frontends_at_once_never_overbook() {
         ),
         (16, 4)
     );
-    assert_eq!(host.booked_mib(), 48 << 10);
+    assert_eq!(host.reserved_mib(), 48 << 10);
     for at in 0..20 {
         release(&host.config, &key(&format!("c{at}"))).unwrap();
     }
@@ -115,7 +115,7 @@ fn a_second_frontend_on_the_same_bundle_finds_the_work_done() {
             .is_none()
     );
     assert_eq!(
-        host.booked_mib(),
+        host.reserved_mib(),
         4 << 10,
         "the shim's grant is not the wrapper's to release"
     );
@@ -189,18 +189,18 @@ fn broken_specs_are_refused_and_stay_as_they_are() {
 }
 
 #[test]
-fn a_book_that_cannot_be_read_or_is_newer_refuses_and_is_never_written_over() {
+fn reservations_that_cannot_be_read_or_are_newer_refuse_and_are_never_written_over() {
     for (text, words) in [
         ("{\"version\": 1, \"uu", "cannot be read"),
         ("{\"version\": 7}", "version 7, newer than this cgpu"),
     ] {
         let host = TestHost::new();
-        let book = host.config.state_dir.join("cards/GPU-1/book.json");
-        fs::create_dir_all(book.parent().unwrap()).unwrap();
-        fs::write(&book, text).unwrap();
+        let of_card = host.config.state_dir.join("cards/GPU-1/reservations.json");
+        fs::create_dir_all(of_card.parent().unwrap()).unwrap();
+        fs::write(&of_card, text).unwrap();
         let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
         assert!(error.contains(words), "{error}");
-        assert_eq!(fs::read_to_string(&book).unwrap(), text);
+        assert_eq!(fs::read_to_string(&of_card).unwrap(), text);
         assert_eq!(state::containers(&host.config.state_dir).unwrap(), []);
     }
 }

@@ -39,17 +39,24 @@ fn told(played: &Played) -> Vec<(String, String, Value, Value)> {
         .collect()
 }
 
-/// What the grant says, and what the first card's book and rules come to for the container.
+/// What the grant says, and what the first card's reservations and rules come to for the container.
 fn kept(stage: &Stage, key: &ContainerKey) -> (ComputeTerms, Terms) {
     let dir = ContainerDir::of(&stage.config.state_dir, key);
     let grant = Grant::read(dir.path()).unwrap();
     let uuid = &grant.cards[0].uuid;
     let lock = StateLock::take(&stage.config.state_dir).unwrap();
-    let books = Books::open(&lock, &stage.config.state_dir, &DiskStore)
+    let reservations = Reservations::open(&lock, &stage.config.state_dir, &DiskStore)
         .all()
         .unwrap();
-    let book = books.iter().find(|book| book.uuid == *uuid).unwrap();
-    let entry = book.grants.iter().find(|entry| entry.key == *key).unwrap();
+    let of_card = reservations
+        .iter()
+        .find(|of_card| of_card.uuid == *uuid)
+        .unwrap();
+    let entry = of_card
+        .grants
+        .iter()
+        .find(|entry| entry.key == *key)
+        .unwrap();
     assert_eq!(entry.compute, grant.compute);
     let terms = cards::rules::terms_on(&stage.config.state_dir, uuid, &entry.compute).unwrap();
     (grant.compute, terms)
@@ -71,7 +78,7 @@ fn policy(text: &str) -> RulesAsked<'_> {
 }
 
 #[test]
-fn a_share_changes_on_every_card_in_grant_book_and_broker() {
+fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
     let stage = Stage::empty();
     let both = stage.join("both", &percent(30), 2);
     let done = change(

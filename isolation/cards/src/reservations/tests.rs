@@ -1,4 +1,4 @@
-//! The book under faults: the N-th operation fails, or is the last one before a crash, for every N.
+//! The reservations under faults: the N-th operation fails, or is the last one before a crash, for every N.
 
 use std::cell::Cell;
 use std::fs;
@@ -133,7 +133,7 @@ impl Store for Faulty {
 fn free(state_dir: &Path) -> Vec<u64> {
     let lock = StateLock::take(state_dir).unwrap();
     let store = DiskStore;
-    Books::open(&lock, state_dir, &store)
+    Reservations::open(&lock, state_dir, &store)
         .rooms(&cards(), &defaults(ComputePolicy::Native))
         .unwrap()
         .iter()
@@ -147,17 +147,17 @@ fn what_is_added_is_missing_until_it_is_removed() {
     assert_eq!(free(dir.path()), [100, 100]);
     let lock = StateLock::take(dir.path()).unwrap();
     let store = DiskStore;
-    let books = Books::open(&lock, dir.path(), &store);
-    books.add(&grant("a", 30)).unwrap();
-    books.add(&grant("b", 60)).unwrap();
+    let reservations = Reservations::open(&lock, dir.path(), &store);
+    reservations.add(&grant("a", 30)).unwrap();
+    reservations.add(&grant("b", 60)).unwrap();
     assert!(matches!(
-        books.add(&grant("a", 1)),
-        Err(Error::AlreadyBooked { .. })
+        reservations.add(&grant("a", 1)),
+        Err(Error::AlreadyReserved { .. })
     ));
     drop(lock);
     assert_eq!(free(dir.path()), [10, 10]);
     let lock = StateLock::take(dir.path()).unwrap();
-    Books::open(&lock, dir.path(), &store)
+    Reservations::open(&lock, dir.path(), &store)
         .remove(&grant("a", 0).key)
         .unwrap();
     drop(lock);
@@ -165,7 +165,7 @@ fn what_is_added_is_missing_until_it_is_removed() {
 }
 
 #[test]
-fn every_failure_and_every_crash_leaves_readable_books_that_can_be_undone() {
+fn every_failure_and_every_crash_leaves_readable_reservations_that_can_be_undone() {
     for after in [After::Works, After::Crashed] {
         let mut succeeded = false;
         for at in 0.. {
@@ -173,17 +173,17 @@ fn every_failure_and_every_crash_leaves_readable_books_that_can_be_undone() {
             {
                 let lock = StateLock::take(dir.path()).unwrap();
                 let store = DiskStore;
-                Books::open(&lock, dir.path(), &store)
+                Reservations::open(&lock, dir.path(), &store)
                     .add(&grant("before", 10))
                     .unwrap();
                 let faulty = Faulty::new(at, after);
-                let added = Books::open(&lock, dir.path(), &faulty).add(&grant("new", 30));
+                let added = Reservations::open(&lock, dir.path(), &faulty).add(&grant("new", 30));
                 if !faulty.done.get() {
                     added.unwrap();
                     succeeded = true;
                 }
             }
-            // Whatever happened, each book is whole: with the new grant or without it.
+            // Whatever happened, each file is whole: with the new grant or without it.
             for free_bytes in free(dir.path()) {
                 assert!(
                     [60, 90].contains(&free_bytes),
@@ -192,7 +192,7 @@ fn every_failure_and_every_crash_leaves_readable_books_that_can_be_undone() {
             }
             let lock = StateLock::take(dir.path()).unwrap();
             let store = DiskStore;
-            Books::open(&lock, dir.path(), &store)
+            Reservations::open(&lock, dir.path(), &store)
                 .remove(&grant("new", 0).key)
                 .unwrap();
             drop(lock);
@@ -212,20 +212,20 @@ fn a_removal_that_fails_anywhere_can_be_repeated() {
         let dir = tempfile::tempdir().unwrap();
         let lock = StateLock::take(dir.path()).unwrap();
         let store = DiskStore;
-        let books = Books::open(&lock, dir.path(), &store);
-        books.add(&grant("a", 30)).unwrap();
+        let reservations = Reservations::open(&lock, dir.path(), &store);
+        reservations.add(&grant("a", 30)).unwrap();
         let faulty = Faulty::new(at, After::Crashed);
-        Books::open(&lock, dir.path(), &faulty)
+        Reservations::open(&lock, dir.path(), &faulty)
             .remove(&grant("a", 0).key)
             .unwrap_err();
-        books.remove(&grant("a", 0).key).unwrap();
+        reservations.remove(&grant("a", 0).key).unwrap();
         drop(lock);
         assert_eq!(free(dir.path()), [100, 100], "{at}");
     }
 }
 
 #[test]
-fn a_newer_a_broken_a_foreign_and_an_overbooked_book_are_errors_and_stay() {
+fn newer_broken_foreign_and_overcommitted_reservations_are_errors_and_stay() {
     let entry =
         r#"{"key": {"namespace": "a", "id": "b"}, "quota_bytes": 101, "created_at_unix_ms": 0}"#;
     for text in [
@@ -235,13 +235,13 @@ fn a_newer_a_broken_a_foreign_and_an_overbooked_book_are_errors_and_stay() {
         format!(r#"{{"version": 1, "uuid": "GPU-0", "grants": [{entry}]}}"#),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("cards/GPU-0/book.json");
+        let path = dir.path().join("cards/GPU-0/reservations.json");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, &text).unwrap();
         let lock = StateLock::take(dir.path()).unwrap();
         let store = DiskStore;
-        let books = Books::open(&lock, dir.path(), &store);
-        books
+        let reservations = Reservations::open(&lock, dir.path(), &store);
+        reservations
             .rooms(&cards(), &defaults(ComputePolicy::Native))
             .unwrap_err();
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
@@ -251,9 +251,9 @@ fn a_newer_a_broken_a_foreign_and_an_overbooked_book_are_errors_and_stay() {
 #[test]
 fn version_1_as_it_was_first_written_still_reads() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("cards/GPU-0/book.json");
+    let path = dir.path().join("cards/GPU-0/reservations.json");
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, include_str!("../../tests/data/book-v1.json")).unwrap();
+    fs::write(&path, include_str!("../../tests/data/reservations-v1.json")).unwrap();
     assert_eq!(free(dir.path()), [70, 100]);
 }
 
@@ -271,15 +271,21 @@ fn percent(percent: u32) -> ComputeTerms {
     }
 }
 
-/// A newcomer as a frontend makes it: promised, pinned, booked.
-fn start(books: &Books<'_>, grant: &Grant, defaults: &Defaults) -> Result<Terms, TimeRefusal> {
+/// A newcomer as a frontend makes it: promised, pinned, reserved.
+fn start(
+    reservations: &Reservations<'_>,
+    grant: &Grant,
+    defaults: &Defaults,
+) -> Result<Terms, TimeRefusal> {
     let mut last = Terms::NATIVE;
     for slice in &grant.cards {
-        let promised = books.promises(&slice.uuid, defaults).unwrap();
+        let promised = reservations.promises(&slice.uuid, defaults).unwrap();
         last = promised.admit(&grant.compute)?;
-        books.pin(&slice.uuid, &promised.rules, &last).unwrap();
+        reservations
+            .pin(&slice.uuid, &promised.rules, &last)
+            .unwrap();
     }
-    books.add(grant).unwrap();
+    reservations.add(grant).unwrap();
     Ok(last)
 }
 
@@ -288,22 +294,22 @@ fn rules_come_with_the_first_terms_and_stay_while_anybody_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let lock = StateLock::take(dir.path()).unwrap();
     let store = DiskStore;
-    let books = Books::open(&lock, dir.path(), &store);
+    let reservations = Reservations::open(&lock, dir.path(), &store);
     let (native, soft, fair) = (
         defaults(ComputePolicy::Native),
         defaults(ComputePolicy::Soft),
         defaults(ComputePolicy::FairShare),
     );
     let plain = with("plain", ComputeTerms::default());
-    assert_eq!(start(&books, &plain, &native), Ok(Terms::NATIVE));
+    assert_eq!(start(&reservations, &plain, &native), Ok(Terms::NATIVE));
     assert_eq!(rules::of(dir.path(), &uuid(0)).unwrap(), None);
     // The configuration has changed since: who is there was promised nothing, and a newcomer's percentage is no soft floor.
     assert_eq!(
-        books.promises(&uuid(0), &soft).unwrap().holders,
+        reservations.promises(&uuid(0), &soft).unwrap().holders,
         [Terms::NATIVE]
     );
-    books.remove(&plain.key).unwrap();
-    let first = start(&books, &with("first", percent(30)), &soft).unwrap();
+    reservations.remove(&plain.key).unwrap();
+    let first = start(&reservations, &with("first", percent(30)), &soft).unwrap();
     assert_eq!(
         (first.policy, first.percent),
         (ComputePolicy::Soft, Some(30))
@@ -312,7 +318,12 @@ fn rules_come_with_the_first_terms_and_stay_while_anybody_is_there() {
         rules::of(dir.path(), &uuid(0)).unwrap(),
         Some(soft.rules.clone())
     );
-    let second = start(&books, &with("second", ComputeTerms::default()), &fair).unwrap();
+    let second = start(
+        &reservations,
+        &with("second", ComputeTerms::default()),
+        &fair,
+    )
+    .unwrap();
     assert_eq!(second.policy, ComputePolicy::Soft);
     assert_eq!(
         rules::terms_on(dir.path(), &uuid(1), &ComputeTerms::default()).unwrap(),
@@ -320,22 +331,28 @@ fn rules_come_with_the_first_terms_and_stay_while_anybody_is_there() {
     );
     // On an empty card the configuration holds again, unless somebody gave the card its rules.
     for id in ["first", "second"] {
-        books.remove(&with(id, percent(1)).key).unwrap();
+        reservations.remove(&with(id, percent(1)).key).unwrap();
     }
-    assert_eq!(books.promises(&uuid(0), &fair).unwrap().rules, fair.rules);
+    assert_eq!(
+        reservations.promises(&uuid(0), &fair).unwrap().rules,
+        fair.rules
+    );
     let own = OwnRules {
         rules: soft.rules.clone(),
         stay: Stay::ForGood,
     };
-    books.set_rules(&uuid(0), Some(&own)).unwrap();
-    assert_eq!(books.promises(&uuid(0), &fair).unwrap().rules, soft.rules);
-    assert_eq!(books.rules(&uuid(0)).unwrap(), Some(own));
-    books.set_rules(&uuid(0), None).unwrap();
-    assert_eq!(books.rules(&uuid(0)).unwrap(), None);
+    reservations.set_rules(&uuid(0), Some(&own)).unwrap();
+    assert_eq!(
+        reservations.promises(&uuid(0), &fair).unwrap().rules,
+        soft.rules
+    );
+    assert_eq!(reservations.rules(&uuid(0)).unwrap(), Some(own));
+    reservations.set_rules(&uuid(0), None).unwrap();
+    assert_eq!(reservations.rules(&uuid(0)).unwrap(), None);
     // A plain container comes to a card with rules that are out of date.
-    start(&books, &with("third", percent(30)), &soft).unwrap();
-    books.remove(&with("third", percent(1)).key).unwrap();
-    assert_eq!(start(&books, &plain, &native), Ok(Terms::NATIVE));
+    start(&reservations, &with("third", percent(30)), &soft).unwrap();
+    reservations.remove(&with("third", percent(1)).key).unwrap();
+    assert_eq!(start(&reservations, &plain, &native), Ok(Terms::NATIVE));
     assert_eq!(
         rules::terms_on(dir.path(), &uuid(0), &plain.compute).unwrap(),
         Terms::NATIVE
@@ -347,31 +364,31 @@ fn a_change_of_terms_is_measured_without_the_former_ones() {
     let dir = tempfile::tempdir().unwrap();
     let lock = StateLock::take(dir.path()).unwrap();
     let store = DiskStore;
-    let books = Books::open(&lock, dir.path(), &store);
+    let reservations = Reservations::open(&lock, dir.path(), &store);
     let native = defaults(ComputePolicy::Native);
     let (a, b) = (with("a", percent(30)), with("b", percent(60)));
-    start(&books, &a, &native).unwrap();
-    start(&books, &b, &native).unwrap();
-    let set = |compute: &ComputeTerms| books.set_compute(&a.key, &uuid(0), compute, &native);
+    start(&reservations, &a, &native).unwrap();
+    start(&reservations, &b, &native).unwrap();
+    let set = |compute: &ComputeTerms| reservations.set_compute(&a.key, &uuid(0), compute, &native);
     assert_eq!(set(&percent(40)).unwrap().percent, Some(40));
     let error = set(&percent(41)).unwrap_err();
     assert!(matches!(error, Error::Time { .. }), "{error}");
     assert!(error.to_string().contains("40 % left"), "{error}");
-    let held = books.promises(&uuid(0), &native).unwrap();
+    let held = reservations.promises(&uuid(0), &native).unwrap();
     assert_eq!(held.reserved_ppm(), 1_000_000);
     assert_eq!(held.tenants(), 2);
-    // The order of the book is who came first, which a change leaves.
-    let order: Vec<String> = books.all().unwrap()[0]
+    // The order of the reservations is who came first, which a change leaves.
+    let order: Vec<String> = reservations.all().unwrap()[0]
         .grants
         .iter()
         .map(|entry| entry.key.id().to_owned())
         .collect();
     assert_eq!(order, ["a", "b"]);
     let stranger = ContainerKey::new("default", "c").unwrap();
-    let error = books
+    let error = reservations
         .set_compute(&stranger, &uuid(0), &percent(1), &native)
         .unwrap_err();
-    assert!(matches!(error, Error::NotBooked { .. }), "{error}");
+    assert!(matches!(error, Error::NotReserved { .. }), "{error}");
 }
 
 #[test]
@@ -379,15 +396,20 @@ fn other_rules_are_judged_for_everybody_and_name_who_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     let lock = StateLock::take(dir.path()).unwrap();
     let store = DiskStore;
-    let books = Books::open(&lock, dir.path(), &store);
+    let reservations = Reservations::open(&lock, dir.path(), &store);
     let native = defaults(ComputePolicy::Native);
-    start(&books, &with("plain", ComputeTerms::default()), &native).unwrap();
+    start(
+        &reservations,
+        &with("plain", ComputeTerms::default()),
+        &native,
+    )
+    .unwrap();
     let weighted = ComputeTerms {
         weight: Some(3),
         ..ComputeTerms::default()
     };
-    start(&books, &with("heavy", weighted), &native).unwrap();
-    let under = |rules: CardRules| books.under(&uuid(0), &rules, CardKind::Simulated);
+    start(&reservations, &with("heavy", weighted), &native).unwrap();
+    let under = |rules: CardRules| reservations.under(&uuid(0), &rules, CardKind::Simulated);
     let fair = under(defaults(ComputePolicy::FairShare).rules).unwrap();
     let policies: Vec<ComputePolicy> = fair.iter().map(|(_, terms)| terms.policy).collect();
     assert_eq!(
@@ -454,11 +476,12 @@ fn rules_are_the_old_or_the_new_ones_wherever_their_writing_stops() {
             let dir = tempfile::tempdir().unwrap();
             let lock = StateLock::take(dir.path()).unwrap();
             let store = DiskStore;
-            let books = Books::open(&lock, dir.path(), &store);
-            books.set_rules(&uuid(0), Some(&old)).unwrap();
+            let reservations = Reservations::open(&lock, dir.path(), &store);
+            reservations.set_rules(&uuid(0), Some(&old)).unwrap();
             let faulty = Faulty::new(at, after);
-            let set = Books::open(&lock, dir.path(), &faulty).set_rules(&uuid(0), Some(&new));
-            let found = books.rules(&uuid(0)).unwrap();
+            let set =
+                Reservations::open(&lock, dir.path(), &faulty).set_rules(&uuid(0), Some(&new));
+            let found = reservations.rules(&uuid(0)).unwrap();
             if !faulty.done.get() {
                 set.unwrap();
                 assert_eq!(found.as_ref(), Some(&new));
@@ -471,8 +494,8 @@ fn rules_are_the_old_or_the_new_ones_wherever_their_writing_stops() {
                 found.as_ref() == Some(&old) || found.as_ref() == Some(&new),
                 "{after:?} {at}: {found:?}"
             );
-            books.set_rules(&uuid(0), Some(&old)).unwrap();
-            assert_eq!(books.rules(&uuid(0)).unwrap().as_ref(), Some(&old));
+            reservations.set_rules(&uuid(0), Some(&old)).unwrap();
+            assert_eq!(reservations.rules(&uuid(0)).unwrap().as_ref(), Some(&old));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The card book: who holds how much of one card, `cards/<uuid>/book.json`.
+//! The reservations: who holds how much of one card, `cards/<uuid>/reservations.json`.
 //!
-//! Read and changed only under the state lock, but for what brokers ask of it ([`terms_of`]) and what is looked at first ([`look`]). A book that is newer than this program or cannot be read is an error
+//! Read and changed only under the state lock, but for what brokers ask of it ([`terms_of`]) and what is looked at first ([`look`]). Reservations that are newer than this program or cannot be read are an error
 //! and stays as it is: to start it afresh would grant memory twice.
 
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ use crate::store::{self, Store};
 /// The version that this cgpu writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
 
-/// A book of a thousand containers is a tenth of this.
+/// The file of a thousand containers is a tenth of this.
 const SIZE_MAX_BYTES: u64 = 4 << 20;
 
 /// One card's account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Book {
+pub struct CardReservations {
     /// [`VERSION`].
     pub version: u32,
     /// Whose account it is.
@@ -45,7 +45,7 @@ pub struct Entry {
     pub quota_bytes: u64,
     /// What it still held when its quota was shrunk below that, bytes: nobody else gets this memory before it is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reserved_bytes: Option<u64>,
+    pub retained_bytes: Option<u64>,
     /// What it asked of the card's time; an entry that does not say follows the card's rules.
     #[serde(default, skip_serializing_if = "is_default")]
     pub compute: ComputeTerms,
@@ -62,14 +62,14 @@ pub struct Defaults {
     pub kind: CardKind,
 }
 
-/// The books of a state folder, in the hand of whoever holds the lock.
+/// The reservations of a state folder, in the hand of whoever holds the lock.
 #[derive(Debug)]
-pub struct Books<'a> {
+pub struct Reservations<'a> {
     cards_dir: PathBuf,
     store: &'a dyn Store,
 }
 
-impl<'a> Books<'a> {
+impl<'a> Reservations<'a> {
     /// The lock is asked for as proof only.
     #[must_use]
     pub fn open(_lock: &'a StateLock, state_dir: &Path, store: &'a dyn Store) -> Self {
@@ -82,24 +82,25 @@ impl<'a> Books<'a> {
     /// What is left of each card.
     ///
     /// # Errors
-    /// An unreadable, newer, foreign or overbooked book; rules that cannot be read, or that a container of the card contradicts.
+    /// An unreadable, newer, foreign or overcommitted file; rules that cannot be read, or that a container of the card contradicts.
     pub fn rooms(&self, cards: &[Card], defaults: &Defaults) -> Result<Vec<Room>, Error> {
         cards
             .iter()
             .map(|card| {
-                let book = self.read(&card.uuid)?;
-                let booked_bytes = book.booked_bytes();
-                let free_bytes = card.memory_bytes.checked_sub(booked_bytes).ok_or_else(|| {
-                    Error::Overbooked {
-                        uuid: card.uuid.clone(),
-                        booked_bytes,
-                        memory_bytes: card.memory_bytes,
-                    }
-                })?;
+                let of_card = self.read(&card.uuid)?;
+                let reserved_bytes = of_card.reserved_bytes();
+                let free_bytes =
+                    card.memory_bytes
+                        .checked_sub(reserved_bytes)
+                        .ok_or_else(|| Error::Overcommitted {
+                            uuid: card.uuid.clone(),
+                            reserved_bytes,
+                            memory_bytes: card.memory_bytes,
+                        })?;
                 Ok(Room {
                     card: card.clone(),
                     free_bytes,
-                    promised: self.promised(&book, defaults)?,
+                    promised: self.promised(&of_card, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
                         .map(|health| health.reason),
                 })
@@ -107,69 +108,69 @@ impl<'a> Books<'a> {
             .collect()
     }
 
-    /// Writes the grant's slices, card by card. After an error some may be written: [`Books::remove`] undoes them.
+    /// Writes the grant's slices, card by card. After an error some may be written: [`Reservations::remove`] undoes them.
     ///
     /// # Errors
-    /// As [`Books::rooms`]; [`Error::AlreadyBooked`]; a failed file operation.
+    /// As [`Reservations::rooms`]; [`Error::AlreadyReserved`]; a failed file operation.
     pub fn add(&self, grant: &Grant) -> Result<(), Error> {
         for slice in &grant.cards {
-            let mut book = self.read(&slice.uuid)?;
-            if book.grants.iter().any(|entry| entry.key == grant.key) {
-                return Err(Error::AlreadyBooked {
+            let mut of_card = self.read(&slice.uuid)?;
+            if of_card.grants.iter().any(|entry| entry.key == grant.key) {
+                return Err(Error::AlreadyReserved {
                     key: grant.key.to_string(),
                     uuid: slice.uuid.clone(),
                 });
             }
-            book.grants.push(Entry {
+            of_card.grants.push(Entry {
                 key: grant.key.clone(),
                 quota_bytes: slice.quota_bytes,
-                reserved_bytes: None,
+                retained_bytes: None,
                 compute: grant.compute.clone(),
                 created_at_unix_ms: grant.created_at_unix_ms,
             });
-            self.write(&book)?;
+            self.write(&of_card)?;
         }
         Ok(())
     }
 
-    /// Sets what a container is booked for on one card: its quota, and what it still holds above that.
+    /// Sets what a container has reserved on one card: its quota, and what it still holds above that.
     ///
     /// # Errors
-    /// As [`Books::rooms`]; [`Error::NotBooked`]; [`Error::NoRoom`], and nothing has changed; a failed file operation.
+    /// As [`Reservations::rooms`]; [`Error::NotReserved`]; [`Error::NoRoom`], and nothing has changed; a failed file operation.
     pub fn resize(
         &self,
         key: &ContainerKey,
         card: &Card,
         quota_bytes: u64,
-        reserved_bytes: Option<u64>,
+        retained_bytes: Option<u64>,
     ) -> Result<(), Error> {
-        let mut book = self.read(&card.uuid)?;
-        let Some(entry) = book.grants.iter_mut().find(|entry| entry.key == *key) else {
-            return Err(Error::NotBooked {
+        let mut of_card = self.read(&card.uuid)?;
+        let Some(entry) = of_card.grants.iter_mut().find(|entry| entry.key == *key) else {
+            return Err(Error::NotReserved {
                 key: key.to_string(),
                 uuid: card.uuid.clone(),
             });
         };
-        let before_bytes = entry.booked_bytes();
+        let before_bytes = entry.reserved_bytes();
         entry.quota_bytes = quota_bytes;
-        entry.reserved_bytes = reserved_bytes.filter(|reserved| *reserved > quota_bytes);
-        let after_bytes = entry.booked_bytes();
-        let booked_bytes = book.booked_bytes();
-        if after_bytes > before_bytes && booked_bytes > card.memory_bytes {
-            let others_bytes = booked_bytes - after_bytes;
+        entry.retained_bytes = retained_bytes.filter(|reserved| *reserved > quota_bytes);
+        let after_bytes = entry.reserved_bytes();
+        let reserved_bytes = of_card.reserved_bytes();
+        if after_bytes > before_bytes && reserved_bytes > card.memory_bytes {
+            let others_bytes = reserved_bytes - after_bytes;
             return Err(Error::NoRoom {
                 uuid: card.uuid.clone(),
                 asked_bytes: quota_bytes,
                 most_bytes: card.memory_bytes.saturating_sub(others_bytes),
             });
         }
-        self.write(&book)
+        self.write(&of_card)
     }
 
     /// Who has been promised what of a card's time.
     ///
     /// # Errors
-    /// As [`Books::rooms`].
+    /// As [`Reservations::rooms`].
     pub fn promises(&self, uuid: &GpuUuid, defaults: &Defaults) -> Result<Promised, Error> {
         self.promised(&self.read(uuid)?, defaults)
     }
@@ -177,7 +178,7 @@ impl<'a> Books<'a> {
     /// Sets what a container asks of a card's time, if it fits beside the others.
     ///
     /// # Errors
-    /// As [`Books::rooms`]; [`Error::NotBooked`]; [`Error::Time`], and nothing has changed; a failed file operation.
+    /// As [`Reservations::rooms`]; [`Error::NotReserved`]; [`Error::Time`], and nothing has changed; a failed file operation.
     pub fn set_compute(
         &self,
         key: &ContainerKey,
@@ -185,18 +186,18 @@ impl<'a> Books<'a> {
         compute: &ComputeTerms,
         defaults: &Defaults,
     ) -> Result<Terms, Error> {
-        let mut book = self.read(uuid)?;
-        let not_booked = || Error::NotBooked {
+        let mut of_card = self.read(uuid)?;
+        let not_reserved = || Error::NotReserved {
             key: key.to_string(),
             uuid: uuid.clone(),
         };
-        let at = book.grants.iter().position(|entry| entry.key == *key);
-        let at = at.ok_or_else(not_booked)?;
-        let mut entry = book.grants.remove(at);
+        let at = of_card.grants.iter().position(|entry| entry.key == *key);
+        let at = at.ok_or_else(not_reserved)?;
+        let mut entry = of_card.grants.remove(at);
         // Its own former terms must not stand in its way; rules are the card's, not those of an empty one.
         let promised = Promised {
             rules: self.rules_of(uuid, Tenants::Some, defaults)?,
-            ..self.promised(&book, defaults)?
+            ..self.promised(&of_card, defaults)?
         };
         let refused = |refusal| Error::Time {
             uuid: uuid.clone(),
@@ -204,16 +205,16 @@ impl<'a> Books<'a> {
         };
         let terms = promised.admit(compute).map_err(refused)?;
         entry.compute = compute.clone();
-        book.grants.insert(at, entry);
+        of_card.grants.insert(at, entry);
         self.pin(uuid, &promised.rules, &terms)?;
-        self.write(&book)?;
+        self.write(&of_card)?;
         Ok(terms)
     }
 
     /// What every container of a card would have under other rules.
     ///
     /// # Errors
-    /// As [`Books::rooms`]; [`Error::Readmit`] names the first container that would not fit.
+    /// As [`Reservations::rooms`]; [`Error::Readmit`] names the first container that would not fit.
     pub fn under(
         &self,
         uuid: &GpuUuid,
@@ -249,7 +250,7 @@ impl<'a> Books<'a> {
     }
 
     /// Gives a card rules of its own; `None`: it has none, as before its first container. Whether the containers fit under
-    /// them is [`Books::under`]'s to say.
+    /// them is [`Reservations::under`]'s to say.
     ///
     /// # Errors
     /// A failed file operation.
@@ -274,20 +275,20 @@ impl<'a> Books<'a> {
         rules::write(self.store, &self.cards_dir, uuid, rules)
     }
 
-    fn promised(&self, book: &Book, defaults: &Defaults) -> Result<Promised, Error> {
-        let tenants = if book.grants.is_empty() {
+    fn promised(&self, of_card: &CardReservations, defaults: &Defaults) -> Result<Promised, Error> {
+        let tenants = if of_card.grants.is_empty() {
             Tenants::None
         } else {
             Tenants::Some
         };
-        let rules = self.rules_of(&book.uuid, tenants, defaults)?;
-        let holders = book
+        let rules = self.rules_of(&of_card.uuid, tenants, defaults)?;
+        let holders = of_card
             .grants
             .iter()
             .map(|entry| {
                 promised::resolve(&entry.compute, &rules).map_err(|refusal| Error::Readmit {
                     key: entry.key.to_string(),
-                    uuid: book.uuid.clone(),
+                    uuid: of_card.uuid.clone(),
                     refusal,
                 })
             })
@@ -317,36 +318,41 @@ impl<'a> Books<'a> {
         })
     }
 
-    /// Takes the container out of every book. Books without it are not written.
+    /// Takes the container out of every file. Files without it are not written.
     ///
     /// # Errors
-    /// An unreadable, newer or foreign book; a failed file operation.
+    /// An unreadable, newer or foreign file; a failed file operation.
     pub fn remove(&self, key: &ContainerKey) -> Result<(), Error> {
-        for mut book in self.all()? {
-            let before = book.grants.len();
-            book.grants.retain(|entry| entry.key != *key);
-            if book.grants.len() != before {
-                self.write(&book)?;
+        for mut of_card in self.all()? {
+            let before = of_card.grants.len();
+            of_card.grants.retain(|entry| entry.key != *key);
+            if of_card.grants.len() != before {
+                self.write(&of_card)?;
             }
         }
         Ok(())
     }
 
-    /// Every book that exists, by UUID, also of cards that are gone.
+    /// Every file that exists, by UUID, also of cards that are gone.
     ///
     /// # Errors
-    /// An unreadable, newer or foreign book.
-    pub fn all(&self) -> Result<Vec<Book>, Error> {
+    /// An unreadable, newer or foreign file.
+    pub fn all(&self) -> Result<Vec<CardReservations>, Error> {
         all_in(&self.cards_dir)
     }
 
-    fn read(&self, uuid: &GpuUuid) -> Result<Book, Error> {
+    fn read(&self, uuid: &GpuUuid) -> Result<CardReservations, Error> {
         read(&self.cards_dir, uuid)
     }
 
-    fn write(&self, book: &Book) -> Result<(), Error> {
-        self.make_folder(&book.uuid)?;
-        store::write_json(self.store, "card book", &self.path(&book.uuid), book)
+    fn write(&self, of_card: &CardReservations) -> Result<(), Error> {
+        self.make_folder(&of_card.uuid)?;
+        store::write_json(
+            self.store,
+            "reservations",
+            &self.path(&of_card.uuid),
+            of_card,
+        )
     }
 
     fn make_folder(&self, uuid: &GpuUuid) -> Result<(), Error> {
@@ -363,32 +369,32 @@ impl<'a> Books<'a> {
     }
 }
 
-/// The terms that every container of a card was granted, by its name. For brokers, which read without the lock: they see the book as it
+/// The terms that every container of a card was granted, by its name. For brokers, which read without the lock: they see the file as it
 /// was before a change, or after it.
 ///
 /// # Errors
-/// An unreadable, newer or foreign book, or such rules. Terms that the rules leave no meaning are left out.
+/// An unreadable, newer or foreign file, or such rules. Terms that the rules leave no meaning are left out.
 pub fn terms_of(state_dir: &Path, uuid: &GpuUuid) -> Result<Vec<(String, Terms)>, Error> {
     let cards_dir = state_dir.join("cards");
     let rules = rules::of(state_dir, uuid)?.unwrap_or_default();
-    let book = read(&cards_dir, uuid)?;
+    let of_card = read(&cards_dir, uuid)?;
     let resolved = |entry: &Entry| {
         let terms = promised::resolve(&entry.compute, &rules).ok()?;
         Some((entry.key.to_string(), terms))
     };
-    Ok(book.grants.iter().filter_map(resolved).collect())
+    Ok(of_card.grants.iter().filter_map(resolved).collect())
 }
 
-/// The books as they are now, without the lock: what follows from them is to be looked at again under it. A book is replaced in
+/// The reservations as they are now, without the lock: what follows from them is to be looked at again under it. A file is replaced in
 /// one piece.
 ///
 /// # Errors
-/// As [`Books::all`].
-pub fn look(state_dir: &Path) -> Result<Vec<Book>, Error> {
+/// As [`Reservations::all`].
+pub fn look(state_dir: &Path) -> Result<Vec<CardReservations>, Error> {
     all_in(&state_dir.join("cards"))
 }
 
-fn all_in(cards_dir: &Path) -> Result<Vec<Book>, Error> {
+fn all_in(cards_dir: &Path) -> Result<Vec<CardReservations>, Error> {
     let entries = match std::fs::read_dir(cards_dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -403,21 +409,21 @@ fn all_in(cards_dir: &Path) -> Result<Vec<Book>, Error> {
     uuids.iter().map(|uuid| read(cards_dir, uuid)).collect()
 }
 
-/// Where a card's book is, for whoever looks whether it was written.
+/// Where a card's reservations are, for whoever looks whether it was written.
 #[must_use]
 pub fn file_of(state_dir: &Path, uuid: &GpuUuid) -> PathBuf {
     path_of(&state_dir.join("cards"), uuid)
 }
 
 fn path_of(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {
-    cards_dir.join(uuid.as_str()).join("book.json")
+    cards_dir.join(uuid.as_str()).join("reservations.json")
 }
 
-fn read(cards_dir: &Path, uuid: &GpuUuid) -> Result<Book, Error> {
+fn read(cards_dir: &Path, uuid: &GpuUuid) -> Result<CardReservations, Error> {
     let path = path_of(cards_dir, uuid);
-    let bytes = match store::read_capped("card book", &path, SIZE_MAX_BYTES) {
+    let bytes = match store::read_capped("reservations", &path, SIZE_MAX_BYTES) {
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(Book {
+            return Ok(CardReservations {
                 version: VERSION,
                 uuid: uuid.clone(),
                 grants: Vec::new(),
@@ -425,13 +431,13 @@ fn read(cards_dir: &Path, uuid: &GpuUuid) -> Result<Book, Error> {
         }
         other => other?,
     };
-    let book: Book = store::parse_versioned("card book", &path, &bytes, VERSION)?;
-    if book.uuid == *uuid {
-        Ok(book)
+    let of_card: CardReservations = store::parse_versioned("reservations", &path, &bytes, VERSION)?;
+    if of_card.uuid == *uuid {
+        Ok(of_card)
     } else {
-        Err(Error::ForeignBook {
+        Err(Error::ForeignReservations {
             path,
-            found: book.uuid,
+            found: of_card.uuid,
         })
     }
 }
@@ -443,21 +449,21 @@ enum Tenants {
     Some,
 }
 
-impl Book {
-    /// Sum of all grants; saturates, so that a forged book reads as full.
+impl CardReservations {
+    /// Sum of all grants; saturates, so that a forged file reads as full.
     #[must_use]
-    pub fn booked_bytes(&self) -> u64 {
+    pub fn reserved_bytes(&self) -> u64 {
         self.grants
             .iter()
-            .fold(0, |sum, entry| sum.saturating_add(entry.booked_bytes()))
+            .fold(0, |sum, entry| sum.saturating_add(entry.reserved_bytes()))
     }
 }
 
 impl Entry {
     /// What nobody else can have.
     #[must_use]
-    pub fn booked_bytes(&self) -> u64 {
-        self.quota_bytes.max(self.reserved_bytes.unwrap_or(0))
+    pub fn reserved_bytes(&self) -> u64 {
+        self.quota_bytes.max(self.retained_bytes.unwrap_or(0))
     }
 }
 
