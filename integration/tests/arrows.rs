@@ -229,7 +229,7 @@ const CIRCLES: [(&str, &str); 4] = [
     ("broker", "container health holders managed share"),
     (
         "cards",
-        "error grant identity inventory placement promised store",
+        "error grant identity inventory placement reserved_time store",
     ),
     (
         "sim",

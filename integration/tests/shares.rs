@@ -50,7 +50,7 @@ const ONLINE: [&str; 8] = [
 ];
 
 #[test]
-fn three_containers_share_a_card_as_they_were_promised() -> Result<()> {
+fn three_containers_share_a_card_as_entitled() -> Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = match rig::start_with(Suite::Host, CARDS)? {
         Ok(rig) => rig,
@@ -69,8 +69,8 @@ fn three_containers_share_a_card_as_they_were_promised() -> Result<()> {
     }
     let caps = shares(&rig, [&GREEDY; 3])?;
     println!("caps 10/30/60: {caps:?}");
-    for (id, promised) in CONTAINERS.iter().zip([0.1, 0.3, 0.6]) {
-        caps.is(id, promised, CAP_ERROR)?;
+    for (id, entitled) in CONTAINERS.iter().zip([0.1, 0.3, 0.6]) {
+        caps.is(id, entitled, CAP_ERROR)?;
     }
 
     for (id, weight) in CONTAINERS.iter().zip(["1", "2", "5"]) {
@@ -283,14 +283,14 @@ fn a_share_is_kept_while_its_brokers_are_killed() -> Result<()> {
         Ok(rig) => rig,
         Err(reason) => skip!("a_share_is_kept_while_its_brokers_are_killed", "{reason}"),
     };
-    let promised = BTreeMap::from([("a", 0.3), ("b", 0.1), ("c", 0.2)]);
-    for (id, part) in &promised {
+    let entitled = BTreeMap::from([("a", 0.3), ("b", 0.1), ("c", 0.2)]);
+    for (id, part) in &entitled {
         let compute = format!("cgpu.io/compute={:.0}%", part * 100.0);
         rig.hold(id, &["cgpu.io/memory=2Gi", &compute])?.success()?;
     }
     let mut away = Vec::new();
     let killed = shares_while(&rig, [&GREEDY; 3], || {
-        away = kill_brokers(&rig, "a", promised["a"])?;
+        away = kill_brokers(&rig, "a", entitled["a"])?;
         Ok(())
     })?;
     println!(
@@ -300,9 +300,9 @@ fn a_share_is_kept_while_its_brokers_are_killed() -> Result<()> {
     let part_of = |each: fn(&Away) -> f64| away.iter().map(each).sum::<f64>() / killed.over_s;
     // What a successor lets go it has had, however long a busy machine took to start that; what the last one gives back may not
     // be given back yet.
-    let kept = promised["a"] * GIVEN_BACK / killed.over_s;
-    let most = promised["a"] * (1.0 + CAP_ERROR) + part_of(|away| away.let_go_s) + kept;
-    let least = promised["a"] * (1.0 - CAP_ERROR) - kept;
+    let kept = entitled["a"] * GIVEN_BACK / killed.over_s;
+    let most = entitled["a"] * (1.0 + CAP_ERROR) + part_of(|away| away.let_go_s) + kept;
+    let least = entitled["a"] * (1.0 - CAP_ERROR) - kept;
     let had = killed.of("a");
     ensure!(
         (least - killed.noise..=most + killed.noise).contains(&had),
@@ -310,7 +310,7 @@ fn a_share_is_kept_while_its_brokers_are_killed() -> Result<()> {
     );
     // While nobody closes its gate it may have all of its neighbours' segments.
     for id in ["b", "c"] {
-        let (part, had) = (promised[id], killed.of(id));
+        let (part, had) = (entitled[id], killed.of(id));
         let least = part * (1.0 - CAP_ERROR) - part * part_of(|away| away.seconds);
         ensure!(
             (least - killed.noise..=part * (1.0 + CAP_ERROR) + killed.noise).contains(&had),
@@ -332,7 +332,7 @@ struct Away {
 }
 
 /// Kills the broker of a container over and over, each time while its gate is open: it stays open until the next one has come.
-fn kill_brokers(rig: &Rig, id: &str, promised: f64) -> Result<Vec<Away>> {
+fn kill_brokers(rig: &Rig, id: &str, entitled: f64) -> Result<Vec<Away>> {
     let mut all = Vec::new();
     let served = |status: Option<Value>| {
         let broker = status?["broker"].clone();
@@ -366,10 +366,10 @@ fn kill_brokers(rig: &Rig, id: &str, promised: f64) -> Result<Vec<Away>> {
         let after = engine_ns(rig)?;
         let seconds = (after.at_ns - before.at_ns) as f64 / 1e9;
         let used_s = (after.of(id) - before.of(id)) as f64 / 1e9;
-        let ahead_s = used_s - promised * seconds;
+        let ahead_s = used_s - entitled * seconds;
         all.push(Away {
             seconds,
-            let_go_s: (ahead_s - promised * GIVEN_BACK).max(0.0),
+            let_go_s: (ahead_s - entitled * GIVEN_BACK).max(0.0),
         });
     }
     ensure!(all.len() >= KILLS_LEAST, "too slow a machine: {all:?}");
@@ -407,10 +407,10 @@ impl Shares {
         self.of.values().sum()
     }
 
-    fn is(&self, id: &str, promised: f64, relative: f64) -> Result<()> {
+    fn is(&self, id: &str, entitled: f64, relative: f64) -> Result<()> {
         ensure!(
-            (self.of(id) - promised).abs() <= promised * relative + self.noise,
-            "{id} was promised {promised:.4} of the card: {self:?}"
+            (self.of(id) - entitled).abs() <= entitled * relative + self.noise,
+            "{id} was promised {entitled:.4} of the card: {self:?}"
         );
         Ok(())
     }

@@ -291,11 +291,11 @@ impl Stage {
             },
         );
         let held = said["held_bytes"].as_u64().unwrap_or_default();
-        let room = (2 * GIB - 256 * MIB..2 * GIB).contains(&held);
+        let is_free = (2 * GIB - 256 * MIB..2 * GIB).contains(&held);
         self.expect(
             "(2) tinygrad: held when it was refused",
             "1792 to 2048 MiB",
-            if room {
+            if is_free {
                 "1792 to 2048 MiB".to_owned()
             } else {
                 mib(held)

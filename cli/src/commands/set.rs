@@ -91,8 +91,8 @@ impl From<Reshared> for ChangedShare {
     fn from(reshared: Reshared) -> Self {
         Self {
             uuid: reshared.uuid,
-            before: Share::promised(&reshared.before),
-            now: Share::promised(&reshared.terms),
+            before: Share::reserved(&reshared.before),
+            now: Share::reserved(&reshared.terms),
         }
     }
 }

@@ -4,7 +4,7 @@ use cards::inventory::Card;
 use cards::lock::StateLock;
 use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
-use cards::{CardKind, Promised};
+use cards::{CardKind, ReservedTime};
 use serde::Serialize;
 use vgpu::Config;
 
@@ -70,13 +70,13 @@ pub struct CardCompute {
     pub left_ppm: u32,
 }
 
-impl From<&Promised> for CardCompute {
-    fn from(promised: &Promised) -> Self {
+impl From<&ReservedTime> for CardCompute {
+    fn from(reserved: &ReservedTime) -> Self {
         Self {
-            rules: Rules::from(&promised.rules),
-            tenants: promised.tenants(),
-            reserved_ppm: promised.reserved_ppm(),
-            left_ppm: promised.left_ppm(),
+            rules: Rules::from(&reserved.rules),
+            tenants: reserved.tenants(),
+            reserved_ppm: reserved.reserved_ppm(),
+            left_ppm: reserved.left_ppm(),
         }
     }
 }
@@ -119,20 +119,20 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
             HostDriver::Kernel | HostDriver::None => CardKind::Real,
         },
     };
-    let nothing = Promised::nothing(defaults.rules.clone(), defaults.kind);
-    let (reservations, promised) = if config.state_dir.is_dir() {
+    let nothing = ReservedTime::nothing(defaults.rules.clone(), defaults.kind);
+    let (reservations, reserved) = if config.state_dir.is_dir() {
         let lock = StateLock::take(&config.state_dir)?;
         let reservations = Reservations::open(&lock, &config.state_dir, &DiskStore);
-        let promised = found
+        let reserved = found
             .iter()
-            .map(|card| reservations.promises(&card.uuid, &defaults))
+            .map(|card| reservations.reserved_time(&card.uuid, &defaults))
             .collect::<Result<_, _>>()?;
-        (reservations.all()?, promised)
+        (reservations.all()?, reserved)
     } else {
         (Vec::new(), vec![nothing; found.len()])
     };
     let trouble = driver.trouble(config);
-    let mut joined = join(driver, driver_version, (&found, &promised), &reservations);
+    let mut joined = join(driver, driver_version, (&found, &reserved), &reservations);
     for (row, card) in joined.cards.iter_mut().zip(&found) {
         let health = cards::health::of(&config.state_dir, &card.uuid)?;
         let unanswered = trouble
@@ -146,13 +146,13 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
 fn join(
     driver: HostDriver,
     driver_version: Option<String>,
-    (found, promised): (&[Card], &[Promised]),
+    (found, reserved): (&[Card], &[ReservedTime]),
     reservations: &[CardReservations],
 ) -> Cards {
     let cards = found
         .iter()
-        .zip(promised)
-        .map(|(card, promised)| {
+        .zip(reserved)
+        .map(|(card, reserved)| {
             let of_card = reservations
                 .iter()
                 .find(|of_card| of_card.uuid == card.uuid);
@@ -166,7 +166,7 @@ fn join(
                 memory_bytes: card.memory_bytes,
                 granted_bytes,
                 free_bytes: card.memory_bytes.saturating_sub(granted_bytes),
-                compute: CardCompute::from(promised),
+                compute: CardCompute::from(reserved),
                 grants: of_card.map_or_else(Vec::new, rows),
                 unhealthy: None,
                 unshareable: card.unshareable().map(|why| why.to_string()),
@@ -223,16 +223,16 @@ mod tests {
             }))
             .unwrap()
         };
-        let mut promised = Promised::nothing(cards::CardRules::default(), CardKind::Simulated);
+        let mut reserved = ReservedTime::nothing(cards::CardRules::default(), CardKind::Simulated);
         let fixed = cards::ComputeTerms {
             percent: Some(30),
             ..cards::ComputeTerms::default()
         };
-        promised.holders.push(promised.admit(&fixed).unwrap());
+        reserved.holders.push(reserved.admit(&fixed).unwrap());
         let document = join(
             HostDriver::Sim,
             Some("570.195.03".to_owned()),
-            (&[card], &[promised]),
+            (&[card], &[reserved]),
             &[of_card("GPU-1"), of_card("GPU-2")],
         );
         crate::model::snapshot::check(&document, "cards");

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use vgpu::{BrokerState, Config, OwnUsage, VgpuState};
 
 use super::cards::{Cards, collect as collect_cards};
-use super::ps::promised;
+use super::ps::reserved;
 use super::share::Share;
 
 /// One moment of this host.
@@ -188,7 +188,7 @@ struct Broker {
 pub fn collect(config: &Config) -> anyhow::Result<Metrics> {
     let containers = vgpu::list(config)?
         .iter()
-        .map(|state| Ok(one(state, &promised(config, &state.grant)?)))
+        .map(|state| Ok(one(state, &reserved(config, &state.grant)?)))
         .collect::<Result<_, vgpu::Error>>()?;
     Ok(Metrics {
         containers,
@@ -211,7 +211,7 @@ fn of_cards(cards: Cards) -> Vec<CardMetrics> {
         .collect()
 }
 
-fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
+fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
     let grant = &vgpu.grant;
     let answered = vgpu
         .status
@@ -224,7 +224,7 @@ fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
         .iter()
         .enumerate()
         .map(|(at, slice)| {
-            let promised = promised.get(at).cloned().unwrap_or_default();
+            let reserved = reserved.get(at).cloned().unwrap_or_default();
             let told = status
                 .cards
                 .iter()
@@ -236,8 +236,8 @@ fn one(vgpu: &VgpuState, promised: &[Share]) -> ContainerMetrics {
                 peak_bytes: told.map(|card| card.peak_bytes),
                 refused: told.map(|card| card.refused),
                 share: match told {
-                    Some(card) => Share::told(promised, &card.compute),
-                    None => promised,
+                    Some(card) => Share::told(reserved, &card.compute),
+                    None => reserved,
                 },
             }
         })

@@ -419,8 +419,8 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
             .join("vgpus")
             .join(state.grant.key.relative_dir());
         let frontend_lives = FileLock::is_held(&dir.join("frontend.lock"))?;
-        let promised = promised(config, &state.grant)?;
-        let mut vgpu = one(&state, frontend_lives, named_pid(&dir), &promised);
+        let reserved = reserved(config, &state.grant)?;
+        let mut vgpu = one(&state, frontend_lives, named_pid(&dir), &reserved);
         if simulator_is_silent && is_simulated(&state) {
             vgpu.health = Some(unanswered(vgpu.health.as_deref()));
         }
@@ -433,13 +433,13 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
 }
 
 /// What was promised of each card's time, in the order of the grant's cards.
-pub(super) fn promised(config: &Config, grant: &Grant) -> Result<Vec<Share>, vgpu::Error> {
+pub(super) fn reserved(config: &Config, grant: &Grant) -> Result<Vec<Share>, vgpu::Error> {
     grant
         .cards
         .iter()
         .map(|slice| {
             let terms = cards::rules::terms_on(&config.state_dir, &slice.uuid, &grant.compute)?;
-            Ok(Share::promised(&terms))
+            Ok(Share::reserved(&terms))
         })
         .collect()
 }
@@ -454,7 +454,7 @@ fn one(
     vgpu: &VgpuState,
     frontend_lives: bool,
     named_pid: Option<i32>,
-    promised: &[Share],
+    reserved: &[Share],
 ) -> PsVgpu {
     let grant = &vgpu.grant;
     let status: Option<BrokerStatus> = vgpu
@@ -477,7 +477,7 @@ fn one(
         .iter()
         .enumerate()
         .map(|(at, slice)| {
-            let promised = promised.get(at).cloned().unwrap_or_default();
+            let reserved = reserved.get(at).cloned().unwrap_or_default();
             let told = status.as_ref().and_then(|status| {
                 status
                     .cards
@@ -492,8 +492,8 @@ fn one(
                 peak_bytes: told.map(|card| card.peak_bytes),
                 refused: told.map(|card| card.refused),
                 share: match told {
-                    Some(card) => Share::told(promised, &card.compute),
-                    None => promised,
+                    Some(card) => Share::told(reserved, &card.compute),
+                    None => reserved,
                 },
             }
         })
@@ -626,13 +626,13 @@ mod tests {
             state_dir: folder.path().to_owned(),
             ..Config::default()
         };
-        let promised = promised(&config, &loose.grant).unwrap();
+        let reserved = reserved(&config, &loose.grant).unwrap();
         let running = granted(Some(status()), BrokerState::Alive);
         let document = Ps {
             version: JSON_VERSION,
             vgpus: vec![
-                one(&running, true, Some(99), &promised),
-                one(&loose, false, Some(99), &promised),
+                one(&running, true, Some(99), &reserved),
+                one(&loose, false, Some(99), &reserved),
             ],
         };
         crate::model::snapshot::check(&document, "ps");

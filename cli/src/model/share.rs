@@ -40,7 +40,7 @@ pub struct Share {
 impl Share {
     /// What was promised, where no broker has said anything.
     #[must_use]
-    pub fn promised(terms: &Terms) -> Self {
+    pub fn reserved(terms: &Terms) -> Self {
         Self {
             policy: Some(terms.policy.name().to_owned()),
             percent: terms.percent.map(u64::from),
@@ -53,24 +53,24 @@ impl Share {
     /// What a broker says (`compute::Status` as JSON, with `used_ns` and `used_ppm`), over what was promised. A field of another
     /// form is one that it does not say.
     #[must_use]
-    pub fn told(promised: Self, status: &Value) -> Self {
+    pub fn told(reserved: Self, status: &Value) -> Self {
         let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64);
         let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str);
         let policy = text("/terms/policy");
         // The broker's terms are those that hold; a percentage that they do not have is none.
         let (percent, weight) = match policy {
             Some(_) => (number("/terms/percent"), number("/terms/weight")),
-            None => (promised.percent, promised.weight),
+            None => (reserved.percent, reserved.weight),
         };
         Self {
             policy: policy
                 .map(|name| name.replace('_', "-"))
-                .or(promised.policy),
+                .or(reserved.policy),
             percent,
             weight,
             priority: text("/terms/priority")
                 .map(str::to_owned)
-                .or(promised.priority),
+                .or(reserved.priority),
             entitlement_ppm: number("/entitlement_ppm"),
             enforcement_level: text("/enforcement_level")
                 .map(|name| enforcement_level_name(name).to_owned()),
@@ -190,7 +190,7 @@ mod tests {
     use serde_json::json;
 
     fn fixed() -> Share {
-        Share::promised(&Terms {
+        Share::reserved(&Terms {
             policy: Policy::Fixed,
             percent: Some(30),
             weight: 1,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broker_says_goes_over_what_was_promised() {
+    fn what_a_broker_reports_goes_over_what_was_reserved() {
         assert_eq!(fixed().text(), "fixed 30 %");
         let told = Share::told(
             fixed(),

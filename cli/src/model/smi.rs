@@ -67,7 +67,7 @@ impl From<&Terms> for SmiShare {
             percent: terms.percent,
             weight: terms.weight,
             priority: terms.priority.name(),
-            text: Share::promised(terms).text(),
+            text: Share::reserved(terms).text(),
         }
     }
 }

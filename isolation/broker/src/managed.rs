@@ -318,7 +318,7 @@ impl ManagedMappings {
     }
 
     /// When too many mappings are on their way: waits for those that are not any more to be known.
-    pub fn make_room(&self, container: &Container) {
+    pub fn settle(&self, container: &Container) {
         if container.files.has(FileKind::Uvm) {
             self.whole_look(container);
         } else {

@@ -34,7 +34,7 @@ impl Pace {
     }
 
     /// Waits until something may be done; `false`: not within this time.
-    pub(crate) fn wait_for_room(&self, most: Duration) -> bool {
+    pub(crate) fn wait_for_turn(&self, most: Duration) -> bool {
         let end = Instant::now().checked_add(most);
         while let Some(wait) = self.wait() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));

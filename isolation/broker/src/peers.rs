@@ -95,7 +95,7 @@ impl Peers {
     #[must_use]
     pub fn exports_of(&self, file: BorrowedFd<'_>) -> BTreeMap<u32, PeerExport> {
         // Every other broker of the namespace is asked: a tenant that imports what nobody has exported waits itself.
-        if !self.pace.wait_for_room(PATIENCE) {
+        if !self.pace.wait_for_turn(PATIENCE) {
             return BTreeMap::new();
         }
         let begun = Instant::now();

@@ -82,11 +82,11 @@ impl Reaper {
     pub fn new() -> std::io::Result<Self> {
         let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _hard)| soft);
         let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(MOST_WATCHED);
-        Self::with_room(share.min(MOST_WATCHED))
+        Self::with_capacity(share.min(MOST_WATCHED))
     }
 
     /// One that watches so many processes at most.
-    fn with_room(most: usize) -> std::io::Result<Self> {
+    fn with_capacity(most: usize) -> std::io::Result<Self> {
         let exits = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let woken = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
@@ -431,8 +431,8 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_taken_once_and_there_is_room_for_so_many() {
-        let reaper = Reaper::with_room(2).unwrap();
+    fn an_exit_is_taken_once_and_so_many_can_be_watched() {
+        let reaper = Reaper::with_capacity(2).unwrap();
         let mut all = [sleeper(), sleeper(), sleeper()];
         for (_, pid) in &all {
             reaper.watch(*pid);
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_used_again_is_watched_as_the_process_that_has_it() {
-        let reaper = Reaper::with_room(2).unwrap();
+        let reaper = Reaper::with_capacity(2).unwrap();
         let (mut former, mut latter) = (sleeper(), sleeper());
         // As if the former's number had become the latter's before its exit was taken.
         let former_process = PidFd::open(former.1).unwrap();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::identity::GpuUuid;
 use crate::placement::Bytes;
-use crate::promised::TimeRefusal;
+use crate::reserved_time::TimeRefusal;
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +106,7 @@ pub enum Error {
     },
     /// A quota that cannot grow so far.
     #[error("{} on card {uuid} does not fit: at most {} is possible there now", Bytes(*asked_bytes), Bytes(*most_bytes))]
-    NoRoom {
+    NotEnoughFree {
         /// The card.
         uuid: GpuUuid,
         /// The quota that was asked for.

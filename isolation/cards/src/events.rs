@@ -244,8 +244,8 @@ pub fn end(
     }
     let ended = ended.into_iter().map(|key| Kept::new(state_dir, key));
     let (missed, ended): (Vec<Kept>, Vec<Kept>) = ended.partition(|kept| kept.missed);
-    make_room(state_dir, missed, KEPT_MISSED)?;
-    make_room(state_dir, ended, KEPT)
+    drop_oldest(state_dir, missed, KEPT_MISSED)?;
+    drop_oldest(state_dir, ended, KEPT)
 }
 
 /// The log of a container that has ended.
@@ -274,7 +274,7 @@ impl Kept {
     }
 }
 
-fn make_room(state_dir: &Path, ended: Vec<Kept>, most: usize) -> io::Result<()> {
+fn drop_oldest(state_dir: &Path, ended: Vec<Kept>, most: usize) -> io::Result<()> {
     let mut excess = ended.len().saturating_sub(most);
     let mut by_tenant: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
     for kept in ended {

@@ -4,7 +4,7 @@
 //! - [`placement`]: which cards a request gets; pure.
 //! - [`reservations`]: the durable account of every card's grants.
 //! - [`grant`]: one container's placed request, which its broker is started from.
-//! - [`promised`]: what of a card's time is promised; [`rules`]: how it is divided.
+//! - [`reserved_time`]: what of a card's time is promised; [`rules`]: how it is divided.
 //! - [`health`]: the cards that nothing may be placed on; [`modes`]: those that are set so that nobody can share them.
 //! - [`events`]: what happened around containers and cards, for people.
 //! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
@@ -40,8 +40,8 @@ pub mod inventory;
 pub mod lock;
 pub mod modes;
 pub mod placement;
-pub mod promised;
 pub mod reservations;
+pub mod reserved_time;
 pub mod rules;
 pub mod store;
 
@@ -56,5 +56,5 @@ pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid};
 pub use inventory::{Card, Inventory, SimulatedInventory};
 pub use modes::{Modes, Programs};
-pub use promised::{CardKind, Promised, TimeRefusal};
+pub use reserved_time::{CardKind, ReservedTime, TimeRefusal};
 pub use rules::CardRules;

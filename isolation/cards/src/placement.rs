@@ -10,25 +10,25 @@ use crate::grant::{ComputeTerms, Priority};
 use crate::identity::GpuUuid;
 use crate::inventory::Card;
 use crate::modes::Unshareable;
-use crate::promised::{Promised, TimeRefusal};
+use crate::reserved_time::{ReservedTime, TimeRefusal};
 
 /// One MiB in bytes.
 pub const MIB: u64 = 1 << 20;
 
 /// A card and what is still free of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
+pub struct Candidate {
     /// The card.
     pub card: Card,
     /// Its memory less all grants.
     pub free_bytes: u64,
     /// Who has been promised what of its time.
-    pub promised: Promised,
+    pub reserved: ReservedTime,
     /// Why nothing may be placed on it; `None`: it is well.
     pub unhealthy: Option<String>,
 }
 
-impl Room {
+impl Candidate {
     /// Why nothing is placed on it, whatever is asked for; `None`: something may be.
     fn unusable(&self) -> Option<Unusable> {
         let unhealthy = self.unhealthy.clone().map(Unusable::Unhealthy);
@@ -332,8 +332,12 @@ impl fmt::Display for Bytes {
 ///
 /// # Errors
 /// A [`Refusal`] that says what was asked for and what there is.
-pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<Slice>, Refusal> {
-    let allowed = allowed_rooms(rooms, wish.among.as_deref())?;
+pub fn place(
+    candidates: &[Candidate],
+    wish: &Wish,
+    compute: &ComputeTerms,
+) -> Result<Vec<Slice>, Refusal> {
+    let allowed = allowed_candidates(candidates, wish.among.as_deref())?;
     let wanted = match &wish.cards {
         Choice::Count(count) => *count,
         Choice::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
@@ -345,7 +349,7 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
     let mut in_question = allowed.clone();
     let candidates = match &wish.cards {
         Choice::Named(names) => {
-            in_question = named_rooms(rooms, &allowed, names)?;
+            in_question = named_candidates(candidates, &allowed, names)?;
             in_question.clone()
         }
         Choice::Count(count) => {
@@ -357,9 +361,9 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
                     restricted: wish.among.is_some(),
                 });
             }
-            let usable: Vec<&Room> = allowed
+            let usable: Vec<&Candidate> = allowed
                 .into_iter()
-                .filter(|room| room.unusable().is_none())
+                .filter(|candidate| candidate.unusable().is_none())
                 .collect();
             if usize::try_from(*count).map_or(true, |count| count > usable.len()) {
                 return Err(does_not_fit(&in_question, wish, compute));
@@ -379,17 +383,21 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
         refuse_contradiction(&candidates, total_part, share)?;
     }
     let is_measured = wish.amount != Amount::Unmeasured;
-    if is_measured && candidates.iter().all(|room| quota_on(&room.card) == 0) {
+    if is_measured
+        && candidates
+            .iter()
+            .all(|candidate| quota_on(&candidate.card) == 0)
+    {
         return Err(Refusal::NoMemory);
     }
     let largest_bytes = candidates
         .iter()
-        .map(|room| room.card.memory_bytes)
+        .map(|candidate| candidate.card.memory_bytes)
         .max()
         .unwrap_or(0);
     if let Some(asked_bytes) = candidates
         .iter()
-        .map(|room| quota_on(&room.card))
+        .map(|candidate| quota_on(&candidate.card))
         .min()
         .filter(|asked| *asked > largest_bytes)
     {
@@ -404,14 +412,14 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
 
     let slices: Vec<Slice> = candidates
         .iter()
-        .map(|room| (*room, quota_on(&room.card)))
-        .filter(|(room, quota_bytes)| {
-            (*quota_bytes > 0 || !is_measured) && *quota_bytes <= room.free_bytes
+        .map(|candidate| (*candidate, quota_on(&candidate.card)))
+        .filter(|(candidate, quota_bytes)| {
+            (*quota_bytes > 0 || !is_measured) && *quota_bytes <= candidate.free_bytes
         })
-        .filter_map(|(room, quota_bytes)| {
-            let terms = room.promised.admit(compute).ok()?;
+        .filter_map(|(candidate, quota_bytes)| {
+            let terms = candidate.reserved.admit(compute).ok()?;
             Some(Slice {
-                card: room.card.clone(),
+                card: candidate.card.clone(),
                 quota_bytes,
                 terms,
             })
@@ -427,10 +435,10 @@ pub fn place(rooms: &[Room], wish: &Wish, compute: &ComputeTerms) -> Result<Vec<
 }
 
 /// Terms that contradict themselves, or the rules of every card, are no matter of what is left: one refusal says it.
-fn refused_by_all(candidates: &[&Room], compute: &ComputeTerms) -> Option<TimeRefusal> {
+fn refused_by_all(candidates: &[&Candidate], compute: &ComputeTerms) -> Option<TimeRefusal> {
     let mut first = None;
-    for room in candidates {
-        match room.promised.admit(compute) {
+    for candidate in candidates {
+        match candidate.reserved.admit(compute) {
             Err(refusal) if refusal.is_of_terms() => {
                 first.get_or_insert(refusal);
             }
@@ -440,10 +448,10 @@ fn refused_by_all(candidates: &[&Room], compute: &ComputeTerms) -> Option<TimeRe
     first
 }
 
-fn does_not_fit(rooms: &[&Room], wish: &Wish, compute: &ComputeTerms) -> Refusal {
+fn does_not_fit(candidates: &[&Candidate], wish: &Wish, compute: &ComputeTerms) -> Refusal {
     Refusal::DoesNotFit {
         wanted: format!("{wish}{}", Asked(compute)),
-        left: left(rooms, compute),
+        left: left(candidates, compute),
     }
 }
 
@@ -506,14 +514,17 @@ impl fmt::Display for Wish {
 /// A unit of cGPU's is a card's memory by a number that was rounded down, so that the same wish in both dialects can differ
 /// by up to one unit. A share that is larger by more is another wish.
 fn refuse_contradiction(
-    candidates: &[&Room],
+    candidates: &[&Candidate],
     asked_bytes: u64,
     share: Share,
 ) -> Result<(), Refusal> {
-    let contradicting = candidates.iter().map(|room| &room.card).find(|card| {
-        let unit_bytes = card.memory_bytes / share.device.max(1);
-        share.of(card.memory_bytes) > asked_bytes.saturating_add(unit_bytes)
-    });
+    let contradicting = candidates
+        .iter()
+        .map(|candidate| &candidate.card)
+        .find(|card| {
+            let unit_bytes = card.memory_bytes / share.device.max(1);
+            share.of(card.memory_bytes) > asked_bytes.saturating_add(unit_bytes)
+        });
     match contradicting {
         None => Ok(()),
         Some(card) => Err(Refusal::Contradiction {
@@ -540,50 +551,56 @@ fn part_of_total(amount: &Amount, cards: u32) -> Result<u64, Refusal> {
     Ok(total_bytes / u64::from(cards))
 }
 
-fn allowed_rooms<'a>(
-    rooms: &'a [Room],
+fn allowed_candidates<'a>(
+    candidates: &'a [Candidate],
     among: Option<&[CardName]>,
-) -> Result<Vec<&'a Room>, Refusal> {
+) -> Result<Vec<&'a Candidate>, Refusal> {
     let Some(names) = among else {
-        return Ok(rooms.iter().collect());
+        return Ok(candidates.iter().collect());
     };
     for name in names {
-        if !rooms.iter().any(|room| name.names(&room.card)) {
-            return Err(unknown(name, rooms));
+        if !candidates
+            .iter()
+            .any(|candidate| name.names(&candidate.card))
+        {
+            return Err(unknown(name, candidates));
         }
     }
-    Ok(rooms
+    Ok(candidates
         .iter()
-        .filter(|room| names.iter().any(|name| name.names(&room.card)))
+        .filter(|candidate| names.iter().any(|name| name.names(&candidate.card)))
         .collect())
 }
 
-fn named_rooms<'a>(
-    rooms: &'a [Room],
-    allowed: &[&'a Room],
+fn named_candidates<'a>(
+    candidates: &'a [Candidate],
+    allowed: &[&'a Candidate],
     names: &[CardName],
-) -> Result<Vec<&'a Room>, Refusal> {
-    let mut chosen: Vec<&Room> = Vec::new();
+) -> Result<Vec<&'a Candidate>, Refusal> {
+    let mut chosen: Vec<&Candidate> = Vec::new();
     for name in names {
-        let room = rooms
+        let candidate = candidates
             .iter()
-            .find(|room| name.names(&room.card))
-            .ok_or_else(|| unknown(name, rooms))?;
-        if chosen.iter().any(|other| other.card.uuid == room.card.uuid) {
+            .find(|candidate| name.names(&candidate.card))
+            .ok_or_else(|| unknown(name, candidates))?;
+        if chosen
+            .iter()
+            .any(|other| other.card.uuid == candidate.card.uuid)
+        {
             return Err(Refusal::NamedTwice {
                 name: name.to_string(),
             });
         }
         if !allowed
             .iter()
-            .any(|other| other.card.uuid == room.card.uuid)
+            .any(|other| other.card.uuid == candidate.card.uuid)
         {
             return Err(Refusal::Excluded {
                 name: name.to_string(),
             });
         }
         let name = || name.to_string();
-        match room.unusable() {
+        match candidate.unusable() {
             None => {}
             Some(Unusable::Unhealthy(reason)) => {
                 return Err(Refusal::Unhealthy {
@@ -595,25 +612,30 @@ fn named_rooms<'a>(
                 return Err(Refusal::Unshareable { name: name(), why });
             }
         }
-        chosen.push(room);
+        chosen.push(candidate);
     }
     Ok(chosen)
 }
 
-fn by_preference(mut rooms: Vec<&Room>, policy: Policy) -> Vec<&Room> {
+fn by_preference(mut candidates: Vec<&Candidate>, policy: Policy) -> Vec<&Candidate> {
     match policy {
-        Policy::Binpack => rooms.sort_by_key(|room| (room.free_bytes, room.card.index)),
-        Policy::Spread => {
-            rooms.sort_by_key(|room| (std::cmp::Reverse(room.free_bytes), room.card.index))
+        Policy::Binpack => {
+            candidates.sort_by_key(|candidate| (candidate.free_bytes, candidate.card.index))
         }
+        Policy::Spread => candidates.sort_by_key(|candidate| {
+            (
+                std::cmp::Reverse(candidate.free_bytes),
+                candidate.card.index,
+            )
+        }),
     }
-    rooms
+    candidates
 }
 
-fn unknown(name: &CardName, rooms: &[Room]) -> Refusal {
-    let present = rooms
+fn unknown(name: &CardName, candidates: &[Candidate]) -> Refusal {
+    let present = candidates
         .iter()
-        .map(|room| format!("{} ({})", room.card.index, room.card.uuid))
+        .map(|candidate| format!("{} ({})", candidate.card.index, candidate.card.uuid))
         .collect::<Vec<_>>()
         .join(", ");
     Refusal::UnknownCard {
@@ -626,16 +648,16 @@ fn unknown(name: &CardName, rooms: &[Room]) -> Refusal {
     }
 }
 
-fn left(rooms: &[&Room], compute: &ComputeTerms) -> Vec<Left> {
-    rooms
+fn left(candidates: &[&Candidate], compute: &ComputeTerms) -> Vec<Left> {
+    candidates
         .iter()
-        .map(|room| Left {
-            index: room.card.index,
-            uuid: room.card.uuid.clone(),
-            free_bytes: room.free_bytes,
-            memory_bytes: room.card.memory_bytes,
-            unusable: room.unusable(),
-            time: room.promised.admit(compute).err(),
+        .map(|candidate| Left {
+            index: candidate.card.index,
+            uuid: candidate.card.uuid.clone(),
+            free_bytes: candidate.free_bytes,
+            memory_bytes: candidate.card.memory_bytes,
+            unusable: candidate.unusable(),
+            time: candidate.reserved.admit(compute).err(),
         })
         .collect()
 }

@@ -14,8 +14,8 @@ use crate::health;
 use crate::identity::{ContainerKey, GpuUuid};
 use crate::inventory::Card;
 use crate::lock::StateLock;
-use crate::placement::Room;
-use crate::promised::{self, CardKind, Promised};
+use crate::placement::Candidate;
+use crate::reserved_time::{self, CardKind, ReservedTime};
 use crate::rules::{self, OwnRules, Stay};
 use crate::store::{self, Store};
 
@@ -83,7 +83,7 @@ impl<'a> Reservations<'a> {
     ///
     /// # Errors
     /// An unreadable, newer, foreign or overcommitted file; rules that cannot be read, or that a container of the card contradicts.
-    pub fn rooms(&self, cards: &[Card], defaults: &Defaults) -> Result<Vec<Room>, Error> {
+    pub fn candidates(&self, cards: &[Card], defaults: &Defaults) -> Result<Vec<Candidate>, Error> {
         cards
             .iter()
             .map(|card| {
@@ -97,10 +97,10 @@ impl<'a> Reservations<'a> {
                             reserved_bytes,
                             memory_bytes: card.memory_bytes,
                         })?;
-                Ok(Room {
+                Ok(Candidate {
                     card: card.clone(),
                     free_bytes,
-                    promised: self.promised(&of_card, defaults)?,
+                    reserved: self.reserved(&of_card, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
                         .map(|health| health.reason),
                 })
@@ -111,7 +111,7 @@ impl<'a> Reservations<'a> {
     /// Writes the grant's slices, card by card. After an error some may be written: [`Reservations::remove`] undoes them.
     ///
     /// # Errors
-    /// As [`Reservations::rooms`]; [`Error::AlreadyReserved`]; a failed file operation.
+    /// As [`Reservations::candidates`]; [`Error::AlreadyReserved`]; a failed file operation.
     pub fn add(&self, grant: &Grant) -> Result<(), Error> {
         for slice in &grant.cards {
             let mut of_card = self.read(&slice.uuid)?;
@@ -136,7 +136,7 @@ impl<'a> Reservations<'a> {
     /// Sets what a container has reserved on one card: its quota, and what it still holds above that.
     ///
     /// # Errors
-    /// As [`Reservations::rooms`]; [`Error::NotReserved`]; [`Error::NoRoom`], and nothing has changed; a failed file operation.
+    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::NotEnoughFree`], and nothing has changed; a failed file operation.
     pub fn resize(
         &self,
         key: &ContainerKey,
@@ -158,7 +158,7 @@ impl<'a> Reservations<'a> {
         let reserved_bytes = of_card.reserved_bytes();
         if after_bytes > before_bytes && reserved_bytes > card.memory_bytes {
             let others_bytes = reserved_bytes - after_bytes;
-            return Err(Error::NoRoom {
+            return Err(Error::NotEnoughFree {
                 uuid: card.uuid.clone(),
                 asked_bytes: quota_bytes,
                 most_bytes: card.memory_bytes.saturating_sub(others_bytes),
@@ -170,15 +170,19 @@ impl<'a> Reservations<'a> {
     /// Who has been promised what of a card's time.
     ///
     /// # Errors
-    /// As [`Reservations::rooms`].
-    pub fn promises(&self, uuid: &GpuUuid, defaults: &Defaults) -> Result<Promised, Error> {
-        self.promised(&self.read(uuid)?, defaults)
+    /// As [`Reservations::candidates`].
+    pub fn reserved_time(
+        &self,
+        uuid: &GpuUuid,
+        defaults: &Defaults,
+    ) -> Result<ReservedTime, Error> {
+        self.reserved(&self.read(uuid)?, defaults)
     }
 
     /// Sets what a container asks of a card's time, if it fits beside the others.
     ///
     /// # Errors
-    /// As [`Reservations::rooms`]; [`Error::NotReserved`]; [`Error::Time`], and nothing has changed; a failed file operation.
+    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::Time`], and nothing has changed; a failed file operation.
     pub fn set_compute(
         &self,
         key: &ContainerKey,
@@ -195,18 +199,18 @@ impl<'a> Reservations<'a> {
         let at = at.ok_or_else(not_reserved)?;
         let mut entry = of_card.grants.remove(at);
         // Its own former terms must not stand in its way; rules are the card's, not those of an empty one.
-        let promised = Promised {
+        let reserved = ReservedTime {
             rules: self.rules_of(uuid, Tenants::Some, defaults)?,
-            ..self.promised(&of_card, defaults)?
+            ..self.reserved(&of_card, defaults)?
         };
         let refused = |refusal| Error::Time {
             uuid: uuid.clone(),
             refusal,
         };
-        let terms = promised.admit(compute).map_err(refused)?;
+        let terms = reserved.admit(compute).map_err(refused)?;
         entry.compute = compute.clone();
         of_card.grants.insert(at, entry);
-        self.pin(uuid, &promised.rules, &terms)?;
+        self.pin(uuid, &reserved.rules, &terms)?;
         self.write(&of_card)?;
         Ok(terms)
     }
@@ -214,28 +218,28 @@ impl<'a> Reservations<'a> {
     /// What every container of a card would have under other rules.
     ///
     /// # Errors
-    /// As [`Reservations::rooms`]; [`Error::Readmit`] names the first container that would not fit.
+    /// As [`Reservations::candidates`]; [`Error::Readmit`] names the first container that would not fit.
     pub fn under(
         &self,
         uuid: &GpuUuid,
         rules: &CardRules,
         kind: CardKind,
     ) -> Result<Vec<(ContainerKey, Terms)>, Error> {
-        let mut promised = Promised {
+        let mut reserved = ReservedTime {
             rules: rules.clone(),
             holders: Vec::new(),
             kind,
         };
         let mut all = Vec::new();
         for entry in self.read(uuid)?.grants {
-            let terms = promised
+            let terms = reserved
                 .admit(&entry.compute)
                 .map_err(|refusal| Error::Readmit {
                     key: entry.key.to_string(),
                     uuid: uuid.clone(),
                     refusal,
                 })?;
-            promised.holders.push(terms);
+            reserved.holders.push(terms);
             all.push((entry.key, terms));
         }
         Ok(all)
@@ -275,7 +279,11 @@ impl<'a> Reservations<'a> {
         rules::write(self.store, &self.cards_dir, uuid, rules)
     }
 
-    fn promised(&self, of_card: &CardReservations, defaults: &Defaults) -> Result<Promised, Error> {
+    fn reserved(
+        &self,
+        of_card: &CardReservations,
+        defaults: &Defaults,
+    ) -> Result<ReservedTime, Error> {
         let tenants = if of_card.grants.is_empty() {
             Tenants::None
         } else {
@@ -286,14 +294,14 @@ impl<'a> Reservations<'a> {
             .grants
             .iter()
             .map(|entry| {
-                promised::resolve(&entry.compute, &rules).map_err(|refusal| Error::Readmit {
+                reserved_time::resolve(&entry.compute, &rules).map_err(|refusal| Error::Readmit {
                     key: entry.key.to_string(),
                     uuid: of_card.uuid.clone(),
                     refusal,
                 })
             })
             .collect::<Result<_, _>>()?;
-        Ok(Promised {
+        Ok(ReservedTime {
             rules,
             holders,
             kind: defaults.kind,
@@ -379,7 +387,7 @@ pub fn terms_of(state_dir: &Path, uuid: &GpuUuid) -> Result<Vec<(String, Terms)>
     let rules = rules::of(state_dir, uuid)?.unwrap_or_default();
     let of_card = read(&cards_dir, uuid)?;
     let resolved = |entry: &Entry| {
-        let terms = promised::resolve(&entry.compute, &rules).ok()?;
+        let terms = reserved_time::resolve(&entry.compute, &rules).ok()?;
         Some((entry.key.to_string(), terms))
     };
     Ok(of_card.grants.iter().filter_map(resolved).collect())

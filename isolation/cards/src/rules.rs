@@ -14,7 +14,7 @@ use plan::Terms;
 use crate::grant::ComputeTerms;
 use crate::identity::GpuUuid;
 use crate::store::{self, Store};
-use crate::{Error, promised};
+use crate::{Error, reserved_time};
 
 /// The name of the file in the card's folder.
 pub const FILE_NAME: &str = "rules.json";
@@ -56,7 +56,7 @@ pub fn of(state_dir: &Path, uuid: &GpuUuid) -> Result<Option<CardRules>, Error> 
 /// As [`of`]; terms that the rules leave no meaning.
 pub fn terms_on(state_dir: &Path, uuid: &GpuUuid, compute: &ComputeTerms) -> Result<Terms, Error> {
     let rules = of(state_dir, uuid)?.unwrap_or_default();
-    promised::resolve(compute, &rules).map_err(|refusal| Error::Time {
+    reserved_time::resolve(compute, &rules).map_err(|refusal| Error::Time {
         uuid: uuid.clone(),
         refusal,
     })

@@ -454,7 +454,7 @@ impl Card {
             let most = u128::from(LATE_MOST_NS) * u128::from(ppm) / 1_000_000;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let carried = self.drift.carried_ns().saturating_add(ahead_ns).min(most);
-            self.drift.carry(carried, self.view.room_ns());
+            self.drift.carry(carried, self.view.free_ns());
             // The usage would take it off a second time.
             let window_ns = self.view.layout.window_ns;
             self.usage.restart(now_ns.saturating_add(2 * window_ns));

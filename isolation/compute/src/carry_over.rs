@@ -37,7 +37,7 @@ pub(crate) struct Carried {
 }
 
 /// What the layout promised between two times, nanoseconds of the card.
-pub(crate) type Promised<'a> = &'a dyn Fn(u64, u64) -> u64;
+pub(crate) type Entitled<'a> = &'a dyn Fn(u64, u64) -> u64;
 
 impl CarryOver {
     /// That of a container whose former broker left this record.
@@ -74,7 +74,7 @@ impl CarryOver {
         &mut self,
         last: Used,
         entitlement_ppm: u32,
-        promised: Promised<'_>,
+        entitled: Entitled<'_>,
     ) -> Option<Carried> {
         let inherited = self.inherited?;
         let even = self.even?;
@@ -89,10 +89,10 @@ impl CarryOver {
         }
         let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let ahead = signed(last.used_ns - even.used_ns)
-            .saturating_sub(signed(promised(even.at_ns, last.at_ns)));
+            .saturating_sub(signed(entitled(even.at_ns, last.at_ns)));
         // What it did not use while its gate was open, it did not want.
         let kept_from = inherited.closed_ns.map_or(0, |closed_ns| {
-            signed(promised(closed_ns.max(even.at_ns), inherited.since_ns))
+            signed(entitled(closed_ns.max(even.at_ns), inherited.since_ns))
         });
         let most = signed(portion(MOST_NS, entitlement_ppm));
         let carried = ahead.clamp(-kept_from.min(most), most);

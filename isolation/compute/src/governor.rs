@@ -257,7 +257,7 @@ impl Governor {
 
     /// Fills in where segments are to begin: a gang's at the same time on all its cards, a fair share's where it was found room.
     fn place(&self, claims: &mut [Claim]) {
-        let rooms: Vec<Vec<Tenant>> = self
+        let tenants: Vec<Vec<Tenant>> = self
             .cards
             .iter()
             .zip(claims.iter())
@@ -273,7 +273,7 @@ impl Governor {
             let cards: Vec<(&plan::CardRules, &[Tenant])> = self
                 .cards
                 .iter()
-                .zip(&rooms)
+                .zip(&tenants)
                 .map(|(card, tenants)| (&card.rules, tenants.as_slice()))
                 .collect();
             let place_ppm = plan::gang_place(&cards, &self.setup.key);
@@ -282,7 +282,7 @@ impl Governor {
             }
             return;
         }
-        for ((card, tenants), claim) in self.cards.iter().zip(&rooms).zip(claims) {
+        for ((card, tenants), claim) in self.cards.iter().zip(&tenants).zip(claims) {
             claim.place_ppm = plan::layout(&card.rules, &card.rules.costs, tenants)
                 .share(&self.setup.key)
                 .and_then(|share| share.place_ppm);

@@ -108,14 +108,14 @@ impl View {
     }
 
     /// By how much longer one segment may be, for what its container was kept from: its part of what is nobody's.
-    pub(crate) fn room_ns(&self) -> u64 {
+    pub(crate) fn free_ns(&self) -> u64 {
         let sharers = u64::try_from(self.layout.shares.len()).unwrap_or(1).max(1);
         let free_ns = self.layout.window_ns / 1_000 * u64::from(self.layout.free_ppm) / 1_000;
         (free_ns / sharers).min(self.segment_ns() / 4)
     }
 
     /// Between two times: how long the windows were that the container's gate was meant to be open in, and what it was promised of them.
-    pub(crate) fn promised_ns(&self, rules: &CardRules, from_ns: u64, to_ns: u64) -> (u64, u64) {
+    pub(crate) fn entitled_ns(&self, rules: &CardRules, from_ns: u64, to_ns: u64) -> (u64, u64) {
         let Some(share) = &self.share else {
             return (0, 0);
         };
@@ -124,9 +124,9 @@ impl View {
         let of_each = u128::from(share.gate.open_ns(window_ns).max(1));
         let windows_ns = u128::from(open_ns) * u128::from(window_ns) / of_each;
         let target_ppm = self.target_ppm(share, rules);
-        let promised_ns = windows_ns * u128::from(target_ppm) / 1_000_000;
+        let entitled_ns = windows_ns * u128::from(target_ppm) / 1_000_000;
         let narrow = |ns: u128| u64::try_from(ns).unwrap_or(u64::MAX);
-        (narrow(windows_ns), narrow(promised_ns))
+        (narrow(windows_ns), narrow(entitled_ns))
     }
 
     /// Whether there is no room on the cyclic schedule to make up for anything.

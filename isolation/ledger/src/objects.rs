@@ -102,7 +102,7 @@ impl Ledger {
     ) -> Recorded {
         let demand = self.settle(reservation).and_then(|held: Held| held.demand);
         let mut recorded = Recorded {
-            replaced: self.make_room(new.place),
+            replaced: self.vacate(new.place),
             ..Recorded::default()
         };
         if let Some(demand) = demand {
@@ -207,7 +207,7 @@ impl Ledger {
         freed
     }
 
-    /// Puts an object in where [`Ledger::make_room`] has made room, and counts it.
+    /// Puts an object in where [`Ledger::vacate`] has made room, and counts it.
     pub(crate) fn insert_object(
         &mut self,
         place: Place,
@@ -255,7 +255,7 @@ impl Ledger {
     }
 
     /// The driver has made `place.handle`: whatever the ledger has in its way is gone.
-    pub(crate) fn make_room(&mut self, place: Place) -> Freed {
+    pub(crate) fn vacate(&mut self, place: Place) -> Freed {
         let mut freed = Freed::default();
         if self
             .owner_file(place.client)

@@ -43,7 +43,7 @@ impl Ledger {
         let Some(pinned) = self.settle_pin(pin) else {
             return Recorded::default();
         };
-        let replaced = self.make_room(place);
+        let replaced = self.vacate(place);
         self.insert_object(place, pinned.source, depends_on);
         Recorded {
             allocation: pinned.source.allocation,

@@ -58,9 +58,9 @@ impl Circle {
         if length_ppm == 0 {
             return Vec::new();
         }
-        if let Some(room) = self.free.iter().find(|room| room.length_ppm >= length_ppm) {
+        if let Some(gap) = self.free.iter().find(|gap| gap.length_ppm >= length_ppm) {
             let arc = Arc {
-                start_ppm: room.start_ppm,
+                start_ppm: gap.start_ppm,
                 length_ppm,
             };
             self.take(arc);
@@ -72,17 +72,17 @@ impl Circle {
         {
             return arcs;
         }
-        let mut rooms = self.free.clone();
-        rooms.sort_by_key(|room| (std::cmp::Reverse(room.length_ppm), room.start_ppm));
+        let mut gaps = self.free.clone();
+        gaps.sort_by_key(|gap| (std::cmp::Reverse(gap.length_ppm), gap.start_ppm));
         let mut missing = length_ppm;
         let mut arcs = Vec::new();
-        for room in rooms {
+        for gap in gaps {
             if missing == 0 {
                 break;
             }
             let arc = Arc {
-                start_ppm: room.start_ppm,
-                length_ppm: room.length_ppm.min(missing),
+                start_ppm: gap.start_ppm,
+                length_ppm: gap.length_ppm.min(missing),
             };
             self.take(arc);
             missing -= arc.length_ppm;
@@ -102,31 +102,31 @@ impl Circle {
     }
 
     /// Where its free rooms begin.
-    pub(crate) fn room_starts(&self) -> impl Iterator<Item = u32> {
-        self.free.iter().map(|room| room.start_ppm)
+    pub(crate) fn gap_starts(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().map(|gap| gap.start_ppm)
     }
 
     fn has(&self, arc: Arc) -> bool {
         self.free
             .iter()
-            .any(|room| room.start_ppm <= arc.start_ppm && arc.end_ppm() <= room.end_ppm())
+            .any(|gap| gap.start_ppm <= arc.start_ppm && arc.end_ppm() <= gap.end_ppm())
     }
 
     fn take(&mut self, arc: Arc) {
         let mut free = Vec::with_capacity(self.free.len() + 1);
-        for room in &self.free {
-            let before_end = room.end_ppm().min(arc.start_ppm);
-            let after_start = room.start_ppm.max(arc.end_ppm());
-            if room.start_ppm < before_end {
+        for gap in &self.free {
+            let before_end = gap.end_ppm().min(arc.start_ppm);
+            let after_start = gap.start_ppm.max(arc.end_ppm());
+            if gap.start_ppm < before_end {
                 free.push(Arc {
-                    start_ppm: room.start_ppm,
-                    length_ppm: before_end - room.start_ppm,
+                    start_ppm: gap.start_ppm,
+                    length_ppm: before_end - gap.start_ppm,
                 });
             }
-            if after_start < room.end_ppm() {
+            if after_start < gap.end_ppm() {
                 free.push(Arc {
                     start_ppm: after_start,
-                    length_ppm: room.end_ppm() - after_start,
+                    length_ppm: gap.end_ppm() - after_start,
                 });
             }
         }

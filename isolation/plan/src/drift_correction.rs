@@ -45,14 +45,14 @@ impl DriftCorrection {
             return;
         }
         let scale = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
-        let promised = scale(portion(elapsed_ns, entitlement_ppm));
-        let error = scale(used_ns.min(elapsed_ns)) - promised;
+        let entitled = scale(portion(elapsed_ns, entitlement_ppm));
+        let error = scale(used_ns.min(elapsed_ns)) - entitled;
         if error < 0 && demand == Demand::Idle {
             return;
         }
         // So much less is nothing that calls do: another runs in its segments, because its broker is dead. It will not for long.
         let windows = scale(elapsed_ns / window_ns).max(1);
-        if demand == Demand::Backlogged && error < -(promised / 8 + windows.saturating_mul(LATE_NS))
+        if demand == Demand::Backlogged && error < -(entitled / 8 + windows.saturating_mul(LATE_NS))
         {
             return;
         }

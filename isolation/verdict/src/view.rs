@@ -800,8 +800,8 @@ mod tests {
             let row = nvabi::control::row(cmd, release).unwrap();
             let mut params = vec![0; row.params_bytes as usize];
             let links_at = of(nvlink_status::LINKS);
-            let room = (params.len() - links_at) / of(nvlink_status::LINK_BYTES);
-            assert!([32, 64].contains(&room), "{release:?}");
+            let capacity = (params.len() - links_at) / of(nvlink_status::LINK_BYTES);
+            assert!([32, 64].contains(&capacity), "{release:?}");
             // A granted card, another, one whose place is not said, a switch, and a link without an end.
             let ends = [
                 (nvlink_device::GPU, 1, 0x41, 1),

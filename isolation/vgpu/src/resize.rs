@@ -269,7 +269,7 @@ impl Change<'_> {
         if self.resizes {
             self.reserve_both(before, after)?;
         }
-        let promised = self.promise(after)?;
+        let reserved = self.promise(after)?;
         after.write(&DiskStore, self.dir.path())?;
         let held = if self.resizes {
             self.backend.resize(self.dir, after)?
@@ -278,17 +278,17 @@ impl Change<'_> {
         };
         if self.reshares {
             self.told_terms.set(true);
-            share::tell(self.dir, &after.key, &promised)?;
+            share::tell(self.dir, &after.key, &reserved)?;
         }
         let memory = if self.resizes {
             self.reserve_new(before, after, &held)?
         } else {
             Vec::new()
         };
-        note::update(self.dir, &promised);
+        note::update(self.dir, &reserved);
         let compute = held_before
             .into_iter()
-            .zip(promised)
+            .zip(reserved)
             .map(|((uuid, before), (_, terms))| Reshared {
                 uuid: uuid.to_string(),
                 before,
@@ -307,9 +307,9 @@ impl Change<'_> {
             .map(|slice| {
                 let rules = self
                     .reservations
-                    .promises(&slice.uuid, self.defaults)?
+                    .reserved_time(&slice.uuid, self.defaults)?
                     .rules;
-                let terms = cards::promised::resolve(&grant.compute, &rules);
+                let terms = cards::reserved_time::resolve(&grant.compute, &rules);
                 let refused = |refusal| cards::Error::Time {
                     uuid: slice.uuid.clone(),
                     refusal,
@@ -390,9 +390,9 @@ impl Change<'_> {
     /// After a failure. Whether the broker has heard of the new quota or terms is not known, so it is told the old ones again.
     fn back_to(&self, before: &Grant) {
         let undo_terms = || -> Result<(), Error> {
-            let promised = self.promise(before)?;
+            let reserved = self.promise(before)?;
             if self.told_terms.get() {
-                share::tell(self.dir, &before.key, &promised)?;
+                share::tell(self.dir, &before.key, &reserved)?;
             }
             Ok(())
         };

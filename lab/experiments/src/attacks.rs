@@ -53,12 +53,12 @@ pub struct Attack {
     pub what: &'static str,
     /// Its scenes, without seed and end.
     scenes: fn() -> Vec<(Scene, Vec<Promise>)>,
-    promised: Promised,
+    entitled: Entitled,
 }
 
 /// What holds under an attack; `docs/guide/scheduling.md`, *What does not hold*, says why not more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Promised {
+enum Entitled {
     /// Over any 10 s, and in any second.
     EverySecond,
     /// Over any 10 s.
@@ -72,47 +72,47 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         what: "idling and bursting under a cap",
         scenes: bursts_under_a_cap,
-        promised: Promised::EverySecond,
+        entitled: Entitled::EverySecond,
     },
     Attack {
         what: "idling and bursting by weight",
         scenes: bursts_by_weight,
-        promised: Promised::EverySecond,
+        entitled: Entitled::EverySecond,
     },
     Attack {
         what: "a gang on two cards",
         scenes: gang,
-        promised: Promised::EverySecond,
+        entitled: Entitled::EverySecond,
     },
     Attack {
         what: "channels churned",
         scenes: churn,
-        promised: Promised::EverySecond,
+        entitled: Entitled::EverySecond,
     },
     Attack {
         what: "channels that end under the knob",
         scenes: ended_channels,
-        promised: Promised::EverySecond,
+        entitled: Entitled::EverySecond,
     },
     Attack {
         what: "channels that refuse the knob",
         scenes: refusing_channels,
-        promised: Promised::EverySecond,
+        entitled: Entitled::EverySecond,
     },
     Attack {
         what: "allocations without pause",
         scenes: allocations,
-        promised: Promised::EverySecond,
+        entitled: Entitled::EverySecond,
     },
     Attack {
         what: "contexts in a loop, at a broker's pace",
         scenes: contexts,
-        promised: Promised::InTheEnd,
+        entitled: Entitled::InTheEnd,
     },
     Attack {
         what: "containers that come and go",
         scenes: crowd,
-        promised: Promised::TenSeconds,
+        entitled: Entitled::TenSeconds,
     },
 ];
 
@@ -128,13 +128,13 @@ impl Attack {
     fn on(&self, stage: &mut Stage, effort: Effort) -> Result<Vec<Row>> {
         let until_ns = SETTLED_NS + effort.pick(14, 30) * S;
         let windows = [
-            ("over 10 s", LONG_NS, LONG, Promised::TenSeconds),
-            ("in any second", S, ANY_SECOND, Promised::EverySecond),
+            ("over 10 s", LONG_NS, LONG, Entitled::TenSeconds),
+            ("in any second", S, ANY_SECOND, Entitled::EverySecond),
             (
                 "in the end",
                 until_ns - SETTLED_NS,
                 LONG,
-                Promised::InTheEnd,
+                Entitled::InTheEnd,
             ),
         ];
         let mut worst = [0.0_f64; 3];
@@ -157,10 +157,10 @@ impl Attack {
         let rows = windows.into_iter().zip(worst);
         let rows = rows.filter_map(|((over, _, most, least), error)| {
             let what = format!("{}: worst share error {over}, relative", self.what);
-            let is_promised = self.promised == Promised::EverySecond || self.promised == least;
+            let is_entitled = self.entitled == Entitled::EverySecond || self.entitled == least;
             // What holds over 10 s holds in the end, too.
-            match (is_promised, least) {
-                (_, Promised::InTheEnd) if self.promised != least => None,
+            match (is_entitled, least) {
+                (_, Entitled::InTheEnd) if self.entitled != least => None,
                 (true, _) => Some(Row::new(what, "%", error).at_most(most)),
                 (false, _) => Some(Row::new(what + " (not promised)", "%", error)),
             }

@@ -23,13 +23,13 @@ struct Errors {
 }
 
 fn errors(record: &Record, tenant: usize, percent: u32, settled_ns: u64, until_ns: u64) -> Errors {
-    let promised = f64::from(percent);
+    let entitled = f64::from(percent);
     let of =
-        |window_ns| record.used[tenant][0].deviations(promised, window_ns, settled_ns, until_ns);
+        |window_ns| record.used[tenant][0].deviations(entitled, window_ns, settled_ns, until_ns);
     // The longest deviation that a window may show by construction: all of one segment more, or less.
-    let segment_ns = promised / 100.0 * record.windows_ns[tenant] as f64;
+    let segment_ns = entitled / 100.0 * record.windows_ns[tenant] as f64;
     let segments =
-        |relative: f64| relative / 100.0 * promised / 100.0 * (100 * MS) as f64 / segment_ns;
+        |relative: f64| relative / 100.0 * entitled / 100.0 * (100 * MS) as f64 / segment_ns;
     Errors {
         seconds: of(S),
         tens: of(10 * S),

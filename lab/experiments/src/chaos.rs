@@ -18,7 +18,7 @@ const AFTERWARDS_NS: u64 = S;
 struct Run {
     scene: Scene,
     /// What each tenant was promised of the card, percent; 0 for one that shares what is left.
-    promised: Vec<f64>,
+    entitled: Vec<f64>,
     /// From when on all of it must hold again.
     recovered_ns: u64,
 }
@@ -26,7 +26,7 @@ struct Run {
 fn run_of(seed: u64) -> Run {
     let mut chance = Stream::new(seed, Source::Harness(1));
     let mut scene = Scene::new(seed, 0);
-    let mut promised = Vec::new();
+    let mut entitled = Vec::new();
     let count = 2 + chance.below(5);
     let load = [BUSY, HEAVY][usize::from(chance.chance(500_000))];
     match chance.below(3) {
@@ -41,7 +41,7 @@ fn run_of(seed: u64) -> Run {
                 }
                 left -= percent;
                 scene.tenants.push(Tenant::new(fixed(percent), load));
-                promised.push(f64::from(percent));
+                entitled.push(f64::from(percent));
             }
         }
         // Equal segments.
@@ -53,18 +53,18 @@ fn run_of(seed: u64) -> Run {
             };
             for _ in 0..count {
                 scene.tenants.push(Tenant::new(fair_share(), load));
-                promised.push(100.0 / f64::from(max_tenants));
+                entitled.push(100.0 / f64::from(max_tenants));
             }
         }
         // Caps, and others who share the rest.
         _ => {
             for percent in [20, 30] {
                 scene.tenants.push(Tenant::new(fixed(percent), load));
-                promised.push(f64::from(percent));
+                entitled.push(f64::from(percent));
             }
             for _ in 0..count.min(3) {
                 scene.tenants.push(Tenant::new(preemptive(), load));
-                promised.push(0.0);
+                entitled.push(0.0);
             }
         }
     }
@@ -96,7 +96,7 @@ fn run_of(seed: u64) -> Run {
     scene.until_ns = recovered_ns + AFTERWARDS_NS;
     Run {
         scene,
-        promised,
+        entitled,
         recovered_ns,
     }
 }
@@ -125,17 +125,17 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         gaps_ms.push(gap_ns as f64 / MS as f64);
         closed += u32::from(gap_ns > CLOSED_MAX_NS);
         let mut worst = 0.0_f64;
-        for (tenant, &promised) in run.promised.iter().enumerate() {
+        for (tenant, &entitled) in run.entitled.iter().enumerate() {
             let window_ns = record.windows_ns[tenant];
-            if promised == 0.0 {
+            if entitled == 0.0 {
                 continue;
             }
             if window_ns == 0 {
                 bail!("seed {seed}: tenant {tenant} has no gate after recovery");
             }
             let share = record.share(tenant, run.recovered_ns, run.scene.until_ns);
-            let off_ns = (share - promised).abs() / 100.0 * AFTERWARDS_NS as f64;
-            let segment_ns = promised / 100.0 * window_ns as f64;
+            let off_ns = (share - entitled).abs() / 100.0 * AFTERWARDS_NS as f64;
+            let segment_ns = entitled / 100.0 * window_ns as f64;
             worst = worst.max(off_ns / segment_ns);
         }
         // A stall of 5 ms is as long as a segment may be, killed brokers or not: what is asked of such runs is that gates open.

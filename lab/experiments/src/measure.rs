@@ -51,14 +51,14 @@ impl Curve {
     #[must_use]
     pub fn deviations(
         &self,
-        promised_percent: f64,
+        entitled_percent: f64,
         window_ns: u64,
         from_ns: u64,
         until_ns: u64,
     ) -> Vec<f64> {
         self.shares(window_ns, from_ns, until_ns)
             .iter()
-            .map(|share| ((share - promised_percent) / promised_percent * 100.0).abs())
+            .map(|share| ((share - entitled_percent) / entitled_percent * 100.0).abs())
             .collect()
     }
 
@@ -66,7 +66,7 @@ impl Curve {
     #[must_use]
     pub fn error(
         &self,
-        promised_percent: f64,
+        entitled_percent: f64,
         window_ns: u64,
         from_ns: u64,
         until_ns: u64,
@@ -75,7 +75,7 @@ impl Curve {
         if shares.is_empty() {
             return None;
         }
-        let relative = |share: f64| (share - promised_percent) / promised_percent * 100.0;
+        let relative = |share: f64| (share - entitled_percent) / entitled_percent * 100.0;
         let squares: f64 = shares.iter().map(|&share| relative(share).powi(2)).sum();
         Some(WindowError {
             worst_percent: shares

@@ -455,8 +455,10 @@ impl World {
     /// If there is no such card.
     pub fn take_fecs(&mut self, card: usize) -> Records {
         let running = self.running(card);
-        let (now_ns, room) = (self.now_ns, self.setup.fecs_records);
-        self.cards[card].residency.records(now_ns, running, room)
+        let (now_ns, capacity) = (self.now_ns, self.setup.fecs_records);
+        self.cards[card]
+            .residency
+            .records(now_ns, running, capacity)
     }
 
     /// The utilisation samples that the driver keeps.

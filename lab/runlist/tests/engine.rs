@@ -264,7 +264,7 @@ fn a_group_off_the_runlist_is_not_served_until_it_is_back() {
 }
 
 #[test]
-fn preempt_makes_room_for_the_next_and_costs_a_lone_group_a_switch() {
+fn preempt_gives_way_to_the_next_and_costs_a_lone_group_a_switch() {
     let (mut runlist, (group, a), (_, b)) = two();
     runlist.submit(0, a, Work::kernel(10 * MS).tag(1)).unwrap();
     assert_eq!(runlist.preempt(MS, group), Ok(Some(MS + 60 * US)));

@@ -435,7 +435,7 @@ fn the_version_is_told_and_compared() {
 }
 
 #[test]
-fn a_file_has_room_for_one_mapping_and_is_the_cards_for_its_memory_alone() {
+fn a_file_has_one_mapping_and_is_the_cards_for_its_memory_alone() {
     let machine = ada("570.195.03", 64, 2);
     let tenant = Tenant::new(&machine, "a/b");
     let (device, _sub) = tenant.device(0);

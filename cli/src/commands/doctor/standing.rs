@@ -76,8 +76,8 @@ pub(super) fn state_dir(dir: &Path) -> Result<(), String> {
     let needed = AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK;
     access(existing, needed)
         .map_err(|errno| format!("{}: {}", existing.display(), errno.desc()))?;
-    let room = unnamed(existing).and_then(|mut file| file.write_all(&[0; START_BYTES]));
-    match room {
+    let candidate = unnamed(existing).and_then(|mut file| file.write_all(&[0; START_BYTES]));
+    match candidate {
         // Not every file system has files without a name; a start will say what it lacks.
         Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(()),
         Err(error) => Err(format!(

@@ -78,7 +78,7 @@ impl NotifiedCall<'_> {
                 }
             }
             Err(managed::Refused::TooMany) => {
-                container.managed.make_room(container);
+                container.managed.settle(container);
                 remembered = remember();
             }
             Ok(()) | Err(_) => {}

@@ -156,8 +156,8 @@ fn a_log_is_compacted_before_its_half_is_full() {
         let longest = longest_log(snapshot_bytes);
         assert!(longest + MOST_FRAME_BYTES <= HALF_BYTES, "{snapshot_bytes}");
         // And not all the time.
-        let room = longest.saturating_sub(snapshot_bytes + 4);
-        assert!(room >= COMPACT_BYTES / 2, "{snapshot_bytes}: {room}");
+        let free = longest.saturating_sub(snapshot_bytes + 4);
+        assert!(free >= COMPACT_BYTES / 2, "{snapshot_bytes}: {free}");
     }
 }
 
@@ -280,9 +280,9 @@ fn the_state_at_all_limits_fits() {
     let records = crate::state::MOST_RECORD_BYTES + crate::state::MOST_RECORDS * 128;
     let sum = bytes + pools + calls + records;
     // Not only the state, but a log behind it that is not compacted all the time.
-    let room = longest_log(sum).saturating_sub(sum);
+    let free = longest_log(sum).saturating_sub(sum);
     assert!(
-        room >= HALF_BYTES / 4,
+        free >= HALF_BYTES / 4,
         "{bytes} of tables, {calls} of calls, {records} of records"
     );
     // What `vgpu::own_group` lets a broker write.

@@ -551,9 +551,9 @@ impl super::Inner {
 /// Adds a stretch to others, which come in the order of their addresses. Beyond what is remembered, the room between two counts as
 /// mapped: nothing is hidden behind a great many.
 fn add(mapped: &mut Vec<Span>, span: Span) {
-    let has_room = mapped.len() < MOST_MAPPED;
+    let has_space = mapped.len() < MOST_MAPPED;
     match mapped.last_mut() {
-        Some(before) if !has_room || before.last().checked_add(1) == Some(span.base()) => {
+        Some(before) if !has_space || before.last().checked_add(1) == Some(span.base()) => {
             let bytes = span.last().saturating_sub(before.base()).saturating_add(1);
             *before = Span::new(before.base(), bytes).unwrap_or(*before);
         }

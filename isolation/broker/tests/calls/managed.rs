@@ -18,8 +18,8 @@ use crate::tenant::Tenant;
 pub(crate) const TESTS: &[Test] = &[
     ("managed::is_charged_by_its_length", is_charged),
     (
-        "managed::room_is_there_at_once_when_it_is_unmapped",
-        room_is_there_at_once,
+        "managed::memory_is_free_at_once_when_it_is_unmapped",
+        memory_is_free_at_once,
     ),
     ("managed::policies", policies),
     (
@@ -91,7 +91,7 @@ fn is_charged() {
     assert_eq!(state.ledger.check_invariants(), Ok(()));
 }
 
-fn room_is_there_at_once() {
+fn memory_is_free_at_once() {
     let stage = Stage::with_managed(4 * MIB, Managed::Charge);
     let (tenant, fd, client, device) = with_device(&stage);
     let uvm = tenant.open(&stage.path("nvidia-uvm"));

@@ -49,10 +49,7 @@ pub(crate) const TESTS: &[Test] = &[
         "share::groups_are_counted_whatever_they_call_themselves",
         counted,
     ),
-    (
-        "share::two_dozen_cuda_programs_have_room",
-        two_dozen_programs,
-    ),
+    ("share::two_dozen_cuda_programs_fit", two_dozen_programs),
     (
         "share::the_most_groups_leave_a_neighbour_its_part",
         neighbours_of_many_groups,

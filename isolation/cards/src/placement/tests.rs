@@ -6,15 +6,15 @@ use plan::CardRules;
 
 use super::*;
 use crate::grant::ComputePolicy;
-use crate::promised::CardKind;
+use crate::reserved_time::CardKind;
 
 /// A container without terms for compute time.
-fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
-    super::place(rooms, wish, &ComputeTerms::default())
+fn place(candidates: &[Candidate], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
+    super::place(candidates, wish, &ComputeTerms::default())
 }
 
-fn room(index: u32, memory_mib: u64, free_mib: u64) -> Room {
-    Room {
+fn candidate(index: u32, memory_mib: u64, free_mib: u64) -> Candidate {
+    Candidate {
         card: Card {
             uuid: GpuUuid::new(format!("GPU-{index}")).unwrap(),
             name: "card".to_owned(),
@@ -25,7 +25,7 @@ fn room(index: u32, memory_mib: u64, free_mib: u64) -> Room {
             modes: crate::Modes::default(),
         },
         free_bytes: free_mib * MIB,
-        promised: Promised::nothing(CardRules::default(), CardKind::Simulated),
+        reserved: ReservedTime::nothing(CardRules::default(), CardKind::Simulated),
         unhealthy: None,
     }
 }
@@ -39,8 +39,8 @@ fn wish(total_mib: u64, count: u32) -> Wish {
     }
 }
 
-fn chosen(rooms: &[Room], wish: &Wish) -> Vec<u32> {
-    place(rooms, wish)
+fn chosen(candidates: &[Candidate], wish: &Wish) -> Vec<u32> {
+    place(candidates, wish)
         .unwrap()
         .iter()
         .map(|slice| slice.card.index)
@@ -49,30 +49,30 @@ fn chosen(rooms: &[Room], wish: &Wish) -> Vec<u32> {
 
 #[test]
 fn binpack_takes_the_fullest_card_that_fits_and_spread_the_emptiest() {
-    let rooms = [
-        room(0, 24, 20),
-        room(1, 24, 6),
-        room(2, 24, 4),
-        room(3, 24, 24),
+    let candidates = [
+        candidate(0, 24, 20),
+        candidate(1, 24, 6),
+        candidate(2, 24, 4),
+        candidate(3, 24, 24),
     ];
-    assert_eq!(chosen(&rooms, &wish(5, 1)), [1]);
-    assert_eq!(chosen(&rooms, &wish(4, 1)), [2]);
-    assert_eq!(chosen(&rooms, &wish(10, 2)), [1, 0]);
+    assert_eq!(chosen(&candidates, &wish(5, 1)), [1]);
+    assert_eq!(chosen(&candidates, &wish(4, 1)), [2]);
+    assert_eq!(chosen(&candidates, &wish(10, 2)), [1, 0]);
     let spread = |total, count| Wish {
         policy: Policy::Spread,
         ..wish(total, count)
     };
-    assert_eq!(chosen(&rooms, &spread(5, 1)), [3]);
-    assert_eq!(chosen(&rooms, &spread(10, 2)), [3, 0]);
+    assert_eq!(chosen(&candidates, &spread(5, 1)), [3]);
+    assert_eq!(chosen(&candidates, &spread(10, 2)), [3, 0]);
 }
 
 #[test]
 fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
-    let mut rooms = [room(0, 24, 6), room(1, 24, 24)];
-    rooms[0].unhealthy = Some("it was lost".to_owned());
+    let mut candidates = [candidate(0, 24, 6), candidate(1, 24, 24)];
+    candidates[0].unhealthy = Some("it was lost".to_owned());
     // Binpack would take the fuller one.
-    assert_eq!(chosen(&rooms, &wish(4, 1)), [1]);
-    let both = place(&rooms, &wish(4, 2)).unwrap_err().to_string();
+    assert_eq!(chosen(&candidates, &wish(4, 1)), [1]);
+    let both = place(&candidates, &wish(4, 2)).unwrap_err().to_string();
     assert!(
         both.contains("card 0 (GPU-0) none, it is unhealthy: it was lost"),
         "{both}"
@@ -81,16 +81,16 @@ fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
         cards: Choice::Named(vec![CardName::Index(0)]),
         ..wish(4, 1)
     };
-    let named = place(&rooms, &named).unwrap_err();
+    let named = place(&candidates, &named).unwrap_err();
     assert!(matches!(named, Refusal::Unhealthy { .. }), "{named}");
     assert!(named.to_string().contains("it was lost"), "{named}");
     let unmeasured = Wish {
         amount: Amount::Unmeasured,
         ..wish(0, 1)
     };
-    assert_eq!(chosen(&rooms, &unmeasured), [1]);
-    rooms[1].unhealthy = Some("Xid 79".to_owned());
-    let none = place(&rooms, &wish(4, 1)).unwrap_err();
+    assert_eq!(chosen(&candidates, &unmeasured), [1]);
+    candidates[1].unhealthy = Some("Xid 79".to_owned());
+    let none = place(&candidates, &wish(4, 1)).unwrap_err();
     assert!(matches!(none, Refusal::DoesNotFit { .. }), "{none}");
 }
 
@@ -104,20 +104,20 @@ fn a_card_that_is_set_to_one_user_gets_nothing_and_the_refusal_says_what_to_do()
         compute: crate::Programs::ExclusiveProcess,
         ..crate::Modes::default()
     };
-    let mut rooms = [room(0, 24, 6), room(1, 24, 24)];
-    rooms[0].card.modes = mig;
+    let mut candidates = [candidate(0, 24, 6), candidate(1, 24, 24)];
+    candidates[0].card.modes = mig;
     // Binpack would take the fuller one.
-    assert_eq!(chosen(&rooms, &wish(4, 1)), [1]);
+    assert_eq!(chosen(&candidates, &wish(4, 1)), [1]);
     let named = Wish {
-        cards: Choice::Named(vec![CardName::Uuid(rooms[0].card.uuid.clone())]),
+        cards: Choice::Named(vec![CardName::Uuid(candidates[0].card.uuid.clone())]),
         ..wish(4, 1)
     };
-    let named = place(&rooms, &named).unwrap_err().to_string();
+    let named = place(&candidates, &named).unwrap_err().to_string();
     for part in ["card GPU-0 is in MIG mode", "`nvidia-smi -i 0 -mig 0`"] {
         assert!(named.contains(part), "{named}");
     }
-    rooms[1].card.modes = exclusive;
-    let none = place(&rooms, &wish(4, 1)).unwrap_err().to_string();
+    candidates[1].card.modes = exclusive;
+    let none = place(&candidates, &wish(4, 1)).unwrap_err().to_string();
     for part in [
         "card 0 (GPU-0) none, it is in MIG mode",
         "`nvidia-smi -i 0 -mig 0`",
@@ -127,8 +127,8 @@ fn a_card_that_is_set_to_one_user_gets_nothing_and_the_refusal_says_what_to_do()
         assert!(none.contains(part), "{none}");
     }
     // A card that is not well is that first: its mode is no matter then.
-    rooms[1].unhealthy = Some("Xid 79".to_owned());
-    let none = place(&rooms, &wish(4, 1)).unwrap_err().to_string();
+    candidates[1].unhealthy = Some("Xid 79".to_owned());
+    let none = place(&candidates, &wish(4, 1)).unwrap_err().to_string();
     assert!(none.contains("it is unhealthy: Xid 79"), "{none}");
 }
 
@@ -140,20 +140,20 @@ fn percent(percent: u32) -> ComputeTerms {
 }
 
 /// A card on which these are promised.
-fn promised(index: u32, holders: &[ComputeTerms]) -> Room {
-    let mut room = room(index, 24, 24);
+fn reserved(index: u32, holders: &[ComputeTerms]) -> Candidate {
+    let mut candidate = candidate(index, 24, 24);
     for holder in holders {
-        let terms = room.promised.admit(holder).unwrap();
-        room.promised.holders.push(terms);
+        let terms = candidate.reserved.admit(holder).unwrap();
+        candidate.reserved.holders.push(terms);
     }
-    room
+    candidate
 }
 
 #[test]
 fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
-    let rooms = [promised(0, &[percent(80)]), promised(1, &[])];
+    let candidates = [reserved(0, &[percent(80)]), reserved(1, &[])];
     let at = |compute: &ComputeTerms, count| {
-        super::place(&rooms, &wish(4 * u64::from(count), count), compute).map(|slices| {
+        super::place(&candidates, &wish(4 * u64::from(count), count), compute).map(|slices| {
             slices
                 .iter()
                 .map(|slice| (slice.card.index, slice.terms.percent))
@@ -177,7 +177,7 @@ fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
         cards: Choice::Named(vec![CardName::Index(0)]),
         ..wish(4, 1)
     };
-    let refusal = place(&rooms, &named).unwrap_err().to_string();
+    let refusal = place(&candidates, &named).unwrap_err().to_string();
     assert!(
         refusal.contains("does not fit") && refusal.contains("native"),
         "{refusal}"
@@ -190,12 +190,12 @@ fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
         amount: Amount::Unmeasured,
         ..wish(0, 1)
     };
-    assert_eq!(chosen(&rooms, &unmeasured), [1]);
+    assert_eq!(chosen(&candidates, &unmeasured), [1]);
 }
 
 #[test]
 fn terms_that_no_card_would_take_are_refused_as_such() {
-    let rooms = [promised(0, &[percent(80)]), promised(1, &[])];
+    let candidates = [reserved(0, &[percent(80)]), reserved(1, &[])];
     for (compute, part) in [
         (
             ComputeTerms {
@@ -236,23 +236,23 @@ fn terms_that_no_card_would_take_are_refused_as_such() {
             "priority high is not possible",
         ),
     ] {
-        let refusal = super::place(&rooms, &wish(4, 1), &compute).unwrap_err();
+        let refusal = super::place(&candidates, &wish(4, 1), &compute).unwrap_err();
         assert!(matches!(refusal, Refusal::Time(_)), "{refusal}");
         assert!(refusal.to_string().contains(part), "{refusal} lacks {part}");
     }
-    let mut full = promised(0, &[]);
-    full.promised.rules.max_tenants = 0;
+    let mut full = reserved(0, &[]);
+    full.reserved.rules.max_tenants = 0;
     let refusal = super::place(&[full], &wish(4, 1), &percent(1)).unwrap_err();
     assert!(refusal.to_string().contains("max_tenants = 0"), "{refusal}");
 }
 
 #[test]
 fn ties_go_to_the_lower_index() {
-    let rooms = [room(1, 24, 24), room(0, 24, 24)];
-    assert_eq!(chosen(&rooms, &wish(5, 1)), [0]);
+    let candidates = [candidate(1, 24, 24), candidate(0, 24, 24)];
+    assert_eq!(chosen(&candidates, &wish(5, 1)), [0]);
     assert_eq!(
         chosen(
-            &rooms,
+            &candidates,
             &Wish {
                 policy: Policy::Spread,
                 ..wish(5, 1)
@@ -264,17 +264,21 @@ fn ties_go_to_the_lower_index() {
 
 #[test]
 fn named_cards_are_taken_in_the_order_named_or_not_at_all() {
-    let rooms = [room(0, 24, 24), room(1, 24, 24), room(2, 24, 1)];
+    let candidates = [
+        candidate(0, 24, 24),
+        candidate(1, 24, 24),
+        candidate(2, 24, 1),
+    ];
     let named = |names: Vec<CardName>| Wish {
         cards: Choice::Named(names),
         ..wish(4, 1)
     };
     let uuid = |text: &str| CardName::Uuid(GpuUuid::new(text).unwrap());
     assert_eq!(
-        chosen(&rooms, &named(vec![CardName::Index(1), uuid("GPU-0")])),
+        chosen(&candidates, &named(vec![CardName::Index(1), uuid("GPU-0")])),
         [1, 0]
     );
-    let refusal = |names| place(&rooms, &named(names)).unwrap_err();
+    let refusal = |names| place(&candidates, &named(names)).unwrap_err();
     assert!(matches!(
         refusal(vec![CardName::Index(2)]),
         Refusal::DoesNotFit { .. }
@@ -294,14 +298,17 @@ fn named_cards_are_taken_in_the_order_named_or_not_at_all() {
         ..named(vec![CardName::Index(0)])
     };
     assert!(matches!(
-        place(&rooms, &among),
+        place(&candidates, &among),
         Err(Refusal::Excluded { .. })
     ));
 }
 
 #[test]
 fn refusals_say_what_is_wrong() {
-    let rooms = [room(0, 24 << 10, 4 << 10), room(1, 24 << 10, 12 << 10)];
+    let candidates = [
+        candidate(0, 24 << 10, 4 << 10),
+        candidate(1, 24 << 10, 12 << 10),
+    ];
     for (wish, parts) in [
         (
             wish(16 << 10, 1),
@@ -324,7 +331,7 @@ fn refusals_say_what_is_wrong() {
         (wish(4, 0), &["0 cards"]),
         (wish(0, 1), &["0 bytes"]),
     ] {
-        let text = place(&rooms, &wish).unwrap_err().to_string();
+        let text = place(&candidates, &wish).unwrap_err().to_string();
         for part in parts {
             assert!(text.contains(part), "{wish:?}: {text}");
         }
@@ -339,11 +346,11 @@ fn a_host_without_cards_refuses() {
     ));
 }
 
-fn any_rooms() -> impl Strategy<Value = Vec<Room>> {
+fn any_candidates() -> impl Strategy<Value = Vec<Candidate>> {
     prop::collection::vec((1u64..64, 0u64..64), 0..6).prop_map(|cards| {
         (0u32..)
             .zip(cards)
-            .map(|(index, (memory, free))| room(index, memory, free.min(memory)))
+            .map(|(index, (memory, free))| candidate(index, memory, free.min(memory)))
             .collect()
     })
 }
@@ -376,8 +383,8 @@ fn any_wish() -> impl Strategy<Value = Wish> {
 
 proptest! {
     #[test]
-    fn what_is_placed_fits_is_distinct_whole_and_within_the_wish(rooms in any_rooms(), wish in any_wish()) {
-        match place(&rooms, &wish) {
+    fn what_is_placed_fits_is_distinct_whole_and_within_the_wish(candidates in any_candidates(), wish in any_wish()) {
+        match place(&candidates, &wish) {
             Ok(slices) => {
                 let count = match &wish.cards {
                     Choice::Count(count) => usize::try_from(*count).unwrap(),
@@ -385,8 +392,8 @@ proptest! {
                 };
                 prop_assert_eq!(slices.len(), count);
                 for (at, slice) in slices.iter().enumerate() {
-                    let room = rooms.iter().find(|room| room.card == slice.card).unwrap();
-                    prop_assert!((slice.quota_bytes > 0 || wish.amount == Amount::Unmeasured) && slice.quota_bytes <= room.free_bytes);
+                    let candidate = candidates.iter().find(|candidate| candidate.card == slice.card).unwrap();
+                    prop_assert!((slice.quota_bytes > 0 || wish.amount == Amount::Unmeasured) && slice.quota_bytes <= candidate.free_bytes);
                     prop_assert!(slice.quota_bytes.is_multiple_of(MIB));
                     prop_assert!(slices[..at].iter().all(|other| other.card.uuid != slice.card.uuid));
                     if let Some(among) = &wish.among {
@@ -409,14 +416,14 @@ proptest! {
     }
 
     #[test]
-    fn a_single_total_is_refused_only_if_no_card_has_it(rooms in any_rooms(), mib in 1u64..70) {
-        let fits = rooms.iter().any(|room| room.free_bytes >= mib * MIB);
+    fn a_single_total_is_refused_only_if_no_card_has_it(candidates in any_candidates(), mib in 1u64..70) {
+        let fits = candidates.iter().any(|candidate| candidate.free_bytes >= mib * MIB);
         for policy in [Policy::Binpack, Policy::Spread] {
-            let placed = place(&rooms, &Wish { policy, ..wish(mib, 1) });
+            let placed = place(&candidates, &Wish { policy, ..wish(mib, 1) });
             prop_assert_eq!(placed.is_ok(), fits);
             if let Ok(slices) = placed {
-                let free = |index: u32| rooms.iter().find(|room| room.card.index == index).unwrap().free_bytes;
-                let fitting = rooms.iter().map(|room| room.free_bytes).filter(|free| *free >= mib * MIB);
+                let free = |index: u32| candidates.iter().find(|candidate| candidate.card.index == index).unwrap().free_bytes;
+                let fitting = candidates.iter().map(|candidate| candidate.free_bytes).filter(|free| *free >= mib * MIB);
                 let best = match policy { Policy::Binpack => fitting.min(), Policy::Spread => fitting.max() };
                 prop_assert_eq!(Some(free(slices[0].card.index)), best);
             }
@@ -433,7 +440,7 @@ proptest! {
 
 #[test]
 fn a_share_without_a_quota_takes_cards_and_nothing_of_them() {
-    let full = [room(0, 24, 0), room(1, 24, 24)];
+    let full = [candidate(0, 24, 0), candidate(1, 24, 24)];
     let shared = |count| Wish {
         amount: Amount::Unmeasured,
         ..wish(0, count)

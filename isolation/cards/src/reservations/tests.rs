@@ -6,7 +6,7 @@ use std::io;
 
 use super::*;
 use crate::grant::{self, CardGrant, ComputeTerms, DriverSpec, Frontend, FrontendKind};
-use crate::promised::TimeRefusal;
+use crate::reserved_time::TimeRefusal;
 use crate::store::DiskStore;
 
 fn uuid(index: u32) -> GpuUuid {
@@ -134,10 +134,10 @@ fn free(state_dir: &Path) -> Vec<u64> {
     let lock = StateLock::take(state_dir).unwrap();
     let store = DiskStore;
     Reservations::open(&lock, state_dir, &store)
-        .rooms(&cards(), &defaults(ComputePolicy::Native))
+        .candidates(&cards(), &defaults(ComputePolicy::Native))
         .unwrap()
         .iter()
-        .map(|room| room.free_bytes)
+        .map(|candidate| candidate.free_bytes)
         .collect()
 }
 
@@ -242,7 +242,7 @@ fn newer_broken_foreign_and_overcommitted_reservations_are_errors_and_stay() {
         let store = DiskStore;
         let reservations = Reservations::open(&lock, dir.path(), &store);
         reservations
-            .rooms(&cards(), &defaults(ComputePolicy::Native))
+            .candidates(&cards(), &defaults(ComputePolicy::Native))
             .unwrap_err();
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
@@ -279,10 +279,10 @@ fn start(
 ) -> Result<Terms, TimeRefusal> {
     let mut last = Terms::NATIVE;
     for slice in &grant.cards {
-        let promised = reservations.promises(&slice.uuid, defaults).unwrap();
-        last = promised.admit(&grant.compute)?;
+        let reserved = reservations.reserved_time(&slice.uuid, defaults).unwrap();
+        last = reserved.admit(&grant.compute)?;
         reservations
-            .pin(&slice.uuid, &promised.rules, &last)
+            .pin(&slice.uuid, &reserved.rules, &last)
             .unwrap();
     }
     reservations.add(grant).unwrap();
@@ -305,7 +305,7 @@ fn rules_come_with_the_first_terms_and_stay_while_anybody_is_there() {
     assert_eq!(rules::of(dir.path(), &uuid(0)).unwrap(), None);
     // The configuration has changed since: who is there was promised nothing, and a newcomer's percentage is no soft floor.
     assert_eq!(
-        reservations.promises(&uuid(0), &soft).unwrap().holders,
+        reservations.reserved_time(&uuid(0), &soft).unwrap().holders,
         [Terms::NATIVE]
     );
     reservations.remove(&plain.key).unwrap();
@@ -334,7 +334,7 @@ fn rules_come_with_the_first_terms_and_stay_while_anybody_is_there() {
         reservations.remove(&with(id, percent(1)).key).unwrap();
     }
     assert_eq!(
-        reservations.promises(&uuid(0), &fair).unwrap().rules,
+        reservations.reserved_time(&uuid(0), &fair).unwrap().rules,
         fair.rules
     );
     let own = OwnRules {
@@ -343,7 +343,7 @@ fn rules_come_with_the_first_terms_and_stay_while_anybody_is_there() {
     };
     reservations.set_rules(&uuid(0), Some(&own)).unwrap();
     assert_eq!(
-        reservations.promises(&uuid(0), &fair).unwrap().rules,
+        reservations.reserved_time(&uuid(0), &fair).unwrap().rules,
         soft.rules
     );
     assert_eq!(reservations.rules(&uuid(0)).unwrap(), Some(own));
@@ -374,7 +374,7 @@ fn a_change_of_terms_is_measured_without_the_former_ones() {
     let error = set(&percent(41)).unwrap_err();
     assert!(matches!(error, Error::Time { .. }), "{error}");
     assert!(error.to_string().contains("40 % left"), "{error}");
-    let held = reservations.promises(&uuid(0), &native).unwrap();
+    let held = reservations.reserved_time(&uuid(0), &native).unwrap();
     assert_eq!(held.reserved_ppm(), 1_000_000);
     assert_eq!(held.tenants(), 2);
     // The order of the reservations is who came first, which a change leaves.

@@ -67,11 +67,11 @@ impl Card {
         };
         let window_ns = self.view.layout.window_ns;
         let target_ppm = self.view.target_ppm(share, &self.rules);
-        let (windows_ns, promised_ns) =
+        let (windows_ns, entitled_ns) =
             self.view
-                .promised_ns(&self.rules, measured.from_ns, measured.to_ns);
+                .entitled_ns(&self.rules, measured.from_ns, measured.to_ns);
         let full = self.view.is_full();
-        if full && measured.used_ns.abs_diff(promised_ns).saturating_mul(100) < promised_ns {
+        if full && measured.used_ns.abs_diff(entitled_ns).saturating_mul(100) < entitled_ns {
             return;
         }
         self.drift.measure(
@@ -104,16 +104,16 @@ impl Card {
             return;
         };
         let (view, rules) = (&self.view, &self.rules);
-        let promised = |from_ns, to_ns| view.promised_ns(rules, from_ns, to_ns).1;
+        let entitled = |from_ns, to_ns| view.entitled_ns(rules, from_ns, to_ns).1;
         if let Some(carried) = self
             .carry_over
-            .settle(used, share.entitlement_ppm, &promised)
+            .settle(used, share.entitlement_ppm, &entitled)
         {
             tracing::debug!(card = self.index, ?carried, "while there was no governor");
-            let room_ns = view.room_ns();
+            let free_ns = view.free_ns();
             let windows = (MADE_UP_NS / view.layout.window_ns.max(1)).max(1);
-            let most = i64::try_from(room_ns.saturating_mul(windows)).unwrap_or(i64::MAX);
-            self.drift.carry(carried.ahead_ns.max(-most), room_ns);
+            let most = i64::try_from(free_ns.saturating_mul(windows)).unwrap_or(i64::MAX);
+            self.drift.carry(carried.ahead_ns.max(-most), free_ns);
         }
         if self.drift.carried_ns() != 0 {
             // A segment that was made shorter may be one of the next window.

@@ -210,8 +210,8 @@ proptest! {
             }
             let permille = stage.permille(at, 0, from_ns, stage.now_ns);
             if status.terms.policy == Policy::Fixed && shares.iter().all(|(_, other)| other.terms.priority != Priority::High) {
-                let promised = u64::from(status.entitlement_ppm / 1_000);
-                prop_assert!(permille <= promised + promised / 50 + 30, "{}: {permille} of {promised}", stage.tenants[at].key);
+                let entitled = u64::from(status.entitlement_ppm / 1_000);
+                prop_assert!(permille <= entitled + entitled / 50 + 30, "{}: {permille} of {entitled}", stage.tenants[at].key);
             }
         }
     }

@@ -47,10 +47,10 @@ fn ahead_ns(seed: u64, percent: u32, killed: Killed, kills: u64) -> (i64, i64, i
     // Whole windows, so that all of what is missing is for the kills.
     let until_ns = from_ns + (stage.now_ns - from_ns) / window_ns * window_ns;
     let got = stage.open_ns(one, 0, from_ns, until_ns);
-    let promised = (until_ns - from_ns) * u64::from(percent) / 100;
+    let entitled = (until_ns - from_ns) * u64::from(percent) / 100;
     let segment = window_ns * u64::from(percent) / 100;
     (
-        got.cast_signed() - promised.cast_signed(),
+        got.cast_signed() - entitled.cast_signed(),
         segment.cast_signed(),
         outages_ns.cast_signed(),
     )

@@ -63,7 +63,7 @@ fn a_live_change_holds_within_two_windows_and_disturbs_nobody() {
 }
 
 #[test]
-fn a_container_that_leaves_or_is_killed_makes_room_and_one_that_joins_takes_its_place() {
+fn a_container_that_leaves_or_is_killed_frees_its_part_and_one_that_joins_takes_its_place() {
     let mut stage = Stage::new(3, 1);
     stage.rules[0].idle = Idle::Waste;
     let even = terms(Policy::Preemptive, None, 1, Priority::Normal);
@@ -546,9 +546,9 @@ fn calls_that_were_slow_once_keep_no_gate_open_or_closed() {
         let from_ns = stage.now_ns;
         stage.run_ms(4_000);
         let permille = stage.permille(one, 0, from_ns, stage.now_ns);
-        let promised = u64::from(percent) * 10;
+        let entitled = u64::from(percent) * 10;
         assert!(
-            permille.abs_diff(promised) <= promised / 100 + 2,
+            permille.abs_diff(entitled) <= entitled / 100 + 2,
             "{permille}"
         );
     }

@@ -165,8 +165,8 @@ fn what_is_refused_is_not_advertised() {
     // The older form: how many there are, then as many.
     let v1 = ctl::NV0080_CTRL_CMD_GPU_GET_CLASSLIST;
     let (of_v1, _) = asking.list(asking.device, v1, 0, &[]);
-    let room = vec![0xaa; 4 * of_v1 as usize];
-    let (again, list) = asking.list(asking.device, v1, of_v1 as usize, &room);
+    let capacity = vec![0xaa; 4 * of_v1 as usize];
+    let (again, list) = asking.list(asking.device, v1, of_v1 as usize, &capacity);
     assert_eq!((of_v1, words(&list)), (again, classes.clone()));
     assert!(classes.contains(&COMPUTE));
     for listed in &classes {

@@ -359,7 +359,7 @@ impl Model {
         actual: Actual,
     ) -> Option<u64> {
         let (_, demand) = self.reservations.remove(reservation);
-        self.make_room(place);
+        self.vacate(place);
         let mut over = None;
         if let Some(mut demand) = demand {
             let reserved_bytes = demand.bytes;
@@ -408,7 +408,7 @@ impl Model {
 
     pub(crate) fn duplicate(&mut self, pin: usize, place: Place, depends_on: &[ObjectHandle]) {
         // Room is made while the pin still holds, so it keeps its memory through a replacement.
-        self.make_room(place);
+        self.vacate(place);
         let (source, _) = self.pins.remove(pin);
         self.put(place, source, depends_on);
     }
@@ -424,7 +424,7 @@ impl Model {
         });
     }
 
-    fn make_room(&mut self, place: Place) {
+    fn vacate(&mut self, place: Place) {
         let Place {
             client,
             file,

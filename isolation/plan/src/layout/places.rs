@@ -28,7 +28,7 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
     if !is_scheduled(cards, key) {
         return None;
     }
-    let mut rooms = Vec::new();
+    let mut gaps = Vec::new();
     let mut wishes = Vec::new();
     let mut kept = None;
     for (rules, tenants) in cards {
@@ -66,18 +66,18 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
             wishes.extend((0..rules.max_tenants).map(|index| grid_ppm(index, rules)));
         } else {
             wishes.push(0);
-            wishes.extend(all.room_starts());
+            wishes.extend(all.gap_starts());
         }
-        let room = |circle| Room {
+        let gap = |circle| Gap {
             circle,
             length_ppm: member.length_ppm,
             policy: member.tenant.terms.policy,
             rules,
         };
-        rooms.push((room(before), room(all)));
+        gaps.push((gap(before), gap(all)));
     }
-    let stays = |place: &u32| rooms.iter().all(|(before, _)| before.has(*place));
-    let fits = |place: &u32| rooms.iter().all(|(_, all)| all.has(*place));
+    let stays = |place: &u32| gaps.iter().all(|(before, _)| before.has(*place));
+    let fits = |place: &u32| gaps.iter().all(|(_, all)| all.has(*place));
     kept.filter(stays).or_else(|| {
         wishes.sort_unstable();
         wishes.into_iter().find(fits)
@@ -104,14 +104,14 @@ fn is_scheduled(cards: &[(&CardRules, &[Tenant])], key: &str) -> bool {
 }
 
 /// What a gang finds on one of its cards.
-struct Room<'r> {
+struct Gap<'r> {
     circle: Circle,
     length_ppm: u32,
     policy: Policy,
     rules: &'r CardRules,
 }
 
-impl Room<'_> {
+impl Gap<'_> {
     fn has(&self, place: u32) -> bool {
         (self.policy != Policy::FairShare || on_grid(place, self.rules))
             && self.circle.has_at(place, self.length_ppm)

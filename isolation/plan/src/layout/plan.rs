@@ -166,7 +166,7 @@ impl<'t> Plan<'t> {
         let sharing = sorted.iter().filter(|tenant| present(tenant)).count();
         let any_apart = sorted.iter().any(|tenant| apart(tenant)) && (turns || sharing > 1);
         let is_cyclic = turns || any_apart;
-        let room = WHOLE_PPM > reserved_ppm;
+        let free = WHOLE_PPM > reserved_ppm;
         let members = sorted
             .iter()
             .map(|tenant| {
@@ -182,8 +182,8 @@ impl<'t> Plan<'t> {
                     () if !is_cyclic => Part::Open,
                     () if tenant.groups == 0 && strict(tenant) => Part::Waiting,
                     () if strict(tenant) => Part::Own,
-                    () if room && apart(tenant) => Part::Own,
-                    () if room => Part::Pool,
+                    () if free && apart(tenant) => Part::Own,
+                    () if free => Part::Pool,
                     () => Part::Waiting,
                 };
                 let exact = tenant.terms.owns_segment() || strict(tenant);
@@ -244,14 +244,14 @@ impl<'t> Plan<'t> {
         }
         let switches = count * switch_ppm;
         let edges = count * edge_ppm;
-        let room = whole.saturating_sub(kept);
+        let free = whole.saturating_sub(kept);
         // Where switches would take most of the card, shares stay as they are.
         let length = |segment: u32| {
             let segment = u64::from(segment);
-            let length = if sum + switches <= room {
+            let length = if sum + switches <= free {
                 segment + switch_ppm
-            } else if edges < room / 2 && sum > 0 {
-                edge_ppm + segment * (room - edges) / sum
+            } else if edges < free / 2 && sum > 0 {
+                edge_ppm + segment * (free - edges) / sum
             } else {
                 segment
             };
@@ -288,7 +288,7 @@ impl<'t> Plan<'t> {
             .iter()
             .filter(|member| member.part == Part::Own)
             .map(|member| member.segment_ppm);
-        let pool = self.pool_room_ppm();
+        let pool = self.pool_free_ppm();
         window::choose(
             &window::Need {
                 gated,
@@ -302,7 +302,7 @@ impl<'t> Plan<'t> {
     }
 
     /// What those who own no segment have together as soon as one of them has channels.
-    fn pool_room_ppm(&self) -> u32 {
+    fn pool_free_ppm(&self) -> u32 {
         let pool = self.members.iter().any(|member| member.part == Part::Pool);
         let own = self.members.iter().filter(|it| it.part == Part::Own);
         let owned = own

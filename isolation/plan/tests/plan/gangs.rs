@@ -127,11 +127,11 @@ proptest! {
     ) {
         let rules = CardRules { max_tenants: 100, ..CardRules::default() };
         let mut cards = vec![Vec::new(); 6];
-        let room = |card: &Vec<Tenant>, percent: u32| {
+        let free = |card: &Vec<Tenant>, percent: u32| {
             card.iter().map(|tenant: &Tenant| tenant.terms.percent.unwrap_or(0)).sum::<u32>() + percent <= 100
         };
         for (number, (percent, on, join_ns)) in gangs.into_iter().enumerate() {
-            if on.iter().all(|card| room(&cards[*card], percent)) {
+            if on.iter().all(|card| free(&cards[*card], percent)) {
                 let size = u32::try_from(on.len()).unwrap();
                 for card in on {
                     cards[card].push(gang(&format!("g{number}"), size, fixed(percent), join_ns));
@@ -139,7 +139,7 @@ proptest! {
             }
         }
         for (number, (percent, card, join_ns)) in singles.into_iter().enumerate() {
-            if room(&cards[card], percent) {
+            if free(&cards[card], percent) {
                 cards[card].push(Tenant { join_ns, ..tenant(&format!("s{number}"), fixed(percent)) });
             }
         }
@@ -387,7 +387,7 @@ fn is_possible(rules: &CardRules, cards: &[Vec<Tenant>], key: &str, place: u32) 
 
 proptest! {
     #[test]
-    fn gangs_that_share_are_in_phase_wherever_there_is_room(
+    fn gangs_that_share_are_in_phase_wherever_they_fit(
         gangs in proptest::collection::vec((0..4_u32, 1..=30_u32, proptest::sample::subsequence((0..5_usize).collect::<Vec<_>>(), 2..=4), 0..9_u64, 0..3_u32), 1..8),
         singles in proptest::collection::vec((0..4_u32, 1..=30_u32, 0..5_usize, 0..9_u64, 0..3_u32), 0..16),
     ) {

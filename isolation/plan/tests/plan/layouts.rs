@@ -363,7 +363,7 @@ fn native_ones_alone_keep_the_drivers_slice() {
 }
 
 #[test]
-fn more_promised_than_there_is_harms_everyone_alike_and_is_said() {
+fn more_reserved_than_there_is_harms_everyone_alike_and_is_reported() {
     let layout = plain(&named(&[fixed(100), fixed(60), weighted(1)]));
     assert!(layout.oversubscribed);
     assert_eq!(entitlements(&layout), [625_000, 375_000, 0]);

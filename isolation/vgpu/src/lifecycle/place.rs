@@ -76,22 +76,25 @@ impl Making<'_> {
             return Err(self.exists());
         }
         if let Some((place, neighbours)) = &pod {
-            pod::make_room(container, &lock, place, neighbours)?;
+            pod::take_back_ended(container, &lock, place, neighbours)?;
         }
         self.refuse_long_name()?;
         let store = DiskStore;
         let reservations = Reservations::open(&lock, &config.state_dir, &store);
         unsettled.settle(&reservations, &self.host.inventory)?;
-        let rooms = reservations.rooms(&self.host.inventory.cards, &self.host.defaults(config))?;
+        let candidates =
+            reservations.candidates(&self.host.inventory.cards, &self.host.defaults(config))?;
         let slices =
-            place(&rooms, &self.request.wish, &self.request.compute).map_err(in_our_words)?;
+            place(&candidates, &self.request.wish, &self.request.compute).map_err(in_our_words)?;
         let commitments: Vec<Commitment> = slices
             .iter()
             .filter_map(|slice| {
-                let room = rooms.iter().find(|room| room.card == slice.card)?;
+                let candidate = candidates
+                    .iter()
+                    .find(|candidate| candidate.card == slice.card)?;
                 Some(Commitment {
                     uuid: slice.card.uuid.clone(),
-                    rules: room.promised.rules.clone(),
+                    rules: candidate.reserved.rules.clone(),
                     terms: slice.terms,
                 })
             })

@@ -176,7 +176,7 @@ fn takes_from(place: &PodPlace, note: &Note) -> bool {
 ///
 /// # Errors
 /// Another container of the pod has the pod's amount; what has ended cannot be undone.
-pub(super) fn make_room(
+pub(super) fn take_back_ended(
     container: &Container,
     lock: &StateLock,
     place: &PodPlace,

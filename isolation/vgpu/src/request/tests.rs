@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use cards::grant::Priority;
-use cards::placement::{MIB, Policy, Refusal, Room, Share, Slice};
-use cards::{Card, CardKind, CardRules, GpuUuid, Promised};
+use cards::placement::{Candidate, MIB, Policy, Refusal, Share, Slice};
+use cards::{Card, CardKind, CardRules, GpuUuid, ReservedTime};
 use serde_json::json;
 
 use super::*;
@@ -32,11 +32,11 @@ fn read_with(
 }
 
 /// A container without terms for compute time.
-fn place(rooms: &[Room], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
-    cards::placement::place(rooms, wish, &ComputeTerms::default())
+fn place(candidates: &[Candidate], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
+    cards::placement::place(candidates, wish, &ComputeTerms::default())
 }
 
-fn room(index: u32, memory_mib: u64) -> Room {
+fn candidate(index: u32, memory_mib: u64) -> Candidate {
     let card = Card {
         uuid: GpuUuid::new(format!("GPU-{index}")).unwrap(),
         name: "card".to_owned(),
@@ -46,17 +46,20 @@ fn room(index: u32, memory_mib: u64) -> Room {
         pci: String::new(),
         modes: cards::Modes::default(),
     };
-    Room {
+    Candidate {
         free_bytes: card.memory_bytes,
         card,
-        promised: Promised::nothing(CardRules::default(), CardKind::Simulated),
+        reserved: ReservedTime::nothing(CardRules::default(), CardKind::Simulated),
         unhealthy: None,
     }
 }
 
 fn quota_mib(request: &Request, memory_mib: u64) -> u64 {
-    let slices: Vec<Slice> =
-        place(&[room(0, memory_mib), room(1, memory_mib)], &request.wish).unwrap();
+    let slices: Vec<Slice> = place(
+        &[candidate(0, memory_mib), candidate(1, memory_mib)],
+        &request.wish,
+    )
+    .unwrap();
     slices[0].quota_bytes / MIB
 }
 
@@ -449,7 +452,11 @@ fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
     .unwrap();
     assert_eq!(quota_mib(&request, 24 << 10), 4 << 10);
     assert_eq!(
-        place(&[room(0, 24 << 10), room(1, 24 << 10)], &request.wish).unwrap()[0]
+        place(
+            &[candidate(0, 24 << 10), candidate(1, 24 << 10)],
+            &request.wish
+        )
+        .unwrap()[0]
             .card
             .index,
         1
@@ -488,7 +495,7 @@ fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
             }
         }
     );
-    let refusal = place(&[room(0, 24 << 10)], &request.wish)
+    let refusal = place(&[candidate(0, 24 << 10)], &request.wish)
         .unwrap_err()
         .to_string();
     assert!(refusal.contains("contradict"), "{refusal}");
@@ -809,9 +816,9 @@ fn a_part_of_each_card_is_a_request_that_the_environment_narrows() {
     // Of cards of any size.
     assert_eq!(quota_mib(&own, 24 << 10), 6 << 10);
     assert_eq!(quota_mib(&own, 80 << 10), 20 << 10);
-    let rooms = [room(0, 24 << 10), room(1, 80 << 10)];
+    let candidates = [candidate(0, 24 << 10), candidate(1, 80 << 10)];
     let both = read(&[("cgpu.io/memory", "25%"), ("cgpu.io/cards", "2")], &[]);
-    let slices = place(&rooms, &both.unwrap().unwrap().wish).unwrap();
+    let slices = place(&candidates, &both.unwrap().unwrap().wish).unwrap();
     let is_fourth = |slice: &Slice| slice.quota_bytes * 4 == slice.card.memory_bytes;
     assert!(slices.iter().all(is_fourth), "{slices:?}");
     let less = asked(&[

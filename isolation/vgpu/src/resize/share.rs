@@ -154,7 +154,7 @@ pub fn set_rules(
     let lock = StateLock::take(&config.state_dir)?;
     let store = DiskStore;
     let reservations = Reservations::open(&lock, &config.state_dir, &store);
-    let before = reservations.promises(&card.uuid, &defaults)?;
+    let before = reservations.reserved_time(&card.uuid, &defaults)?;
     let own_before = reservations.rules(&card.uuid)?;
     let rules = asked.over(&before.rules, &defaults.rules)?;
     rules

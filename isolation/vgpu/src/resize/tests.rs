@@ -133,10 +133,10 @@ impl Stage {
             let reservations = Reservations::open(&lock, &self.config.state_dir, &DiskStore);
             let defaults = Host::find(&self.config).unwrap().defaults(&self.config);
             for slice in &grant.cards {
-                let promised = reservations.promises(&slice.uuid, &defaults).unwrap();
-                let terms = promised.admit(compute).unwrap();
+                let reserved = reservations.reserved_time(&slice.uuid, &defaults).unwrap();
+                let terms = reserved.admit(compute).unwrap();
                 reservations
-                    .pin(&slice.uuid, &promised.rules, &terms)
+                    .pin(&slice.uuid, &reserved.rules, &terms)
                     .unwrap();
             }
             reservations.add(&grant).unwrap();
@@ -318,7 +318,7 @@ fn what_was_seen_before_a_quota_changed_settles_nothing() {
 }
 
 #[test]
-fn a_card_without_so_much_room_leaves_all_as_it_was_and_says_what_can_be_had() {
+fn a_card_without_so_much_free_leaves_all_as_it_was_and_says_what_can_be_had() {
     let stage = Stage::new();
     let error = crate::chain(&stage.resize("50Gi").unwrap_err());
     assert!(

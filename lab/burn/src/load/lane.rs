@@ -200,8 +200,8 @@ impl Launches for Lane<'_> {
     }
 
     fn launch(&mut self, kernels: u32, came_ns: Option<u64>) -> bool {
-        let room = u64::from(ComputeChannel::DEPTH).saturating_sub(self.under_way());
-        if u64::from(kernels) > room {
+        let free = u64::from(ComputeChannel::DEPTH).saturating_sub(self.under_way());
+        if u64::from(kernels) > free {
             return false;
         }
         let mut last = None;

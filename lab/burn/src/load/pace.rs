@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_whether_there_is_room_or_not() {
+    fn requests_come_whether_they_fit_or_not() {
         let (mut lanes, mut random, mut tally) = parts();
         let mut pace = Pace::Open {
             mean_ns: 1e6,

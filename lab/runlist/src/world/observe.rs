@@ -128,7 +128,12 @@ impl Residency {
         ended_ns + running_ns
     }
 
-    pub(crate) fn records(&mut self, now_ns: u64, running: Option<Stay>, room: usize) -> Records {
+    pub(crate) fn records(
+        &mut self,
+        now_ns: u64,
+        running: Option<Stay>,
+        capacity: usize,
+    ) -> Records {
         let tick_ns = now_ns - now_ns % FECS_PERIOD_NS;
         let mut all = Vec::new();
         while let Some(stay) = self.stays.get(self.handed_out) {
@@ -158,7 +163,7 @@ impl Residency {
             let this = at_ns.saturating_sub(1) / FECS_PERIOD_NS;
             in_period = if this == period { in_period + 1 } else { 1 };
             period = this;
-            if in_period > room {
+            if in_period > capacity {
                 answer.lost += 1;
             } else {
                 answer.records.push(Record { at_ns, group, what });

@@ -448,9 +448,9 @@ fn map_external_allocation(
     let count = u64_at(block, at(map_external::COUNT))
         .and_then(|count| usize::try_from(count).ok())
         .ok_or(INVALID)?;
-    let room =
+    let most =
         at(map_external::COUNT).saturating_sub(map_external::PER_GPU) / map_external::PER_GPU_BYTES;
-    if count == 0 || count > room {
+    if count == 0 || count > most {
         return Err(INVALID);
     }
     let file = state

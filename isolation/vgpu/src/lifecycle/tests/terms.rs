@@ -10,7 +10,7 @@ use super::*;
 use crate::state::ContainerDir;
 
 #[test]
-fn shares_are_promised_once_and_free_again_when_their_container_goes() {
+fn shares_are_reserved_once_and_free_again_when_their_container_goes() {
     let host = TestHost::new();
     let create_with = |config: &Config, id: &str, terms: Value| {
         let mut annotations = json!({"cgpu.io/memory": "1Gi"});

@@ -8,7 +8,7 @@ use crate::grant::ComputeTerms;
 
 /// The promises of one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Promised {
+pub struct ReservedTime {
     /// The card's rules.
     pub rules: CardRules,
     /// Who is there.
@@ -108,7 +108,7 @@ pub fn resolve(compute: &ComputeTerms, rules: &CardRules) -> Result<Terms, TimeR
     Ok(wishes.resolve(rules)?)
 }
 
-impl Promised {
+impl ReservedTime {
     /// A card that nobody is on.
     #[must_use]
     pub fn nothing(rules: CardRules, kind: CardKind) -> Self {
@@ -237,7 +237,7 @@ mod tests {
                 max_tenants: most,
                 ..CardRules::default()
             };
-            let mut card = Promised::nothing(rules, kind);
+            let mut card = ReservedTime::nothing(rules, kind);
             for _ in 0..most {
                 let terms = card.admit(&weighs).unwrap();
                 card.holders.push(terms);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn whole_percents_can_be_had_to_the_last_one() {
-        let mut card = Promised::nothing(CardRules::default(), CardKind::Real);
+        let mut card = ReservedTime::nothing(CardRules::default(), CardKind::Real);
         let of = |percent: u32| ComputeTerms {
             percent: Some(percent),
             ..ComputeTerms::default()
