@@ -263,7 +263,7 @@ fn runs_of_two_pid_namespaces_leave_each_other_alone() {
         return;
     };
     let _sim = Sim::start(&host);
-    let mut first = Asked::start(&host, &ONE_GIB);
+    let mut first = Requested::start(&host, &ONE_GIB);
     first.share();
     let beside = || {
         Command::new("unshare")
@@ -319,12 +319,12 @@ impl Drop for Sim {
 }
 
 /// A slice that says what `cgpu smi` shows in it whenever it is asked, and ends with its input.
-struct Asked {
+struct Requested {
     run: std::process::Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
-impl Asked {
+impl Requested {
     fn start(host: &Host, options: &[&str]) -> Self {
         let script = r#"while read line; do "$0" smi --json | tr -d '\n'; echo; done"#;
         let mut run = Command::new(env!("CARGO_BIN_EXE_cgpu"))
@@ -374,11 +374,11 @@ fn a_running_slice_has_another_share_at_once_in_every_view() {
         let said = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
         (output.status.success(), said, error)
     };
-    let mut first = Asked::start(
+    let mut first = Requested::start(
         &host,
         &["--memory", "1Gi", "--cards", "0,", "--compute", "30"],
     );
-    let mut second = Asked::start(
+    let mut second = Requested::start(
         &host,
         &["--memory", "1Gi", "--cards", "0,", "--compute", "60%"],
     );
@@ -499,14 +499,14 @@ fn what_happens_to_any_container_is_followed_as_it_happens() {
         let quota = format!("-> {} MiB", quota_bytes >> 20);
         assert!(text.contains(&quota), "{text}");
     };
-    let mut first = Asked::start(&host, &one);
+    let mut first = Requested::start(&host, &one);
     first.share();
     let first_name = first.name();
     set(&first_name, "2Gi");
     // What stands there already comes first.
     let followed = Followed::start(&host);
     told(&followed, &first_name, 2 * GIB);
-    let mut second = Asked::start(&host, &one);
+    let mut second = Requested::start(&host, &one);
     second.share();
     let second_name = second.name();
     set(&second_name, "3Gi");

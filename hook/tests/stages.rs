@@ -200,7 +200,7 @@ fn what_cannot_be_held_is_refused_and_holds_nothing() {
     nameless["linux"]["cgroupsPath"] = json!("/somebody/else");
     let mut marked = spec(slice());
     marked["annotations"]["cgpu.io/applied"] = json!("podman/other");
-    for (input, wanted) in [
+    for (input, needed) in [
         (
             spec(json!({"cgpu.io/memory": "25Gi"})).to_string(),
             "25 GiB on one card is requested",
@@ -218,7 +218,7 @@ fn what_cannot_be_held_is_refused_and_holds_nothing() {
         let refused = call(&host, "precreate", &input);
         assert_eq!(refused.status.code(), Some(1), "{input}");
         assert!(
-            said(&refused).contains(wanted),
+            said(&refused).contains(needed),
             "{input}: {}",
             said(&refused)
         );

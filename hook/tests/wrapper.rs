@@ -396,7 +396,7 @@ fn a_container_whose_filter_does_not_hold_is_refused_and_everything_released() {
     let swallowed = format!(
         r#"sed -i 's/"syscalls":\[/"syscalls":[{{"names":["ioctl"],"action":"SCMP_ACT_LOG"}},/' {config}"#
     );
-    for (at, (change, wanted)) in [
+    for (at, (change, needed)) in [
         (&dropped, "there is no filter"),
         (&swallowed, "it lets NV_ESC_"),
         (&listener, "was not handed the listener"),
@@ -421,7 +421,7 @@ fn a_container_whose_filter_does_not_hold_is_refused_and_everything_released() {
         for words in [&words[..], &with_file] {
             let refused = host.runtime(words);
             assert_eq!(refused.code, Some(1), "{change}: {refused:?}");
-            assert!(refused.stderr.contains(wanted), "{change}: {refused:?}");
+            assert!(refused.stderr.contains(needed), "{change}: {refused:?}");
             host.assert_clean();
             assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
             assert!(!host.dir.path().join("runtime-runc/moby").join(&id).exists());

@@ -73,7 +73,7 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
     );
     assert_eq!(beyond["tried next"], "no other way is left");
     // The recordings stay, with what was asked and answered.
-    for (file, asked) in [("within", 512_u64 << 20), ("beyond", 2 << 30)] {
+    for (file, requested) in [("within", 512_u64 << 20), ("beyond", 2 << 30)] {
         let recording = out
             .join("recordings")
             .join(format!("{file}-simulated.jsonl"));
@@ -87,11 +87,11 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
         let mut bytes = 0;
         for call in of_memory {
             // {…; u64 size @64}, of NV_MEMORY_ALLOCATION_PARAMS.
-            let params = call["bytes"]["asked"][1].as_str().unwrap();
+            let params = call["bytes"]["requested"][1].as_str().unwrap();
             let size = u64::from_str_radix(&params[128..144], 16).unwrap();
             bytes += size.swap_bytes();
         }
-        assert!(bytes >= asked / 2, "{file}: {bytes}");
+        assert!(bytes >= requested / 2, "{file}: {bytes}");
     }
     assert_eq!(finding("memory", "allocation of 1 bytes")["size"], 64 << 10);
     assert_eq!(

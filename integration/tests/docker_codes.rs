@@ -93,7 +93,7 @@ fn compared(suite: Suite, test: &str, ours: &str, theirs: &str) -> Result<()> {
         let found = by_ours.iter().find(|(name, _)| name == what);
         Ok(found.with_context(|| what.to_owned())?.1)
     };
-    for (what, wanted) in [
+    for (what, needed) in [
         ("run: its own code", Some(42)),
         ("run: no program by this path", NOT_FOUND),
         ("run: no program by this name", NOT_FOUND),
@@ -103,7 +103,7 @@ fn compared(suite: Suite, test: &str, ours: &str, theirs: &str) -> Result<()> {
         ("exec: its own code", Some(42)),
         ("exec: a file that is no program", NOT_EXECUTABLE),
     ] {
-        assert_eq!(code(what)?, wanted, "{what}");
+        assert_eq!(code(what)?, needed, "{what}");
     }
     // What only ours refuses is no fault of the program either.
     let refused = docker.docker(&[
@@ -185,7 +185,7 @@ fn read_only_mounts_of_docker_are_recursive_where_it_asks_for_features() -> Resu
 
 /// What `cgpu set` has changed ends with a `docker restart`, and is said to.
 #[test]
-fn a_restart_begins_with_what_was_asked_for() -> Result<()> {
+fn a_restart_begins_with_what_was_requested() -> Result<()> {
     let test = "a_restart_begins_with_what_was_asked_for";
     let rig = match rig::start(Suite::Host)? {
         Ok(rig) => rig,

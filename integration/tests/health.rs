@@ -32,7 +32,7 @@ macro_rules! tests {
 }
 
 tests! {
-    memory_that_nobody_asked_for_is_told_or_ends_the_container
+    memory_that_nobody_requested_is_told_or_ends_the_container
     an_xid_and_a_hung_call_are_the_container_s_own
     a_lost_card_gets_no_more_containers
     a_slice_grows_and_shrinks_while_it_runs
@@ -93,7 +93,7 @@ fn allocates(rig: &Rig, id: &str, size: &str) -> Result<Option<i32>> {
 mod bodies {
     use super::*;
 
-    pub(super) fn memory_that_nobody_asked_for_is_told_or_ends_the_container(
+    pub(super) fn memory_that_nobody_requested_is_told_or_ends_the_container(
         rig: &Rig,
     ) -> Result<()> {
         rig.hold("logs", &["cgpu.io/memory=2Gi"])?.success()?;

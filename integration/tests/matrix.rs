@@ -21,8 +21,8 @@ fn row(family: Family, suite: Suite, oci: OciRuntime, frontend: Frontend) -> Row
 
 fn holds(row: Row, test: &str) -> Result<()> {
     assert!(ROWS.contains(&row), "{} is no row", row.key());
-    let wanted = |check: &Check| !LONG.contains(&check.name);
-    let cells = matrix::run(&row, wanted, |_| ())?;
+    let needed = |check: &Check| !LONG.contains(&check.name);
+    let cells = matrix::run(&row, needed, |_| ())?;
     let failed: Vec<String> = cells
         .iter()
         .filter_map(|cell| match &cell.verdict {

@@ -175,12 +175,12 @@ fn watching(rig: &Rig) -> Vec<i32> {
     of_ours(rig, |words| !words.contains(&"--serve"))
 }
 
-fn of_ours(rig: &Rig, is_wanted: impl Fn(&[&str]) -> bool) -> Vec<i32> {
+fn of_ours(rig: &Rig, is_needed: impl Fn(&[&str]) -> bool) -> Vec<i32> {
     let mut all = rig.node.running("cgpu-broker");
     all.retain(|pid| {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&str> = line.split('\0').collect();
-        words.contains(&"--dir") && is_wanted(&words)
+        words.contains(&"--dir") && is_needed(&words)
     });
     all
 }

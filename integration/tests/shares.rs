@@ -54,10 +54,7 @@ fn three_containers_share_a_card_as_entitled() -> Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = match rig::start_with(Suite::Host, CARDS)? {
         Ok(rig) => rig,
-        Err(reason) => skip!(
-            "three_containers_share_a_card_as_they_were_promised",
-            "{reason}"
-        ),
+        Err(reason) => skip!("three_containers_share_a_card_as_entitled", "{reason}"),
     };
     for (id, percent) in CONTAINERS.iter().zip(["10%", "30%", "60%"]) {
         let compute = format!("cgpu.io/compute={percent}");
@@ -477,9 +474,9 @@ fn shares_while(
 /// Watches for so long how late a thread wakes and another answers it, which is the way of a broker's call to the card: on average,
 /// as shares over many windows are averages.
 fn lateness(watched: Duration) -> Result<Duration> {
-    let (ask, asked) = mpsc::channel::<mpsc::Sender<()>>();
+    let (ask, requested) = mpsc::channel::<mpsc::Sender<()>>();
     let answering = std::thread::spawn(move || {
-        for question in asked {
+        for question in requested {
             if question.send(()).is_err() {
                 break;
             }

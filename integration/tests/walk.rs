@@ -330,22 +330,22 @@ fn subcommands(help: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_subcommand_is_asked_for_its_help() -> Result<()> {
+fn every_subcommand_is_requested_its_help() -> Result<()> {
     let programs = Programs::for_tests()?;
     let walk = read("help.md")?;
-    let asked: Vec<&str> = walk.commands().collect();
-    let is_asked = |line: &str| {
-        asked
+    let requested: Vec<&str> = walk.commands().collect();
+    let is_requested = |line: &str| {
+        requested
             .iter()
             .any(|command| *command == line || command.starts_with(&format!("{line} |")))
     };
-    let mut wanted: Vec<Vec<String>> = Programs::names()
+    let mut needed: Vec<Vec<String>> = Programs::names()
         .map(|name| vec![name.to_owned()])
         .collect();
-    while let Some(words) = wanted.pop() {
+    while let Some(words) = needed.pop() {
         let line = words.join(" ");
         ensure!(
-            is_asked(&format!("{line} --help")),
+            is_requested(&format!("{line} --help")),
             "help.md does not ask `{line} --help`"
         );
         let [program, rest @ ..] = &words[..] else {
@@ -353,7 +353,7 @@ fn every_subcommand_is_asked_for_its_help() -> Result<()> {
         };
         if rest.is_empty() {
             ensure!(
-                is_asked(&format!("{line} --version")),
+                is_requested(&format!("{line} --version")),
                 "help.md does not ask `{line} --version`"
             );
         }
@@ -363,7 +363,7 @@ fn every_subcommand_is_asked_for_its_help() -> Result<()> {
         }
         let mut command = Command::new(programs.program(program)?);
         let help = succeed(command.args(rest).arg("--help"))?.stdout;
-        wanted.extend(subcommands(&help).into_iter().map(|name| {
+        needed.extend(subcommands(&help).into_iter().map(|name| {
             let mut words = words.clone();
             words.push(name);
             words

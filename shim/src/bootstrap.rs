@@ -267,7 +267,7 @@ fn options(call: &Call) -> Result<RuncOptions> {
 /// With `SCHED_CORE` in containerd's environment the server, and so its containers, share a core with nobody else: the
 /// cookie goes from `start` to all its descendants.
 fn core_scheduling() -> Result<()> {
-    if env::var_os("SCHED_CORE").is_none_or(|asked| asked.is_empty()) {
+    if env::var_os("SCHED_CORE").is_none_or(|requested| requested.is_empty()) {
         return Ok(());
     }
     create_core_scheduling_cookie(getpid(), CoreSchedulingScope::ThreadGroup)

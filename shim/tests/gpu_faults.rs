@@ -324,7 +324,7 @@ fn a_slow_card_holds_up_no_neighbour() {
 }
 
 #[test]
-fn what_is_asked_of_an_exec_before_its_start_is_kept_or_refused() {
+fn what_is_requested_of_an_exec_before_its_start_is_kept_or_refused() {
     need_runc!();
     world().0.block_on(async {
         let scene = Scene::new(Fake::default());

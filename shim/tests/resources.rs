@@ -503,13 +503,13 @@ async fn statistics_are_answered_until_the_container_is_deleted() {
 /// A runc that notes what it is asked of checkpoints, and restores by making the container anew.
 fn recording_runc(dir: &Path) -> PathBuf {
     let runc = dir.join("runc-recording");
-    let asked = dir.join("asked");
+    let requested = dir.join("asked");
     let script = format!(
         r#"#!/bin/sh
 for word; do
     case $word in
     checkpoint | restore)
-        echo "$@" >> {asked}
+        echo "$@" >> {requested}
         verb=$word ;;
     esac
     last=$word
@@ -532,7 +532,7 @@ restore)
 esac
 exec runc "$@"
 "#,
-        asked = asked.display(),
+        requested = requested.display(),
         fails = dir.join("fails").display(),
     );
     // Written by another process: a file that this one has open for writing while another thread forks cannot be executed.
@@ -562,7 +562,7 @@ fn runc_options(runc: &Path) -> Any {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_checkpoint_is_asked_of_runc_with_all_options() {
+async fn a_checkpoint_is_requested_of_runc_with_all_options() {
     need_runc!();
     let shim = Shim::new("dumped", "sleep 1000").await;
     let runc = recording_runc(shim.dir.path());
@@ -595,14 +595,14 @@ async fn a_checkpoint_is_asked_of_runc_with_all_options() {
     shim.start("").await.expect("start");
     let checkpoint = shim.task.checkpoint(limit(), &request).await;
     checkpoint.expect("a checkpoint");
-    let asked = || fs::read_to_string(shim.dir.path().join("asked")).expect("what was asked");
+    let requested = || fs::read_to_string(shim.dir.path().join("asked")).expect("what was asked");
     let work = shim.dir.path().join("criu");
     let expected = format!(
         "checkpoint --image-path /images --work-path {} --manage-cgroups-mode soft --empty-ns network \
          --tcp-established --ext-unix-sk --shell-job --file-locks --leave-running dumped\n",
         work.display()
     );
-    assert!(asked().ends_with(&expected), "{}", asked());
+    assert!(requested().ends_with(&expected), "{}", requested());
     assert!(work.join("dump.log").exists(), "a given folder stays");
 
     // Without options: a folder of ours, which goes; and a failure tells where criu's log is.
@@ -660,14 +660,14 @@ async fn a_container_from_a_checkpoint_is_restored_by_its_start() {
         (state.pid, state.status.enum_value()),
         (pid, Ok(api::Status::RUNNING))
     );
-    let asked = fs::read_to_string(shim.dir.path().join("asked")).expect("what was asked");
+    let requested = fs::read_to_string(shim.dir.path().join("asked")).expect("what was asked");
     let bundle = shim.bundle();
     let expected = format!(
         "restore --image-path /images --work-path {at}/work --parent-path /before --bundle {at} \
          --pid-file {at}/init.pid --detach --no-subreaper restored\n",
         at = bundle.display()
     );
-    assert!(asked.ends_with(&expected), "{asked}");
+    assert!(requested.ends_with(&expected), "{requested}");
     shim.task.stats(limit(), &stats).await.expect("numbers");
     shim.kill("", 9).await.expect("kill");
     assert_eq!(shim.wait("").await, 137);

@@ -44,11 +44,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut cells = Vec::new();
     for row in ROWS.iter().filter(|row| row.key().contains(&options.row)) {
         println!("\n{}", row.key());
-        let wanted = |check: &matrix::Check| check.name.contains(&options.check);
-        cells.extend(matrix::run_with(&programs, row, wanted, tell).with_context(|| row.key())?);
+        let needed = |check: &matrix::Check| check.name.contains(&options.check);
+        cells.extend(matrix::run_with(&programs, row, needed, tell).with_context(|| row.key())?);
     }
-    let count = |wanted: fn(&Verdict) -> bool| {
-        let of = cells.iter().filter(|cell| wanted(&cell.verdict));
+    let count = |needed: fn(&Verdict) -> bool| {
+        let of = cells.iter().filter(|cell| needed(&cell.verdict));
         of.count()
     };
     let failed = count(|verdict| matches!(verdict, Verdict::Failed(_)));

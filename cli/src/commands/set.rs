@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use vgpu::{Asked, Config, ContainerKey, Reshared, Resized, RulesAsked};
+use vgpu::{Config, ContainerKey, Requested, Reshared, Resized, RulesRequested};
 
 use super::Form;
 use crate::model::JSON_VERSION;
@@ -157,21 +157,21 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 fn set_container(config: &Config, options: &Options, name: &str) -> anyhow::Result<()> {
-    let asked = Asked {
+    let requested = Requested {
         memory: options.memory.as_deref(),
         compute: options.compute.as_deref(),
         weight: options.weight.as_deref(),
         policy: options.policy.as_deref(),
         priority: options.priority.as_deref(),
     };
-    if asked == Asked::default() {
+    if requested == Requested::default() {
         bail!(
             "nothing to change: give at least one of --memory, --compute, --weight, --policy and --priority"
         );
     }
     let container = vgpu::Container::new(config.clone(), find(config, name)?);
     let key = container.key();
-    let done = vgpu::change(&container, &asked).with_context(|| format!("change {key}"))?;
+    let done = vgpu::change(&container, &requested).with_context(|| format!("change {key}"))?;
     let changed = Changed {
         version: JSON_VERSION,
         namespace: key.namespace().to_owned(),
@@ -183,18 +183,18 @@ fn set_container(config: &Config, options: &Options, name: &str) -> anyhow::Resu
 }
 
 fn set_card(config: &Config, options: &Options, card: &str) -> anyhow::Result<()> {
-    let asked = RulesAsked {
+    let requested = RulesRequested {
         policy: options.policy.as_deref(),
         max_tenants: options.max_tenants.as_deref(),
         idle: options.idle.as_deref(),
         prio_ratio: options.prio_ratio.as_deref(),
     };
-    if asked == RulesAsked::default() {
+    if requested == RulesRequested::default() {
         bail!(
             "nothing to change: give at least one of --policy, --max-tenants, --idle and --prio-ratio"
         );
     }
-    let done = vgpu::set_rules(config, card, &asked)
+    let done = vgpu::set_rules(config, card, &requested)
         .with_context(|| format!("change the rules of card {card}"))?;
     let changed = ChangedRules {
         version: JSON_VERSION,

@@ -46,11 +46,11 @@ impl HostDriver {
     /// Why not, as text.
     pub fn simulator_answers(config: &Config) -> Result<(), String> {
         let socket = SimulatedInventory::socket_path(&config.state_dir);
-        let asked = socket.clone();
+        let requested = socket.clone();
         let (said, answer) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let ask = || -> std::io::Result<()> {
-                let connection = sys::fd_passing::connect_seqpacket(&asked)?;
+                let connection = sys::fd_passing::connect_seqpacket(&requested)?;
                 // No request: the simulator says that it does not understand, and that is an answer.
                 sys::fd_passing::send(connection.as_fd(), &[0xff], &[])?;
                 match sys::fd_passing::receive(connection.as_fd(), &mut [0; 4096])? {
@@ -91,8 +91,8 @@ impl HostDriver {
             Self::Sim => Ok(Some(Inventory::simulated(&config.state_dir)?)),
             Self::Kernel => {
                 let version = kernel_version()?;
-                let asked = Inventory::ask_driver(&config.state_dir, &version.to_string())?;
-                Ok(Some(asked))
+                let requested = Inventory::ask_driver(&config.state_dir, &version.to_string())?;
+                Ok(Some(requested))
             }
         }
     }

@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_fits_a_terminal_unless_all_of_it_is_wanted() {
+    fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
         use crate::render::ps::{Width, render};
         let mut running = granted(Some(status()), BrokerState::Alive);
         let mut table = |ids: &[String], width| {

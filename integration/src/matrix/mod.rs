@@ -65,10 +65,10 @@ pub const LEAVES_NOTHING: &str = "nothing left behind";
 /// The row's engine cannot be started although it could be fetched.
 pub fn run(
     row: &Row,
-    wanted: impl Fn(&Check) -> bool,
+    needed: impl Fn(&Check) -> bool,
     tell: impl FnMut(&Cell),
 ) -> Result<Vec<Cell>> {
-    run_with(Programs::for_tests()?, row, wanted, tell)
+    run_with(Programs::for_tests()?, row, needed, tell)
 }
 
 /// The same with these programs.
@@ -78,7 +78,7 @@ pub fn run(
 pub fn run_with(
     programs: &Programs,
     row: &Row,
-    wanted: impl Fn(&Check) -> bool,
+    needed: impl Fn(&Check) -> bool,
     mut tell: impl FnMut(&Cell),
 ) -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
@@ -96,7 +96,7 @@ pub fn run_with(
     let mut engine = match row.open(programs)? {
         Ok(engine) => engine,
         Err(absent) => {
-            for check in checks_of(row.family).filter(|check| wanted(check)) {
+            for check in checks_of(row.family).filter(|check| needed(check)) {
                 let verdict = Verdict::Skipped(absent.reason.clone());
                 cell(&absent.title, check.name, verdict, Duration::ZERO);
             }
@@ -104,7 +104,7 @@ pub fn run_with(
         }
     };
     let title = engine.title();
-    for check in checks_of(row.family).filter(|check| wanted(check)) {
+    for check in checks_of(row.family).filter(|check| needed(check)) {
         let began = Instant::now();
         if check.name == FIFTY && !row.bears_load() {
             let reason = "asked of one row of each kind".to_owned();

@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         one.set(first.unwrap()).unwrap();
         one
     };
-    let has = |wanted: &str| std::env::args().any(|flag| flag == wanted);
+    let has = |needed: &str| std::env::args().any(|flag| flag == needed);
     let mut rows = Vec::new();
     if !has("--bench") {
         // `cargo test`: each kind of call is met by whom it is to be met by.

@@ -61,13 +61,13 @@ impl AnswerFiles {
         let kept = state
             .kept_threads()
             .filter_map(|tid| Some(state.kept(tid)?.finished.number));
-        let wanted: BTreeSet<u64> = open.chain(kept).collect();
+        let needed: BTreeSet<u64> = open.chain(kept).collect();
         let gone: Vec<Stored> = files
             .keys()
-            .filter(|call| !wanted.contains(call))
+            .filter(|call| !needed.contains(call))
             .map(|call| Stored::Answer(*call))
             .collect();
-        files.retain(|call, _| wanted.contains(call));
+        files.retain(|call, _| needed.contains(call));
         drop(files);
         if !gone.is_empty() {
             self.supervisor.release_later(gone);

@@ -100,7 +100,7 @@ impl<'a> NotifiedCall<'a> {
 
     fn serve_native(self, native: &NativeCalls) {
         let container = self.container;
-        let asked = native::Asked {
+        let requested = native::Requested {
             driver: container.driver.as_ref(),
             listener: self.listener,
             call_slot: self.call_slot.number(),
@@ -112,7 +112,7 @@ impl<'a> NotifiedCall<'a> {
             },
             is_back: &|| container.health.is_back(container, self.call_slot.number()),
         };
-        if let Err(error) = native.serve(&asked, self.notification) {
+        if let Err(error) = native.serve(&requested, self.notification) {
             if error.is_unreachable() {
                 container.counters.count(Counter::Unreached);
             }

@@ -414,18 +414,18 @@ mod tests {
 
     #[test]
     fn what_a_broker_asks_another_one_is_a_request_of_this_socket() {
-        let asked = ExportsOf {
+        let requested = ExportsOf {
             fd: 7,
             group: "default/pair".to_owned(),
         };
-        let line = asked.line().unwrap();
+        let line = requested.line().unwrap();
         let text = str::from_utf8(&line).unwrap();
         assert_eq!(
             text,
             "{\"op\":\"exports_of\",\"fd\":7,\"group\":\"default/pair\"}\n"
         );
         let request: Request = serde_json::from_str(text).unwrap();
-        assert_eq!(request, Request::ExportsOf(asked));
+        assert_eq!(request, Request::ExportsOf(requested));
         // As before: a word that no request has is refused.
         let other = text.replace("\"fd\"", "\"more\":1,\"fd\"");
         serde_json::from_str::<Request>(&other).unwrap_err();

@@ -255,13 +255,13 @@ impl Allowance {
     }
 
     /// Waits until something is left, but no longer than this, and not once it is of no use any more. A signal has it look.
-    pub(crate) fn wait(&self, longest: Duration, is_wanted: impl Fn() -> bool) {
+    pub(crate) fn wait(&self, longest: Duration, is_needed: impl Fn() -> bool) {
         if !self.is_limited.load(Ordering::Relaxed) {
             return;
         }
         let begun = Instant::now();
         let mut has_waited = false;
-        while is_wanted() {
+        while is_needed() {
             let wait = self.lock().limit.as_mut().and_then(Limit::wait);
             let left = longest.saturating_sub(begun.elapsed());
             let Some(wait) = wait.filter(|_| !left.is_zero()) else {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_goes_when_it_is_not_wanted_any_more() {
+    fn who_waits_goes_when_it_is_not_needed_any_more() {
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("cpuacct.usage");
         std::fs::write(&count, "0").unwrap();
@@ -482,12 +482,12 @@ mod tests {
         // For the longest that it says, and no longer.
         allowance.wait(Duration::from_millis(2), || true);
         assert!(allowance.status().unwrap().waited_ms >= 2);
-        let is_wanted = Arc::new(AtomicBool::new(true));
+        let is_needed = Arc::new(AtomicBool::new(true));
         let waiting = std::thread::spawn({
-            let (allowance, is_wanted) = (Arc::clone(&allowance), Arc::clone(&is_wanted));
-            move || allowance.wait(Duration::MAX, || is_wanted.load(Ordering::SeqCst))
+            let (allowance, is_needed) = (Arc::clone(&allowance), Arc::clone(&is_needed));
+            move || allowance.wait(Duration::MAX, || is_needed.load(Ordering::SeqCst))
         });
-        is_wanted.store(false, Ordering::SeqCst);
+        is_needed.store(false, Ordering::SeqCst);
         waiting.join().unwrap();
     }
 }

@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_is_no_state_is_turned_away() {
-        for (text, wanted) in [
+        for (text, needed) in [
             (&b"not json"[..], "malformed"),
             (br#"{"fds":["seccompFd"],"pid":1}"#, "no listener"),
             (br#"{"fds":[],"pid":1}"#, "no listener"),
@@ -162,7 +162,7 @@ mod tests {
                 Error::NoListener => "no listener",
                 Error::Io { .. } | Error::NotRoot(_) | Error::TooLong => "other",
             };
-            assert_eq!(seen, wanted, "{}", String::from_utf8_lossy(text));
+            assert_eq!(seen, needed, "{}", String::from_utf8_lossy(text));
         }
     }
 }

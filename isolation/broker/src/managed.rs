@@ -335,12 +335,12 @@ impl ManagedMappings {
     /// A whole look that begins after this moment, in which others may share; whether anything was uncharged.
     fn whole_look(&self, container: &Container) -> bool {
         let deadline = Instant::now() + LONGEST_WAIT;
-        let wanted = self.looking().begun().saturating_add(1);
+        let needed = self.looking().begun().saturating_add(1);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let found = loop {
             let mut looking = self.looking();
-            if looking.done() >= wanted {
-                break looking.has_found_since(wanted);
+            if looking.done() >= needed {
+                break looking.has_found_since(needed);
             }
             let now = Instant::now();
             let Some(left) = deadline.checked_duration_since(now) else {

@@ -50,7 +50,7 @@ const SHARE_OF_DESCRIPTORS: u64 = 16;
 const MOST_UNDELIVERED: usize = 1024;
 
 /// Where one call came from, and all that there is to answer it with.
-pub(crate) struct Asked<'a> {
+pub(crate) struct Requested<'a> {
     pub(crate) driver: &'a dyn Driver,
     pub(crate) listener: &'a Listener,
     /// The call slot that it came by.
@@ -167,16 +167,16 @@ impl NativeCalls {
     /// The driver cannot be asked; the call has failed.
     pub(crate) fn serve(
         &self,
-        asked: &Asked<'_>,
+        requested: &Requested<'_>,
         call: &Notification,
     ) -> Result<(), driver::Error> {
-        let listener = asked.listener;
+        let listener = requested.listener;
         let is_waiting = || listener.is_waiting(call.id);
         let Some(_served) = self.threads.enter(call.tid, is_waiting) else {
             return Ok(());
         };
-        let mut asked_for = Ok(());
-        let answered = match self.answer(asked, call) {
+        let mut requested_for = Ok(());
+        let answered = match self.answer(requested, call) {
             Ok(answer) => {
                 self.deliver(listener, call, answer);
                 Ok(())
@@ -187,17 +187,17 @@ impl NativeCalls {
             Err(Without::Errno(errno)) => listener.fail(call.id, errno),
             Err(Without::Driver(error)) => {
                 let failed = listener.fail(call.id, error.errno());
-                asked_for = Err(error);
+                requested_for = Err(error);
                 failed
             }
         };
         // Whoever waits no more asks again.
         let _gone = answered;
-        asked_for
+        requested_for
     }
 
-    fn answer(&self, asked: &Asked<'_>, call: &Notification) -> Result<Answer, Without> {
-        let still_waits = || asked.listener.is_waiting(call.id);
+    fn answer(&self, requested: &Requested<'_>, call: &Notification) -> Result<Answer, Without> {
+        let still_waits = || requested.listener.is_waiting(call.id);
         let number = low(call.args[0]).cast_signed();
         let cmd = low(call.args[1]);
         let tgid = scarce::wait_out(still_waits, || tgid_of(call.tid))?;
@@ -205,7 +205,7 @@ impl NativeCalls {
             tgid,
             tid: call.tid,
         };
-        let look = || self.find(asked, caller, number);
+        let look = || self.find(requested, caller, number);
         let file = scarce::wait_out(still_waits, look)?.ok_or(Without::Foreign)?;
         let op = verdict::op(surface(file.kind), cmd, self.release)?;
         let argument = fetch::argument(call.tid, &op, call.args[2], self.release)?;
@@ -221,7 +221,7 @@ impl NativeCalls {
         }
         let mut before = vec![argument];
         fetch::parameters(call.tid, &op, &mut before, self.release)?;
-        let fds = self.descriptors(asked, caller, &op, &before)?;
+        let fds = self.descriptors(requested, caller, &op, &before)?;
         if !still_waits() {
             return Err(Without::GivenUp);
         }
@@ -235,10 +235,12 @@ impl NativeCalls {
             kind: file.kind,
             fd: file.fd.as_fd(),
         };
-        let ticket = Ticket::native(asked.call_slot, call.id.number());
-        (asked.at_driver)();
-        let done = asked.driver.execute(target, caller, ticket, &mut carried);
-        (asked.is_back)();
+        let ticket = Ticket::native(requested.call_slot, call.id.number());
+        (requested.at_driver)();
+        let done = requested
+            .driver
+            .execute(target, caller, ticket, &mut carried);
+        (requested.is_back)();
         let done = done.map_err(Without::Driver)?;
         Ok(Answer {
             ret: done.ret,
@@ -275,12 +277,17 @@ impl NativeCalls {
     }
 
     /// The file under a number; `None` for one that is not the driver's.
-    fn find(&self, asked: &Asked<'_>, caller: Caller, number: i32) -> io::Result<Option<InUse>> {
+    fn find(
+        &self,
+        requested: &Requested<'_>,
+        caller: Caller,
+        number: i32,
+    ) -> io::Result<Option<InUse>> {
         let tid = caller.tid;
         let known = || {
-            let known = (asked.known)(tid, number)?;
+            let known = (requested.known)(tid, number)?;
             if let Some(file) = &known {
-                let told = self.is_shown(asked.driver, file.id, &file.fd);
+                let told = self.is_shown(requested.driver, file.id, &file.fd);
                 told.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
             }
             Ok::<_, io::Error>(known)
@@ -292,7 +299,7 @@ impl NativeCalls {
             return Ok(Some(file));
         }
         let fd = duplicate(tid, caller.tgid, number)?;
-        let Some(kind) = asked.driver.classify(fd.as_fd()) else {
+        let Some(kind) = requested.driver.classify(fd.as_fd()) else {
             return Ok(None);
         };
         let file = {
@@ -318,7 +325,7 @@ impl NativeCalls {
     /// Resolves the descriptors that a struct names.
     fn descriptors(
         &self,
-        asked: &Asked<'_>,
+        requested: &Requested<'_>,
         caller: Caller,
         op: &Op,
         segments: &[Segment],
@@ -326,7 +333,7 @@ impl NativeCalls {
         let Some((Descriptor { segment, at }, number)) = descriptor_number(op, segments)? else {
             return Ok(Vec::new());
         };
-        let found = self.find(asked, caller, number)?;
+        let found = self.find(requested, caller, number)?;
         let fd = match &found {
             Some(file) => file.fd.try_clone()?,
             None => duplicate(caller.tid, caller.tgid, number)?,

@@ -75,7 +75,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Work that calls ask for, done once for all that have asked before it, as far as the allowance goes.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct Requested {
     pace: Pace,
     runs: Mutex<Runs>,
     ended: Condvar,
@@ -91,7 +91,7 @@ struct Runs {
     is_running: bool,
 }
 
-impl Asked {
+impl Requested {
     /// Has the work done once from beginning to end after this moment, by this thread or by another; whether it has found
     /// anything since. Not at all, where that would take too long.
     pub(crate) fn share(&self, work: impl Fn() -> bool) -> bool {
@@ -106,10 +106,10 @@ impl Asked {
     fn share_until(&self, deadline: Instant, work: impl Fn() -> bool) -> bool {
         let mut runs = self.lock();
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let wanted = runs.begun.saturating_add(1);
+        let needed = runs.begun.saturating_add(1);
         let found = loop {
-            if runs.done >= wanted {
-                break runs.found_in >= wanted;
+            if runs.done >= needed {
+                break runs.found_in >= needed;
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 break false;
@@ -181,14 +181,14 @@ mod tests {
 
     /// Sixty-four calls at once, and as many more while the first run goes on: two runs serve them all.
     #[test]
-    fn one_run_serves_all_that_asked_before_it() {
+    fn one_run_serves_all_that_requested_before_it() {
         const CALLS: usize = 64;
-        let asked = Asked::default();
+        let requested = Requested::default();
         let (runs, go) = (AtomicUsize::new(0), std::sync::Barrier::new(CALLS));
         let work = || {
             runs.fetch_add(1, Ordering::SeqCst);
             // The first ends when everybody has asked.
-            while asked.waiting() < CALLS && runs.load(Ordering::SeqCst) == 1 {
+            while requested.waiting() < CALLS && runs.load(Ordering::SeqCst) == 1 {
                 std::thread::yield_now();
             }
             true
@@ -198,11 +198,11 @@ mod tests {
                 scope.spawn(|| {
                     go.wait();
                     let far = Instant::now() + Duration::from_secs(600);
-                    assert!(asked.share_until(far, work));
+                    assert!(requested.share_until(far, work));
                 });
             }
         });
         assert_eq!(runs.load(Ordering::SeqCst), 2);
-        assert_eq!(asked.waiting(), 0);
+        assert_eq!(requested.waiting(), 0);
     }
 }

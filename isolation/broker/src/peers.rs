@@ -46,7 +46,7 @@ pub struct ExportsOf {
 
 /// A request of the control socket's, which knows it by `op`.
 #[derive(Serialize)]
-struct Asked<'a> {
+struct Requested<'a> {
     op: &'static str,
     #[serde(flatten)]
     request: &'a ExportsOf,
@@ -55,11 +55,11 @@ struct Asked<'a> {
 impl ExportsOf {
     /// As one line of the other broker's control socket.
     pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
-        let asked = Asked {
+        let requested = Requested {
             op: "exports_of",
             request: self,
         };
-        let mut line = serde_json::to_vec(&asked)?;
+        let mut line = serde_json::to_vec(&requested)?;
         line.push(b'\n');
         Ok(line)
     }

@@ -36,7 +36,7 @@ use crate::files::OpenFile;
 use crate::holders::{Look, without_holder};
 use crate::link::Stored;
 use crate::managed::Reason;
-use crate::pace::Asked;
+use crate::pace::Requested;
 use crate::state::Op;
 
 /// So many times as long as a round has worked, exits begin no other: they take a tenth of one core at most.
@@ -65,7 +65,7 @@ pub struct Reaper {
     /// Held for a whole round, which alone has further references to held files; until when exits begin no other.
     round: Mutex<Option<Instant>>,
     /// Rounds that calls have asked for.
-    asked: Asked,
+    requested: Requested,
 }
 
 #[derive(Debug)]
@@ -101,14 +101,14 @@ impl Reaper {
             }),
             begun: AtomicU64::new(0),
             round: Mutex::default(),
-            asked: Asked::default(),
+            requested: Requested::default(),
         })
     }
 
     /// How many calls wait for a round.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.asked.waiting()
+        self.requested.waiting()
     }
 
     /// Takes the container's cgroup from one of its processes: only the processes in it need to be looked at.
@@ -163,7 +163,8 @@ impl Reaper {
     /// serves all that have asked before it, and a round that has taken long is not repeated soon.
     pub fn reap_now(&self, container: &Container) -> bool {
         self.take_exits(container);
-        self.asked.share(|| self.round(container, Duration::ZERO))
+        self.requested
+            .share(|| self.round(container, Duration::ZERO))
     }
 
     /// What is done at each interval.
@@ -216,7 +217,7 @@ impl Reaper {
                 }
             }
             // Before what it announces is looked at; nothing to read means that nobody has asked.
-            let _asked = self.woken.read();
+            let _requested = self.woken.read();
             let have_exited = self.take_exits(container);
             let is_over = || self.is_over.load(Memory::SeqCst);
             container.cpu_time.wait(LONGEST_WAIT, || !is_over());
@@ -391,13 +392,13 @@ fn tell_driver(container: &Container, closed: FileId) {
 /// container has to itself. `None` for a process at the root, which shares it with the host.
 fn cgroup_of(pid: i32) -> Option<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let path_of = |wanted: &str| {
+    let path_of = |needed: &str| {
         text.lines().find_map(|line| {
             let (_, rest) = line.split_once(':')?;
             let (controllers, path) = rest.split_once(':')?;
             controllers
                 .split(',')
-                .any(|controller| controller == wanted)
+                .any(|controller| controller == needed)
                 .then_some(path)
         })
     };
@@ -460,8 +461,8 @@ mod tests {
         ended(&mut former);
         reaper.lock().processes.insert(latter.1, former_process);
         reaper.watch(latter.1);
-        let asked = reaper.is_look_due.load(Memory::SeqCst);
-        assert!(asked, "the former's files are looked for");
+        let requested = reaper.is_look_due.load(Memory::SeqCst);
+        assert!(requested, "the former's files are looked for");
         ended(&mut latter);
         assert_eq!(reaper.exited(), HashSet::from([latter.1]));
     }

@@ -487,7 +487,7 @@ mod tests {
     fn of_workers_that_send_each_other_away_the_callers_own_remains() {
         let stage = Stage::new();
         let (stage, first) = (&stage, stage.enter(call(7, CALL)));
-        let asked = AtomicU64::new(0);
+        let requested = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let own = scope.spawn(|| {
                 let turn =
@@ -498,7 +498,7 @@ mod tests {
             });
             let late = scope.spawn(|| {
                 // It still waits when it is asked first, and no more when it is asked again.
-                let is_waiting = || asked.fetch_add(1, Ordering::SeqCst) == 0;
+                let is_waiting = || requested.fetch_add(1, Ordering::SeqCst) == 0;
                 let turn = stage.replay.enter(
                     &stage.journal,
                     &stage.other_call_slot,

@@ -17,8 +17,8 @@ impl Serialize for Bytes<&[u8]> {
 
 impl<'de> Deserialize<'de> for Bytes<Vec<u8>> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Wanted;
-        impl Visitor<'_> for Wanted {
+        struct Needed;
+        impl Visitor<'_> for Needed {
             type Value = Vec<u8>;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -29,7 +29,7 @@ impl<'de> Deserialize<'de> for Bytes<Vec<u8>> {
                 Ok(bytes.to_vec())
             }
         }
-        deserializer.deserialize_byte_buf(Wanted).map(Bytes)
+        deserializer.deserialize_byte_buf(Needed).map(Bytes)
     }
 }
 
@@ -51,8 +51,8 @@ pub(crate) fn serialize<S: Serializer>(
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Arc<Vec<Segment>>, D::Error> {
-    struct Wanted;
-    impl<'de> Visitor<'de> for Wanted {
+    struct Needed;
+    impl<'de> Visitor<'de> for Needed {
         type Value = Vec<Segment>;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -73,5 +73,5 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
             Ok(segments)
         }
     }
-    deserializer.deserialize_seq(Wanted).map(Arc::new)
+    deserializer.deserialize_seq(Needed).map(Arc::new)
 }

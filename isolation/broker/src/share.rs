@@ -141,7 +141,7 @@ impl Share {
     /// [`Error`]; nothing holds it then.
     pub fn start(&self, container: &Arc<Container>, beginning: Beginning) -> Result<(), Error> {
         self.read_terms(container);
-        if self.sources.wishes.mode == ComputeMode::Strict {
+        if self.sources.requests.mode == ComputeMode::Strict {
             // Not with the state at hand: what is not known yet takes calls of the driver.
             let cards = self.lock().cards.clone();
             for (card, on) in cards.iter().enumerate() {
@@ -211,7 +211,7 @@ impl Share {
     }
 
     fn fail(&self) -> Fail {
-        match self.sources.wishes.fail {
+        match self.sources.requests.fail {
             OnShareLost::Open => Fail::Open,
             OnShareLost::Closed => Fail::Closed,
         }
@@ -219,7 +219,7 @@ impl Share {
 
     /// Whether the grant wants its terms held in full, and they are known not to be.
     fn is_broken(&self, card: CardSlot) -> bool {
-        self.sources.wishes.mode == ComputeMode::Strict
+        self.sources.requests.mode == ComputeMode::Strict
             && self.shown().holds(usize::from(card.0)) == Some(false)
     }
 

@@ -105,7 +105,7 @@ pub struct Supervisor {
 struct Upgrade {
     child: Child,
     program: Program,
-    asked_by: OwnedFd,
+    requested_by: OwnedFd,
     old_pid: i32,
     hand_over_at: Option<Instant>,
 }
@@ -411,8 +411,8 @@ impl Supervisor {
                 // Closing it is the answer.
                 drop(told);
             }
-            (FromBroker::Upgrade { program }, Some(asked_by)) => {
-                self.start_upgrade(&program, asked_by);
+            (FromBroker::Upgrade { program }, Some(requested_by)) => {
+                self.start_upgrade(&program, requested_by);
             }
             (message, _) => {
                 tracing::error!(
@@ -526,7 +526,7 @@ impl Supervisor {
             };
             self.broker = Some(upgrade.child);
             self.failures = 0;
-            answer_with(&upgrade.asked_by, &serde_json::json!(answer));
+            answer_with(&upgrade.requested_by, &serde_json::json!(answer));
         }
         if let Some(pause) = pause {
             tracing::info!(
@@ -610,9 +610,9 @@ impl Supervisor {
         self.start_at = Some(Instant::now() + delay);
     }
 
-    fn start_upgrade(&mut self, path: &Path, asked_by: OwnedFd) {
+    fn start_upgrade(&mut self, path: &Path, requested_by: OwnedFd) {
         let refuse = |problem: &str| {
-            answer_with(&asked_by, &serde_json::json!({ "error": problem }));
+            answer_with(&requested_by, &serde_json::json!({ "error": problem }));
         };
         if self.upgrade.is_some() {
             return refuse("another replacement is under way");
@@ -629,7 +629,7 @@ impl Supervisor {
                 self.upgrade = Some(Upgrade {
                     child,
                     program,
-                    asked_by,
+                    requested_by,
                     old_pid,
                     hand_over_at: None,
                 });
@@ -658,7 +658,10 @@ impl Supervisor {
             "the broker was not replaced"
         );
         self.bury(&mut upgrade.child);
-        answer_with(&upgrade.asked_by, &serde_json::json!({ "error": problem }));
+        answer_with(
+            &upgrade.requested_by,
+            &serde_json::json!({ "error": problem }),
+        );
         if self.broker.is_none() && self.start_at.is_none() {
             // The former one has handed over already: its program serves again.
             self.start_at = Some(Instant::now());

@@ -68,7 +68,7 @@ pub struct Session {
     dead: AtomicBool,
     waiting: AtomicUsize,
     /// So many are to wait at once.
-    wanted: AtomicUsize,
+    needed: AtomicUsize,
     /// Calls ever taken; it may wrap.
     taken: AtomicUsize,
     /// The thread that made the last of them.
@@ -98,7 +98,7 @@ impl Session {
             token,
             dead: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
-            wanted: AtomicUsize::new(1),
+            needed: AtomicUsize::new(1),
             taken: AtomicUsize::new(0),
             last_caller: AtomicI32::new(0),
             alternated: AtomicUsize::new(0),
@@ -295,13 +295,13 @@ impl Session {
     }
 
     fn wait_and_serve(self: &Arc<Self>, call_slot: &CallSlot) {
-        let is_wanted = || !self.dead.load(Ordering::SeqCst);
+        let is_needed = || !self.dead.load(Ordering::SeqCst);
         // Whoever came because a call waited looks whether it was the only one.
         let mut is_relief = true;
         loop {
             // A call that waits meanwhile waits in the kernel, and is nobody's yet.
-            self.container.cpu_time.wait(Duration::MAX, is_wanted);
-            if !is_wanted() {
+            self.container.cpu_time.wait(Duration::MAX, is_needed);
+            if !is_needed() {
                 break;
             }
             let Some(words) = call_slot.for_next_call() else {
@@ -334,8 +334,8 @@ impl Session {
             call_slot.clear();
             drop(at_work);
             is_relief = false;
-            let wanted = self.wanted.load(Ordering::SeqCst);
-            if self.waiting.fetch_add(1, Ordering::SeqCst) >= wanted {
+            let needed = self.needed.load(Ordering::SeqCst);
+            if self.waiting.fetch_add(1, Ordering::SeqCst) >= needed {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
                 if !self.rest() {
                     return;
@@ -407,7 +407,7 @@ impl Session {
         let taken = self.taken.load(Ordering::SeqCst);
         let is_same = taken == before;
         if *calm >= BUSY_TICKS {
-            self.wanted.store(1, Ordering::SeqCst);
+            self.needed.store(1, Ordering::SeqCst);
         }
         *calm = calm.saturating_add(1);
         if self.waiting.load(Ordering::SeqCst) > 0 || self.has_hung_up() {
@@ -429,9 +429,9 @@ impl Session {
             *calm = 0;
         }
         if finds_call && !is_same {
-            let wanted = self.wanted.load(Ordering::SeqCst);
-            self.wanted
-                .store((wanted + 1).min(MOST_WAITING), Ordering::SeqCst);
+            let needed = self.needed.load(Ordering::SeqCst);
+            self.needed
+                .store((needed + 1).min(MOST_WAITING), Ordering::SeqCst);
         }
         is_same || finds_call
     }
@@ -471,11 +471,11 @@ impl Session {
         self.is_ready(PollFlags::POLLIN).unwrap_or(false)
     }
 
-    fn is_ready(&self, wanted: PollFlags) -> nix::Result<bool> {
-        let mut fds = [PollFd::new(self.listener.as_fd(), wanted)];
+    fn is_ready(&self, needed: PollFlags) -> nix::Result<bool> {
+        let mut fds = [PollFd::new(self.listener.as_fd(), needed)];
         poll(&mut fds, PollTimeout::ZERO)?;
         let [fd] = fds;
-        Ok(fd.revents().is_some_and(|events| events.contains(wanted)))
+        Ok(fd.revents().is_some_and(|events| events.contains(needed)))
     }
 }
 

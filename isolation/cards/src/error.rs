@@ -105,12 +105,12 @@ pub enum Error {
         uuid: GpuUuid,
     },
     /// A quota that cannot grow so far.
-    #[error("{} on card {uuid} does not fit: at most {} is possible there now", Bytes(*asked_bytes), Bytes(*most_bytes))]
+    #[error("{} on card {uuid} does not fit: at most {} is possible there now", Bytes(*requested_bytes), Bytes(*most_bytes))]
     NotEnoughFree {
         /// The card.
         uuid: GpuUuid,
         /// The quota that was asked for.
-        asked_bytes: u64,
+        requested_bytes: u64,
         /// The most that the container could have.
         most_bytes: u64,
     },

@@ -47,7 +47,7 @@ pub enum Unusable {
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct RequestedCards {
     /// How much memory.
     pub amount: Amount,
     /// On which cards.
@@ -167,10 +167,10 @@ pub enum Refusal {
     #[error("0 cards are requested: at least 1 is needed")]
     NoCards,
     /// More cards than there are.
-    #[error("{asked} cards are requested, and {} has {exist}", if *.restricted { "the allowed list" } else { "this host" })]
+    #[error("{requested} cards are requested, and {} has {exist}", if *.restricted { "the allowed list" } else { "this host" })]
     TooManyCards {
         /// How many were asked for.
-        asked: u32,
+        requested: u32,
         /// How many there are to choose from.
         exist: usize,
         /// Whether a list of allowed cards made them fewer.
@@ -223,21 +223,21 @@ pub enum Refusal {
         cards: u32,
     },
     /// More than a whole card.
-    #[error("{} on one card is requested, more than any usable card has; free: {}", Bytes(*asked_bytes), listed(left))]
+    #[error("{} on one card is requested, more than any usable card has; free: {}", Bytes(*requested_bytes), listed(left))]
     AboveCard {
         /// What was asked for on each card.
-        asked_bytes: u64,
+        requested_bytes: u64,
         /// What each card has left.
         left: Vec<Left>,
     },
     /// Two dialects that differ by more than cGPU's rounding.
     #[error(
         "{} on a card is requested, and the environment's {}/{} of card {index} is {}: they contradict each other",
-        Bytes(*asked_bytes), share.container, share.device, Bytes(share.of(*memory_bytes))
+        Bytes(*requested_bytes), share.container, share.device, Bytes(share.of(*memory_bytes))
     )]
     Contradiction {
         /// What the caller asked for on each card.
-        asked_bytes: u64,
+        requested_bytes: u64,
         /// What the environment asks for.
         share: Share,
         /// The card on which they were compared.
@@ -249,10 +249,10 @@ pub enum Refusal {
     #[error(transparent)]
     Time(TimeRefusal),
     /// Not enough left.
-    #[error("{wanted} does not fit; free: {}", listed(left))]
+    #[error("{needed} does not fit; free: {}", listed(left))]
     DoesNotFit {
         /// What was asked for, in words.
-        wanted: String,
+        needed: String,
         /// What each card has left.
         left: Vec<Left>,
     },
@@ -334,20 +334,20 @@ impl fmt::Display for Bytes {
 /// A [`Refusal`] that says what was asked for and what there is.
 pub fn place(
     candidates: &[Candidate],
-    wish: &Wish,
+    request: &RequestedCards,
     compute: &ComputeTerms,
 ) -> Result<Vec<Slice>, Refusal> {
-    let allowed = allowed_candidates(candidates, wish.among.as_deref())?;
-    let wanted = match &wish.cards {
+    let allowed = allowed_candidates(candidates, request.among.as_deref())?;
+    let needed = match &request.cards {
         Choice::Count(count) => *count,
         Choice::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
     };
-    if wanted == 0 {
+    if needed == 0 {
         return Err(Refusal::NoCards);
     }
     // A refusal says what the cards have left that were asked for.
     let mut in_question = allowed.clone();
-    let candidates = match &wish.cards {
+    let candidates = match &request.cards {
         Choice::Named(names) => {
             in_question = named_candidates(candidates, &allowed, names)?;
             in_question.clone()
@@ -356,9 +356,9 @@ pub fn place(
             let enough = usize::try_from(*count).is_ok_and(|count| count <= allowed.len());
             if !enough {
                 return Err(Refusal::TooManyCards {
-                    asked: *count,
+                    requested: *count,
                     exist: allowed.len(),
-                    restricted: wish.among.is_some(),
+                    restricted: request.among.is_some(),
                 });
             }
             let usable: Vec<&Candidate> = allowed
@@ -366,23 +366,23 @@ pub fn place(
                 .filter(|candidate| candidate.unusable().is_none())
                 .collect();
             if usize::try_from(*count).map_or(true, |count| count > usable.len()) {
-                return Err(does_not_fit(&in_question, wish, compute));
+                return Err(does_not_fit(&in_question, request, compute));
             }
-            by_preference(usable, wish.policy)
+            by_preference(usable, request.policy)
         }
     };
-    let total_part = part_of_total(&wish.amount, wanted)?;
+    let total_part = part_of_total(&request.amount, needed)?;
 
-    let quota_on = |card: &Card| match wish.amount {
+    let quota_on = |card: &Card| match request.amount {
         Amount::TotalBytes(_) => total_part,
         Amount::Share(share) => share.of(card.memory_bytes),
         Amount::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
         Amount::Unmeasured => 0,
     };
-    if let Amount::AtMost { share, .. } = wish.amount {
+    if let Amount::AtMost { share, .. } = request.amount {
         refuse_contradiction(&candidates, total_part, share)?;
     }
-    let is_measured = wish.amount != Amount::Unmeasured;
+    let is_measured = request.amount != Amount::Unmeasured;
     if is_measured
         && candidates
             .iter()
@@ -395,14 +395,14 @@ pub fn place(
         .map(|candidate| candidate.card.memory_bytes)
         .max()
         .unwrap_or(0);
-    if let Some(asked_bytes) = candidates
+    if let Some(requested_bytes) = candidates
         .iter()
         .map(|candidate| quota_on(&candidate.card))
         .min()
-        .filter(|asked| *asked > largest_bytes)
+        .filter(|requested| *requested > largest_bytes)
     {
         return Err(Refusal::AboveCard {
-            asked_bytes,
+            requested_bytes,
             left: left(&in_question, compute),
         });
     }
@@ -424,13 +424,13 @@ pub fn place(
                 terms,
             })
         })
-        .take(usize::try_from(wanted).unwrap_or(usize::MAX))
+        .take(usize::try_from(needed).unwrap_or(usize::MAX))
         .collect();
-    let complete = u32::try_from(slices.len()) == Ok(wanted);
+    let complete = u32::try_from(slices.len()) == Ok(needed);
     if complete {
         Ok(slices)
     } else {
-        Err(does_not_fit(&in_question, wish, compute))
+        Err(does_not_fit(&in_question, request, compute))
     }
 }
 
@@ -448,17 +448,21 @@ fn refused_by_all(candidates: &[&Candidate], compute: &ComputeTerms) -> Option<T
     first
 }
 
-fn does_not_fit(candidates: &[&Candidate], wish: &Wish, compute: &ComputeTerms) -> Refusal {
+fn does_not_fit(
+    candidates: &[&Candidate],
+    request: &RequestedCards,
+    compute: &ComputeTerms,
+) -> Refusal {
     Refusal::DoesNotFit {
-        wanted: format!("{wish}{}", Asked(compute)),
+        needed: format!("{request}{}", Requested(compute)),
         left: left(candidates, compute),
     }
 }
 
 /// Terms for compute time behind a wish; nothing for a container that has none.
-struct Asked<'a>(&'a ComputeTerms);
+struct Requested<'a>(&'a ComputeTerms);
 
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for Requested<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(policy) = self.0.policy {
             write!(f, ", policy {}", policy.name())?;
@@ -477,7 +481,7 @@ impl fmt::Display for Asked<'_> {
     }
 }
 
-impl fmt::Display for Wish {
+impl fmt::Display for RequestedCards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.amount {
             Amount::TotalBytes(total_bytes) => write!(f, "{}", Bytes(total_bytes))?,
@@ -515,7 +519,7 @@ impl fmt::Display for Wish {
 /// by up to one unit. A share that is larger by more is another wish.
 fn refuse_contradiction(
     candidates: &[&Candidate],
-    asked_bytes: u64,
+    requested_bytes: u64,
     share: Share,
 ) -> Result<(), Refusal> {
     let contradicting = candidates
@@ -523,12 +527,12 @@ fn refuse_contradiction(
         .map(|candidate| &candidate.card)
         .find(|card| {
             let unit_bytes = card.memory_bytes / share.device.max(1);
-            share.of(card.memory_bytes) > asked_bytes.saturating_add(unit_bytes)
+            share.of(card.memory_bytes) > requested_bytes.saturating_add(unit_bytes)
         });
     match contradicting {
         None => Ok(()),
         Some(card) => Err(Refusal::Contradiction {
-            asked_bytes,
+            requested_bytes,
             share,
             index: card.index,
             memory_bytes: card.memory_bytes,

@@ -160,7 +160,7 @@ impl<'a> Reservations<'a> {
             let others_bytes = reserved_bytes - after_bytes;
             return Err(Error::NotEnoughFree {
                 uuid: card.uuid.clone(),
-                asked_bytes: quota_bytes,
+                requested_bytes: quota_bytes,
                 most_bytes: card.memory_bytes.saturating_sub(others_bytes),
             });
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use plan::{CardRules, PERCENT_PPM, Policy, RulesError, Terms, TermsError, Wishes};
+use plan::{CardRules, PERCENT_PPM, Policy, RequestedTerms, RulesError, Terms, TermsError};
 
 use crate::grant::ComputeTerms;
 
@@ -84,8 +84,8 @@ impl TimeRefusal {
 impl ComputeTerms {
     /// As `plan` takes them.
     #[must_use]
-    pub fn wishes(&self) -> Wishes {
-        Wishes {
+    pub fn requests(&self) -> RequestedTerms {
+        RequestedTerms {
             policy: self.policy,
             percent: self.percent,
             weight: self.weight,
@@ -100,12 +100,12 @@ impl ComputeTerms {
 /// # Errors
 /// [`TimeRefusal::Terms`]
 pub fn resolve(compute: &ComputeTerms, rules: &CardRules) -> Result<Terms, TimeRefusal> {
-    let mut wishes = compute.wishes();
-    let weighs = wishes.weight.is_some() && wishes.percent.is_none();
-    if weighs && wishes.policy.is_none() && rules.policy != Policy::Soft {
-        wishes.policy = Some(Policy::Weighted);
+    let mut requests = compute.requests();
+    let weighs = requests.weight.is_some() && requests.percent.is_none();
+    if weighs && requests.policy.is_none() && rules.policy != Policy::Soft {
+        requests.policy = Some(Policy::Weighted);
     }
-    Ok(wishes.resolve(rules)?)
+    Ok(requests.resolve(rules)?)
 }
 
 impl ReservedTime {
@@ -171,46 +171,51 @@ mod tests {
 
     #[test]
     fn what_is_not_named_follows_the_card_and_a_named_weight_weighs() {
-        let wish = |percent: Option<u32>, weight: Option<u32>, priority: Priority| ComputeTerms {
-            percent,
-            weight,
-            priority,
-            ..ComputeTerms::default()
-        };
+        let request =
+            |percent: Option<u32>, weight: Option<u32>, priority: Priority| ComputeTerms {
+                percent,
+                weight,
+                priority,
+                ..ComputeTerms::default()
+            };
         let normal = Priority::Normal;
-        for (card, asked, policy) in [
-            (Policy::Native, wish(None, None, normal), Policy::Native),
+        for (card, requested, policy) in [
+            (Policy::Native, request(None, None, normal), Policy::Native),
             (
                 Policy::Native,
-                wish(None, Some(1), normal),
+                request(None, Some(1), normal),
                 Policy::Weighted,
             ),
             (
                 Policy::Native,
-                wish(None, Some(5), normal),
-                Policy::Weighted,
-            ),
-            (Policy::Native, wish(Some(30), None, normal), Policy::Fixed),
-            (Policy::Soft, wish(Some(30), None, normal), Policy::Soft),
-            (Policy::Soft, wish(None, Some(1), normal), Policy::Soft),
-            (
-                Policy::FairShare,
-                wish(None, Some(1), normal),
+                request(None, Some(5), normal),
                 Policy::Weighted,
             ),
             (
+                Policy::Native,
+                request(Some(30), None, normal),
+                Policy::Fixed,
+            ),
+            (Policy::Soft, request(Some(30), None, normal), Policy::Soft),
+            (Policy::Soft, request(None, Some(1), normal), Policy::Soft),
+            (
                 Policy::FairShare,
-                wish(None, None, normal),
+                request(None, Some(1), normal),
+                Policy::Weighted,
+            ),
+            (
+                Policy::FairShare,
+                request(None, None, normal),
                 Policy::FairShare,
             ),
             (
                 Policy::Native,
-                wish(None, None, Priority::High),
+                request(None, None, Priority::High),
                 Policy::Preemptive,
             ),
             (
                 Policy::Weighted,
-                wish(None, None, Priority::Low),
+                request(None, None, Priority::Low),
                 Policy::Weighted,
             ),
         ] {
@@ -219,9 +224,9 @@ mod tests {
                 ..CardRules::default()
             };
             assert_eq!(
-                resolve(&asked, &rules).unwrap().policy,
+                resolve(&requested, &rules).unwrap().policy,
                 policy,
-                "{card:?} {asked:?}"
+                "{card:?} {requested:?}"
             );
         }
     }

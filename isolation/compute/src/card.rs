@@ -17,7 +17,7 @@ use crate::latency::Timing;
 use crate::lateness::Lateness;
 use crate::peers::Peers;
 use crate::probe::Probe;
-use crate::settings::{First, Settings, Wanted};
+use crate::settings::{First, Needed, Settings};
 use crate::setup::{Fail, Setup};
 use crate::status::Counts;
 use crate::usage::{Capped, Usage};
@@ -321,9 +321,9 @@ impl Card {
         if now_ns < self.retry_at_ns || self.stopping {
             return None;
         }
-        let wanted = self.wanted();
+        let needed = self.needed();
         self.settings
-            .pull(self.index, &self.objects, wanted, now_ns)
+            .pull(self.index, &self.objects, needed, now_ns)
     }
 
     /// Takes in what became of a call.
@@ -547,7 +547,7 @@ impl Card {
                     .saturating_sub(self.closing.lead_ns())
     }
 
-    fn wanted(&self) -> Wanted {
+    fn needed(&self) -> Needed {
         let learnt = self.probe.learnt();
         let share = self.view.share.as_ref();
         let slice_us = share
@@ -557,7 +557,7 @@ impl Card {
                 Priority::High => self.view.slice_us,
                 _ => self.view.slice_us(self.groups()),
             });
-        Wanted {
+        Needed {
             slice_us: learnt.slices_refused.is_none().then_some(slice_us),
             first: match self.terms.priority {
                 Priority::High if self.capped == Capped::No => First::Yes,

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_closed_gate_took_is_made_up_for_and_what_was_not_wanted_is_not() {
+    fn what_a_closed_gate_took_is_made_up_for_and_what_was_not_needed_is_not() {
         let closed = left(GateState::Closed, 1_000 * MS);
         assert_eq!(settled(&closed, 1_100, 500, 1_100), Some(-30));
         assert_eq!(settled(&closed, 1_100, 510, 1_200), Some(-30));

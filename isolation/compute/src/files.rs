@@ -142,10 +142,10 @@ impl RecordFiles {
         left.truncate(count);
         let watch = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .and_then(|watch| {
-                let wanted = AddWatchFlags::IN_CREATE
+                let needed = AddWatchFlags::IN_CREATE
                     | AddWatchFlags::IN_DELETE
                     | AddWatchFlags::IN_MOVED_TO;
-                watch.add_watch(dir, wanted).map(|_descriptor| watch)
+                watch.add_watch(dir, needed).map(|_descriptor| watch)
             })
             .ok();
         let files = Self {

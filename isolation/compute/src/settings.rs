@@ -23,7 +23,7 @@ const PAUSE_MAX_NS: u64 = 10_000_000_000;
 
 /// What the layout wants of each group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Needed {
     /// Microseconds; `None`: the driver's own.
     pub(crate) slice_us: Option<u64>,
     /// Whether they go before all others.
@@ -57,11 +57,11 @@ impl Settings {
         &mut self,
         card: usize,
         objects: &Objects,
-        wanted: Wanted,
+        needed: Needed,
         now_ns: u64,
     ) -> Option<Knob> {
         let (group, knob) = graphics(objects)
-            .find_map(|group| Some((group, self.next(card, group, wanted, now_ns)?)))?;
+            .find_map(|group| Some((group, self.next(card, group, needed, now_ns)?)))?;
         let at = match self.applied.iter().position(|applied| applied.is(group)) {
             Some(at) => at,
             None => {
@@ -124,10 +124,10 @@ impl Settings {
         waiting.map(|applied| applied.again_ns).min()
     }
 
-    fn next(&self, card: usize, group: &Group, wanted: Wanted, now_ns: u64) -> Option<Knob> {
+    fn next(&self, card: usize, group: &Group, needed: Needed, now_ns: u64) -> Option<Knob> {
         let applied = self.applied.iter().find(|applied| applied.is(group));
         let (client, handle) = (group.client, group.handle);
-        if let Some(slice_us) = wanted.slice_us
+        if let Some(slice_us) = needed.slice_us
             && applied.and_then(|applied| applied.slice_us) != Some(slice_us)
             && applied.is_none_or(|applied| applied.again_ns <= now_ns)
         {
@@ -139,17 +139,17 @@ impl Settings {
             });
         }
         let level = applied.and_then(|applied| applied.level);
-        let wanted = match wanted.first {
+        let needed = match needed.first {
             First::Yes => HIGH,
             // What was never raised is as the driver made it.
             First::No if level.is_none_or(|level| level == 0) => return None,
             First::No => 0,
         };
-        (level != Some(wanted)).then_some(Knob::Interleave {
+        (level != Some(needed)).then_some(Knob::Interleave {
             card,
             client,
             group: handle,
-            level: wanted,
+            level: needed,
         })
     }
 }
@@ -190,27 +190,27 @@ mod tests {
         }
     }
 
-    fn all(settings: &mut Settings, objects: &Objects, wanted: Wanted) -> Vec<Knob> {
-        std::iter::from_fn(|| settings.pull(0, objects, wanted, 0)).collect()
+    fn all(settings: &mut Settings, objects: &Objects, needed: Needed) -> Vec<Knob> {
+        std::iter::from_fn(|| settings.pull(0, objects, needed, 0)).collect()
     }
 
     #[test]
     fn each_group_is_set_once_and_again_only_for_another_value() {
         let mut settings = Settings::default();
-        let wanted = |slice_us, first| Wanted {
+        let needed = |slice_us, first| Needed {
             slice_us: Some(slice_us),
             first,
         };
         let both = objects(&[1, 2, 100]);
-        assert_eq!(all(&mut settings, &both, wanted(500, First::No)).len(), 2);
-        assert!(all(&mut settings, &both, wanted(500, First::No)).is_empty());
-        assert_eq!(all(&mut settings, &both, wanted(500, First::Yes)).len(), 2);
+        assert_eq!(all(&mut settings, &both, needed(500, First::No)).len(), 2);
+        assert!(all(&mut settings, &both, needed(500, First::No)).is_empty());
+        assert_eq!(all(&mut settings, &both, needed(500, First::Yes)).len(), 2);
         assert_eq!(
-            all(&mut settings, &objects(&[1, 2, 3]), wanted(500, First::Yes)).len(),
+            all(&mut settings, &objects(&[1, 2, 3]), needed(500, First::Yes)).len(),
             2
         );
         // Back among the others: the three levels are taken back, the slices stay.
-        let back = all(&mut settings, &objects(&[1, 2, 3]), wanted(500, First::No));
+        let back = all(&mut settings, &objects(&[1, 2, 3]), needed(500, First::No));
         assert!(
             back.len() == 3
                 && back
@@ -220,7 +220,7 @@ mod tests {
         // A handle that is used again is a new group.
         settings.follow(&objects(&[2, 3]));
         assert_eq!(
-            all(&mut settings, &objects(&[1, 2, 3]), wanted(500, First::No)).len(),
+            all(&mut settings, &objects(&[1, 2, 3]), needed(500, First::No)).len(),
             1
         );
     }

@@ -109,7 +109,7 @@ pub enum Binding {
 
 /// A card of the container, as it is asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AskedCard<'a> {
+pub struct RequestedCard<'a> {
     /// `GPU-…`
     pub uuid: &'a str,
     /// N of `/dev/nvidia<N>`
@@ -412,7 +412,7 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// As [`Driver::execute`], and [`Error::Sums`].
-    fn sums(&self, cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+    fn sums(&self, cards: &[RequestedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         let _nothing_known_of = cards;
         Ok(None)
     }

@@ -18,8 +18,8 @@ use crate::wire::{
     WireFd,
 };
 use crate::{
-    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, CardTime, Driver, Error, Executed,
-    FdSlot, FileId, FileKind, FileRef, ImplicitBytes, Incident, NewFile, Ticket,
+    Binding, Call, Caller, CardIdentity, CardSum, CardTime, Driver, Error, Executed, FdSlot,
+    FileId, FileKind, FileRef, ImplicitBytes, Incident, NewFile, RequestedCard, Ticket,
 };
 
 /// A session of a simulator.
@@ -354,7 +354,7 @@ impl Driver for SimDriver {
         Ok(Some(self.open()?.socket))
     }
 
-    fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+    fn sums(&self, _cards: &[RequestedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         let answer = self.ask(&Request::Sums)?.0;
         let Answer::Sums(sums) = answer else {
             return Err(self.unexpected(answer));

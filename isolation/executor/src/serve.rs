@@ -67,13 +67,13 @@ pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
     let mut pauses = false;
     loop {
         // A connection that cannot be accepted would be reported again at once.
-        let (wanted, patience) = if pauses {
+        let (needed, patience) = if pauses {
             (PollFlags::empty(), PollTimeout::from(PAUSE_MS))
         } else {
             (PollFlags::POLLIN, PollTimeout::NONE)
         };
         let mut fds = vec![
-            PollFd::new(listener.as_fd(), wanted),
+            PollFd::new(listener.as_fd(), needed),
             PollFd::new(wake.as_fd(), PollFlags::POLLIN),
         ];
         if watched {

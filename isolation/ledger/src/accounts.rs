@@ -120,18 +120,18 @@ impl Accounts {
         let Some(share) = self.shares.get_mut(&demand.card) else {
             return Err(Refusal::NoShare { card: demand.card });
         };
-        let asked = u128::from(demand.bytes);
+        let requested = u128::from(demand.bytes);
         if demand.bytes > 0
-            && share.used_bytes().saturating_add(asked) > u128::from(share.quota_bytes)
+            && share.used_bytes().saturating_add(requested) > u128::from(share.quota_bytes)
         {
             return Err(Refusal::OverQuota {
                 card: demand.card,
-                asked_bytes: demand.bytes,
+                requested_bytes: demand.bytes,
                 used_bytes: narrow(share.used_bytes()),
                 quota_bytes: share.quota_bytes,
             });
         }
-        share.reserved_bytes = share.reserved_bytes.saturating_add(asked);
+        share.reserved_bytes = share.reserved_bytes.saturating_add(requested);
         Ok(())
     }
 
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_of_an_allocation_that_is_gone_is_counted_and_changes_nothing() {
+    fn what_is_requested_of_an_allocation_that_is_gone_is_counted_and_changes_nothing() {
         let mut accounts = Accounts::new(&[(CardSlot(0), 1 << 20)]);
         let gone = AllocationId(NonZeroU64::MIN);
         accounts.name(gone);

@@ -42,10 +42,10 @@ impl Ledger {
     ) -> Result<Recorded, Refusal> {
         let gaps = self.managed_gaps(uvm_file, span);
         self.counts.check(Counted::Mappings, wide(gaps.len()))?;
-        let asked: u128 = gaps.iter().map(|gap| length(*gap)).sum();
-        if asked > 0 {
+        let requested: u128 = gaps.iter().map(|gap| length(*gap)).sum();
+        if requested > 0 {
             // The whole of an address space is no size that a quota could allow.
-            let bytes = u64::try_from(asked).unwrap_or(u64::MAX);
+            let bytes = u64::try_from(requested).unwrap_or(u64::MAX);
             for card in cards {
                 let demand = Demand {
                     card: *card,

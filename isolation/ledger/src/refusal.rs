@@ -7,12 +7,12 @@ use crate::kinds::Counted;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The bytes asked for do not fit beside what is held and reserved.
-    #[error("{card}: {asked_bytes} bytes asked, {used_bytes} of {quota_bytes} used")]
+    #[error("{card}: {requested_bytes} bytes asked, {used_bytes} of {quota_bytes} used")]
     OverQuota {
         /// The card asked for.
         card: CardSlot,
         /// What was asked for.
-        asked_bytes: u64,
+        requested_bytes: u64,
         /// What is held and reserved already.
         used_bytes: u64,
         /// The container's share of the card.

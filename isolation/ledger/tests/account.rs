@@ -132,14 +132,14 @@ fn released(bytes: u64) -> Freed {
 }
 
 #[test]
-fn what_is_asked_up_to_the_last_byte_of_the_quota_is_granted_and_no_byte_more() {
+fn what_is_requested_up_to_the_last_byte_of_the_quota_is_granted_and_no_byte_more() {
     let mut ledger = opened();
     allocate(&mut ledger, MEMORY, QUOTA - 1);
     assert_eq!(
         ledger.reserve(ObjectKind::Memory, memory(2)).unwrap_err(),
         Refusal::OverQuota {
             card: CARD,
-            asked_bytes: 2,
+            requested_bytes: 2,
             used_bytes: QUOTA - 1,
             quota_bytes: QUOTA,
         }
@@ -279,7 +279,7 @@ fn context_memory_is_shared_by_duplicates_too() {
 }
 
 #[test]
-fn context_memory_gets_another_figure_and_memory_that_was_asked_for_does_not() {
+fn context_memory_gets_another_figure_and_memory_that_was_requested_does_not() {
     let mut ledger = opened();
     let slot = reserve(&mut ledger, ObjectKind::ChannelGroup, context(400));
     let new = |handle, kind| NewObject {
@@ -827,7 +827,7 @@ fn counts_are_limited_with_the_calls_under_way() {
 }
 
 #[test]
-fn a_refusal_says_what_was_asked_and_what_is_left() {
+fn a_refusal_says_what_was_requested_and_what_is_left() {
     let mut ledger = opened();
     allocate(&mut ledger, MEMORY, 400);
     let refusal = ledger.reserve(ObjectKind::Memory, memory(601)).unwrap_err();

@@ -57,8 +57,8 @@ fn try_answer(question: &Question) -> Result<Answer, Refusal> {
         }
         What::Set { cgroup, cards } => {
             let path = c_path(cgroup)?;
-            for asked in cards {
-                set(&library, &functions, cgroup, &path, asked)?;
+            for requested in cards {
+                set(&library, &functions, cgroup, &path, requested)?;
             }
             Ok(Answer::Set)
         }
@@ -126,23 +126,23 @@ fn set(
     functions: &MemoryLimitFunctions<'_>,
     cgroup: &Path,
     path: &CStr,
-    asked: &CardLimit,
+    requested: &CardLimit,
 ) -> Result<(), Refusal> {
-    let card = card(library, &asked.uuid)?;
+    let card = card(library, &requested.uuid)?;
     functions
-        .set(&card, path, asked.soft_bytes, asked.hard_bytes)
+        .set(&card, path, requested.soft_bytes, requested.hard_bytes)
         .map_err(|error| Refusal::Set {
-            uuid: asked.uuid.clone(),
+            uuid: requested.uuid.clone(),
             cgroup: cgroup.to_owned(),
             reason: error.to_string(),
         })?;
-    let found = get(functions, &card, &asked.uuid, cgroup, path)?.limit;
-    if found == *asked {
+    let found = get(functions, &card, &requested.uuid, cgroup, path)?.limit;
+    if found == *requested {
         Ok(())
     } else {
         Err(Refusal::ReadBack {
             cgroup: cgroup.to_owned(),
-            asked: asked.clone(),
+            requested: requested.clone(),
             found,
         })
     }

@@ -158,13 +158,13 @@ pub enum Refusal {
     /// The driver set something else.
     #[error(
         "the driver took soft {} and hard {} bytes for card {} on {} and holds soft {} and hard {}",
-        asked.soft_bytes, asked.hard_bytes, asked.uuid, cgroup.display(), found.soft_bytes, found.hard_bytes
+        requested.soft_bytes, requested.hard_bytes, requested.uuid, cgroup.display(), found.soft_bytes, found.hard_bytes
     )]
     ReadBack {
         /// The cgroup.
         cgroup: PathBuf,
         /// What was asked for.
-        asked: CardLimit,
+        requested: CardLimit,
         /// What stands.
         found: CardLimit,
     },

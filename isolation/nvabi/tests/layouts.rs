@@ -232,12 +232,12 @@ fn what_is_not_a_tenants_is_refused_by_its_right() {
             .into_iter()
             .filter_map(|release| exported.right.of(release));
         let needs_right = rights.any(|right| ["A", "U:2"].contains(&right));
-        let wanted = if needs_right {
+        let needed = if needs_right {
             nvabi::status::NV_ERR_INSUFFICIENT_PERMISSIONS
         } else {
             nvabi::status::NV_ERR_NOT_SUPPORTED
         };
-        assert_eq!(status, wanted, "{name}: {:?}", exported.right);
+        assert_eq!(status, needed, "{name}: {:?}", exported.right);
         checked += 1;
     }
     let all = control::ALL.iter().filter_map(refused).count();

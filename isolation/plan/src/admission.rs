@@ -88,11 +88,11 @@ fn check(rules: &CardRules, all: &[Terms], asking: &Terms, simulated: bool) -> R
         .map(|terms| u64::from(needed_ppm(terms, rules)))
         .sum();
     if needed > u64::from(WHOLE_PPM) {
-        let asked = needed_ppm(asking, rules);
-        let others = u32::try_from(needed - u64::from(asked)).unwrap_or(WHOLE_PPM);
+        let requested = needed_ppm(asking, rules);
+        let others = u32::try_from(needed - u64::from(requested)).unwrap_or(WHOLE_PPM);
         return Err(Refusal::Reserved {
             policy: asking.policy,
-            asked_ppm: asked,
+            requested_ppm: requested,
             left_ppm: WHOLE_PPM.saturating_sub(others),
         });
     }
@@ -119,13 +119,13 @@ pub enum Refusal {
     /// Reserved shares would exceed the card.
     #[error(
         "policy {} needs {} % of the card's compute time, {} % left to reserve",
-        policy.name(), Percent(*asked_ppm), Percent(*left_ppm)
+        policy.name(), Percent(*requested_ppm), Percent(*left_ppm)
     )]
     Reserved {
         /// Whose terms could not be had.
         policy: Policy,
         /// What they reserve; one percent where they reserve nothing.
-        asked_ppm: u32,
+        requested_ppm: u32,
         /// What is left beside all others.
         left_ppm: u32,
     },

@@ -91,13 +91,13 @@ impl DriftCorrection {
         };
         let paid = self.carried_ns.clamp(longest.saturating_neg(), most);
         self.carried_ns -= paid;
-        let wanted = u64::try_from(corrected.saturating_sub(paid)).unwrap_or(0);
+        let needed = u64::try_from(corrected.saturating_sub(paid)).unwrap_or(0);
         let least = window::SEGMENT_NS.min(length_ns);
-        if wanted >= least {
+        if needed >= least {
             self.credit_ns = 0;
-            return wanted;
+            return needed;
         }
-        self.credit_ns += wanted;
+        self.credit_ns += needed;
         if self.credit_ns < least {
             return 0;
         }

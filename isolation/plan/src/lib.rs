@@ -1,7 +1,7 @@
 //! What share of a card's time each container gets: the terms of all live containers → timeslices and segments of a cyclic schedule.
 //!
 //! ```text
-//! Wishes + CardRules ─resolve─▶ Terms ─admit─▶ reservations          (a frontend, once)
+//! RequestedTerms + CardRules ─resolve─▶ Terms ─admit─▶ reservations          (a frontend, once)
 //! Records of live brokers ─epochs::tenants(at)─▶ Tenants ─layout─▶ Layout {window, shares}   (every broker, for itself)
 //! Share {slices, Gate} + time ─▶ is the gate open, when does it change        (the governor)
 //! ```
@@ -44,7 +44,7 @@ pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};
 pub use policy::Policy;
 pub use rules::{CardRules, Costs, Idle, RulesError};
 pub use share_record::{Claim, GateState, Recovery, ShareRecord, ShareRecordError};
-pub use terms::{Priority, Terms, TermsError, Wishes};
+pub use terms::{Priority, RequestedTerms, Terms, TermsError};
 
 /// The whole of a card's time, or of a window.
 pub const WHOLE_PPM: u32 = 1_000_000;

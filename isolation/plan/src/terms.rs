@@ -54,7 +54,7 @@ pub struct Terms {
 
 /// What a container asked for. What is absent follows the card's rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wishes {
+pub struct RequestedTerms {
     /// A policy by name.
     pub policy: Option<Policy>,
     /// Cap or floor, percent of a card.
@@ -65,7 +65,7 @@ pub struct Wishes {
     pub priority: Priority,
 }
 
-impl Wishes {
+impl RequestedTerms {
     /// The terms that follow from these wishes on a card with these rules.
     ///
     /// Without a policy of its own: a percentage is a floor where the card's policy is soft, else a cap (fixed); a weight above

@@ -49,12 +49,12 @@ pub(crate) fn choose(need: &Need, costs: &Costs) -> u64 {
         0 => 0,
         ppm => (need.each_ns * u64::from(WHOLE_PPM)).div_ceil(u64::from(ppm)),
     };
-    let wanted = (need.each_ns * u64::from(need.gated))
+    let needed = (need.each_ns * u64::from(need.gated))
         .max(for_least)
         .min(LONGEST_BY_CHOICE_NS);
     LADDER_NS
         .into_iter()
-        .find(|window| *window >= wanted && fits_budget(need.calling, *window, costs))
+        .find(|window| *window >= needed && fits_budget(need.calling, *window, costs))
         .unwrap_or(LONGEST_NS)
 }
 

@@ -34,12 +34,12 @@ pub enum Error {
         why: &'static str,
     },
     /// It is of another version.
-    #[error("it is of version {found}, not {wanted}")]
+    #[error("it is of version {found}, not {needed}")]
     Version {
         /// What the file says.
         found: String,
         /// The driver's.
-        wanted: DriverVersion,
+        needed: DriverVersion,
     },
     /// No release has these layouts.
     #[error(
@@ -97,7 +97,7 @@ impl Known {
         if file.version.parse() != Ok(version) {
             return Err(Error::Version {
                 found: file.version,
-                wanted: version,
+                needed: version,
             });
         }
         let mut known = BTreeMap::new();

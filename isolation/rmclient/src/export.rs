@@ -83,7 +83,7 @@ impl Card<'_> {
     /// # Errors
     /// The driver's status.
     pub fn import(&self, file: BorrowedFd<'_>) -> Result<Handle, Error> {
-        let wanted = self.client().new_handle();
+        let needed = self.client().new_handle();
         let params = self.of_root(
             control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
             |params| {
@@ -91,11 +91,11 @@ impl Card<'_> {
                 bytes::put_u32(params, import_one::TYPE, one::TYPE_RM);
                 bytes::put_u32(params, import_one::H_DEVICE, self.device().0);
                 bytes::put_u32(params, import_one::H_PARENT, self.device().0);
-                bytes::put_u32(params, import_one::H_OBJECT, wanted.0);
+                bytes::put_u32(params, import_one::H_OBJECT, needed.0);
             },
         )?;
         let handle = bytes::u32_at(&params, import_one::H_OBJECT);
-        Ok(handle.map_or(wanted, Handle))
+        Ok(handle.map_or(needed, Handle))
     }
 
     /// Exports several objects of the card to one file.
@@ -128,20 +128,20 @@ impl Card<'_> {
     /// # Errors
     /// The driver's status; it gives 128 objects at most.
     pub fn import_many(&self, file: BorrowedFd<'_>, count: u16) -> Result<Vec<Handle>, Error> {
-        let wanted: Vec<Handle> = (0..count).map(|_one| self.client().new_handle()).collect();
+        let needed: Vec<Handle> = (0..count).map(|_one| self.client().new_handle()).collect();
         self.of_root(
             control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
             |params| {
                 bytes::put(params, import_many::FD, &file.as_raw_fd().to_le_bytes());
                 bytes::put_u32(params, import_many::H_PARENT, self.device().0);
-                for (handle, at) in wanted.iter().zip((import_many::OBJECTS..520).step_by(4)) {
+                for (handle, at) in needed.iter().zip((import_many::OBJECTS..520).step_by(4)) {
                     bytes::put_u32(params, at, handle.0);
                 }
                 bytes::put(params, import_many::COUNT, &count.to_le_bytes());
                 bytes::put(params, import_many::INDEX, &[0, 0]);
             },
         )?;
-        Ok(wanted)
+        Ok(needed)
     }
 
     /// What a file carries.

@@ -60,8 +60,8 @@ impl Traced {
     /// `ESRCH` when it has ended, `TimedOut`.
     pub fn stop(&self, patience: Duration) -> io::Result<()> {
         // SAFETY: INTERRUPT takes numbers only.
-        let asked = unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, self.pid, 0, 0) };
-        if asked != 0 {
+        let requested = unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, self.pid, 0, 0) };
+        if requested != 0 {
             return Err(io::Error::last_os_error());
         }
         self.stopped(Instant::now() + patience).map(|_why| ())
@@ -228,8 +228,8 @@ mod tests {
             let mut child = command.spawn().unwrap();
             let traced = Traced::seize(child.id().cast_signed()).unwrap();
             traced.stop(PATIENCE).unwrap();
-            let wanted: Vec<_> = (1..=count).map(harmless).collect();
-            assert_eq!(traced.filters().unwrap(), wanted);
+            let needed: Vec<_> = (1..=count).map(harmless).collect();
+            assert_eq!(traced.filters().unwrap(), needed);
             drop(traced);
             drop(child.stdin.take());
             assert!(child.wait().unwrap().success());

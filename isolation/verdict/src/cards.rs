@@ -16,10 +16,10 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_OBJECT_NOT_FOUND};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// The caller names cards there; each must be granted.
-    Asked(Asked, Absent),
+    Requested(Requested, Absent),
     /// The driver names cards there; those that are not granted are left out of the answer.
     Shown,
-    /// The card of the object that is asked, or one that [`Fate::Asked`] holds for.
+    /// The card of the object that is asked, or one that [`Fate::Requested`] holds for.
     Own,
     /// RM reads nothing there.
     Unread,
@@ -27,7 +27,7 @@ pub enum Fate {
 
 /// Where ids of cards stand in the parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum Requested {
     /// One id, at this offset.
     One(usize),
     /// As many as are counted at another offset.
@@ -64,16 +64,21 @@ pub struct Field {
 /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`, `NV0000_CTRL_GPU_DETACH_ALL_ATTACHED_IDS`
 pub const ALL_IDS: u32 = 0xffff;
 
-const fn asked(name: &'static str, asked: Asked, status: u32, source: &'static str) -> Field {
+const fn requested(
+    name: &'static str,
+    requested: Requested,
+    status: u32,
+    source: &'static str,
+) -> Field {
     let absent = Absent { status, source };
     Field {
         name,
-        fate: Fate::Asked(asked, absent),
+        fate: Fate::Requested(requested, absent),
     }
 }
 
 const fn one(name: &'static str, status: u32, source: &'static str) -> Field {
-    asked(name, Asked::One(0), status, source)
+    requested(name, Requested::One(0), status, source)
 }
 
 const fn shown(name: &'static str) -> Field {
@@ -90,9 +95,9 @@ const fn own(name: &'static str) -> Field {
     }
 }
 
-const P2P_CAPS: &[Field] = &[asked(
+const P2P_CAPS: &[Field] = &[requested(
     "gpuIds",
-    Asked::Counted {
+    Requested::Counted {
         at: p2p_caps::IDS,
         count_at: p2p_caps::COUNT,
     },
@@ -101,9 +106,9 @@ const P2P_CAPS: &[Field] = &[asked(
 )];
 
 const fn group(name: &'static str, (at, count_at): (usize, usize)) -> Field {
-    asked(
+    requested(
         name,
-        Asked::Counted { at, count_at },
+        Requested::Counted { at, count_at },
         NV_ERR_INVALID_ARGUMENT,
         "client_resource.c, cliresCtrlCmdSystemGetP2pCapsMatrix_IMPL",
     )
@@ -150,9 +155,9 @@ pub const NAMING: &[(u32, &[Field])] = &[
     (
         ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS,
         &[
-            asked(
+            requested(
                 "gpuIds",
-                Asked::UntilInvalid(0),
+                Requested::UntilInvalid(0),
                 NV_ERR_INVALID_ARGUMENT,
                 PROBED,
             ),
@@ -161,9 +166,9 @@ pub const NAMING: &[(u32, &[Field])] = &[
     ),
     (
         ctl::NV0000_CTRL_CMD_GPU_DETACH_IDS,
-        &[asked(
+        &[requested(
             "gpuIds",
-            Asked::UntilInvalid(0),
+            Requested::UntilInvalid(0),
             NV_ERR_INVALID_ARGUMENT,
             "client_resource.c, cliresCtrlCmdGpuDetachIds_IMPL",
         )],
@@ -251,18 +256,18 @@ pub const NAMING: &[(u32, &[Field])] = &[
     // Firmware answers both, so the status is a guess.
     (
         ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_REQ_ATOMICS_CAPS,
-        &[asked(
+        &[requested(
             "dbdf",
-            Asked::Peer,
+            Requested::Peer,
             NV_ERR_INVALID_ARGUMENT,
             "ctrl2080bus.h",
         )],
     ),
     (
         ctl::NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS,
-        &[asked(
+        &[requested(
             "dbdf",
-            Asked::Peer,
+            Requested::Peer,
             NV_ERR_INVALID_ARGUMENT,
             "ctrl2080bus.h",
         )],
@@ -280,20 +285,20 @@ pub const NAMING: &[(u32, &[Field])] = &[
 ///
 /// A list is read as far as RM reads it, at most to the length of the longest that it takes.
 #[must_use]
-pub fn asked_about(cmd: u32, params: &[u8], release: Release) -> Option<(Vec<u32>, u32)> {
+pub fn requested_about(cmd: u32, params: &[u8], release: Release) -> Option<(Vec<u32>, u32)> {
     let (_, fields) = NAMING.iter().find(|(of, _)| *of == cmd)?;
     let mut found = None;
     for field in *fields {
-        let Fate::Asked(asked, absent) = field.fate else {
+        let Fate::Requested(requested, absent) = field.fate else {
             continue;
         };
         let (ids, _) = found.get_or_insert((Vec::new(), absent.status));
-        ids.extend(asked.ids(params, release));
+        ids.extend(requested.ids(params, release));
     }
     found
 }
 
-impl Asked {
+impl Requested {
     fn ids(self, params: &[u8], release: Release) -> Vec<u32> {
         let list = |at: usize| {
             let places = (at..).step_by(4).take(attached_ids::MOST);
@@ -310,9 +315,9 @@ impl Asked {
                 .take_while(|id| *id != attached_ids::NONE)
                 .collect(),
             Self::Peer => {
-                let is_asked = release >= Release::R560
+                let is_requested = release >= Release::R560
                     && u32_at(params, atomics::KIND) == Some(atomics::BETWEEN_CARDS);
-                let place = u32_at(params, atomics::PEER).filter(|_| is_asked);
+                let place = u32_at(params, atomics::PEER).filter(|_| is_requested);
                 place
                     .map(|dbdf| gpu_id(dbdf >> 16, dbdf >> 8 & 0xff, dbdf >> 3 & 0x1f))
                     .into_iter()
@@ -380,7 +385,7 @@ mod tests {
                 };
                 let params = vec![0; row.params_bytes as usize];
                 let effect = decided(*cmd, &params, release);
-                let has = |wanted: fn(Fate) -> bool| fields.iter().any(|it| wanted(it.fate));
+                let has = |needed: fn(Fate) -> bool| fields.iter().any(|it| needed(it.fate));
                 let is_shown = matches!(
                     effect.view(),
                     Some(
@@ -393,10 +398,10 @@ mod tests {
                     )
                 );
                 assert_eq!(has(|fate| fate == Fate::Shown), is_shown, "{cmd:#x}");
-                let is_asked = matches!(effect, Effect::NamesCards { .. });
+                let is_requested = matches!(effect, Effect::NamesCards { .. });
                 assert_eq!(
-                    has(|fate| matches!(fate, Fate::Asked(..))),
-                    is_asked,
+                    has(|fate| matches!(fate, Fate::Requested(..))),
+                    is_requested,
                     "{cmd:#x}"
                 );
             }
@@ -411,15 +416,15 @@ mod tests {
                     continue;
                 };
                 for field in *fields {
-                    let Fate::Asked(asked, _) = field.fate else {
+                    let Fate::Requested(requested, _) = field.fate else {
                         continue;
                     };
-                    let last = match asked {
-                        Asked::One(at) | Asked::UntilInvalid(at) => at,
-                        Asked::Counted { at, count_at } => at.max(count_at),
+                    let last = match requested {
+                        Requested::One(at) | Requested::UntilInvalid(at) => at,
+                        Requested::Counted { at, count_at } => at.max(count_at),
                         // The other card is a field since 560.
-                        Asked::Peer if release < Release::R560 => continue,
-                        Asked::Peer => atomics::PEER,
+                        Requested::Peer if release < Release::R560 => continue,
+                        Requested::Peer => atomics::PEER,
                     };
                     assert!(last + 4 <= row.params_bytes as usize, "{cmd:#x}");
                 }
@@ -439,7 +444,7 @@ mod tests {
             for (at, word) in (0..).step_by(4).zip(words) {
                 put_u32(&mut params, at, *word);
             }
-            asked_about(cmd, &params, release).unwrap().0
+            requested_about(cmd, &params, release).unwrap().0
         };
         let attach = ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS;
         let none = attached_ids::NONE;

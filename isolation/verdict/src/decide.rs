@@ -15,7 +15,7 @@ use nvabi::layout::{
 use nvabi::{Release, status};
 
 use crate::effect::{Effect, Engines, List, Memory, Schedule, Switch, Verdict, View, Whose};
-use crate::page_size::{self, Asked, Takes};
+use crate::page_size::{self, Requested, Takes};
 use crate::policy::CardFigures;
 use crate::{EFAULT, EINVAL, Op, Policy, Refusal, names, share};
 
@@ -140,7 +140,7 @@ fn alloc(
         Kind::Vidmem => {
             let params =
                 params.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;
-            let takes = Asked::of_params(params)
+            let takes = Requested::of_params(params)
                 .ok_or(Refusal::Errno(EFAULT))?
                 .takes(release);
             Ok(Effect::Memory(Memory {
@@ -153,13 +153,16 @@ fn alloc(
             }))
         }
         Kind::Sysmem => {
-            let asked = params.map(Asked::of_params);
-            let asked = asked.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;
+            let requested = params.map(Requested::of_params);
+            let requested =
+                requested.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;
             Ok(Effect::Memory(Memory {
                 client,
                 parent,
                 class: class.number,
-                reserve_bytes: asked.ok_or(Refusal::Errno(EFAULT))?.takes_of_host(release),
+                reserve_bytes: requested
+                    .ok_or(Refusal::Errno(EFAULT))?
+                    .takes_of_host(release),
                 whose: Whose::Host,
                 size_at: Some((1, memory_params::SIZE)),
             }))
@@ -230,15 +233,15 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                     device_instance: None,
                 });
             }
-            let asked = Asked::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
+            let requested = Requested::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
             let (class, whose, reserve_bytes, is_told) = if attr & LOCATION_MASK == LOCATION_PCI {
-                let bytes = asked.takes_of_host(release);
+                let bytes = requested.takes_of_host(release);
                 (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes, true)
             } else {
                 let Takes {
                     most_bytes,
                     is_told,
-                } = asked.takes(release);
+                } = requested.takes(release);
                 (
                     class::NV01_MEMORY_LOCAL_USER,
                     Whose::Card,

@@ -27,7 +27,7 @@ const COMPRESSION_PAGE: u64 = 256 << 10;
 
 /// The fields of a request that decide how much memory it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct Requested {
     /// `size`, bytes
     pub size_bytes: u64,
     /// `flags`
@@ -51,7 +51,7 @@ pub struct Takes {
     pub is_told: bool,
 }
 
-impl Asked {
+impl Requested {
     /// Of `NV_MEMORY_ALLOCATION_PARAMS`; `None` where the block is too short.
     #[must_use]
     pub fn of_params(block: &[u8]) -> Option<Self> {
@@ -114,7 +114,7 @@ impl Asked {
             params::ATTR2_HUGE_512M => PAGE_512M,
             _default => BIG_PAGE,
         };
-        let asked = match self.attr & params::ATTR_PAGE_SIZE_MASK {
+        let requested = match self.attr & params::ATTR_PAGE_SIZE_MASK {
             params::ATTR_PAGE_SIZE_HUGE => HUGE_PAGE,
             _small_big_or_default => BIG_PAGE,
         };
@@ -127,7 +127,7 @@ impl Asked {
             _ => COMPRESSION_PAGE,
         };
         // Each is a power of two, so whole pages of the largest are whole pages of all.
-        huge.max(asked).max(by_size).max(compressed)
+        huge.max(requested).max(by_size).max(compressed)
     }
 }
 
@@ -166,8 +166,8 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    fn asked(size_bytes: u64, attr: u32, attr2: u32) -> Asked {
-        Asked {
+    fn requested(size_bytes: u64, attr: u32, attr2: u32) -> Requested {
+        Requested {
             size_bytes,
             flags: 0,
             attr,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_takes_a_whole_page_of_the_size_asked_for() {
+    fn one_byte_takes_a_whole_page_of_the_size_requested() {
         let huge = params::ATTR_PAGE_SIZE_HUGE;
         for (attr, attr2, release, most) in [
             (0, 0, Release::R570, BIG_PAGE),
@@ -192,7 +192,7 @@ mod tests {
             (huge, params::ATTR2_HUGE_256G, Release::R560, PAGE_256G),
             (1 << 12, 0, Release::R570, COMPRESSION_PAGE),
         ] {
-            let takes = asked(1, attr, attr2).takes(release);
+            let takes = requested(1, attr, attr2).takes(release);
             assert_eq!(
                 (takes.most_bytes, takes.is_told),
                 (most, true),
@@ -204,16 +204,16 @@ mod tests {
     #[test]
     fn a_chosen_address_takes_its_alignment_too() {
         let fixed = params::FLAG_FIXED_ADDRESS | params::FLAG_ALIGNMENT_FORCE;
-        let request = Asked {
+        let request = Requested {
             flags: fixed,
             alignment_bytes: 1 << 30,
-            ..asked(1, 0, 0)
+            ..requested(1, 0, 0)
         };
         let takes = request.takes(Release::R570);
         assert_eq!(takes.most_bytes, 1 << 30);
         assert!(!takes.is_told, "the driver writes less back");
         // Without the flag the alignment moves the memory and does not lengthen it.
-        let moved = Asked {
+        let moved = Requested {
             flags: params::FLAG_ALIGNMENT_FORCE,
             ..request
         };
@@ -228,7 +228,7 @@ mod tests {
     }
 
     /// The driver's own sum, on the card with the largest pages, written a second time and in its own order.
-    fn driver_takes(of: &Asked, release: Release) -> Option<u64> {
+    fn driver_takes(of: &Requested, release: Release) -> Option<u64> {
         let up = |bytes: u128, page: u128| bytes.div_ceil(page) * page;
         let (size, format) = (u128::from(of.size_bytes), of.attr >> 23 & 3);
         let page: u128 = match (format, of.attr2 >> 20 & 3) {
@@ -246,9 +246,9 @@ mod tests {
         }
         let size = up(size, align);
         let aligned = of.flags & 0x180 != 0 && of.alignment_bytes > 0;
-        let asked = u128::from(of.alignment_bytes);
-        if aligned && asked > align && asked % align == 0 {
-            align = asked;
+        let requested = u128::from(of.alignment_bytes);
+        if aligned && requested > align && requested % align == 0 {
+            align = requested;
         }
         let pma_page = page.max(64 << 10);
         let size = match of.flags & 0x10 {
@@ -276,7 +276,7 @@ mod tests {
             ],
             release in prop::sample::select(Release::ALL.to_vec()),
         ) {
-            let of = Asked { size_bytes, flags, attr, attr2, alignment_bytes };
+            let of = Requested { size_bytes, flags, attr, attr2, alignment_bytes };
             if let Some(taken) = driver_takes(&of, release) {
                 let takes = of.takes(release);
                 prop_assert!(takes.most_bytes >= taken, "{of:?}: {taken} of {takes:?}");

@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_control_or_a_class_without_a_row_is_named() {
-        let asked = |op: &Op, at: usize, word: u32| {
+        let requested = |op: &Op, at: usize, word: u32| {
             let mut arg = vec![0; 48];
             put_u32(&mut arg, at, word);
             Unknown::named(op, &arg).map(|it| it.to_string())
@@ -55,21 +55,21 @@ mod tests {
         let control = Op::Escape(&escape::NV_ESC_RM_CONTROL);
         let alloc = Op::Escape(&escape::NV_ESC_RM_ALLOC);
         assert_eq!(
-            asked(&control, nvos54::CMD, 0x2080_fff1).as_deref(),
+            requested(&control, nvos54::CMD, 0x2080_fff1).as_deref(),
             Some("control 0x2080fff1")
         );
         assert_eq!(
-            asked(&alloc, nvos21::H_CLASS, 0xdead).as_deref(),
+            requested(&alloc, nvos21::H_CLASS, 0xdead).as_deref(),
             Some("class 0xdead")
         );
         // Refused, and known.
         for spec in control::ALL {
-            assert_eq!(asked(&control, nvos54::CMD, spec.cmd), None);
+            assert_eq!(requested(&control, nvos54::CMD, spec.cmd), None);
         }
         for class in class::ALL {
-            assert_eq!(asked(&alloc, nvos21::H_CLASS, class.number), None);
+            assert_eq!(requested(&alloc, nvos21::H_CLASS, class.number), None);
         }
         let free = Op::Escape(&escape::NV_ESC_RM_FREE);
-        assert_eq!(asked(&free, nvos54::CMD, 0x2080_fff1), None);
+        assert_eq!(requested(&free, nvos54::CMD, 0x2080_fff1), None);
     }
 }

@@ -52,7 +52,7 @@ fn info_list(list: &mut [u8], entries: u32, shown: impl Fn(u32, u32) -> Option<u
 /// What FB_GET_INFO is asked instead: of BAR1 its length for what is free of it, since that tells what neighbours have mapped. What a
 /// tenant has mapped is no part of its slice, so nothing of BAR1 is shown as used.
 #[must_use]
-pub fn asked_instead(view: &View, segments: &[&[u8]]) -> Vec<Narrowing> {
+pub fn requested_instead(view: &View, segments: &[&[u8]]) -> Vec<Narrowing> {
     let View::FbInfo { list, .. } = view else {
         return Vec::new();
     };
@@ -325,9 +325,11 @@ pub fn own_pid_info(params: &mut [u8], holders: &[Holder]) {
         if let Some(figures) = row.get_mut(FIGURES) {
             figures.fill(0);
         }
-        let asked = u32_at(row, pid_memory::PID).filter(|_| index < count);
+        let requested = u32_at(row, pid_memory::PID).filter(|_| index < count);
         let is_of_memory = u32_at(row, pid_memory::INDEX) == Some(pid_memory::INDEX_VIDEO_MEMORY);
-        let holder = holders.iter().find(|holder| Some(holder.known_as) == asked);
+        let holder = holders
+            .iter()
+            .find(|holder| Some(holder.known_as) == requested);
         if let Some(holder) = holder.filter(|_| is_of_memory) {
             put_u64(row, pid_memory::PRIVATE, holder.bytes);
         }

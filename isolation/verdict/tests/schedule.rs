@@ -87,7 +87,7 @@ fn refusal(verdict: &Verdict) -> Option<u32> {
 #[test]
 fn a_timeslice_is_never_longer_than_the_drivers_default() {
     for release in Release::ALL {
-        for (asked, given) in [
+        for (requested, given) in [
             (0, 0),
             (1, 1),
             (1024, 1024),
@@ -96,23 +96,23 @@ fn a_timeslice_is_never_longer_than_the_drivers_default() {
             (u64::MAX, LONGEST_SLICE_US),
         ] {
             let mut call = known(control::NVA06C_CTRL_CMD_SET_TIMESLICE, release);
-            put_u64(&mut call.params, timeslice::MICROS, asked);
-            let wanted = Schedule::SetTimeslice {
+            put_u64(&mut call.params, timeslice::MICROS, requested);
+            let needed = Schedule::SetTimeslice {
                 client: CLIENT,
                 group: OBJECT,
-                micros: asked,
+                micros: requested,
             };
-            assert_eq!(call.effect(), wanted, "{release:?}");
+            assert_eq!(call.effect(), needed, "{release:?}");
             let (seen, restored) = call.bounded();
             assert_eq!(u64_at(&seen, timeslice::MICROS), Some(given));
             assert_eq!(restored, call.params, "the tenant's own value comes back");
         }
         let call = known(control::NVA06C_CTRL_CMD_GET_TIMESLICE, release);
-        let wanted = Schedule::GetTimeslice {
+        let needed = Schedule::GetTimeslice {
             client: CLIENT,
             group: OBJECT,
         };
-        assert_eq!(call.effect(), wanted);
+        assert_eq!(call.effect(), needed);
     }
 }
 
@@ -123,15 +123,15 @@ fn putting_onto_the_runlist_is_told_from_taking_off() {
             control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
             control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
         ] {
-            for (byte, wanted) in [(0, Switch::Off), (1, Switch::On), (0x80, Switch::On)] {
+            for (byte, needed) in [(0, Switch::Off), (1, Switch::On), (0x80, Switch::On)] {
                 let mut call = known(cmd, release);
                 put(&mut call.params, runlist::ENABLE, &[byte]);
-                let wanted = Schedule::Runlist {
+                let needed = Schedule::Runlist {
                     client: CLIENT,
                     object: OBJECT,
-                    switch: wanted,
+                    switch: needed,
                 };
-                assert_eq!(call.effect(), wanted, "{release:?} {cmd:#x} {byte}");
+                assert_eq!(call.effect(), needed, "{release:?} {cmd:#x} {byte}");
             }
         }
     }
@@ -154,13 +154,13 @@ fn channels_are_listed_with_their_clients() {
             );
         }
         let channels = vec![(0xc1d0_0000, 0x100), (0xc1d0_0001, 0x101)];
-        let wanted = |switch| Schedule::Channels {
+        let needed = |switch| Schedule::Channels {
             channels: channels.clone(),
             switch,
         };
-        assert_eq!(call.effect(), wanted(Switch::On), "{release:?}");
+        assert_eq!(call.effect(), needed(Switch::On), "{release:?}");
         put(&mut call.params, disable_channels::DISABLE, &[1]);
-        assert_eq!(call.effect(), wanted(Switch::Off));
+        assert_eq!(call.effect(), needed(Switch::Off));
         put_u32(&mut call.params, disable_channels::COUNT, 64);
         assert!(
             matches!(call.effect(), Schedule::Channels { channels, .. } if channels.len() == 64)
@@ -177,7 +177,7 @@ fn channels_are_listed_with_their_clients() {
 fn compute_is_preempted_in_the_middle_of_an_instruction() {
     const GRAPHICS: usize = 8;
     for release in Release::ALL {
-        for (flags, asked, given) in [
+        for (flags, requested, given) in [
             (1, 0, 2),
             (1, 1, 2),
             (1, 2, 2),
@@ -190,11 +190,11 @@ fn compute_is_preempted_in_the_middle_of_an_instruction() {
                 release,
             );
             put_u32(&mut call.params, preemption_mode::FLAGS, flags);
-            put_u32(&mut call.params, preemption_mode::COMPUTE, asked);
+            put_u32(&mut call.params, preemption_mode::COMPUTE, requested);
             put_u32(&mut call.params, GRAPHICS, 7);
             assert_eq!(call.verdict(), Verdict::Execute(Effect::None));
             let (seen, restored) = call.bounded();
-            let case = format!("{release:?} flags {flags} mode {asked}");
+            let case = format!("{release:?} flags {flags} mode {requested}");
             assert_eq!(
                 u32_at(&seen, preemption_mode::COMPUTE),
                 Some(given),

@@ -201,8 +201,8 @@ fn await_ready(
             Err(errno) => return Err(format!("its output cannot be waited for: {errno}")),
         }
         let mut bytes = [0; READY.len()];
-        let wanted = READY.len() - said.len();
-        match stdout.read(bytes.get_mut(..wanted).unwrap_or_default()) {
+        let needed = READY.len() - said.len();
+        match stdout.read(bytes.get_mut(..needed).unwrap_or_default()) {
             Ok(0) => return Err("it ended before it was ready".to_owned()),
             Ok(count) => said.extend(bytes.iter().take(count)),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

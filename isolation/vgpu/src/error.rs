@@ -579,7 +579,7 @@ pub enum Error {
     },
     /// A change of nothing.
     #[error("no change requested")]
-    NothingAsked,
+    NothingRequested,
     /// A card that this host has no more.
     #[error("card {uuid} of container {key} is not on this host")]
     CardGone {

@@ -79,5 +79,7 @@ pub use lifecycle::{
 pub use mount::Mount;
 pub use own_group::OwnUsage;
 pub use request::Request;
-pub use resize::{Asked, Changed, Reshared, Resized, RulesAsked, RulesChanged, change, set_rules};
+pub use resize::{
+    Changed, Requested, Reshared, Resized, RulesChanged, RulesRequested, change, set_rules,
+};
 pub use trusted::{is_trusted_program, program as check_program};

@@ -396,7 +396,7 @@ impl OwnGroup {
     /// The group of a process in the tree that divides CPU time.
     fn cpu_group_of(&self, pid: i32) -> Option<PathBuf> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let (root, wanted) = match &self.tree {
+        let (root, needed) = match &self.tree {
             Tree::V1 { root } => (root.join("cpu"), "cpu"),
             Tree::V2 { root } => (root.clone(), ""),
         };
@@ -404,7 +404,7 @@ impl OwnGroup {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
             let has = controllers
                 .split(',')
-                .any(|controller| controller == wanted);
+                .any(|controller| controller == needed);
             has.then_some(Path::new(path.trim_start_matches('/')))
         })?;
         let is_below = path
@@ -594,7 +594,7 @@ fn delegate(folder: &Path) -> Result<(), Error> {
     let has = fs::read_to_string(&path).map_err(failed(&path))?;
     let lacking: Vec<String> = ["cpu", "memory", "pids"]
         .into_iter()
-        .filter(|wanted| !has.split_whitespace().any(|name| name == *wanted))
+        .filter(|needed| !has.split_whitespace().any(|name| name == *needed))
         .map(|name| format!("+{name}"))
         .collect();
     if lacking.is_empty() {

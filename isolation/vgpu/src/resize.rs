@@ -9,7 +9,7 @@
 //! broker says that it has been given up ([`Unsettled`]). Terms are promised before the broker has them and put back with the
 //! quota if any step fails.
 
-mod asked;
+mod requested;
 mod share;
 
 use std::cell::Cell;
@@ -22,8 +22,8 @@ use cards::{ContainerKey, Grant, Inventory};
 use serde::Deserialize;
 use serde_json::json;
 
-pub use self::asked::Asked;
-pub use self::share::{Reshared, RulesAsked, RulesChanged, set_rules};
+pub use self::requested::Requested;
+pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Config, Container, Error, backend, control, note, request};
@@ -74,15 +74,15 @@ struct AnswerCard {
 /// # Errors
 /// A value that is not allowed, a container without a vGPU, a card without so much room or time, a broker that does not answer
 /// or cannot hold shares: everything is as before then.
-pub fn change(container: &Container, asked: &Asked<'_>) -> Result<Changed, Error> {
+pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Changed, Error> {
     let (config, key, dir) = (container.config(), container.key(), container.dir());
-    let total_bytes = asked
+    let total_bytes = requested
         .memory
         .map(|memory| request::memory_amount("--memory", memory))
         .transpose()?;
-    let terms = asked.terms()?;
+    let terms = requested.terms()?;
     if total_bytes.is_none() && terms.is_none() {
-        return Err(Error::NothingAsked);
+        return Err(Error::NothingRequested);
     }
     let seen = Unsettled::ask(config);
     let lock = StateLock::take(&config.state_dir).map_err(|error| gone_or(error, key))?;
@@ -98,7 +98,7 @@ pub fn change(container: &Container, asked: &Asked<'_>) -> Result<Changed, Error
     }
     let mut after = before.clone();
     if let Some(total_bytes) = total_bytes {
-        let quota_bytes = part(total_bytes, &before, asked.memory.unwrap_or_default())?;
+        let quota_bytes = part(total_bytes, &before, requested.memory.unwrap_or_default())?;
         for slice in &mut after.cards {
             slice.quota_bytes = quota_bytes;
         }

@@ -181,14 +181,14 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// A process that another test is just starting holds a copy of every socket until it executes its program.
-    fn swept(dir: &Path, wanted: usize) {
+    fn swept(dir: &Path, needed: usize) {
         let until = Instant::now() + Duration::from_secs(10);
         let mut removed = 0;
-        while removed < wanted && Instant::now() < until {
+        while removed < needed && Instant::now() < until {
             removed += sweep(dir).unwrap();
             std::thread::yield_now();
         }
-        assert_eq!(removed, wanted);
+        assert_eq!(removed, needed);
     }
 
     /// As a frontend does.

@@ -34,7 +34,7 @@ pub(crate) fn file(what: &'static str, path: &Path) -> Result<(), Error> {
 fn check(
     what: &'static str,
     path: &Path,
-    is_as_wanted: impl Fn(&Metadata) -> bool,
+    is_as_needed: impl Fn(&Metadata) -> bool,
 ) -> Result<(), Error> {
     let absolute = std::path::absolute(path).map_err(Error::io("resolve", path))?;
     let walked = walk(&absolute);
@@ -58,7 +58,7 @@ fn check(
         || !metadata.is_file()
         || !is_ours(&metadata)
         || others_write(&metadata)
-        || !is_as_wanted(&metadata)
+        || !is_as_needed(&metadata)
     {
         return Err(untrusted(&metadata));
     }

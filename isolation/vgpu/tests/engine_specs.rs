@@ -16,7 +16,7 @@ const SHARE: Share = Share {
 
 const SANDBOX: &str = "c6ff3cff8615b72118258f8e7b30af293e23b6896c1232094212d52cf3094c63";
 
-fn asked(engine: &str) -> Option<Request> {
+fn requested(engine: &str) -> Option<Request> {
     let path = format!("{}/tests/specs/{engine}.json", env!("CARGO_MANIFEST_DIR"));
     let spec: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let whose = Whose {
@@ -29,39 +29,39 @@ fn asked(engine: &str) -> Option<Request> {
 
 #[test]
 fn ctr_passes_annotations_and_labels_on() {
-    let request = asked("ctr-1.6").unwrap();
+    let request = requested("ctr-1.6").unwrap();
     let narrowed = Amount::AtMost {
         total_bytes: 4 << 30,
         share: SHARE,
     };
-    assert_eq!(request.wish.amount, narrowed);
+    assert_eq!(request.request.amount, narrowed);
     assert_eq!(request.compute.priority, Priority::Low, "a label");
     assert_eq!(request.pod, None);
 }
 
 #[test]
 fn docker_before_23_passes_the_environment_alone() {
-    let request = asked("docker-20.10").unwrap();
-    assert_eq!(request.wish.amount, Amount::Share(SHARE));
+    let request = requested("docker-20.10").unwrap();
+    assert_eq!(request.request.amount, Amount::Share(SHARE));
 }
 
 #[test]
 fn docker_since_24_passes_annotations_and_no_label() {
     for engine in ["docker-26.1", "docker-28.5"] {
-        let request = asked(engine).unwrap();
+        let request = requested(engine).unwrap();
         let narrowed = Amount::AtMost {
             total_bytes: 4 << 30,
             share: SHARE,
         };
-        assert_eq!(request.wish.amount, narrowed, "{engine}");
+        assert_eq!(request.request.amount, narrowed, "{engine}");
         assert_eq!(request.compute.priority, Priority::Normal, "{engine}");
     }
 }
 
 #[test]
 fn cri_gives_the_pod_s_annotations_to_sandbox_and_container() {
-    assert_eq!(asked("cri-containerd-1.6-sandbox"), None);
-    let request = asked("cri-containerd-1.6-container").unwrap();
+    assert_eq!(requested("cri-containerd-1.6-sandbox"), None);
+    let request = requested("cri-containerd-1.6-container").unwrap();
     assert_eq!(request.pod_namespace.as_deref(), Some("team-a"));
     let place = PodPlace {
         sandbox: SANDBOX.to_owned(),

@@ -11,7 +11,7 @@ use crate::size::human;
 
 /// What to allocate.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct Needed {
     /// In all, bytes.
     pub total_bytes: u64,
     /// In pieces of so many bytes.
@@ -35,13 +35,13 @@ pub(crate) fn allocate_by(
 
 /// Allocates until the whole is there or a piece is refused. The memory stays with the card's client.
 #[must_use]
-pub fn allocate(card: &Card<'_>, wanted: &Wanted) -> Outcome {
+pub fn allocate(card: &Card<'_>, needed: &Needed) -> Outcome {
     let mut got = Got::default();
-    while got.asked_bytes < wanted.total_bytes && got.refused.is_none() {
-        let left = wanted.total_bytes - got.asked_bytes;
-        got.take(card, wanted.path, left.min(wanted.chunk_bytes.max(1)));
+    while got.requested_bytes < needed.total_bytes && got.refused.is_none() {
+        let left = needed.total_bytes - got.requested_bytes;
+        got.take(card, needed.path, left.min(needed.chunk_bytes.max(1)));
     }
-    got.outcome("alloc", Some(wanted.total_bytes))
+    got.outcome("alloc", Some(needed.total_bytes))
 }
 
 /// Allocates pieces until one is refused, then halves of it down to `smallest_bytes`.
@@ -80,7 +80,7 @@ pub fn ending_signals() -> nix::Result<SigSet> {
 
 #[derive(Debug, Default)]
 struct Got {
-    asked_bytes: u64,
+    requested_bytes: u64,
     got_bytes: u64,
     pieces: u64,
     refused: Option<Error>,
@@ -90,7 +90,7 @@ impl Got {
     fn take(&mut self, card: &Card<'_>, path: Path, size_bytes: u64) {
         match allocate_by(card, path, size_bytes) {
             Ok(allocation) => {
-                self.asked_bytes += size_bytes;
+                self.requested_bytes += size_bytes;
                 self.got_bytes += allocation.bytes;
                 self.pieces += 1;
             }
@@ -98,7 +98,7 @@ impl Got {
         }
     }
 
-    fn outcome(self, load: &str, asked_bytes: Option<u64>) -> Outcome {
+    fn outcome(self, load: &str, requested_bytes: Option<u64>) -> Outcome {
         let status = match &self.refused {
             None => Some(Status::OK),
             Some(error) => error.status(),
@@ -123,7 +123,7 @@ impl Got {
             json: json!({
                 "version": JSON_VERSION,
                 "load": load,
-                "asked_bytes": asked_bytes,
+                "requested_bytes": requested_bytes,
                 "got_bytes": self.got_bytes,
                 "pieces": self.pieces,
                 "status": status.and_then(Status::name),

@@ -215,12 +215,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             path,
             hold,
         } => with_card(&nodes, *card, |card| {
-            let wanted = allocate::Wanted {
+            let needed = allocate::Needed {
                 total_bytes: size.bytes,
                 chunk_bytes: chunk.map_or(size.bytes, |chunk| chunk.bytes),
                 path: *path,
             };
-            let code = finish(allocate::allocate(card, &wanted))?;
+            let code = finish(allocate::allocate(card, &needed))?;
             std::thread::sleep(Duration::from_secs(*hold));
             Ok(code)
         }),
@@ -238,12 +238,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }),
         Load::Hold { size, card } => with_card(&nodes, *card, |card| {
             let signals = allocate::ending_signals()?;
-            let wanted = allocate::Wanted {
+            let needed = allocate::Needed {
                 total_bytes: size.bytes,
                 chunk_bytes: size.bytes,
                 path: Path::Short,
             };
-            let outcome = allocate::allocate(card, &wanted);
+            let outcome = allocate::allocate(card, &needed);
             let held = outcome.code == 0;
             let code = finish(outcome)?;
             if held {

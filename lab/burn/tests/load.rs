@@ -206,8 +206,8 @@ fn two_loads_get_half_a_card_each_and_end_with_a_report() {
 }
 
 #[test]
-fn requests_at_random_and_impossible_wishes() {
-    let Some(host) = Host::start("requests_at_random_and_impossible_wishes") else {
+fn requests_at_random_and_impossible_requests() {
+    let Some(host) = Host::start("requests_at_random_and_impossible_requests") else {
         return;
     };
     let options = [

@@ -361,9 +361,12 @@ impl Agents {
                 self.tell(world, index, Event::Woke)
             }
             Notice::Answered {
-                asked_ns, result, ..
+                requested_ns,
+                result,
+                ..
             } => {
-                self.calls.push((asked_ns, world.now_ns() - asked_ns));
+                self.calls
+                    .push((requested_ns, world.now_ns() - requested_ns));
                 let mut result = answer(result);
                 if let Some(broker) = self.broker(index) {
                     broker.inside = false;

@@ -195,9 +195,9 @@ impl<'s> Play<'s> {
                     .last()
                     .map_or(0, |bucket| bucket.used_ns.values().sum());
                 let seen_ppm = used_ns * 1_000_000 / world::GPUMON_BUCKET_NS;
-                let wanted_ppm = u64::from(percent) * 10_000;
+                let needed_ppm = u64::from(percent) * 10_000;
                 // A third of the way to where the sample would have been right.
-                let next = last_ppm + wanted_ppm / 3;
+                let next = last_ppm + needed_ppm / 3;
                 (
                     next.saturating_sub(seen_ppm / 3).clamp(10_000, 1_000_000),
                     period_ns,

@@ -165,9 +165,9 @@ fn in_memory(cuda: &Cuda, memory: Memory, steps: &mut Steps) {
     let mut back = vec![0; entries.len()];
     let copied = steps.step("cuMemcpyDtoH", || plain(cuda.copy_from(memory, &mut back)));
     if ran.and(copied).is_some() {
-        let wanted = (1..=COUNT).flat_map(u32::to_le_bytes);
+        let needed = (1..=COUNT).flat_map(u32::to_le_bytes);
         steps.step("every entry is one more", || {
-            if back.iter().copied().eq(wanted) {
+            if back.iter().copied().eq(needed) {
                 Ok(((), Value::Null))
             } else {
                 Err(Error::Library(

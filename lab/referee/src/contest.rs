@@ -267,13 +267,13 @@ mod tests {
             let mut frees = frees.filter(|call| matches!(call.what, What::Free { .. }));
             frees.next().map(|call| call.id)
         };
-        let wanted = last_free(&sequence);
+        let needed = last_free(&sequence);
         let short = shortened(sequence.clone(), |candidate| {
-            Ok(last_free(candidate) == wanted && candidate.0.first() == sequence.0.first())
+            Ok(last_free(candidate) == needed && candidate.0.first() == sequence.0.first())
         })
         .unwrap();
         let ids: Vec<u32> = short.0.iter().map(|call| call.id).collect();
-        assert_eq!(ids, [1, wanted.unwrap()]);
+        assert_eq!(ids, [1, needed.unwrap()]);
     }
 
     #[test]

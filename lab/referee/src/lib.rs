@@ -29,7 +29,9 @@ mod talk;
 mod tree;
 
 pub use contest::{Contest, Difference, Referee, Tally};
-pub use core::{Asked, CHIPS, Chip, Core, CoreWithCard, Device, Given, Kind, Made, Request, Size};
+pub use core::{
+    CHIPS, Chip, Core, CoreWithCard, Device, Given, Kind, Made, Request, Requested, Size,
+};
 pub use resource_server::ResourceServer;
 pub use sequence::{Call, Class, Handle, Sequence, What};
 pub use simulator::play as simulate;

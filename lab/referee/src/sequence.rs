@@ -409,10 +409,10 @@ impl Draw {
         }
     }
 
-    fn objects_of(&self, client: Option<u32>, is_wanted: impl Fn(&Drawn) -> bool) -> Vec<u32> {
+    fn objects_of(&self, client: Option<u32>, is_needed: impl Fn(&Drawn) -> bool) -> Vec<u32> {
         self.objects
             .iter()
-            .filter(|object| Some(object.client) == client && is_wanted(object))
+            .filter(|object| Some(object.client) == client && is_needed(object))
             .map(|object| object.id)
             .collect()
     }
@@ -426,16 +426,16 @@ impl Draw {
     }
 
     /// An object of a client, most often of the wanted classes.
-    fn some_object(&mut self, client: Option<u32>, is_wanted: impl Fn(Class) -> bool) -> Handle {
-        let wanted = self.objects_of(client, |it| it.is_likely && is_wanted(it.class));
+    fn some_object(&mut self, client: Option<u32>, is_needed: impl Fn(Class) -> bool) -> Handle {
+        let needed = self.objects_of(client, |it| it.is_likely && is_needed(it.class));
         let all = self.objects_of(client, |_| true);
         let others: Vec<u32> = self.objects.iter().map(|object| object.id).collect();
         let drawn = match self.random.below(200) {
-            0..180 if self.theme == Theme::Depth => wanted.last().copied(),
+            0..180 if self.theme == Theme::Depth => needed.last().copied(),
             // The newest lead down, and the first are come back to.
-            0..60 => wanted.last().copied(),
-            60..110 => wanted.first().copied(),
-            110..170 => self.random.one(&wanted),
+            0..60 => needed.last().copied(),
+            60..110 => needed.first().copied(),
+            110..170 => self.random.one(&needed),
             170..182 => self.random.one(&all),
             182..192 => client,
             192..196 => self.random.one(&others),
@@ -533,11 +533,11 @@ impl Draw {
         let object = self.some_object(from_id, |class| class == Class::Memory);
         let parent = match self.random.percent(88) {
             true => {
-                let wanted = match self.random.percent(85) {
+                let needed = match self.random.percent(85) {
                     true => Class::Device,
                     false => Class::Subdevice,
                 };
-                let likely = self.objects_of(to_id, |it| it.is_likely && it.class == wanted);
+                let likely = self.objects_of(to_id, |it| it.is_likely && it.class == needed);
                 self.random.one(&likely).map_or(to, Handle::Made)
             }
             false => self.some_object(to_id, |_| true),

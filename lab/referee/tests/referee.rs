@@ -22,7 +22,7 @@ use referee::{
     CHIPS, CORE_VARIABLE, Contest, Core, CoreWithCard, Debian, Device, Referee, ResourceServer,
     SOURCE_VARIABLE, Sequence, Tally, Tree,
 };
-use verdict::page_size::{self, Asked};
+use verdict::page_size::{self, Requested};
 
 /// Of the resource server's, for every change.
 const SEQUENCES: u64 = 100_000;
@@ -192,7 +192,7 @@ fn below(draw: &mut Xoshiro256PlusPlus, many: u32) -> u32 {
 }
 
 /// A request for card memory: sizes around pages, and every attribute that decides about pages, whatever else they mean.
-fn request(draw: &mut Xoshiro256PlusPlus) -> (Asked, u64) {
+fn request(draw: &mut Xoshiro256PlusPlus) -> (Requested, u64) {
     let mut of = |many: u32| below(draw, many);
     let unit: u64 = match of(5) {
         0 => 1,
@@ -228,7 +228,7 @@ fn request(draw: &mut Xoshiro256PlusPlus) -> (Asked, u64) {
         0 => (1 << 30) + u64::from(of(1 << 30)),
         _none => 0,
     };
-    let asked = Asked {
+    let requested = Requested {
         size_bytes,
         flags,
         // Any page size, any compression, contiguous or not; the place stays the card.
@@ -236,7 +236,7 @@ fn request(draw: &mut Xoshiro256PlusPlus) -> (Asked, u64) {
         attr2: of(4) << 20,
         alignment_bytes,
     };
-    (asked, offset_bytes)
+    (requested, offset_bytes)
 }
 
 /// What is reserved before a call must be as much as RM takes of the card at least, and what is charged behind it too: by RM's own heap.
@@ -256,16 +256,17 @@ fn no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it() -> R
             Xoshiro256PlusPlus::seed_from_u64(given("CGPU_REFEREE_SEED").unwrap_or(SEED));
         let (mut given, mut refused) = (0, 0);
         for number in 0..ALLOCATIONS {
-            let (asked, offset_bytes) = request(&mut draw);
-            let took = match device.memory(class::NV01_MEMORY_LOCAL_USER, &asked, offset_bytes)? {
-                Ok(took) => took,
-                Err(_status) => {
-                    refused += 1;
-                    continue;
-                }
-            };
+            let (requested, offset_bytes) = request(&mut draw);
+            let took =
+                match device.memory(class::NV01_MEMORY_LOCAL_USER, &requested, offset_bytes)? {
+                    Ok(took) => took,
+                    Err(_status) => {
+                        refused += 1;
+                        continue;
+                    }
+                };
             given += 1;
-            let takes = asked.takes(release);
+            let takes = requested.takes(release);
             let charged = match takes.is_told {
                 true => page_size::taken(took.size_bytes),
                 false => takes.most_bytes,
@@ -274,7 +275,7 @@ fn no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it() -> R
                 took.taken_bytes <= takes.most_bytes
                     && took.taken_bytes <= charged
                     && charged <= takes.most_bytes,
-                "{}, number {number}: {asked:x?} at {offset_bytes:#x} took {took:x?}, {takes:x?} were reserved and {charged:#x} charged",
+                "{}, number {number}: {requested:x?} at {offset_bytes:#x} took {took:x?}, {takes:x?} were reserved and {charged:#x} charged",
                 chip.name
             );
         }

@@ -56,12 +56,12 @@ impl Costs {
         }
     }
 
-    /// A slice of `asked_ns` as the hardware keeps it; never 0.
+    /// A slice of `requested_ns` as the hardware keeps it; never 0.
     #[must_use]
-    pub fn slice_ns(&self, asked_ns: u64) -> u64 {
+    pub fn slice_ns(&self, requested_ns: u64) -> u64 {
         match self.slices {
-            Slices::Exact => asked_ns.max(1),
-            Slices::Quantised => quantise_us(asked_ns / 1000).saturating_mul(1000),
+            Slices::Exact => requested_ns.max(1),
+            Slices::Quantised => quantise_us(requested_ns / 1000).saturating_mul(1000),
         }
     }
 }
@@ -79,12 +79,12 @@ pub enum Slices {
 /// The greatest slice that a runlist entry can say, in microseconds: 255 << 15.
 pub const LONGEST_SLICE_US: u64 = 255 << 15;
 
-/// `asked_us` as a runlist entry says it: an 8-bit mantissa and a 4-bit scale, rounded down, at least 1.
+/// `requested_us` as a runlist entry says it: an 8-bit mantissa and a 4-bit scale, rounded down, at least 1.
 #[must_use]
-pub fn quantise_us(asked_us: u64) -> u64 {
-    let asked_us = asked_us.clamp(1, LONGEST_SLICE_US);
-    let scale = (64 - asked_us.leading_zeros()).saturating_sub(8);
-    (asked_us >> scale) << scale
+pub fn quantise_us(requested_us: u64) -> u64 {
+    let requested_us = requested_us.clamp(1, LONGEST_SLICE_US);
+    let scale = (64 - requested_us.leading_zeros()).saturating_sub(8);
+    (requested_us >> scale) << scale
 }
 
 #[cfg(test)]

@@ -29,22 +29,22 @@ fn pull(
     card: usize,
     control: Control,
 ) -> (u64, Result<Answer, CallError>) {
-    let asked = world.now_ns();
+    let requested = world.now_ns();
     let call = world.call(agent, card, control);
     match world.run(u64::MAX) {
         Some(Notice::Answered {
             call: answered,
             result,
             ..
-        }) if answered == call => (world.now_ns() - asked, result),
+        }) if answered == call => (world.now_ns() - requested, result),
         other => panic!("{other:?} instead of an answer to {call:?}"),
     }
 }
 
 fn sleep(world: &mut World, agent: AgentId, until_ns: u64) {
-    let asked = world.wake_at(agent, until_ns);
+    let requested = world.wake_at(agent, until_ns);
     match world.run(u64::MAX) {
-        Some(Notice::Woke { wake, .. }) if wake == asked => {}
+        Some(Notice::Woke { wake, .. }) if wake == requested => {}
         other => panic!("{other:?} instead of a wake-up"),
     }
 }

@@ -123,7 +123,7 @@ fn thread_cpu_ns() -> u64 {
 
 /// What a container is asked for.
 #[derive(Debug, Default)]
-struct Asked {
+struct Requested {
     /// Thousandths of a core.
     per_mille: AtomicU64,
     work_ns: AtomicU64,
@@ -138,7 +138,7 @@ fn rate(text: &str) -> (u64, u64) {
 }
 
 /// Uses its part of the rate, with another process that uses as much.
-fn burn(part: &Asked) -> Result<()> {
+fn burn(part: &Requested) -> Result<()> {
     let mut other = Command::new("/proc/self/exe")
         .arg("busy-other")
         .stdin(Stdio::piped())
@@ -180,7 +180,7 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
     let threads = std::thread::available_parallelism()
         .context("count the processors")?
         .get();
-    let part = Arc::new(Asked::default());
+    let part = Arc::new(Requested::default());
     for _thread in 0..threads {
         let part = Arc::clone(&part);
         std::thread::Builder::new().spawn(move || burn(&part))?;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_works_for_as_long_as_it_is_asked_to_and_hands_that_on() {
+    fn a_side_works_for_as_long_as_it_is_requested_to_and_hands_that_on() {
         let mut sent = Vec::new();
         let before = thread_cpu_ns();
         let mut side = Side::new(std::io::empty(), &mut sent);

@@ -245,8 +245,8 @@ fn nothing_is_given(observed: &Observed) -> Result<()> {
 
 /// Neither by itself nor by a program whose environment asks for all.
 fn no_capability_is_given(observed: &Observed) -> Result<()> {
-    for asked in ["", "/asked_for"] {
-        let at = |name: &str| format!("{asked}/{name}");
+    for requested in ["", "/requested_for"] {
+        let at = |name: &str| format!("{requested}/{name}");
         for name in ["classes", "controls", "channels"] {
             ensure!(
                 observed.number(&at(&format!("{name}/done")))? == 0,

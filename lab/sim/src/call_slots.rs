@@ -194,11 +194,11 @@ mod tests {
     proptest! {
         #[test]
         fn every_call_is_executed_once_and_only_the_last_of_a_call_slot_is_known(
-            asked in proptest::collection::vec((0..3_u32, 1..6_u64), 1..60)
+            requested in proptest::collection::vec((0..3_u32, 1..6_u64), 1..60)
         ) {
             let (call_slots, executed) = (CallSlots::default(), AtomicU64::new(0));
             let mut last: HashMap<u32, (u64, u64)> = HashMap::new();
-            for (call_slot, call) in asked {
+            for (call_slot, call) in requested {
                 let got = ask(&call_slots, &executed, ticket(call_slot, call));
                 match last.get(&call_slot) {
                     Some((now, _answer)) if *now > call => {

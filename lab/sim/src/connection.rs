@@ -63,8 +63,8 @@ pub(crate) fn serve(machine: &Arc<Machine>, connection: BorrowedFd<'_>) -> io::R
                     fds: &fds,
                     files,
                 };
-                let asked = Asked { called, segments };
-                match asked.answer_once(&session, ticket, connection)? {
+                let requested = Requested { called, segments };
+                match requested.answer_once(&session, ticket, connection)? {
                     Some(sealed) => sealed.send(connection)?,
                     None => return Ok(()),
                 }
@@ -137,12 +137,12 @@ fn next(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Rece
 }
 
 /// An ioctl that was asked for.
-struct Asked<'a> {
+struct Requested<'a> {
     called: Called<'a>,
     segments: Vec<Vec<u8>>,
 }
 
-impl Asked<'_> {
+impl Requested<'_> {
     /// Executes it, or finds the answer that its ticket has got before; `None` where the broker went meanwhile.
     fn answer_once(
         self,

@@ -198,11 +198,11 @@ fn many(device: u32, most: u16, objects: &[u32], index: u16) -> Vec<u8> {
     params
 }
 
-fn import_of(parent: u32, wanted: &[u32], index: u16) -> Vec<u8> {
+fn import_of(parent: u32, requested: &[u32], index: u16) -> Vec<u8> {
     let mut params = vec![0; 652];
     put_u32(&mut params, 4, parent);
-    put(&mut params, 8, &words(wanted));
-    let count = u16::try_from(wanted.len()).unwrap();
+    put(&mut params, 8, &words(requested));
+    let count = u16::try_from(requested.len()).unwrap();
     put(&mut params, 648, &count.to_le_bytes());
     put(&mut params, 650, &index.to_le_bytes());
     params

@@ -228,7 +228,7 @@ fn a_session_whose_last_broker_dies_in_a_hanging_call_is_freed() {
 }
 
 #[test]
-fn sums_count_what_has_a_handle_once_and_show_what_no_call_has_asked_for() {
+fn sums_count_what_has_a_handle_once_and_show_what_no_call_has_requested() {
     let machine = ada("570.195.03", 64, 2);
     let tenant = Tenant::new(&machine, "ns/one");
     let second = Tenant::of_process(&machine, "ns/one", 77);

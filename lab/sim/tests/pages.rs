@@ -14,7 +14,7 @@ use tenant::{Tenant, ada};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-struct Asked {
+struct Requested {
     size: u64,
     flags: u32,
     attr: u32,
@@ -26,7 +26,7 @@ struct Asked {
 /// `offset` of NVOS32's ALLOC_SIZE (nvos.h).
 const OFFSET_OF_HEAP: usize = 104;
 
-const ONE_BYTE: Asked = Asked {
+const ONE_BYTE: Requested = Requested {
     size: 1,
     flags: 0,
     attr: 0,
@@ -35,29 +35,29 @@ const ONE_BYTE: Asked = Asked {
     offset: 0,
 };
 
-fn by_class(tenant: &Tenant, device: u32, asked: &Asked) -> Result<u64, u32> {
+fn by_class(tenant: &Tenant, device: u32, requested: &Requested) -> Result<u64, u32> {
     let mut block = vec![0; 128];
-    put_u64(&mut block, params::SIZE, asked.size);
-    put_u32(&mut block, params::FLAGS, asked.flags);
-    put_u32(&mut block, params::ATTR, asked.attr);
-    put_u32(&mut block, params::ATTR2, asked.attr2);
-    put_u64(&mut block, params::ALIGNMENT, asked.alignment);
-    put_u64(&mut block, params::OFFSET, asked.offset);
+    put_u64(&mut block, params::SIZE, requested.size);
+    put_u32(&mut block, params::FLAGS, requested.flags);
+    put_u32(&mut block, params::ATTR, requested.attr);
+    put_u32(&mut block, params::ATTR2, requested.attr2);
+    put_u64(&mut block, params::ALIGNMENT, requested.alignment);
+    put_u64(&mut block, params::OFFSET, requested.offset);
     tenant.alloc(device, class::NV01_MEMORY_LOCAL_USER, 0, Some(&mut block))?;
     Ok(u64_at(&block, params::SIZE).unwrap())
 }
 
-fn by_heap(tenant: &Tenant, device: u32, asked: &Asked) -> Result<u64, u32> {
+fn by_heap(tenant: &Tenant, device: u32, requested: &Requested) -> Result<u64, u32> {
     let mut block = tenant.block(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
     put_u32(&mut block, nvos32::H_ROOT, tenant.root);
     put_u32(&mut block, nvos32::H_PARENT, device);
     put_u32(&mut block, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
-    put_u64(&mut block, nvos32::ALLOC_SIZE, asked.size);
-    put_u32(&mut block, nvos32::ALLOC_FLAGS, asked.flags);
-    put_u32(&mut block, nvos32::ALLOC_ATTR, asked.attr);
-    put_u32(&mut block, nvos32::ALLOC_ATTR2, asked.attr2);
-    put_u64(&mut block, nvos32::ALLOC_ALIGNMENT, asked.alignment);
-    put_u64(&mut block, OFFSET_OF_HEAP, asked.offset);
+    put_u64(&mut block, nvos32::ALLOC_SIZE, requested.size);
+    put_u32(&mut block, nvos32::ALLOC_FLAGS, requested.flags);
+    put_u32(&mut block, nvos32::ALLOC_ATTR, requested.attr);
+    put_u32(&mut block, nvos32::ALLOC_ATTR2, requested.attr2);
+    put_u64(&mut block, nvos32::ALLOC_ALIGNMENT, requested.alignment);
+    put_u64(&mut block, OFFSET_OF_HEAP, requested.offset);
     let row = &escape::NV_ESC_RM_VID_HEAP_CONTROL;
     let back = tenant.call(tenant.ctl, row, vec![block], nvos32::STATUS, &[])?;
     Ok(u64_at(&back.segments[0], nvos32::ALLOC_SIZE).unwrap())
@@ -66,12 +66,12 @@ fn by_heap(tenant: &Tenant, device: u32, asked: &Asked) -> Result<u64, u32> {
 /// Written back, and taken of the card.
 type Got = Result<(u64, u64), u32>;
 
-fn got(version: &str, asked: &Asked) -> Got {
+fn got(version: &str, requested: &Requested) -> Got {
     let machine = ada(version, 4096, 1);
     let mut both = [by_class, by_heap].map(|ask| {
         let tenant = Tenant::new(&machine, "a");
         let (device, _) = tenant.device(0);
-        let told = ask(&tenant, device, asked);
+        let told = ask(&tenant, device, requested);
         let account = machine.cards()[0].account();
         let of_a = |sums: &[(String, u64)]| sums.iter().map(|(_, bytes)| *bytes).sum::<u64>();
         assert_eq!(of_a(&account.sessions), account.used_bytes);
@@ -85,7 +85,7 @@ fn got(version: &str, asked: &Asked) -> Got {
 #[test]
 fn a_page_is_as_large_as_both_attributes_say() {
     let huge = params::ATTR_PAGE_SIZE_HUGE;
-    let asks = |attr, attr2| Asked {
+    let asks = |attr, attr2| Requested {
         attr,
         attr2,
         ..ONE_BYTE
@@ -110,13 +110,13 @@ fn a_page_is_as_large_as_both_attributes_say() {
 
 #[test]
 fn at_a_chosen_address_the_alignment_is_taken_and_not_told() {
-    let aligned = Asked {
+    let aligned = Requested {
         flags: params::FLAG_ALIGNMENT_FORCE,
         alignment: 256 * MIB,
         ..ONE_BYTE
     };
     assert_eq!(got("570.195.03", &aligned), Ok((64 * KIB, 64 * KIB)));
-    let chosen = Asked {
+    let chosen = Requested {
         flags: params::FLAG_ALIGNMENT_FORCE | params::FLAG_FIXED_ADDRESS,
         ..aligned
     };
@@ -125,20 +125,20 @@ fn at_a_chosen_address_the_alignment_is_taken_and_not_told() {
 
 #[test]
 fn at_a_chosen_address_its_place_in_the_page_is_not_told() {
-    let huge = Asked {
+    let huge = Requested {
         flags: params::FLAG_FIXED_ADDRESS,
         attr: params::ATTR_PAGE_SIZE_HUGE,
         attr2: params::ATTR2_HUGE_512M,
         ..ONE_BYTE
     };
     assert_eq!(got("580.95.05", &huge), Ok((512 * MIB, 512 * MIB)));
-    let late = Asked {
+    let late = Requested {
         offset: 1024 * MIB + 512 * MIB - 64 * KIB,
         ..huge
     };
     assert_eq!(got("580.95.05", &late), Ok((64 * KIB, 512 * MIB)));
     // Nothing is left to be told, and less than nothing.
-    let aligned = Asked {
+    let aligned = Requested {
         flags: params::FLAG_FIXED_ADDRESS | params::FLAG_ALIGNMENT_FORCE,
         alignment: 2 * MIB,
         offset: MIB,

@@ -30,16 +30,26 @@ fn of_processes() -> Arc<Machine> {
     Machine::with_processes(profile, Processes::Each)
 }
 
-fn memory_below(tenant: &Tenant, parent: u32, wanted: u32) -> Result<u32, u32> {
+fn memory_below(tenant: &Tenant, parent: u32, requested: u32) -> Result<u32, u32> {
     let mut params = vec![0; 128];
     put_u64(&mut params, memory_params::SIZE, PAGE);
     let location = location_of(class::NV01_MEMORY_SYSTEM);
     put_u32(&mut params, memory_params::ATTR, location);
-    tenant.alloc(parent, class::NV01_MEMORY_SYSTEM, wanted, Some(&mut params))
+    tenant.alloc(
+        parent,
+        class::NV01_MEMORY_SYSTEM,
+        requested,
+        Some(&mut params),
+    )
 }
 
-fn device_below(tenant: &Tenant, parent: u32, wanted: u32) -> Result<u32, u32> {
-    tenant.alloc(parent, class::NV01_DEVICE_0, wanted, Some(&mut vec![0; 56]))
+fn device_below(tenant: &Tenant, parent: u32, requested: u32) -> Result<u32, u32> {
+    tenant.alloc(
+        parent,
+        class::NV01_DEVICE_0,
+        requested,
+        Some(&mut vec![0; 56]),
+    )
 }
 
 /// `NV01_CONTEXT_DMA`, which may be below anything of a card.
@@ -367,7 +377,7 @@ fn a_mapping_ends_with_the_device_that_it_has_named() {
 
 /// What is asked of a call before its object is, in RM's order (`_rmapiRmControl`, rmapi/control.c).
 #[test]
-fn a_control_is_asked_for_its_client_its_size_and_then_its_object() {
+fn a_control_is_requested_its_client_its_size_and_then_its_object() {
     let machine = ada("580.95.05", 64, 1);
     let mut tenant = Tenant::new(&machine, "a/b");
     let own = tenant.root;
@@ -404,7 +414,7 @@ fn a_client_has_the_handle_that_it_asks_for_unless_that_is_taken() {
 }
 
 #[test]
-fn what_is_single_below_its_parent_is_in_use_there_and_what_needs_parameters_is_asked_first() {
+fn what_is_single_below_its_parent_is_in_use_there_and_what_needs_parameters_is_requested_first() {
     let machine = ada("580.95.05", 64, 1);
     let tenant = Tenant::new(&machine, "a/b");
     let mps = || tenant.alloc(tenant.root, class::MPS_COMPUTE, 0, None);
@@ -494,8 +504,8 @@ fn what_depended_on_a_freed_object_leaves_its_name_and_nothing_more() {
         before,
         "nothing is left of either"
     );
-    let asked = tenant.ask(group, control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &[(0, 1)]);
-    assert_eq!(asked.map(drop), Err(NV_ERR_RESOURCE_LOST));
+    let requested = tenant.ask(group, control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &[(0, 1)]);
+    assert_eq!(requested.map(drop), Err(NV_ERR_RESOURCE_LOST));
     assert_eq!(
         tenant.dup(device, &tenant, group),
         Err(NV_ERR_RESOURCE_LOST)

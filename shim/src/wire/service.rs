@@ -90,8 +90,8 @@ fn process(id: &str, exec_id: &str) -> ttrpc::Result<(ContainerId, Target)> {
     Ok((container(id)?, target))
 }
 
-fn terminal(wanted: bool) -> Terminal {
-    if wanted {
+fn terminal(needed: bool) -> Terminal {
+    if needed {
         Terminal::Pty
     } else {
         Terminal::Pipes

@@ -320,8 +320,8 @@ fn computed_socket(engine: &Engine, group: &str) -> PathBuf {
     Path::new("/run/containerd/s").join(name)
 }
 
-/// Terminals that a process has open, once there are as many as `wanted`.
-async fn terminals(process: u32, wanted: usize) {
+/// Terminals that a process has open, once there are as many as `needed`.
+async fn terminals(process: u32, needed: usize) {
     let open = || {
         let fds = fs::read_dir(format!("/proc/{process}/fd")).expect("the shim lives");
         let targets = fds.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -329,7 +329,7 @@ async fn terminals(process: u32, wanted: usize) {
             .filter(|target| target.to_string_lossy().contains("ptmx"))
             .count()
     };
-    until(&format!("{wanted} terminals"), || open() == wanted).await;
+    until(&format!("{needed} terminals"), || open() == needed).await;
 }
 
 /// As containerd's suite for CRI does in `TestContainerTTYLeakAfterExit`.

@@ -165,13 +165,13 @@ fn processors() -> Result<f64> {
     Ok(f64::from(u32::try_from(count.get())?))
 }
 
-/// What a container is to be asked for, so that it uses `wanted` cores: former askings show how far it stays behind.
-fn asked(wanted: f64, former: Option<(f64, f64)>) -> f64 {
+/// What a container is to be asked for, so that it uses `needed` cores: former askings show how far it stays behind.
+fn requested(needed: f64, former: Option<(f64, f64)>) -> f64 {
     let factor = match former {
-        Some((asked, used)) if used > 0.0 => asked / used,
+        Some((requested, used)) if used > 0.0 => requested / used,
         _ => 1.0,
     };
-    wanted * factor.clamp(CORRECTION.0, CORRECTION.1)
+    needed * factor.clamp(CORRECTION.0, CORRECTION.1)
 }
 
 /// How long plain containers are to work at a time, µs, so that the processors switch as often as beside attackers that use `all` cores
@@ -383,29 +383,29 @@ impl<'a> Field<'a> {
         mut work: impl FnMut(&Self) -> Result<T>,
     ) -> Result<Turn<T>> {
         self.play(attacks, count)?;
-        let (attacked, wanted, beside) = self.watched(&self.hostile, count, &mut work)?;
+        let (attacked, needed, beside) = self.watched(&self.hostile, count, &mut work)?;
         let rounds = self.stop(count)?;
         self.until_at_rest(count)?;
 
         let driver = (beside.sim - self.sim_alone).max(0.0);
-        let all = driver + wanted.iter().map(|both| both.0 + both.1).sum::<f64>();
+        let all = driver + needed.iter().map(|both| both.0 + both.1).sum::<f64>();
         let is_saturated = all > SATURATED * processors()?;
         let driver_each = driver / f64::from(u32::try_from(count)?);
-        let mut asked_of = Vec::new();
-        for (member, wanted) in self.plain.iter_mut().zip(&wanted) {
-            let asked = if is_saturated {
+        let mut requested_of = Vec::new();
+        for (member, needed) in self.plain.iter_mut().zip(&needed) {
+            let requested = if is_saturated {
                 processors()?
             } else {
-                asked(wanted.0 + wanted.1 + driver_each, member.former)
+                requested(needed.0 + needed.1 + driver_each, member.former)
             };
-            member.former = Some((asked, 0.0)).filter(|_| !is_saturated);
-            asked_of.push(asked);
+            member.former = Some((requested, 0.0)).filter(|_| !is_saturated);
+            requested_of.push(requested);
         }
         // The first turn beside an attack has no former one to learn from.
         let looks = if self.pace.is_none() { LOOKS } else { 0 };
         for _look in 0..looks {
             let work_us = work_us(all, beside.switches, self.pace);
-            self.ask(&asked_of, work_us)?;
+            self.ask(&requested_of, work_us)?;
             let mut ramp = |_: &Self| {
                 thread::sleep(RAMP);
                 Ok(())
@@ -414,13 +414,13 @@ impl<'a> Field<'a> {
             self.pace = Some((work_us, seen.switches / beside.switches.max(1.0)));
         }
         let work_us = work_us(all, beside.switches, self.pace);
-        self.ask(&asked_of, work_us)?;
+        self.ask(&requested_of, work_us)?;
         thread::sleep(RAMP);
         let (plain, used, other) = self.watched(&self.plain, count, &mut work)?;
         self.pace = Some((work_us, other.switches / beside.switches.max(1.0)));
         self.ask(&vec![0.0; count], 0.0)?;
         for (member, used) in self.plain.iter_mut().zip(&used) {
-            member.former = member.former.map(|(asked, _)| (asked, used.0));
+            member.former = member.former.map(|(requested, _)| (requested, used.0));
         }
         let sum = |values: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| -> f64 {
             values.iter().map(part).sum()
@@ -429,8 +429,8 @@ impl<'a> Field<'a> {
             attacked,
             plain,
             cores: Cores {
-                container: sum(&wanted, |both| both.0),
-                vgpu: sum(&wanted, |both| both.1),
+                container: sum(&needed, |both| both.0),
+                vgpu: sum(&needed, |both| both.1),
                 driver,
                 plain: sum(&used, |both| both.0),
                 sim_attacked: beside.sim,
@@ -885,13 +885,13 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_behind_is_asked_for_more_within_bounds() {
-        assert!((asked(0.5, None) - 0.5).abs() < 1e-9);
-        assert!((asked(0.5, Some((0.44, 0.4))) - 0.55).abs() < 1e-9);
+    fn what_stays_behind_is_requested_more_within_bounds() {
+        assert!((requested(0.5, None) - 0.5).abs() < 1e-9);
+        assert!((requested(0.5, Some((0.44, 0.4))) - 0.55).abs() < 1e-9);
         // A machine that was full gave less than can be made up for.
-        assert!((asked(1.0, Some((1.0, 0.1))) - 1.25).abs() < 1e-9);
-        assert!((asked(1.0, Some((0.1, 1.0))) - 0.8).abs() < 1e-9);
-        assert!((asked(1.0, Some((0.5, 0.0))) - 1.0).abs() < 1e-9);
+        assert!((requested(1.0, Some((1.0, 0.1))) - 1.25).abs() < 1e-9);
+        assert!((requested(1.0, Some((0.1, 1.0))) - 0.8).abs() < 1e-9);
+        assert!((requested(1.0, Some((0.5, 0.0))) - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn releases_differ_from_each_other_and_not_from_themselves() {
 
 /// A tree with three headers: what is there is measured, what is not is absent, whatever the order of the errors.
 #[test]
-fn a_source_tree_is_asked() {
+fn a_source_tree_is_requested() {
     if !probe::has_compiler("cc") {
         println!("SKIP: no C compiler cc");
         return;

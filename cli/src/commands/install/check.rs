@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::change::{Change, Document, Format};
 use super::engine::{self, Engine, Version};
-use super::plan::{self, AsDefault, Wish};
+use super::plan::{self, AsDefault, InstallRequest};
 
 /// What became of an engine's check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -37,7 +37,7 @@ pub(super) struct Subject<'a> {
     /// As they are to be.
     pub(super) after: &'a Tree,
     /// `None`: the runtime is taken out.
-    pub(super) wish: Option<&'a Wish>,
+    pub(super) request: Option<&'a InstallRequest>,
     /// The runtimes that are taken out.
     pub(super) gone: &'a [String],
 }
@@ -160,20 +160,20 @@ fn containerd(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> 
             bail!("containerd still has a runtime {name:?} from elsewhere than cgpu's entries");
         }
     }
-    if let Some(wish) = subject.wish {
-        let seen = handler(&after, &wish.runtime).is_some_and(|handler| {
+    if let Some(request) = subject.request {
+        let seen = handler(&after, &request.runtime).is_some_and(|handler| {
             let at = |name| handler.get(name).and_then(Value::as_str);
             at("runtime_type") == Some(plan::TYPE)
-                || at("runtime_path") == Some(&wish.program(plan::SHIM))
+                || at("runtime_path") == Some(&request.program(plan::SHIM))
         });
         if !seen {
             bail!(
                 "containerd would not see the runtime {:?}: a file that {} imports replaces its section",
-                wish.runtime,
+                request.runtime,
                 plan::CONTAINERD_MAIN
             );
         }
-        if wish.as_default == AsDefault::Yes && default_of(&after) != Some(&wish.runtime) {
+        if request.as_default == AsDefault::Yes && default_of(&after) != Some(&request.runtime) {
             bail!(
                 "containerd would have {} as default runtime: another file sets it",
                 default_of(&after).unwrap_or("none")
@@ -186,9 +186,9 @@ fn containerd(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> 
             let of_default = lost.ends_with(".default_runtime_name");
             let of_runtime = |name: &String| lost.contains(&format!("runtimes.{name}"));
             lost == "imports"
-                || of_default && wish.as_default == AsDefault::Yes
+                || of_default && request.as_default == AsDefault::Yes
                 || of_default && default_of(&before).is_some_and(|name| is_ours(&before, name))
-                || of_runtime(&wish.runtime)
+                || of_runtime(&request.runtime)
                 || subject.gone.iter().any(of_runtime)
         };
         lost.retain(|lost| !ours(lost));
@@ -351,15 +351,15 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     }
     command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]);
     let mut staged = text;
-    if let Some(wish) = subject.wish {
+    if let Some(request) = subject.request {
         // Podman looks for the program, which stands below the root.
         let path = subject
             .root
-            .join(wish.program(plan::WRAPPER).trim_start_matches('/'));
-        let at = ["engine", "runtimes", wish.runtime.as_str()];
+            .join(request.program(plan::WRAPPER).trim_start_matches('/'));
+        let at = ["engine", "runtimes", request.runtime.as_str()];
         let there = Change::set(&at, serde_json::json!([path]));
         staged = super::change::changed(Format::Toml, &staged, &[there])?.0;
-        command.args(["--runtime", &wish.runtime]);
+        command.args(["--runtime", &request.runtime]);
     }
     fs::write(&file, staged)?;
     command.args(["info", "--format", "{{.Host.OCIRuntime.Name}}"]);
@@ -371,9 +371,9 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         let mut bare = with_own_folder(program);
         fs::write(&file, "")?;
         bare.args(command.get_args().filter(|word| {
-            subject
-                .wish
-                .is_none_or(|wish| *word != "--runtime" && word.to_string_lossy() != wish.runtime)
+            subject.request.is_none_or(|request| {
+                *word != "--runtime" && word.to_string_lossy() != request.runtime
+            })
         }))
         .env("CONTAINERS_CONF", &file);
         if engine::run(&mut bare)?.problem().is_some() {
@@ -381,12 +381,12 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         }
         bail!("podman refuses the new configuration: {problem}");
     }
-    if let Some(wish) = subject.wish
-        && said.stdout.trim() != wish.runtime
+    if let Some(request) = subject.request
+        && said.stdout.trim() != request.runtime
     {
         bail!(
             "podman would not see the runtime {:?}; it says {:?}",
-            wish.runtime,
+            request.runtime,
             said.everything().trim()
         );
     }
@@ -442,10 +442,10 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
             if !read.contains(listed) {
                 return Ok(not_run(format!("`{command}` lists no runtimes")));
             }
-            if let Some(wish) = subject.wish
-                && !read.contains(&format!("{listed}{}]", wish.runtime))
+            if let Some(request) = subject.request
+                && !read.contains(&format!("{listed}{}]", request.runtime))
             {
-                bail!("CRI-O would not see the runtime {:?}", wish.runtime);
+                bail!("CRI-O would not see the runtime {:?}", request.runtime);
             }
             Ok(Checked::Passed { command })
         }

@@ -65,7 +65,7 @@ impl fmt::Display for Version {
 
 /// `NAME` or `NAME@VERSION` of `--engine`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct Requested {
     pub(super) engine: Engine,
     /// Given where the program is not there to be asked.
     pub(super) version: Option<Version>,
@@ -76,7 +76,7 @@ fn no_version(name: &str, text: &str) -> String {
     format!("{text:?} is not a version: write for example {name}@{example}")
 }
 
-impl FromStr for Asked {
+impl FromStr for Requested {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -275,23 +275,23 @@ mod tests {
 
     #[test]
     fn an_engine_is_named_with_or_without_its_version() {
-        let asked: Asked = "containerd@1.7".parse().unwrap();
+        let requested: Requested = "containerd@1.7".parse().unwrap();
         assert_eq!(
-            (asked.engine, asked.version),
+            (requested.engine, requested.version),
             (Engine::Containerd, Some(Version(1, 7)))
         );
         assert_eq!(
-            "docker@28.5.2".parse::<Asked>().unwrap().version,
+            "docker@28.5.2".parse::<Requested>().unwrap().version,
             Some(Version(28, 5))
         );
-        assert_eq!("podman-hook".parse::<Asked>().unwrap().version, None);
+        assert_eq!("podman-hook".parse::<Requested>().unwrap().version, None);
         for (text, said) in [
             ("dokcer", "allowed are containerd, docker"),
             ("docker@new", "docker@26.1"),
             ("docker@2.x", "not a version"),
             ("", "no engine \"\""),
         ] {
-            let error = text.parse::<Asked>().unwrap_err();
+            let error = text.parse::<Requested>().unwrap_err();
             assert!(error.contains(said), "{error}");
         }
     }

@@ -14,10 +14,10 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use self::engine::{Asked, Engine};
+use self::engine::{Engine, Requested};
 use self::journal::{Journal, Phase};
 use self::place::{RealDisk, Writer};
-use self::plan::{AsDefault, Wish};
+use self::plan::{AsDefault, InstallRequest};
 use self::report::{Action, Report};
 pub(super) use self::survey::survey;
 use self::transaction::{Site, Work};
@@ -61,7 +61,7 @@ pub(super) struct Common {
     /// Engines, with commas between: containerd, docker, podman, crio, podman-hook; NAME@VERSION if it is not installed here.
     /// Default: those that are found; for `uninstall` those that cgpu is installed in.
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
-    engine: Vec<Asked>,
+    engine: Vec<Requested>,
     /// The root directory of the host to change, for images and packages.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
@@ -136,7 +136,7 @@ pub(super) fn install(options: &InstallOptions) -> anyhow::Result<ExitCode> {
             .context("this program's folder")?,
         None => PathBuf::from("/usr/bin"),
     };
-    let wish = Wish {
+    let request = InstallRequest {
         runtime: options.runtime.clone(),
         as_default: if options.default {
             AsDefault::Yes
@@ -148,8 +148,9 @@ pub(super) fn install(options: &InstallOptions) -> anyhow::Result<ExitCode> {
             .into_string()
             .map_err(|path| anyhow::anyhow!("the folder {} is not UTF-8", path.display()))?,
     };
-    let plan = |journal: &Journal| transaction::plan_install(&site, journal, &common.engine, &wish);
-    act(&site, common, Action::Install, Some(&wish.runtime), plan)
+    let plan =
+        |journal: &Journal| transaction::plan_install(&site, journal, &common.engine, &request);
+    act(&site, common, Action::Install, Some(&request.runtime), plan)
 }
 
 pub(super) fn uninstall(options: &UninstallOptions) -> anyhow::Result<ExitCode> {
@@ -173,7 +174,11 @@ fn site(common: &Common) -> anyhow::Result<Site> {
             "--restart needs systemctl, which is not installed here; without --restart the commands are printed"
         );
     }
-    let mut engines: Vec<Engine> = common.engine.iter().map(|asked| asked.engine).collect();
+    let mut engines: Vec<Engine> = common
+        .engine
+        .iter()
+        .map(|requested| requested.engine)
+        .collect();
     engines.sort();
     if let Some([twice, _]) = engines.windows(2).find(|pair| pair.first() == pair.last()) {
         bail!("--engine names {twice} twice");

@@ -41,7 +41,7 @@ pub(super) enum AsDefault {
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct InstallRequest {
     /// The runtime's name.
     pub(super) runtime: String,
     pub(super) as_default: AsDefault,
@@ -49,7 +49,7 @@ pub(super) struct Wish {
     pub(super) programs: String,
 }
 
-impl Wish {
+impl InstallRequest {
     pub(super) fn program(&self, name: &str) -> String {
         format!("{}/{name}", self.programs.trim_end_matches('/'))
     }
@@ -57,7 +57,7 @@ impl Wish {
 
 /// One file as it is to be.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct Needed {
     /// As the engine sees it, without the root.
     pub(super) path: &'static str,
     pub(super) format: Format,
@@ -70,7 +70,7 @@ pub(super) struct Wanted {
 #[derive(Debug, Clone)]
 pub(super) enum Plan {
     /// In this order: after each file the engine's configuration is whole.
-    Files(Vec<Wanted>),
+    Files(Vec<Needed>),
     /// It needs nothing, or nothing would help; why.
     Nothing(String),
 }
@@ -103,13 +103,17 @@ pub(super) fn programs_of(engine: Engine, version: Option<Version>) -> &'static 
 pub(super) const DOCKER_WITH_SHIMS: Version = Version(24, 0);
 
 /// What the admin must see to, and files cannot.
-pub(super) fn note(engine: Engine, version: Option<Version>, wish: &Wish) -> Option<String> {
+pub(super) fn note(
+    engine: Engine,
+    version: Option<Version>,
+    request: &InstallRequest,
+) -> Option<String> {
     let searched = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
     let by_type = engine == Engine::Containerd && version < Some(containerd::WITH_PATHS);
-    (by_type && !searched.contains(&wish.programs.trim_end_matches('/'))).then(|| {
+    (by_type && !searched.contains(&request.programs.trim_end_matches('/'))).then(|| {
         format!(
             "containerd before 1.7 looks for {SHIM} in its own PATH, which must have {}",
-            wish.programs
+            request.programs
         )
     })
 }
@@ -118,7 +122,7 @@ pub(super) fn note(engine: Engine, version: Option<Version>, wish: &Wish) -> Opt
 pub(super) fn plan(
     engine: Engine,
     version: Option<Version>,
-    wish: &Wish,
+    request: &InstallRequest,
     texts: &Texts,
     effective: Option<&Value>,
 ) -> anyhow::Result<Plan> {
@@ -132,31 +136,35 @@ pub(super) fn plan(
     };
     let text = |path: &'static str| texts.get(path).and_then(Option::as_deref);
     let files = match engine {
-        Engine::Containerd => return containerd::plan(version()?, wish, texts, effective),
-        Engine::Docker => vec![docker(version()?, wish, text(DAEMON_JSON))?],
-        Engine::Podman => vec![podman(wish, text(CONTAINERS_CONF))?],
-        Engine::Crio => vec![crio(wish, text(CRIO_CONF))?],
-        Engine::PodmanHook => vec![podman_hook(wish)],
+        Engine::Containerd => return containerd::plan(version()?, request, texts, effective),
+        Engine::Docker => vec![docker(version()?, request, text(DAEMON_JSON))?],
+        Engine::Podman => vec![podman(request, text(CONTAINERS_CONF))?],
+        Engine::Crio => vec![crio(request, text(CRIO_CONF))?],
+        Engine::PodmanHook => vec![podman_hook(request)],
     };
     Ok(Plan::Files(files))
 }
 
-fn docker(version: Version, wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
+fn docker(
+    version: Version,
+    request: &InstallRequest,
+    text: Option<&str>,
+) -> anyhow::Result<Needed> {
     if version < Version(20, 10) {
         bail!("docker {version} is older than 20.10, the oldest that cgpu was run with");
     }
     let runtime = if version >= DOCKER_WITH_SHIMS {
-        json!({ "runtimeType": wish.program(SHIM) })
+        json!({ "runtimeType": request.program(SHIM) })
     } else {
-        json!({ "path": wish.program(WRAPPER) })
+        json!({ "path": request.program(WRAPPER) })
     };
-    let at = ["runtimes", wish.runtime.as_str()];
-    not_anothers(Format::Json, DAEMON_JSON, text, &at, wish)?;
+    let at = ["runtimes", request.runtime.as_str()];
+    not_anothers(Format::Json, DAEMON_JSON, text, &at, request)?;
     let mut changes = vec![Change::set(&at, runtime)];
-    if wish.as_default == AsDefault::Yes {
-        changes.push(Change::set(&["default-runtime"], json!(wish.runtime)));
+    if request.as_default == AsDefault::Yes {
+        changes.push(Change::set(&["default-runtime"], json!(request.runtime)));
     }
-    Ok(Wanted {
+    Ok(Needed {
         path: DAEMON_JSON,
         format: Format::Json,
         fresh: String::new(),
@@ -164,14 +172,14 @@ fn docker(version: Version, wish: &Wish, text: Option<&str>) -> anyhow::Result<W
     })
 }
 
-fn podman(wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
-    let at = ["engine", "runtimes", wish.runtime.as_str()];
-    not_anothers(Format::Toml, CONTAINERS_CONF, text, &at, wish)?;
-    let mut changes = vec![Change::set(&at, json!([wish.program(WRAPPER)]))];
-    if wish.as_default == AsDefault::Yes {
-        changes.push(Change::set(&["engine", "runtime"], json!(wish.runtime)));
+fn podman(request: &InstallRequest, text: Option<&str>) -> anyhow::Result<Needed> {
+    let at = ["engine", "runtimes", request.runtime.as_str()];
+    not_anothers(Format::Toml, CONTAINERS_CONF, text, &at, request)?;
+    let mut changes = vec![Change::set(&at, json!([request.program(WRAPPER)]))];
+    if request.as_default == AsDefault::Yes {
+        changes.push(Change::set(&["engine", "runtime"], json!(request.runtime)));
     }
-    Ok(Wanted {
+    Ok(Needed {
         path: CONTAINERS_CONF,
         format: Format::Toml,
         fresh: HEADER.to_owned(),
@@ -179,21 +187,21 @@ fn podman(wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
     })
 }
 
-fn crio(wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
-    let at = ["crio", "runtime", "runtimes", wish.runtime.as_str()];
-    not_anothers(Format::Toml, CRIO_CONF, text, &at, wish)?;
+fn crio(request: &InstallRequest, text: Option<&str>) -> anyhow::Result<Needed> {
+    let at = ["crio", "runtime", "runtimes", request.runtime.as_str()];
+    not_anothers(Format::Toml, CRIO_CONF, text, &at, request)?;
     let mut changes = Vec::new();
-    if wish.as_default == AsDefault::Yes {
+    if request.as_default == AsDefault::Yes {
         changes.push(Change::set(
             &["crio", "runtime", "default_runtime"],
-            json!(wish.runtime),
+            json!(request.runtime),
         ));
     }
     changes.push(Change::set(
         &at,
-        json!({ "runtime_path": wish.program(WRAPPER), "runtime_type": "oci" }),
+        json!({ "runtime_path": request.program(WRAPPER), "runtime_type": "oci" }),
     ));
-    Ok(Wanted {
+    Ok(Needed {
         path: CRIO_CONF,
         format: Format::Toml,
         fresh: HEADER.to_owned(),
@@ -201,8 +209,8 @@ fn crio(wish: &Wish, text: Option<&str>) -> anyhow::Result<Wanted> {
     })
 }
 
-fn podman_hook(wish: &Wish) -> Wanted {
-    Wanted {
+fn podman_hook(request: &InstallRequest) -> Needed {
+    Needed {
         path: HOOK_JSON,
         format: Format::Json,
         fresh: String::new(),
@@ -210,7 +218,7 @@ fn podman_hook(wish: &Wish) -> Wanted {
             Change::set(&["version"], json!("1.0.0")),
             Change::set(
                 &["hook"],
-                json!({ "path": wish.program(HOOK), "args": [HOOK, "precreate"], "env": [HOOK_PATH] }),
+                json!({ "path": request.program(HOOK), "args": [HOOK, "precreate"], "env": [HOOK_PATH] }),
             ),
             Change::set(&["when"], json!({ "always": true })),
             Change::set(&["stages"], json!(["precreate"])),
@@ -224,7 +232,7 @@ fn not_anothers(
     file: &str,
     text: Option<&str>,
     at: &[&str],
-    wish: &Wish,
+    request: &InstallRequest,
 ) -> anyhow::Result<()> {
     let Some(text) = text else { return Ok(()) };
     let document = Document::parse(format, text).with_context(|| file.to_owned())?;
@@ -232,7 +240,7 @@ fn not_anothers(
     match there {
         Some(there) if !is_ours(&there) => bail!(
             "{file} already has another runtime named {:?}, {there}: choose another name with --runtime",
-            wish.runtime
+            request.runtime
         ),
         _ => Ok(()),
     }

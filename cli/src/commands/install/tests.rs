@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::journal::{Journal, Phase};
 use super::place::{Disk, RealDisk, Writer};
-use super::plan::{AsDefault, Wish};
+use super::plan::{AsDefault, InstallRequest};
 use super::transaction::{self, Site, Work};
 
 const DAEMON: &str = "{\n    \"log-level\": \"warn\",\n    \"big\": 1.50e3\n}\n";
@@ -89,17 +89,17 @@ fn install(
     engines: &str,
     as_default: AsDefault,
 ) -> anyhow::Result<bool> {
-    let asked: Vec<_> = engines
+    let requested: Vec<_> = engines
         .split(',')
         .map(|name| name.parse().unwrap())
         .collect();
-    let wish = Wish {
+    let request = InstallRequest {
         runtime: "cgpu".to_owned(),
         as_default,
         programs: "/usr/bin".to_owned(),
     };
     run(site, disk, |journal| {
-        transaction::plan_install(site, journal, &asked, &wish)
+        transaction::plan_install(site, journal, &requested, &request)
     })
 }
 

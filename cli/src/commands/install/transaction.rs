@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 
 use super::change::changed;
 use super::check::{self, Checked, Subject, Tree};
-use super::engine::{self, Asked, Engine, Version};
+use super::engine::{self, Engine, Requested, Version};
 use super::journal::{self, Entry, FOLDER, How, Journal, Lock, Original, Phase};
 use super::place::{self, Found, Writer};
-use super::plan::{self, Plan, Texts, Wish};
+use super::plan::{self, InstallRequest, Plan, Texts};
 
 /// A file system's top, and what stands below it.
 #[derive(Debug, Clone)]
@@ -94,15 +94,23 @@ fn original(
 }
 
 /// Which engines, with their programs: those asked for, or those found.
-fn engines(site: &Site, asked: &[Asked]) -> anyhow::Result<Vec<(Asked, Option<PathBuf>)>> {
-    let with_program = |asked: Asked| (asked, engine::find(&site.root, asked.engine.program()));
-    if !asked.is_empty() {
-        return Ok(asked.iter().copied().map(with_program).collect());
+fn engines(
+    site: &Site,
+    requested: &[Requested],
+) -> anyhow::Result<Vec<(Requested, Option<PathBuf>)>> {
+    let with_program = |requested: Requested| {
+        (
+            requested,
+            engine::find(&site.root, requested.engine.program()),
+        )
+    };
+    if !requested.is_empty() {
+        return Ok(requested.iter().copied().map(with_program).collect());
     }
     let found: Vec<_> = Engine::FOUND
         .into_iter()
         .map(|engine| {
-            with_program(Asked {
+            with_program(Requested {
                 engine,
                 version: None,
             })
@@ -123,16 +131,16 @@ fn engines(site: &Site, asked: &[Asked]) -> anyhow::Result<Vec<(Asked, Option<Pa
 pub(super) fn plan_install(
     site: &Site,
     journal: &Journal,
-    asked: &[Asked],
-    wish: &Wish,
+    requested: &[Requested],
+    request: &InstallRequest,
 ) -> anyhow::Result<Vec<Work>> {
-    let named = !asked.is_empty();
+    let named = !requested.is_empty();
     let mut works = Vec::new();
-    for (asked, program) in engines(site, asked)? {
-        let work = plan_engine(site, journal, asked, program.as_deref(), wish)
-            .with_context(|| asked.engine.name())?;
+    for (requested, program) in engines(site, requested)? {
+        let work = plan_engine(site, journal, requested, program.as_deref(), request)
+            .with_context(|| requested.engine.name())?;
         if let (Some(reason), true) = (&work.skipped, named) {
-            bail!("{}: {reason}", asked.engine);
+            bail!("{}: {reason}", requested.engine);
         }
         works.push(work);
     }
@@ -142,12 +150,12 @@ pub(super) fn plan_install(
 fn plan_engine(
     site: &Site,
     journal: &Journal,
-    asked: Asked,
+    requested: Requested,
     program: Option<&Path>,
-    wish: &Wish,
+    request: &InstallRequest,
 ) -> anyhow::Result<Work> {
-    let engine = asked.engine;
-    let version = match (asked.version, program) {
+    let engine = requested.engine;
+    let version = match (requested.version, program) {
         (Some(version), _) => Some(version),
         (None, Some(program)) => Some(engine::version_of(program)?),
         (None, None) => None,
@@ -172,8 +180,8 @@ fn plan_engine(
         }
         _ => None,
     };
-    let wanted = match plan::plan(engine, version, wish, &texts, effective.as_ref())? {
-        Plan::Files(wanted) => wanted,
+    let needed = match plan::plan(engine, version, request, &texts, effective.as_ref())? {
+        Plan::Files(needed) => needed,
         Plan::Nothing(reason) => {
             return Ok(Work {
                 engine,
@@ -185,39 +193,39 @@ fn plan_engine(
             });
         }
     };
-    programs_are_there(site, engine, version, wish)?;
+    programs_are_there(site, engine, version, request)?;
     let mut files = Vec::new();
     let mut notes = Vec::new();
-    notes.extend(plan::note(engine, version, wish));
-    for wanted in &wanted {
+    notes.extend(plan::note(engine, version, request));
+    for needed in &needed {
         let at = originals
             .iter()
-            .position(|(path, ..)| *path == wanted.path)
+            .position(|(path, ..)| *path == needed.path)
             .context("a plan names files that were read")?;
         let (_, now, original) = originals.swap_remove(at);
         let text = match &original.found {
             Some(found) => found.text.as_str(),
-            None => wanted.fresh.as_str(),
+            None => needed.fresh.as_str(),
         };
-        let (after, made) = changed(wanted.format, text, &wanted.changes)
-            .with_context(|| wanted.path.to_owned())?;
+        let (after, made) = changed(needed.format, text, &needed.changes)
+            .with_context(|| needed.path.to_owned())?;
         let mut entry = Entry::new(
             engine,
-            wanted.path,
-            wanted.format,
-            &wish.runtime,
+            needed.path,
+            needed.format,
+            &request.runtime,
             original.found.as_ref(),
             &after,
-            &wanted.fresh,
+            &needed.fresh,
             made,
         );
-        if let Some(earlier) = journal.entry(wanted.path) {
+        if let Some(earlier) = journal.entry(needed.path) {
             entry.also_left(earlier);
         }
         // An engine that has the runtime already, from the admin's own hand, is left alone.
-        let ours = entry.changes_something() || journal.entry(wanted.path).is_some();
+        let ours = entry.changes_something() || journal.entry(needed.path).is_some();
         files.push(FileWork {
-            path: wanted.path.to_owned(),
+            path: needed.path.to_owned(),
             before: now,
             after: Some(after),
             entry: ours.then_some(entry),
@@ -248,10 +256,10 @@ fn plan_engine(
     let gone: Vec<String> = journal
         .files
         .iter()
-        .filter(|entry| entry.engine == engine && entry.runtime != wish.runtime)
+        .filter(|entry| entry.engine == engine && entry.runtime != request.runtime)
         .map(|entry| entry.runtime.clone())
         .collect();
-    work.checked = Some(checked(site, &work, program, Some(wish), &gone)?);
+    work.checked = Some(checked(site, &work, program, Some(request), &gone)?);
     Ok(work)
 }
 
@@ -259,12 +267,12 @@ fn plan_engine(
 pub(super) fn plan_uninstall(
     site: &Site,
     journal: &Journal,
-    asked: &[Asked],
+    requested: &[Requested],
 ) -> anyhow::Result<Vec<Work>> {
     let mut installed: Vec<Engine> = journal.files.iter().map(|entry| entry.engine).collect();
     installed.sort();
     installed.dedup();
-    for one in asked {
+    for one in requested {
         if !installed.contains(&one.engine) {
             let names: Vec<&str> = installed.iter().map(|engine| engine.name()).collect();
             bail!(
@@ -280,7 +288,7 @@ pub(super) fn plan_uninstall(
     }
     let chosen = installed
         .into_iter()
-        .filter(|engine| asked.is_empty() || asked.iter().any(|one| one.engine == *engine));
+        .filter(|engine| requested.is_empty() || requested.iter().any(|one| one.engine == *engine));
     let mut works = Vec::new();
     for engine in chosen {
         let mut files = Vec::new();
@@ -296,7 +304,7 @@ pub(super) fn plan_uninstall(
             files.push(restoration(&entry.path, now, original, &mut notes));
         }
         let program = engine::find(&site.root, engine.program());
-        let version = asked
+        let version = requested
             .iter()
             .find(|one| one.engine == engine)
             .and_then(|one| one.version)
@@ -346,7 +354,7 @@ fn checked(
     site: &Site,
     work: &Work,
     program: Option<&Path>,
-    wish: Option<&Wish>,
+    request: Option<&InstallRequest>,
     gone: &[String],
 ) -> anyhow::Result<Checked> {
     // Files that stay as they are belong to the picture too.
@@ -366,7 +374,7 @@ fn checked(
         version: work.version,
         before: &before,
         after: &after,
-        wish,
+        request,
         gone,
     })
 }
@@ -376,11 +384,11 @@ fn programs_are_there(
     site: &Site,
     engine: Engine,
     version: Option<Version>,
-    wish: &Wish,
+    request: &InstallRequest,
 ) -> anyhow::Result<()> {
     use std::os::unix::fs::MetadataExt;
     for name in plan::programs_of(engine, version) {
-        let path = site.at(&wish.program(name));
+        let path = site.at(&request.program(name));
         let about = std::fs::metadata(&path)
             .with_context(|| format!("{} is to be started by the engine", path.display()))?;
         if !about.is_file() || about.mode() & 0o111 == 0 {

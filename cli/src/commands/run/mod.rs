@@ -424,7 +424,7 @@ mod tests {
         let line = ["run", "--memory", "1Gi", "--", "true"];
         let options = Line::try_parse_from(line).unwrap().options;
         let mut config = Config::default();
-        let asked = |config: &Config, value: Option<&str>| {
+        let requested = |config: &Config, value: Option<&str>| {
             let request = requested(config, &options, value.map(OsStr::new))?;
             anyhow::Ok(Vec::from_iter(request.isolation.capabilities))
         };
@@ -435,17 +435,17 @@ mod tests {
             (Some("video"), vec![Capability::Video]),
             (Some("all"), vec![Capability::Graphics, Capability::Video]),
         ] {
-            let found = asked(&config, value).unwrap();
+            let found = requested(&config, value).unwrap();
             assert_eq!(found, capabilities, "{value:?}");
         }
-        let error = asked(&config, Some("compute,cuda")).unwrap_err();
+        let error = requested(&config, Some("compute,cuda")).unwrap_err();
         let said = error.to_string();
         assert!(
             said.contains(CAPABILITIES) && said.contains("\"cuda\""),
             "{said}"
         );
         config.isolation.capabilities.clear();
-        assert_eq!(asked(&config, Some("all")).unwrap(), []);
+        assert_eq!(requested(&config, Some("all")).unwrap(), []);
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Account {
         change: &mut Change<'_>,
         view: &View,
         op: &Op,
-        asked: &Numbers,
+        requested: &Numbers,
         segments: &mut [Segment],
     ) -> Result<(), Refusal> {
         self.learn_gpu_ids(change, view, segments);
@@ -82,7 +82,7 @@ impl Account {
         let holders = |(client, object): (u32, u32)| {
             let ledger = &state.ledger;
             let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
-            let known = asked.known.iter().filter_map(|(process, known_as)| {
+            let known = requested.known.iter().filter_map(|(process, known_as)| {
                 let usage = ledger.usage_of(card, ProcessId(*process))?;
                 Some(Holder {
                     host_pid: process.unsigned_abs(),
@@ -97,9 +97,9 @@ impl Account {
             let ledger = &state.ledger;
             let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
             let holds = |process: &&i32| ledger.usage_of(card, ProcessId(**process)).is_some();
-            let mut on_card = asked.all.iter().filter(holds);
+            let mut on_card = requested.all.iter().filter(holds);
             let first = on_card.next().filter(|_| on_card.next().is_none())?;
-            asked.known.get(first).copied()
+            requested.known.get(first).copied()
         };
         let is_granted = |id| state.numbering.slot_of_gpu_id.contains_key(&id);
         let is_granted_instance = |id| state.numbering.slot_of_instance.contains_key(&id);
@@ -144,7 +144,7 @@ impl Account {
             View::ActiveDevices => view::active_devices(block(segments, 1), is_granted),
             View::Pids { object } => {
                 let holders = holders(*object).ok_or_else(unknown)?;
-                view::own_pids(block(segments, 1), &holders, asked.executor);
+                view::own_pids(block(segments, 1), &holders, requested.executor);
             }
             View::PidInfo { object } => {
                 let holders = holders(*object).ok_or_else(unknown)?;
@@ -152,7 +152,7 @@ impl Account {
             }
             View::Samples { object } => {
                 let holders = holders(*object).ok_or_else(unknown)?;
-                let executor = asked.executor.map(|pid| (pid, alone(*object)));
+                let executor = requested.executor.map(|pid| (pid, alone(*object)));
                 view::own_samples(block(segments, 1), self.release, &holders, executor);
             }
             View::DeviceMask => view::device_mask(block(segments, 1), is_granted_instance),

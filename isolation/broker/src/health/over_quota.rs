@@ -22,7 +22,7 @@ impl OverQuota {
     pub(super) fn told(&self, slots: &[Slot], why: &Refusal) -> Option<String> {
         let Refusal::OverQuota {
             card,
-            asked_bytes,
+            requested_bytes,
             used_bytes,
             quota_bytes,
         } = why
@@ -36,7 +36,7 @@ impl OverQuota {
         };
         let mut text = format!(
             "{} {place} refused: {} of {} are in use",
-            Mib(*asked_bytes),
+            Mib(*requested_bytes),
             Mib(*used_bytes),
             Mib(*quota_bytes)
         );
@@ -88,7 +88,7 @@ mod tests {
     fn refusal(card: u8) -> Refusal {
         Refusal::OverQuota {
             card: CardSlot(card),
-            asked_bytes: 4 << 30,
+            requested_bytes: 4 << 30,
             used_bytes: 3 << 19,
             quota_bytes: 1 << 30,
         }

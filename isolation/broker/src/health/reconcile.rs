@@ -19,7 +19,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use driver::AskedCard;
+use driver::RequestedCard;
 use ledger::CardSlot;
 use serde::{Deserialize, Serialize};
 
@@ -236,15 +236,15 @@ impl Reconciler {
     ) -> Result<Option<Comparison>, driver::Error> {
         let slots = container.account.slots();
         let moment = || Moment::of(&container.journal.change(), slots.len());
-        let asked: Vec<AskedCard<'_>> = slots
+        let requested: Vec<RequestedCard<'_>> = slots
             .iter()
-            .map(|slot| AskedCard {
+            .map(|slot| RequestedCard {
                 uuid: &slot.uuid,
                 minor: slot.minor,
             })
             .collect();
         let before = moment();
-        let sums = container.driver.sums(&asked)?;
+        let sums = container.driver.sums(&requested)?;
         let after = moment();
         let Some(sums) = sums else {
             return Ok(None);

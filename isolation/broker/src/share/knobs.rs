@@ -102,8 +102,8 @@ fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError
             let card = slot(*card)?;
             let _turning = gates.turn();
             // What the tenant has disabled itself is its own to enable.
-            let wanted = without_stopped(container, channels);
-            let answer = switch(container, card, &wanted, &[(disable_channels::DISABLE, 0)]);
+            let needed = without_stopped(container, channels);
+            let answer = switch(container, card, &needed, &[(disable_channels::DISABLE, 0)]);
             if answer.is_ok() {
                 gates.opened(card);
             }
@@ -234,14 +234,14 @@ fn of_object(
     cmd: u32,
     params: Vec<u8>,
 ) -> Result<Vec<u8>, KnobError> {
-    let asked = Control {
+    let requested = Control {
         by,
         client,
         object,
         cmd,
         params,
     };
-    let answer = call(container, asked);
+    let answer = call(container, requested);
     let refused = matches!(&answer, Err(KnobError::Status(_)));
     if refused && kind_of(container, (client, object)).is_none() {
         return Err(KnobError::Gone);
@@ -349,14 +349,14 @@ fn switch_alive(
         put_u32(&mut params, disable_channels::CHANNELS + index * 4, *handle);
     }
     let subdevice = Subdevice::of(container, card, client)?;
-    let asked = Control {
+    let requested = Control {
         by: By::Tenants,
         client,
         object: subdevice.handle(),
         cmd,
         params,
     };
-    let answer = call(container, asked);
+    let answer = call(container, requested);
     subdevice.give_up(container, client);
     answer.map(drop)
 }
@@ -424,14 +424,14 @@ impl Subdevice {
 }
 
 /// Makes a control; its parameters afterwards.
-fn call(container: &Pulling<'_>, asked: Control) -> Result<Vec<u8>, KnobError> {
+fn call(container: &Pulling<'_>, requested: Control) -> Result<Vec<u8>, KnobError> {
     let Control {
         by,
         client,
         object,
         cmd,
         params,
-    } = asked;
+    } = requested;
     let mut arg = vec![0; 32];
     put_u32(&mut arg, nvos54::H_CLIENT, client);
     put_u32(&mut arg, nvos54::H_OBJECT, object);

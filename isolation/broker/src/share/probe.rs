@@ -215,10 +215,10 @@ pub(super) fn find_out(container: &Arc<Container>, card: usize) -> Result<Found,
     std::thread::Builder::new()
         .name("knobs".to_owned())
         .spawn(move || {
-            let asked = ask(&asking, card);
+            let requested = ask(&asking, card);
             drop(trying);
             // Nobody waits for one that comes too late.
-            let _waited_for = found.send(asked);
+            let _waited_for = found.send(requested);
         })
         .map_err(ProbeError::Thread)?;
     match answer.recv_timeout(PATIENCE) {

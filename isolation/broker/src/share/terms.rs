@@ -21,7 +21,7 @@ pub struct Sources {
     /// The state folder; `None`: cards have no rules.
     pub state_dir: Option<PathBuf>,
     /// What the container asked for.
-    pub wishes: ComputeTerms,
+    pub requests: ComputeTerms,
     /// The cards of the grant.
     pub cards: Vec<GpuUuid>,
     /// Where the driver's nodes are.
@@ -62,10 +62,10 @@ pub enum TermsRefused {
 impl Sources {
     /// Those of a grant.
     #[must_use]
-    pub fn new(state_dir: Option<PathBuf>, wishes: ComputeTerms, cards: Vec<GpuUuid>) -> Self {
+    pub fn new(state_dir: Option<PathBuf>, requests: ComputeTerms, cards: Vec<GpuUuid>) -> Self {
         Self {
             state_dir,
-            wishes,
+            requests,
             cards,
             nodes: PathBuf::from("/dev"),
             read: Mutex::default(),
@@ -102,7 +102,7 @@ impl Sources {
         let (rules, terms) = match &self.state_dir {
             Some(state_dir) => (
                 cards::rules::of(state_dir, uuid)?.unwrap_or_default(),
-                cards::rules::terms_on(state_dir, uuid, &self.wishes)?,
+                cards::rules::terms_on(state_dir, uuid, &self.requests)?,
             ),
             None => (CardRules::default(), Terms::NATIVE),
         };

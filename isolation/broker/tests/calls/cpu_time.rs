@@ -12,7 +12,7 @@ use crate::Test;
 use crate::agent::Storm;
 use crate::fake::GRANULE;
 use crate::kept::Kept;
-use crate::share::{compute_of, computing_behind, of_governor, wishes};
+use crate::share::{compute_of, computing_behind, of_governor, requests};
 use crate::stage::until;
 
 pub(crate) const TESTS: &[Test] = &[(
@@ -146,7 +146,7 @@ fn lateness_of_the_machine() -> Duration {
 }
 
 fn flooded(groups: &Groups, by: By) -> Flooded {
-    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let kept = Kept::sharing(&requests(), |_| {}).unwrap();
     let (computing, _process) = computing_behind(&kept);
     let callers: Vec<_> = (0..CALLERS)
         .map(|_| {

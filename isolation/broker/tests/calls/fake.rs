@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use driver::{
-    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId,
-    FileKind, FileRef, ImplicitBytes, Incident, Ticket,
+    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId, FileKind,
+    FileRef, ImplicitBytes, Incident, RequestedCard, Ticket,
 };
 use nix::sys::stat::fstat;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
@@ -207,18 +207,18 @@ impl Fake {
     fn alloc(&self, state: &mut State, file: FileId, call: &mut Call) -> u32 {
         let (arg, rest) = call.segments.split_first_mut().unwrap();
         let word = |at| u32_at(&arg.bytes, at).unwrap();
-        let (client, parent, wanted, class) = (
+        let (client, parent, needed, class) = (
             word(nvos21::H_ROOT),
             word(nvos21::H_PARENT),
             word(nvos21::H_NEW),
             word(nvos21::H_CLASS),
         );
         let handle = if class == 0 || class == rm::ROOT {
-            let handle = if wanted == 0 {
+            let handle = if needed == 0 {
                 state.next_client += 1;
                 0xc1d0_0000 + state.next_client
             } else {
-                wanted
+                needed
             };
             if state.clients.contains_key(&handle) {
                 return status::NV_ERR_INSERT_DUPLICATE_NAME;
@@ -229,11 +229,11 @@ impl Fake {
             if !state.clients.contains_key(&client) {
                 return status::NV_ERR_INVALID_CLIENT;
             }
-            let handle = if wanted == 0 {
+            let handle = if needed == 0 {
                 state.next_handle += 1;
                 0xcaf0_0000 + state.next_handle
             } else {
-                wanted
+                needed
             };
             if state.objects.contains_key(&(client, handle)) {
                 return status::NV_ERR_INSERT_DUPLICATE_NAME;
@@ -375,12 +375,12 @@ fn import(state: &mut State, call: &mut Call) -> u32 {
     let client = u32_at(&call.segments[0].bytes, nvos54::H_CLIENT).unwrap();
     let params = &mut call.segments[1].bytes;
     let word = |at| u32_at(params, at).unwrap();
-    let (parent, wanted) = (word(import_object::H_PARENT), word(import_object::H_OBJECT));
-    if state.objects.contains_key(&(client, wanted)) {
+    let (parent, needed) = (word(import_object::H_PARENT), word(import_object::H_OBJECT));
+    if state.objects.contains_key(&(client, needed)) {
         return status::NV_ERR_INSERT_DUPLICATE_NAME;
     }
     state.look_for_destination(client, parent);
-    state.objects.insert((client, wanted), (parent, 0));
+    state.objects.insert((client, needed), (parent, 0));
     status::NV_OK
 }
 
@@ -549,21 +549,22 @@ impl Driver for Handle {
         state.waiting -= 1;
         drop(state);
         fake.spend_time();
-        let asked = match call.cmd & 0xff {
+        let requested = match call.cmd & 0xff {
             0x2b => class,
             0x2a => u32_at(&first, nvos54::CMD),
             _ => None,
         };
-        let refused = asked.and_then(|asked| fake.refused.lock().unwrap().get(&asked).copied());
+        let refused =
+            requested.and_then(|requested| fake.refused.lock().unwrap().get(&requested).copied());
         let client = u32_at(&first, nvos54::H_CLIENT).unwrap_or_default();
-        let alone = |asked| {
+        let alone = |requested| {
             fake.refused_for
                 .lock()
                 .unwrap()
-                .get(&(asked, client))
+                .get(&(requested, client))
                 .copied()
         };
-        let refused = refused.or_else(|| asked.and_then(alone));
+        let refused = refused.or_else(|| requested.and_then(alone));
         let mut state = fake.lock();
         let status = match call.cmd & 0xff {
             _ if refused.is_some() => refused.unwrap(),
@@ -598,7 +599,7 @@ impl Driver for Handle {
         Ok(Executed::default())
     }
 
-    fn sums(&self, _cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+    fn sums(&self, _cards: &[RequestedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         let leaked = self.0.leaked_bytes.load(Ordering::SeqCst);
         Ok(Some(vec![CardSum {
             uuid: UUID.to_owned(),

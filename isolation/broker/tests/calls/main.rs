@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         let _closed = agent::main(&role);
         return ExitCode::SUCCESS;
     }
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let needed: Vec<String> = std::env::args().skip(1).collect();
     let tests: Vec<Test> = [
         quota::TESTS,
         card_wide::TESTS,
@@ -76,14 +76,14 @@ fn main() -> ExitCode {
         neighbours::TESTS,
     ]
     .concat();
-    let is_wanted = |name: &str| {
-        let mut parts = wanted
+    let is_needed = |name: &str| {
+        let mut parts = needed
             .iter()
             .filter(|part| !part.starts_with('-'))
             .peekable();
         parts.peek().is_none() || parts.any(|part| name.contains(part.as_str()))
     };
-    if wanted.iter().any(|flag| flag == "--list") {
+    if needed.iter().any(|flag| flag == "--list") {
         for (name, _) in &tests {
             println!("{name}: test");
         }
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let (mut passed, mut failed) = (0, 0);
-    for (name, test) in tests.into_iter().filter(|(name, _)| is_wanted(name)) {
+    for (name, test) in tests.into_iter().filter(|(name, _)| is_needed(name)) {
         let start = Instant::now();
         let result = if catch_unwind(test).is_ok() {
             passed += 1;

@@ -73,7 +73,7 @@ fn wait_for(kept: &Kept, entitlement_ppm: u64) -> u64 {
     now_ns()
 }
 
-fn wishes(policy: &str, percent: Option<u32>) -> Value {
+fn requests(policy: &str, percent: Option<u32>) -> Value {
     json!({"policy": policy, "percent": percent, "weight": null, "priority": "normal"})
 }
 
@@ -87,7 +87,7 @@ fn counted() {
         idle: Idle::Waste,
         ..CardRules::default()
     };
-    let kept = Kept::sharing(&wishes("weighted", None), |state_dir| {
+    let kept = Kept::sharing(&requests("weighted", None), |state_dir| {
         let card = state_dir.join("cards").join(UUID);
         write_json(&card.join("rules.json"), &rules);
     });
@@ -125,7 +125,7 @@ fn admitted() {
         json!({
             "key": {"namespace": "tests", "id": id},
             "quota_bytes": 1,
-            "compute": wishes("fixed", Some(percent)),
+            "compute": requests("fixed", Some(percent)),
             "created_at_unix_ms": 1,
         })
     };
@@ -138,7 +138,9 @@ fn admitted() {
         );
         std::fs::rename(file.with_extension("new"), &file).unwrap();
     };
-    let kept = Kept::sharing(&wishes("fixed", Some(30)), |state_dir| write(state_dir, 20));
+    let kept = Kept::sharing(&requests("fixed", Some(30)), |state_dir| {
+        write(state_dir, 20)
+    });
     let kept = kept.unwrap_or_else(|(said, log)| panic!("{said}: {log}"));
     let (_tenant, _process) = computing_behind(&kept);
     wait_for(&kept, 300_000);

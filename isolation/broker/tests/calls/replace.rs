@@ -366,7 +366,7 @@ fn not_upgraded() {
     let writable = kept.dir().join("writable");
     std::fs::copy(program(), &writable).unwrap();
     std::fs::set_permissions(&writable, PermissionsExt::from_mode(0o777)).unwrap();
-    for (path, wanted) in [
+    for (path, needed) in [
         (writable, "writable by root only"),
         (kept.dir().join("absent"), "absent"),
         ("/bin/true".into(), "ended before it served"),
@@ -376,7 +376,7 @@ fn not_upgraded() {
             .ask(&json!({"op": "upgrade", "program": path}))
             .unwrap();
         let error = answer["error"].as_str().unwrap();
-        assert!(error.contains(wanted), "{error}");
+        assert!(error.contains(needed), "{error}");
     }
     assert_eq!(tenant.storm(50, Signals::None, true).failures, []);
     assert_eq!(kept.broker_pid(), Some(before));

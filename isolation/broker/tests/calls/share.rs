@@ -94,8 +94,8 @@ pub(crate) fn fixed() -> ComputeTerms {
 }
 
 /// A stage whose terms are read, and whose governor does not run: the test pulls the knobs.
-pub(crate) fn ungoverned(wishes: ComputeTerms) -> Stage {
-    let stage = Stage::sharing(wishes);
+pub(crate) fn ungoverned(requests: ComputeTerms) -> Stage {
+    let stage = Stage::sharing(requests);
     stage.container.share.read_terms(&stage.container);
     stage
 }
@@ -253,8 +253,8 @@ fn remembered() {
 fn bounded() {
     let stage = ungoverned(ComputeTerms::default());
     let tenant = computing(&stage);
-    for (asked, set) in [(500, 500), (8_000_000, LONGEST_SLICE_US)] {
-        assert_eq!(tenant.set_timeslice(tenant.group, asked), rm::OK);
+    for (requested, set) in [(500, 500), (8_000_000, LONGEST_SLICE_US)] {
+        assert_eq!(tenant.set_timeslice(tenant.group, requested), rm::OK);
         assert_eq!(stage.fake.timeslice(tenant.client, tenant.group), Some(set));
         assert_eq!(tenant.timeslice(), set);
     }
@@ -707,7 +707,7 @@ fn preempts() {
     assert_eq!(stage.fake.controls(cmd).len(), 26);
 }
 
-pub(crate) fn wishes() -> Value {
+pub(crate) fn requests() -> Value {
     json!({"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"})
 }
 
@@ -733,7 +733,7 @@ fn switches(kept: &Kept) -> (usize, usize) {
 }
 
 fn turns() {
-    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let kept = Kept::sharing(&requests(), |_| {}).unwrap();
     assert!(kept.share_record().exists());
     let (tenant, _process) = computing_behind(&kept);
     assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
@@ -801,7 +801,7 @@ fn reshared() {
     kept.signal(kept.broker_pid().unwrap(), Signal::SIGKILL);
     gate_turns();
     assert_eq!(compute_of(&kept)["terms"]["percent"], 10);
-    for (cards, wanted) in [
+    for (cards, needed) in [
         (
             json!([{"uuid": "GPU-x", "terms": fixed}]),
             "no share of card",
@@ -820,7 +820,7 @@ fn reshared() {
             .ask(&json!({"op": "set_compute", "cards": cards}))
             .unwrap();
         let error = answer["error"].as_str().unwrap();
-        assert!(error.contains(wanted), "{error}");
+        assert!(error.contains(needed), "{error}");
     }
     assert_eq!(compute_of(&kept)["terms"]["percent"], 10);
     // And back to the driver's own: the gate is open, and stays.
@@ -837,7 +837,7 @@ fn reshared() {
 const CLOSED_MOST: Duration = Duration::from_millis(2000);
 
 fn killed() {
-    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let kept = Kept::sharing(&requests(), |_| {}).unwrap();
     let (tenant, _process) = computing_behind(&kept);
     let is_closed = || kept.fake.is_stopped(tenant.client, tenant.channel);
     let mut longest = Duration::ZERO;
@@ -866,7 +866,7 @@ fn killed() {
 }
 
 fn orphaned() {
-    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let kept = Kept::sharing(&requests(), |_| {}).unwrap();
     let (tenant, _process) = computing_behind(&kept);
     until("it is closed", || {
         kept.fake.is_stopped(tenant.client, tenant.channel)
@@ -894,7 +894,7 @@ fn orphaned() {
 }
 
 fn upgraded() {
-    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let kept = Kept::sharing(&requests(), |_| {}).unwrap();
     let (tenant, _process) = computing_behind(&kept);
     let request = json!({"op": "upgrade", "program": program()});
     for _ in 0..6 {
@@ -913,7 +913,7 @@ fn upgraded() {
 }
 
 fn held_over_kills() {
-    let kept = Kept::sharing(&wishes(), |_| {}).unwrap();
+    let kept = Kept::sharing(&requests(), |_| {}).unwrap();
     let (tenant, _process) = computing_behind(&kept);
     for _ in 0..8 {
         until("it is closed", || {

@@ -70,21 +70,21 @@ impl Stage {
     }
 
     /// With a share of its card's time, which nobody holds before [`Share::start`].
-    pub(crate) fn sharing(wishes: ComputeTerms) -> Self {
-        Self::capable(Capabilities::default(), ImplicitBytes::default(), wishes)
+    pub(crate) fn sharing(requests: ComputeTerms) -> Self {
+        Self::capable(Capabilities::default(), ImplicitBytes::default(), requests)
     }
 
     /// The same, for a container with these capabilities on a driver that takes so much by itself.
     pub(crate) fn capable(
         capabilities: Capabilities,
         implicit: ImplicitBytes,
-        wishes: ComputeTerms,
+        requests: ComputeTerms,
     ) -> Self {
         let policy = Policy {
             capabilities,
             ..Policy::default()
         };
-        Self::built(1 << 30, policy, Plan::default(), wishes, implicit)
+        Self::built(1 << 30, policy, Plan::default(), requests, implicit)
     }
 
     fn planned(quota_bytes: u64, managed: Managed, plan: Plan) -> Self {
@@ -92,15 +92,15 @@ impl Stage {
             managed,
             ..Policy::default()
         };
-        let (wishes, implicit) = (ComputeTerms::default(), ImplicitBytes::default());
-        Self::built(quota_bytes, policy, plan, wishes, implicit)
+        let (requests, implicit) = (ComputeTerms::default(), ImplicitBytes::default());
+        Self::built(quota_bytes, policy, plan, requests, implicit)
     }
 
     fn built(
         quota_bytes: u64,
         policy: Policy,
         plan: Plan,
-        wishes: ComputeTerms,
+        requests: ComputeTerms,
         implicit: ImplicitBytes,
     ) -> Self {
         sys::signal::interrupts(WAKE_SIGNAL).unwrap();
@@ -133,7 +133,7 @@ impl Stage {
         parts.health = Health::new(plan);
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());
-        let sources = Sources::new(state_dir, wishes, cards);
+        let sources = Sources::new(state_dir, requests, cards);
         parts.share = Share::new(sources.with_nodes(folder.path().to_owned()));
         let container = Arc::new(Container::alone(parts).unwrap());
         let reaper = Arc::new(Reaper::new().unwrap());

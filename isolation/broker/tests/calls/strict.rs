@@ -35,7 +35,7 @@ const DISABLE: u32 = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
 const SCHEDULE: u32 = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
 const RM_CONTROL: u32 = 0x2a;
 
-fn wishes() -> Value {
+fn requests() -> Value {
     json!({"policy": "fixed", "percent": 30, "weight": null, "priority": "normal", "mode": "strict"})
 }
 
@@ -60,13 +60,13 @@ fn found(kept: &Kept) -> Value {
 }
 
 fn started(prepare: impl FnOnce(&Path, &Fake)) -> Kept {
-    Kept::sharing_with(&wishes(), prepare)
+    Kept::sharing_with(&requests(), prepare)
         .unwrap_or_else(|(said, log)| panic!("it must start: {said}: {log}"))
 }
 
 /// The log of a broker that must not start.
 fn not_started(prepare: impl FnOnce(&Path, &Fake)) -> String {
-    let Err((said, log)) = Kept::sharing_with(&wishes(), prepare) else {
+    let Err((said, log)) = Kept::sharing_with(&requests(), prepare) else {
         panic!("it must not start");
     };
     assert_eq!(said, "");
@@ -220,8 +220,8 @@ fn in_turn() {
 
 fn succeeded() {
     let kept = started(|_, _| {});
-    let asked = || kept.fake.controls(DISABLE).len();
-    let before = asked();
+    let requested = || kept.fake.controls(DISABLE).len();
+    let before = requested();
     fs::remove_file(card_of(kept.state_dir()).join("enforcement.json")).unwrap();
     let pid = kept.broker_pid().unwrap();
     kept.signal(pid, nix::sys::signal::Signal::SIGKILL);
@@ -229,9 +229,9 @@ fn succeeded() {
         kept.broker_pid().is_some_and(|other| other != pid)
             && kept.status()["broker"]["replaced"] == 1
     });
-    assert_eq!(asked(), before);
+    assert_eq!(requested(), before);
     // The container's own channels are turned by it, and say nothing of the card: the next start asks.
     let (_tenant, _process) = computing_behind(&kept);
-    until("the gate turns", || asked() > before + 8);
+    until("the gate turns", || requested() > before + 8);
     assert!(!card_of(kept.state_dir()).join("enforcement.json").exists());
 }

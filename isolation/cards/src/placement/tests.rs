@@ -9,8 +9,8 @@ use crate::grant::ComputePolicy;
 use crate::reserved_time::CardKind;
 
 /// A container without terms for compute time.
-fn place(candidates: &[Candidate], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
-    super::place(candidates, wish, &ComputeTerms::default())
+fn place(candidates: &[Candidate], request: &RequestedCards) -> Result<Vec<Slice>, Refusal> {
+    super::place(candidates, request, &ComputeTerms::default())
 }
 
 fn candidate(index: u32, memory_mib: u64, free_mib: u64) -> Candidate {
@@ -30,8 +30,8 @@ fn candidate(index: u32, memory_mib: u64, free_mib: u64) -> Candidate {
     }
 }
 
-fn wish(total_mib: u64, count: u32) -> Wish {
-    Wish {
+fn request(total_mib: u64, count: u32) -> RequestedCards {
+    RequestedCards {
         amount: Amount::TotalBytes(total_mib * MIB),
         cards: Choice::Count(count),
         among: None,
@@ -39,8 +39,8 @@ fn wish(total_mib: u64, count: u32) -> Wish {
     }
 }
 
-fn chosen(candidates: &[Candidate], wish: &Wish) -> Vec<u32> {
-    place(candidates, wish)
+fn chosen(candidates: &[Candidate], request: &RequestedCards) -> Vec<u32> {
+    place(candidates, request)
         .unwrap()
         .iter()
         .map(|slice| slice.card.index)
@@ -55,12 +55,12 @@ fn binpack_takes_the_fullest_card_that_fits_and_spread_the_emptiest() {
         candidate(2, 24, 4),
         candidate(3, 24, 24),
     ];
-    assert_eq!(chosen(&candidates, &wish(5, 1)), [1]);
-    assert_eq!(chosen(&candidates, &wish(4, 1)), [2]);
-    assert_eq!(chosen(&candidates, &wish(10, 2)), [1, 0]);
-    let spread = |total, count| Wish {
+    assert_eq!(chosen(&candidates, &request(5, 1)), [1]);
+    assert_eq!(chosen(&candidates, &request(4, 1)), [2]);
+    assert_eq!(chosen(&candidates, &request(10, 2)), [1, 0]);
+    let spread = |total, count| RequestedCards {
         policy: Policy::Spread,
-        ..wish(total, count)
+        ..request(total, count)
     };
     assert_eq!(chosen(&candidates, &spread(5, 1)), [3]);
     assert_eq!(chosen(&candidates, &spread(10, 2)), [3, 0]);
@@ -71,26 +71,26 @@ fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
     let mut candidates = [candidate(0, 24, 6), candidate(1, 24, 24)];
     candidates[0].unhealthy = Some("it was lost".to_owned());
     // Binpack would take the fuller one.
-    assert_eq!(chosen(&candidates, &wish(4, 1)), [1]);
-    let both = place(&candidates, &wish(4, 2)).unwrap_err().to_string();
+    assert_eq!(chosen(&candidates, &request(4, 1)), [1]);
+    let both = place(&candidates, &request(4, 2)).unwrap_err().to_string();
     assert!(
         both.contains("card 0 (GPU-0) none, it is unhealthy: it was lost"),
         "{both}"
     );
-    let named = Wish {
+    let named = RequestedCards {
         cards: Choice::Named(vec![CardName::Index(0)]),
-        ..wish(4, 1)
+        ..request(4, 1)
     };
     let named = place(&candidates, &named).unwrap_err();
     assert!(matches!(named, Refusal::Unhealthy { .. }), "{named}");
     assert!(named.to_string().contains("it was lost"), "{named}");
-    let unmeasured = Wish {
+    let unmeasured = RequestedCards {
         amount: Amount::Unmeasured,
-        ..wish(0, 1)
+        ..request(0, 1)
     };
     assert_eq!(chosen(&candidates, &unmeasured), [1]);
     candidates[1].unhealthy = Some("Xid 79".to_owned());
-    let none = place(&candidates, &wish(4, 1)).unwrap_err();
+    let none = place(&candidates, &request(4, 1)).unwrap_err();
     assert!(matches!(none, Refusal::DoesNotFit { .. }), "{none}");
 }
 
@@ -107,17 +107,17 @@ fn a_card_that_is_set_to_one_user_gets_nothing_and_the_refusal_says_what_to_do()
     let mut candidates = [candidate(0, 24, 6), candidate(1, 24, 24)];
     candidates[0].card.modes = mig;
     // Binpack would take the fuller one.
-    assert_eq!(chosen(&candidates, &wish(4, 1)), [1]);
-    let named = Wish {
+    assert_eq!(chosen(&candidates, &request(4, 1)), [1]);
+    let named = RequestedCards {
         cards: Choice::Named(vec![CardName::Uuid(candidates[0].card.uuid.clone())]),
-        ..wish(4, 1)
+        ..request(4, 1)
     };
     let named = place(&candidates, &named).unwrap_err().to_string();
     for part in ["card GPU-0 is in MIG mode", "`nvidia-smi -i 0 -mig 0`"] {
         assert!(named.contains(part), "{named}");
     }
     candidates[1].card.modes = exclusive;
-    let none = place(&candidates, &wish(4, 1)).unwrap_err().to_string();
+    let none = place(&candidates, &request(4, 1)).unwrap_err().to_string();
     for part in [
         "card 0 (GPU-0) none, it is in MIG mode",
         "`nvidia-smi -i 0 -mig 0`",
@@ -128,7 +128,7 @@ fn a_card_that_is_set_to_one_user_gets_nothing_and_the_refusal_says_what_to_do()
     }
     // A card that is not well is that first: its mode is no matter then.
     candidates[1].unhealthy = Some("Xid 79".to_owned());
-    let none = place(&candidates, &wish(4, 1)).unwrap_err().to_string();
+    let none = place(&candidates, &request(4, 1)).unwrap_err().to_string();
     assert!(none.contains("it is unhealthy: Xid 79"), "{none}");
 }
 
@@ -153,7 +153,7 @@ fn reserved(index: u32, holders: &[ComputeTerms]) -> Candidate {
 fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
     let candidates = [reserved(0, &[percent(80)]), reserved(1, &[])];
     let at = |compute: &ComputeTerms, count| {
-        super::place(&candidates, &wish(4 * u64::from(count), count), compute).map(|slices| {
+        super::place(&candidates, &request(4 * u64::from(count), count), compute).map(|slices| {
             slices
                 .iter()
                 .map(|slice| (slice.card.index, slice.terms.percent))
@@ -173,9 +173,9 @@ fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
     }
     // A container without terms follows the card's policy, which is native, and nothing would keep it out of a segment.
     assert_eq!(at(&ComputeTerms::default(), 1), Ok(vec![(1, None)]));
-    let named = Wish {
+    let named = RequestedCards {
         cards: Choice::Named(vec![CardName::Index(0)]),
-        ..wish(4, 1)
+        ..request(4, 1)
     };
     let refusal = place(&candidates, &named).unwrap_err().to_string();
     assert!(
@@ -186,9 +186,9 @@ fn a_card_without_the_time_is_passed_over_like_one_without_the_memory() {
         !refusal.contains("card 1"),
         "it was not asked for: {refusal}"
     );
-    let unmeasured = Wish {
+    let unmeasured = RequestedCards {
         amount: Amount::Unmeasured,
-        ..wish(0, 1)
+        ..request(0, 1)
     };
     assert_eq!(chosen(&candidates, &unmeasured), [1]);
 }
@@ -236,26 +236,26 @@ fn terms_that_no_card_would_take_are_refused_as_such() {
             "priority high is not possible",
         ),
     ] {
-        let refusal = super::place(&candidates, &wish(4, 1), &compute).unwrap_err();
+        let refusal = super::place(&candidates, &request(4, 1), &compute).unwrap_err();
         assert!(matches!(refusal, Refusal::Time(_)), "{refusal}");
         assert!(refusal.to_string().contains(part), "{refusal} lacks {part}");
     }
     let mut full = reserved(0, &[]);
     full.reserved.rules.max_tenants = 0;
-    let refusal = super::place(&[full], &wish(4, 1), &percent(1)).unwrap_err();
+    let refusal = super::place(&[full], &request(4, 1), &percent(1)).unwrap_err();
     assert!(refusal.to_string().contains("max_tenants = 0"), "{refusal}");
 }
 
 #[test]
 fn ties_go_to_the_lower_index() {
     let candidates = [candidate(1, 24, 24), candidate(0, 24, 24)];
-    assert_eq!(chosen(&candidates, &wish(5, 1)), [0]);
+    assert_eq!(chosen(&candidates, &request(5, 1)), [0]);
     assert_eq!(
         chosen(
             &candidates,
-            &Wish {
+            &RequestedCards {
                 policy: Policy::Spread,
-                ..wish(5, 1)
+                ..request(5, 1)
             }
         ),
         [0]
@@ -269,9 +269,9 @@ fn named_cards_are_taken_in_the_order_named_or_not_at_all() {
         candidate(1, 24, 24),
         candidate(2, 24, 1),
     ];
-    let named = |names: Vec<CardName>| Wish {
+    let named = |names: Vec<CardName>| RequestedCards {
         cards: Choice::Named(names),
-        ..wish(4, 1)
+        ..request(4, 1)
     };
     let uuid = |text: &str| CardName::Uuid(GpuUuid::new(text).unwrap());
     assert_eq!(
@@ -293,7 +293,7 @@ fn named_cards_are_taken_in_the_order_named_or_not_at_all() {
         text.contains("GPU-9") && text.contains("0 (GPU-0), 1 (GPU-1), 2 (GPU-2)"),
         "{text}"
     );
-    let among = Wish {
+    let among = RequestedCards {
         among: Some(vec![CardName::Index(1)]),
         ..named(vec![CardName::Index(0)])
     };
@@ -309,31 +309,31 @@ fn refusals_say_what_is_wrong() {
         candidate(0, 24 << 10, 4 << 10),
         candidate(1, 24 << 10, 12 << 10),
     ];
-    for (wish, parts) in [
+    for (request, parts) in [
         (
-            wish(16 << 10, 1),
+            request(16 << 10, 1),
             &[
                 "16 GiB on one card does not fit",
                 "card 0 (GPU-0) 4 GiB of 24 GiB",
                 "card 1 (GPU-1) 12 GiB of 24 GiB",
             ][..],
         ),
-        (wish(16 << 10, 2), &["16 GiB over 2 cards does not fit"]),
+        (request(16 << 10, 2), &["16 GiB over 2 cards does not fit"]),
         (
-            wish(25 << 10, 1),
+            request(25 << 10, 1),
             &["25 GiB", "more than any", "card 1 (GPU-1) 12 GiB of 24 GiB"],
         ),
         (
-            wish(5, 2),
+            request(5, 2),
             &["5 MiB does not split over 2 cards", "whole number of MiB"],
         ),
-        (wish(4, 3), &["3 cards", "this host has 2"]),
-        (wish(4, 0), &["0 cards"]),
-        (wish(0, 1), &["0 bytes"]),
+        (request(4, 3), &["3 cards", "this host has 2"]),
+        (request(4, 0), &["0 cards"]),
+        (request(0, 1), &["0 bytes"]),
     ] {
-        let text = place(&candidates, &wish).unwrap_err().to_string();
+        let text = place(&candidates, &request).unwrap_err().to_string();
         for part in parts {
-            assert!(text.contains(part), "{wish:?}: {text}");
+            assert!(text.contains(part), "{request:?}: {text}");
         }
     }
 }
@@ -341,7 +341,7 @@ fn refusals_say_what_is_wrong() {
 #[test]
 fn a_host_without_cards_refuses() {
     assert!(matches!(
-        place(&[], &wish(4, 1)),
+        place(&[], &request(4, 1)),
         Err(Refusal::TooManyCards { exist: 0, .. })
     ));
 }
@@ -355,7 +355,7 @@ fn any_candidates() -> impl Strategy<Value = Vec<Candidate>> {
     })
 }
 
-fn any_wish() -> impl Strategy<Value = Wish> {
+fn any_request() -> impl Strategy<Value = RequestedCards> {
     let share = (1u64..30, 1u64..30).prop_map(|(container, device)| Share { container, device });
     let amount = prop_oneof![
         (0u64..100).prop_map(|mib| Amount::TotalBytes(mib * MIB)),
@@ -372,7 +372,7 @@ fn any_wish() -> impl Strategy<Value = Wish> {
     ];
     let policy = prop_oneof![Just(Policy::Binpack), Just(Policy::Spread)];
     (amount, cards, prop::option::of(names()), policy).prop_map(|(amount, cards, among, policy)| {
-        Wish {
+        RequestedCards {
             amount,
             cards,
             among,
@@ -383,26 +383,26 @@ fn any_wish() -> impl Strategy<Value = Wish> {
 
 proptest! {
     #[test]
-    fn what_is_placed_fits_is_distinct_whole_and_within_the_wish(candidates in any_candidates(), wish in any_wish()) {
-        match place(&candidates, &wish) {
+    fn what_is_placed_fits_is_distinct_whole_and_within_the_request(candidates in any_candidates(), request in any_request()) {
+        match place(&candidates, &request) {
             Ok(slices) => {
-                let count = match &wish.cards {
+                let count = match &request.cards {
                     Choice::Count(count) => usize::try_from(*count).unwrap(),
                     Choice::Named(names) => names.len(),
                 };
                 prop_assert_eq!(slices.len(), count);
                 for (at, slice) in slices.iter().enumerate() {
                     let candidate = candidates.iter().find(|candidate| candidate.card == slice.card).unwrap();
-                    prop_assert!((slice.quota_bytes > 0 || wish.amount == Amount::Unmeasured) && slice.quota_bytes <= candidate.free_bytes);
+                    prop_assert!((slice.quota_bytes > 0 || request.amount == Amount::Unmeasured) && slice.quota_bytes <= candidate.free_bytes);
                     prop_assert!(slice.quota_bytes.is_multiple_of(MIB));
                     prop_assert!(slices[..at].iter().all(|other| other.card.uuid != slice.card.uuid));
-                    if let Some(among) = &wish.among {
+                    if let Some(among) = &request.among {
                         prop_assert!(among.iter().any(|name| name.names(&slice.card)));
                     }
-                    if let Choice::Named(names) = &wish.cards {
+                    if let Choice::Named(names) = &request.cards {
                         prop_assert!(names[at].names(&slice.card));
                     }
-                    let cap = match wish.amount {
+                    let cap = match request.amount {
                         Amount::TotalBytes(total) => total / u64::try_from(count).unwrap(),
                         Amount::Share(share) => share.of(slice.card.memory_bytes),
                         Amount::AtMost { total_bytes, share } => (total_bytes / u64::try_from(count).unwrap()).min(share.of(slice.card.memory_bytes)),
@@ -419,7 +419,7 @@ proptest! {
     fn a_single_total_is_refused_only_if_no_card_has_it(candidates in any_candidates(), mib in 1u64..70) {
         let fits = candidates.iter().any(|candidate| candidate.free_bytes >= mib * MIB);
         for policy in [Policy::Binpack, Policy::Spread] {
-            let placed = place(&candidates, &Wish { policy, ..wish(mib, 1) });
+            let placed = place(&candidates, &RequestedCards { policy, ..request(mib, 1) });
             prop_assert_eq!(placed.is_ok(), fits);
             if let Ok(slices) = placed {
                 let free = |index: u32| candidates.iter().find(|candidate| candidate.card.index == index).unwrap().free_bytes;
@@ -441,9 +441,9 @@ proptest! {
 #[test]
 fn a_share_without_a_quota_takes_cards_and_nothing_of_them() {
     let full = [candidate(0, 24, 0), candidate(1, 24, 24)];
-    let shared = |count| Wish {
+    let shared = |count| RequestedCards {
         amount: Amount::Unmeasured,
-        ..wish(0, count)
+        ..request(0, count)
     };
     let slices = place(&full, &shared(2)).unwrap();
     assert_eq!(
@@ -455,7 +455,7 @@ fn a_share_without_a_quota_takes_cards_and_nothing_of_them() {
     );
     assert!(matches!(
         place(&full, &shared(3)),
-        Err(Refusal::TooManyCards { asked: 3, .. })
+        Err(Refusal::TooManyCards { requested: 3, .. })
     ));
     assert_eq!(place(&full, &shared(0)), Err(Refusal::NoCards));
 }

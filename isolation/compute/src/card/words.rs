@@ -46,7 +46,7 @@ impl Card {
             entitlement_ppm: share.map_or(0, |share| share.entitlement_ppm),
             gate: self.gate(now_ns),
             window_ns: self.view.cycle.as_ref().map_or(0, |cycle| cycle.window_ns),
-            slice_us: self.wanted().slice_us.unwrap_or(0),
+            slice_us: self.needed().slice_us.unwrap_or(0),
             tenants: u32::try_from(self.view.layout.shares.len()).unwrap_or(u32::MAX),
             ratio_enforced: (self.terms.priority == Priority::High)
                 .then(|| self.metered && learnt.slices_refused.is_none()),

@@ -24,7 +24,7 @@ impl Attack {
         let attacker = stage.join("attacker", fixed(20), 4);
         let neighbour = stage.join("neighbour", fixed(60), 1);
         for at in [attacker, neighbour] {
-            stage.tenants[at].tricks.own_group = OwnGroup::Asked;
+            stage.tenants[at].tricks.own_group = OwnGroup::Requested;
         }
         stage.run_ms(SETTLED_MS);
         Self {
@@ -128,7 +128,7 @@ fn channels_that_come_and_go_under_the_knob_move_no_share() {
 
 #[test]
 fn what_a_tenants_own_channels_refuse_weakens_no_gate() {
-    for own_group in [OwnGroup::Asked, OwnGroup::UsedUp] {
+    for own_group in [OwnGroup::Requested, OwnGroup::UsedUp] {
         for refused in ["close", "open", "schedule", "set", "get"] {
             for in_later_life in [false, true] {
                 let mut stage = Stage::new(4, 1);
@@ -157,7 +157,7 @@ fn what_a_tenants_own_channels_refuse_weakens_no_gate() {
                 let from_ns = stage.now_ns;
                 stage.run_ms(4_000);
                 let permille = stage.permille(attacker, 0, from_ns, stage.now_ns);
-                if own_group == OwnGroup::Asked {
+                if own_group == OwnGroup::Requested {
                     assert!(permille.abs_diff(200) <= 6, "{refused}: {permille}");
                 }
                 let permille = stage.permille(neighbour, 0, from_ns, stage.now_ns);
@@ -201,7 +201,7 @@ fn one_channel_that_refuses_keeps_no_other_from_being_closed() {
 fn a_driver_that_means_it_is_met_with_a_weaker_knob() {
     let mut stage = Stage::new(6, 1);
     let one = stage.join("one", fixed(20), 1);
-    stage.tenants[one].tricks.own_group = OwnGroup::Asked;
+    stage.tenants[one].tricks.own_group = OwnGroup::Requested;
     stage.run_ms(SETTLED_MS);
     stage.faults.refused.insert("close", ODD);
     stage.run_ms(3_000);
@@ -219,7 +219,7 @@ fn a_driver_that_means_it_is_met_with_a_weaker_knob() {
 #[test]
 fn a_group_that_refuses_its_slice_ends_slices_for_no_other() {
     let weighted = |weight| terms(Policy::Weighted, None, weight, Priority::Normal);
-    for own_group in [OwnGroup::Asked, OwnGroup::UsedUp] {
+    for own_group in [OwnGroup::Requested, OwnGroup::UsedUp] {
         let mut stage = Stage::new(7, 1);
         let attacker = stage.join("attacker", weighted(1), 2);
         let neighbour = stage.join("neighbour", weighted(1), 1);

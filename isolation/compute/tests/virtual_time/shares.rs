@@ -467,13 +467,13 @@ fn the_probe_asks_in_order_and_before_anything_is_set() {
     let mut stage = Stage::new(15, 1);
     let one = stage.join("one", fixed(10), 1);
     stage.run_ms(20);
-    let asked: Vec<&str> = stage.tenants[one]
+    let requested: Vec<&str> = stage.tenants[one]
         .calls
         .iter()
         .map(|(_, knob)| name(knob))
         .take(4)
         .collect();
-    assert_eq!(asked, ["get", "set", "close", "open"]);
+    assert_eq!(requested, ["get", "set", "close", "open"]);
     assert!(matches!(
         stage.tenants[one].calls[1].1,
         Knob::SetTimeslice {

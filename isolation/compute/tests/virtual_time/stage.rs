@@ -159,7 +159,7 @@ pub(crate) enum OwnGroup {
     /// Not now.
     UsedUp,
     /// It answers as the driver does.
-    Asked,
+    Requested,
 }
 
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl Environment for World<'_> {
         match self.tricks.own_group {
             OwnGroup::Impossible => Confirmed::Impossible,
             OwnGroup::UsedUp => Confirmed::Failed,
-            OwnGroup::Asked => Confirmed::Found(found(self.faults)),
+            OwnGroup::Requested => Confirmed::Found(found(self.faults)),
         }
     }
 }

@@ -29,8 +29,8 @@ use nvabi::Release;
 
 use crate::kernel::{Facts, KernelDriver, OpenError, put_numbers_back};
 use crate::{
-    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot,
-    FileId, FileKind, FileRef, ImplicitBytes, Ticket, descriptors, pointers,
+    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot, FileId,
+    FileKind, FileRef, ImplicitBytes, RequestedCard, Ticket, descriptors, pointers,
 };
 use sums::Asker;
 use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
@@ -403,7 +403,7 @@ impl Driver for ExecutorDriver {
         self.open().map(drop)
     }
 
-    fn sums(&self, cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+    fn sums(&self, cards: &[RequestedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         self.asker.ask(self, cards).map(Some)
     }
 

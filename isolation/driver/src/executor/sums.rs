@@ -36,7 +36,7 @@ use nvabi::{class, control, escape, status};
 
 use super::wire::{Answer, Request};
 use super::{Connection, ExecutorDriver, lock};
-use crate::{AskedCard, Call, CardSum, Error, FdSlot, FileId, FileKind, FileRef, Ticket};
+use crate::{Call, CardSum, Error, FdSlot, FileId, FileKind, FileRef, RequestedCard, Ticket};
 
 /// Where the driver's nodes are.
 const NODES: &str = "/dev";
@@ -148,7 +148,7 @@ impl Asker {
     pub(super) fn ask(
         &self,
         driver: &ExecutorDriver,
-        cards: &[AskedCard<'_>],
+        cards: &[RequestedCard<'_>],
     ) -> Result<Vec<CardSum>, Error> {
         let mut silent = lock(&self.silent);
         if let Some(connection) = silent.take()
@@ -243,7 +243,7 @@ struct Own<'a> {
 }
 
 impl Asking<'_> {
-    fn sums(&mut self, cards: &[AskedCard<'_>]) -> Result<Vec<CardSum>, Error> {
+    fn sums(&mut self, cards: &[RequestedCard<'_>]) -> Result<Vec<CardSum>, Error> {
         let opened = self.asker.open(self.driver, CONTROL_NODE, FileKind::Ctl)?;
         let ctl = Own {
             id: CONTROL_FILE,
@@ -300,7 +300,7 @@ impl Asking<'_> {
     fn sum(
         &mut self,
         ctl: Own<'_>,
-        card: &AskedCard<'_>,
+        card: &RequestedCard<'_>,
         gpu_id: u32,
     ) -> Result<(u64, u64), Error> {
         let cmd = control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2;

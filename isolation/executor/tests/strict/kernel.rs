@@ -56,10 +56,10 @@ pub(crate) struct Kernel {
 }
 
 /// A thread of this process whose ioctls are brought to the played driver.
-pub(crate) struct CallingThread(Mutex<mpsc::Sender<Asked>>);
+pub(crate) struct CallingThread(Mutex<mpsc::Sender<Requested>>);
 
 /// A call that it is to make, and who gets it back.
-struct Asked {
+struct Requested {
     file: (FileId, FileKind, OwnedFd),
     call: Call,
     answer: mpsc::Sender<(Result<Executed, Error>, Call)>,
@@ -69,14 +69,14 @@ impl CallingThread {
     /// Starts it, with a driver that makes calls in the process that it is in; the filter's listener.
     fn start(driver: KernelDriver) -> (Self, OwnedFd) {
         let (ours, theirs) = launch::pair().unwrap();
-        let (ask, asked) = mpsc::channel::<Asked>();
+        let (ask, requested) = mpsc::channel::<Requested>();
         std::thread::spawn(move || {
             launch::confine(&theirs, Wait::Interruptible).unwrap();
-            for Asked {
+            for Requested {
                 file,
                 mut call,
                 answer,
-            } in asked
+            } in requested
             {
                 let target = FileRef {
                     id: file.0,
@@ -99,12 +99,12 @@ impl CallingThread {
             segments: std::mem::take(&mut call.segments),
             fds: std::mem::take(&mut call.fds),
         };
-        let asked = Asked {
+        let requested = Requested {
             file: (file.id, file.kind, fd),
             call: taken,
             answer,
         };
-        self.0.lock().unwrap().send(asked).unwrap();
+        self.0.lock().unwrap().send(requested).unwrap();
         let (done, made) = answered.recv().unwrap();
         *call = made;
         done
@@ -425,9 +425,9 @@ impl Shared {
         let [first, params, ..] = request.segments.as_mut_slice() else {
             return;
         };
-        let asked = u32_at(&first.bytes, nvos54::CMD);
+        let requested = u32_at(&first.bytes, nvos54::CMD);
         if cmd == crate::rm::CONTROL
-            && asked == Some(control::NV2080_CTRL_CMD_GPU_GET_PID_INFO)
+            && requested == Some(control::NV2080_CTRL_CMD_GPU_GET_PID_INFO)
             && let Some(play) = self.sums.lock().unwrap().as_ref()
         {
             play(&mut first.bytes, &mut params.bytes);

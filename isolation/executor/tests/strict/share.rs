@@ -106,11 +106,11 @@ fn compat_tried() {
 
 /// What the card's knobs hold is found out before the container has a channel, and nothing is left of that.
 fn tried(mode: Mode) {
-    let wishes = ComputeTerms {
+    let requests = ComputeTerms {
         mode: cards::ComputeMode::Strict,
         ..third()
     };
-    let stage = Stage::sharing(mode, wishes);
+    let stage = Stage::sharing(mode, requests);
     let before = stage.kernel.held_bytes();
     let share = &stage.container.share;
     share.start(&stage.container, Beginning::First).unwrap();

@@ -18,8 +18,8 @@ use driver::executor::ExecutorDriver;
 use driver::kernel::Facts;
 use driver::nodes::Nodes;
 use driver::{
-    AskedCard, Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId,
-    FileKind, FileRef, ImplicitBytes, Ticket,
+    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FileId, FileKind,
+    FileRef, ImplicitBytes, RequestedCard, Ticket,
 };
 use ledger::CardSlot;
 use nvabi::Release;
@@ -73,7 +73,7 @@ pub(crate) enum Mode {
 struct Extras {
     plan: Plan,
     patience: Option<Duration>,
-    wishes: Option<ComputeTerms>,
+    requests: Option<ComputeTerms>,
     profile: Option<String>,
     /// The driver does not say beforehand how it numbers its cards, as a real one does not.
     unnumbered: bool,
@@ -130,9 +130,9 @@ impl Stage {
     }
 
     /// With a share of the card's time.
-    pub(crate) fn sharing(mode: Mode, wishes: ComputeTerms) -> Self {
+    pub(crate) fn sharing(mode: Mode, requests: ComputeTerms) -> Self {
         let extras = Extras {
-            wishes: Some(wishes),
+            requests: Some(requests),
             ..Extras::default()
         };
         Self::built(64 * MIB, Binding::None, mode, extras)
@@ -276,9 +276,9 @@ impl Stage {
         let mut parts = Parts::new(name, release, Box::new(front), vec![slot]);
         parts.health = Health::new(extras.plan);
         parts.terms.policy = extras.policy;
-        if let Some(wishes) = extras.wishes {
+        if let Some(requests) = extras.requests {
             let state_dir = Some(folder.path().to_owned());
-            let sources = Sources::new(state_dir, wishes, cards);
+            let sources = Sources::new(state_dir, requests, cards);
             let nodes = sim_socket.with_file_name("dev");
             parts.share = Share::new(sources.with_nodes(nodes));
         }
@@ -523,7 +523,7 @@ impl Driver for Front {
         }
     }
 
-    fn sums(&self, cards: &[AskedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
+    fn sums(&self, cards: &[RequestedCard<'_>]) -> Result<Option<Vec<CardSum>>, Error> {
         match &self.way {
             Way::Strict(executor) => executor.sums(cards),
             Way::Compat(..) => Ok(None),

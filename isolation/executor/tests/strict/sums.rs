@@ -7,7 +7,8 @@ use broker::health::{Event, EventKind, Plan, Watching};
 use cards::OnViolation;
 use driver::executor::ExecutorDriver;
 use driver::{
-    AskedCard, Binding, Call, Caller, CardSum, Driver, FdSlot, FileId, FileKind, FileRef, Ticket,
+    Binding, Call, Caller, CardSum, Driver, FdSlot, FileId, FileKind, FileRef, RequestedCard,
+    Ticket,
 };
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{nvos21, nvos54, pid_info, pid_memory};
@@ -51,8 +52,8 @@ pub(crate) const TESTS: &[Test] = &[
         an_answer_that_does_not_come_holds_up_nothing,
     ),
     (
-        "sums::a_node_that_is_another_file_is_not_asked_by",
-        a_node_that_is_another_file_is_not_asked_by,
+        "sums::a_node_that_is_another_file_is_not_requested_by",
+        a_node_that_is_another_file_is_not_requested_by,
     ),
 ];
 
@@ -95,13 +96,13 @@ fn stage() -> Stage {
 fn sums(driver: &ExecutorDriver, stage: &Stage) -> Result<Vec<CardSum>, driver::Error> {
     let cards = stage.kernel.sim().cards().to_vec();
     let granted = cards.iter().take(1);
-    let asked: Vec<AskedCard<'_>> = granted
-        .map(|card| AskedCard {
+    let requested: Vec<RequestedCard<'_>> = granted
+        .map(|card| RequestedCard {
             uuid: &card.uuid,
             minor: card.minor,
         })
         .collect();
-    driver.sums(&asked).map(Option::unwrap)
+    driver.sums(&requested).map(Option::unwrap)
 }
 
 fn counted(driver: &ExecutorDriver, stage: &Stage) -> (u64, u64) {
@@ -151,14 +152,14 @@ fn the_driver_counts_what_the_ledger_has() {
     assert_eq!((comparison.violations, kinds(&stage)), (vec![], vec![]));
     assert_eq!(watching(&stage).sums, Some(true));
     // About the executor itself, by the number that it has for itself.
-    let asked = stage.kernel.controls(PID_INFO);
-    let pids: Vec<Option<u32>> = asked
+    let requested = stage.kernel.controls(PID_INFO);
+    let pids: Vec<Option<u32>> = requested
         .iter()
         .map(|blocks| u32_at(&blocks[1], pid_info::LIST + pid_memory::PID))
         .collect();
     let executor = u32::try_from(stage.executor().process().unwrap()).unwrap();
     assert!(pids.len() >= 4 && pids.iter().all(|pid| *pid == Some(executor)));
-    assert_eq!(u32_at(&asked[0][0], nvos54::PARAMS_SIZE), Some(14408));
+    assert_eq!(u32_at(&requested[0][0], nvos54::PARAMS_SIZE), Some(14408));
     let Holding {
         tenant,
         fd,
@@ -401,11 +402,11 @@ fn an_answer_that_does_not_come_holds_up_nothing() {
     let reason = watching(&stage).sums_reason.unwrap();
     assert!(reason.contains("1000 ms"), "{reason}");
     // It is asked no more, and everybody else is served.
-    let asked = stage.kernel.count(rm::CONTROL);
+    let requested = stage.kernel.count(rm::CONTROL);
     for _ in 0..5 {
         reconcile(&stage);
     }
-    assert_eq!(stage.kernel.count(rm::CONTROL), asked);
+    assert_eq!(stage.kernel.count(rm::CONTROL), requested);
     let Holding {
         tenant,
         fd,
@@ -428,7 +429,7 @@ fn an_answer_that_does_not_come_holds_up_nothing() {
     });
 }
 
-fn a_node_that_is_another_file_is_not_asked_by() {
+fn a_node_that_is_another_file_is_not_requested_by() {
     let stage = stage();
     let folder = tempfile::tempdir().unwrap();
     let connect = || {

@@ -59,8 +59,8 @@ pub(crate) const TESTS: &[Test] = &[
         links_to_cards_that_are_not_granted_are_not_there,
     ),
     (
-        "views::peers_are_asked_for_among_granted_cards_alone",
-        peers_are_asked_for_among_granted_cards_alone,
+        "views::peers_are_requested_among_granted_cards_alone",
+        peers_are_requested_among_granted_cards_alone,
     ),
 ];
 
@@ -139,14 +139,14 @@ fn what_is_refused_is_not_advertised() {
     let stage = Stage::of_two_cards(64 * MIB);
     let asking = Program::new(&stage);
     // A group's number above the index changes nothing of what is asked for.
-    let asked = [
+    let requested = [
         gpu_info::DMABUF_CAPABILITY,
         gpu_info::GPU_FLA_CAPABILITY,
         1 << 24 | gpu_info::DMABUF_CAPABILITY,
     ];
-    let v2 = asking.info(ctl::NV2080_CTRL_CMD_GPU_GET_INFO_V2, &asked);
+    let v2 = asking.info(ctl::NV2080_CTRL_CMD_GPU_GET_INFO_V2, &requested);
     assert_eq!(v2, [0, 0, 0]);
-    let v1 = asking.info_by_v1(ctl::NV2080_CTRL_CMD_GPU_GET_INFO, &asked);
+    let v1 = asking.info_by_v1(ctl::NV2080_CTRL_CMD_GPU_GET_INFO, &requested);
     assert_eq!(v1, [0, 0, 0]);
     let probed = asking.ask_all(
         asking.subdevice,
@@ -215,7 +215,7 @@ fn what_the_driver_keeps_of_a_card_is_no_part_of_a_slice() {
     let (tenant, fd) = (&asking.tenant.0, asking.fd);
     let called = tenant.memory(fd, asking.client, asking.device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
-    let asked = [
+    let requested = [
         fb_info::TOTAL_RAM_SIZE,
         fb_info::HEAP_FREE,
         fb_info::FB_TAX_SIZE_KB,
@@ -232,8 +232,8 @@ fn what_the_driver_keeps_of_a_card_is_no_part_of_a_slice() {
         ctl::NV2080_CTRL_CMD_FB_GET_INFO,
         ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2,
     );
-    assert_eq!(asking.info(v2, &asked), shown);
-    assert_eq!(asking.info_by_v1(v1, &asked), shown);
+    assert_eq!(asking.info(v2, &requested), shown);
+    assert_eq!(asking.info_by_v1(v1, &requested), shown);
 }
 
 fn what_others_have_mapped_of_bar1_is_not_shown() {
@@ -259,7 +259,7 @@ fn what_others_have_mapped_of_bar1_is_not_shown() {
     );
     assert_eq!(u32_at(&called.arg, nvos33::STATUS), Some(rm::OK));
 
-    let asked = [
+    let requested = [
         fb_info::BAR1_AVAIL_SIZE,
         fb_info::BAR1_SIZE,
         fb_info::BAR1_MAX_CONTIGUOUS_AVAIL_SIZE,
@@ -268,13 +268,16 @@ fn what_others_have_mapped_of_bar1_is_not_shown() {
         ctl::NV2080_CTRL_CMD_FB_GET_INFO,
         ctl::NV2080_CTRL_CMD_FB_GET_INFO_V2,
     );
-    for shown in [asking.info(v2, &asked), asking.info_by_v1(v1, &asked)] {
+    for shown in [
+        asking.info(v2, &requested),
+        asking.info_by_v1(v1, &requested),
+    ] {
         assert_ne!(shown[1], 0);
         assert_eq!(shown, [shown[1]; 3], "KiB of BAR1");
     }
     // One alone, without the length beside it.
-    let alone = asking.info(v2, &asked[..1]);
-    assert_eq!(alone, asking.info(v2, &asked[1..2]));
+    let alone = asking.info(v2, &requested[..1]);
+    assert_eq!(alone, asking.info(v2, &requested[1..2]));
 }
 
 /// The driver knows the executor alone; the tenants know each other.
@@ -296,9 +299,13 @@ fn processes_are_the_containers_own_with_what_they_are_charged() {
     let [one, two, none] = [&first, &second, &idle].map(|asking| asking.tenant.1.0.id());
     let executor = stage.executor().process().unwrap().unsigned_abs();
 
-    let mut asked = vec![0; 3812];
-    put_u32(&mut asked, pids::ID, SUBDEVICE);
-    let table = first.ask(first.subdevice, ctl::NV2080_CTRL_CMD_GPU_GET_PIDS, &asked);
+    let mut requested = vec![0; 3812];
+    put_u32(&mut requested, pids::ID, SUBDEVICE);
+    let table = first.ask(
+        first.subdevice,
+        ctl::NV2080_CTRL_CMD_GPU_GET_PIDS,
+        &requested,
+    );
     let count = u32_at(&table, pids::COUNT).unwrap() as usize;
     let mut listed: Vec<u32> = (0..count)
         .map(|index| u32_at(&table, pids::TABLE + 4 * index).unwrap())
@@ -313,17 +320,17 @@ fn processes_are_the_containers_own_with_what_they_are_charged() {
             .all(|byte| *byte == 0)
     );
 
-    let mut asked = vec![0; 14408];
+    let mut requested = vec![0; 14408];
     let others = [one, two, none, executor, neighbour];
-    put_u32(&mut asked, pid_info::COUNT, 5);
+    put_u32(&mut requested, pid_info::COUNT, 5);
     let row = |index: usize| pid_info::LIST + pid_memory::BYTES * index;
     for (index, pid) in others.into_iter().enumerate() {
-        put_u32(&mut asked, row(index) + pid_memory::PID, pid);
+        put_u32(&mut requested, row(index) + pid_memory::PID, pid);
     }
     let info = first.ask(
         first.subdevice,
         ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO,
-        &asked,
+        &requested,
     );
     let held = [0, 1, 2, 3, 4].map(|index| {
         assert_eq!(u32_at(&info, row(index) + pid_memory::RESULT), Some(rm::OK));
@@ -360,7 +367,7 @@ fn only_granted_cards_are_listed() {
 }
 
 /// The older form points to tables of all pairs; a card that is not granted is one that is not there.
-fn peers_are_asked_for_among_granted_cards_alone() {
+fn peers_are_requested_among_granted_cards_alone() {
     let stage = Stage::of_two_cards(64 * MIB);
     let asking = Program::new(&stage);
     let [granted, foreign] = [0, 1].map(|at| stage.kernel.sim().cards()[at].gpu_id);
@@ -368,24 +375,24 @@ fn peers_are_asked_for_among_granted_cards_alone() {
     let root = (asking.client, asking.client);
 
     let tables = [0, 64].map(|at| tenant.params_address() + LIST_AT + at);
-    let mut asked = vec![0; 176];
-    put_u64(&mut asked, 160, tables[0]);
-    put_u64(&mut asked, 168, tables[1]);
+    let mut requested = vec![0; 176];
+    put_u64(&mut requested, 160, tables[0]);
+    put_u64(&mut requested, 168, tables[1]);
     let v1 = ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS;
     for (ids, entries) in [(&[granted][..], 1), (&[granted, granted], 4)] {
         for (slot, id) in ids.iter().enumerate() {
-            put_u32(&mut asked, p2p_caps::IDS + 4 * slot, *id);
+            put_u32(&mut requested, p2p_caps::IDS + 4 * slot, *id);
         }
         put_u32(
-            &mut asked,
+            &mut requested,
             p2p_caps::COUNT,
             u32::try_from(ids.len()).unwrap(),
         );
-        put_u32(&mut asked, p2p_caps::CAPS, 0xaaaa_aaaa);
+        put_u32(&mut requested, p2p_caps::CAPS, 0xaaaa_aaaa);
         for table in tables {
             tenant.write(table, &[0xaa; 64]);
         }
-        let answer = asking.ask(asking.client, v1, &asked);
+        let answer = asking.ask(asking.client, v1, &requested);
         assert_eq!(u32_at(&answer, p2p_caps::CAPS), Some(0));
         for (at, table) in [160, 168].into_iter().zip(tables) {
             assert_eq!(u64_at(&answer, at), Some(table), "the pointer is as it was");
@@ -395,14 +402,14 @@ fn peers_are_asked_for_among_granted_cards_alone() {
         }
     }
     // Without tables.
-    put_u64(&mut asked, 160, 0);
-    put_u64(&mut asked, 168, 0);
-    asking.ask(asking.client, v1, &asked);
+    put_u64(&mut requested, 160, 0);
+    put_u64(&mut requested, 168, 0);
+    asking.ask(asking.client, v1, &requested);
 
     let mut v2 = vec![0; 8348];
     let mut matrix = vec![0; 1352];
     for (params, ids, count) in [
-        (&mut asked, p2p_caps::IDS, p2p_caps::COUNT),
+        (&mut requested, p2p_caps::IDS, p2p_caps::COUNT),
         (&mut v2, p2p_caps::IDS, p2p_caps::COUNT),
         (
             &mut matrix,
@@ -419,7 +426,7 @@ fn peers_are_asked_for_among_granted_cards_alone() {
     put_u32(&mut matrix, count, 1);
     put_u32(&mut matrix, ids, granted);
     for (cmd, mut params, second) in [
-        (v1, asked, 4),
+        (v1, requested, 4),
         (ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2, v2, 4),
         (
             ctl::NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX,
@@ -570,8 +577,8 @@ fn a_card_that_is_not_granted_is_one_that_is_not_there() {
         asking.ask(object, cmd, &params);
         let made = stage.kernel.controls(cmd).len();
         put_u32(&mut params, at, foreign);
-        let asked = (asking.client, object);
-        let (status, after) = asking.tenant.0.control(asking.fd, asked, cmd, &params);
+        let requested = (asking.client, object);
+        let (status, after) = asking.tenant.0.control(asking.fd, requested, cmd, &params);
         assert_eq!(status, refused, "{cmd:#x}");
         assert_eq!(after, params);
         assert_eq!(
@@ -626,10 +633,10 @@ fn granted_cards_are_in_the_mask_before_a_program_asks_about_them() {
     assert_eq!(called.ret, Ok(0));
     assert_eq!(mask(), 1);
     assert_eq!(mask(), 1);
-    let asked = stage
+    let requested = stage
         .kernel
         .controls(ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2);
-    assert_eq!(asked.len(), 1, "once");
+    assert_eq!(requested.len(), 1, "once");
 }
 
 fn links_to_cards_that_are_not_granted_are_not_there() {

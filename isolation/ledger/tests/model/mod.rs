@@ -143,8 +143,8 @@ impl Model {
         sums
     }
 
-    fn objects_of(&self, wanted: Option<ObjectKind>) -> u64 {
-        let is = |kind: ObjectKind| wanted.is_none_or(|wanted| wanted == kind);
+    fn objects_of(&self, needed: Option<ObjectKind>) -> u64 {
+        let is = |kind: ObjectKind| needed.is_none_or(|needed| needed == kind);
         let clients = self.clients.iter().map(|_| ObjectKind::Client);
         let objects = self.objects.iter().map(|it| it.source.kind);
         let reserved = self.reservations.iter().map(|(kind, _)| *kind);
@@ -255,7 +255,7 @@ impl Model {
             if demand.bytes > 0 && after > u128::from(quota_bytes) {
                 return Err(Refusal::OverQuota {
                     card,
-                    asked_bytes: demand.bytes,
+                    requested_bytes: demand.bytes,
                     used_bytes: narrow(used),
                     quota_bytes,
                 });

@@ -29,7 +29,7 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
         return None;
     }
     let mut gaps = Vec::new();
-    let mut wishes = Vec::new();
+    let mut requests = Vec::new();
     let mut kept = None;
     for (rules, tenants) in cards {
         // As it will be with a place: what a gang that shares needs of the card, it needs for itself.
@@ -63,10 +63,10 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
             continue;
         };
         if member.tenant.terms.policy == Policy::FairShare {
-            wishes.extend((0..rules.max_tenants).map(|index| grid_ppm(index, rules)));
+            requests.extend((0..rules.max_tenants).map(|index| grid_ppm(index, rules)));
         } else {
-            wishes.push(0);
-            wishes.extend(all.gap_starts());
+            requests.push(0);
+            requests.extend(all.gap_starts());
         }
         let gap = |circle| Gap {
             circle,
@@ -79,8 +79,8 @@ pub fn gang_place(cards: &[(&CardRules, &[Tenant])], key: &str) -> Option<u32> {
     let stays = |place: &u32| gaps.iter().all(|(before, _)| before.has(*place));
     let fits = |place: &u32| gaps.iter().all(|(_, all)| all.has(*place));
     kept.filter(stays).or_else(|| {
-        wishes.sort_unstable();
-        wishes.into_iter().find(fits)
+        requests.sort_unstable();
+        requests.into_iter().find(fits)
     })
 }
 
@@ -143,11 +143,11 @@ impl<'t> Plan<'t> {
         let pass =
             |circle: &mut Circle,
              own: &mut Vec<Vec<Arc>>,
-             wanted: &dyn Fn(&mut Circle, &Member<'t>) -> Option<Vec<Arc>>| {
+             needed: &dyn Fn(&mut Circle, &Member<'t>) -> Option<Vec<Arc>>| {
                 for (member, arcs) in self.members.iter().zip(own) {
                     if member.part == Part::Own
                         && arcs.is_empty()
-                        && let Some(found) = wanted(circle, member)
+                        && let Some(found) = needed(circle, member)
                     {
                         *arcs = found;
                     }

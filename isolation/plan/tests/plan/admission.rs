@@ -124,7 +124,7 @@ fn a_change_of_the_card_is_tried_on_all_at_once() {
     assert!(matches!(
         admit_all(&rules(), &[fixed(50), fixed(30), fixed(40)], false),
         Err(Refusal::Reserved {
-            asked_ppm: 500_000,
+            requested_ppm: 500_000,
             left_ppm: 300_000,
             ..
         })

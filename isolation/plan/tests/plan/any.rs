@@ -1,6 +1,6 @@
 //! Any card: rules, and tenants that it admits.
 
-use plan::{CardRules, Costs, Gang, Idle, Policy, Priority, Tenant, Terms, Wishes, admit};
+use plan::{CardRules, Costs, Gang, Idle, Policy, Priority, RequestedTerms, Tenant, Terms, admit};
 use proptest::prelude::*;
 
 pub(crate) fn tenant(key: &str, terms: Terms) -> Tenant {
@@ -80,7 +80,7 @@ pub(crate) fn rules() -> impl Strategy<Value = CardRules> {
         )
 }
 
-pub(crate) fn wishes() -> impl Strategy<Value = Wishes> {
+pub(crate) fn requests() -> impl Strategy<Value = RequestedTerms> {
     (
         proptest::option::of(policies()),
         proptest::option::of(1..=40_u32),
@@ -91,7 +91,7 @@ pub(crate) fn wishes() -> impl Strategy<Value = Wishes> {
             1 => Just(Priority::High),
         ],
     )
-        .prop_map(|(policy, percent, weight, priority)| Wishes {
+        .prop_map(|(policy, percent, weight, priority)| RequestedTerms {
             policy,
             percent,
             weight,
@@ -102,7 +102,7 @@ pub(crate) fn wishes() -> impl Strategy<Value = Wishes> {
 /// Tenants that a simulated card with these rules admits, one after another; those that it refuses are left out.
 pub(crate) fn admitted(most: usize) -> impl Strategy<Value = (CardRules, Vec<Tenant>)> {
     let one = (
-        wishes(),
+        requests(),
         0..1000_u64,
         prop_oneof![Just(0_u32), Just(1), Just(1), 2..=6_u32],
         prop_oneof![4 => Just(1_u32), 1 => 2..=8_u32],
@@ -110,9 +110,10 @@ pub(crate) fn admitted(most: usize) -> impl Strategy<Value = (CardRules, Vec<Ten
     );
     (rules(), proptest::collection::vec(one, 0..most)).prop_map(|(rules, asking)| {
         let mut tenants: Vec<Tenant> = Vec::new();
-        for (number, (wishes, join_ns, groups, cards, place_ppm)) in asking.into_iter().enumerate()
+        for (number, (requests, join_ns, groups, cards, place_ppm)) in
+            asking.into_iter().enumerate()
         {
-            let Ok(terms) = wishes.resolve(&rules) else {
+            let Ok(terms) = requests.resolve(&rules) else {
                 continue;
             };
             let live = tenants

@@ -28,9 +28,9 @@ fn what_late_closes_add_and_late_opens_take_is_taken_off_again() {
     for late_ns in [-300_000, -50_000, 0, 200_000, 600_000] {
         for percent in [5, 10, 50, 90] {
             let got = share_after(80, percent, late_ns, Demand::Backlogged);
-            let wanted = u64::from(percent) * 10_000;
+            let needed = u64::from(percent) * 10_000;
             assert!(
-                got.abs_diff(wanted) * 100 <= wanted,
+                got.abs_diff(needed) * 100 <= needed,
                 "{percent} {late_ns}: {got}"
             );
         }

@@ -316,8 +316,8 @@ fn the_ratio_of_online_ones_can_be_held_with_the_slices_that_there_are() {
         let online = layout.shares[0].capped_slice_us.unwrap();
         let offline = layout.shares[1].slice_us;
         let got = online * 1000 / (online + offline);
-        let wanted = u64::from(prio_ratio_percent) * 10;
-        assert!(got <= wanted + 8 && got + 15 >= wanted, "{got} {wanted}");
+        let needed = u64::from(prio_ratio_percent) * 10;
+        assert!(got <= needed + 8 && got + 15 >= needed, "{got} {needed}");
     }
 }
 
@@ -484,8 +484,8 @@ proptest! {
         let entitled: u64 = sharing.iter().map(|(share, _)| u64::from(share.entitlement_ppm)).sum();
         for pair in &sharing {
             let got = turn(pair) * entitled * 1000 / turns.max(1);
-            let wanted = u64::from(pair.0.entitlement_ppm) * 1000;
-            prop_assert!(got.abs_diff(wanted) <= wanted / 66, "{got} {wanted} {pair:?}");
+            let needed = u64::from(pair.0.entitlement_ppm) * 1000;
+            prop_assert!(got.abs_diff(needed) <= needed / 66, "{got} {needed} {pair:?}");
         }
     }
 

@@ -2,16 +2,16 @@ use plan::share_record::{
     CHANNELS_MAX, CLIENTS_MAX, Next, RecoveryChannel, RecoveryClient, SIZE_BYTES,
 };
 use plan::{
-    CardRules, Claim, EnforcementLevel, Gang, GateState, Recovery, ShareRecord, ShareRecordError,
-    Terms, Wishes, layout,
+    CardRules, Claim, EnforcementLevel, Gang, GateState, Recovery, RequestedTerms, ShareRecord,
+    ShareRecordError, Terms, layout,
 };
 use proptest::prelude::*;
 
-use crate::any::{fixed, wishes};
+use crate::any::{fixed, requests};
 
 fn claims() -> impl Strategy<Value = Claim> {
-    let terms = wishes().prop_filter_map("terms", |wishes: Wishes| {
-        wishes.resolve(&CardRules::default()).ok()
+    let terms = requests().prop_filter_map("terms", |requests: RequestedTerms| {
+        requests.resolve(&CardRules::default()).ok()
     });
     (
         terms,

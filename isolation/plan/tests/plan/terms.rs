@@ -1,4 +1,4 @@
-use plan::{CardRules, Policy, Priority, TermsError, Wishes};
+use plan::{CardRules, Policy, Priority, RequestedTerms, TermsError};
 
 fn on(policy: Policy) -> CardRules {
     CardRules {
@@ -9,22 +9,22 @@ fn on(policy: Policy) -> CardRules {
 
 #[test]
 fn what_a_container_names_itself_decides_and_the_card_fills_in_the_rest() {
-    let none = Wishes::default();
-    let percent = Wishes {
+    let none = RequestedTerms::default();
+    let percent = RequestedTerms {
         percent: Some(30),
         ..none
     };
-    let heavy = Wishes {
+    let heavy = RequestedTerms {
         weight: Some(3),
         ..none
     };
-    let high = Wishes {
+    let high = RequestedTerms {
         priority: Priority::High,
         ..none
     };
     // (wishes, policy on a card of each policy 0 to 5)
     use Policy::{FairShare, Fixed, Native, Preemptive, Soft, Weighted};
-    for (wishes, expected) in [
+    for (requests, expected) in [
         (
             none,
             [FairShare, Preemptive, Weighted, Preemptive, Soft, Native],
@@ -42,14 +42,14 @@ fn what_a_container_names_itself_decides_and_the_card_fills_in_the_rest() {
         ),
     ] {
         for (card, expected) in Policy::ALL.into_iter().zip(expected) {
-            let terms = wishes.resolve(&on(card)).unwrap();
-            assert_eq!(terms.policy, expected, "{wishes:?} on {card:?}");
-            assert_eq!(terms.percent, wishes.percent);
-            assert_eq!(terms.weight, wishes.weight.unwrap_or(1));
-            assert_eq!(terms.priority, wishes.priority);
+            let terms = requests.resolve(&on(card)).unwrap();
+            assert_eq!(terms.policy, expected, "{requests:?} on {card:?}");
+            assert_eq!(terms.percent, requests.percent);
+            assert_eq!(terms.weight, requests.weight.unwrap_or(1));
+            assert_eq!(terms.priority, requests.priority);
         }
         // What it names wins on every card.
-        let named = Wishes {
+        let named = RequestedTerms {
             policy: Some(Preemptive),
             ..none
         };
@@ -59,53 +59,53 @@ fn what_a_container_names_itself_decides_and_the_card_fills_in_the_rest() {
 
 #[test]
 fn what_means_nothing_is_refused_with_what_would() {
-    let wishes = Wishes::default();
+    let requests = RequestedTerms::default();
     let cases = [
         (
-            Wishes {
+            RequestedTerms {
                 percent: Some(0),
-                ..wishes
+                ..requests
             },
             TermsError::Percent { percent: 0 },
             "compute percentage 0 is out of range: 1 to 100",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 percent: Some(101),
-                ..wishes
+                ..requests
             },
             TermsError::Percent { percent: 101 },
             "compute percentage 101 is out of range: 1 to 100",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 weight: Some(0),
-                ..wishes
+                ..requests
             },
             TermsError::Weight { weight: 0 },
             "compute weight 0 is out of range: 1 to 1000",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 weight: Some(1001),
-                ..wishes
+                ..requests
             },
             TermsError::Weight { weight: 1001 },
             "compute weight 1001 is out of range: 1 to 1000",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 policy: Some(Policy::Fixed),
-                ..wishes
+                ..requests
             },
             TermsError::PercentMissing,
             "policy fixed needs a compute percentage, 1 to 100",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 policy: Some(Policy::FairShare),
                 percent: Some(5),
-                ..wishes
+                ..requests
             },
             TermsError::PercentUnused {
                 percent: 5,
@@ -114,10 +114,10 @@ fn what_means_nothing_is_refused_with_what_would() {
             "compute percentage 5 has no effect under policy fair-share: use it with policy fixed or soft",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 policy: Some(Policy::Preemptive),
                 weight: Some(2),
-                ..wishes
+                ..requests
             },
             TermsError::WeightUnused {
                 weight: 2,
@@ -126,10 +126,10 @@ fn what_means_nothing_is_refused_with_what_would() {
             "compute weight 2 has no effect under policy preemptive: use it with policy weighted or soft",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 policy: Some(Policy::Native),
                 priority: Priority::High,
-                ..wishes
+                ..requests
             },
             TermsError::PriorityPolicy {
                 priority: Priority::High,
@@ -138,10 +138,10 @@ fn what_means_nothing_is_refused_with_what_would() {
             "priority high is not possible under policy native: use it with policy preemptive, weighted or soft",
         ),
         (
-            Wishes {
+            RequestedTerms {
                 percent: Some(20),
                 priority: Priority::Low,
-                ..wishes
+                ..requests
             },
             TermsError::PriorityPercent {
                 priority: Priority::Low,
@@ -150,8 +150,8 @@ fn what_means_nothing_is_refused_with_what_would() {
             "priority low is not possible together with a compute percentage (20): high priority takes what it needs, low priority what is left",
         ),
     ];
-    for (wishes, expected, text) in cases {
-        let error = wishes.resolve(&CardRules::default()).unwrap_err();
+    for (requests, expected, text) in cases {
+        let error = requests.resolve(&CardRules::default()).unwrap_err();
         assert_eq!(error, expected);
         assert_eq!(error.to_string(), text);
     }

@@ -197,12 +197,12 @@ impl<'a> Player<'a> {
                 nvos64::PARAMS_SIZE,
             ),
         };
-        let wanted = if is_root { 0 } else { self.next_handle };
+        let needed = if is_root { 0 } else { self.next_handle };
         self.next_handle += 1;
         let mut arg = vec![0; wide(escape.size.of(self.release))];
         bytes::put_u32(&mut arg, nvos21::H_ROOT, root);
         bytes::put_u32(&mut arg, nvos21::H_PARENT, parent);
-        bytes::put_u32(&mut arg, nvos21::H_NEW, wanted);
+        bytes::put_u32(&mut arg, nvos21::H_NEW, needed);
         bytes::put_u32(&mut arg, nvos21::H_CLASS, number);
         bytes::put_u32(&mut arg, size_at, length_of(&params));
         let mut blocks = [Block {
@@ -214,7 +214,7 @@ impl<'a> Player<'a> {
             .call(row.name, escape.cmd(self.release), &mut arg, &mut blocks)
             .map_err(answer)?;
         checked(row.name, &arg, status_at).map_err(answer)?;
-        let handle = bytes::u32_at(&arg, nvos21::H_NEW).unwrap_or(wanted);
+        let handle = bytes::u32_at(&arg, nvos21::H_NEW).unwrap_or(needed);
         let object = Object {
             file,
             root: if is_root { handle } else { root },
@@ -284,12 +284,12 @@ impl<'a> Player<'a> {
             return Err(Answer::Unmade(name.to_owned()));
         };
         let source = source.clone();
-        let wanted = self.next_handle;
+        let needed = self.next_handle;
         self.next_handle += 1;
         let mut arg = [0; 28];
         bytes::put_u32(&mut arg, nvos55::H_CLIENT, parent.root);
         bytes::put_u32(&mut arg, nvos55::H_PARENT, parent.handle);
-        bytes::put_u32(&mut arg, nvos55::H_OBJECT, wanted);
+        bytes::put_u32(&mut arg, nvos55::H_OBJECT, needed);
         bytes::put_u32(&mut arg, nvos55::H_CLIENT_SRC, source.root);
         bytes::put_u32(&mut arg, nvos55::H_OBJECT_SRC, source.handle);
         let escape = escape::NV_ESC_RM_DUP_OBJECT;
@@ -299,7 +299,7 @@ impl<'a> Player<'a> {
         checked(escape.name, &arg, nvos55::STATUS).map_err(answer)?;
         let object = Object {
             parent: parent.handle,
-            handle: bytes::u32_at(&arg, nvos55::H_OBJECT).unwrap_or(wanted),
+            handle: bytes::u32_at(&arg, nvos55::H_OBJECT).unwrap_or(needed),
             ..parent
         };
         self.keep(step, Made::Object(object));

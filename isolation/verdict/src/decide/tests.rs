@@ -24,7 +24,7 @@ fn memory_block(size: u64) -> Vec<u8> {
 
 #[test]
 fn card_memory_is_reserved_rounded_up() {
-    for (asked, reserved) in [
+    for (requested, reserved) in [
         (0, 64 << 10),
         (1, 64 << 10),
         (64 << 10, 64 << 10),
@@ -33,11 +33,15 @@ fn card_memory_is_reserved_rounded_up() {
         ((2 << 20) + 1, 4 << 20),
         (u64::MAX, u64::MAX),
     ] {
-        let verdict = decide(&ALLOC_LONG, &[&alloc_struct(0x40), &memory_block(asked)], R);
+        let verdict = decide(
+            &ALLOC_LONG,
+            &[&alloc_struct(0x40), &memory_block(requested)],
+            R,
+        );
         let Verdict::Execute(Effect::Memory(memory)) = verdict else {
             panic!("{verdict:?}")
         };
-        assert_eq!(memory.reserve_bytes, reserved, "{asked}");
+        assert_eq!(memory.reserve_bytes, reserved, "{requested}");
     }
 }
 

@@ -182,16 +182,16 @@ pub(crate) enum Runtime {
 
 /// What a request asks of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum Needed {
     /// Memory is held.
     Quota,
     /// Policy 5 without a quota: sharing without isolation.
     Sharing,
 }
 
-impl Wanted {
+impl Needed {
     pub(crate) fn of(request: &Request) -> Self {
-        match request.wish.amount {
+        match request.request.amount {
             Amount::Unmeasured => Self::Sharing,
             Amount::TotalBytes(_) | Amount::Share(_) | Amount::AtMost { .. } => Self::Quota,
         }
@@ -231,16 +231,16 @@ fn make(config: &Config, kind: Kind, runtime: Runtime) -> Box<dyn Backend + '_> 
 pub(crate) fn choose<'a>(
     config: &'a Config,
     host: &Host,
-    wanted: Wanted,
+    needed: Needed,
     runtime: Runtime,
 ) -> Result<Choice<'a>, Error> {
-    let kinds = candidates(config.backend.kind, config.backend.min_strength, wanted)?;
+    let kinds = candidates(config.backend.kind, config.backend.min_strength, needed)?;
     let backends = kinds.iter().map(|kind| make(config, *kind, runtime));
     let choice = pick(
         backends.collect(),
         host,
         config.backend.min_strength,
-        &asked(config.backend.kind, wanted),
+        &requested(config.backend.kind, needed),
     )?;
     let (backend, reason) = (choice.backend.kind(), &choice.reason);
     if choice.backend.strength() == Strength::Exact {
@@ -255,32 +255,32 @@ pub(crate) fn choose<'a>(
 fn candidates(
     kind: BackendKind,
     min_strength: Strength,
-    wanted: Wanted,
+    needed: Needed,
 ) -> Result<Vec<Kind>, Error> {
-    Ok(match (wanted, kind) {
-        (Wanted::Sharing, BackendKind::Auto | BackendKind::Share)
+    Ok(match (needed, kind) {
+        (Needed::Sharing, BackendKind::Auto | BackendKind::Share)
             if min_strength == Strength::None =>
         {
             vec![Kind::Share]
         }
-        (Wanted::Sharing, _) => {
+        (Needed::Sharing, _) => {
             return Err(Error::SharingRefused {
                 kind: kind.name(),
                 min_strength: min_strength.name(),
             });
         }
-        (Wanted::Quota, BackendKind::Auto) => vec![Kind::Broker, Kind::DriverLimit],
-        (Wanted::Quota, BackendKind::Broker) => vec![Kind::Broker],
-        (Wanted::Quota, BackendKind::DriverLimit) => vec![Kind::DriverLimit],
-        (Wanted::Quota, BackendKind::Share) => vec![Kind::Share],
+        (Needed::Quota, BackendKind::Auto) => vec![Kind::Broker, Kind::DriverLimit],
+        (Needed::Quota, BackendKind::Broker) => vec![Kind::Broker],
+        (Needed::Quota, BackendKind::DriverLimit) => vec![Kind::DriverLimit],
+        (Needed::Quota, BackendKind::Share) => vec![Kind::Share],
     })
 }
 
-fn asked(kind: BackendKind, wanted: Wanted) -> String {
-    match (wanted, kind) {
-        (Wanted::Sharing, _) => "the container asks for policy native without a quota".to_owned(),
-        (Wanted::Quota, BackendKind::Auto) => "auto".to_owned(),
-        (Wanted::Quota, kind) => format!("backend.kind is {}", kind.name()),
+fn requested(kind: BackendKind, needed: Needed) -> String {
+    match (needed, kind) {
+        (Needed::Sharing, _) => "the container asks for policy native without a quota".to_owned(),
+        (Needed::Quota, BackendKind::Auto) => "auto".to_owned(),
+        (Needed::Quota, kind) => format!("backend.kind is {}", kind.name()),
     }
 }
 
@@ -289,7 +289,7 @@ fn pick<'a>(
     candidates: Vec<Box<dyn Backend + 'a>>,
     host: &Host,
     min: Strength,
-    asked: &str,
+    requested: &str,
 ) -> Result<Choice<'a>, Error> {
     let mut lacking: Vec<(Kind, WhyNot)> = Vec::new();
     for backend in candidates {
@@ -304,13 +304,13 @@ fn pick<'a>(
             Ok(()) if lacking.is_empty() => {
                 return Ok(Choice {
                     backend,
-                    reason: asked.to_owned(),
+                    reason: requested.to_owned(),
                 });
             }
             Ok(()) => {
                 return Ok(Choice {
                     backend,
-                    reason: format!("{asked}, and {}", listed(&lacking)),
+                    reason: format!("{requested}, and {}", listed(&lacking)),
                 });
             }
         }

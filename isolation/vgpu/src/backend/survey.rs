@@ -1,6 +1,6 @@
 //! What this host offers, for people and documents.
 
-use super::{Kind, Runtime, Strength, Wanted, WhyNot, candidates, choose, make};
+use super::{Kind, Needed, Runtime, Strength, WhyNot, candidates, choose, make};
 use crate::host::Host;
 use crate::{Config, Error, chain};
 
@@ -35,7 +35,7 @@ pub fn survey(config: &Config) -> Result<Survey, Error> {
         let backend = make(config, kind, Runtime::Own);
         let strength = backend.strength();
         let offered = match kind {
-            Kind::Share => candidates(config.backend.kind, min, Wanted::Sharing)
+            Kind::Share => candidates(config.backend.kind, min, Needed::Sharing)
                 .map_err(|_refused| WhyNot::TooWeak { strength, min })
                 .and_then(|_allowed| backend.offered(&host)),
             Kind::Broker | Kind::DriverLimit => backend.offered(&host),
@@ -46,7 +46,7 @@ pub fn survey(config: &Config) -> Result<Survey, Error> {
             why_not: offered.err().map(|why| chain(&why)),
         }
     });
-    let chosen = choose(config, &host, Wanted::Quota, Runtime::Own)
+    let chosen = choose(config, &host, Needed::Quota, Runtime::Own)
         .map(|choice| (choice.backend.kind(), choice.reason))
         .map_err(|error| chain(&error));
     Ok(Survey {

@@ -83,8 +83,8 @@ fn config(kind: BackendKind, min_strength: Strength) -> Config {
     config
 }
 
-fn chosen(config: &Config, host: &Host, wanted: Wanted) -> Result<(Kind, String), String> {
-    choose(config, host, wanted, Runtime::Own)
+fn chosen(config: &Config, host: &Host, needed: Needed) -> Result<(Kind, String), String> {
+    choose(config, host, needed, Runtime::Own)
         .map(|choice| (choice.backend.kind(), choice.reason))
         .map_err(|error| crate::chain(&error))
 }
@@ -131,19 +131,19 @@ fn simulated_cards_have_a_broker_or_nothing() {
     let host = simulated();
     let auto = config(BackendKind::Auto, Strength::Hard);
     assert_eq!(
-        chosen(&auto, &host, Wanted::Quota).unwrap(),
+        chosen(&auto, &host, Needed::Quota).unwrap(),
         (Kind::Broker, "auto".to_owned())
     );
     for (kind, min) in [
         (BackendKind::DriverLimit, Strength::Hard),
         (BackendKind::Share, Strength::None),
     ] {
-        let error = chosen(&config(kind, min), &host, Wanted::Quota).unwrap_err();
+        let error = chosen(&config(kind, min), &host, Needed::Quota).unwrap_err();
         assert!(error.contains("the cards are simulated"), "{error}");
         assert!(error.contains(kind.name()), "{error}");
     }
     let shared = config(BackendKind::Auto, Strength::None);
-    let error = chosen(&shared, &host, Wanted::Sharing).unwrap_err();
+    let error = chosen(&shared, &host, Needed::Sharing).unwrap_err();
     assert!(error.contains("the cards are simulated"), "{error}");
 }
 
@@ -153,7 +153,7 @@ fn a_driver_that_is_not_known_has_no_broker_and_the_error_says_what_each_lacks()
     let error = chosen(
         &config(BackendKind::Auto, Strength::Hard),
         &host,
-        Wanted::Quota,
+        Needed::Quota,
     )
     .unwrap_err();
     for part in [
@@ -165,7 +165,7 @@ fn a_driver_that_is_not_known_has_no_broker_and_the_error_says_what_each_lacks()
     let error = chosen(
         &config(BackendKind::Auto, Strength::Exact),
         &host,
-        Wanted::Quota,
+        Needed::Quota,
     )
     .unwrap_err();
     assert!(
@@ -176,7 +176,7 @@ fn a_driver_that_is_not_known_has_no_broker_and_the_error_says_what_each_lacks()
     let error = chosen(
         &config(BackendKind::Broker, Strength::Hard),
         &host,
-        Wanted::Quota,
+        Needed::Quota,
     )
     .unwrap_err();
     assert!(
@@ -186,19 +186,19 @@ fn a_driver_that_is_not_known_has_no_broker_and_the_error_says_what_each_lacks()
 }
 
 #[test]
-fn sharing_is_had_only_where_the_host_allows_it_and_is_asked_for() {
+fn sharing_is_had_only_where_the_host_allows_it_and_is_requested() {
     let host = host(DriverSpec::Kernel, "570.195.03");
     let allowed = config(BackendKind::Auto, Strength::None);
-    let (kind, reason) = chosen(&allowed, &host, Wanted::Sharing).unwrap();
+    let (kind, reason) = chosen(&allowed, &host, Needed::Sharing).unwrap();
     assert_eq!(kind, Kind::Share);
     assert!(reason.contains("policy native without a quota"), "{reason}");
     assert_eq!(
-        chosen(&allowed, &host, Wanted::Quota).unwrap().0,
+        chosen(&allowed, &host, Needed::Quota).unwrap().0,
         Kind::Broker
     );
     let node = config(BackendKind::Share, Strength::None);
     assert_eq!(
-        chosen(&node, &host, Wanted::Quota).unwrap(),
+        chosen(&node, &host, Needed::Quota).unwrap(),
         (Kind::Share, "backend.kind is share".to_owned())
     );
     for refusing in [
@@ -206,7 +206,7 @@ fn sharing_is_had_only_where_the_host_allows_it_and_is_asked_for() {
         config(BackendKind::Broker, Strength::None),
         config(BackendKind::DriverLimit, Strength::None),
     ] {
-        let error = chosen(&refusing, &host, Wanted::Sharing).unwrap_err();
+        let error = chosen(&refusing, &host, Needed::Sharing).unwrap_err();
         assert!(error.contains("set cgpu.io/memory"), "{error}");
     }
 }

@@ -321,12 +321,12 @@ impl Change {
                     action: "SCMP_ACT_ERRNO".to_owned(),
                     errno: Some(u64::from(errno)),
                 };
-                let wanted = outcome(errno);
+                let needed = outcome(errno);
                 // EINVAL: a refusal that every caller knows too.
-                if wanted == *default {
+                if needed == *default {
                     outcome(22)
                 } else {
-                    wanted
+                    needed
                 }
             }
         }

@@ -81,7 +81,7 @@ impl Error {
             | Self::BrokerKeepsTerms { .. }
             | Self::NoShares { .. }
             | Self::ShareNote { .. }
-            | Self::NothingAsked
+            | Self::NothingRequested
             | Self::CardGone { .. }
             | Self::Cards(_)
             | Self::Userland(_)

@@ -273,8 +273,8 @@ impl Making<'_> {
     fn make(&self) -> Result<Created, Error> {
         let config = self.container.config();
         state::prepare(&config.state_dir)?;
-        let wanted = backend::Wanted::of(self.request);
-        let choice = backend::choose(config, self.host, wanted, self.input.runtime())?;
+        let needed = backend::Needed::of(self.request);
+        let choice = backend::choose(config, self.host, needed, self.input.runtime())?;
         let uvm_major = self.host.uvm_major()?;
         let placed = self.place(&choice, uvm_major)?;
         match self.equip(&placed, &choice) {

@@ -82,10 +82,10 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
         });
     }
     let answers = control::ask_all(&questions);
-    let asked = states
+    let requested = states
         .iter_mut()
         .filter(|state| state.broker == BrokerState::Alive);
-    for (state, answer) in asked.zip(answers) {
+    for (state, answer) in requested.zip(answers) {
         state.status = answer
             .inspect_err(|error| tracing::debug!(%error, key = %state.grant.key, "no status"))
             .ok();

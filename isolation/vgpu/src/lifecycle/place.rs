@@ -84,8 +84,8 @@ impl Making<'_> {
         unsettled.settle(&reservations, &self.host.inventory)?;
         let candidates =
             reservations.candidates(&self.host.inventory.cards, &self.host.defaults(config))?;
-        let slices =
-            place(&candidates, &self.request.wish, &self.request.compute).map_err(in_our_words)?;
+        let slices = place(&candidates, &self.request.request, &self.request.compute)
+            .map_err(in_our_words)?;
         let commitments: Vec<Commitment> = slices
             .iter()
             .filter_map(|slice| {
@@ -240,7 +240,7 @@ fn frontend_pid(frontend: FrontendKind) -> u32 {
 /// `cards` does not know what the dialects call their terms.
 fn in_our_words(refusal: Refusal) -> Error {
     let Refusal::Contradiction {
-        asked_bytes,
+        requested_bytes,
         share,
         index,
         memory_bytes,
@@ -249,7 +249,10 @@ fn in_our_words(refusal: Refusal) -> Error {
         return Error::Cards(refusal.into());
     };
     Error::Contradiction {
-        one: format!("cgpu.io/memory, which is {} on a card,", Bytes(asked_bytes)),
+        one: format!(
+            "cgpu.io/memory, which is {} on a card,",
+            Bytes(requested_bytes)
+        ),
         other: format!(
             "ALIYUN_COM_GPU_MEM_CONTAINER = {} of ALIYUN_COM_GPU_MEM_DEV = {}, which is {} of card {index}: the environment may only ask for less",
             share.container,

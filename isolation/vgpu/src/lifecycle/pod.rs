@@ -106,7 +106,7 @@ impl Neighbours {
     fn look(container: &Container, place: &PodPlace) -> Result<(Vec<Neighbour>, bool), Error> {
         let (mut ended, mut is_waited_for) = (Vec::new(), false);
         let mut questions = Vec::new();
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         for (other, note) in others(container, place)? {
             let Ok(grant) = other.grant() else {
                 continue;
@@ -123,10 +123,10 @@ impl Neighbours {
                 continue;
             }
             questions.push((dir.control_socket(), serde_json::json!({"op": "status"})));
-            asked.push((neighbour, takes_from));
+            requested.push((neighbour, takes_from));
         }
         let answers = control::ask_all(&questions);
-        for ((neighbour, takes_from), answer) in asked.into_iter().zip(answers) {
+        for ((neighbour, takes_from), answer) in requested.into_iter().zip(answers) {
             let listeners = answer
                 .ok()
                 .and_then(|status| status.get("listeners")?.as_u64());

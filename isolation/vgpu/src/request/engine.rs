@@ -230,8 +230,8 @@ fn asks_by_environment(config: &Config, spec: &Value) -> Result<bool, Error> {
     Ok(environment.share.is_some())
 }
 
-fn value_of<'a>(annotations: &[(&'a str, &'a str)], wanted: &str) -> Option<&'a str> {
-    let mut found = annotations.iter().filter(|(key, _)| *key == wanted);
+fn value_of<'a>(annotations: &[(&'a str, &'a str)], needed: &str) -> Option<&'a str> {
+    let mut found = annotations.iter().filter(|(key, _)| *key == needed);
     found.next().map(|(_, value)| *value)
 }
 

@@ -47,12 +47,12 @@ pub struct Admitted {
 /// # Errors
 /// A word that is no capability.
 pub fn driver_capabilities(config: &Config, value: Option<&str>) -> Result<Admitted, Error> {
-    let asked = match value {
+    let requested = match value {
         Some(value) => Capabilities::parse(value)?,
         None => Capabilities::by_default(),
     };
-    let capabilities = asked.admitted(&config.isolation.capabilities);
-    let refused = asked.refused(&capabilities);
+    let capabilities = requested.admitted(&config.isolation.capabilities);
+    let refused = requested.refused(&capabilities);
     Ok(Admitted {
         warning: (!refused.is_empty()).then(|| events::not_served(&refused)),
         capabilities,
@@ -147,15 +147,15 @@ pub(super) fn terms(config: &IsolationConfig, native: &NativeTerms) -> Result<Is
 fn tightened<T: Copy + PartialEq>(
     names: &[(&'static str, T)],
     configured: T,
-    asked: Option<T>,
+    requested: Option<T>,
     (key, setting): (&'static str, &'static str),
 ) -> Result<T, Error> {
-    let Some(asked) = asked else {
+    let Some(requested) = requested else {
         return Ok(configured);
     };
     let strictness = |of: T| names.iter().position(|(_, value)| *value == of);
-    if strictness(asked) >= strictness(configured) {
-        return Ok(asked);
+    if strictness(requested) >= strictness(configured) {
+        return Ok(requested);
     }
     let name = |of: T| {
         strictness(of)
@@ -169,7 +169,7 @@ fn tightened<T: Copy + PartialEq>(
         .collect();
     Err(Error::Loosens {
         key,
-        value: name(asked),
+        value: name(requested),
         setting,
         configured: name(configured),
         allowed: allowed.join(", "),

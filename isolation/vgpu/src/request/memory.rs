@@ -316,8 +316,8 @@ mod tests {
             let text = format!("{}.{:02}{name}", hundredths / 100, hundredths % 100);
             let exact = u128::from(hundredths) * u128::from(unit_bytes);
             let bytes = u64::try_from(exact / 100).unwrap();
-            let wanted = (exact % 100 == 0 && bytes >= MIB).then_some(bytes / MIB * MIB);
-            prop_assert_eq!(super::bytes(KEY, &text).ok(), wanted, "{}", text);
+            let needed = (exact % 100 == 0 && bytes >= MIB).then_some(bytes / MIB * MIB);
+            prop_assert_eq!(super::bytes(KEY, &text).ok(), needed, "{}", text);
         }
 
         /// Whatever is taken is also taken with a space before the unit, and means the same.

@@ -28,7 +28,7 @@ mod pod;
 use std::path::Path;
 
 use cards::grant::{ComputePolicy, Priority};
-use cards::placement::{Amount, CardName, Choice, Share, Wish};
+use cards::placement::{Amount, CardName, Choice, RequestedCards, Share};
 use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation};
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ pub struct Whose<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Memory, cards, and how they are chosen.
-    pub wish: Wish,
+    pub request: RequestedCards,
     /// Share of the cards' time.
     pub compute: ComputeTerms,
     /// How the container is held. Its share group is the bare name: [`Request::isolation_for`] makes it whole.
@@ -261,7 +261,7 @@ impl<'a> Parts<'a> {
     /// What the rest of the spec says of how the container is held.
     fn completed(&self, mut request: Request) -> Result<Request, Error> {
         // What shares without a quota is not held to anything.
-        if request.wish.amount != Amount::Unmeasured {
+        if request.request.amount != Amount::Unmeasured {
             let findings = exposure::of_container(
                 self.spec,
                 &exposure::OwnPlaces::of(self.config, self.whose.bundle),
@@ -330,7 +330,7 @@ fn from_environment(
         };
     }
     Ok(Some(Request {
-        wish: Wish {
+        request: RequestedCards {
             amount: Amount::Share(share),
             cards: environment.cards.map_or(Choice::Count(1), Choice::Named),
             among: None,
@@ -388,7 +388,7 @@ fn narrowed(
         isolation,
         pod_namespace: None,
         pod: None,
-        wish: Wish {
+        request: RequestedCards {
             amount,
             cards,
             among: environment.cards,

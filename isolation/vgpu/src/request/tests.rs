@@ -32,8 +32,8 @@ fn read_with(
 }
 
 /// A container without terms for compute time.
-fn place(candidates: &[Candidate], wish: &Wish) -> Result<Vec<Slice>, Refusal> {
-    cards::placement::place(candidates, wish, &ComputeTerms::default())
+fn place(candidates: &[Candidate], request: &RequestedCards) -> Result<Vec<Slice>, Refusal> {
+    cards::placement::place(candidates, request, &ComputeTerms::default())
 }
 
 fn candidate(index: u32, memory_mib: u64) -> Candidate {
@@ -57,7 +57,7 @@ fn candidate(index: u32, memory_mib: u64) -> Candidate {
 fn quota_mib(request: &Request, memory_mib: u64) -> u64 {
     let slices: Vec<Slice> = place(
         &[candidate(0, memory_mib), candidate(1, memory_mib)],
-        &request.wish,
+        &request.request,
     )
     .unwrap();
     slices[0].quota_bytes / MIB
@@ -140,8 +140,8 @@ fn annotations_ask_in_full() {
     .unwrap()
     .unwrap();
     assert_eq!(
-        request.wish,
-        Wish {
+        request.request,
+        RequestedCards {
             amount: Amount::TotalBytes(8 << 30),
             cards: Choice::Count(2),
             among: None,
@@ -164,8 +164,11 @@ fn annotations_ask_in_full() {
 #[test]
 fn low_priority_and_the_host_s_mode_come_with_the_terms() {
     let config = strict("[compute]\nmode = \"strict\"\nfail = \"closed\"");
-    let asked = [("cgpu.io/memory", "1Gi"), ("cgpu.io/priority", "low")];
-    let compute = read_with(&config, &asked, &[]).unwrap().unwrap().compute;
+    let requested = [("cgpu.io/memory", "1Gi"), ("cgpu.io/priority", "low")];
+    let compute = read_with(&config, &requested, &[])
+        .unwrap()
+        .unwrap()
+        .compute;
     assert_eq!(
         compute,
         ComputeTerms {
@@ -181,7 +184,7 @@ fn low_priority_and_the_host_s_mode_come_with_the_terms() {
 fn cards_are_a_number_or_a_list() {
     let cards = |value| {
         read(&[("cgpu.io/memory", "4Gi"), ("cgpu.io/cards", value)], &[])
-            .map(|request| request.unwrap().wish.cards)
+            .map(|request| request.unwrap().request.cards)
     };
     assert_eq!(cards("3"), Ok(Choice::Count(3)));
     assert_eq!(cards("1,"), Ok(Choice::Named(vec![CardName::Index(1)])));
@@ -381,7 +384,7 @@ fn the_environment_names_cards_in_all_three_ways() {
     ] {
         let environment: Vec<&str> = base.iter().chain(extra).copied().collect();
         assert_eq!(
-            read(&[], &environment).unwrap().unwrap().wish.cards,
+            read(&[], &environment).unwrap().unwrap().request.cards,
             cards,
             "{extra:?}"
         );
@@ -435,14 +438,14 @@ fn a_weight_of_one_in_the_environment_follows_the_card() {
 
 #[test]
 fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
-    let asked = |environment: &[&str]| {
+    let requested = |environment: &[&str]| {
         read(
             &[("cgpu.io/memory", "8Gi"), ("cgpu.io/weight", "3")],
             environment,
         )
     };
     // Less memory, a list of cards to choose from, a lower weight: taken.
-    let request = asked(&[
+    let request = requested(&[
         "ALIYUN_COM_GPU_MEM_CONTAINER=4",
         "ALIYUN_COM_GPU_MEM_DEV=24",
         "NVIDIA_VISIBLE_DEVICES=1",
@@ -454,7 +457,7 @@ fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
     assert_eq!(
         place(
             &[candidate(0, 24 << 10), candidate(1, 24 << 10)],
-            &request.wish
+            &request.request
         )
         .unwrap()[0]
             .card
@@ -463,7 +466,7 @@ fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
     );
     assert_eq!(request.compute.weight, Some(2));
     // Preferences that would widen: no effect.
-    let request = asked(&[
+    let request = requested(&[
         "ALIYUN_COM_GPU_SCHD_WEIGHT=9",
         "ALIYUN_COM_GPU_HIGH_PRIO=1",
         "NVIDIA_VISIBLE_DEVICES=all",
@@ -474,19 +477,19 @@ fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
         (
             request.compute.weight,
             request.compute.priority,
-            request.wish.among
+            request.request.among
         ),
         (Some(3), Priority::Normal, None)
     );
     // More memory: the request is refused where the card's size is known.
-    let request = asked(&[
+    let request = requested(&[
         "ALIYUN_COM_GPU_MEM_CONTAINER=16",
         "ALIYUN_COM_GPU_MEM_DEV=24",
     ])
     .unwrap()
     .unwrap();
     assert_eq!(
-        request.wish.amount,
+        request.request.amount,
         Amount::AtMost {
             total_bytes: 8 << 30,
             share: Share {
@@ -495,7 +498,7 @@ fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
             }
         }
     );
-    let refusal = place(&[candidate(0, 24 << 10)], &request.wish)
+    let refusal = place(&[candidate(0, 24 << 10)], &request.request)
         .unwrap_err()
         .to_string();
     assert!(refusal.contains("contradict"), "{refusal}");
@@ -586,7 +589,7 @@ fn options_of_the_command_line_use_the_same_grammar() {
     )
     .unwrap();
     assert_eq!(
-        (request.wish.amount, request.wish.cards),
+        (request.request.amount, request.request.cards),
         (Amount::TotalBytes(4 << 30), Choice::Count(2))
     );
     assert!(matches!(
@@ -617,7 +620,7 @@ fn isolation_follows_the_configuration_and_annotations_only_tighten_it() {
             ..Isolation::default()
         }
     );
-    for (configured, asked, outcome) in [
+    for (configured, requested, outcome) in [
         ("allow", "allow", Some(ManagedMemory::Allow)),
         ("allow", "charge", Some(ManagedMemory::Charge)),
         ("allow", "deny", Some(ManagedMemory::Deny)),
@@ -628,29 +631,36 @@ fn isolation_follows_the_configuration_and_annotations_only_tighten_it() {
     ] {
         let config = strict(&format!("[isolation]\nmanaged = \"{configured}\""));
         match (
-            isolation(&config, &[memory, ("cgpu.io/managed", asked)]),
+            isolation(&config, &[memory, ("cgpu.io/managed", requested)]),
             outcome,
         ) {
             (Ok(isolation), Some(managed)) => assert_eq!(isolation.managed, managed),
             (Err(error), None) => {
-                for part in ["cgpu.io/managed", asked, "[isolation] managed", configured] {
+                for part in [
+                    "cgpu.io/managed",
+                    requested,
+                    "[isolation] managed",
+                    configured,
+                ] {
                     assert!(error.contains(part), "{error:?} lacks {part:?}");
                 }
                 assert!(
-                    !error.contains(&format!("allowed are {asked}")),
+                    !error.contains(&format!("allowed are {requested}")),
                     "{error:?}"
                 );
             }
-            other => panic!("{configured} {asked}: {other:?}"),
+            other => panic!("{configured} {requested}: {other:?}"),
         }
     }
     let kill = strict("[isolation]\non_violation = \"kill\"");
-    let asked = [memory, ("cgpu.io/on-violation", "log")];
-    let error = isolation(&kill, &asked).unwrap_err();
+    let requested = [memory, ("cgpu.io/on-violation", "log")];
+    let error = isolation(&kill, &requested).unwrap_err();
     assert!(error.contains("on_violation = \"kill\""), "{error}");
-    let asked = [memory, ("cgpu.io/on-violation", "kill")];
+    let requested = [memory, ("cgpu.io/on-violation", "kill")];
     assert_eq!(
-        isolation(&Config::default(), &asked).unwrap().on_violation,
+        isolation(&Config::default(), &requested)
+            .unwrap()
+            .on_violation,
         OnViolation::Kill
     );
     // The environment has no say, and neither has an annotation that is cgpu's own to write.
@@ -659,8 +669,8 @@ fn isolation_follows_the_configuration_and_annotations_only_tighten_it() {
         "ALIYUN_COM_GPU_MEM_DEV=4",
         "CGPU_MANAGED=allow",
     ];
-    let asked = read_with(&kill, &[], &environment).unwrap().unwrap();
-    assert_eq!(asked.isolation.on_violation, OnViolation::Kill);
+    let requested = read_with(&kill, &[], &environment).unwrap().unwrap();
+    assert_eq!(requested.isolation.on_violation, OnViolation::Kill);
     for (key, value, part) in [
         ("cgpu.io/managed", "maybe", "charge, deny, allow"),
         ("cgpu.io/on-violation", "warn", "log, kill"),
@@ -679,12 +689,12 @@ fn isolation_follows_the_configuration_and_annotations_only_tighten_it() {
 #[test]
 fn a_share_group_is_of_one_namespace_and_comes_from_annotations_alone() {
     let key = |namespace: &str| ContainerKey::new(namespace, "c1").unwrap();
-    let asked = |annotations: &[(&str, &str)], environment: &[&str]| {
+    let requested = |annotations: &[(&str, &str)], environment: &[&str]| {
         let memory = ("cgpu.io/memory", "4Gi");
         let all = [&[memory], annotations].concat();
         read(&all, environment).map(Option::unwrap)
     };
-    let group = asked(&[("cgpu.io/share-group", "train-1")], &[]).unwrap();
+    let group = requested(&[("cgpu.io/share-group", "train-1")], &[]).unwrap();
     assert_eq!(
         group.isolation_for(&key("moby")).share_group.as_deref(),
         Some("moby/train-1")
@@ -697,7 +707,7 @@ fn a_share_group_is_of_one_namespace_and_comes_from_annotations_alone() {
             ("io.kubernetes.pod.namespace", "team-a"),
         ],
     ] {
-        let pod = asked(
+        let pod = requested(
             &[&[("cgpu.io/share-group", "train-1")], of_pod].concat(),
             &[],
         )
@@ -707,14 +717,14 @@ fn a_share_group_is_of_one_namespace_and_comes_from_annotations_alone() {
             Some("k8s.io/team-a/train-1")
         );
     }
-    let none = asked(
+    let none = requested(
         &[],
         &["CGPU_SHARE_GROUP=train-1", "cgpu.io/share-group=train-1"],
     )
     .unwrap();
     assert_eq!(none.isolation_for(&key("moby")).share_group, None);
     let longest = "a".repeat(63);
-    asked(&[("cgpu.io/share-group", &longest)], &[]).unwrap();
+    requested(&[("cgpu.io/share-group", &longest)], &[]).unwrap();
     for name in [
         "",
         "-a",
@@ -726,7 +736,7 @@ fn a_share_group_is_of_one_namespace_and_comes_from_annotations_alone() {
         "ü",
         &"a".repeat(64),
     ] {
-        let error = asked(&[("cgpu.io/share-group", name)], &[]).unwrap_err();
+        let error = requested(&[("cgpu.io/share-group", name)], &[]).unwrap_err();
         for part in ["cgpu.io/share-group", name, "1 to 63"] {
             assert!(error.contains(part), "{error:?} lacks {part:?}");
         }
@@ -768,7 +778,7 @@ fn a_quota_beside_what_leads_out_of_it_is_refused_and_nothing_else_is() {
 fn policy_native_without_memory_asks_to_share_and_nothing_else_does() {
     let native = |terms: &[(&str, &str)]| {
         Request::from_terms(&Config::default(), terms.iter().copied())
-            .map(|request| request.wish.amount)
+            .map(|request| request.request.amount)
     };
     for policy in ["native", "5"] {
         assert_eq!(
@@ -805,33 +815,36 @@ fn the_environment_narrows_a_request_to_share_to_a_quota() {
         let request = Request::from_spec(&config, Whose::default(), &spec)
             .unwrap()
             .unwrap();
-        assert!(matches!(request.wish.amount, Amount::Share(_)), "{rule:?}");
+        assert!(
+            matches!(request.request.amount, Amount::Share(_)),
+            "{rule:?}"
+        );
     }
 }
 
 #[test]
 fn a_part_of_each_card_is_a_request_that_the_environment_narrows() {
-    let asked = |environment: &[&str]| read(&[("cgpu.io/memory", "25%")], environment);
-    let own = asked(&[]).unwrap().unwrap();
+    let requested = |environment: &[&str]| read(&[("cgpu.io/memory", "25%")], environment);
+    let own = requested(&[]).unwrap().unwrap();
     // Of cards of any size.
     assert_eq!(quota_mib(&own, 24 << 10), 6 << 10);
     assert_eq!(quota_mib(&own, 80 << 10), 20 << 10);
     let candidates = [candidate(0, 24 << 10), candidate(1, 80 << 10)];
     let both = read(&[("cgpu.io/memory", "25%"), ("cgpu.io/cards", "2")], &[]);
-    let slices = place(&candidates, &both.unwrap().unwrap().wish).unwrap();
+    let slices = place(&candidates, &both.unwrap().unwrap().request).unwrap();
     let is_fourth = |slice: &Slice| slice.quota_bytes * 4 == slice.card.memory_bytes;
     assert!(slices.iter().all(is_fourth), "{slices:?}");
-    let less = asked(&[
+    let less = requested(&[
         "ALIYUN_COM_GPU_MEM_CONTAINER=4",
         "ALIYUN_COM_GPU_MEM_DEV=24",
     ]);
     assert_eq!(quota_mib(&less.unwrap().unwrap(), 24 << 10), 4 << 10);
-    let same = asked(&[
+    let same = requested(&[
         "ALIYUN_COM_GPU_MEM_CONTAINER=6",
         "ALIYUN_COM_GPU_MEM_DEV=24",
     ]);
     assert_eq!(quota_mib(&same.unwrap().unwrap(), 24 << 10), 6 << 10);
-    let more = asked(&[
+    let more = requested(&[
         "ALIYUN_COM_GPU_MEM_CONTAINER=7",
         "ALIYUN_COM_GPU_MEM_DEV=24",
     ])
@@ -863,7 +876,7 @@ fn a_pod_s_own_amount_is_every_container_s_to_ask_for_and_says_whose_it_is() {
     for container in ["app", "sidecar"] {
         let annotations = in_pod(container, &[("cgpu.io/memory", "4Gi")]);
         let request = read(&annotations, &[]).unwrap().unwrap();
-        assert_eq!(request.wish.amount, OF_4_GIB);
+        assert_eq!(request.request.amount, OF_4_GIB);
         let place = PodPlace {
             sandbox: "5a4d".to_owned(),
             container: container.to_owned(),
@@ -888,17 +901,17 @@ fn named_terms_are_their_container_s_alone_and_win_over_the_pod_s() {
         ("cgpu.io/priority", "low"),
         ("cgpu.io/priority.loader", "high"),
     ];
-    let asked = |container| read(&in_pod(container, &of_pod), &[]).unwrap();
-    let app = asked("app").unwrap();
-    assert_eq!(app.wish.amount, OF_4_GIB);
+    let requested = |container| read(&in_pod(container, &of_pod), &[]).unwrap();
+    let app = requested("app").unwrap();
+    assert_eq!(app.request.amount, OF_4_GIB);
     assert_eq!(app.compute.priority, Priority::Low);
     assert_eq!(app.pod.unwrap().amount, AmountOf::Container);
-    let loader = asked("loader").unwrap();
-    assert_eq!(loader.wish.amount, Amount::TotalBytes(2 << 30));
+    let loader = requested("loader").unwrap();
+    assert_eq!(loader.request.amount, Amount::TotalBytes(2 << 30));
     assert_eq!(loader.compute.priority, Priority::High);
-    assert_eq!(asked("sidecar"), None, "not named");
+    assert_eq!(requested("sidecar"), None, "not named");
     // A name that begins alike is another.
-    assert_eq!(asked("app2"), None);
+    assert_eq!(requested("app2"), None);
 }
 
 #[test]
@@ -960,7 +973,7 @@ fn what_is_unclear_in_a_pod_is_refused() {
         read(&in_pod("app", &of_pod), &[])
             .unwrap()
             .unwrap()
-            .wish
+            .request
             .amount,
         OF_4_GIB
     );

@@ -36,7 +36,7 @@ pub struct Reshared {
 
 /// A change of a card's rules, as the options of a command write it; what is absent stays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RulesAsked<'a> {
+pub struct RulesRequested<'a> {
     /// `--policy`: of containers that name none, by name or number; `default` takes all rules from `[compute]` of the
     /// configuration again.
     pub policy: Option<&'a str>,
@@ -139,14 +139,14 @@ fn agreed(
 pub fn set_rules(
     config: &Config,
     card: &str,
-    asked: &RulesAsked<'_>,
+    requested: &RulesRequested<'_>,
 ) -> Result<RulesChanged, Error> {
-    if *asked == RulesAsked::default() {
-        return Err(Error::NothingAsked);
+    if *requested == RulesRequested::default() {
+        return Err(Error::NothingRequested);
     }
     let name = request::one_card("--card", card)?;
     // Before anything is looked at: a wrong value is wrong on any card.
-    asked.over(&CardRules::default(), &CardRules::default())?;
+    requested.over(&CardRules::default(), &CardRules::default())?;
     let host = Host::find(config)?;
     crate::state::prepare(&config.state_dir)?;
     let defaults = host.defaults(config);
@@ -156,10 +156,10 @@ pub fn set_rules(
     let reservations = Reservations::open(&lock, &config.state_dir, &store);
     let before = reservations.reserved_time(&card.uuid, &defaults)?;
     let own_before = reservations.rules(&card.uuid)?;
-    let rules = asked.over(&before.rules, &defaults.rules)?;
+    let rules = requested.over(&before.rules, &defaults.rules)?;
     rules
         .validate(defaults.kind == CardKind::Simulated)
-        .map_err(|error| out_of_range(error, asked))?;
+        .map_err(|error| out_of_range(error, requested))?;
     let then = reservations.under(&card.uuid, &before.rules, defaults.kind);
     let now = reservations.under(&card.uuid, &rules, defaults.kind)?;
     // Containers that contradict the present rules, which nobody but a hand in the state folder can have brought about, had none.
@@ -176,7 +176,7 @@ pub fn set_rules(
     }
     let own = OwnRules {
         rules: rules.clone(),
-        stay: if asked.is_default() {
+        stay: if requested.is_default() {
             Stay::WhileUsed
         } else {
             Stay::ForGood
@@ -296,9 +296,9 @@ fn named<'a>(cards: &'a [Card], name: &CardName) -> Result<&'a Card, Error> {
 
 const IDLE_ALLOWED: &str = "borrow, waste";
 
-impl RulesAsked<'_> {
+impl RulesRequested<'_> {
     fn is_default(&self) -> bool {
-        self.policy.map(str::trim) == Some(super::asked::FOLLOW)
+        self.policy.map(str::trim) == Some(super::requested::FOLLOW)
     }
 
     fn over(&self, before: &CardRules, configured: &CardRules) -> Result<CardRules, Error> {
@@ -307,7 +307,7 @@ impl RulesAsked<'_> {
             rules = configured.clone();
         } else if let Some(text) = self.policy {
             rules.policy =
-                super::asked::or_follow(request::compute_policy("--policy", text.trim()))?;
+                super::requested::or_follow(request::compute_policy("--policy", text.trim()))?;
         }
         if let Some(text) = self.max_tenants {
             rules.max_tenants = request::whole(
@@ -344,7 +344,7 @@ impl RulesAsked<'_> {
 }
 
 /// A value that this kind of card does not take: the option's fault if it gave it, else the configuration's.
-fn out_of_range(error: plan::RulesError, asked: &RulesAsked<'_>) -> Error {
+fn out_of_range(error: plan::RulesError, requested: &RulesRequested<'_>) -> Error {
     match error {
         plan::RulesError::Range {
             key,
@@ -353,7 +353,7 @@ fn out_of_range(error: plan::RulesError, asked: &RulesAsked<'_>) -> Error {
             most,
         } => Error::Value {
             key: match key {
-                "max_tenants" if asked.max_tenants.is_some() => "--max-tenants".to_owned(),
+                "max_tenants" if requested.max_tenants.is_some() => "--max-tenants".to_owned(),
                 key => format!("compute.{key}"),
             },
             value: value.to_string(),

@@ -17,11 +17,11 @@ use crate::lifecycle::tests::container;
 const GIB: u64 = 1 << 30;
 
 fn resize_memory(config: &Config, key: &ContainerKey, memory: &str) -> Result<Vec<Resized>, Error> {
-    let asked = Asked {
+    let requested = Requested {
         memory: Some(memory),
-        ..Asked::default()
+        ..Requested::default()
     };
-    Ok(change(&container(config, key), &asked)?.memory)
+    Ok(change(&container(config, key), &requested)?.memory)
 }
 
 /// What the played broker does with the next change.
@@ -278,7 +278,7 @@ fn what_is_held_above_a_shrunken_quota_stays_reserved_until_it_is_given_up() {
 }
 
 #[test]
-fn no_broker_is_asked_for_its_status_under_the_lock_that_every_start_needs() {
+fn no_broker_is_requested_its_status_under_the_lock_that_every_start_needs() {
     let stage = Stage::new();
     *stage.used_bytes.lock().unwrap() = 3 * GIB;
     let other = stage.join("c2", &ComputeTerms::default(), 2);
@@ -286,14 +286,16 @@ fn no_broker_is_asked_for_its_status_under_the_lock_that_every_start_needs() {
     // Another container's change comes past what the first one still holds.
     resize_memory(&stage.config, &other.key, "4Gi").unwrap();
     let heard = stage.heard.lock().unwrap();
-    let asked: Vec<&Value> = heard
+    let requested: Vec<&Value> = heard
         .iter()
         .filter(|request| request["op"] == "status")
         .collect();
-    assert!(!asked.is_empty());
+    assert!(!requested.is_empty());
     assert!(
-        asked.iter().all(|request| request["under_lock"] == false),
-        "{asked:?}"
+        requested
+            .iter()
+            .all(|request| request["under_lock"] == false),
+        "{requested:?}"
     );
 }
 

@@ -67,7 +67,7 @@ impl Capability {
 /// What a container wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Capabilities {
-    wanted: Vec<Capability>,
+    needed: Vec<Capability>,
     /// Those that are asked for by name; `all` names none.
     named: Vec<Capability>,
 }
@@ -83,9 +83,9 @@ impl Capabilities {
         Self::of(Capability::ALL.to_vec())
     }
 
-    fn of(wanted: Vec<Capability>) -> Self {
+    fn of(needed: Vec<Capability>) -> Self {
         Self {
-            wanted,
+            needed,
             named: Vec::new(),
         }
     }
@@ -95,8 +95,8 @@ impl Capabilities {
         &self,
         allowed: &BTreeSet<cards::Capability>,
     ) -> BTreeSet<cards::Capability> {
-        let wanted = self.wanted.iter().filter_map(|one| one.of_calls());
-        wanted.filter(|one| allowed.contains(one)).collect()
+        let needed = self.needed.iter().filter_map(|one| one.of_calls());
+        needed.filter(|one| allowed.contains(one)).collect()
     }
 
     /// The words by which a container asks for what a broker that admits these refuses it: their libraries are mounted, and what they ask
@@ -123,7 +123,7 @@ impl Capabilities {
     }
 
     pub(crate) fn parse(value: &str) -> Result<Self, Error> {
-        let mut wanted = Vec::new();
+        let mut needed = Vec::new();
         let mut named = Vec::new();
         for word in value
             .split(',')
@@ -133,10 +133,10 @@ impl Capabilities {
             let known = Capability::ALL.into_iter().find(|one| one.name() == word);
             match known {
                 Some(capability) => {
-                    wanted.push(capability);
+                    needed.push(capability);
                     named.push(capability);
                 }
-                None if word == "all" => wanted.extend(Capability::ALL),
+                None if word == "all" => needed.extend(Capability::ALL),
                 None => {
                     return Err(Error::Capability {
                         value: cut(value),
@@ -151,18 +151,18 @@ impl Capabilities {
                 }
             }
         }
-        if wanted.is_empty() {
+        if needed.is_empty() {
             return Ok(Self::by_default());
         }
-        for words in [&mut wanted, &mut named] {
+        for words in [&mut needed, &mut named] {
             words.sort_unstable();
             words.dedup();
         }
-        Ok(Self { wanted, named })
+        Ok(Self { needed, named })
     }
 
     pub(crate) fn has(&self, capability: Capability) -> bool {
-        self.wanted.contains(&capability)
+        self.needed.contains(&capability)
     }
 
     /// Whether one of these is wanted.
@@ -180,7 +180,7 @@ mod tests {
     fn of(values: &[&str]) -> Result<Vec<&'static str>, String> {
         let environment: Vec<String> = values.iter().map(|v| format!("{VARIABLE}={v}")).collect();
         Capabilities::of_container(&json!({"process": {"env": environment}}))
-            .map(|found| found.wanted.iter().map(|one| one.name()).collect())
+            .map(|found| found.needed.iter().map(|one| one.name()).collect())
             .map_err(|error| error.to_string())
     }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broker_refuses_is_named_where_it_is_asked_for_by_name() {
+    fn what_a_broker_refuses_is_named_where_it_is_requested_by_name() {
         let none = BTreeSet::new();
         let refused = |value: &str| Capabilities::parse(value).unwrap().refused(&none);
         assert_eq!(
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_admitted_as_far_as_the_host_allows_it() {
+    fn what_is_requested_is_admitted_as_far_as_the_host_allows_it() {
         use cards::Capability::{Graphics, Video};
         let both = BTreeSet::from([Graphics, Video]);
         for (value, allowed, admitted, refused) in [
@@ -243,14 +243,14 @@ mod tests {
                 vec!["graphics", "video"],
             ),
         ] {
-            let wanted = Capabilities::parse(value).unwrap();
-            let found = wanted.admitted(allowed);
+            let needed = Capabilities::parse(value).unwrap();
+            let found = needed.admitted(allowed);
             assert_eq!(
                 found.iter().copied().collect::<Vec<_>>(),
                 admitted,
                 "{value}"
             );
-            assert_eq!(wanted.refused(&found), refused, "{value}");
+            assert_eq!(needed.refused(&found), refused, "{value}");
         }
     }
 

@@ -68,12 +68,12 @@ pub(crate) struct Discovered {
 pub(crate) fn discover(
     tree: &Tree,
     version: &str,
-    wanted: &Capabilities,
+    needed: &Capabilities,
 ) -> Result<Discovered, Error> {
     let known = folders(tree)?;
     let mut found = Discovered::default();
     for library in &LIBRARIES {
-        if !wanted.has_any(library.of) {
+        if !needed.has_any(library.of) {
             continue;
         }
         match at_version(tree, &known.native, library, version, Machine::Native)? {
@@ -83,12 +83,12 @@ pub(crate) fn discover(
             }
             None => {}
         }
-        if wanted.has(Capability::Compat32) {
+        if needed.has(Capability::Compat32) {
             let other = at_version(tree, &known.x86, library, version, Machine::X86)?;
             found.libraries.extend(other);
         }
     }
-    for program in PROGRAMS.iter().filter(|one| wanted.has_any(one.of)) {
+    for program in PROGRAMS.iter().filter(|one| needed.has_any(one.of)) {
         for folder in PROGRAM_FOLDERS {
             let path = Path::new(folder).join(program.name);
             if let Some(source) = plain(tree, &path)? {
@@ -98,7 +98,7 @@ pub(crate) fn discover(
             }
         }
     }
-    for data in DATA.iter().filter(|one| wanted.has_any(one.of)) {
+    for data in DATA.iter().filter(|one| needed.has_any(one.of)) {
         if let Some(source) = plain(tree, Path::new(data.name))? {
             found
                 .files

@@ -29,7 +29,7 @@ use cards::{Card, CardGrant, DriverSpec, Grant};
 use serde_json::Value;
 
 use self::capabilities::Capabilities;
-use self::cdi::{Others, Specs, Wanted};
+use self::cdi::{Needed, Others, Specs};
 use self::discover::{Discovered, FoundLibrary};
 use self::elf::Machine;
 pub use self::error::Error;
@@ -81,10 +81,10 @@ pub(crate) fn prepare(scene: &Scene<'_>) -> Result<Userland, crate::Error> {
         OtherCards::Refuse => Others::Refused,
         OtherCards::LeaveOut => Others::LeftOut,
     };
-    let wanted = wanted(&scene.grant.cards, scene.cards);
+    let needed = needed(&scene.grant.cards, scene.cards);
     let found = find(
         &scene.config.driver,
-        &wanted,
+        &needed,
         &scene.grant.driver_version,
         &capabilities,
         others,
@@ -132,9 +132,9 @@ pub fn survey(config: &Config, version: &str, cards: &[Card]) -> Result<Survey, 
             left_out: Vec::new(),
         });
     }
-    let wanted: Vec<Wanted> = cards
+    let needed: Vec<Needed> = cards
         .iter()
-        .map(|card| Wanted {
+        .map(|card| Needed {
             uuid: card.uuid.to_string(),
             index: Some(card.index),
             minor: card.minor,
@@ -142,7 +142,7 @@ pub fn survey(config: &Config, version: &str, cards: &[Card]) -> Result<Survey, 
         .collect();
     let found = find(
         &config.driver,
-        &wanted,
+        &needed,
         version,
         &Capabilities::all(),
         Others::Refused,
@@ -173,7 +173,7 @@ struct FoundFiles {
 
 fn find(
     config: &DriverConfig,
-    cards: &[Wanted],
+    cards: &[Needed],
     version: &str,
     capabilities: &Capabilities,
     others: Others,
@@ -232,10 +232,10 @@ impl From<cdi::Taken> for FoundFiles {
     }
 }
 
-fn wanted(granted: &[CardGrant], cards: &[Card]) -> Vec<Wanted> {
+fn needed(granted: &[CardGrant], cards: &[Card]) -> Vec<Needed> {
     granted
         .iter()
-        .map(|grant| Wanted {
+        .map(|grant| Needed {
             uuid: grant.uuid.to_string(),
             index: cards
                 .iter()

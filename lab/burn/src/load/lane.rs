@@ -44,7 +44,7 @@ impl Kernel {
     pub(super) fn of(
         time: KernelTime,
         multiprocessors: u32,
-        wanted_us: Option<u64>,
+        needed_us: Option<u64>,
     ) -> anyhow::Result<Self> {
         match time {
             KernelTime::Fixed { ns: 0 } => bail!(
@@ -52,10 +52,10 @@ impl Kernel {
             ),
             KernelTime::Fixed { ns } => {
                 let near =
-                    |wanted_us: &u64| (0..GAP_NS).contains(&ns.wrapping_sub(wanted_us * 1000));
-                if let Some(wanted_us) = wanted_us.filter(|wanted_us| !near(wanted_us)) {
+                    |needed_us: &u64| (0..GAP_NS).contains(&ns.wrapping_sub(needed_us * 1000));
+                if let Some(needed_us) = needed_us.filter(|needed_us| !near(needed_us)) {
                     bail!(
-                        "--kernel-us {wanted_us}: every kernel takes {} us on this card, whose profile sets no block_us",
+                        "--kernel-us {needed_us}: every kernel takes {} us on this card, whose profile sets no block_us",
                         ns / 1000
                     );
                 }
@@ -65,13 +65,13 @@ impl Kernel {
                 })
             }
             KernelTime::OfBlocks { wave_ns } => {
-                let wanted_ns = wanted_us.unwrap_or(KERNEL_US).saturating_mul(1000);
-                let waves = (wanted_ns.saturating_add(wave_ns / 2) / wave_ns).max(1);
+                let needed_ns = needed_us.unwrap_or(KERNEL_US).saturating_mul(1000);
+                let waves = (needed_ns.saturating_add(wave_ns / 2) / wave_ns).max(1);
                 let blocks = waves.saturating_mul(u64::from(multiprocessors));
                 let Ok(blocks) = u32::try_from(blocks) else {
                     bail!(
                         "--kernel-us {}: no grid is so large: {multiprocessors} blocks take {wave_ns} ns",
-                        wanted_ns / 1000
+                        needed_ns / 1000
                     );
                 };
                 Ok(Self {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_are_as_long_as_asked_for_where_the_card_leaves_it() {
+    fn kernels_are_as_long_as_requested_where_the_card_leaves_it() {
         let blocks = KernelTime::OfBlocks { wave_ns: 10_000 };
         let kernel = Kernel::of(blocks, 8, Some(2_004)).unwrap();
         assert_eq!((kernel.blocks, kernel.ns), (1_600, 2_000_000));
@@ -234,12 +234,12 @@ mod tests {
         assert_eq!(Kernel::of(fixed, 8, None).unwrap().ns, 500_000);
         let with_gap = KernelTime::Fixed { ns: 501_500 };
         assert_eq!(Kernel::of(with_gap, 8, Some(500)).unwrap().ns, 501_500);
-        for (time, wanted, expect) in [
+        for (time, needed, expect) in [
             (fixed, Some(400), "every kernel takes 500 us"),
             (KernelTime::Fixed { ns: 0 }, None, "take no time"),
             (blocks, Some(u64::MAX / 1000), "no grid is so large"),
         ] {
-            let error = Kernel::of(time, 8, wanted).unwrap_err().to_string();
+            let error = Kernel::of(time, 8, needed).unwrap_err().to_string();
             assert!(error.contains(expect), "{error}");
         }
     }

@@ -116,7 +116,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
     ensure!(!used.is_empty(), "no card of the driver has a node here");
     let uvm = client.uvm()?;
     let mut lanes = Vec::new();
-    let mut asked = Asked::default();
+    let mut requested = Requested::default();
     // Areas of all cards are in the addresses of one nvidia-uvm.
     let mut places = 1..;
     for card in &used {
@@ -133,7 +133,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
         let mut kernel = None;
         for place in places.by_ref().take(usize::try_from(options.groups)?) {
             let mut channel = card.compute_channel(space, place)?;
-            asked.of(&channel, options);
+            requested.of(&channel, options);
             let kernel = match kernel {
                 Some(kernel) => kernel,
                 None => {
@@ -213,7 +213,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
             "windows": counted.windows_json(used.len()),
             "latency": counted.latency_json(),
             "unfinished": pace.backlog() + lanes.iter().map(|lane| lane.channel.under_way()).sum::<u64>(),
-            "asked": asked.json(options),
+            "requested": requested.json(options),
             "churned": churned,
             "not_churned": not_churned,
             "error": error,
@@ -295,13 +295,13 @@ fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// What the driver said to what a tenant should not get.
 #[derive(Debug, Default)]
-struct Asked {
+struct Requested {
     /// Of the first group.
     slice_us: Option<u64>,
     refused: Vec<String>,
 }
 
-impl Asked {
+impl Requested {
     fn of(&mut self, channel: &rmclient::ComputeChannel<'_>, options: &Options) {
         let mut refused = |result: Result<(), rmclient::Error>| {
             self.refused

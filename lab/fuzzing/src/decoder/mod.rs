@@ -363,7 +363,7 @@ impl Call {
         };
         match effect {
             Effect::Memory(memory) => {
-                let asked = memory.size_at.map_or(0, |at| {
+                let requested = memory.size_at.map_or(0, |at| {
                     u64::from_le_bytes(field(at, 8).try_into().expect("8 bytes"))
                 });
                 assert!(
@@ -371,7 +371,10 @@ impl Call {
                     "{}: no handle",
                     op.name()
                 );
-                assert!(memory.reserve_bytes >= asked, "less set aside than asked");
+                assert!(
+                    memory.reserve_bytes >= requested,
+                    "less set aside than asked"
+                );
                 assert!(memory.reserve_bytes >= 1);
                 let class = class::row_of(memory.class, self.release).expect("a known class");
                 let kind = match memory.whose {

@@ -107,7 +107,7 @@ fn configurations() -> [Config; 3] {
 }
 
 fn check_request(request: &Request) {
-    match request.wish.amount {
+    match request.request.amount {
         Amount::TotalBytes(bytes) => assert!(bytes >= 1 << 20, "{bytes}"),
         Amount::AtMost { total_bytes, share } => {
             assert!(total_bytes >= 1 << 20, "{total_bytes}");
@@ -160,8 +160,8 @@ fn request(input: &mut Unstructured<'_>, terms: &Terms) -> arbitrary::Result<()>
             Amount::AtMost { total_bytes, .. } => total_bytes,
             _ => u64::MAX,
         };
-        assert_eq!(bytes(narrow.wish.amount), bytes(wide.wish.amount));
-        assert_eq!(narrow.wish.cards, wide.wish.cards);
+        assert_eq!(bytes(narrow.request.amount), bytes(wide.request.amount));
+        assert_eq!(narrow.request.cards, wide.request.cards);
         assert!(narrow.compute.weight <= wide.compute.weight.or(narrow.compute.weight));
         assert_eq!(narrow.compute.percent, wide.compute.percent);
         assert_eq!(narrow.compute.policy, wide.compute.policy);

@@ -80,11 +80,11 @@ pub(super) fn which(program: &str) -> Option<String> {
 }
 
 /// The lines that a command says and that are wanted; its complaint where it fails.
-pub(super) fn said(command: &mut Command, wanted: impl Fn(&str) -> bool) -> Value {
+pub(super) fn said(command: &mut Command, needed: impl Fn(&str) -> bool) -> Value {
     match command.output() {
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stdout);
-            let lines: Vec<&str> = text.lines().filter(|line| wanted(line)).collect();
+            let lines: Vec<&str> = text.lines().filter(|line| needed(line)).collect();
             if output.status.success() {
                 json!(cut(&lines.join("\n")))
             } else {

@@ -32,10 +32,10 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
         for (cmd, name) in SIZES {
             let mut params = [0u8; 16];
             put_u32(&mut params, 0, ring.channel.0);
-            let asked = client.control(card.subdevice(), cmd, &mut params, Vec::new());
+            let requested = client.control(card.subdevice(), cmd, &mut params, Vec::new());
             found(
                 format!("{name}, {round} group"),
-                match asked {
+                match requested {
                     Ok(()) => json!(u64_at(&params, 8)),
                     Err(error) => super::answer::<()>(&Err(error)),
                 },

@@ -47,13 +47,13 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
             Err(_) => answer(&first),
         },
     );
-    for wanted in [
+    for needed in [
         0, 1, 50, 100, 200, 1_000, 5_000, 20_000, 100_000, 1_000_000, 10_000_000,
     ] {
-        let set = set_timeslice(&client, group, wanted);
+        let set = set_timeslice(&client, group, needed);
         let read = timeslice(&client, group).ok();
         found(
-            format!("SET_TIMESLICE {wanted} us"),
+            format!("SET_TIMESLICE {needed} us"),
             json!({"answer": answer(&set), "read back": read}),
         );
     }

@@ -63,7 +63,7 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
             Err(error) => json!(error.to_string()),
         },
     );
-    for asked in [
+    for requested in [
         1,
         4 * KIB,
         64 * KIB,
@@ -76,8 +76,8 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
         512 * MIB + 1,
     ] {
         found(
-            format!("allocation of {asked} bytes"),
-            allocation(card, asked),
+            format!("allocation of {requested} bytes"),
+            allocation(card, requested),
         );
     }
     let total = card.memory()?.total_bytes;
@@ -91,20 +91,20 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
 fn index_of(card: &Card<'_>, index: u32) -> Value {
     let cmd = control::NV2080_CTRL_CMD_FB_GET_INFO_V2;
     let client = card.client();
-    let asked = client.params(cmd).and_then(|mut params| {
+    let requested = client.params(cmd).and_then(|mut params| {
         put_u32(&mut params, 0, 1);
         put_u32(&mut params, 4, index);
         client.control(card.subdevice(), cmd, &mut params, Vec::new())?;
         Ok(u32_at(&params, 8))
     });
-    match asked {
+    match requested {
         Ok(value) => json!(value),
         Err(error) => json!(error.to_string()),
     }
 }
 
 /// What comes back of one allocation: its size, where it lies, and how much free memory it took.
-fn allocation(card: &Card<'_>, asked: u64) -> Value {
+fn allocation(card: &Card<'_>, requested: u64) -> Value {
     let client = card.client();
     let class = class::NV01_MEMORY_LOCAL_USER;
     let length =
@@ -112,7 +112,7 @@ fn allocation(card: &Card<'_>, asked: u64) -> Value {
     let mut params = vec![0; usize::try_from(length).unwrap_or(0)];
     put_u32(&mut params, 0, client.root().0);
     put_u32(&mut params, memory_params::ATTR, 3 << 27);
-    put_u64(&mut params, memory_params::SIZE, asked);
+    put_u64(&mut params, memory_params::SIZE, requested);
     let free = |_when| card.memory().map(|memory| memory.free_bytes).unwrap_or(0);
     let before = free("before");
     let made = client.allocate(Form::Long, card.device(), class, &mut params);

@@ -18,7 +18,7 @@ const MOST_BYTES: usize = 16 << 10;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bytes {
     /// Before the call.
-    pub(crate) asked: Vec<String>,
+    pub(crate) requested: Vec<String>,
     /// After it; empty where nothing has changed.
     pub(crate) answered: Vec<String>,
 }

@@ -82,7 +82,7 @@ pub(crate) fn other_answers(native: &[Call], here: &[Call]) -> Vec<OtherAnswer> 
         let bytes = call.bytes.as_ref().filter(|_| is_a_control)?;
         let unchanged = bytes.answered.is_empty();
         let after = if unchanged {
-            &bytes.asked
+            &bytes.requested
         } else {
             &bytes.answered
         };

@@ -183,11 +183,11 @@ fn a_program_is_followed_to_its_end() {
     );
 }
 
-fn with_params(what: What, asked: &str, answered: &str) -> Call {
+fn with_params(what: What, requested: &str, answered: &str) -> Call {
     let blocks = |params: &str| vec!["00".to_owned(), params.to_owned()];
     let bytes = Bytes {
-        asked: blocks(asked),
-        answered: if asked == answered {
+        requested: blocks(requested),
+        answered: if requested == answered {
             Vec::new()
         } else {
             blocks(answered)

@@ -262,7 +262,7 @@ impl Tracer {
             let has_changed = blocks.iter().zip(&after).any(|((_, a), b)| a != b);
             let answered = after.iter().filter(|_| has_changed);
             Bytes {
-                asked: blocks.iter().map(|(_, block)| hex(block)).collect(),
+                requested: blocks.iter().map(|(_, block)| hex(block)).collect(),
                 answered: answered.map(|block| hex(block)).collect(),
             }
         });

@@ -5,7 +5,7 @@
 use nvabi::class;
 use nvabi::layout::engine_type;
 
-use super::sequence::{Asked, CONTROL_FILES, MORE_CONTROL_FILES, Made, Request};
+use super::sequence::{CONTROL_FILES, MORE_CONTROL_FILES, Made, Request, Requested};
 use crate::sequence::{Handle, Random, Sequence};
 
 const CHOSEN: u32 = 0x5c00_0000;
@@ -38,7 +38,7 @@ struct Known {
     of: Of,
 }
 
-impl Sequence<Asked> {
+impl Sequence<Requested> {
     /// The sequence of a number of a seed, for a core with a card.
     #[must_use]
     pub fn for_card(seed: u64, number: u64) -> Self {
@@ -64,7 +64,7 @@ impl Sequence<Asked> {
 
 struct Draw {
     random: Random,
-    calls: Vec<Asked>,
+    calls: Vec<Requested>,
     /// The call of each client, its file and its process.
     clients: Vec<(u32, u32, u32)>,
     objects: Vec<Known>,
@@ -83,7 +83,7 @@ impl Draw {
 
     fn add_by(&mut self, file: u32, pid: u32, request: Request) -> u32 {
         let id = u32::try_from(self.calls.len() + 1).unwrap_or(u32::MAX);
-        self.calls.push(Asked {
+        self.calls.push(Requested {
             id,
             pid,
             is_admin: false,
@@ -103,7 +103,7 @@ impl Draw {
     fn opening(&mut self) {
         let (file, pid) = self.somebody();
         let request = Request::Client {
-            wanted: Handle::Number(0),
+            needed: Handle::Number(0),
             class: class::NV01_ROOT_CLIENT,
             has_params: false,
         };
@@ -149,10 +149,10 @@ impl Draw {
     }
 
     /// An object of a client of some kind, most often; else any of its objects, or none.
-    fn some(&mut self, client: (u32, u32, u32), wanted: impl Fn(Of) -> bool) -> Handle {
+    fn some(&mut self, client: (u32, u32, u32), needed: impl Fn(Of) -> bool) -> Handle {
         let own = |it: &&Known| it.client == client.0;
         let all: Vec<u32> = self.objects.iter().filter(own).map(|it| it.id).collect();
-        let fitting = self.objects.iter().filter(own).filter(|it| wanted(it.of));
+        let fitting = self.objects.iter().filter(own).filter(|it| needed(it.of));
         let fitting: Vec<u32> = fitting.map(|it| it.id).collect();
         let drawn = match self.random.below(100) {
             0..85 => self.random.one(&fitting),
@@ -292,8 +292,8 @@ impl Draw {
         let (Some(from), Some(to)) = (self.some_client(), self.some_client()) else {
             return;
         };
-        let is_wanted = |of| !matches!(of, Of::Device | Of::Subdevice);
-        let object = self.some(from, is_wanted);
+        let is_needed = |of| !matches!(of, Of::Device | Of::Subdevice);
+        let object = self.some(from, is_needed);
         let of = self.objects.iter().find(|it| Handle::Made(it.id) == object);
         let of = of.map_or(Of::Other, |it| it.of);
         let parent = self.some(to, |of| matches!(of, Of::Device | Of::Subdevice));
@@ -338,14 +338,14 @@ impl Draw {
     fn map(&mut self, client: (u32, u32, u32)) {
         let device = self.some(client, |of| matches!(of, Of::Device | Of::Subdevice));
         let is_of_host = self.random.percent(40);
-        let wanted = match is_of_host {
+        let needed = match is_of_host {
             true => Of::HostMemory,
             false => Of::Memory,
         };
         // Nothing but memory: what there is behind other objects are a real card's registers. None twice: to RM two mappings of the same
         // bytes have one address, and what ends one may find the other.
         let own = self.objects.iter().filter(|it| it.client == client.0);
-        let fitting = own.filter(|it| it.of == wanted && !self.mapped_objects.contains(&it.id));
+        let fitting = own.filter(|it| it.of == needed && !self.mapped_objects.contains(&it.id));
         let memory: Vec<u32> = fitting.map(|it| it.id).collect();
         let memory = self.random.one(&memory);
         self.mapped_objects.extend(memory);

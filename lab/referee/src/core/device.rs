@@ -4,7 +4,7 @@
 //! a class, its attributes, page sizes and the heap are RM's own word, and what firmware would refuse is not.
 
 use anyhow::{Context, Result, ensure};
-use verdict::page_size::Asked;
+use verdict::page_size::Requested;
 
 use super::program::{Program, started};
 use crate::source::Tree;
@@ -62,7 +62,7 @@ impl Device {
         Ok(Self(talk))
     }
 
-    /// Allocates memory of a class as a user, asks what it took, and frees it again; `offset_bytes` is where it is wanted, if `asked` says that.
+    /// Allocates memory of a class as a user, asks what it took, and frees it again; `offset_bytes` is where it is wanted, if `requested` says that.
     /// The status where RM refuses it.
     ///
     /// # Errors
@@ -70,12 +70,16 @@ impl Device {
     pub fn memory(
         &mut self,
         class: u32,
-        asked: &Asked,
+        requested: &Requested,
         offset_bytes: u64,
     ) -> Result<std::result::Result<Given, u32>> {
         let said = self.0.ask(&format!(
             "memory {class:x} {:x} {:x} {:x} {:x} {:x} {offset_bytes:x}",
-            asked.size_bytes, asked.flags, asked.attr, asked.attr2, asked.alignment_bytes
+            requested.size_bytes,
+            requested.flags,
+            requested.attr,
+            requested.attr2,
+            requested.alignment_bytes
         ))?;
         let words: Vec<u64> = said
             .split(' ')

@@ -18,4 +18,4 @@ mod sequence;
 
 pub use device::{CHIPS, Chip, Device, Given};
 pub use program::{Core, CoreWithCard};
-pub use sequence::{Asked, Kind, Made, Request, Size};
+pub use sequence::{Kind, Made, Request, Requested, Size};

@@ -15,7 +15,7 @@ use nvabi::layout::{
 use nvabi::{Release, class, control};
 use sim::{Called, Machine, ObjectEntry, Processes, Profile, SessionHandle};
 
-use super::sequence::{Asked, Kind, Made, Request, Size, kind_of};
+use super::sequence::{Kind, Made, Request, Requested, Size, kind_of};
 use crate::sequence::{Handle, Sequence};
 use crate::tree;
 
@@ -98,7 +98,7 @@ pub(super) trait Driver {
 }
 
 /// Plays a sequence on a simulated machine of a driver version.
-pub(super) fn simulate(version: &str, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+pub(super) fn simulate(version: &str, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
     let profile = format!(
         "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = 8192\narchitecture = \"ada\"\n"
     );
@@ -221,7 +221,7 @@ impl<D: Driver> Player<D> {
     }
 
     /// What came of each call, then the objects, a line each.
-    pub(super) fn play(&mut self, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+    pub(super) fn play(&mut self, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
         let mut lines = Vec::new();
         for call in &sequence.0 {
             let line = self.answer(call)?;
@@ -235,7 +235,7 @@ impl<D: Driver> Player<D> {
         Ok(lines)
     }
 
-    fn answer(&mut self, call: &Asked) -> Result<String> {
+    fn answer(&mut self, call: &Requested) -> Result<String> {
         let id = call.id;
         let on = On {
             file: call.file,
@@ -411,12 +411,12 @@ impl<D: Driver> Player<D> {
         let of = |handle| self.handle(handle);
         match *request {
             Request::Client {
-                wanted,
+                needed,
                 class,
                 has_params,
             } => {
                 let params = has_params.then(|| vec![0; 4]);
-                self.alloc([of(wanted), 0, 0], class, params, false)
+                self.alloc([of(needed), 0, 0], class, params, false)
             }
             Request::Alloc {
                 client,

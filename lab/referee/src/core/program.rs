@@ -12,7 +12,7 @@ use sim::ObjectEntry;
 
 use super::device::AD102;
 use super::player::{Answer, Block, Driver, Ioctl, On};
-use super::sequence::{Asked, CONTROL_FILES};
+use super::sequence::{CONTROL_FILES, Requested};
 use crate::compile::{Flags, LIMIT};
 use crate::contest::Referee;
 use crate::sequence::Sequence;
@@ -108,7 +108,7 @@ impl Core {
 pub struct CoreWithCard(Core);
 
 impl Referee for CoreWithCard {
-    type Call = Asked;
+    type Call = Requested;
     const NAME: &'static str = "RM's core with a card";
 
     fn of(tree: &Tree) -> Result<Self> {
@@ -121,34 +121,34 @@ impl Referee for CoreWithCard {
         Ok(Self(core))
     }
 
-    fn drawn(_version: &str, seed: u64, number: u64) -> Result<Sequence<Asked>> {
+    fn drawn(_version: &str, seed: u64, number: u64) -> Result<Sequence<Requested>> {
         Ok(Sequence::for_card(seed, number))
     }
 
-    fn play(&mut self, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+    fn play(&mut self, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
         self.0.play(sequence)
     }
 
-    fn simulate(version: &str, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+    fn simulate(version: &str, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
         super::player::simulate(version, sequence)
     }
 }
 
 impl Referee for Core {
-    type Call = Asked;
+    type Call = Requested;
     const NAME: &'static str = "RM's core";
 
     fn of(tree: &Tree) -> Result<Self> {
         Self::of(tree)
     }
 
-    fn drawn(version: &str, seed: u64, number: u64) -> Result<Sequence<Asked>> {
+    fn drawn(version: &str, seed: u64, number: u64) -> Result<Sequence<Requested>> {
         let release = Release::of(version.parse().context("a driver version")?)
             .context("a known driver version")?;
         Ok(Sequence::for_core(release, seed, number))
     }
 
-    fn play(&mut self, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+    fn play(&mut self, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
         let ready = self.say(&format!("begin {CONTROL_FILES}"))?;
         ensure!(ready == "ready", "RM's core says {ready:?} and not ready");
         let version = self.version.clone();
@@ -156,7 +156,7 @@ impl Referee for Core {
         player.play(sequence)
     }
 
-    fn simulate(version: &str, sequence: &Sequence<Asked>) -> Result<Vec<String>> {
+    fn simulate(version: &str, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
         super::player::simulate(version, sequence)
     }
 }
@@ -373,10 +373,10 @@ fn link(program: &Program, core: &Path, flags: &Flags, at: &Path) -> Result<()> 
     let own: Vec<PathBuf> = own
         .map(|(name, _)| at.join(name).with_extension("o"))
         .collect();
-    let wanted = symbols(&["-u"], &objects)?;
+    let needed = symbols(&["-u"], &objects)?;
     let all: Vec<PathBuf> = objects.iter().chain(&own).cloned().collect();
     let defined = symbols(&["--defined-only"], &all)?;
-    let missing: Vec<&String> = wanted
+    let missing: Vec<&String> = needed
         .difference(&defined)
         // The C library's, and the linker's.
         .filter(|name| !name.starts_with("mem") && !name.starts_with("_GLOBAL"))

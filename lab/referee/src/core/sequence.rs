@@ -11,9 +11,9 @@ use crate::sequence::{Handle, Random, Sequence};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the driver's own names for what a call holds")]
 pub enum Request {
-    /// A client. `wanted` is the handle that it is to have, or 0.
+    /// A client. `needed` is the handle that it is to have, or 0.
     Client {
-        wanted: Handle,
+        needed: Handle,
         class: u32,
         has_params: bool,
     },
@@ -205,7 +205,7 @@ pub(super) const MORE_CONTROL_FILES: u32 = 32;
 
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct Requested {
     /// Its number, which it keeps when calls before it are taken out.
     pub id: u32,
     /// The process that makes it. Each is of a user of its own.
@@ -218,7 +218,7 @@ pub struct Asked {
     pub request: Request,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for Requested {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             id,
@@ -230,12 +230,12 @@ impl fmt::Display for Asked {
         let who = format!("{pid}{}/{file}", if *is_admin { "*" } else { "" });
         match request {
             Request::Client {
-                wanted,
+                needed,
                 class,
                 has_params,
             } => write!(
                 to,
-                "{id} client {who} {wanted} {class:#x}{}",
+                "{id} client {who} {needed} {class:#x}{}",
                 without(*has_params)
             ),
             Request::Alloc {
@@ -341,7 +341,7 @@ const fn without(has_params: bool) -> &'static str {
     if has_params { "" } else { " without" }
 }
 
-impl Sequence<Asked> {
+impl Sequence<Requested> {
     /// The sequence of a number of a seed, for a driver version.
     #[must_use]
     pub fn for_core(release: Release, seed: u64, number: u64) -> Self {
@@ -397,7 +397,7 @@ const KEPT_ANSWERS: &[u32] = &[
 struct Draw {
     release: Release,
     random: Random,
-    calls: Vec<Asked>,
+    calls: Vec<Requested>,
     /// The call of each client that is not freed, and its file.
     clients: Vec<(u32, u32)>,
     /// The call of each object, and its client's.
@@ -411,7 +411,7 @@ impl Draw {
             .random
             .weighted(&[(60, 100), (25, 101), (15, 102)])
             .unwrap_or(100);
-        self.calls.push(Asked {
+        self.calls.push(Requested {
             id,
             pid,
             is_admin: self.random.percent(10),
@@ -516,13 +516,13 @@ impl Draw {
     }
 
     fn client(&mut self) {
-        let wanted = match self.random.below(100) {
+        let needed = match self.random.below(100) {
             0..85 => Handle::Number(0),
             85..95 => self.chosen_client(),
             _ => self.some_client().1,
         };
         let request = Request::Client {
-            wanted,
+            needed,
             class: self
                 .random
                 .one(&[class::NV01_ROOT_CLIENT, 0, 1])

@@ -32,7 +32,7 @@ pub enum Notice {
         /// Which.
         call: CallId,
         /// When it was made, in the world's time.
-        asked_ns: u64,
+        requested_ns: u64,
         /// What came of it.
         result: Result<Answer, CallError>,
     },
@@ -95,11 +95,11 @@ impl World {
     pub fn wake_at(&mut self, agent: AgentId, at_ns: u64) -> WakeId {
         let wake = self.sequence;
         let (now_ns, timers) = (self.now_ns, self.setup.timers);
-        let asked_ns = at_ns.saturating_sub(self.clock_ahead_ns);
+        let requested_ns = at_ns.saturating_sub(self.clock_ahead_ns);
         if let Some(state) = self.agents.get_mut(long(agent.0))
             && state.life == Life::Alive
         {
-            let at_ns = if asked_ns <= now_ns {
+            let at_ns = if requested_ns <= now_ns {
                 now_ns
             } else {
                 let usual_ns = state.timer.half_normal_ns(timers.usual_ns);
@@ -108,7 +108,9 @@ impl World {
                 } else {
                     0
                 };
-                asked_ns.saturating_add(usual_ns).saturating_add(much_ns)
+                requested_ns
+                    .saturating_add(usual_ns)
+                    .saturating_add(much_ns)
             };
             state.wakes.insert(wake, at_ns);
             self.schedule(

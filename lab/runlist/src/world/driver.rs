@@ -23,7 +23,7 @@ pub(crate) struct Call {
     asker: Asker,
     card: usize,
     control: Control,
-    asked_ns: u64,
+    requested_ns: u64,
     stage: Stage,
 }
 
@@ -80,7 +80,7 @@ impl World {
                 asker,
                 card,
                 control,
-                asked_ns: self.now_ns,
+                requested_ns: self.now_ns,
                 stage: Stage::Waiting,
             },
         );
@@ -232,7 +232,7 @@ impl World {
             Asker::Agent(agent) => self.deliver(Notice::Answered {
                 agent,
                 call: CallId(id),
-                asked_ns: call.asked_ns,
+                requested_ns: call.requested_ns,
                 result,
             }),
             Asker::Program(client) => self.program_due(client, Due::Answered),

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn means_are_what_was_asked_for() {
+    fn means_are_what_was_requested() {
         let mut stream = Stream::new(7, Source::Harness(0));
         let exponential = mean(200_000, || stream.exponential_ns(40_000));
         assert!((39_600..40_400).contains(&exponential), "{exponential}");

@@ -23,34 +23,34 @@ const HEAP: u64 = 0xc0b8_464a;
 
 /// One byte, in pages of another size each.
 #[derive(Clone, Copy)]
-struct Wish {
+struct PageRequest {
     attr: u32,
     attr2: u32,
     flags: u32,
     alignment: u64,
 }
 
-const WISHES: [Wish; 8] = [
-    wish(HUGE, params::ATTR2_HUGE_2M),
-    wish(HUGE, params::ATTR2_HUGE_512M),
-    wish(HUGE, params::ATTR2_HUGE_256G),
-    wish(SCATTERED, params::ATTR2_HUGE_512M),
-    wish(HUGE, 0),
-    wish(SCATTERED | params::ATTR_PAGE_SIZE_4K, 0),
-    Wish {
+const REQUESTS: [PageRequest; 8] = [
+    request(HUGE, params::ATTR2_HUGE_2M),
+    request(HUGE, params::ATTR2_HUGE_512M),
+    request(HUGE, params::ATTR2_HUGE_256G),
+    request(SCATTERED, params::ATTR2_HUGE_512M),
+    request(HUGE, 0),
+    request(SCATTERED | params::ATTR_PAGE_SIZE_4K, 0),
+    PageRequest {
         flags: CHOSEN,
         alignment: 256 * MIB,
-        ..wish(SCATTERED, 0)
+        ..request(SCATTERED, 0)
     },
-    Wish {
+    PageRequest {
         flags: params::FLAG_FIXED_ADDRESS | params::FLAG_ALIGNMENT_HINT,
         alignment: 128 * MIB,
-        ..wish(HUGE, params::ATTR2_HUGE_2M)
+        ..request(HUGE, params::ATTR2_HUGE_2M)
     },
 ];
 
-const fn wish(attr: u32, attr2: u32) -> Wish {
-    Wish {
+const fn request(attr: u32, attr2: u32) -> PageRequest {
+    PageRequest {
         attr,
         attr2,
         flags: 0,
@@ -58,12 +58,12 @@ const fn wish(attr: u32, attr2: u32) -> Wish {
     }
 }
 
-fn by_class(seat: &mut Seat, wish: Wish) -> Answer {
+fn by_class(seat: &mut Seat, request: PageRequest) -> Answer {
     let mut block = memory_block(1);
-    bytes::put_u32(&mut block, params::FLAGS, wish.flags);
-    bytes::put_u32(&mut block, params::ATTR, wish.attr);
-    bytes::put_u32(&mut block, params::ATTR2, wish.attr2);
-    bytes::put_u64(&mut block, params::ALIGNMENT, wish.alignment);
+    bytes::put_u32(&mut block, params::FLAGS, request.flags);
+    bytes::put_u32(&mut block, params::ATTR, request.attr);
+    bytes::put_u32(&mut block, params::ATTR2, request.attr2);
+    bytes::put_u64(&mut block, params::ALIGNMENT, request.alignment);
     let new = New {
         client: seat.client,
         parent: seat.device,
@@ -76,7 +76,7 @@ fn by_class(seat: &mut Seat, wish: Wish) -> Answer {
     allocated(answer, nvos64::STATUS)
 }
 
-fn by_heap(seat: &mut Seat, wish: Wish) -> Answer {
+fn by_heap(seat: &mut Seat, request: PageRequest) -> Answer {
     let handle = new_handle();
     let mut argument = vec![0; 184];
     bytes::put_u32(&mut argument, nvos32::H_ROOT, seat.client);
@@ -84,10 +84,10 @@ fn by_heap(seat: &mut Seat, wish: Wish) -> Answer {
     bytes::put_u32(&mut argument, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
     bytes::put_u32(&mut argument, nvos32::ALLOC_H_MEMORY, handle);
     bytes::put_u64(&mut argument, nvos32::ALLOC_SIZE, 1);
-    bytes::put_u32(&mut argument, nvos32::ALLOC_FLAGS, wish.flags);
-    bytes::put_u32(&mut argument, nvos32::ALLOC_ATTR, wish.attr);
-    bytes::put_u32(&mut argument, nvos32::ALLOC_ATTR2, wish.attr2);
-    bytes::put_u64(&mut argument, nvos32::ALLOC_ALIGNMENT, wish.alignment);
+    bytes::put_u32(&mut argument, nvos32::ALLOC_FLAGS, request.flags);
+    bytes::put_u32(&mut argument, nvos32::ALLOC_ATTR, request.attr);
+    bytes::put_u32(&mut argument, nvos32::ALLOC_ATTR2, request.attr2);
+    bytes::put_u64(&mut argument, nvos32::ALLOC_ALIGNMENT, request.alignment);
     let number = seat.number;
     let answer = seat.spell(number, HEAP, &argument, Interrupted::Again);
     done(answer, nvos32::STATUS, handle)
@@ -103,10 +103,10 @@ pub(super) fn huge_pages(stage: &mut Stage) -> Result<Value> {
                 let mut tally = Tally::default();
                 let mut held = Vec::new();
                 for round in 0..ROUNDS {
-                    let wish = WISHES[(round + number) % WISHES.len()];
+                    let request = REQUESTS[(round + number) % REQUESTS.len()];
                     let answer = match round % 2 {
-                        0 => by_class(&mut seat, wish),
-                        _ => by_heap(&mut seat, wish),
+                        0 => by_class(&mut seat, request),
+                        _ => by_heap(&mut seat, request),
                     };
                     tally.count(answer, 1);
                     if let Answer::Done(handle) = answer {

@@ -17,7 +17,7 @@ use nvabi::status::{
 };
 
 use super::heap::{
-    ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, ATTR_LOCATION_VIDMEM, Asked, KIB64, PAGE_BYTES,
+    ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, ATTR_LOCATION_VIDMEM, KIB64, PAGE_BYTES, Requested,
     card_memory, system_memory,
 };
 use super::objects::{Client, Object, Resource, end_all, require_class};
@@ -75,7 +75,7 @@ pub(super) fn rm_alloc(
         let mut request = New {
             client: root,
             parent: field(nvos21::H_PARENT)?,
-            wanted: field(nvos21::H_NEW)?,
+            needed: field(nvos21::H_NEW)?,
             class,
             kind: row.kind,
         };
@@ -91,11 +91,11 @@ pub(super) fn rm_alloc(
 }
 
 /// A client, by the handle that it asks for, or by the next one where that is 0 (`_serverCreateEntryAndLockForNewClient`, rs_server.c).
-fn new_client(state: &mut State, context: &Context<'_>, wanted: u32) -> Result<u32, Refusal> {
-    if wanted != 0 && state.clients.contains_key(&wanted) {
+fn new_client(state: &mut State, context: &Context<'_>, needed: u32) -> Result<u32, Refusal> {
+    if needed != 0 && state.clients.contains_key(&needed) {
         return Err(Refusal(NV_ERR_INSERT_DUPLICATE_NAME));
     }
-    let handle = match wanted {
+    let handle = match needed {
         0 => context.hardware.next_client(),
         chosen => chosen,
     };
@@ -156,7 +156,7 @@ fn group_bytes(context: &Context<'_>, card: &SimCard, kind: EngineKind) -> u64 {
 struct New {
     client: u32,
     parent: u32,
-    wanted: u32,
+    needed: u32,
     class: u32,
     kind: Kind,
 }
@@ -181,7 +181,7 @@ impl New {
         let parent = client.parent(self.parent)?;
         if let Kind::Plain(Plain::Confidential | Plain::Mps) = self.kind {
             // Of the machine, not of a card (resource_list.h).
-            return client.insert(self.wanted, self.object(None, Resource::Plain));
+            return client.insert(self.needed, self.object(None, Resource::Plain));
         }
         let Some(card) = parent.card.clone() else {
             // Below a client, and named in the parameters: which is not played. The memory of NV01_CONTEXT_DMA is not found, what the others want is
@@ -314,7 +314,7 @@ impl New {
             Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
             Kind::Root | Kind::Device | Kind::Event => return Err(Refusal(NV_ERR_INVALID_CLASS)),
         };
-        let handle = client.insert(self.wanted, object)?;
+        let handle = client.insert(self.needed, object)?;
         if self.kind == Kind::ChannelGroup {
             with_graphics_context(client, handle)?;
         }
@@ -384,7 +384,7 @@ impl New {
 
     /// What is asked before the class is, and a handle, which is used up then (`serverAllocResourceUnderLock`, rmapi/alloc_free.c).
     fn prepare(&mut self, client: &mut Client, row: &class::Class) -> Result<(), Refusal> {
-        if self.wanted == self.client {
+        if self.needed == self.client {
             // What may be below anything may be below nothing, and then its handle is wrong.
             return Err(Refusal(match class_table::may_be_below_anything(row) {
                 true => NV_ERR_INVALID_OBJECT_HANDLE,
@@ -396,7 +396,7 @@ impl New {
             return Err(Refusal(NV_ERR_STATE_IN_USE));
         }
         self.require(class_table::may_be_below(row, &parent.resource))?;
-        self.wanted = client.assign_handle(self.wanted)?;
+        self.needed = client.assign_handle(self.needed)?;
         Ok(())
     }
 
@@ -421,11 +421,11 @@ impl New {
             self.parent = self.client;
         }
         let client = state.client(context, self.client)?;
-        if self.wanted == self.client {
+        if self.needed == self.client {
             return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
         }
         let card = client.parent(self.parent)?.card.clone();
-        self.wanted = client.assign_handle(self.wanted)?;
+        self.needed = client.assign_handle(self.needed)?;
         let tells = state
             .clients
             .get(&notifier)
@@ -439,7 +439,7 @@ impl New {
         let object = self.object(card, Resource::Plain);
         let handle = state
             .client(context, self.client)?
-            .insert(self.wanted, object)?;
+            .insert(self.needed, object)?;
         event::attach(context, self.client, handle, number);
         Ok(handle)
     }
@@ -509,7 +509,7 @@ impl New {
         // Lists the process on the card.
         let implicit = Some(Arc::new(card.charge(context.session, client.pid, 0)?));
         let object = self.object(Some(card.clone()), Resource::Device(space));
-        client.insert(self.wanted, Object { implicit, ..object })
+        client.insert(self.needed, Object { implicit, ..object })
     }
 
     fn memory(
@@ -521,7 +521,7 @@ impl New {
     ) -> Result<Object, Refusal> {
         let word = |at| u32_at(params, at).ok_or(INVALID);
         let wide = |at| u64_at(params, at).ok_or(INVALID);
-        let asked = Asked {
+        let requested = Requested {
             size: wide(memory_params::SIZE)?,
             flags: word(memory_params::FLAGS)?,
             attr: word(memory_params::ATTR)?,
@@ -529,20 +529,20 @@ impl New {
             alignment: wide(memory_params::ALIGNMENT)?,
             offset: wide(memory_params::OFFSET)?,
         };
-        if asked.flags & memory_params::FLAG_VIRTUAL != 0 {
+        if requested.flags & memory_params::FLAG_VIRTUAL != 0 {
             return Err(INVALID);
         }
         let (memory, told) = if self.kind == Kind::Vidmem {
-            if asked.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+            if requested.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
                 return Err(INVALID);
             }
-            card_memory(client, context, &card, &asked)?
+            card_memory(client, context, &card, &requested)?
         } else {
             // (`sysmemConstruct_IMPL`, system_mem.c)
-            if asked.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_VIDMEM {
+            if requested.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_VIDMEM {
                 return Err(INVALID);
             }
-            let memory = system_memory(asked.size)?;
+            let memory = system_memory(requested.size)?;
             let bytes = memory.bytes;
             (memory, bytes)
         };
@@ -564,7 +564,7 @@ impl New {
             return Ok((device.space()?.clone(), Vec::new()));
         }
         // (`serverutilGetResourceRefWithType`, rs_utils.c)
-        if handle == self.wanted {
+        if handle == self.needed {
             // The new object is there already, and is none.
             return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
         }
@@ -645,12 +645,12 @@ impl New {
             return Err(INVALID);
         }
         let architecture = card.profile.architecture;
-        let asked_offset = u64_at(params, channel_params::USERD_OFFSET).ok_or(INVALID)?;
+        let requested_offset = u64_at(params, channel_params::USERD_OFFSET).ok_or(INVALID)?;
         // Before Volta USERD is RM's: nothing else is known of clients there (nv_gpu_ops.c). That a handle is ignored is a guess.
         let (userd, userd_offset, userd_owner) = match word(channel_params::H_USERD_MEMORY)? {
             handle if handle != 0 && !architecture.is_before_usermode() => {
                 let memory = client.object(handle)?.memory()?.backing.clone();
-                (memory, asked_offset, UserdOwner::Client)
+                (memory, requested_offset, UserdOwner::Client)
             }
             _none => {
                 let owner = match architecture.has_per_runlist_channels() {
@@ -691,7 +691,7 @@ impl New {
         .ok_or(INVALID)?;
         let object = self.object(Some(card), Resource::Channel(channel.clone()));
         let handle = client.insert(
-            self.wanted,
+            self.needed,
             Object {
                 implicit,
                 depends_on,
@@ -749,7 +749,7 @@ pub(super) fn dup_object(
 ) -> Result<(), Refusal> {
     let arg = segments.first_mut().ok_or(INVALID)?;
     let word = |at| u32_at(arg, at).ok_or(INVALID);
-    let (to, parent, wanted) = (
+    let (to, parent, needed) = (
         word(nvos55::H_CLIENT)?,
         word(nvos55::H_PARENT)?,
         word(nvos55::H_OBJECT)?,
@@ -775,7 +775,7 @@ pub(super) fn dup_object(
     if !can_be_copied {
         return Err(INVALID);
     }
-    let wanted = state.client(context, to)?.assign_handle(wanted)?;
+    let needed = state.client(context, to)?.assign_handle(needed)?;
     if !has_parent {
         return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
     }
@@ -832,7 +832,7 @@ pub(super) fn dup_object(
         ..Object::new(class, parent, card, resource)
     };
     let is_group = matches!(object.resource, Resource::ChannelGroup(..));
-    let handle = client.insert(wanted, object)?;
+    let handle = client.insert(needed, object)?;
     if is_group {
         with_graphics_context(client, handle)?;
     }

@@ -170,8 +170,8 @@ fn check_version(context: &Context<'_>, segments: &mut Segments) -> i32 {
     }
     let same = block
         .get(api_version::VERSION..api_version::VERSION + VERSION_BYTES)
-        .is_some_and(|asked| {
-            asked.split(|byte| *byte == 0).next() == Some(context.hardware.version.as_bytes())
+        .is_some_and(|requested| {
+            requested.split(|byte| *byte == 0).next() == Some(context.hardware.version.as_bytes())
         });
     let cmd = u32_at(block, api_version::CMD);
     if !put(block, api_version::VERSION, &own) {

@@ -9,7 +9,7 @@ use nvabi::status::{
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAMETER, NV_ERR_NOT_SUPPORTED,
 };
 
-use super::control::Asked;
+use super::control::Requested;
 use super::objects::{Object, Resource};
 use super::{Context, Refusal, State};
 use crate::export::{Carrier, Contents, Exported, METADATA_BYTES};
@@ -28,9 +28,9 @@ const MOST_EXPORTED: u16 = 512;
 const MOST_IMPORTED: u16 = 128;
 
 /// `{type 0, hDevice 4, hParent 8, hObject 12, fd 16, flags 20}`
-pub(super) fn export_one(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
-    let params = &mut *asked.params;
+pub(super) fn export_one(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *requested.state, requested.context, requested.client);
+    let params = &mut *requested.params;
     if u32_at(params, 0) != Some(TYPE_RM) {
         return Err(NO_PARAMETER);
     }
@@ -45,25 +45,29 @@ pub(super) fn export_one(asked: &mut Asked<'_>) -> Result<(), Refusal> {
 }
 
 /// `{fd 0, type 4, hDevice 8, hParent 12, hObject 16}`
-pub(super) fn import_one(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
-    let params = &mut *asked.params;
+pub(super) fn import_one(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *requested.state, requested.context, requested.client);
+    let params = &mut *requested.params;
     if u32_at(params, 4) != Some(TYPE_RM) {
         return Err(NO_PARAMETER);
     }
     let carrier = carrier(state, context, 0)?;
     let exported = carrier.contents().get(0)?;
     let parent = u32_at(params, 12).ok_or(INVALID)?;
-    let wanted = u32_at(params, 16).ok_or(INVALID)?;
-    let handle = import(state, context, client, &carrier, parent, wanted, exported)?;
+    let needed = u32_at(params, 16).ok_or(INVALID)?;
+    let handle = import(state, context, client, &carrier, parent, needed, exported)?;
     put_u32(params, 16, handle);
     Ok(())
 }
 
 /// `{fd 0, deviceInstance 4, maxObjects 8:2, metadata 10:64}`, from 550 on `{fd 0, deviceInstance 4, gpuInstanceId 8,
 /// maxObjects 12:2, metadata 14:64}`.
-pub(super) fn info(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let (state, context, params) = (&mut *asked.state, asked.context, &mut *asked.params);
+pub(super) fn info(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let (state, context, params) = (
+        &mut *requested.state,
+        requested.context,
+        &mut *requested.params,
+    );
     const BYTES_535: usize = 76;
     let carrier = carrier(state, context, 0)?;
     let contents = carrier.contents();
@@ -81,9 +85,9 @@ pub(super) fn info(asked: &mut Asked<'_>) -> Result<(), Refusal> {
 
 /// `{fd 0, hDevice 4, maxObjects 8:2, metadata 10:64, objects 76:2048, numObjects 2124:2, index 2126:2}`; the first call for
 /// a file says how many it may carry.
-pub(super) fn export_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
-    let params = &mut *asked.params;
+pub(super) fn export_many(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *requested.state, requested.context, requested.client);
+    let params = &mut *requested.params;
     named_file(context, 0)?;
     let short = |at| u16_at(params, at).ok_or(INVALID);
     let (most, count, index) = (short(8)?, short(2124)?, short(2126)?);
@@ -131,9 +135,9 @@ pub(super) fn export_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
 
 /// `{fd 0, hParent 4, objects 8:512, objectTypes 520:128, numObjects 648:2, index 650:2}`; a handle of 0 leaves its object
 /// where it is, a failure takes back what the call has imported.
-pub(super) fn import_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let (state, context, client) = (&mut *asked.state, asked.context, asked.client);
-    let params = &mut *asked.params;
+pub(super) fn import_many(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *requested.state, requested.context, requested.client);
+    let params = &mut *requested.params;
     let (count, index) = (
         u16_at(params, 648).ok_or(INVALID)?,
         u16_at(params, 650).ok_or(INVALID)?,
@@ -146,8 +150,8 @@ pub(super) fn import_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
     let mut made = Vec::new();
     let mut kinds = Vec::new();
     for at in 0..count {
-        let wanted = u32_at(params, 8 + 4 * usize::from(at)).ok_or(INVALID)?;
-        if wanted == 0 {
+        let needed = u32_at(params, 8 + 4 * usize::from(at)).ok_or(INVALID)?;
+        if needed == 0 {
             kinds.push(IMPORTED_NONE);
             continue;
         }
@@ -161,7 +165,7 @@ pub(super) fn import_many(asked: &mut Asked<'_>) -> Result<(), Refusal> {
                 } else {
                     IMPORTED_SYSMEM
                 });
-                import(state, context, client, &carrier, parent, wanted, exported)
+                import(state, context, client, &carrier, parent, needed, exported)
             });
         match result {
             Ok(handle) => made.push(handle),
@@ -247,7 +251,7 @@ fn import(
     client: u32,
     carrier: &Carrier,
     parent: u32,
-    wanted: u32,
+    needed: u32,
     exported: Exported,
 ) -> Result<u32, Refusal> {
     let card = carrier.contents().card.clone();
@@ -260,7 +264,7 @@ fn import(
     }
     let Exported { class, memory } = exported;
     client.insert(
-        wanted,
+        needed,
         Object::new(
             class,
             parent,

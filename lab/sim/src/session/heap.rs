@@ -36,7 +36,7 @@ pub(super) const KIB64: u64 = 64 << 10;
 
 /// What a request for card memory says of its pages and its place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct Requested {
     pub(super) size: u64,
     pub(super) flags: u32,
     pub(super) attr: u32,
@@ -55,7 +55,7 @@ struct Sizes {
     taken: u64,
 }
 
-impl Asked {
+impl Requested {
     /// The page, as RM determines it (`memmgrDeterminePageSize`): `attr2` counts only beside huge pages, and what the card or the
     /// release lacks is refused or, up to 555, taken for no wish.
     fn page(&self, context: &Context<'_>, card: &SimCard) -> Result<u64, Refusal> {
@@ -122,13 +122,13 @@ pub(super) fn card_memory(
     client: &Client,
     context: &Context<'_>,
     card: &Arc<SimCard>,
-    asked: &Asked,
+    requested: &Requested,
 ) -> Result<(Arc<Memory>, u64), Refusal> {
-    if asked.size == 0 {
+    if requested.size == 0 {
         return Err(INVALID);
     }
-    let page = asked.page(context, card)?;
-    let sizes = asked.sizes(page).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let page = requested.page(context, card)?;
+    let sizes = requested.sizes(page).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
     let Sizes { bytes, told, taken } = sizes;
     let charge = card.charge(context.session, client.pid, taken)?;
     let memory = Memory {
@@ -162,7 +162,7 @@ pub(super) fn alloc_memory(
 ) -> Result<Option<Replacement>, Refusal> {
     let arg = segments.first_mut().ok_or(INVALID)?;
     let word = |at| u32_at(arg, at).ok_or(INVALID);
-    let (root, parent, wanted, class) = (
+    let (root, parent, needed, class) = (
         word(nvos02::H_ROOT)?,
         word(nvos02::H_PARENT)?,
         word(nvos02::H_NEW)?,
@@ -173,7 +173,7 @@ pub(super) fn alloc_memory(
         .and_then(|limit| limit.checked_add(1))
         .ok_or(INVALID)?;
     let client = state.client(context, root)?;
-    client.check_handle(wanted)?;
+    client.check_handle(needed)?;
     let (_device, device) = client.device_of(parent)?;
     let card = device.card.clone();
     if let Some(card) = &card {
@@ -218,7 +218,7 @@ pub(super) fn alloc_memory(
         _other => return Err(Refusal(NV_ERR_INVALID_CLASS)),
     };
     let handle = client.insert(
-        wanted,
+        needed,
         Object::new(class, parent, card, Resource::Memory(memory, Vec::new())),
     )?;
     put_u32(arg, nvos02::H_NEW, handle);
@@ -235,9 +235,9 @@ pub(super) fn vid_heap_control(
     let (root, parent) = (word(nvos32::H_ROOT)?, word(nvos32::H_PARENT)?);
     match word(nvos32::FUNCTION)? {
         nvos32::FUNCTION_ALLOC_SIZE => {
-            let wanted = word(nvos32::ALLOC_H_MEMORY)?;
+            let needed = word(nvos32::ALLOC_H_MEMORY)?;
             let wide = |at| u64_at(arg, at).ok_or(INVALID);
-            let asked = Asked {
+            let requested = Requested {
                 size: wide(nvos32::ALLOC_SIZE)?,
                 flags: word(nvos32::ALLOC_FLAGS)?,
                 attr: word(nvos32::ALLOC_ATTR)?,
@@ -245,11 +245,11 @@ pub(super) fn vid_heap_control(
                 alignment: wide(nvos32::ALLOC_ALIGNMENT)?,
                 offset: wide(HEAP_OFFSET)?,
             };
-            let Asked {
+            let Requested {
                 size, flags, attr, ..
-            } = asked;
+            } = requested;
             let client = state.client(context, root)?;
-            client.check_handle(wanted)?;
+            client.check_handle(needed)?;
             let (_handle, device) = client.device_of(parent)?;
             let card = device
                 .card
@@ -272,13 +272,13 @@ pub(super) fn vid_heap_control(
                     let bytes = memory.bytes;
                     (NV01_MEMORY_SYSTEM, memory, bytes)
                 } else {
-                    let (memory, told) = card_memory(client, context, &card, &asked)?;
+                    let (memory, told) = card_memory(client, context, &card, &requested)?;
                     (class::NV01_MEMORY_LOCAL_USER, memory, told)
                 };
                 let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
                 (class, Resource::Memory(memory, Vec::new()), told, offset)
             };
-            let handle = client.insert(wanted, Object::new(class, parent, Some(card), resource))?;
+            let handle = client.insert(needed, Object::new(class, parent, Some(card), resource))?;
             put_u32(arg, nvos32::ALLOC_H_MEMORY, handle);
             put_u64(arg, nvos32::ALLOC_SIZE, bytes);
             put_u64(arg, HEAP_OFFSET, offset);

@@ -104,7 +104,7 @@ pub(super) fn map_memory(
     if offset != 0 {
         return Err(Refusal(NV_ERR_NOT_SUPPORTED));
     }
-    let wanted = file_of(object);
+    let requested = file_of(object);
     // Only the process that made the client maps (`rm_create_mmap_context`, osapi.c).
     if !state.client(context, client)?.is_of(context) {
         return Err(Refusal(NV_ERR_INVALID_CLIENT));
@@ -112,7 +112,7 @@ pub(super) fn map_memory(
     let slot = context.fd_at(0, nvos33::FD).ok_or(INVALID)?;
     let (file, _) = slot
         .file
-        .filter(|(_, kind)| *kind == wanted)
+        .filter(|(_, kind)| *kind == requested)
         .ok_or(INVALID)?;
     if state.mmap_contexts.contains(&file) {
         return Err(Refusal(NV_ERR_STATE_IN_USE));

@@ -329,10 +329,10 @@ impl Client {
     }
 
     /// Whether a wanted handle may be used: 0 asks for one of RM's choice (`clientValidateNewResourceHandle_IMPL`, rs_client.c).
-    pub(super) fn check_handle(&self, wanted: u32) -> Result<(), Refusal> {
-        if wanted == self.handle {
+    pub(super) fn check_handle(&self, requested: u32) -> Result<(), Refusal> {
+        if requested == self.handle {
             Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE))
-        } else if wanted != 0 && self.objects.contains_key(&wanted) {
+        } else if requested != 0 && self.objects.contains_key(&requested) {
             Err(Refusal(NV_ERR_INSERT_DUPLICATE_NAME))
         } else {
             Ok(())
@@ -341,18 +341,18 @@ impl Client {
 
     /// The handle that a new object gets. One of RM's choice is used up although the call may yet fail
     /// (`clientAssignResourceHandle_IMPL`, rs_client.c).
-    pub(super) fn assign_handle(&mut self, wanted: u32) -> Result<u32, Refusal> {
-        self.check_handle(wanted)?;
-        if wanted == 0 {
+    pub(super) fn assign_handle(&mut self, requested: u32) -> Result<u32, Refusal> {
+        self.check_handle(requested)?;
+        if requested == 0 {
             Ok(self.made_handle())
         } else {
-            Ok(wanted)
+            Ok(requested)
         }
     }
 
     /// Puts an object in and says its handle.
-    pub(super) fn insert(&mut self, wanted: u32, mut object: Object) -> Result<u32, Refusal> {
-        let handle = self.assign_handle(wanted)?;
+    pub(super) fn insert(&mut self, requested: u32, mut object: Object) -> Result<u32, Refusal> {
+        let handle = self.assign_handle(requested)?;
         let parent = self
             .objects
             .get_mut(&object.parent)

@@ -156,7 +156,12 @@ impl Card {
             .chunks(4)
             .map(|word| u32_at(word, 0).unwrap())
             .collect();
-        let first = |wanted: &[u32]| *wanted.iter().find(|class| classes.contains(class)).unwrap();
+        let first = |requested: &[u32]| {
+            *requested
+                .iter()
+                .find(|class| classes.contains(class))
+                .unwrap()
+        };
         let usermode = tenant
             .alloc(subdevice, first(&[0xc661, 0xc461]), 0, None)
             .unwrap();

@@ -171,14 +171,14 @@ impl Tenant {
         &self,
         parent: u32,
         class: u32,
-        wanted: u32,
+        requested: u32,
         params: Option<&mut Vec<u8>>,
     ) -> Result<u32, Status> {
         let mut block = self.block(&escape::NV_ESC_RM_ALLOC);
         for (at, word) in [
             (nvos21::H_ROOT, self.root),
             (nvos21::H_PARENT, parent),
-            (nvos21::H_NEW, wanted),
+            (nvos21::H_NEW, requested),
             (nvos21::H_CLASS, class),
         ] {
             put_u32(&mut block, at, word);

@@ -28,21 +28,21 @@ const ATTEMPTS: usize = 100;
 
 /// How the file is attached. It is let go with the last mount of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted(u32);
+pub(super) struct Needed(u32);
 
-impl Wanted {
+impl Needed {
     /// As read-only as the mount; `direct-io` is not the file system's and leaves its options.
     pub(super) fn take(data: &mut Vec<String>, flags: MsFlags) -> Self {
-        let mut wanted = LO_FLAGS_AUTOCLEAR;
+        let mut needed = LO_FLAGS_AUTOCLEAR;
         if flags.contains(MsFlags::MS_RDONLY) {
-            wanted |= LO_FLAGS_READ_ONLY;
+            needed |= LO_FLAGS_READ_ONLY;
         }
         let before = data.len();
         data.retain(|option| option != "direct-io");
         if data.len() < before {
-            wanted |= LO_FLAGS_DIRECT_IO;
+            needed |= LO_FLAGS_DIRECT_IO;
         }
-        Self(wanted)
+        Self(needed)
     }
 
     pub(super) fn is_read_only(self) -> bool {
@@ -69,10 +69,10 @@ impl Device {
 }
 
 /// Attaches a file to the next free device.
-pub(super) fn attach(source: &Path, wanted: &Wanted) -> Result<Device> {
+pub(super) fn attach(source: &Path, needed: &Needed) -> Result<Device> {
     let open = |path: &Path| {
         let mut options = OpenOptions::new();
-        options.read(true).write(!wanted.is_read_only()).open(path)
+        options.read(true).write(!needed.is_read_only()).open(path)
     };
     let backing = open(source).map_err(file("open", source))?;
     let control = OpenOptions::new()
@@ -85,7 +85,7 @@ pub(super) fn attach(source: &Path, wanted: &Wanted) -> Result<Device> {
             .map_err(file("find a free device by", CONTROL))?;
         let path = PathBuf::from(format!("/dev/loop{free}"));
         let opened = open(&path).map_err(file("open", &path))?;
-        match configure(&opened, &backing, *wanted) {
+        match configure(&opened, &backing, *needed) {
             Ok(()) => {
                 return Ok(Device {
                     path,
@@ -99,7 +99,7 @@ pub(super) fn attach(source: &Path, wanted: &Wanted) -> Result<Device> {
     Err(Error::Busy(CONTROL))
 }
 
-fn configure(device: &File, backing: &File, wanted: Wanted) -> io::Result<()> {
+fn configure(device: &File, backing: &File, needed: Needed) -> io::Result<()> {
     let mut config = [0; CONFIG_BYTES];
     let mut put = |at: usize, value: [u8; 4]| {
         if let Some(field) = config.get_mut(at..at + 4) {
@@ -109,7 +109,7 @@ fn configure(device: &File, backing: &File, wanted: Wanted) -> io::Result<()> {
     #[expect(clippy::host_endian_bytes, reason = "a struct of this kernel")]
     {
         put(0, backing.as_raw_fd().to_ne_bytes());
-        put(FLAGS_AT, wanted.0.to_ne_bytes());
+        put(FLAGS_AT, needed.0.to_ne_bytes());
     }
     sys::ioctl::raw(device.as_fd(), LOOP_CONFIGURE, &mut config).map(drop)
 }

@@ -166,7 +166,7 @@ fn mount_plain(target: &Path, one: &Mount, parsed: &Parsed) -> Result<()> {
     let device = parsed
         .loop_backed
         .as_ref()
-        .map(|wanted| loop_device::attach(Path::new(&one.source), wanted))
+        .map(|needed| loop_device::attach(Path::new(&one.source), needed))
         .transpose()?;
     let source = match &device {
         Some(device) => device.path(),

@@ -2,7 +2,7 @@
 
 use nix::mount::MsFlags;
 
-use super::loop_device::Wanted;
+use super::loop_device::Needed;
 use crate::error::{Error, Result};
 
 /// Options of one mount.
@@ -15,7 +15,7 @@ pub(super) struct Parsed {
     /// `uidmap=` and `gidmap=`.
     pub(super) id_maps: Option<IdMaps>,
     /// `loop`: the source is a file that holds a file system.
-    pub(super) loop_backed: Option<Wanted>,
+    pub(super) loop_backed: Option<Needed>,
 }
 
 /// Lines as `/proc/PID/uid_map` takes them.
@@ -59,7 +59,7 @@ pub(super) fn parse(options: &[String]) -> Result<Parsed> {
         (Some(uids), None) => return Err(refused(&uids, "uidmap= together with gidmap=")),
         (None, Some(gids)) => return Err(refused(&gids, "gidmap= together with uidmap=")),
     };
-    let loop_backed = on_a_loop.then(|| Wanted::take(&mut data, flags));
+    let loop_backed = on_a_loop.then(|| Needed::take(&mut data, flags));
     Ok(Parsed {
         flags,
         propagation,
@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn a_loop_is_as_read_only_as_its_mount() {
         let read = parsed(&["loop", "ro", "direct-io", "noload"]).unwrap();
-        let wanted = read.loop_backed.unwrap();
-        assert!(wanted.is_read_only() && wanted.is_direct());
+        let needed = read.loop_backed.unwrap();
+        assert!(needed.is_read_only() && needed.is_direct());
         assert_eq!(read.data, ["noload"]);
         assert!(
             !parsed(&["loop"])

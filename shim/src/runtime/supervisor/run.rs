@@ -138,16 +138,16 @@ impl Cell {
 
 /// What the engine asked of the streams holds, as with containerd's own shim, whatever the process says: runc refuses a process
 /// and a console socket that disagree. Whether anything had to be changed.
-fn agree_on_terminal(process: &mut serde_json::Value, asked: Terminal) -> bool {
-    let asked = asked == Terminal::Pty;
+fn agree_on_terminal(process: &mut serde_json::Value, requested: Terminal) -> bool {
+    let requested = requested == Terminal::Pty;
     let Some(process) = process.as_object_mut() else {
         return false;
     };
     let said = process.get("terminal").and_then(serde_json::Value::as_bool);
-    if said.unwrap_or_default() == asked {
+    if said.unwrap_or_default() == requested {
         return false;
     }
-    process.insert("terminal".to_owned(), asked.into());
+    process.insert("terminal".to_owned(), requested.into());
     true
 }
 
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn an_exec_has_a_terminal_when_its_streams_are_one() {
-        for (said, asked, expected) in [
+        for (said, requested, expected) in [
             (r#"{"args":["a"]}"#, Terminal::Pipes, None),
             (r#"{"terminal":true}"#, Terminal::Pty, None),
             (r#"{"terminal":false}"#, Terminal::Pty, Some(true)),
@@ -166,8 +166,8 @@ mod tests {
         ] {
             let mut process = serde_json::from_str(said).unwrap();
             let before: serde_json::Value = serde_json::from_str(said).unwrap();
-            let edited = agree_on_terminal(&mut process, asked);
-            assert_eq!(edited, expected.is_some(), "{said} {asked:?}");
+            let edited = agree_on_terminal(&mut process, requested);
+            assert_eq!(edited, expected.is_some(), "{said} {requested:?}");
             match expected {
                 Some(expected) => assert_eq!(process["terminal"], expected, "{said}"),
                 None => assert_eq!(process, before),

@@ -26,9 +26,9 @@ impl Container {
     /// runc too can exec in a created container; a paused one it refuses itself, saying so. As long as runc is asked for another
     /// exec, nobody has heard of init's end yet, and containerd's own shim asks it for one more: the refusal is runc's too.
     pub(super) fn may_exec(&self) -> Result<(), Denied> {
-        let asked = || self.execs.values().any(|exec| *exec == ExecState::Starting);
+        let requested = || self.execs.values().any(|exec| *exec == ExecState::Starting);
         match self.init {
-            Init::Stopped { .. } if asked() => Ok(()),
+            Init::Stopped { .. } if requested() => Ok(()),
             Init::Created { .. } | Init::Starting { exit: None, .. } | Init::Running { .. } => {
                 Ok(())
             }

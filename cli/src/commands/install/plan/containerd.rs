@@ -12,7 +12,7 @@
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::{AsDefault, HEADER, Plan, SHIM, TYPE, Texts, Wanted, Wish, not_anothers};
+use super::{AsDefault, HEADER, InstallRequest, Needed, Plan, SHIM, TYPE, Texts, not_anothers};
 use crate::commands::install::change::{Change, Document, Format};
 use crate::commands::install::engine::Version;
 
@@ -33,7 +33,7 @@ pub(in super::super) fn section(version: i64) -> [&'static str; 3] {
 
 pub(super) fn plan(
     version: Version,
-    wish: &Wish,
+    request: &InstallRequest,
     texts: &Texts,
     effective: Option<&Value>,
 ) -> anyhow::Result<Plan> {
@@ -57,7 +57,7 @@ pub(super) fn plan(
     };
     if version.0 >= 2 {
         joined(
-            wish,
+            request,
             file_version,
             &document,
             text(DROP_IN),
@@ -65,7 +65,7 @@ pub(super) fn plan(
             effective,
         )
     } else {
-        in_place(version, wish, file_version, &document, main, effective)
+        in_place(version, request, file_version, &document, main, effective)
     }
 }
 
@@ -92,7 +92,7 @@ fn cri_is_off(document: &Document) -> anyhow::Result<Option<String>> {
 /// 1.x: the handler stands in `config.toml`.
 fn in_place(
     version: Version,
-    wish: &Wish,
+    request: &InstallRequest,
     file_version: Option<i64>,
     document: &Document,
     main: Option<&str>,
@@ -119,28 +119,34 @@ fn in_place(
     }
     let [plugins, cri, containerd] = section(2);
     let runtimes = [plugins, cri, containerd, "runtimes"];
-    let handler = [plugins, cri, containerd, "runtimes", wish.runtime.as_str()];
-    not_anothers(Format::Toml, MAIN, main, &handler, wish)?;
+    let handler = [
+        plugins,
+        cri,
+        containerd,
+        "runtimes",
+        request.runtime.as_str(),
+    ];
+    not_anothers(Format::Toml, MAIN, main, &handler, request)?;
     if document.at(&runtimes)?.is_none() {
         changes.push(Change::set(
             &[plugins, cri, containerd, "runtimes", "runc"],
             own_runc(version),
         ));
     }
-    if wish.as_default == AsDefault::Yes {
+    if request.as_default == AsDefault::Yes {
         changes.push(Change::set(
             &[plugins, cri, containerd, "default_runtime_name"],
-            json!(wish.runtime),
+            json!(request.runtime),
         ));
     }
     let cgroups = systemd_cgroup(document, 2, effective)?;
     let runtime = if version < WITH_PATHS {
         runtime_by_type()
     } else {
-        runtime(wish, cgroups)
+        runtime(request, cgroups)
     };
     changes.push(Change::set(&handler, runtime));
-    Ok(Plan::Files(vec![Wanted {
+    Ok(Plan::Files(vec![Needed {
         path: MAIN,
         format: Format::Toml,
         fresh: format!("{HEADER}version = 2\n"),
@@ -159,7 +165,7 @@ fn own_runc(version: Version) -> Value {
 
 /// 2.x: a drop-in, and one line in `config.toml` where nothing there names its folder.
 fn joined(
-    wish: &Wish,
+    request: &InstallRequest,
     file_version: Option<i64>,
     document: &Document,
     drop_in: Option<&str>,
@@ -174,19 +180,25 @@ fn joined(
         ),
     };
     let [plugins, cri, containerd] = section(version);
-    let handler = [plugins, cri, containerd, "runtimes", wish.runtime.as_str()];
-    not_anothers(Format::Toml, DROP_IN, drop_in, &handler, wish)?;
-    not_anothers(Format::Toml, MAIN, main, &handler, wish)?;
+    let handler = [
+        plugins,
+        cri,
+        containerd,
+        "runtimes",
+        request.runtime.as_str(),
+    ];
+    not_anothers(Format::Toml, DROP_IN, drop_in, &handler, request)?;
+    not_anothers(Format::Toml, MAIN, main, &handler, request)?;
     let mut changes = Vec::new();
-    if wish.as_default == AsDefault::Yes {
+    if request.as_default == AsDefault::Yes {
         changes.push(Change::set(
             &[plugins, cri, containerd, "default_runtime_name"],
-            json!(wish.runtime),
+            json!(request.runtime),
         ));
     }
     let cgroups = systemd_cgroup(document, version, effective)?;
-    changes.push(Change::set(&handler, runtime(wish, cgroups)));
-    let mut files = vec![Wanted {
+    changes.push(Change::set(&handler, runtime(request, cgroups)));
+    let mut files = vec![Needed {
         path: DROP_IN,
         format: Format::Toml,
         fresh: format!("{HEADER}version = {version}\n"),
@@ -201,7 +213,7 @@ fn joined(
         .filter_map(Value::as_str)
         .any(|pattern| matches(&absolute(pattern), DROP_IN));
     if !covered {
-        files.push(Wanted {
+        files.push(Needed {
             path: MAIN,
             format: Format::Toml,
             fresh: format!("{HEADER}version = 3\n"),
@@ -212,10 +224,10 @@ fn joined(
 }
 
 /// The form that lets CRI read runc's options and report features: runc's type, our path.
-fn runtime(wish: &Wish, systemd_cgroup: bool) -> Value {
+fn runtime(request: &InstallRequest, systemd_cgroup: bool) -> Value {
     json!({
         "runtime_type": "io.containerd.runc.v2",
-        "runtime_path": wish.program(SHIM),
+        "runtime_path": request.program(SHIM),
         "pod_annotations": ["cgpu.io/*"],
         "container_annotations": ["cgpu.io/*"],
         "options": { "SystemdCgroup": systemd_cgroup },
@@ -289,8 +301,8 @@ fn matches(pattern: &str, path: &str) -> bool {
             .map(|(at, character)| at + character.len_utf8())
             .chain([0])
             .any(|from| matches(rest.as_str(), &path[from..])),
-        Some(wanted) => path.chars().next().is_some_and(|first| {
-            (first == wanted || (wanted == '?' && first != '/'))
+        Some(needed) => path.chars().next().is_some_and(|first| {
+            (first == needed || (needed == '?' && first != '/'))
                 && matches(rest.as_str(), &path[first.len_utf8()..])
         }),
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::commands::install::change::changed;
 
-fn wish(as_default: AsDefault) -> Wish {
-    Wish {
+fn request(as_default: AsDefault) -> InstallRequest {
+    InstallRequest {
         runtime: "cgpu".to_owned(),
         as_default,
         programs: "/usr/bin".to_owned(),
@@ -20,8 +20,13 @@ fn texts(given: &[(&'static str, &str)]) -> Texts {
         .collect()
 }
 
-fn files(engine: Engine, version: Option<Version>, wish: &Wish, texts: &Texts) -> Vec<Wanted> {
-    match plan(engine, version, wish, texts, None).unwrap() {
+fn files(
+    engine: Engine,
+    version: Option<Version>,
+    request: &InstallRequest,
+    texts: &Texts,
+) -> Vec<Needed> {
+    match plan(engine, version, request, texts, None).unwrap() {
         Plan::Files(files) => files,
         Plan::Nothing(reason) => panic!("{reason}"),
     }
@@ -30,15 +35,15 @@ fn files(engine: Engine, version: Option<Version>, wish: &Wish, texts: &Texts) -
 fn error(engine: Engine, version: Version, texts: &Texts) -> String {
     format!(
         "{:#}",
-        plan(engine, Some(version), &wish(AsDefault::No), texts, None).unwrap_err()
+        plan(engine, Some(version), &request(AsDefault::No), texts, None).unwrap_err()
     )
 }
 
-fn written(wanted: &Wanted, text: Option<&str>) -> String {
+fn written(needed: &Needed, text: Option<&str>) -> String {
     changed(
-        wanted.format,
-        text.unwrap_or(&wanted.fresh),
-        &wanted.changes,
+        needed.format,
+        text.unwrap_or(&needed.fresh),
+        &needed.changes,
     )
     .unwrap()
     .0
@@ -104,10 +109,10 @@ fn configs_holds_exactly_what_is_written() {
     ];
     let update = std::env::var_os("CGPU_UPDATE_CONFIGS").is_some();
     for (engine, version, expected) in shipped {
-        let files = files(engine, version, &wish(AsDefault::No), &Texts::new());
+        let files = files(engine, version, &request(AsDefault::No), &Texts::new());
         let paths: Vec<&str> = files.iter().map(|file| file.path).collect();
-        let wanted: Vec<&str> = expected.iter().map(|(path, _)| *path).collect();
-        assert_eq!(paths, wanted);
+        let needed: Vec<&str> = expected.iter().map(|(path, _)| *path).collect();
+        assert_eq!(paths, needed);
         for (file, (_, name)) in files.iter().zip(expected) {
             let path = configs().join(name);
             let text = written(file, None);
@@ -148,14 +153,14 @@ fn the_runtime_class_names_the_runtime_that_is_installed() {
         }
         parents.push((depth, key.trim().to_owned()));
     }
-    let wanted = [
+    let needed = [
         ("apiVersion", "node.k8s.io/v1"),
         ("kind", "RuntimeClass"),
         ("metadata.name", "cgpu"),
-        ("handler", wish(AsDefault::No).runtime.as_str()),
+        ("handler", request(AsDefault::No).runtime.as_str()),
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()));
-    assert_eq!(keys, wanted);
+    assert_eq!(keys, needed);
 }
 
 #[test]
@@ -164,7 +169,7 @@ fn a_main_file_of_version_2_gets_a_drop_in_of_version_2() {
     let files = files(
         Engine::Containerd,
         Some(Version(2, 1)),
-        &wish(AsDefault::Yes),
+        &request(AsDefault::Yes),
         &texts(&[(CONTAINERD_MAIN, main)]),
     );
     assert_eq!(files.len(), 1, "the folder is imported already");
@@ -183,7 +188,7 @@ fn containerd_1_keeps_its_own_runc_beside_the_first_runtime() {
     let version = Some(Version(1, 7));
     let with_runtimes = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n  [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n    SystemdCgroup = true\n";
     let given = texts(&[(CONTAINERD_MAIN, with_runtimes)]);
-    let there = files(Engine::Containerd, version, &wish(AsDefault::No), &given);
+    let there = files(Engine::Containerd, version, &request(AsDefault::No), &given);
     let text = written(&there[0], Some(with_runtimes));
     assert!(text.starts_with(with_runtimes), "{text}");
     // As runc's cgroups are managed, so are ours.
@@ -191,7 +196,7 @@ fn containerd_1_keeps_its_own_runc_beside_the_first_runtime() {
 
     let none = "version = 2\n";
     let given = texts(&[(CONTAINERD_MAIN, none)]);
-    let made = files(Engine::Containerd, version, &wish(AsDefault::No), &given);
+    let made = files(Engine::Containerd, version, &request(AsDefault::No), &given);
     let text = written(&made[0], Some(none));
     assert!(text.contains(".runtimes.runc]"), "{text}");
 }
@@ -242,7 +247,7 @@ fn what_cannot_be_told_an_engine_is_refused_with_the_reason() {
     let none = plan(
         Engine::Docker,
         None,
-        &wish(AsDefault::No),
+        &request(AsDefault::No),
         &Texts::new(),
         None,
     )
@@ -264,7 +269,7 @@ fn a_containerd_without_cri_needs_nothing() {
         let done = plan(
             Engine::Containerd,
             Some(version),
-            &wish(AsDefault::No),
+            &request(AsDefault::No),
             &given,
             None,
         )
@@ -281,25 +286,28 @@ fn docker_gets_the_shim_from_24_on_and_the_wrapper_before() {
         (Version(24, 0), SHIM),
         (Version(28, 5), SHIM),
     ] {
-        let wanted = files(
+        let needed = files(
             Engine::Docker,
             Some(version),
-            &wish(AsDefault::No),
+            &request(AsDefault::No),
             &Texts::new(),
         );
-        assert!(written(&wanted[0], None).contains(program), "{version}");
+        assert!(written(&needed[0], None).contains(program), "{version}");
         assert_eq!(programs_of(Engine::Docker, Some(version)), [program]);
     }
 }
 
 #[test]
 fn containerd_1_6_finds_the_shim_in_its_own_path_alone() {
-    let mut wish = wish(AsDefault::No);
+    let mut request = request(AsDefault::No);
     let old = Some(Version(1, 6));
-    assert_eq!(note(Engine::Containerd, old, &wish), None);
-    wish.programs = "/opt/cgpu".to_owned();
-    let said = note(Engine::Containerd, old, &wish).unwrap();
+    assert_eq!(note(Engine::Containerd, old, &request), None);
+    request.programs = "/opt/cgpu".to_owned();
+    let said = note(Engine::Containerd, old, &request).unwrap();
     assert!(said.contains("must have /opt/cgpu"), "{said}");
-    assert_eq!(note(Engine::Containerd, Some(Version(1, 7)), &wish), None);
-    assert_eq!(note(Engine::Podman, None, &wish), None);
+    assert_eq!(
+        note(Engine::Containerd, Some(Version(1, 7)), &request),
+        None
+    );
+    assert_eq!(note(Engine::Podman, None, &request), None);
 }

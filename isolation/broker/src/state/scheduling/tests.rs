@@ -271,8 +271,8 @@ fn check(state: &State) {
         let card = ledger.card_of(ClientHandle(name.0), ObjectHandle(name.1));
         real.get(*name) == Some(&ObjectKind::Channel) && card.is_some()
     };
-    let wanted: Vec<Name> = real.keys().filter(on_a_card).copied().collect();
-    assert_eq!(channels, wanted, "each channel in one group");
+    let needed: Vec<Name> = real.keys().filter(on_a_card).copied().collect();
+    assert_eq!(channels, needed, "each channel in one group");
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use nvabi::Release;
 use serde_json::json;
 
 use super::*;
-use crate::backend::{self, Runtime, Wanted};
+use crate::backend::{self, Needed, Runtime};
 use crate::lifecycle;
 use crate::lifecycle::tests::{create_on_host, release, teardown, verify_filter};
 
@@ -424,7 +424,7 @@ fn version_1_of_cgroups_and_an_older_driver_are_said_before_anything_is_granted(
     host.config.backend.cgroup_root = host.dir.path().to_owned();
     let error = crate::chain(&host.create("c1").unwrap_err());
     assert!(error.contains("needs cgroup v2 at"), "{error}");
-    let error = backend::choose(&host.config, &host.host, Wanted::Quota, Runtime::Own).unwrap_err();
+    let error = backend::choose(&host.config, &host.host, Needed::Quota, Runtime::Own).unwrap_err();
     assert!(matches!(error, Error::NoBackend { .. }), "{error}");
     host.assert_clean();
 }

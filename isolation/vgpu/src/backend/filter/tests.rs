@@ -90,8 +90,8 @@ impl Scene {
         std::thread::spawn(move || {
             for connection in control.incoming() {
                 let mut connection = connection.unwrap();
-                let mut asked = BufReader::new(&connection);
-                asked.read_line(&mut String::new()).unwrap();
+                let mut requested = BufReader::new(&connection);
+                requested.read_line(&mut String::new()).unwrap();
                 writeln!(connection, "{}", json!({"listeners": 1})).unwrap();
             }
         });

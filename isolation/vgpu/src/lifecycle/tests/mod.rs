@@ -189,14 +189,14 @@ fn spec_bytes(bundle: &Path) -> Vec<u8> {
 
 /// Played brokers of a host that still live: their environment names their folder.
 fn brokers(host: &Path) -> Vec<String> {
-    let wanted = format!("{PLAY_BROKER}={}", host.display());
+    let needed = format!("{PLAY_BROKER}={}", host.display());
     fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| {
             let pid = entry.ok()?.file_name().into_string().ok()?;
             let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
             String::from_utf8_lossy(&environment)
-                .contains(&wanted)
+                .contains(&needed)
                 .then_some(pid)
         })
         .collect()

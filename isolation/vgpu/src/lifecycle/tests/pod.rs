@@ -129,7 +129,7 @@ fn what_has_ended_in_a_pod_is_given_back_before_the_next_container_starts() {
     drop(init);
     // Another in place of the played one, which ends with its frontend.
     let lock = FileLock::take(&dir.broker_lock()).unwrap();
-    let asked = std::thread::spawn(move || {
+    let requested = std::thread::spawn(move || {
         let (mut connection, _) = control.accept().unwrap();
         // A connection that is closed with something unread ends in an error for who has written it.
         BufReader::new(&connection)
@@ -139,7 +139,7 @@ fn what_has_ended_in_a_pod_is_given_back_before_the_next_container_starts() {
         drop(lock);
     });
     let app = host.create_in_pod("2", "app", &of_pod).unwrap().unwrap();
-    asked.join().unwrap();
+    requested.join().unwrap();
     assert_eq!(host.reserved_mib(), 20 << 10);
     assert!(!dir.exists());
     drop(app);

@@ -292,14 +292,14 @@ fn a_file_of_the_operators_makes_a_driver_known_and_the_grant_keeps_what_it_said
     fs::create_dir(&played.config.driver.releases).unwrap();
     fs::write(&file, facts_of_595("610.43.02")).unwrap();
     let vgpu = played.create("c1", "4Gi").unwrap().unwrap();
-    let wanted = nvabi::Release::R595;
-    assert_eq!(vgpu.filter.unwrap().release, wanted);
+    let needed = nvabi::Release::R595;
+    assert_eq!(vgpu.filter.unwrap().release, needed);
     let kept = vgpu.grant.layouts.clone().unwrap();
-    assert_eq!(kept.release().unwrap(), wanted);
+    assert_eq!(kept.release().unwrap(), needed);
     // The container runs on without the file.
     fs::remove_file(&file).unwrap();
     let grant = Grant::read(ContainerDir::of(&played.config.state_dir, &key("c1")).path()).unwrap();
-    assert_eq!(crate::host::filter_of(&grant).unwrap().release, wanted);
+    assert_eq!(crate::host::filter_of(&grant).unwrap().release, needed);
     played.create("c2", "4Gi").unwrap_err();
 }
 

@@ -267,7 +267,7 @@ fn a_kernel_without_user_notification_is_refused_and_nothing_is_touched() {
 }
 
 #[test]
-fn a_runtime_without_notify_is_refused_and_one_with_it_is_asked_once() {
+fn a_runtime_without_notify_is_refused_and_one_with_it_is_requested_once() {
     let host = TestHost::new();
     for id in ["c1", "c2", "c3"] {
         drop(host.create(id, "1Gi").unwrap().unwrap());

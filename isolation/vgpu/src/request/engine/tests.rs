@@ -106,7 +106,7 @@ fn a_sandbox_is_left_alone_with_what_its_pod_asks_for() {
     assert_eq!(read(&crio_sandbox(&[ASKS])), Ok(None));
     for annotations in [containerd(&[ASKS]), crio(&[ASKS])] {
         let request = read(&annotations).unwrap().unwrap();
-        assert_eq!(request.wish.amount, Amount::TotalBytes(4 << 30));
+        assert_eq!(request.request.amount, Amount::TotalBytes(4 << 30));
         assert_eq!(request.pod_namespace.as_deref(), Some("team-a"));
         let place = PodPlace {
             sandbox: "own".to_owned(),
@@ -209,7 +209,7 @@ fn nobody_takes_another_s_name_amount_or_group() {
         ("cgpu.io/memory.big", "20Gi"),
     ];
     let own = read(&bare(&named)).unwrap().unwrap();
-    assert_eq!(own.wish.amount, Amount::TotalBytes(1 << 30));
+    assert_eq!(own.request.amount, Amount::TotalBytes(1 << 30));
     assert_eq!(own.pod_namespace.as_deref(), Some("team-a"));
     let error = read(&bare(&[named[0], named[1], (LABEL_NAME, "big")])).unwrap_err();
     assert!(error.contains("another name"), "{error}");

@@ -390,8 +390,8 @@ fn default(config: &Config, spec: &Value) -> Option<Request> {
 fn a_container_without_a_request_gets_the_host_s_default() {
     let config = configured("[request.default]\nmemory = \"25%\"\ncards = 2\nweight = 3");
     let request = default(&config, &spec(&[], &[])).unwrap();
-    assert!(matches!(request.wish.amount, Amount::Share(_)));
-    assert_eq!(request.wish.cards, Choice::Count(2));
+    assert!(matches!(request.request.amount, Amount::Share(_)));
+    assert_eq!(request.request.cards, Choice::Count(2));
     assert_eq!(request.compute.weight, Some(3));
     // The environment narrows it, as it narrows annotations.
     let narrowed = default(&config, &spec(&[], &["ALIYUN_COM_GPU_SCHD_WEIGHT=2"])).unwrap();
@@ -413,9 +413,9 @@ fn a_container_without_a_request_gets_the_host_s_default() {
     let own = read(&config, &spec(&[("cgpu.io/memory", "1Gi")], &[])).unwrap();
     assert!(!own.is_default);
     let own = own.request.unwrap();
-    assert_eq!(own.wish.amount, Amount::TotalBytes(1 << 30));
+    assert_eq!(own.request.amount, Amount::TotalBytes(1 << 30));
     assert_eq!(
-        (own.wish.cards, own.compute.weight),
+        (own.request.cards, own.compute.weight),
         (Choice::Count(1), None)
     );
     // podman's hook is called for every container of the host.
@@ -445,7 +445,7 @@ fn a_default_is_for_a_pods_containers_and_meets_the_pods_own_terms() {
     };
     assert_eq!(default(&config, &of_pod("sandbox", ("a", "b"))), None);
     let request = default(&config, &of_pod("container", ("cgpu.io/priority", "high"))).unwrap();
-    assert_eq!(request.wish.amount, Amount::TotalBytes(2 << 30));
+    assert_eq!(request.request.amount, Amount::TotalBytes(2 << 30));
     assert_eq!(request.compute.priority, cards::grant::Priority::High);
     let place = request.pod.unwrap();
     assert_eq!(
@@ -499,8 +499,8 @@ proptest! {
         let name: String = name.into_iter().collect();
         if name != CONTAINER {
             let text = said(&[], &[&format!("{name}=4")]).unwrap_or_default();
-            let wanted = format!("write {CONTAINER}");
-            prop_assert!(text.contains(&wanted), "{}: {}", name, text);
+            let needed = format!("write {CONTAINER}");
+            prop_assert!(text.contains(&needed), "{}: {}", name, text);
         }
     }
 }

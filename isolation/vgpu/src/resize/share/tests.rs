@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::*;
 use crate::lifecycle::tests::container;
 use crate::resize::tests::{Mood, Played, Stage};
-use crate::resize::{Asked, change};
+use crate::resize::{Requested, change};
 
 fn percent(percent: u32) -> ComputeTerms {
     ComputeTerms {
@@ -62,18 +62,18 @@ fn kept(stage: &Stage, key: &ContainerKey) -> (ComputeTerms, Terms) {
     (grant.compute, terms)
 }
 
-fn asked<'a>(compute: Option<&'a str>, weight: Option<&'a str>) -> Asked<'a> {
-    Asked {
+fn requested<'a>(compute: Option<&'a str>, weight: Option<&'a str>) -> Requested<'a> {
+    Requested {
         compute,
         weight,
-        ..Asked::default()
+        ..Requested::default()
     }
 }
 
-fn policy(text: &str) -> RulesAsked<'_> {
-    RulesAsked {
+fn policy(text: &str) -> RulesRequested<'_> {
+    RulesRequested {
         policy: Some(text),
-        ..RulesAsked::default()
+        ..RulesRequested::default()
     }
 }
 
@@ -83,7 +83,7 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
     let both = stage.join("both", &percent(30), 2);
     let done = change(
         &container(&stage.config, &both.key),
-        &asked(Some("40%"), None),
+        &requested(Some("40%"), None),
     )
     .unwrap();
     assert_eq!(done.memory, []);
@@ -100,7 +100,7 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
     assert_eq!(kept(&stage, &both.key).1.percent, Some(40));
     change(
         &container(&stage.config, &both.key),
-        &asked(None, Some("3")),
+        &requested(None, Some("3")),
     )
     .unwrap();
     let weighted = (
@@ -110,10 +110,10 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
         3.into(),
     );
     assert_eq!(told(&both)[1], weighted);
-    let high = Asked {
+    let high = Requested {
         policy: Some("1"),
         priority: Some("high"),
-        ..Asked::default()
+        ..Requested::default()
     };
     let done = change(&container(&stage.config, &both.key), &high).unwrap();
     assert_eq!(
@@ -127,9 +127,9 @@ fn memory_and_share_change_together_or_not_at_all() {
     let stage = Stage::empty();
     let one = stage.join("one", &percent(30), 1);
     let other = stage.join("other", &percent(60), 1);
-    let both = |compute| Asked {
+    let both = |compute| Requested {
         memory: Some("6Gi"),
-        ..asked(Some(compute), None)
+        ..requested(Some(compute), None)
     };
     let quota_gib = || {
         let dir = ContainerDir::of(&stage.config.state_dir, &one.key);
@@ -159,7 +159,7 @@ fn a_broker_that_refuses_or_hangs_keeps_everything_as_it_was() {
         *one.mood.lock().unwrap() = mood;
         let error = change(
             &container(&stage.config, &one.key),
-            &asked(Some("50"), None),
+            &requested(Some("50"), None),
         )
         .unwrap_err();
         assert!(matches!(error, Error::BrokerKeepsTerms { .. }), "{error}");
@@ -175,47 +175,47 @@ fn a_broker_that_refuses_or_hangs_keeps_everything_as_it_was() {
 fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
     let stage = Stage::empty();
     let one = stage.join("one", &percent(30), 1);
-    let change_of = |key: &ContainerKey, asked: &Asked<'_>| {
-        crate::chain(&change(&container(&stage.config, key), asked).unwrap_err())
+    let change_of = |key: &ContainerKey, requested: &Requested<'_>| {
+        crate::chain(&change(&container(&stage.config, key), requested).unwrap_err())
     };
-    let contradictory = Asked {
+    let contradictory = Requested {
         policy: Some("fair-share"),
-        ..asked(Some("30"), None)
+        ..requested(Some("30"), None)
     };
-    for (asked, part) in [
-        (asked(Some("0"), None), "--compute = \"0\""),
-        (asked(Some("101"), None), "1 to 100"),
-        (asked(None, Some("0")), "--weight = \"0\""),
-        (asked(None, Some("1001")), "1 to 1000"),
-        (asked(Some("30"), Some("3")), "weight 3 has no effect"),
+    for (requested, part) in [
+        (requested(Some("0"), None), "--compute = \"0\""),
+        (requested(Some("101"), None), "1 to 100"),
+        (requested(None, Some("0")), "--weight = \"0\""),
+        (requested(None, Some("1001")), "1 to 1000"),
+        (requested(Some("30"), Some("3")), "weight 3 has no effect"),
         (contradictory, "percentage 30 has no effect"),
         (
-            Asked {
+            Requested {
                 priority: Some("high"),
-                ..Asked::default()
+                ..Requested::default()
             },
             "priority high is not possible",
         ),
         (
-            Asked {
+            Requested {
                 policy: Some("native"),
                 priority: Some("low"),
-                ..Asked::default()
+                ..Requested::default()
             },
             "priority low is not possible",
         ),
-        (Asked::default(), "no change requested"),
+        (Requested::default(), "no change requested"),
     ] {
-        let error = change_of(&one.key, &asked);
+        let error = change_of(&one.key, &requested);
         assert!(error.contains(part), "{error} lacks {part}");
         assert_eq!(kept(&stage, &one.key).0, percent(30));
     }
     let gone = ContainerKey::new("default", "gone").unwrap();
-    let error = change_of(&gone, &asked(Some("30"), None));
+    let error = change_of(&gone, &requested(Some("30"), None));
     assert!(error.contains("default/gone holds no vGPU"), "{error}");
     let key = one.key.clone();
     drop(one);
-    let error = change_of(&key, &asked(Some("40"), None));
+    let error = change_of(&key, &requested(Some("40"), None));
     assert!(error.contains("no broker holds container"), "{error}");
     let dir = ContainerDir::of(&stage.config.state_dir, &key);
     let grant = Grant {
@@ -223,7 +223,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
         ..Grant::read(dir.path()).unwrap()
     };
     grant.write(&DiskStore, dir.path()).unwrap();
-    let error = change_of(&key, &asked(Some("40"), None));
+    let error = change_of(&key, &requested(Some("40"), None));
     assert!(
         error.contains("driver-limit") && error.contains("only a broker"),
         "{error}"
@@ -232,7 +232,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
         state_dir: stage.dir.path().join("no-such-folder"),
         ..stage.config.clone()
     };
-    let error = change(&container(&elsewhere, &key), &asked(Some("40"), None)).unwrap_err();
+    let error = change(&container(&elsewhere, &key), &requested(Some("40"), None)).unwrap_err();
     assert!(matches!(error, Error::NoVgpu { .. }), "{error}");
 }
 
@@ -273,11 +273,11 @@ fn a_card_s_policy_is_that_of_all_who_named_none() {
         (plain(), done.containers[0].1.terms)
     );
     // By its UUID, and by numbers; nobody's terms change.
-    let more = RulesAsked {
+    let more = RulesRequested {
         max_tenants: Some("4"),
         idle: Some("waste"),
         prio_ratio: Some("50%"),
-        ..RulesAsked::default()
+        ..RulesRequested::default()
     };
     let done = set_rules(&stage.config, "GPU-0", &more).unwrap();
     assert_eq!(done.containers, []);
@@ -302,12 +302,12 @@ fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
     let stage = Stage::empty();
     let first = stage.join("first", &plain(), 1);
     let second = stage.join("second", &plain(), 1);
-    for (asked, parts) in [
+    for (requested, parts) in [
         (
-            RulesAsked {
+            RulesRequested {
                 policy: Some("fair-share"),
                 max_tenants: Some("1"),
-                ..RulesAsked::default()
+                ..RulesRequested::default()
             },
             &["default/second", "max_tenants"][..],
         ),
@@ -317,42 +317,42 @@ fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
         ),
         (policy("6"), &["--policy", "\"6\""]),
         (
-            RulesAsked {
+            RulesRequested {
                 max_tenants: Some("0"),
-                ..RulesAsked::default()
+                ..RulesRequested::default()
             },
             &["--max-tenants", "\"0\"", "1 to 25"],
         ),
         (
-            RulesAsked {
+            RulesRequested {
                 max_tenants: Some("101"),
-                ..RulesAsked::default()
+                ..RulesRequested::default()
             },
             &["--max-tenants", "101"],
         ),
         (
-            RulesAsked {
+            RulesRequested {
                 prio_ratio: Some("19"),
-                ..RulesAsked::default()
+                ..RulesRequested::default()
             },
             &["--prio-ratio", "19", "20 to 99"],
         ),
         (
-            RulesAsked {
+            RulesRequested {
                 idle: Some("lend"),
-                ..RulesAsked::default()
+                ..RulesRequested::default()
             },
             &["--idle", "lend", "borrow, waste"],
         ),
-        (RulesAsked::default(), &["no change requested"]),
+        (RulesRequested::default(), &["no change requested"]),
     ] {
-        let error = crate::chain(&set_rules(&stage.config, "0", &asked).unwrap_err());
+        let error = crate::chain(&set_rules(&stage.config, "0", &requested).unwrap_err());
         for part in parts {
             assert!(error.contains(part), "{error} lacks {part}");
         }
         let uuid = GpuUuid::new("GPU-0").unwrap();
         let rules = cards::rules::of(&stage.config.state_dir, &uuid).unwrap();
-        assert_eq!(rules, None, "{asked:?}");
+        assert_eq!(rules, None, "{requested:?}");
     }
     for card in ["2", "GPU-9", "0,1", "", "x y"] {
         let error = set_rules(&stage.config, card, &policy("soft")).unwrap_err();

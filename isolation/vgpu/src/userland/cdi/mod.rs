@@ -25,7 +25,7 @@ use crate::exposure::{cleaned, is_card_s};
 
 /// One card that was granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Needed {
     pub(crate) uuid: String,
     pub(crate) index: Option<u32>,
     pub(crate) minor: u32,
@@ -116,7 +116,7 @@ impl Specs {
     pub(crate) fn take(
         &self,
         host: &Tree,
-        cards: &[Wanted],
+        cards: &[Needed],
         version: &str,
         capabilities: &Capabilities,
         others: Others,
@@ -146,7 +146,7 @@ impl Specs {
     }
 
     /// The device that is a card: by UUID, by index, else the only one with nothing but the card's node.
-    fn device(&self, card: &Wanted) -> Result<Option<(&Spec, String, &Edits)>, Error> {
+    fn device(&self, card: &Needed) -> Result<Option<(&Spec, String, &Edits)>, Error> {
         let index = card.index.map(|index| index.to_string());
         for specs in &self.0 {
             let found = |is_it: &dyn Fn(&str, &Edits) -> bool| -> Result<_, Error> {
@@ -216,7 +216,7 @@ fn minor(path: &str) -> Option<u32> {
 
 struct Taking<'a> {
     host: &'a Tree,
-    cards: &'a [Wanted],
+    cards: &'a [Needed],
     version: &'a str,
     capabilities: &'a Capabilities,
     others: Others,

@@ -133,7 +133,7 @@ fn libraries_of_another_driver_are_a_clear_error() {
 }
 
 #[test]
-fn a_host_without_libraries_is_a_clear_error_unless_none_are_wanted() {
+fn a_host_without_libraries_is_a_clear_error_unless_none_are_needed() {
     let mut host = FakeHost::empty();
     let error = host.prepared("").unwrap_err();
     let folder = host.at("/usr/lib64").display().to_string();
@@ -250,7 +250,7 @@ fn a_library_for_another_machine_is_passed_over() {
 }
 
 #[test]
-fn libraries_of_32_bit_programs_are_given_where_they_are_asked_for_and_can_be_used() {
+fn libraries_of_32_bit_programs_are_given_where_they_are_requested_and_can_be_used() {
     let Some(host) = FakeHost::new(Layout::Debian) else {
         return;
     };

@@ -150,7 +150,7 @@ impl Machine {
 const LINKER: &str = "/lib64/ld-linux-x86-64.so.2";
 const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
 
-const ASKED: [&str; 6] = [
+const REQUESTED: [&str; 6] = [
     "libcuda.so.1",
     "libcuda.so",
     "libcuda.so.570.195.03",
@@ -188,9 +188,9 @@ fn a_program_finds_the_driver_s_libraries_by_their_names_alone() {
         return;
     };
     let bundle = machine.bundle("/usr/lib/x86_64-linux-gnu");
-    assert_found(&machine.run("plain", &bundle, &ASKED));
+    assert_found(&machine.run("plain", &bundle, &REQUESTED));
     // A second start of the same container, as `docker restart` makes it: what the first left there is no obstacle.
-    assert_found(&machine.run("again", &bundle, &ASKED));
+    assert_found(&machine.run("again", &bundle, &REQUESTED));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_program_of_an_image_with_a_linker_cache_finds_them_too() {
         .output()
         .unwrap();
     assert!(made.status.success(), "{made:?}");
-    assert_found(&machine.run("cached", &bundle, &ASKED));
+    assert_found(&machine.run("cached", &bundle, &REQUESTED));
 
     let listed = Command::new(ldconfig)
         .arg("-r")
@@ -257,6 +257,6 @@ fn an_image_that_links_its_folders_elsewhere_changes_nothing_outside_itself() {
     fs::create_dir_all(moved.parent().unwrap()).unwrap();
     fs::rename(&folder, &moved).unwrap();
     super::fake_driver::link(outside.to_str().unwrap(), &folder);
-    assert_found(&machine.run("linked", &bundle, &ASKED));
+    assert_found(&machine.run("linked", &bundle, &REQUESTED));
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
 }

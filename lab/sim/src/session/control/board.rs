@@ -7,7 +7,7 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_OK};
 
 use super::card::{GPCS, SMS_PER_TPC, tpcs_per_gpc};
 use super::lists::fill_list;
-use super::{Asked, Refusal, UNSUPPORTED};
+use super::{Refusal, Requested, UNSUPPORTED};
 use crate::architecture::Engine;
 use crate::card::SimCard;
 use crate::machine::Hardware;
@@ -19,86 +19,112 @@ const PSTATE_P0: u32 = 1;
 const COPY_CAPS: [u8; 2] = [0xac, 0x03];
 
 /// `{name 0:64}`
-pub(super) fn short_name(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0);
-    put(asked.params, 0, card.profile.architecture.chip().as_bytes());
+pub(super) fn short_name(
+    card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    requested.params.fill(0);
+    put(
+        requested.params,
+        0,
+        card.profile.architecture.chip().as_bytes(),
+    );
     Ok(())
 }
 
 /// `{type 0}`: silicon, whatever it is made of here (`subdeviceCtrlCmdGpuGetSimulationInfo_IMPL`, subdevice_ctrl_gpu_kernel.c).
-pub(super) fn simulation_info(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_u32(asked.params, 0, 0);
+pub(super) fn simulation_info(
+    _card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    put_u32(requested.params, 0, 0);
     Ok(())
 }
 
 /// `{gspFeatures 0, bValid 4:1, bDefaultGspRmGpu 5:1, firmwareVersion 6:64}`
-pub(super) fn firmware(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0);
-    put(asked.params, 4, &[1, 1]);
-    put(asked.params, 6, asked.context.hardware.version.as_bytes());
+pub(super) fn firmware(_card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    requested.params.fill(0);
+    put(requested.params, 4, &[1, 1]);
+    put(
+        requested.params,
+        6,
+        requested.context.hardware.version.as_bytes(),
+    );
     Ok(())
 }
 
 pub(super) fn performance_state(
     _card: &Arc<SimCard>,
-    asked: &mut Asked<'_>,
+    requested: &mut Requested<'_>,
 ) -> Result<(), Refusal> {
-    put_u32(asked.params, 0, PSTATE_P0);
+    put_u32(requested.params, 0, PSTATE_P0);
     Ok(())
 }
 
 /// BUS_GET_INFO, BIOS_GET_INFO `{list count 0, list 8:8}`; without a list there is nothing to say (`subdeviceCtrlCmdBusGetInfo_IMPL`, kern_bus_ctrl.c).
-pub(super) fn unmodelled_info(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let count = u32_at(asked.params, 0).ok_or(INVALID)?;
-    match asked.lists.first_mut() {
+pub(super) fn unmodelled_info(
+    _card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    let count = u32_at(requested.params, 0).ok_or(INVALID)?;
+    match requested.lists.first_mut() {
         Some(list) => fill_list(Some(list), count, |_not_modelled| 0),
         None => Ok(()),
     }
 }
 
 /// `{ceEngineType 0, capsTbl 4:2}` (`subdeviceCtrlCmdCeGetCapsV2_VF`, kernel_ce_ctrl.c)
-pub(super) fn copy_caps(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let engine = u32_at(asked.params, 0).and_then(Engine::of_type);
+pub(super) fn copy_caps(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let engine = u32_at(requested.params, 0).and_then(Engine::of_type);
     let is_there = |instance| instance < card.profile.architecture.copies();
     if !matches!(engine, Some(Engine::Copy(instance)) if is_there(instance)) {
         return Err(UNSUPPORTED);
     }
-    put(asked.params, 4, &COPY_CAPS);
+    put(requested.params, 4, &COPY_CAPS);
     Ok(())
 }
 
 /// `{capsTbl 0:2 for each, present behind them}`
-pub(super) fn all_copy_caps(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn all_copy_caps(
+    card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
     const BYTES_535: usize = 68;
-    let present = match asked.params.len() {
+    let present = match requested.params.len() {
         BYTES_535 => 64,
         _since_545 => 128,
     };
-    asked.params.fill(0);
+    requested.params.fill(0);
     let copies = card.profile.architecture.copies();
     for engine in (0..copies as usize).map(|instance| instance * COPY_CAPS.len()) {
-        put(asked.params, engine, &COPY_CAPS);
+        put(requested.params, engine, &COPY_CAPS);
     }
-    put_u32(asked.params, present, (1 << copies) - 1);
+    put_u32(requested.params, present, (1 << copies) - 1);
     Ok(())
 }
 
 /// `{…, capsTbl 0:23, grRouteInfo 24:16, bCapsPopulated 40:1}` (`subdeviceCtrlCmdKGrGetCapsV2_IMPL`, kernel_graphics.c)
-pub(super) fn graphics_caps(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put(asked.params, 40, &[1]);
+pub(super) fn graphics_caps(
+    _card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    put(requested.params, 40, &[1]);
     Ok(())
 }
 
-pub(super) fn sm_order(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_sm_order(card, asked.params)
+pub(super) fn sm_order(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_sm_order(card, requested.params)
 }
 
-pub(super) fn floorsweeping(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_floorsweeping(card, asked.params)
+pub(super) fn floorsweeping(
+    card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    put_floorsweeping(card, requested.params)
 }
 
-pub(super) fn link_caps(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_link_caps(asked.context.hardware, card, asked.params);
+pub(super) fn link_caps(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_link_caps(requested.context.hardware, card, requested.params);
     Ok(())
 }
 

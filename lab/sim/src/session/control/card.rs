@@ -8,7 +8,7 @@ use nvabi::layout::{atomics, fabric_probe, nvlink_device, nvlink_status, perfmon
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_OK};
 
 use super::lists::{fill_info, fill_list, put_words};
-use super::{Asked, Refusal, UNSUPPORTED};
+use super::{Refusal, Requested, UNSUPPORTED};
 use crate::architecture::Engine;
 use crate::card::{BAR1_BYTES, Process, SimCard};
 use crate::clock::monotonic_ns;
@@ -27,127 +27,154 @@ const THREADS_PER_WARP: u32 = 32;
 const FABRIC_PROBE_COMPLETE: u8 = 3;
 
 /// `{flags 0, name 4:128}`; flags 0: ASCII.
-pub(super) fn name(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    if u32_at(asked.params, 0) != Some(0) {
+pub(super) fn name(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    if u32_at(requested.params, 0) != Some(0) {
         return Err(UNSUPPORTED);
     }
-    asked.params.fill(0);
-    put(asked.params, 4, card.profile.name.as_bytes());
+    requested.params.fill(0);
+    put(requested.params, 4, card.profile.name.as_bytes());
     Ok(())
 }
 
-pub(super) fn id(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_u32(asked.params, 0, card.gpu_id());
+pub(super) fn id(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_u32(requested.params, 0, card.gpu_id());
     Ok(())
 }
 
 /// `{index 0, flags 4, length 8, data 12:256}`
-pub(super) fn uuid(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let format = u32_at(asked.params, 4).ok_or(INVALID)?;
-    let length = put_uuid(asked.params, 12, card, format)?;
-    put_u32(asked.params, 8, length);
+pub(super) fn uuid(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let format = u32_at(requested.params, 4).ok_or(INVALID)?;
+    let length = put_uuid(requested.params, 12, card, format)?;
+    put_u32(requested.params, 8, length);
     Ok(())
 }
 
 /// `{engineCount 0, list 8:8}`
-pub(super) fn engines(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn engines(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
     let engines = engine_types(card);
-    if let Some(list) = asked.lists.first_mut().filter(|list| !list.is_empty()) {
+    if let Some(list) = requested.lists.first_mut().filter(|list| !list.is_empty()) {
         put_words(list, 0, &engines)?;
     }
-    put_u32(asked.params, 0, u32::try_from(engines.len()).unwrap_or(0));
+    put_u32(
+        requested.params,
+        0,
+        u32::try_from(engines.len()).unwrap_or(0),
+    );
     Ok(())
 }
 
 /// `{engineCount 0, list 4}`
-pub(super) fn engines_v2(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn engines_v2(
+    card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
     let engines = engine_types(card);
-    put_words(asked.params, 4, &engines)?;
-    put_u32(asked.params, 0, u32::try_from(engines.len()).unwrap_or(0));
+    put_words(requested.params, 4, &engines)?;
+    put_u32(
+        requested.params,
+        0,
+        u32::try_from(engines.len()).unwrap_or(0),
+    );
     Ok(())
 }
 
 /// `{list count 0, list 8:8}`
-pub(super) fn gpu_info(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let count = u32_at(asked.params, 0).ok_or(INVALID)?;
-    fill_list(asked.lists.first_mut(), count, gpu_info_of)
+pub(super) fn gpu_info(_card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let count = u32_at(requested.params, 0).ok_or(INVALID)?;
+    fill_list(requested.lists.first_mut(), count, gpu_info_of)
 }
 
-pub(super) fn gpu_info_v2(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    fill_info(asked.params, 4, gpu_info_of)
+pub(super) fn gpu_info_v2(
+    _card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    fill_info(requested.params, 4, gpu_info_of)
 }
 
 /// `{state 0:1, status 4, clusterUuid 8:16, fabricPartitionId 24:2, fabricCaps 32:8}`: registered with a fabric that does
 /// multicast (`subdeviceCtrlCmdGetGpuFabricProbeInfo_IMPL`, subdevice_ctrl_gpu_kernel.c).
-pub(super) fn fabric_probe(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0);
-    put(asked.params, 0, &[FABRIC_PROBE_COMPLETE]);
-    put_u64(asked.params, fabric_probe::CAPS, fabric_probe::MULTICAST);
+pub(super) fn fabric_probe(
+    _card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    requested.params.fill(0);
+    put(requested.params, 0, &[FABRIC_PROBE_COMPLETE]);
+    put_u64(
+        requested.params,
+        fabric_probe::CAPS,
+        fabric_probe::MULTICAST,
+    );
     Ok(())
 }
 
 /// `{count 0, {index, data}[] 4}`: nothing of it is modelled.
-pub(super) fn bus_info_v2(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    fill_info(asked.params, 4, |_index| 0)
+pub(super) fn bus_info_v2(
+    _card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    fill_info(requested.params, 4, |_index| 0)
 }
 
 /// GPU_QUERY_COMPUTE_MODE_RULES: none. RC_GET_WATCHDOG_INFO, GPU_GET_COMPUTE_POLICY_CONFIG: nothing set. GPU_QUERY_ECC_STATUS
 /// `{units[] 0, …}`: none has ECC; a firmware answers, of which the headers alone are known. BUS_GET_C2C_INFO `{bIsLinkUp 0:1, …}`: none.
-pub(super) fn nothing(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0);
+pub(super) fn nothing(_card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    requested.params.fill(0);
     Ok(())
 }
 
-pub(super) fn samples(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_samples(asked.context.hardware, card, asked.params)
+pub(super) fn samples(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_samples(requested.context.hardware, card, requested.params)
 }
 
-pub(super) fn links(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_links(asked.context.hardware, card, asked.params);
+pub(super) fn links(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_links(requested.context.hardware, card, requested.params);
     Ok(())
 }
 
 /// `{capType 0, dbdf 4, {bSupported, attributes}[13] 8}`: no atomic reaches another card. That RM refuses a peer that is not there
 /// is a guess: firmware answers.
-pub(super) fn atomics(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let kind = u32_at(asked.params, atomics::KIND);
-    let peer = u32_at(asked.params, atomics::PEER).unwrap_or(0) >> 8 & 0xff;
-    let cards = asked.context.hardware.cards.iter();
+pub(super) fn atomics(_card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let kind = u32_at(requested.params, atomics::KIND);
+    let peer = u32_at(requested.params, atomics::PEER).unwrap_or(0) >> 8 & 0xff;
+    let cards = requested.context.hardware.cards.iter();
     let mut buses = cards.map(|card| card.pci_bus());
     if kind == Some(atomics::BETWEEN_CARDS) && !buses.any(|bus| u32::from(bus) == peer) {
         return Err(INVALID);
     }
-    asked.params.get_mut(8..).unwrap_or_default().fill(0);
+    requested.params.get_mut(8..).unwrap_or_default().fill(0);
     Ok(())
 }
 
-pub(super) fn pids(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_pids(card, asked.params)
+pub(super) fn pids(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_pids(card, requested.params)
 }
 
-pub(super) fn pid_info(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_pid_info(card, asked.params)
+pub(super) fn pid_info(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_pid_info(card, requested.params)
 }
 
 /// `{ns 0:8}`
-pub(super) fn time(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_u64(asked.params, 0, monotonic_ns());
+pub(super) fn time(_card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_u64(requested.params, 0, monotonic_ns());
     Ok(())
 }
 
 /// `{clock 0:1, sampleCount 1:1, {cpu, gpu}[16] 8}`: one clock for both.
-pub(super) fn time_correlation(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn time_correlation(
+    _card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
     let now = monotonic_ns();
-    for at in (8..asked.params.len()).step_by(8) {
-        put_u64(asked.params, at, now);
+    for at in (8..requested.params.len()).step_by(8) {
+        put_u64(requested.params, at, now);
     }
     Ok(())
 }
 
 /// `{list count 0, list 8:8}`
-pub(super) fn gr_info(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let count = u32_at(asked.params, 0).ok_or(INVALID)?;
-    fill_list(asked.lists.first_mut(), count, |index| {
+pub(super) fn gr_info(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let count = u32_at(requested.params, 0).ok_or(INVALID)?;
+    fill_list(requested.lists.first_mut(), count, |index| {
         gr_info_of(card, index)
     })
 }
@@ -155,66 +182,80 @@ pub(super) fn gr_info(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), 
 /// `{hChannel 0, bytes 8:8}`
 pub(super) fn falcon_context_bytes(
     _card: &Arc<SimCard>,
-    asked: &mut Asked<'_>,
+    requested: &mut Requested<'_>,
 ) -> Result<(), Refusal> {
-    put_u64(asked.params, 8, asked.context.hardware.implicit.other_group);
+    put_u64(
+        requested.params,
+        8,
+        requested.context.hardware.implicit.other_group,
+    );
     Ok(())
 }
 
 /// `{…, gpcMask 16}`
-pub(super) fn gpc_mask(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_u32(asked.params, 16, (1 << GPCS) - 1);
+pub(super) fn gpc_mask(_card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_u32(requested.params, 16, (1 << GPCS) - 1);
     Ok(())
 }
 
 /// `{…, gpcId 16, tpcMask 20}`
-pub(super) fn tpc_mask(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let exists = u32_at(asked.params, 16).is_some_and(|gpc| gpc < GPCS);
+pub(super) fn tpc_mask(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let exists = u32_at(requested.params, 16).is_some_and(|gpc| gpc < GPCS);
     let mask = match exists {
         true => (1 << tpcs_per_gpc(card)) - 1,
         false => 0,
     };
-    put_u32(asked.params, 20, mask);
+    put_u32(requested.params, 20, mask);
     Ok(())
 }
 
 /// `{list count 0, list 8:8}`
-pub(super) fn fb_info(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let count = u32_at(asked.params, 0).ok_or(INVALID)?;
-    fill_list(asked.lists.first_mut(), count, fb_info_of(card))
+pub(super) fn fb_info(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let count = u32_at(requested.params, 0).ok_or(INVALID)?;
+    fill_list(requested.lists.first_mut(), count, fb_info_of(card))
 }
 
-pub(super) fn fb_info_v2(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    fill_info(asked.params, 4, fb_info_of(card))
+pub(super) fn fb_info_v2(
+    card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    fill_info(requested.params, 4, fb_info_of(card))
 }
 
 /// `{architecture 0, implementation 4, revision 8, subRevision 12:1}`
-pub(super) fn architecture(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0);
-    put_u32(asked.params, 0, card.profile.architecture.mc_architecture());
-    put_u32(asked.params, 4, 2);
-    put_u32(asked.params, 8, 0xa1);
+pub(super) fn architecture(
+    card: &Arc<SimCard>,
+    requested: &mut Requested<'_>,
+) -> Result<(), Refusal> {
+    requested.params.fill(0);
+    put_u32(
+        requested.params,
+        0,
+        card.profile.architecture.mc_architecture(),
+    );
+    put_u32(requested.params, 4, 2);
+    put_u32(requested.params, 8, 0xa1);
     Ok(())
 }
 
 /// `{deviceId 0, subSystemId 4, revisionId 8, extDeviceId 12}`
-pub(super) fn pci_info(card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn pci_info(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
     let device = u32::from(card.profile.architecture.pci_device_id());
-    put_u32(asked.params, 0, device << 16 | PCI_VENDOR);
-    put_u32(asked.params, 4, device << 16 | PCI_VENDOR);
-    put_u32(asked.params, 8, 0xa1);
-    put_u32(asked.params, 12, device);
+    put_u32(requested.params, 0, device << 16 | PCI_VENDOR);
+    put_u32(requested.params, 4, device << 16 | PCI_VENDOR);
+    put_u32(requested.params, 8, 0xa1);
+    put_u32(requested.params, 12, device);
     Ok(())
 }
 
 /// `{count 0, {flags 0, barSize MiB 4, barSizeBytes 8:8, barOffset 16:8}[8] 8}`
-pub(super) fn bars(_card: &Arc<SimCard>, asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0);
-    put_u32(asked.params, 0, 2);
+pub(super) fn bars(_card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    requested.params.fill(0);
+    put_u32(requested.params, 0, 2);
     for (at, bytes) in [(8, 16_u64 << 20), (32, BAR1_BYTES)] {
         let mib = u32::try_from(bytes >> 20).unwrap_or(0);
-        put_u32(asked.params, at + 4, mib);
-        put_u64(asked.params, at + 8, bytes);
+        put_u32(requested.params, at + 4, mib);
+        put_u64(requested.params, at + 8, bytes);
     }
     Ok(())
 }
@@ -356,7 +397,9 @@ fn put_samples(hardware: &Hardware, card: &SimCard, block: &mut [u8]) -> Result<
     const KERNEL_ADDRESS: u64 = 0xffff_8881_0000_0000;
     let bytes = |size: nvabi::PerRelease| size.of(hardware.release) as usize;
     let (sample_bytes, engine_bytes) = (bytes(perfmon::SAMPLE_BYTES), bytes(perfmon::ENGINE_BYTES));
-    if u32_at(block, 4).map(|asked| asked as usize) != Some(perfmon::MOST as usize * sample_bytes) {
+    if u32_at(block, 4).map(|requested| requested as usize)
+        != Some(perfmon::MOST as usize * sample_bytes)
+    {
         return Err(INVALID);
     }
     let processes = card.processes();

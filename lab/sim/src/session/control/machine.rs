@@ -5,7 +5,7 @@ use nvabi::layout::{boost_groups, p2p_caps, p2p_matrix};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_OBJECT_NOT_FOUND};
 
 use super::card::put_uuid;
-use super::{Asked, Context, Refusal};
+use super::{Context, Refusal, Requested};
 use crate::card::SimCard;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
@@ -21,7 +21,7 @@ const IDS: usize = 32;
 /// `NV0000_CTRL_GET_SYSTEM_FABRIC_STATUS_SKIP` (ctrl0000system.h).
 const FABRIC_STATUS_SKIP: u32 = 1;
 
-impl<'a> Asked<'a> {
+impl<'a> Requested<'a> {
     /// The card of the id at an offset of the parameters.
     fn card_of_id(&self, at: usize) -> Result<&'a SimCard, Refusal> {
         u32_at(self.params, at)
@@ -37,110 +37,114 @@ impl<'a> Asked<'a> {
     }
 }
 
-pub(super) fn build_version_v2(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn build_version_v2(requested: &mut Requested<'_>) -> Result<(), Refusal> {
     // Three strings of 256 bytes until 550, four from 570 on; the version is the first, the title the last.
-    asked.params.fill(0);
-    put(asked.params, 0, asked.context.hardware.version.as_bytes());
-    let title = asked.params.len().saturating_sub(8 + 256);
-    put(asked.params, title, b"cgpu-sim: no NVIDIA hardware");
+    requested.params.fill(0);
+    put(
+        requested.params,
+        0,
+        requested.context.hardware.version.as_bytes(),
+    );
+    let title = requested.params.len().saturating_sub(8 + 256);
+    put(requested.params, title, b"cgpu-sim: no NVIDIA hardware");
     Ok(())
 }
 
 /// `{sizeOfStrings 0, three pointers 8, 16, 24, changelistNumber 32, 36}`
-pub(super) fn build_version(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    for list in asked.lists.iter_mut() {
+pub(super) fn build_version(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    for list in requested.lists.iter_mut() {
         list.fill(0);
     }
-    if let Some(list) = asked.lists.first_mut() {
+    if let Some(list) = requested.lists.first_mut() {
         // A buffer that is too short gets nothing, as RM does.
-        put(list, 0, asked.context.hardware.version.as_bytes());
+        put(list, 0, requested.context.hardware.version.as_bytes());
     }
-    put_u64(asked.params, 32, 0);
+    put_u64(requested.params, 32, 0);
     Ok(())
 }
 
 /// `{type 0, …, numLogicalCpus 24, numPhysicalCpus 28, name 32:52, …}`: a processor of no known kind
 /// (`cliresCtrlCmdSystemGetCpuInfo_IMPL`, client_resource.c).
-pub(super) fn cpu_info(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn cpu_info(requested: &mut Requested<'_>) -> Result<(), Refusal> {
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let count = u32::try_from(count).unwrap_or(u32::MAX);
-    asked.params.fill(0);
-    put_u32(asked.params, 24, count);
-    put_u32(asked.params, 28, count);
+    requested.params.fill(0);
+    put_u32(requested.params, 24, count);
+    put_u32(requested.params, 28, count);
     Ok(())
 }
 
 /// No fabric that somebody else manages (`cliresCtrlCmdSystemGetFabricStatus_IMPL`, client_resource.c).
-pub(super) fn fabric_status(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_u32(asked.params, 0, FABRIC_STATUS_SKIP);
+pub(super) fn fabric_status(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_u32(requested.params, 0, FABRIC_STATUS_SKIP);
     Ok(())
 }
 
 /// SYSTEM_GET_FEATURES, GPU_GET_MEMOP_ENABLE: nothing of it.
-pub(super) fn no_features(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_u32(asked.params, 0, 0);
+pub(super) fn no_features(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_u32(requested.params, 0, 0);
     Ok(())
 }
 
 /// `{gpuId 0, pid 4, state 8}`: off.
-pub(super) fn accounting_state(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.card_of_id(0)?;
-    put_u32(asked.params, 8, 0);
+pub(super) fn accounting_state(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    requested.card_of_id(0)?;
+    put_u32(requested.params, 8, 0);
     Ok(())
 }
 
 /// There is no sync board (`NV0000_CTRL_GSYNC_INVALID_ID`, ctrl0000gsync.h).
-pub(super) fn no_sync_boards(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0xff);
+pub(super) fn no_sync_boards(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    requested.params.fill(0xff);
     Ok(())
 }
 
-pub(super) fn attached_ids(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_ids(asked.context, asked.params, 0);
+pub(super) fn attached_ids(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_ids(requested.context, requested.params, 0);
     Ok(())
 }
 
-pub(super) fn probed_ids(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.params.fill(0);
-    put_ids(asked.context, asked.params, 0);
+pub(super) fn probed_ids(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    requested.params.fill(0);
+    put_ids(requested.context, requested.params, 0);
     // A list of its own, of the cards that the host has the driver leave alone (`gpumgrGetProbedGpuIds`, gpu_mgr.c).
     for at in 0..IDS {
         let id = if at == 0 { EXCLUDED_ID } else { NO_ID };
-        put_u32(asked.params, 128 + 4 * at, id);
+        put_u32(requested.params, 128 + 4 * at, id);
     }
     Ok(())
 }
 
 /// (`_cliresValidateGpuIdAgainstProbed` and `cliresCtrlCmdGpuDetachIds_IMPL`, client_resource.c)
-pub(super) fn attach_or_detach(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn attach_or_detach(requested: &mut Requested<'_>) -> Result<(), Refusal> {
     for at in 0..IDS {
-        match u32_at(asked.params, 4 * at) {
+        match u32_at(requested.params, 4 * at) {
             Some(NO_ID) | None => break,
             Some(ALL_IDS) if at == 0 => break,
-            Some(id) if asked.context.hardware.card_by_gpu_id(id).is_some() => {}
+            Some(id) if requested.context.hardware.card_by_gpu_id(id).is_some() => {}
             Some(_unknown) => return Err(INVALID),
         }
     }
     Ok(())
 }
 
-pub(super) fn async_attach(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    asked.card_of_id(0).map(drop)
+pub(super) fn async_attach(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    requested.card_of_id(0).map(drop)
 }
 
 /// `{gpuId 0, drainState 4, flags 8}`: no card is about to go.
-pub(super) fn drain_state(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    if !asked.names_unused_place() {
-        asked.card_of_id(0).map_err(|_unknown| NOT_FOUND)?;
+pub(super) fn drain_state(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    if !requested.names_unused_place() {
+        requested.card_of_id(0).map_err(|_unknown| NOT_FOUND)?;
     }
-    put_u64(asked.params, 4, 0);
+    put_u64(requested.params, 4, 0);
     Ok(())
 }
 
 /// `{groupCount 0, {gpuCount, gpuIds[32], boostGroupId, bBridgeless}[16] 4}` (`gpuboostmgrQueryGroups_IMPL`, gpu_boost_mgr.c)
-pub(super) fn boost_groups(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let hardware = asked.context.hardware;
-    let groups = asked
+pub(super) fn boost_groups(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let hardware = requested.context.hardware;
+    let groups = requested
         .params
         .get_mut(boost_groups::GROUPS..)
         .ok_or(INVALID)?
@@ -157,112 +161,128 @@ pub(super) fn boost_groups(asked: &mut Asked<'_>) -> Result<(), Refusal> {
         put_u32(row, boost_groups::IDS + 4 * boost_groups::MOST, number);
     }
     let count = u32::try_from(hardware.boost_groups.len()).unwrap_or(0);
-    put_u32(asked.params, boost_groups::COUNT, count);
+    put_u32(requested.params, boost_groups::COUNT, count);
     Ok(())
 }
 
 /// GPU_GET_DEVICE_IDS: a bit for each device instance.
-pub(super) fn device_mask(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let cards = asked.context.hardware.cards.iter();
+pub(super) fn device_mask(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let cards = requested.context.hardware.cards.iter();
     let mask = cards.fold(0_u32, |mask, card| {
         mask | 1_u32.checked_shl(card.index).unwrap_or(0)
     });
-    put_u32(asked.params, 0, mask);
+    put_u32(requested.params, 0, mask);
     Ok(())
 }
 
 /// `{gpuId 0, flags 4, deviceInstance 8, subDeviceInstance 12, name 16:8, sliStatus 24, boardId 28, gpuInstance 32, numaId 36}`
-pub(super) fn id_info(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_id_info(asked, 24)
+pub(super) fn id_info(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_id_info(requested, 24)
 }
 
 /// `{gpuId 0, flags 4, deviceInstance 8, subDeviceInstance 12, sliStatus 16, boardId 20, gpuInstance 24, numaId 28}`
-pub(super) fn id_info_v2(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    put_id_info(asked, 16)
+pub(super) fn id_info_v2(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    put_id_info(requested, 16)
 }
 
-fn put_id_info(asked: &mut Asked<'_>, sli_status_at: usize) -> Result<(), Refusal> {
-    let card = asked.card_of_id(0)?;
-    put_u32(asked.params, 4, 0);
-    put_u32(asked.params, 8, card.index);
-    put_u32(asked.params, 12, 0);
+fn put_id_info(requested: &mut Requested<'_>, sli_status_at: usize) -> Result<(), Refusal> {
+    let card = requested.card_of_id(0)?;
+    put_u32(requested.params, 4, 0);
+    put_u32(requested.params, 8, card.index);
+    put_u32(requested.params, 12, 0);
     let rest = [0, card.gpu_id(), card.index, NO_ID];
     for (at, word) in (sli_status_at..).step_by(4).zip(rest) {
-        put_u32(asked.params, at, word);
+        put_u32(requested.params, at, word);
     }
     Ok(())
 }
 
 /// GPU_GET_PCI_INFO `{gpuId 0, domain 4, bus 8:2, slot 10:2}` (`gpumgrGetProbedGpuDomainBusDevice`, gpu_mgr.c)
-pub(super) fn pci_info(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    if asked.names_unused_place() {
-        put_u64(asked.params, 4, 0);
+pub(super) fn pci_info(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    if requested.names_unused_place() {
+        put_u64(requested.params, 4, 0);
         return Ok(());
     }
-    let card = asked.card_of_id(0).map_err(|_unknown| NOT_FOUND)?;
-    put_u32(asked.params, 4, 0);
-    put_u32(asked.params, 8, u32::from(card.pci_bus()));
+    let card = requested.card_of_id(0).map_err(|_unknown| NOT_FOUND)?;
+    put_u32(requested.params, 4, 0);
+    put_u32(requested.params, 8, u32::from(card.pci_bus()));
     Ok(())
 }
 
 /// `{gpuId 0, flags 4, uuid 8:256, length 264}` (`cliresCtrlCmdGpuGetUuidFromGpuId_IMPL`, client_resource.c)
-pub(super) fn uuid_of_id(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    let card = asked.card_of_id(0).map_err(|_unknown| NOT_FOUND)?;
-    let format = u32_at(asked.params, 4).ok_or(INVALID)?;
-    let length = put_uuid(asked.params, 8, card, format)?;
-    put_u32(asked.params, 264, length);
+pub(super) fn uuid_of_id(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let card = requested.card_of_id(0).map_err(|_unknown| NOT_FOUND)?;
+    let format = u32_at(requested.params, 4).ok_or(INVALID)?;
+    let length = put_uuid(requested.params, 8, card, format)?;
+    put_u32(requested.params, 264, length);
     Ok(())
 }
 
 /// No two of these cards reach each other (`CliGetSystemP2pCaps`, client_resource.c). The tables are in blocks of their own.
-pub(super) fn p2p_caps(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    no_peers(asked, p2p_caps::TABLES)
+pub(super) fn p2p_caps(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    no_peers(requested, p2p_caps::TABLES)
 }
 
 /// The same, with tables in the parameters.
-pub(super) fn p2p_caps_v2(asked: &mut Asked<'_>) -> Result<(), Refusal> {
-    no_peers(asked, asked.params.len())
+pub(super) fn p2p_caps_v2(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    no_peers(requested, requested.params.len())
 }
 
-fn no_peers(asked: &mut Asked<'_>, end: usize) -> Result<(), Refusal> {
+fn no_peers(requested: &mut Requested<'_>, end: usize) -> Result<(), Refusal> {
     /// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_INVALID_PEER`
     const INVALID_PEERS: u8 = 0xff;
-    has_some(asked.params, p2p_caps::COUNT)?;
-    have_cards(asked.context, asked.params, p2p_caps::IDS, p2p_caps::COUNT)?;
-    let params = asked.params.get_mut(p2p_caps::CAPS..end).ok_or(INVALID)?;
+    has_some(requested.params, p2p_caps::COUNT)?;
+    have_cards(
+        requested.context,
+        requested.params,
+        p2p_caps::IDS,
+        p2p_caps::COUNT,
+    )?;
+    let params = requested
+        .params
+        .get_mut(p2p_caps::CAPS..end)
+        .ok_or(INVALID)?;
     let (caps, tables) = params
         .split_at_mut_checked(p2p_caps::TABLES - p2p_caps::CAPS)
         .ok_or(INVALID)?;
     caps.fill(0);
     tables.fill(INVALID_PEERS);
-    for table in asked.lists.iter_mut() {
+    for table in requested.lists.iter_mut() {
         table.fill(INVALID_PEERS);
     }
     Ok(())
 }
 
-pub(super) fn p2p_matrix(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn p2p_matrix(requested: &mut Requested<'_>) -> Result<(), Refusal> {
     // The second may have none: the first is compared with itself then.
     if let Some((_ids, count)) = p2p_matrix::GROUPS.first() {
-        has_some(asked.params, *count)?;
+        has_some(requested.params, *count)?;
     }
     for (ids, count) in p2p_matrix::GROUPS {
-        have_cards(asked.context, asked.params, ids, count)?;
+        have_cards(requested.context, requested.params, ids, count)?;
     }
-    let tables = asked.params.get_mut(p2p_matrix::TABLES..);
+    let tables = requested.params.get_mut(p2p_matrix::TABLES..);
     tables.ok_or(INVALID)?.fill(0);
     Ok(())
 }
 
 /// `{numDevices 0, {gpuId, gpuInstanceId, computeInstanceId}[] 4}`
-pub(super) fn active_devices(asked: &mut Asked<'_>) -> Result<(), Refusal> {
+pub(super) fn active_devices(requested: &mut Requested<'_>) -> Result<(), Refusal> {
     let mut count = 0;
-    for (card, at) in asked.context.hardware.cards.iter().zip((4..).step_by(12)) {
-        if put_u32(asked.params, at, card.gpu_id()) && put_u64(asked.params, at + 4, u64::MAX) {
+    for (card, at) in requested
+        .context
+        .hardware
+        .cards
+        .iter()
+        .zip((4..).step_by(12))
+    {
+        if put_u32(requested.params, at, card.gpu_id())
+            && put_u64(requested.params, at + 4, u64::MAX)
+        {
             count += 1;
         }
     }
-    put_u32(asked.params, 0, count);
+    put_u32(requested.params, 0, count);
     Ok(())
 }
 

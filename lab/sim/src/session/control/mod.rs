@@ -38,7 +38,7 @@ const KERNEL_FLAGS: u32 = 0x3;
 const LOCK_BYPASS: u32 = 0x2;
 
 /// A control under way.
-pub(super) struct Asked<'a> {
+pub(super) struct Requested<'a> {
     pub(super) state: &'a mut State,
     pub(super) context: &'a Context<'a>,
     pub(super) client: u32,
@@ -112,7 +112,7 @@ pub(super) fn execute(
     if let Some(card) = &card {
         card.alive()?;
     }
-    let mut asked = Asked {
+    let mut requested = Requested {
         state,
         context,
         client,
@@ -120,18 +120,18 @@ pub(super) fn execute(
         lists,
     };
     match (table::played(row.id), target) {
-        (Played::OfClient(answer), Target::Client) => answer(&mut asked),
+        (Played::OfClient(answer), Target::Client) => answer(&mut requested),
         (Played::OfDevice(answer), Target::Device)
         | (Played::OfSubdevice(answer), Target::Subdevice) => {
             let card = card.ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
-            answer(&card, &mut asked)
+            answer(&card, &mut requested)
         }
-        (Played::OfGroup(answer), Target::Group(group)) => answer(&group, &mut asked),
+        (Played::OfGroup(answer), Target::Group(group)) => answer(&group, &mut requested),
         (Played::OfChannel(answer), Target::Channel(channel)) => {
             channel.alive()?;
-            answer(&channel, &mut asked)
+            answer(&channel, &mut requested)
         }
-        (Played::Of(of, answer), Target::Other) if of == class => answer(&mut asked),
+        (Played::Of(of, answer), Target::Other) if of == class => answer(&mut requested),
         _not_played_or_of_another_object => Err(UNSUPPORTED),
     }
 }

@@ -6,14 +6,14 @@ use nvabi::class;
 use nvabi::control::Id;
 
 use super::super::export;
-use super::{Asked, Refusal, board, card, channels, device, machine, others};
+use super::{Refusal, Requested, board, card, channels, device, machine, others};
 use crate::card::SimCard;
 use crate::fifo::{Channel, Group};
 
-type Answer = fn(&mut Asked<'_>) -> Result<(), Refusal>;
-type CardAnswer = fn(&Arc<SimCard>, &mut Asked<'_>) -> Result<(), Refusal>;
-type GroupAnswer = fn(&Arc<Group>, &mut Asked<'_>) -> Result<(), Refusal>;
-type ChannelAnswer = fn(&Arc<Channel>, &mut Asked<'_>) -> Result<(), Refusal>;
+type Answer = fn(&mut Requested<'_>) -> Result<(), Refusal>;
+type CardAnswer = fn(&Arc<SimCard>, &mut Requested<'_>) -> Result<(), Refusal>;
+type GroupAnswer = fn(&Arc<Group>, &mut Requested<'_>) -> Result<(), Refusal>;
+type ChannelAnswer = fn(&Arc<Channel>, &mut Requested<'_>) -> Result<(), Refusal>;
 
 /// What a control is asked of, and what answers it.
 pub(super) enum Played {
@@ -33,7 +33,7 @@ pub(super) enum Played {
 const DEBUGGER: u32 = 0x83de;
 
 /// What changes nothing that is modelled.
-fn accepted_of_card(_card: &Arc<SimCard>, _asked: &mut Asked<'_>) -> Result<(), Refusal> {
+fn accepted_of_card(_card: &Arc<SimCard>, _requested: &mut Requested<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 

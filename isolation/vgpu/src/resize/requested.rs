@@ -10,7 +10,7 @@ pub(super) const FOLLOW: &str = "default";
 
 /// A change of a container, as the options of a command write it; what is absent stays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct Requested<'a> {
     /// `--memory`: in all, for example `6Gi`.
     pub memory: Option<&'a str>,
     /// `--compute`: percent of a card.
@@ -38,7 +38,7 @@ enum NewPolicy {
     Named(ComputePolicy),
 }
 
-impl Asked<'_> {
+impl Requested<'_> {
     /// The compute part; `None`: nothing of it changes.
     ///
     /// # Errors
@@ -158,81 +158,81 @@ mod tests {
         let follows = terms(None, Some(30), None);
         let weighted = terms(Some(Weighted), None, Some(5));
         let soft = terms(Some(Soft), Some(20), Some(2));
-        let asked = |compute, weight, policy| Asked {
+        let requested = |compute, weight, policy| Requested {
             compute,
             weight,
             policy,
-            ..Asked::default()
+            ..Requested::default()
         };
         for (before, change, after) in [
             (
                 &fixed,
-                asked(Some("40%"), None, None),
+                requested(Some("40%"), None, None),
                 terms(Some(Fixed), Some(40), None),
             ),
             (
                 &fixed,
-                asked(None, Some("3"), None),
+                requested(None, Some("3"), None),
                 terms(None, None, Some(3)),
             ),
             (
                 &follows,
-                asked(None, Some("3"), None),
+                requested(None, Some("3"), None),
                 terms(None, None, Some(3)),
             ),
             (
                 &weighted,
-                asked(Some("40"), None, None),
+                requested(Some("40"), None, None),
                 terms(None, Some(40), None),
             ),
             (
                 &weighted,
-                asked(None, Some("7"), None),
+                requested(None, Some("7"), None),
                 terms(Some(Weighted), None, Some(7)),
             ),
             (
                 &soft,
-                asked(Some("40"), None, None),
+                requested(Some("40"), None, None),
                 terms(Some(Soft), Some(40), Some(2)),
             ),
             (
                 &soft,
-                asked(None, Some("9"), None),
+                requested(None, Some("9"), None),
                 terms(Some(Soft), Some(20), Some(9)),
             ),
             (
                 &soft,
-                asked(None, None, Some("1")),
+                requested(None, None, Some("1")),
                 terms(Some(Preemptive), None, None),
             ),
             (
                 &fixed,
-                asked(None, None, Some("soft")),
+                requested(None, None, Some("soft")),
                 terms(Some(Soft), Some(30), None),
             ),
             (
                 &fixed,
-                asked(None, None, Some("default")),
+                requested(None, None, Some("default")),
                 terms(None, None, None),
             ),
             (
                 &fixed,
-                asked(Some("7"), None, Some("default")),
+                requested(Some("7"), None, Some("default")),
                 terms(None, Some(7), None),
             ),
             // Contradictions within one command are for the card's rules to refuse.
             (
                 &weighted,
-                asked(Some("7"), Some("2"), None),
+                requested(Some("7"), Some("2"), None),
                 terms(None, Some(7), Some(2)),
             ),
         ] {
             let new = change.terms().unwrap().unwrap();
             assert_eq!(new.over(before), after, "{change:?}");
         }
-        let high = Asked {
+        let high = Requested {
             priority: Some("high"),
-            ..Asked::default()
+            ..Requested::default()
         };
         let high = high.terms().unwrap().unwrap().over(&fixed);
         assert_eq!(
@@ -242,92 +242,92 @@ mod tests {
                 ..fixed
             }
         );
-        assert_eq!(Asked::default().terms().unwrap(), None);
+        assert_eq!(Requested::default().terms().unwrap(), None);
     }
 
     #[test]
     fn bad_values_name_option_value_and_what_is_allowed() {
-        let base = Asked::default();
-        for (asked, parts) in [
+        let base = Requested::default();
+        for (requested, parts) in [
             (
-                Asked {
+                Requested {
                     compute: Some("0"),
                     ..base
                 },
                 ["--compute", "\"0\"", "1 to 100"],
             ),
             (
-                Asked {
+                Requested {
                     compute: Some("101%"),
                     ..base
                 },
                 ["--compute", "\"101%\"", "1 to 100"],
             ),
             (
-                Asked {
+                Requested {
                     compute: Some("-5"),
                     ..base
                 },
                 ["--compute", "\"-5\"", "1 to 100"],
             ),
             (
-                Asked {
+                Requested {
                     compute: Some("a third"),
                     ..base
                 },
                 ["--compute", "\"a third\"", "1 to 100"],
             ),
             (
-                Asked {
+                Requested {
                     compute: Some("12.5"),
                     ..base
                 },
                 ["--compute", "\"12.5\"", "1 to 100"],
             ),
             (
-                Asked {
+                Requested {
                     weight: Some("0"),
                     ..base
                 },
                 ["--weight", "\"0\"", "1 to 1000"],
             ),
             (
-                Asked {
+                Requested {
                     weight: Some("1001"),
                     ..base
                 },
                 ["--weight", "\"1001\"", "1 to 1000"],
             ),
             (
-                Asked {
+                Requested {
                     weight: Some("heavy"),
                     ..base
                 },
                 ["--weight", "heavy", "1 to 1000"],
             ),
             (
-                Asked {
+                Requested {
                     policy: Some("6"),
                     ..base
                 },
                 ["--policy", "\"6\"", "4 or soft"],
             ),
             (
-                Asked {
+                Requested {
                     policy: Some("greedy"),
                     ..base
                 },
                 ["--policy", "greedy", "default"],
             ),
             (
-                Asked {
+                Requested {
                     priority: Some("urgent"),
                     ..base
                 },
                 ["--priority", "urgent", "high, normal, low"],
             ),
         ] {
-            let error = asked.terms().unwrap_err().to_string();
+            let error = requested.terms().unwrap_err().to_string();
             for part in parts {
                 assert!(error.contains(part), "{error} lacks {part}");
             }
